@@ -1,0 +1,417 @@
+"""The messages between server and engine: a closed set, msgpack arrays on a packet socket.
+
+This is the only engine module the server's hot path imports. It knows no torch, no sockets and no scheduling: it says
+what can be asked of an engine and what an engine can answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Literal
+
+import msgpack
+
+FRAGMENT_BYTES = 64 * 1024
+"""Largest packet on the socket. A SEQPACKET message must fit the kernel's send buffer (208 KiB by default)."""
+
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+"""Largest reassembled message: a long prompt with room to spare, far below anything that hurts."""
+
+Task = Literal["chat", "complete", "score"]
+Policy = Literal["fcfs", "priority", "deadline"]
+FinishReason = Literal["eos", "stop", "length", "cancelled", "failed"]
+RefusalCode = Literal["too_long", "overloaded", "bad_request", "unknown_model", "duplicate_id"]
+
+
+class Priority(IntEnum):
+    """How a request ranks before its deadline is looked at. CRITICAL is the interrupt lane."""
+
+    NORMAL = 0
+    HIGH = 1
+    CRITICAL = 2
+
+
+class BadMessage(ValueError):
+    """The bytes are not a message of this set."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How one engine is set up. Zero or "auto" means: chosen from the model and the machine."""
+
+    model: str = "smollm2-135m-instruct"  # a name from `voxlane models list`, a GGUF file, or a safetensors directory
+    weights: Literal["auto", "packed", "float32", "bfloat16"] = "auto"  # packed: int4/int8 groups of 32
+    pages: Literal["auto", "float32", "bfloat16", "int8"] = "auto"  # element type of the KV cache
+    threads: int = 0  # compute threads; 0: every core this process may use
+    context_tokens: int = 0  # longest prompt plus output; 0: the model's own limit
+    kv_memory_mib: int = 512  # KV cache
+    swap_memory_mib: int = 256  # host memory for swapped-out requests; 0 turns swapping off
+    block_tokens: int = 16  # tokens in a KV block
+    max_batch: int = 16  # requests in one step
+    max_step_tokens: int = 512  # tokens in one step, prefill chunks included
+    max_waiting: int = 256  # requests in the queue before new ones are refused
+    policy: Policy = "deadline"
+    step_budget_ms: float = 60.0  # `deadline` fills a step up to this long: it bounds how long a critical request waits
+    prefix_cache: bool = True
+    lookup_tokens: int = 0  # tokens guessed per step by prompt lookup; 0 turns it off
+    trace: str = ""  # file for a Chrome/Perfetto trace; "" turns it off
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are chosen and when to stop. The defaults are greedy."""
+
+    temperature: float = 0.0  # 0 is greedy
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int | None = None  # None: the engine draws one per request
+    stop: tuple[str, ...] = ()
+    max_tokens: int = 256
+    logprobs: int = -1  # -1: none; 0: the chosen token's; n: and the n most likely
+    ignore_eos: bool = False  # for benchmarks and tests: run to max_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One turn of a conversation as the chat template sees it."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token that came out, its log-probability, and the likeliest alternatives as (token text, log-probability)."""
+
+    text: str
+    logprob: float
+    top: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStats:
+    """What one request cost. Times are seconds on the engine's clock."""
+
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int  # prompt tokens found in the prefix cache
+    queue_s: float
+    first_token_s: float
+    per_token_s: float
+    total_s: float
+    preemptions: int
+    lookup_proposed: int = 0
+    lookup_accepted: int = 0
+    logprob_sum: float = 0.0  # task "score" only: the sum over scored_tokens
+    scored_tokens: int = 0
+
+
+# ---- server to engine
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """The first message on the socket: what to load."""
+
+    config: EngineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Start a request. `chat` renders messages with the model's template; `complete` and `score` take text as it is."""
+
+    request_id: str
+    task: Task
+    messages: tuple[ChatMessage, ...] = ()
+    text: str = ""
+    sampling: SamplingParams = SamplingParams()
+    priority: Priority = Priority.NORMAL
+    deadline_s: float | None = None  # seconds from arrival until the first token is due
+    tenant: str = ""  # salts the prefix cache: tenants cannot see each other's timing
+    session: str = ""  # what Interrupt names
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Take a request out of the batch at the next step, its blocks kept."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Let a paused request go on with the token it would have produced."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End a request at the next step and free its blocks in that step. An unknown id is not an error."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """Pause every running request of a session, ahead of all other commands of this step."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """Finish nothing more; close the trace and exit."""
+
+
+# ---- engine to server
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """Start-up progress, for a person who waits: what is happening, and how far along (0 to 1)."""
+
+    what: str
+    done: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The model is loaded and warm."""
+
+    model: str
+    architecture: str
+    parameters: int
+    context_tokens: int
+    weights: str
+    pages: str
+    kv_blocks: int
+    block_tokens: int
+    page_bytes_per_token: int
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailed:
+    """The engine cannot start; `reason` is one line a person can act on."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The request left the queue."""
+
+    request_id: str
+    epoch: int
+    prompt_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """More output: whole characters only."""
+
+    request_id: str
+    epoch: int
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The request's last message, unless it was refused."""
+
+    request_id: str
+    epoch: int
+    reason: FinishReason
+    stats: RequestStats
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The request never ran. `detail` is fit for the person who sent it: it holds numbers and names, no content."""
+
+    request_id: str
+    epoch: int
+    code: RefusalCode
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepStats:
+    """What the engine has been doing, sent about once a second while it works and once when it falls idle."""
+
+    steps: int  # since the last StepStats
+    busy_s: float
+    longest_step_s: float
+    prefill_tokens: int
+    decode_tokens: int
+    running: int
+    waiting: int
+    paused: int
+    blocks_free: int
+    blocks_cached: int
+    blocks_used: int
+    preemptions: int
+    lane_wait_s: float  # longest wait of a critical request for its first step
+
+
+ToEngine = Configure | Submit | Pause | Resume | Cancel | Interrupt | Shutdown
+FromEngine = Loading | Ready | StartFailed | Started | Text | Finished | Refused | StepStats
+Message = ToEngine | FromEngine
+
+# The position in this tuple is the code on the wire; server and engine always run the same version.
+_TYPES: tuple[type[Any], ...] = (*typing.get_args(ToEngine), *typing.get_args(FromEngine))
+_CODES = {cls: code for code, cls in enumerate(_TYPES)}
+
+
+def encode(message: Message) -> bytes:
+    """Return the message as one msgpack array: its code, then its fields in order."""
+    packed: bytes = msgpack.packb([_CODES[type(message)], *_flatten(message)])
+    return packed
+
+
+def decode(data: bytes) -> Message:
+    """Return the message in `data`, or raise BadMessage."""
+    try:
+        parts = msgpack.unpackb(data, use_list=False)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise BadMessage(f"not msgpack: {error}") from error
+    if not isinstance(parts, tuple) or not parts or not isinstance(parts[0], int) or not 0 <= parts[0] < len(_TYPES):
+        raise BadMessage("not a message of this set")
+    message: Message = _build(_TYPES[parts[0]], parts[1:])
+    return message
+
+
+def fragments(data: bytes) -> list[bytes]:
+    """Cut an encoded message into packets: one byte that says whether more follow, then the piece."""
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise BadMessage(f"message of {len(data)} bytes is over the limit of {MAX_MESSAGE_BYTES}")
+    size = FRAGMENT_BYTES - 1
+    pieces = [data[start : start + size] for start in range(0, len(data), size)]
+    return [(b"\x01" if index + 1 < len(pieces) else b"\x00") + piece for index, piece in enumerate(pieces)]
+
+
+class Assembler:
+    """Joins packets back into messages."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def feed(self, packet: bytes) -> Message | None:
+        """Take one packet; return the message it completes, or None while more is to come."""
+        if len(packet) < 2 or packet[0] > 1:
+            raise BadMessage("not a packet of this protocol")
+        self._pieces.append(packet[1:])
+        self._size += len(packet) - 1
+        if self._size > MAX_MESSAGE_BYTES:
+            raise BadMessage(f"message over the limit of {MAX_MESSAGE_BYTES} bytes")
+        if packet[0]:
+            return None
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        self._size = 0
+        return decode(data)
+
+
+def _flatten(value: Any) -> list[Any]:
+    return [_plain(getattr(value, field.name)) for field in dataclasses.fields(value)]
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return _flatten(value)
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return int(value) if isinstance(value, IntEnum) else value
+
+
+def _build(cls: Any, values: Any) -> Any:
+    builders = _builders(cls)
+    if not isinstance(values, tuple) or len(values) != len(builders):
+        raise BadMessage(f"{cls.__name__} has {len(builders)} fields")
+    return cls(*(build(value) for build, value in zip(builders, values, strict=True)))
+
+
+_BUILDERS: dict[Any, tuple[Any, ...]] = {}
+
+
+def _builders(cls: Any) -> tuple[Any, ...]:
+    if cls not in _BUILDERS:
+        hints = typing.get_type_hints(cls)
+        _BUILDERS[cls] = tuple(_builder(hints[field.name], field.name) for field in dataclasses.fields(cls))
+    return _BUILDERS[cls]
+
+
+def _builder(hint: Any, name: str) -> Any:
+    """Return a function that turns a plain msgpack value into a `hint`, or raises BadMessage."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        return lambda value: _build(hint, value)
+    if origin is tuple:
+        return _tuple_builder(arguments, name)
+    if isinstance(hint, type) and issubclass(hint, IntEnum):
+        return lambda value: _enum(hint, value, name)
+    allowed = _allowed(hint, origin, arguments)
+
+    def check(value: Any) -> Any:
+        if type(value) not in allowed:
+            raise BadMessage(f"{name}: {type(value).__name__} is not allowed")
+        return value
+
+    if origin is Literal:
+        return lambda value: _literal(arguments, value, name)
+    return check
+
+
+def _allowed(hint: Any, origin: Any, arguments: tuple[Any, ...]) -> set[type]:
+    members = arguments if origin in (types.UnionType, typing.Union) else (hint,)
+    allowed = set(members)
+    if float in allowed:
+        allowed.add(int)
+    return allowed
+
+
+def _tuple_builder(arguments: tuple[Any, ...], name: str) -> Any:
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        build = _builder(arguments[0], name)
+
+        def many(value: Any) -> Any:
+            if not isinstance(value, tuple):
+                raise BadMessage(f"{name}: not a list")
+            return tuple(build(item) for item in value)
+
+        return many
+    builds = [_builder(argument, name) for argument in arguments]
+
+    def fixed(value: Any) -> Any:
+        if not isinstance(value, tuple) or len(value) != len(builds):
+            raise BadMessage(f"{name}: not a list of {len(builds)}")
+        return tuple(build(item) for build, item in zip(builds, value, strict=True))
+
+    return fixed
+
+
+def _enum(cls: type[IntEnum], value: Any, name: str) -> IntEnum:
+    try:
+        return cls(value)
+    except ValueError as error:
+        raise BadMessage(f"{name}: {value!r} is not a {cls.__name__}") from error
+
+
+def _literal(choices: tuple[Any, ...], value: Any, name: str) -> Any:
+    if value not in choices:
+        raise BadMessage(f"{name}: not one of {', '.join(map(str, choices))}")
+    return value

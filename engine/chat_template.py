@@ -1,0 +1,215 @@
+"""Chat templates: a model's own Jinja, rendered in a sandbox that bounds time and memory.
+
+A template comes with a model file, so it is input, not code of ours: it can neither reach Python nor run for long. This
+module knows text; it does not know tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+MAX_SOURCE_CHARACTERS = 256 * 1024
+"""The longest published templates, with tool calling, have 20,000."""
+MAX_STEPS = 200_000
+"""Loop rounds and calls of one rendering: 2,000 messages in a template with three nested loops over tools."""
+MAX_TEXT_CHARACTERS = 16 * 1024 * 1024
+"""Longest text a template may build: the longest message the engine accepts."""
+
+FALLBACK_SOURCE = (
+    "{% for message in messages %}{{ message['role'] | capitalize }}: {{ message['content'] | trim }}\n{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+"""For a model without a template: one "Role: text" line per message, then "Assistant:"."""
+
+_GROWING_METHODS = frozenset({"replace", "join", "format", "format_map", "translate", "expandtabs"})
+_GROWING_FILTERS = frozenset({"replace", "join", "format", "indent", "xmlattr", "urlize", "wordwrap", "pprint"})
+
+
+class ChatTemplateError(ValueError):
+    """A conversation cannot be rendered; str() is one line fit for the person who sent it."""
+
+
+class ChatTemplate:
+    """A compiled chat template."""
+
+    def __init__(self, source: str) -> None:
+        if len(source) > MAX_SOURCE_CHARACTERS:
+            raise ChatTemplateError(f"the chat template is longer than {MAX_SOURCE_CHARACTERS} characters")
+        self.source = source
+        self._environment = _Environment()
+        try:
+            tree = self._environment.parse(source)
+            _count_loops(tree)
+            code = self._environment.compile(tree)
+            self._template = jinja2.Template.from_code(self._environment, code, self._environment.globals)
+        except (jinja2.TemplateError, SyntaxError, RecursionError, MemoryError, ValueError) as error:
+            raise ChatTemplateError(f"the chat template does not compile: {error}") from error
+
+    def render(self, messages: Sequence[Mapping[str, str]], variables: Mapping[str, object]) -> str:
+        """Return the conversation as the template writes it, or raise ChatTemplateError."""
+        self._environment.steps = MAX_STEPS
+        parts: list[str] = []
+        size = 0
+        try:
+            for part in self._template.generate(messages=[dict(message) for message in messages], **variables):
+                parts.append(part)
+                size += len(part)
+                _check_size(size)
+        except _Refused as error:
+            raise ChatTemplateError(f"the model's chat template refuses this conversation: {error}") from error
+        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+            raise ChatTemplateError(f"the model's chat template fails: {error}") from error
+        except (RecursionError, MemoryError) as error:
+            raise ChatTemplateError("the model's chat template needs too much memory") from error
+        return "".join(parts)
+
+
+class _Refused(jinja2.TemplateError):
+    """The template called raise_exception()."""
+
+
+class _OverLimit(jinja2.TemplateRuntimeError):
+    """The template runs too long or writes too much."""
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """Jinja as chat templates expect it, with every loop, call and growing text counted."""
+
+    intercepted_binops = frozenset({"*", "**", "+", "%"})
+
+    def __init__(self) -> None:
+        # Unoptimised: the optimiser would run constant filters while compiling, before any limit holds.
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            optimized=False,
+            cache_size=0,
+            extensions=["jinja2.ext.loopcontrols", _Generation],
+        )
+        self.steps = MAX_STEPS
+        self.globals |= {"raise_exception": _raise_exception, "strftime_now": lambda text: datetime.now().strftime(text)}
+        self.filters |= {"tojson": _to_json, "counted": self._counted, "concatenated": self._concatenated}
+        for name in _GROWING_FILTERS & self.filters.keys():
+            self.filters[name] = self._measured(self.filters[name])
+        self.globals.pop("lipsum", None)
+
+    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - as in jinja2
+        """Call a function, method or macro, and charge for it."""
+        __self.charge(1)
+        method, owner = getattr(__obj, "__name__", ""), getattr(__obj, "__self__", "")
+        _check_arguments(owner if method in _GROWING_METHODS else "", *args, *kwargs.values())
+        return _checked(super().call(__context, __obj, *args, **kwargs))
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """Compute `left operator right`, unless the result would be huge."""
+        if operator == "**":
+            raise _OverLimit("powers are not allowed in a chat template")
+        if operator == "*":
+            for sequence, times in ((left, right), (right, left)):
+                if isinstance(sequence, str | list | tuple) and isinstance(times, int):
+                    _check_size(len(sequence) * times)
+        elif operator == "%" and isinstance(left, str):
+            raise _OverLimit("the % operator on text is not allowed in a chat template")
+        return _checked(super().call_binop(context, operator, left, right))
+
+    def charge(self, steps: int) -> None:
+        """Take `steps` from what this rendering may still use."""
+        self.steps -= steps
+        if self.steps < 0:
+            raise _OverLimit(f"it takes more than {MAX_STEPS} steps")
+
+    def _counted(self, iterable: Any) -> list[Any]:
+        items: list[Any] = []
+        for item in iterable:
+            self.charge(1)
+            items.append(item)
+        return items
+
+    def _concatenated(self, items: list[Any]) -> str:
+        texts = [str(item) for item in items]
+        _check_size(sum(map(len, texts)))
+        return "".join(texts)
+
+    def _measured(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a filter that checks what goes in, keeping what Jinja notes on the function."""
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            self.charge(1)
+            _check_arguments(*args, *kwargs.values())
+            return _checked(function(*args, **kwargs))
+
+        wrapper.__dict__.update(function.__dict__)
+        return wrapper
+
+
+class _Generation(Extension):
+    """Accepts {% generation %} … {% endgeneration %}, a mark for training that changes nothing."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """Return the body alone."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _count_loops(tree: nodes.Template) -> None:
+    """Wrap what every loop runs over, and every `~`, so that the environment can count."""
+    for loop in tree.find_all(nodes.For):
+        loop.iter = nodes.Filter(loop.iter, "counted", [], [], None, None, lineno=loop.lineno)
+    for node in list(_walk(tree)):
+        for name, value in list(node.iter_fields()):
+            if isinstance(value, nodes.Concat):
+                setattr(node, name, _concatenation(value))
+            elif isinstance(value, list):
+                value[:] = [_concatenation(item) if isinstance(item, nodes.Concat) else item for item in value]
+
+
+def _walk(node: nodes.Node) -> Iterator[nodes.Node]:
+    yield node
+    for child in node.iter_child_nodes():
+        yield from _walk(child)
+
+
+def _concatenation(node: nodes.Concat) -> nodes.Filter:
+    items = nodes.List(node.nodes, lineno=node.lineno)
+    return nodes.Filter(items, "concatenated", [], [], None, None, lineno=node.lineno)
+
+
+def _raise_exception(message: str) -> None:
+    raise _Refused(message)
+
+
+def _to_json(value: object, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _check_size(characters: int) -> None:
+    if characters > MAX_TEXT_CHARACTERS:
+        raise _OverLimit(f"it writes more than {MAX_TEXT_CHARACTERS} characters")
+
+
+def _check_arguments(*arguments: object) -> None:
+    """Refuse numbers and texts whose product could not be held: what replace, join and padding can make of them."""
+    product = 1
+    for argument in arguments:
+        if isinstance(argument, int) and not isinstance(argument, bool):
+            _check_size(abs(argument))
+        elif isinstance(argument, str | list | tuple):
+            product *= max(1, len(argument))
+            _check_size(product if len(arguments) > 1 else 0)
+
+
+def _checked(value: Any) -> Any:
+    if isinstance(value, str | list | tuple):
+        _check_size(len(value))
+    return value

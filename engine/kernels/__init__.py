@@ -1,0 +1,1 @@
+"""One file per operation: a torch reference that is the truth, faster implementations, and a checked dispatcher."""

@@ -1,0 +1,142 @@
+"""Matrices times rows: float weights, or 4- and 8-bit codes in groups of 32 that stay packed in memory.
+
+A packed product takes its activations as int8 too: each group of 32 inputs is scaled by its largest magnitude / 127 and
+rounded half to even. What follows is exact integer arithmetic within a group and float32 across groups, in order, so
+that the native product's bits depend neither on the other rows of the call nor on the number of threads. (torch's own
+products, which serve where the native library is missing, do not promise that.)
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..weights.tensors import GROUP, Blocks
+from . import native
+
+ROWS = 16
+"""Output rows that lie interleaved: four NEON, two AVX2 or one AVX-512 register of int32 sums."""
+
+_SMALLEST = 1e-30
+"""A group whose largest magnitude is below this is taken as zero: its reciprocal scale would overflow."""
+
+
+class PackedWeight:
+    """A quantised matrix in the layout the native kernels read.
+
+    `data` is [out / 16, in / 32, bytes]: for each tile of 16 outputs and 32 inputs first the codes, [8 steps, 16 rows,
+    4 inputs], then 16 scales, then for 4 bits 16 minimums. 4-bit codes put step s in the low and step s + 4 in the high
+    nibble of a byte, scales and minimums are float16 (what every 4-bit file holds); 8-bit scales are float32.
+    """
+
+    __slots__ = ("_dense", "bits", "data", "in_features", "out_features")
+
+    def __init__(self, bits: int, out_features: int, in_features: int, data: Tensor) -> None:
+        self.bits = bits
+        self.out_features = out_features
+        self.in_features = in_features
+        self.data = data
+        self._dense: Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes the packed matrix takes."""
+        return self.data.nbytes
+
+    def unpack(self) -> Blocks:
+        """Return the codes, scales and minimums again."""
+        tiles, groups = self.data.shape[:2]
+        shape = (tiles * ROWS, groups)
+        if self.bits == 4:
+            nibbles = self.data[:, :, : ROWS * 16].view(tiles, groups, 4, ROWS, 4)
+            codes = torch.cat((nibbles & 15, nibbles >> 4), dim=2)
+            halves = self.data[:, :, ROWS * 16 :].contiguous().view(torch.float16).to(torch.float32)
+            scales, minimums = (part.transpose(1, 2).reshape(shape) for part in halves.split(ROWS, dim=2))
+        else:
+            codes = self.data[:, :, : ROWS * 32].view(torch.int8).view(tiles, groups, 8, ROWS, 4)
+            scales = self.data[:, :, ROWS * 32 :].contiguous().view(torch.float32).transpose(1, 2).reshape(shape)
+        codes = codes.permute(0, 3, 1, 2, 4).reshape(tiles * ROWS, groups * GROUP)
+        out = self.out_features
+        return Blocks(self.bits, codes[:out], scales[:out], minimums[:out] if self.bits == 4 else None)
+
+    def dense(self) -> Tensor:
+        """Return the float32 matrix, kept from the first call on: the road without the native library."""
+        if self._dense is None:
+            self._dense = self.unpack().dequantise()
+        return self._dense
+
+
+def pack(blocks: Blocks) -> PackedWeight:
+    """Return `blocks` in the kernels' layout, the last tile filled up with rows of zeros.
+
+    Exact, except that 4-bit scales and minimums which float16 cannot hold are rounded to it.
+    """
+    out, inputs = blocks.shape
+    if blocks.bits not in (4, 8) or inputs % GROUP or not inputs:
+        raise ValueError(f"cannot pack {blocks.bits}-bit blocks of {out} x {inputs}: 4 or 8 bits, rows of n x {GROUP}")
+    if (blocks.minimums is not None) != (blocks.bits == 4):
+        raise ValueError("4-bit blocks need minimums, and only they have them")
+    tiles, groups = -(-out // ROWS), inputs // GROUP
+    codes = _padded(blocks.codes, tiles).view(tiles, ROWS, groups, 8, 4).permute(0, 2, 3, 1, 4)
+    parts = [_tiled(blocks.scales, tiles)]
+    if blocks.minimums is not None:
+        parts.append(_tiled(blocks.minimums, tiles))
+        parts = [part.to(torch.float16) for part in parts]
+        if not all(bool(part.isfinite().all()) for part in parts):
+            raise ValueError("a 4-bit scale or minimum is beyond float16's range")
+        codes = codes[:, :, :4] | (codes[:, :, 4:] << 4)
+    columns = [part.contiguous().view(torch.uint8) for part in parts]
+    data = torch.cat((codes.contiguous().view(torch.uint8).view(tiles, groups, -1), *columns), dim=2)
+    return PackedWeight(blocks.bits, out, inputs, data)
+
+
+def _padded(rows: Tensor, tiles: int) -> Tensor:
+    return F.pad(rows, (0, 0, 0, tiles * ROWS - rows.shape[0])).contiguous()
+
+
+def _tiled(values: Tensor, tiles: int) -> Tensor:
+    return _padded(values.to(torch.float32), tiles).view(tiles, ROWS, -1).transpose(1, 2)  # [tiles, groups, ROWS]
+
+
+def quantise_rows_ref(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (codes int8 [T, groups, 32], scales float32 [T, groups]) of `x` [T, in]: what a packed product sees."""
+    groups = x.to(torch.float32).view(x.shape[0], -1, GROUP)
+    largest = groups.abs().amax(dim=2)
+    largest = torch.where(largest < _SMALLEST, torch.zeros_like(largest), largest)
+    scales = largest / 127.0
+    inverse = torch.where(largest > 0, 127.0 / largest, torch.zeros_like(largest))
+    return (groups * inverse[:, :, None]).round().to(torch.int8), scales
+
+
+def linear_ref(x: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None = None) -> Tensor:
+    """Return `x` [T, in] times the transpose of `weight` [out, in], plus `bias`."""
+    if isinstance(weight, Tensor):
+        return F.linear(x, weight, bias)
+    codes, scales = quantise_rows_ref(x)
+    seen = (codes.to(torch.float32) * scales[:, :, None]).view(x.shape)
+    return F.linear(seen, weight.dense(), bias).to(x.dtype)
+
+
+def embed_ref(ids: Tensor, weight: Tensor | PackedWeight) -> Tensor:
+    """Return the rows `ids` [T] of an embedding table as [T, dim]."""
+    return F.embedding(ids, weight if isinstance(weight, Tensor) else weight.dense())
+
+
+def linear(x: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None = None) -> Tensor:
+    """Return `x` [T, in] times the transpose of `weight` [out, in], plus `bias`."""
+    packed = isinstance(weight, PackedWeight)
+    out, inputs = (weight.out_features, weight.in_features) if packed else weight.shape
+    if x.ndim != 2 or x.shape[1] != inputs or (bias is not None and bias.shape[0] != out):
+        raise ValueError(f"linear of x {tuple(x.shape)} with a weight of {out} x {inputs}: [T, {inputs}] is needed")
+    library = native.library(x)
+    if library is None or not x.is_contiguous():
+        return linear_ref(x, weight, bias)
+    raise NotImplementedError
+
+
+def embed(ids: Tensor, weight: Tensor | PackedWeight) -> Tensor:
+    """Return the rows `ids` [T] of an embedding table as [T, dim], float32 if the table is packed."""
+    if ids.ndim != 1:
+        raise ValueError(f"ids {tuple(ids.shape)}: [T] is needed")
+    return embed_ref(ids, weight)

@@ -1,0 +1,222 @@
+// Float vectors of the widths this machine has, written once for all of them.
+//
+// Everything is built with -ffp-contract=off: a product and a sum are fused exactly where fma() is written, so two
+// kernels that spell a sum the same way give the same bits.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+#if defined(__SSE3__)
+#include <immintrin.h>
+#endif
+
+namespace vox {
+
+template <int W> struct Types;
+template <> struct Types<4> {
+    typedef float F __attribute__((vector_size(16)));
+    typedef int32_t I __attribute__((vector_size(16)));
+};
+template <> struct Types<8> {
+    typedef float F __attribute__((vector_size(32)));
+    typedef int32_t I __attribute__((vector_size(32)));
+};
+template <> struct Types<16> {
+    typedef float F __attribute__((vector_size(64)));
+    typedef int32_t I __attribute__((vector_size(64)));
+};
+template <int W> using F = typename Types<W>::F;
+template <int W> using I = typename Types<W>::I;
+
+#if defined(__AVX512F__)
+constexpr int WIDE = 16;
+#elif defined(__AVX2__) && defined(__FMA__)
+constexpr int WIDE = 8;
+#else
+constexpr int WIDE = 4;
+#endif
+constexpr int MEDIUM = WIDE < 8 ? WIDE : 8;  // for vectors whose length is only known to be a multiple of 8
+
+template <int W> inline F<W> splat(float x) { return F<W>{} + x; }
+
+template <int W> inline F<W> load(const float *p) {
+    F<W> v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+
+template <int W> inline void store(float *p, F<W> v) { std::memcpy(p, &v, sizeof v); }
+
+inline float fma(float a, float b, float c) {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__)
+    return __builtin_fmaf(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
+inline F<4> fma(F<4> a, F<4> b, F<4> c) {
+#if defined(__ARM_NEON)
+    return (F<4>)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#elif defined(__FMA__)
+    return (F<4>)_mm_fmadd_ps((__m128)a, (__m128)b, (__m128)c);
+#else
+    return a * b + c;
+#endif
+}
+#if defined(__AVX2__) && defined(__FMA__)
+inline F<8> fma(F<8> a, F<8> b, F<8> c) { return (F<8>)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
+#endif
+#if defined(__AVX512F__)
+inline F<16> fma(F<16> a, F<16> b, F<16> c) { return (F<16>)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+#endif
+
+// The sum of all lanes: halves are added until four are left, then pairs. reduce4 keeps the same order.
+inline F<4> fold(F<4> v) { return v; }
+inline F<4> fold(F<8> v) {
+    F<4> low, high;
+    std::memcpy(&low, &v, 16);
+    std::memcpy(&high, reinterpret_cast<const char *>(&v) + 16, 16);
+    return low + high;
+}
+inline F<4> fold(F<16> v) {
+    F<8> low, high;
+    std::memcpy(&low, &v, 32);
+    std::memcpy(&high, reinterpret_cast<const char *>(&v) + 32, 32);
+    return fold(low + high);
+}
+template <class V> inline float reduce(V v) {
+    F<4> f = fold(v);
+    return (f[0] + f[1]) + (f[2] + f[3]);
+}
+inline F<4> reduce4(F<4> a, F<4> b, F<4> c, F<4> d) {
+#if defined(__ARM_NEON) && defined(__aarch64__)
+    float32x4_t ab = vpaddq_f32((float32x4_t)a, (float32x4_t)b), cd = vpaddq_f32((float32x4_t)c, (float32x4_t)d);
+    return (F<4>)vpaddq_f32(ab, cd);
+#elif defined(__SSE3__)
+    return (F<4>)_mm_hadd_ps(_mm_hadd_ps((__m128)a, (__m128)b), _mm_hadd_ps((__m128)c, (__m128)d));
+#else
+    return F<4>{reduce(a), reduce(b), reduce(c), reduce(d)};
+#endif
+}
+
+// e^x, within 2 units in the last place for -87.3 <= x <= 88.3; exactly 0 below (so -inf weighs nothing), the largest
+// value above, NaN for NaN.
+template <int W> inline F<W> exp(F<W> x) {
+    const float round = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+    I<W> tiny = x < -87.3f;
+    F<W> top = splat<W>(88.37f);
+    x = x > top ? top : x;
+    F<W> shifted = x * 1.44269504f + round;
+    F<W> n = shifted - round;
+    F<W> r = fma(n, splat<W>(-0.693359375f), x);
+    r = fma(n, splat<W>(2.12194440e-4f), r);
+    F<W> p = splat<W>(1.9875691500e-4f);
+    p = fma(p, r, splat<W>(1.3981999507e-3f));
+    p = fma(p, r, splat<W>(8.3334519073e-3f));
+    p = fma(p, r, splat<W>(4.1665795894e-2f));
+    p = fma(p, r, splat<W>(1.6666665459e-1f));
+    p = fma(p, r, splat<W>(5.0000001201e-1f));
+    p = fma(p, r * r, r) + 1.0f;
+    I<W> bits;
+    std::memcpy(&bits, &shifted, sizeof bits);
+    bits = (bits << 23) + 0x3f800000;
+    F<W> power;
+    std::memcpy(&power, &bits, sizeof power);
+    return tiny ? F<W>{} : p * power;
+}
+
+inline float exp(float x) { return exp<4>(splat<4>(x))[0]; }
+
+// tanh(x) = 1 - 2 / (e^2x + 1): the absolute error stays below 2e-7, which is what a gate or a soft cap needs.
+template <int W> inline F<W> tanh(F<W> x) { return 1.0f - 2.0f / (exp<W>(x * 2.0f) + 1.0f); }
+
+inline float from_half(uint16_t h) {
+#if defined(__ARM_NEON) && defined(__aarch64__)
+    __fp16 f;
+    std::memcpy(&f, &h, 2);
+    return f;
+#elif defined(__F16C__)
+    return _cvtsh_ss(h);
+#else
+    uint32_t sign = uint32_t(h & 0x8000) << 16, rest = h & 0x7fff, bits;
+    if (rest >= 0x7c00) {
+        bits = 0x7f800000 | (rest & 0x3ff) << 13;
+    } else if (rest >= 0x0400) {
+        bits = (rest << 13) + 0x38000000;
+    } else {
+        float small = float(rest) * 5.9604644775390625e-8f;  // subnormal: multiples of 2^-24
+        std::memcpy(&bits, &small, 4);
+    }
+    bits |= sign;
+    float f;
+    std::memcpy(&f, &bits, 4);
+    return f;
+#endif
+}
+
+template <int W> inline F<W> load_half(const uint16_t *p) {
+#if defined(__ARM_NEON) && defined(__aarch64__)
+    if constexpr (W == 4) {
+        float16x4_t h;
+        std::memcpy(&h, p, 8);
+        return (F<4>)vcvt_f32_f16(h);
+    }
+#endif
+#if defined(__F16C__)
+    if constexpr (W == 8) return (F<8>)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
+#endif
+#if defined(__AVX512F__)
+    if constexpr (W == 16) return (F<16>)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)));
+#endif
+    F<W> v;
+    for (int i = 0; i < W; i++) v[i] = from_half(p[i]);
+    return v;
+}
+
+// bfloat16 as pages and weights hold it.
+struct bf16 {
+    uint16_t bits;
+};
+
+inline float widen(bf16 x) {
+    uint32_t wide = uint32_t(x.bits) << 16;
+    float f;
+    std::memcpy(&f, &wide, 4);
+    return f;
+}
+inline float widen(float x) { return x; }
+inline float widen(int8_t x) { return float(x); }
+
+inline bf16 narrow(float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    if ((bits & 0x7fffffff) > 0x7f800000) return {uint16_t((bits >> 16) | 0x40)};  // NaN stays NaN
+    return {uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};                 // nearest, ties to even
+}
+
+template <int W> inline F<W> load(const bf16 *p) {
+    typedef uint16_t Short __attribute__((vector_size(W * 2)));
+    typedef uint32_t Long __attribute__((vector_size(W * 4)));
+    Short narrow_bits;
+    std::memcpy(&narrow_bits, p, sizeof narrow_bits);
+    Long bits = __builtin_convertvector(narrow_bits, Long) << 16;
+    F<W> v;
+    std::memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+template <int W> inline F<W> load(const int8_t *p) {
+    typedef int8_t Byte __attribute__((vector_size(W)));
+    Byte bytes;
+    std::memcpy(&bytes, p, sizeof bytes);
+    return __builtin_convertvector(__builtin_convertvector(bytes, I<W>), F<W>);
+}
+
+}  // namespace vox

@@ -1,0 +1,57 @@
+"""Root-mean-square normalisation, alone or fused with the residual addition before it.
+
+It knows rows of numbers; which layer they belong to, and whether a model adds one to its weights, is the model's business.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from . import native
+
+
+def rms_norm_ref(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Return each row of `x` [T, n] divided by its root mean square, times `weight` [n]."""
+    wide = x.to(torch.float32)
+    scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
+    return (wide * scale * weight.to(torch.float32)).to(x.dtype)
+
+
+def add_rms_norm_ref(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Add `x` to `residual` in place; return (the sum normalised, the sum, which is `residual` itself)."""
+    residual += x
+    return rms_norm_ref(residual, weight, eps), residual
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Return each row of `x` [T, n] divided by its root mean square, times `weight` [n]."""
+    _check(x, weight)
+    library = native.library(x)
+    if library is None:
+        return rms_norm_ref(x, weight, eps)
+    out = torch.empty_like(x)
+    library.vox_rms_norm(x.data_ptr(), weight.data_ptr(), out.data_ptr(), x.shape[0], x.shape[1], eps)
+    return out
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Add `x` to `residual` in place; return (the sum normalised, the sum, which is `residual` itself)."""
+    _check(x, weight)
+    if residual.shape != x.shape or residual.dtype != x.dtype or not residual.is_contiguous():
+        raise ValueError(f"residual {tuple(residual.shape)} does not match x {tuple(x.shape)}")
+    library = native.library(x)
+    if library is None:
+        return add_rms_norm_ref(x, residual, weight, eps)
+    out = torch.empty_like(x)
+    library.vox_add_rms_norm(
+        x.data_ptr(), residual.data_ptr(), weight.data_ptr(), out.data_ptr(), x.shape[0], x.shape[1], eps
+    )
+    return out, residual
+
+
+def _check(x: Tensor, weight: Tensor) -> None:
+    if x.ndim != 2 or weight.ndim != 1 or x.shape[1] != weight.shape[0]:
+        raise ValueError(f"rms_norm of x {tuple(x.shape)} with weight {tuple(weight.shape)}: [T, n] and [n] are needed")
+    if not x.is_contiguous() or weight.dtype != torch.float32:
+        raise ValueError("rms_norm needs contiguous rows and float32 weights")

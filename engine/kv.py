@@ -1,0 +1,230 @@
+"""Who owns which KV block: free list, reference counts, prefix cache, and one table per request.
+
+Pure bookkeeping over block numbers. It never sees a tensor, a clock or a request; cache.py holds the bytes.
+
+    free ──take──▶ used (references ≥ 1) ──release──▶ cached, if its content is registered ──evict──▶ used
+                                         └─────────▶ free, otherwise
+
+`_take` and `release` are the only two functions that move a block between these sets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+Digest = bytes
+Copy = tuple[int, int]  # (from block, to block)
+
+
+class OutOfBlocks(Exception):
+    """The pool has fewer blocks than asked for; the caller preempts somebody or waits."""
+
+
+class BlockPool:
+    """A fixed number of blocks, and an index from content to block for those that may be shared."""
+
+    def __init__(self, num_blocks: int, block_tokens: int, *, key: bytes = b"", prefix_cache: bool = True) -> None:
+        self.num_blocks = num_blocks
+        self.block_tokens = block_tokens
+        self.prefix_cache = prefix_cache
+        self._key = key  # makes digests unguessable: nobody can probe what others have said
+        self._free = list(range(num_blocks - 1, -1, -1))
+        self._references = [0] * num_blocks
+        self._digest_of: dict[int, Digest] = {}
+        self._block_of: dict[Digest, int] = {}
+        self._idle: OrderedDict[int, None] = OrderedDict()  # registered and unreferenced, least recently used first
+
+    @property
+    def available(self) -> int:
+        """How many blocks can be taken, cached ones included."""
+        return len(self._free) + len(self._idle)
+
+    @property
+    def free(self) -> int:
+        """How many blocks hold nothing."""
+        return len(self._free)
+
+    @property
+    def cached(self) -> int:
+        """How many unreferenced blocks hold content that a later request may find."""
+        return len(self._idle)
+
+    @property
+    def used(self) -> int:
+        """How many blocks are referenced."""
+        return self.num_blocks - self.available
+
+    def take(self, count: int) -> list[int]:
+        """Return `count` blocks owned by the caller, or raise OutOfBlocks and change nothing."""
+        if count > self.available:
+            raise OutOfBlocks(f"{count} blocks wanted, {self.available} available")
+        return [self._take() for _ in range(count)]
+
+    def retain(self, block: int) -> None:
+        """Add a reference to a used or cached block."""
+        if self._references[block] == 0:
+            del self._idle[block]
+        self._references[block] += 1
+
+    def release(self, block: int) -> None:
+        """Drop a reference; at the last one the block becomes cached if its content is registered, else free."""
+        references = self._references[block]
+        assert references > 0, f"block {block} released but not owned"
+        self._references[block] = references - 1
+        if references == 1:
+            if block in self._digest_of:
+                self._idle[block] = None
+            else:
+                self._free.append(block)
+
+    def shared(self, block: int) -> bool:
+        """Return whether more than one table references the block."""
+        return self._references[block] > 1
+
+    def register(self, block: int, digest: Digest) -> None:
+        """Let later requests find a full block by its content. The first block with a content keeps the name."""
+        if self.prefix_cache and digest not in self._block_of and block not in self._digest_of:
+            self._block_of[digest] = block
+            self._digest_of[block] = digest
+
+    def forget(self, block: int) -> None:
+        """Withdraw a block's registration, because its owner is about to overwrite it."""
+        digest = self._digest_of.pop(block, None)
+        if digest is not None:
+            del self._block_of[digest]
+
+    def find(self, digest: Digest) -> int | None:
+        """Return the block with this content, not yet retained, or None."""
+        return self._block_of.get(digest)
+
+    def root(self, salt: str) -> Digest:
+        """Return the digest before the first token: different salts never share a block."""
+        return hashlib.blake2b(salt.encode(), key=self._key, digest_size=16).digest()
+
+    def extend(self, parent: Digest, tokens: Sequence[int]) -> Digest:
+        """Return the digest of a block that follows `parent`."""
+        return hashlib.blake2b(parent + array("I", tokens).tobytes(), key=self._key, digest_size=16).digest()
+
+    def check(self, tables: Iterable[BlockTable] = ()) -> None:
+        """Assert the invariants; `tables` are all live ones, so that every reference is accounted for."""
+        free, idle = set(self._free), set(self._idle)
+        used = {block for block, references in enumerate(self._references) if references > 0}
+        assert len(free) == len(self._free), "a block is twice in the free list"
+        assert not free & idle and not free & used and not idle & used, "a block is in two sets"
+        assert len(free) + len(idle) + len(used) == self.num_blocks, "a block is lost"
+        assert not any(block in self._digest_of for block in free), "a free block is registered"
+        assert all(block in self._digest_of for block in idle), "a cached block is not registered"
+        assert {block: digest for digest, block in self._block_of.items()} == self._digest_of, "the index is torn"
+        counted = [0] * self.num_blocks
+        for table in tables:
+            for block in table.blocks:
+                counted[block] += 1
+        assert counted == self._references, "references do not match the tables"
+
+    def _take(self) -> int:
+        if self._free:
+            block = self._free.pop()
+        else:
+            block, _ = self._idle.popitem(last=False)
+            self.forget(block)
+        assert self._references[block] == 0, f"block {block} taken while owned"
+        self._references[block] = 1
+        return block
+
+
+class BlockTable:
+    """The blocks of one sequence, in order, and how many tokens they hold."""
+
+    __slots__ = ("_digests", "_root", "blocks", "length", "pool")
+
+    def __init__(self, pool: BlockPool, salt: str = "") -> None:
+        self.pool = pool
+        self.blocks: list[int] = []
+        self.length = 0
+        self._root = pool.root(salt)
+        self._digests: list[Digest] = []  # of the sealed blocks, a prefix of `blocks`
+
+    def adopt(self, tokens: Sequence[int]) -> int:
+        """Start an empty table from cached blocks that hold a prefix of `tokens`; return how many tokens they hold.
+
+        The last token is never adopted: its logits are still wanted.
+        """
+        assert not self.blocks, "only an empty table can adopt a prefix"
+        size = self.pool.block_tokens
+        parent = self._root
+        for start in range(0, len(tokens) - size, size):
+            parent = self.pool.extend(parent, tokens[start : start + size])
+            block = self.pool.find(parent)
+            if block is None:
+                break
+            self.pool.retain(block)
+            self.blocks.append(block)
+            self._digests.append(parent)
+        self.length = len(self.blocks) * size
+        return self.length
+
+    def needed(self, count: int) -> int:
+        """Return how many blocks `append(count)` would take from the pool."""
+        size = self.pool.block_tokens
+        grown = -(-(self.length + count) // size) - len(self.blocks)
+        return grown + self._must_copy(count)
+
+    def append(self, count: int) -> list[Copy]:
+        """Make room for `count` more tokens; return the block copies that must happen before they are written."""
+        fresh = self.pool.take(self.needed(count))
+        copies: list[Copy] = []
+        if self._must_copy(count):
+            source, target = self.blocks[-1], fresh.pop()
+            self.blocks[-1] = target
+            self.pool.release(source)
+            copies.append((source, target))
+        elif count and self.length % self.pool.block_tokens:
+            self.pool.forget(self.blocks[-1])
+        self.blocks.extend(fresh)
+        self.length += count
+        return copies
+
+    def seal(self, tokens: Sequence[int]) -> None:
+        """Register every block that `tokens` fills: they are the table's tokens, and all are computed."""
+        size = self.pool.block_tokens
+        for index in range(len(self._digests), self.length // size):
+            parent = self._digests[-1] if self._digests else self._root
+            digest = self.pool.extend(parent, tokens[index * size : (index + 1) * size])
+            self._digests.append(digest)
+            self.pool.register(self.blocks[index], digest)
+
+    def rewind(self, length: int) -> None:
+        """Drop the tokens after the first `length`."""
+        assert 0 <= length <= self.length, "rewind goes back"
+        size = self.pool.block_tokens
+        keep = -(-length // size)
+        for block in reversed(self.blocks[keep:]):
+            self.pool.release(block)
+        del self.blocks[keep:]
+        del self._digests[length // size :]
+        self.length = length
+
+    def fork(self) -> BlockTable:
+        """Return a second table over the same blocks; whoever writes first gets a copy of the block it writes to."""
+        twin = BlockTable.__new__(BlockTable)
+        twin.pool, twin.blocks, twin.length = self.pool, list(self.blocks), self.length
+        twin._root, twin._digests = self._root, list(self._digests)
+        for block in self.blocks:
+            self.pool.retain(block)
+        return twin
+
+    def free(self) -> None:
+        """Give everything back."""
+        self.rewind(0)
+
+    def slots(self, start: int, stop: int) -> list[int]:
+        """Return where the tokens at positions start:stop are stored: block * block_tokens + offset."""
+        size = self.pool.block_tokens
+        return [self.blocks[position // size] * size + position % size for position in range(start, stop)]
+
+    def _must_copy(self, count: int) -> bool:
+        partial = self.length % self.pool.block_tokens
+        return bool(count and partial and self.pool.shared(self.blocks[-1]))

@@ -1,0 +1,222 @@
+"""Decoder-only language models: Llama (SmolLM2 is one), Qwen2, Qwen3 and the text half of Gemma 3.
+
+One mathematics with flags from DecoderConfig. It maps a step's tokens and their places in the KV pages to hidden rows,
+and hidden rows to logits; it does not know requests, sampling, or who owns a block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from voxlane.engine.cache import page_bytes_per_token
+from voxlane.engine.kernels.activation import gelu_tanh_mul, silu_mul
+from voxlane.engine.kernels.attention import paged_attention
+from voxlane.engine.kernels.linear import embed, linear
+from voxlane.engine.kernels.norm import add_rms_norm, rms_norm
+from voxlane.engine.kernels.pages import Layout, Pages
+from voxlane.engine.kernels.rope import rope_write
+from voxlane.engine.models.decoder_config import DecoderConfig
+from voxlane.engine.models.loading import Mode, Progress, TensorReader, Weight
+from voxlane.engine.models.rotary import Rope
+from voxlane.engine.weights.tensors import WeightFile
+
+_TEXT_PREFIXES = ("model.language_model.", "language_model.model.")  # a vision model's decoder, new and old spelling
+_VISION_PREFIXES = ("vision_tower.", "multi_modal_projector.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One layer's weights. `next_norm` is the norm that follows it: the next layer's first, or the model's last."""
+
+    qkv: Weight  # [(heads + 2 * kv_heads) * head_dim, hidden]
+    qkv_bias: Tensor | None
+    q_norm: Tensor | None  # [head_dim]
+    k_norm: Tensor | None
+    cos: Tensor  # [context, head_dim / 2]
+    sin: Tensor
+    window: int
+    out: Weight  # [hidden, heads * head_dim]
+    out_bias: Tensor | None
+    after_attention_norm: Tensor | None  # Gemma: on attention's output, before it joins the residual
+    mlp_norm: Tensor
+    gate_up: Weight  # [2 * intermediate, hidden]
+    gate_up_bias: Tensor | None
+    down: Weight  # [hidden, intermediate]
+    down_bias: Tensor | None
+    after_mlp_norm: Tensor | None  # Gemma
+    next_norm: Tensor
+
+
+class Decoder:
+    """A loaded model."""
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        mode: Mode,
+        embedding: Weight,
+        first_norm: Tensor,
+        layers: list[_Layer],
+        head: Weight,
+        parameters: int,
+        context_tokens: int,
+    ) -> None:
+        self.config = config
+        self.mode = mode
+        self.layers = config.layers
+        self.kv_heads = config.kv_heads
+        self.head_dim = config.head_dim
+        self.vocab_size = config.vocab_size
+        self.context_tokens = context_tokens  # rotary tables end here
+        self.parameters = parameters
+        self._embedding = embedding
+        self._first_norm = first_norm
+        self._layers = layers
+        self._head = head
+        self._linear = _linear_bfloat16 if mode == "bfloat16" else linear
+        self._activation = silu_mul if config.activation == "silu" else gelu_tanh_mul
+        self._embedding_scale = _embedding_scale(config, mode)
+
+    @classmethod
+    def load(
+        cls,
+        weights: WeightFile,
+        mode: Mode = "packed",
+        progress: Progress | None = None,
+        device: str | torch.device = "cpu",
+        context_tokens: int = 0,
+    ) -> Decoder:
+        """Read a model, or raise ModelError with one line that names the config key or tensor at fault.
+
+        `context_tokens` shortens the model's own limit, and the memory of its position tables with it.
+        """
+        config = DecoderConfig.from_dict(weights.config)
+        context_tokens = min(context_tokens or config.context_tokens, config.context_tokens)
+        reader = TensorReader(weights, _aliases(weights.names()), mode, torch.device(device), progress)
+        embedding = reader.matrix(["model.embed_tokens.weight"], [config.vocab_size], config.hidden_size)
+        head = embedding
+        if not config.tied:
+            head = reader.matrix(["lm_head.weight"], [config.vocab_size], config.hidden_size)
+        tables = {rope: _tables(rope, config.head_dim, context_tokens, device) for rope in set(config.ropes)}
+        first_norms = [_norm(reader, config, f"model.layers.{n}.input_layernorm") for n in range(config.layers)]
+        first_norms.append(_norm(reader, config, "model.norm"))
+        layers = [
+            _load_layer(reader, config, index, tables[config.ropes[index]], first_norms[index + 1])
+            for index in range(config.layers)
+        ]
+        reader.finish(ignored=["lm_head.weight"] if config.tied else [])
+        return cls(config, mode, embedding, first_norms[0], layers, head, reader.parameters, context_tokens)
+
+    def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
+        """Return the cache bytes one token takes in pages of `dtype`."""
+        return page_bytes_per_token(self.layers, self.kv_heads, self.head_dim, dtype)
+
+    def forward(self, tokens: Tensor, layout: Layout, pages: list[Pages]) -> Tensor:
+        """Run `tokens` [T] int64, write their keys and values into `pages`; return normed hidden rows [T, hidden]."""
+        config, project, activate = self.config, self._linear, self._activation
+        heads, kv_heads, head_dim = config.heads, config.kv_heads, config.head_dim
+        eps, scale = config.norm_eps, config.attention_scale
+        residual = embed(tokens, self._embedding).to(torch.float32)
+        if self._embedding_scale != 1.0:
+            residual = residual * self._embedding_scale
+        x = rms_norm(residual, self._first_norm, eps)
+        for layer, page in zip(self._layers, pages, strict=True):
+            qkv = project(x, layer.qkv, layer.qkv_bias)
+            q = rope_write(
+                *(qkv, heads, kv_heads, head_dim, layer.cos, layer.sin, layout, page, layer.q_norm, layer.k_norm, eps)
+            )
+            x = project(paged_attention(q, page, layout, scale, layer.window), layer.out, layer.out_bias)
+            if layer.after_attention_norm is not None:
+                x = rms_norm(x, layer.after_attention_norm, eps)
+            x, residual = add_rms_norm(x, residual, layer.mlp_norm, eps)
+            x = project(activate(project(x, layer.gate_up, layer.gate_up_bias)), layer.down, layer.down_bias)
+            if layer.after_mlp_norm is not None:
+                x = rms_norm(x, layer.after_mlp_norm, eps)
+            x, residual = add_rms_norm(x, residual, layer.next_norm, eps)
+        return x
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits [N, vocab] float32 of hidden rows [N, hidden] that forward returned."""
+        logits = self._linear(hidden, self._head)
+        if self.config.final_softcap:
+            logits = torch.tanh(logits / self.config.final_softcap) * self.config.final_softcap
+        return logits
+
+
+def _load_layer(
+    reader: TensorReader, config: DecoderConfig, index: int, tables: tuple[Tensor, Tensor], next_norm: Tensor
+) -> _Layer:
+    prefix = f"model.layers.{index}."
+    hidden, inner = config.hidden_size, config.intermediate_size
+    q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
+
+    def matrix(block: str, parts: str, outs: list[int], inputs: int, *, bias: bool) -> tuple[Weight, Tensor | None]:
+        names = [f"{prefix}{block}.{part}_proj" for part in parts.split()]
+        weight = reader.matrix([f"{name}.weight" for name in names], outs, inputs)
+        return weight, reader.bias([f"{name}.bias" for name in names], outs) if bias else None
+
+    def head_norm(name: str) -> Tensor | None:
+        return _norm(reader, config, f"{prefix}self_attn.{name}", config.head_dim) if config.qk_norm else None
+
+    # Gemma's post_attention_layernorm is what its name says; elsewhere that is the name of the MLP's own norm.
+    mlp_norm = "pre_feedforward_layernorm" if config.gemma else "post_attention_layernorm"
+    qkv, qkv_bias = matrix("self_attn", "q k v", [q, kv, kv], hidden, bias=config.qkv_bias)
+    out, out_bias = matrix("self_attn", "o", [hidden], q, bias=config.out_bias)
+    gate_up, gate_up_bias = matrix("mlp", "gate up", [inner, inner], hidden, bias=config.mlp_bias)
+    down, down_bias = matrix("mlp", "down", [hidden], inner, bias=config.mlp_bias)
+    return _Layer(
+        qkv=qkv,
+        qkv_bias=qkv_bias,
+        q_norm=head_norm("q_norm"),
+        k_norm=head_norm("k_norm"),
+        cos=tables[0],
+        sin=tables[1],
+        window=config.windows[index],
+        out=out,
+        out_bias=out_bias,
+        after_attention_norm=_norm(reader, config, prefix + "post_attention_layernorm") if config.gemma else None,
+        mlp_norm=_norm(reader, config, prefix + mlp_norm),
+        gate_up=gate_up,
+        gate_up_bias=gate_up_bias,
+        down=down,
+        down_bias=down_bias,
+        after_mlp_norm=_norm(reader, config, prefix + "post_feedforward_layernorm") if config.gemma else None,
+        next_norm=next_norm,
+    )
+
+
+def _norm(reader: TensorReader, config: DecoderConfig, name: str, size: int = 0) -> Tensor:
+    weight = reader.vector(f"{name}.weight", size or config.hidden_size)
+    return weight + 1.0 if config.gemma else weight
+
+
+def _tables(rope: Rope, head_dim: int, positions: int, device: str | torch.device) -> tuple[Tensor, Tensor]:
+    cos, sin = rope.tables(head_dim, positions)
+    return cos.to(device), sin.to(device)
+
+
+def _embedding_scale(config: DecoderConfig, mode: Mode) -> float:
+    # Hugging Face rounds Gemma's factor to the weights' type: in bfloat16 sqrt(3072) = 55.43 becomes 55.5.
+    dtype = torch.bfloat16 if mode == "bfloat16" else torch.float32
+    return float(torch.tensor(config.hidden_size**0.5, dtype=dtype)) if config.gemma else 1.0
+
+
+def _linear_bfloat16(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+    # Products in bfloat16, everything between them in float32.
+    return linear(x.to(torch.bfloat16), weight, bias).to(torch.float32)
+
+
+def _aliases(names: list[str]) -> dict[str, str]:
+    """Return the decoder's tensors under their plain names, mapped to the file's."""
+    aliases: dict[str, str] = {}
+    for name in names:
+        plain = name.removeprefix("language_model.") if name == "language_model.lm_head.weight" else name
+        for prefix in _TEXT_PREFIXES:
+            if name.startswith(prefix):
+                plain = "model." + name.removeprefix(prefix)
+        harmless = plain.removeprefix("model.").startswith(_VISION_PREFIXES) or plain.endswith("rotary_emb.inv_freq")
+        if not harmless:
+            aliases[plain] = name
+    return aliases

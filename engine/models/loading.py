@@ -1,0 +1,107 @@
+"""Taking a model's tensors out of a weight file: each checked by name and shape, matrices in the form kernels run.
+
+It knows storage modes and fusing; which tensors a model has is the model's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+from voxlane.engine.kernels.linear import PackedWeight, pack
+from voxlane.engine.models.settings import TensorError
+from voxlane.engine.weights.tensors import GROUP, Blocks, WeightFile, quantise
+
+Mode = Literal["packed", "float32", "bfloat16"]
+Weight = Tensor | PackedWeight
+Progress = Callable[[float], None]
+
+
+class TensorReader:
+    """Hands out the tensors of one file and keeps count, so that what nobody asked for can be named.
+
+    `aliases` maps the names a model asks for to those in the file; tensors outside it are not the model's.
+    """
+
+    def __init__(
+        self,
+        weights: WeightFile,
+        aliases: dict[str, str],
+        mode: Mode,
+        device: torch.device,
+        progress: Progress | None = None,
+    ) -> None:
+        self._weights = weights
+        self._aliases = aliases
+        self._mode = mode
+        self._device = device
+        self._progress = progress
+        self._taken: set[str] = set()
+        self.parameters = 0
+
+    def vector(self, name: str, size: int) -> Tensor:
+        """Return a norm's weight or the like, [size] float32."""
+        return self._floats(name, (size,)).to(self._device, torch.float32)
+
+    def bias(self, names: Sequence[str], sizes: Sequence[int]) -> Tensor:
+        """Return the biases of a fused matrix one after the other, in the type the products add them in."""
+        dtype = torch.bfloat16 if self._mode == "bfloat16" else torch.float32
+        return torch.cat([self.vector(name, size) for name, size in zip(names, sizes, strict=True)]).to(dtype)
+
+    def matrix(self, names: Sequence[str], outs: Sequence[int], inputs: int) -> Weight:
+        """Return the matrices [out, inputs] fused along their rows, stored as the mode says."""
+        shapes = [(name, (out, inputs)) for name, out in zip(names, outs, strict=True)]
+        if self._mode == "packed" and inputs % GROUP == 0:
+            return pack(_fuse([self._blocks(name, shape) for name, shape in shapes]))
+        dtype = torch.bfloat16 if self._mode == "bfloat16" else torch.float32
+        parts = [self._floats(name, shape).to(self._device, dtype) for name, shape in shapes]
+        return torch.cat(parts) if len(parts) > 1 else parts[0].contiguous()
+
+    def finish(self, ignored: Iterable[str] = ()) -> None:
+        """Raise TensorError if the file holds a tensor that was not taken, `ignored` ones excepted."""
+        surplus = sorted(self._aliases.keys() - self._taken - set(ignored))
+        if surplus:
+            others = f" (and {len(surplus) - 1} more)" if len(surplus) > 1 else ""
+            raise TensorError(f"tensor {surplus[0]:.120} does not belong to this model{others}")
+
+    def _blocks(self, name: str, shape: tuple[int, int]) -> Blocks:
+        blocks = self._weights.blocks(self._source(name))
+        if blocks is None:
+            return quantise(self._floats(name, shape).to(self._device))
+        self._take(name, blocks.shape, shape)
+        minimums = None if blocks.minimums is None else blocks.minimums.to(self._device)
+        return Blocks(blocks.bits, blocks.codes.to(self._device), blocks.scales.to(self._device), minimums)
+
+    def _floats(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        tensor = self._weights.tensor(self._source(name))
+        self._take(name, tuple(tensor.shape), shape)
+        return tensor
+
+    def _source(self, name: str) -> str:
+        if name not in self._aliases:
+            raise TensorError(f"tensor {name} is missing")
+        return self._aliases[name]
+
+    def _take(self, name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+        if found != wanted:
+            raise TensorError(f"tensor {name} has shape {list(found)}, not {list(wanted)}")
+        self._taken.add(name)
+        self.parameters += torch.Size(wanted).numel()
+        if self._progress is not None:
+            self._progress(len(self._taken) / len(self._aliases))
+
+
+def _fuse(parts: list[Blocks]) -> Blocks:
+    if len(parts) == 1:
+        return parts[0]
+    if len({part.bits for part in parts}) > 1:  # mixed files: one kernel call is worth more than the 4-bit part's bytes
+        parts = [part if part.bits == 8 else quantise(part.dequantise()) for part in parts]
+    minimums = [part.minimums for part in parts if part.minimums is not None]
+    return Blocks(
+        parts[0].bits,
+        torch.cat([part.codes for part in parts]),
+        torch.cat([part.scales for part in parts]),
+        torch.cat(minimums) if minimums else None,
+    )

@@ -1,0 +1,94 @@
+"""Reading a model's configuration: typed lookups that name the key when they refuse.
+
+It knows JSON values; which keys an architecture has, and what they mean, is that architecture's business.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from voxlane.engine.weights.errors import ModelError
+
+
+class ConfigError(ModelError):
+    """The configuration asks for something we do not do; the text names the key."""
+
+
+class TensorError(ModelError):
+    """A tensor is missing, unknown or misshapen; the text names it."""
+
+
+class Settings:
+    """A configuration whose values are checked as they are read. A null counts as absent, as in Hugging Face's."""
+
+    def __init__(self, values: Mapping[str, object], prefix: str = "") -> None:
+        self._values = values
+        self._prefix = prefix  # "rope_scaling." inside that dictionary, so that messages name the whole key
+
+    def __contains__(self, key: str) -> bool:
+        return self._values.get(key) is not None
+
+    def names(self) -> list[str]:
+        """Return the keys that have a value."""
+        return [key for key in self._values if key in self]
+
+    def value(self, key: str) -> object:
+        """Return the value as it is, None if there is none."""
+        return self._values.get(key)
+
+    def refuse(self, key: str, reason: str) -> ConfigError:
+        """Return the error that names `key`."""
+        return ConfigError(f"config key {self._prefix}{key}: {reason}")
+
+    def integer(self, key: str, default: int | None = None, *, minimum: int = 1, maximum: int = 2**31 - 1) -> int:
+        """Return an integer within bounds; without a default the key is required."""
+        value = self._value(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
+            raise self.refuse(key, f"{value!r:.60} is not an integer between {minimum} and {maximum}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """Return a positive finite number; without a default the key is required."""
+        value = self._value(key, default)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+            raise self.refuse(key, f"{value!r:.60} is not a positive number")
+        return float(value)
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        """Return true or false."""
+        value = self._value(key, default)
+        if not isinstance(value, bool):
+            raise self.refuse(key, f"{value!r:.60} is neither true nor false")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """Return a string; without a default the key is required."""
+        value = self._value(key, default)
+        if not isinstance(value, str):
+            raise self.refuse(key, f"{value!r:.60} is not a string")
+        return value
+
+    def texts(self, key: str) -> list[str]:
+        """Return a list of strings; the key is required."""
+        value = self._value(key, None)
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.refuse(key, f"{value!r:.60} is not a list of strings")
+        return value
+
+    def section(self, key: str) -> Settings:
+        """Return the dictionary under `key`, empty if there is none."""
+        value = self._values.get(key)
+        if value is None:
+            value = {}
+        if not isinstance(value, dict):
+            raise self.refuse(key, f"{value!r:.60} is not an object")
+        return Settings(value, f"{self._prefix}{key}.")
+
+    def _value(self, key: str, default: object) -> object:
+        value = self._values.get(key)
+        if value is None:
+            value = default
+        if value is None:
+            raise self.refuse(key, "missing")
+        return value

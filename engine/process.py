@@ -1,0 +1,129 @@
+"""Entry point of the engine's process: take commands from the socket, step, send what comes out.
+
+Started by the server as `python -m voxlane.engine.process FD`; end of file on the socket means the server is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Iterable
+
+from voxlane.engine.api import (
+    FRAGMENT_BYTES,
+    Assembler,
+    Configure,
+    FromEngine,
+    Loading,
+    Shutdown,
+    StartFailed,
+    ToEngine,
+    encode,
+    fragments,
+)
+
+log = logging.getLogger(__name__)
+
+OUTBOX_PACKETS = 4096
+"""Packets kept for a server that is slow to read before the engine waits for it."""
+
+
+class Gone(Exception):
+    """The server closed the socket or told us to stop."""
+
+
+class Link:
+    """The engine's end of the packet socket."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self._socket = link
+        self._assembler = Assembler()
+        self._outbox: deque[bytes] = deque()
+
+    def send(self, messages: Iterable[FromEngine]) -> None:
+        """Send messages as far as the socket takes them; wait only when very much is queued."""
+        for message in messages:
+            self._outbox.extend(fragments(encode(message)))
+        self._flush(patient=len(self._outbox) > OUTBOX_PACKETS)
+
+    def receive(self, *, wait: bool) -> list[ToEngine]:
+        """Return the commands that are there; with `wait`, at least one."""
+        commands: list[ToEngine] = []
+        while True:
+            self._flush(patient=False)
+            if wait and not commands:
+                select.select([self._socket], [self._socket] if self._outbox else [], [])
+            try:
+                packet = self._socket.recv(FRAGMENT_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                if wait and not commands:
+                    continue
+                return commands
+            except OSError as error:
+                raise Gone from error
+            if not packet:
+                raise Gone
+            message = self._assembler.feed(packet)
+            if isinstance(message, Shutdown):
+                raise Gone
+            if message is not None:
+                commands.append(message)  # type: ignore[arg-type]  # the server sends ToEngine only
+
+    def _flush(self, *, patient: bool) -> None:
+        while self._outbox:
+            try:
+                self._socket.send(self._outbox[0], 0 if patient else socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise Gone from error
+            self._outbox.popleft()
+
+
+def serve(link: Link) -> int:
+    """Load what the first message asks for, then step while there is work; return the exit status."""
+    # Imported here, so that a server that asks for nothing pays for nothing, and start-up progress begins at once.
+    from voxlane.engine.assemble import assemble
+    from voxlane.engine.weights.errors import ModelError
+
+    configure = link.receive(wait=True)[0]
+    if not isinstance(configure, Configure):
+        raise TypeError("the first message must be Configure")
+    try:
+        assembly = assemble(configure.config, lambda what, done: link.send([Loading(what, done)]))
+    except (ModelError, OSError, MemoryError) as error:
+        log.error("start failed: %s", error)
+        link.send([StartFailed(str(error) or type(error).__name__)])
+        return 1
+    link.send([assembly.ready])
+    core = assembly.core
+    try:
+        while True:
+            if not core.busy:
+                link.send(core.idle())
+            link.send(core.handle(link.receive(wait=not core.busy)))
+            if core.busy:
+                link.send(core.step())
+                link.send(core.stats_due())
+    finally:
+        if assembly.trace:
+            assembly.trace.close()
+
+
+def main() -> int:
+    """Run the engine on the inherited socket whose descriptor is the only argument."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then tells us
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s engine %(message)s")
+    with socket.socket(fileno=int(sys.argv[1])) as connection:
+        try:
+            return serve(Link(connection))
+        except Gone:
+            return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""A plan in, tokens out: block moves, one forward pass over all rows, a choice per row. It knows no policy and no text."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from voxlane.engine.cache import KVCache
+from voxlane.engine.kernels.pages import Layout, Pages
+from voxlane.engine.lookup import accepted
+from voxlane.engine.sampler import Choice, choose
+from voxlane.engine.scheduler import Move, Plan, Row
+
+SCORE_ROWS = 64
+"""Rows of logits held at once when a prompt is scored: 64 × 49,152 floats are 12 MiB."""
+
+
+class Model(Protocol):
+    """What the runner needs of an architecture."""
+
+    vocab_size: int
+
+    def forward(self, tokens: Tensor, layout: Layout, pages: list[Pages]) -> Tensor:
+        """Return the final hidden state of every token, [tokens, hidden]."""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits of some hidden states, [rows, vocabulary]."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a step did for one row."""
+
+    choices: list[Choice] = field(default_factory=list)  # empty while the prompt is not through
+    failed: bool = False  # its logits were not finite: this request ends, its neighbours do not notice
+    logprob_sum: float = 0.0
+    scored_tokens: int = 0
+
+
+class Runner:
+    """Runs plans on one model and its cache."""
+
+    def __init__(self, model: Model, cache: KVCache) -> None:
+        self.model = model
+        self.cache = cache
+        self.phases: dict[str, tuple[float, float]] = {}  # of the last step, for the trace
+
+    def run(self, plan: Plan) -> list[Outcome]:
+        """Carry out the plan; outcomes are in the order of its rows."""
+        marks = [time.monotonic()]
+        self._move(plan.moves)
+        marks.append(time.monotonic())
+        with torch.inference_mode():
+            tokens, layout = self._layout(plan.rows)
+            hidden = self.model.forward(tokens, layout, self.cache.pages)
+            marks.append(time.monotonic())
+            outcomes = self._finish(plan.rows, hidden)
+        marks.append(time.monotonic())
+        self.phases = dict(zip(("move", "forward", "sample"), itertools.pairwise(marks), strict=True))
+        return outcomes
+
+    def _move(self, moves: list[Move]) -> None:
+        transfers = {
+            "copy": self.cache.copy_blocks,
+            "swap_out": self.cache.swap_out,
+            "swap_in": self.cache.swap_in,
+        }
+        # Order matters between kinds: a block may be swapped out and refilled within one plan.
+        for kind, group in itertools.groupby(moves, key=lambda move: move.kind):
+            transfers[kind]([(move.source, move.target) for move in group])
+
+    def _layout(self, rows: list[Row]) -> tuple[Tensor, Layout]:
+        tokens: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        starts = [0]
+        lengths: list[int] = []
+        width = max(len(row.request.table.blocks) for row in rows)
+        tables = torch.zeros(len(rows), width, dtype=torch.int32)
+        for index, row in enumerate(rows):
+            table, stop = row.request.table, row.start + row.count + len(row.drafts)
+            tokens += row.request.tokens[row.start : row.start + row.count]
+            tokens += row.drafts
+            positions += range(row.start, stop)
+            slots += table.slots(row.start, stop)
+            starts.append(len(tokens))
+            lengths.append(stop)
+            tables[index, : len(table.blocks)] = torch.tensor(table.blocks, dtype=torch.int32)
+        layout = Layout(
+            positions=torch.tensor(positions, dtype=torch.int32),
+            slots=torch.tensor(slots, dtype=torch.int32),
+            query_starts=torch.tensor(starts, dtype=torch.int32),
+            context_lengths=torch.tensor(lengths, dtype=torch.int32),
+            block_tables=tables,
+        )
+        return torch.tensor(tokens, dtype=torch.int64), layout
+
+    def _finish(self, rows: list[Row], hidden: Tensor) -> list[Outcome]:
+        """Compute logits only where they are wanted, for all rows at once."""
+        outcomes = [Outcome() for _ in rows]
+        wanted: list[int] = []  # rows of `hidden`
+        owners: list[int] = []  # index into `rows`, once per wanted position
+        start = 0
+        for index, row in enumerate(rows):
+            size = row.count + len(row.drafts)
+            if row.request.task == "score":
+                self._score(row, hidden[start : start + size], outcomes[index])
+            elif row.reaches_end:
+                positions = range(start + row.count - 1, start + size)
+                wanted += positions
+                owners += [index] * len(positions)
+            start += size
+        if wanted:
+            logits = self.model.logits(hidden[torch.tensor(wanted)])
+            choices = choose(logits, [rows[owner].request for owner in owners])
+            for owner, group in itertools.groupby(zip(owners, choices, strict=True), key=lambda pair: pair[0]):
+                self._settle(rows[owner], [choice for _, choice in group], outcomes[owner])
+        return outcomes
+
+    @staticmethod
+    def _settle(row: Row, choices: list[Choice | None], outcome: Outcome) -> None:
+        sound = [choice for choice in choices if choice is not None]
+        if len(sound) < len(choices):
+            outcome.failed = True
+        elif row.drafts:
+            # Drafts are only made for plain greedy requests, where a choice needs nothing but its own logits.
+            outcome.choices = [Choice(token) for token in accepted(row.drafts, [choice.token for choice in sound])]
+        else:
+            outcome.choices = sound
+
+    def _score(self, row: Row, hidden: Tensor, outcome: Outcome) -> None:
+        """Sum the log-probabilities of the tokens that really follow."""
+        stop = min(row.start + row.count, len(row.request.tokens) - 1)
+        targets = torch.tensor(row.request.tokens[row.start + 1 : stop + 1], dtype=torch.int64)
+        for begin in range(0, len(targets), SCORE_ROWS):
+            part = targets[begin : begin + SCORE_ROWS]
+            logprobs = torch.log_softmax(self.model.logits(hidden[begin : begin + len(part)]), dim=1)
+            picked = logprobs.gather(1, part[:, None])
+            outcome.failed |= not bool(torch.isfinite(picked).all())
+            outcome.logprob_sum += float(picked.double().sum())
+        outcome.scored_tokens = len(targets)

@@ -1,0 +1,63 @@
+"""A Chrome/Perfetto trace of steps and lanes: open it at ui.perfetto.dev. It writes ids, counts and times, no content.
+
+Process 1 shows the engine's steps with their phases; process 2 shows a lane per request and in which steps it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+STEPS, REQUESTS = 1, 2
+
+
+class Trace:
+    """An open trace file. The format allows a missing end, so a killed engine still leaves a readable file."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w", encoding="utf-8", buffering=1 << 16)
+        self._file.write("[\n")
+        self._lanes: dict[str, int] = {}
+        self._name(STEPS, 0, "process_name", "engine steps")
+        self._name(REQUESTS, 0, "process_name", "requests")
+
+    def step(self, start_s: float, stop_s: float, phases: Mapping[str, tuple[float, float]], **counts: object) -> None:
+        """Write one step and the phases inside it."""
+        self._span(STEPS, 1, "step", start_s, stop_s, counts)
+        for name, (begin, end) in phases.items():
+            self._span(STEPS, 1, name, begin, end, {})
+
+    def row(self, request_id: str, lane: str, what: str, start_s: float, stop_s: float, **counts: object) -> None:
+        """Write that a request was in a step (or queued, or paused) from start to stop."""
+        number = self._lanes.get(request_id)
+        if number is None:
+            number = self._lanes[request_id] = len(self._lanes) + 1
+            self._name(REQUESTS, number, "thread_name", f"{lane} {number}")
+        self._span(REQUESTS, number, what, start_s, stop_s, counts)
+
+    def close(self) -> None:
+        """Finish the file."""
+        if not self._file.closed:
+            self._file.write(json.dumps({"name": "end", "ph": "i", "ts": 0, "pid": STEPS, "tid": 0, "s": "g"}) + "\n]\n")
+            self._file.close()
+
+    def flush(self) -> None:
+        """Push what was written to the file, so that it can be looked at while the engine idles."""
+        self._file.flush()
+
+    def __enter__(self) -> Trace:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _span(self, pid: int, tid: int, name: str, start_s: float, stop_s: float, args: Mapping[str, object]) -> None:
+        event = {"name": name, "ph": "X", "ts": round(start_s * 1e6, 1), "dur": round((stop_s - start_s) * 1e6, 1)}
+        self._file.write(json.dumps({**event, "pid": pid, "tid": tid, "args": dict(args)}) + ",\n")
+
+    def _name(self, pid: int, tid: int, kind: str, name: str) -> None:
+        self._file.write(json.dumps({"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}) + ",\n")

@@ -1,0 +1,128 @@
+"""GGUF files as named tensors: memory-mapped, dequantised on demand, under Hugging Face's names and conventions.
+
+It undoes what GGUF's converters do to a checkpoint (interleaved q and k rows, norms with 1 added), so that a model
+never learns which file format its weights came in.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from gguf.constants import GGMLQuantizationType as Kind
+from gguf.quants import dequantize
+from numpy.typing import NDArray
+from torch import Tensor
+from voxlane.engine.weights.errors import WeightsError
+from voxlane.engine.weights.gguf_header import TensorInfo, Value, map_file, read_header
+from voxlane.engine.weights.gguf_names import architecture_of, config, tensor_names
+from voxlane.engine.weights.tensors import GROUP, Blocks
+
+_FLOATS = {Kind.F32: torch.float32, Kind.F16: torch.float16, Kind.BF16: torch.bfloat16}
+_BLOCKS = frozenset({Kind.Q4_0, Kind.Q4_1, Kind.Q8_0})
+_SUPER_BLOCKS = frozenset({Kind.Q4_K, Kind.Q5_K, Kind.Q6_K})
+SUPPORTED = frozenset(_FLOATS) | _BLOCKS | _SUPER_BLOCKS
+
+
+class GGUFFile:
+    """A GGUF model as a WeightFile; the file stays mapped while this object or a tensor of it lives."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._data = map_file(path)
+        self._header = read_header(path, self._data)
+        self._architecture = architecture_of(self._header)
+        self._names = tensor_names(self._header)
+        for info in self._header.tensors.values():
+            if info.kind not in SUPPORTED:
+                kinds = ", ".join(sorted(kind.name for kind in SUPPORTED))
+                raise WeightsError(path, f"tensor {info.name!r} is {info.kind.name}; supported are {kinds}")
+        self._config = config(self._header, self._rope_frequencies())
+
+    @property
+    def config(self) -> dict[str, object]:
+        """The architecture as Hugging Face's config.json would say it."""
+        return self._config
+
+    @property
+    def metadata(self) -> dict[str, Value]:
+        """The file's own key-value fields."""
+        return self._header.metadata
+
+    def names(self) -> list[str]:
+        """Return every tensor's name."""
+        return list(self._names)
+
+    def tensor(self, name: str) -> Tensor:
+        """Return one tensor: float types as they are stored, quantised types as float32."""
+        info = self._header.tensors[self._names[name]]
+        blocks = self._stored_blocks(info)
+        tensor = self._floats(info) if blocks is None else blocks.dequantise().view(info.shape)
+        if self._architecture.norm_offset and name.endswith("norm.weight"):
+            return tensor.to(torch.float32) - self._architecture.norm_offset
+        order = self._row_order(name, info)
+        return tensor if order is None else tensor[order]
+
+    def blocks(self, name: str) -> Blocks | None:
+        """Return one matrix as its stored codes if it is Q4_0, Q4_1 or Q8_0, else None."""
+        info = self._header.tensors[self._names[name]]
+        blocks = self._stored_blocks(info) if len(info.shape) == 2 else None
+        order = self._row_order(name, info)
+        return blocks if blocks is None or order is None else blocks.rows(order)
+
+    def _raw(self, info: TensorInfo) -> NDArray[np.uint8]:
+        return np.frombuffer(self._data, np.uint8, info.size, info.offset)
+
+    def _floats(self, info: TensorInfo) -> Tensor:
+        raw = self._raw(info)
+        if info.kind in _FLOATS:
+            return torch.from_numpy(raw).view(_FLOATS[info.kind]).view(info.shape)
+        rows = raw.reshape(*info.shape[:-1], -1)
+        # A damaged scale is a NaN or infinity in the result, which the model notices; numpy need not warn of it too.
+        with np.errstate(all="ignore"):
+            return torch.from_numpy(dequantize(rows, info.kind))
+
+    def _stored_blocks(self, info: TensorInfo) -> Blocks | None:
+        """Return the tensor as [rows, in] codes in the file's row order."""
+        if info.kind not in _BLOCKS:
+            return None
+        inputs = info.shape[-1]
+        header = 4 if info.kind is Kind.Q4_1 else 2  # bytes of float16 scale (and minimum) before the codes
+        data = torch.from_numpy(self._raw(info)).view(-1, inputs // GROUP, info.size * GROUP // _count(info))
+        halves = data[:, :, :header].contiguous().view(torch.float16).to(torch.float32)  # [rows, groups, 1 or 2]
+        scales = halves[:, :, 0].contiguous()
+        if info.kind is Kind.Q8_0:
+            return Blocks(8, data[:, :, header:].contiguous().view(torch.int8).view(-1, inputs), scales, None)
+        packed = data[:, :, header:]
+        # A byte holds inputs i (low nibble) and i + 16 (high nibble) of its group.
+        codes = torch.cat((packed & 15, packed >> 4), dim=2).view(-1, inputs)
+        minimums = halves[:, :, 1].contiguous() if info.kind is Kind.Q4_1 else scales * -8.0
+        return Blocks(4, codes, scales, minimums)
+
+    def _row_order(self, name: str, info: TensorInfo) -> Tensor | None:
+        """Return which stored row each row of a q or k projection is, where the file interleaves them for RoPE."""
+        if not self._architecture.interleaved or name.split(".")[-2] not in ("q_proj", "k_proj"):
+            return None
+        key = "num_attention_heads" if ".q_proj." in name else "num_key_value_heads"
+        heads, rows = self._config[key], info.shape[0]
+        assert isinstance(heads, int)
+        if heads < 1 or rows % (2 * heads):
+            raise WeightsError(self.path, f"tensor {info.name!r} with {rows} rows does not split into {heads} heads")
+        # Stored: [head, pair, half]; wanted: [head, half, pair].
+        return torch.arange(rows).view(heads, -1, 2).transpose(1, 2).reshape(-1)
+
+    def _rope_frequencies(self) -> NDArray[np.float32] | None:
+        info = self._header.tensors.get("rope_freqs.weight")
+        if info is None:
+            return None
+        if info.kind is not Kind.F32 or len(info.shape) != 1:
+            raise WeightsError(self.path, "rope_freqs.weight is not a float32 vector")
+        return self._raw(info).view(np.float32)
+
+
+def _count(info: TensorInfo) -> int:
+    count = 1
+    for dimension in info.shape:
+        count *= dimension
+    return count

@@ -1,0 +1,1 @@
+"""The asyncio process: sockets, protocols, conversations. It never imports torch."""

@@ -1,0 +1,174 @@
+"""POST /v1/chat/completions: one HTTP request in, one engine request per choice, one answer or a stream of events.
+
+It knows the order of things on the wire. What a parameter means is chat_request.py's; how an answer is spelled is
+chat_reply.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing
+
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from voxlane.engine.api import Finished, SamplingParams, Submit, Text
+from voxlane.server.api import chat_reply, chat_request
+from voxlane.server.api.body import read_object
+from voxlane.server.api.chat_reply import Choice, Envelope
+from voxlane.server.api.chat_request import ChatRequest
+from voxlane.server.api.disconnect import send_within, unless_disconnected
+from voxlane.server.api.reply import error_body, json_response, to_json
+from voxlane.server.engine_link import Output, Stream
+from voxlane.server.errors import InternalError, ModelNotFound, VoxlaneError
+from voxlane.server.log import quote
+from voxlane.server.service import Service, service_of
+
+_SEED_MASK = (1 << 63) - 1
+
+
+async def completions(request: Request) -> Answer:
+    """Answer POST /v1/chat/completions."""
+    service = service_of(request)
+    ask = chat_request.parse(await read_object(request, service.config.limits))
+    names = service.model_names
+    if ask.model is not None and ask.model not in names:
+        raise ModelNotFound(f"{quote(ask.model)} was asked for, {quote(names[0])} is served.", param="model")
+    return Answer(service, ask)
+
+
+class Answer:
+    """The ASGI response to one chat request."""
+
+    def __init__(self, service: Service, ask: ChatRequest) -> None:
+        assert service.link.ready is not None
+        self._service = service
+        self._ask = ask
+        self._with_logprobs = ask.sampling.logprobs >= 0
+        self._envelope = Envelope(
+            completion_id=f"chatcmpl-{secrets.token_hex(12)}",
+            created=int(time.time()),
+            model=ask.model or service.model_names[0],
+            fingerprint=service.fingerprint,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the request; a client that leaves takes it out of the engine."""
+        await unless_disconnected(receive, self._run(scope, receive, send))
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with AsyncExitStack() as stack:
+            streams = [await stack.enter_async_context(self._submit(index)) for index in range(self._ask.choices)]
+            outputs = await stack.enter_async_context(aclosing(_merged(streams)))
+            if self._ask.stream:
+                await self._send_events(outputs, send)
+            else:
+                answer = json_response(await self._collect(outputs))
+                await answer(scope, receive, send)
+
+    def _submit(self, index: int) -> Stream:
+        ask, ready = self._ask, self._service.link.ready
+        assert ready is not None
+        seed = ask.sampling.seed
+        sampling: SamplingParams = dataclasses.replace(
+            ask.sampling,
+            # Choices of one seed must differ from each other, and be the same the next time.
+            seed=None if seed is None else (seed + index) & _SEED_MASK,
+            max_tokens=ready.context_tokens if ask.max_tokens is None else ask.max_tokens,
+        )
+        return self._service.link.submit(
+            Submit(
+                request_id=f"{self._envelope.completion_id}-{index}",
+                task="chat",
+                messages=ask.messages,
+                sampling=sampling,
+                priority=ask.priority,
+                deadline_s=ask.deadline_s,
+                tenant=ask.tenant,
+            )
+        )
+
+    async def _collect(self, outputs: AsyncIterator[tuple[int, Output]]) -> dict[str, object]:
+        choices = [Choice() for _ in range(self._ask.choices)]
+        async for index, output in outputs:
+            if isinstance(output, Text):
+                choices[index].add(output)
+            elif isinstance(output, Finished):
+                choices[index].end = _checked(output)
+        return self._envelope.completion(choices, with_logprobs=self._with_logprobs)
+
+    async def _send_events(self, outputs: AsyncIterator[tuple[int, Output]], send: Send) -> None:
+        # The first output decides between an HTTP status and a stream: a refusal is still a plain error.
+        first = await anext(outputs)
+        await self._write(send, {"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})
+        try:
+            await self._event(send, self._chunk([chat_reply.opening(index) for index in range(self._ask.choices)]))
+            ends: list[Finished] = []
+            await self._output_event(send, *first, ends)
+            async for index, output in outputs:
+                await self._output_event(send, index, output, ends)
+            if self._ask.include_usage:
+                final = {"usage": chat_reply.usage(end.stats for end in ends)}
+                await self._event(send, to_json(self._envelope.chunk([], usage_field=final)))
+            await self._event(send, b"[DONE]")
+        except VoxlaneError as error:
+            await self._event(send, to_json(error_body(error)))
+        await self._write(send, {"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _output_event(self, send: Send, index: int, output: Output, ends: list[Finished]) -> None:
+        if isinstance(output, Text):
+            await self._event(send, self._chunk([chat_reply.piece(index, output, with_logprobs=self._with_logprobs)]))
+        elif isinstance(output, Finished):
+            ends.append(_checked(output))
+            await self._event(send, self._chunk([chat_reply.closing(index, output)]))
+
+    def _chunk(self, choices: list[dict[str, object]]) -> bytes:
+        usage_field: dict[str, object] | None = {"usage": None} if self._ask.include_usage else None
+        return to_json(self._envelope.chunk(choices, usage_field=usage_field))
+
+    async def _event(self, send: Send, data: bytes) -> None:
+        body = b"data: " + data + b"\n\n"
+        await self._write(send, {"type": "http.response.body", "body": body, "more_body": True})
+
+    async def _write(self, send: Send, message: dict[str, object]) -> None:
+        await send_within(send, message, self._service.config.limits.write_s)
+
+
+_EVENT_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # nginx would otherwise hold the events back
+]
+
+
+def _checked(end: Finished) -> Finished:
+    """Return the end of a request that has an answer; raise for one that has none."""
+    if end.reason not in chat_reply.FINISH_REASONS:
+        raise InternalError(detail=f"engine finished with {end.reason}")
+    return end
+
+
+async def _merged(streams: Sequence[Stream]) -> AsyncIterator[tuple[int, Output]]:
+    """Yield what arrives on any stream, in order of arrival."""
+    if len(streams) == 1:
+        async for output in streams[0]:
+            yield 0, output
+        return
+    pending = {asyncio.ensure_future(anext(stream, None)): index for index, stream in enumerate(streams)}
+    try:
+        while pending:
+            done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                index = pending.pop(task)
+                output = task.result()
+                if output is not None:
+                    pending[asyncio.ensure_future(anext(streams[index], None))] = index
+                    yield index, output
+    finally:
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)

@@ -1,0 +1,129 @@
+"""What the engine says, in the words of OpenAI's chat completions. Pure: values in, plain objects out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from voxlane.engine.api import Finished, RequestStats, Text, TokenLogprob
+
+FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length"}
+
+LEAST_LOGPROB = -9999.0
+"""JSON has no minus infinity; this is what OpenAI writes for an impossible token."""
+
+
+@dataclass(slots=True)
+class Choice:
+    """One answer as it grows."""
+
+    text: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    end: Finished | None = None
+
+    def add(self, message: Text) -> None:
+        """Append a piece of output."""
+        self.text.append(message.text)
+        self.logprobs.extend(message.logprobs)
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """The fields that every object of one answer repeats."""
+
+    completion_id: str
+    created: int
+    model: str
+    fingerprint: str
+
+    def completion(self, choices: list[Choice], *, with_logprobs: bool) -> dict[str, object]:
+        """Return a whole answer."""
+        return {
+            **self._head("chat.completion"),
+            "choices": [_whole(index, choice, with_logprobs) for index, choice in enumerate(choices)],
+            "usage": usage(choice.end.stats for choice in choices if choice.end is not None),
+        }
+
+    def chunk(self, choices: list[dict[str, object]], *, usage_field: dict[str, object] | None) -> dict[str, object]:
+        """Return one chunk of a stream; `usage_field` holds the key `usage` where the client wants it."""
+        return {**self._head("chat.completion.chunk"), "choices": choices, **(usage_field or {})}
+
+    def _head(self, kind: str) -> dict[str, object]:
+        return {
+            "id": self.completion_id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+            "service_tier": "default",
+        }
+
+
+def opening(index: int) -> dict[str, object]:
+    """Return the delta that names the role."""
+    return _delta(index, {"role": "assistant", "content": "", "refusal": None}, None)
+
+
+def piece(index: int, message: Text, *, with_logprobs: bool) -> dict[str, object]:
+    """Return the delta for more text."""
+    return _delta(index, {"content": message.text}, None, message.logprobs if with_logprobs else None)
+
+
+def closing(index: int, end: Finished) -> dict[str, object]:
+    """Return the delta that says why the answer ended."""
+    return _delta(index, {}, FINISH_REASONS[end.reason])
+
+
+def usage(all_stats: Iterable[RequestStats]) -> dict[str, object]:
+    """Return OpenAI's token counts, and what the engine measured under `voxlane` (the slowest choice's times)."""
+    stats = list(all_stats)
+    prompt = stats[0].prompt_tokens  # every choice has the same prompt, and it is counted once
+    output = sum(item.output_tokens for item in stats)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
+        "prompt_tokens_details": {"cached_tokens": stats[0].cached_tokens},
+        "voxlane": {
+            "queue_ms": _milliseconds(max(item.queue_s for item in stats)),
+            "first_token_ms": _milliseconds(max(item.first_token_s for item in stats)),
+            "per_token_ms": _milliseconds(max(item.per_token_s for item in stats)),
+            "total_ms": _milliseconds(max(item.total_s for item in stats)),
+            "preemptions": sum(item.preemptions for item in stats),
+        },
+    }
+
+
+def _whole(index: int, choice: Choice, with_logprobs: bool) -> dict[str, object]:
+    assert choice.end is not None
+    return {
+        "index": index,
+        "message": {"role": "assistant", "content": "".join(choice.text), "refusal": None, "annotations": []},
+        "logprobs": _logprobs(choice.logprobs) if with_logprobs else None,
+        "finish_reason": FINISH_REASONS[choice.end.reason],
+    }
+
+
+def _delta(
+    index: int, delta: dict[str, object], reason: str | None, logprobs: Iterable[TokenLogprob] | None = None
+) -> dict[str, object]:
+    told = None if logprobs is None else _logprobs(logprobs)
+    return {"index": index, "delta": delta, "logprobs": told, "finish_reason": reason}
+
+
+def _logprobs(tokens: Iterable[TokenLogprob]) -> dict[str, object]:
+    content = [
+        {**_token(token.text, token.logprob), "top_logprobs": [_token(text, logprob) for text, logprob in token.top]}
+        for token in tokens
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _token(text: str, logprob: float) -> dict[str, object]:
+    told = max(logprob, LEAST_LOGPROB) if not math.isnan(logprob) else LEAST_LOGPROB
+    return {"token": text, "logprob": told, "bytes": list(text.encode())}
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * 1000, 3)

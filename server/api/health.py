@@ -1,0 +1,45 @@
+"""GET /healthz, /metrics and /: how the server is, for machines and for somebody who just opened its address."""
+
+from __future__ import annotations
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request
+from starlette.responses import Response
+
+from voxlane.server.api.reply import json_response
+from voxlane.server.service import VERSION, service_of
+
+
+async def healthz(request: Request) -> Response:
+    """Answer 200 when requests can be served, 503 with the state otherwise."""
+    service = service_of(request)
+    state = "draining" if service.gate.closed else service.link.state
+    body = {
+        "status": state,
+        "version": VERSION,
+        "model": service.link.ready.model if service.link.ready else service.config.engine.model,
+        "open_requests": service.link.open_streams,
+    }
+    return json_response(body, 200 if state == "ready" else 503)
+
+
+async def metrics(request: Request) -> Response:
+    """Answer with all metrics."""
+    return Response(service_of(request).metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+async def index(request: Request) -> Response:
+    """Tell what is here."""
+    return json_response(
+        {
+            "name": "voxlane",
+            "version": VERSION,
+            "status": service_of(request).link.state,
+            "endpoints": {
+                "POST /v1/chat/completions": "chat with the model, OpenAI's protocol",
+                "GET /v1/models": "what is served",
+                "GET /healthz": "200 when ready",
+                "GET /metrics": "Prometheus metrics",
+            },
+        }
+    )

@@ -1,0 +1,34 @@
+"""JSON out, and errors in OpenAI's shape. It knows how an error is spelled over HTTP, not where it comes from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from starlette.responses import Response
+
+from voxlane.server.errors import VoxlaneError
+from voxlane.server.limits import RETRY_AFTER_SECONDS
+
+
+def to_json(value: object) -> bytes:
+    """Return compact JSON; a non-finite number in it is our bug and raises ValueError."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def error_body(error: VoxlaneError) -> dict[str, object]:
+    """Return the error as OpenAI's clients expect it."""
+    return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
+
+
+def error_response(error: VoxlaneError) -> Response:
+    """Return the answer for an error, with advice on when to come back where that helps."""
+    headers = {"retry-after": str(RETRY_AFTER_SECONDS)} if error.retryable else {}
+    if error.http_status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return json_response(error_body(error), error.http_status, headers)
+
+
+def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a JSON answer."""
+    return Response(to_json(value), status, dict(headers or {}), "application/json")

@@ -1,0 +1,176 @@
+"""One TOML file into one frozen tree. Secrets come from the environment and are no part of the tree.
+
+It knows names, types and ranges, and refuses everything else by name. It does not know what the values are used for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+import tomllib
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from voxlane.engine.api import EngineConfig
+from voxlane.server import limits
+from voxlane.server.errors import ConfigError
+from voxlane.server.log import quote
+
+API_KEY_VARIABLE = "VOXLANE_API_KEY"
+"""When set, every request to /v1 needs `Authorization: Bearer` with this value."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """Where the server listens and how it behaves."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000  # 0: any free one, see the banner
+    model_alias: str = ""  # a second name under which the model is served
+    drain_s: float = 15.0  # how long running requests may go on after SIGTERM
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsConfig:
+    """What clients may use; the reasons stand in limits.py."""
+
+    body_bytes: int = limits.BODY_BYTES
+    body_s: float = limits.BODY_SECONDS
+    write_s: float = limits.WRITE_SECONDS
+    open_requests: int = limits.OPEN_REQUESTS
+    connections: int = limits.CONNECTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The whole tree."""
+
+    server: ServerConfig = field(default_factory=ServerConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+
+
+RANGES: Mapping[str, tuple[float, float]] = {
+    "server.port": (0, 65535),
+    "server.drain_s": (0, 3600),
+    "engine.threads": (0, 1024),
+    "engine.context_tokens": (0, 1 << 24),
+    "engine.kv_memory_mib": (1, 1 << 22),
+    "engine.swap_memory_mib": (0, 1 << 22),
+    "engine.block_tokens": (1, 1024),
+    "engine.max_batch": (1, 4096),
+    "engine.max_step_tokens": (1, 1 << 20),
+    "engine.max_waiting": (1, 1 << 20),
+    "engine.step_budget_ms": (1, 60_000),
+    "engine.lookup_tokens": (0, 64),
+    "limits.body_bytes": (1024, limits.BODY_BYTES_MOST),
+    "limits.body_s": (0.1, 3600),
+    "limits.write_s": (0.1, 3600),
+    "limits.open_requests": (1, 1 << 20),
+    "limits.connections": (1, 1 << 20),
+}
+"""Least and most of every number in the tree, both allowed."""
+
+NOT_EMPTY = frozenset({"server.host", "engine.model"})
+
+
+def load(path: Path | None = None, overrides: Mapping[str, object] | None = None) -> Config:
+    """Return the configuration of `path` (all defaults without one) with `overrides`, whose keys are `section.name`."""
+    values = _read(path) if path is not None else {}
+    config = _section("", Config, values, str(path))
+    for key, value in (overrides or {}).items():
+        section, _, name = key.partition(".")
+        part = getattr(config, section)
+        hint = typing.get_type_hints(type(part))[name]
+        part = dataclasses.replace(part, **{name: _value(key, hint, value, "command line")})
+        config = dataclasses.replace(config, **{section: part})
+    return config
+
+
+def render(config: Config) -> str:
+    """Return the configuration as TOML, with a comment wherever it differs from the default."""
+    default = Config()
+    lines: list[str] = []
+    for section in dataclasses.fields(Config):
+        lines += ["", f"[{section.name}]"]
+        ours, theirs = getattr(config, section.name), getattr(default, section.name)
+        for name, value in _items(ours):
+            usual = getattr(theirs, name)
+            comment = "" if value == usual else f"  # default: {_toml(usual)}"
+            lines.append(f"{name} = {_toml(value)}{comment}")
+    return "\n".join(lines[1:]) + "\n"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_bytes().decode("utf-8")
+        return tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from error
+
+
+def _section(prefix: str, cls: Any, values: Mapping[str, Any], source: str) -> Any:
+    hints = typing.get_type_hints(cls)
+    known = [item.name for item in dataclasses.fields(cls)]
+    for name in values:
+        if name not in known:
+            raise ConfigError(f"{source}: unknown key {quote(prefix + name)}{_did_you_mean(name, known)}")
+    return cls(**{name: _value(prefix + name, hints[name], value, source) for name, value in values.items()})
+
+
+def _value(key: str, hint: Any, value: object, source: str) -> Any:
+    """Return `value` as a `hint`, or say what is wrong with `key`."""
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, dict):
+            raise ConfigError(f"{source}: {key} must be a table: [{key}]")
+        return _section(f"{key}.", hint, value, source)
+    if typing.get_origin(hint) is Literal:
+        choices = typing.get_args(hint)
+        if value not in choices:
+            raise ConfigError(f"{source}: {key} must be one of {', '.join(choices)}, not {quote(value)}")
+        return value
+    if hint is float and type(value) is int:
+        value = float(value)
+    if type(value) is not hint:
+        raise ConfigError(f"{source}: {key} must be {_TYPE_NAMES[hint]}, not {quote(value)}")
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        _check_range(key, value, source)
+    if isinstance(value, str) and (not value.isprintable() or (key in NOT_EMPTY and not value)):
+        raise ConfigError(f"{source}: {key} must be printable text and not empty, not {quote(value)}")
+    return value
+
+
+_TYPE_NAMES = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def _check_range(key: str, value: float, source: str) -> None:
+    if not math.isfinite(value):
+        raise ConfigError(f"{source}: {key} must be a finite number, not {value}")
+    least, most = RANGES[key]
+    if not least <= value <= most:
+        raise ConfigError(f"{source}: {key} must be between {least:g} and {most:.10g}, not {value}")
+
+
+def _did_you_mean(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {quote(close[0])}?)" if close else f" (known: {', '.join(known)})"
+
+
+def _items(part: Any) -> Iterator[tuple[str, Any]]:
+    return ((item.name, getattr(part, item.name)) for item in dataclasses.fields(part))
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value).lower() if isinstance(value, bool) else repr(value)

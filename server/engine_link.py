@@ -1,0 +1,388 @@
+"""The engine child: its process, its socket, its restart.
+
+It turns a Submit into a Stream and a dead child into errors and a new child. It knows processes and packets; it does
+not know what requests mean, who sent them, or HTTP.
+
+    starting ──Ready──▶ ready ──child lost──▶ restarting ──Ready──▶ ready
+        └──StartFailed──▶ failed ◀──StartFailed, or too many restarts──┘            stop(): stopped, from anywhere
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Literal, Self
+
+from voxlane.engine.api import (
+    BadMessage,
+    Cancel,
+    Configure,
+    EngineConfig,
+    Finished,
+    FromEngine,
+    Loading,
+    Ready,
+    Refused,
+    Shutdown,
+    Started,
+    StartFailed,
+    StepStats,
+    Submit,
+    Text,
+    ToEngine,
+)
+from voxlane.server import limits
+from voxlane.server.errors import (
+    ContextTooLong,
+    EngineLost,
+    EngineNotReady,
+    EngineStartFailed,
+    InternalError,
+    InvalidRequest,
+    Overloaded,
+    VoxlaneError,
+)
+from voxlane.server.log import line
+from voxlane.server.packets import PacketPipe
+
+logger = logging.getLogger(__name__)
+
+ENGINE_COMMAND = (sys.executable, "-m", "voxlane.engine.process")
+"""The child's command line; the number of its socket's file descriptor is appended."""
+
+State = Literal["starting", "ready", "restarting", "failed", "stopped"]
+Output = Started | Text | Finished
+
+_REFUSALS: dict[str, type[VoxlaneError]] = {
+    "too_long": ContextTooLong,
+    "overloaded": Overloaded,
+    "bad_request": InvalidRequest,
+    "unknown_model": InvalidRequest,
+    "duplicate_id": InternalError,
+}
+
+
+class Observer:
+    """Is told what passes over the link. The base class does not listen; metrics and progress bars do."""
+
+    def loading(self, message: Loading) -> None:
+        """Take a step of the engine's start-up."""
+
+    def state_changed(self, state: State) -> None:
+        """Take the link's new state."""
+
+    def stepped(self, message: StepStats) -> None:
+        """Take what the engine did in the last second."""
+
+    def finished(self, message: Finished) -> None:
+        """Take the end of a request, even one whose stream is gone."""
+
+
+class RestartBudget:
+    """Decides how long to wait before a restart, and when to give up."""
+
+    def __init__(self, most: int = limits.RESTARTS, window_s: float = limits.RESTART_WINDOW_SECONDS) -> None:
+        self._most = most
+        self._window_s = window_s
+        self._times: deque[float] = deque()
+
+    def next_delay(self, now: float) -> float | None:
+        """Return the seconds to wait before the restart that `now` asks for, or None to give up."""
+        while self._times and now - self._times[0] > self._window_s:
+            self._times.popleft()
+        if len(self._times) >= self._most:
+            return None
+        self._times.append(now)
+        doubled: float = limits.RESTART_DELAY_SECONDS * 2 ** (len(self._times) - 1)
+        return min(doubled, limits.RESTART_DELAY_MOST_SECONDS)
+
+
+class _Inbox:
+    """What has arrived for one request and was not yet taken. Bounded by the output that the request asked for."""
+
+    __slots__ = ("_items", "_waiter", "ended")
+
+    def __init__(self) -> None:
+        self._items: deque[Output | VoxlaneError] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self.ended = False
+
+    def put(self, item: Output | VoxlaneError) -> None:
+        self.ended = isinstance(item, (Finished, VoxlaneError))
+        self._items.append(item)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def get(self) -> Output | VoxlaneError:
+        while not self._items:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self._items.popleft()
+
+
+class Stream:
+    """One request's output: Started, Text, …, Finished. Leaving it early cancels the request in the engine."""
+
+    def __init__(self, request_id: str, inbox: _Inbox, release: Callable[[str, bool], None]) -> None:
+        self.request_id = request_id
+        self._inbox = inbox
+        self._release = release
+        self._loop = asyncio.get_running_loop()
+        self._done = False
+        self._closed = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Output:
+        if self._done or self._closed:
+            raise StopAsyncIteration
+        item = await self._inbox.get()
+        self._done = isinstance(item, (Finished, VoxlaneError))
+        if isinstance(item, VoxlaneError):
+            raise item
+        return item
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the stream up; cancel the request unless it has ended."""
+        if not self._closed:
+            self._closed = True
+            self._release(self.request_id, self._inbox.ended)
+
+    def __del__(self) -> None:
+        # A stream that was dropped without `async with` must not keep the engine busy; the collector may run anywhere.
+        if not self._closed and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._release, self.request_id, self._inbox.ended)
+
+
+class EngineLink:
+    """Runs the engine child and gives each request its stream."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        command: Sequence[str] = ENGINE_COMMAND,
+        observer: Observer | None = None,
+        restarts: RestartBudget | None = None,
+    ) -> None:
+        self.state: State = "starting"
+        self.ready: Ready | None = None
+        self.failure = ""
+        self._config = config
+        self._command = tuple(command)
+        self._observer = observer or Observer()
+        self._restarts = restarts or RestartBudget()
+        self._inboxes: dict[str, _Inbox] = {}
+        self._pipe: PacketPipe | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def pid(self) -> int | None:
+        """Return the child's process number, if there is a child."""
+        running = self._process is not None and self._process.returncode is None
+        return self._process.pid if self._process is not None and running else None
+
+    @property
+    def open_streams(self) -> int:
+        """Return how many requests are in progress."""
+        return len(self._inboxes)
+
+    def start(self) -> None:
+        """Begin to start the child; wait_ready says when it is there."""
+        self._supervisor = asyncio.create_task(self._supervise(), name="engine supervisor")
+
+    async def wait_ready(self) -> Ready:
+        """Wait until the engine can serve, and raise EngineStartFailed when it will not."""
+        while self.state != "ready":
+            if self.state in ("failed", "stopped"):
+                raise EngineStartFailed(self.failure)
+            self._changed.clear()
+            await self._changed.wait()
+        assert self.ready is not None
+        return self.ready
+
+    async def stop(self) -> None:
+        """Fail what is still running, ask the child to leave, and make sure of it."""
+        was_ready = self.state == "ready"
+        self._set_state("stopped")
+        self._fail_streams("stopped")
+        if was_ready and self._pipe is not None:
+            self._pipe.send(Shutdown())
+        elif self._process is not None:
+            # A child that still loads does not read its socket, and may have a download of its own under way.
+            _signal_group(self._process, signal.SIGTERM)
+        if self._process is not None:
+            await _end(self._process)
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._supervisor
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def submit(self, submit: Submit) -> Stream:
+        """Start a request and return its stream; raise EngineNotReady or Overloaded when it cannot be started."""
+        if self.state != "ready" or self._pipe is None:
+            raise EngineNotReady(detail=self.state)
+        if submit.request_id in self._inboxes:
+            raise InternalError(detail="request id used twice")
+        inbox = self._inboxes[submit.request_id] = _Inbox()
+        try:
+            self._pipe.send(submit)
+        except (VoxlaneError, BadMessage) as error:
+            del self._inboxes[submit.request_id]
+            if isinstance(error, BadMessage):
+                raise ContextTooLong(detail=str(error)) from error
+            raise
+        return Stream(submit.request_id, inbox, self._release)
+
+    def send(self, message: ToEngine) -> None:
+        """Send a command that has no answer of its own (Pause, Resume, Interrupt); dropped while there is no engine."""
+        if self._pipe is not None:
+            self._pipe.send(message)
+
+    def _release(self, request_id: str, ended: bool) -> None:
+        if self._inboxes.pop(request_id, None) is not None and not ended:
+            self.send(Cancel(request_id))
+
+    async def _supervise(self) -> None:
+        while True:
+            try:
+                reason = await self._run_child()
+            except OSError as error:
+                return self._give_up(f"cannot run {self._command[0]}: {error.strerror}")
+            if self.state == "stopped":
+                return None
+            if self.failure or self.ready is None:
+                return self._give_up(self.failure or f"it died while starting ({reason})")
+            delay = self._restarts.next_delay(asyncio.get_running_loop().time())
+            if delay is None:
+                return self._give_up(f"it keeps dying ({reason})")
+            logger.error(line("engine lost", reason=reason, restart_in_s=delay))
+            await asyncio.sleep(delay)
+
+    async def _run_child(self) -> str:
+        """Run one child from spawn to its end; return why it ended."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        def lost(reason: str) -> None:
+            if not gone.done():
+                gone.set_result(reason)
+
+        with ours, theirs:
+            # A session of its own: Ctrl-C in the terminal reaches us alone, so that we can drain before the child goes.
+            # stdout belongs to the command (`voxlane chat` prints the reply there): the child's goes to stderr.
+            self._process = process = await asyncio.create_subprocess_exec(
+                *self._command,
+                str(theirs.fileno()),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=2,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+            theirs.close()
+            self._pipe = PacketPipe(ours, self._receive, lost)
+            exited = asyncio.create_task(process.wait(), name="engine exit")
+            exited.add_done_callback(lambda _: lost("exited"))
+            try:
+                self._pipe.send(Configure(self._config))
+                reason = await gone
+            finally:
+                self._leave_child()
+                await _end(process)
+                await exited
+        return f"{reason}, exit status {process.returncode}"
+
+    def _leave_child(self) -> None:
+        """Drop the socket and tell everybody who was waiting for it."""
+        assert self._pipe is not None
+        self._pipe.close()
+        self._pipe = None
+        if self.state == "ready":
+            self._set_state("restarting")
+        self._fail_streams("engine lost")
+
+    def _fail_streams(self, detail: str) -> None:
+        inboxes, self._inboxes = self._inboxes, {}
+        for inbox in inboxes.values():
+            if not inbox.ended:
+                inbox.put(EngineLost(detail=detail))
+
+    def _give_up(self, reason: str) -> None:
+        self.failure = reason
+        logger.error(line("engine failed", reason=reason))
+        self._set_state("failed")
+
+    def _set_state(self, state: State) -> None:
+        self.state = state
+        self._changed.set()
+        self._observer.state_changed(state)
+
+    def _receive(self, message: FromEngine) -> None:
+        match message:
+            case Started() | Text() | Finished():
+                inbox = self._inboxes.get(message.request_id)
+                if isinstance(message, Finished):
+                    self._observer.finished(message)
+                # No inbox: the stream was given up, and what was already on its way is dropped here and nowhere else.
+                if inbox is not None and not inbox.ended:
+                    inbox.put(message)
+            case Refused():
+                inbox = self._inboxes.get(message.request_id)
+                if inbox is not None and not inbox.ended:
+                    inbox.put(_REFUSALS[message.code](message.detail, detail=message.code))
+            case StepStats():
+                self._observer.stepped(message)
+            case Loading():
+                self._observer.loading(message)
+            case Ready():
+                self.ready = message
+                self._set_state("ready")
+            case StartFailed():
+                self.failure = message.reason
+                if self._pipe is not None:
+                    self._pipe.fail("start failed")
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Wait for a child whose socket is closed or who was told to leave; kill it when it does not."""
+    try:
+        async with asyncio.timeout(limits.ENGINE_STOP_SECONDS):
+            await process.wait()
+    except TimeoutError:
+        logger.warning(line("engine killed", pid=process.pid, waited_s=limits.ENGINE_STOP_SECONDS))
+        _signal_group(process, signal.SIGKILL)
+        await process.wait()
+
+
+def _signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        if process.returncode is None:
+            os.killpg(process.pid, number)

@@ -1,0 +1,159 @@
+"""Everything that can go wrong and that somebody outside may be told about.
+
+VoxlaneError
+├── ConfigError              the configuration cannot be used; names the key and the file
+├── InvalidRequest           400  the sender's message is wrong; `param` names what
+│   ├── ContextTooLong       400  prompt and output can never fit the model's context
+│   └── UnsupportedParameter 400  a parameter we know and do not honour
+├── Unauthorized             401
+├── NotFound                 404
+│   └── ModelNotFound        404
+├── MethodNotAllowed         405
+├── RequestTimeout           408  the body did not arrive in time
+├── TooLarge                 413
+├── Overloaded               429  retryable: the queue is full
+├── Unavailable              503  retryable
+│   ├── EngineNotReady       503  still loading, or being restarted
+│   ├── EngineLost           503  the engine died under this request
+│   └── Draining             503  the server is going down
+├── EngineStartFailed        503  not retryable; carries the engine's one line
+└── InternalError            500  our bug
+
+This module knows codes and public texts. It does not know how a protocol spells them: see `api/reply.py`.
+"""
+
+from __future__ import annotations
+
+
+class VoxlaneError(Exception):
+    """Carry a constant public text, plus a `hint` made of names and numbers; `detail` is for our log alone.
+
+    A hint may be shown to the sender, so it never holds content, and text from outside reaches it only through quote().
+    """
+
+    code = "internal_error"
+    kind = "server_error"  # OpenAI's `type`
+    text = "Something went wrong on our side."
+    http_status = 500
+    close_code = 1011
+    retryable = False
+
+    def __init__(self, hint: str = "", *, param: str | None = None, detail: str = "") -> None:
+        super().__init__(hint or self.text)
+        self.hint = hint
+        self.param = param
+        self.detail = detail
+
+    @property
+    def message(self) -> str:
+        """Return what the person outside may read."""
+        return f"{self.text} {self.hint}" if self.hint else self.text
+
+
+class ConfigError(VoxlaneError):
+    """The configuration cannot be used."""
+
+    code, text = "invalid_config", "The configuration is not valid."
+
+
+class InvalidRequest(VoxlaneError):
+    """The sender's message is wrong."""
+
+    code, kind, text = "invalid_request", "invalid_request_error", "The request is not valid."
+    http_status, close_code = 400, 4400
+
+
+class ContextTooLong(InvalidRequest):
+    """Prompt and output can never fit the model's context."""
+
+    code, text = "context_length_exceeded", "The request does not fit the model's context."
+
+
+class UnsupportedParameter(InvalidRequest):
+    """A parameter that we know and do not honour."""
+
+    code, text = "unsupported_parameter", "The request asks for something this server does not do."
+
+
+class Unauthorized(VoxlaneError):
+    """The key is missing or wrong."""
+
+    code, kind, text = "invalid_api_key", "authentication_error", "A valid API key is needed: Authorization: Bearer KEY."
+    http_status, close_code = 401, 4401
+
+
+class NotFound(VoxlaneError):
+    """There is nothing at this address."""
+
+    code, kind, text = "not_found", "invalid_request_error", "There is nothing at this address."
+    http_status, close_code = 404, 4400
+
+
+class ModelNotFound(NotFound):
+    """The model named is not the one served."""
+
+    code, text = "model_not_found", "This model is not served here."
+
+
+class MethodNotAllowed(VoxlaneError):
+    """The address exists, the method does not."""
+
+    code, kind, text = "method_not_allowed", "invalid_request_error", "This method is not allowed here."
+    http_status, close_code = 405, 4400
+
+
+class RequestTimeout(VoxlaneError):
+    """The request's body did not arrive in time."""
+
+    code, kind, text = "request_timeout", "invalid_request_error", "The request's body did not arrive in time."
+    http_status, close_code, retryable = 408, 4408, True
+
+
+class TooLarge(VoxlaneError):
+    """The message is over the size limit."""
+
+    code, kind, text = "too_large", "invalid_request_error", "The request is too large."
+    http_status, close_code = 413, 1009
+
+
+class Overloaded(VoxlaneError):
+    """The queue is full."""
+
+    code, kind, text = "overloaded", "rate_limit_error", "The server is busy: try again shortly."
+    http_status, close_code, retryable = 429, 1013, True
+
+
+class Unavailable(VoxlaneError):
+    """Nothing can be served right now."""
+
+    code, text = "unavailable", "The server cannot serve this right now: try again shortly."
+    http_status, close_code, retryable = 503, 1013, True
+
+
+class EngineNotReady(Unavailable):
+    """The engine is loading or being restarted."""
+
+    code, text = "engine_not_ready", "The engine is not ready yet: try again shortly."
+
+
+class EngineLost(Unavailable):
+    """The engine died under this request."""
+
+    code, text, close_code = "engine_lost", "The engine was lost and is being restarted: try again.", 1012
+
+
+class Draining(Unavailable):
+    """The server is going down."""
+
+    code, text, close_code = "draining", "The server is shutting down: try again elsewhere or later.", 1012
+
+
+class EngineStartFailed(VoxlaneError):
+    """The engine cannot start; the hint is its one line."""
+
+    code, text = "engine_start_failed", "The engine could not start."
+    http_status = 503
+
+
+class InternalError(VoxlaneError):
+    """Our bug."""

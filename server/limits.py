@@ -1,0 +1,69 @@
+"""Every limit of the server, each with its reason. Constants only: what an operator may change is in config.py."""
+
+from __future__ import annotations
+
+BODY_BYTES = 1 * 1024 * 1024
+"""Default largest request body: ten times a 32k-token prompt, and about 10 ms of JSON parsing on the event loop."""
+
+BODY_BYTES_MOST = 8 * 1024 * 1024
+"""Most that BODY_BYTES may be set to: the prompt must fit one engine message of 16 MiB with room to spare."""
+
+BODY_SECONDS = 30.0
+"""Default time for a body to arrive: a phone on a bad line manages, a trickling attacker is dropped."""
+
+WRITE_SECONDS = 30.0
+"""Default time one chunk may wait for a client that does not read; after that the connection is given up."""
+
+OPEN_REQUESTS = 512
+"""Default number of completions in progress: the engine's queue and batch, plus those that are being answered."""
+
+CONNECTIONS = 4096
+"""Default number of open connections: below the usual limit of file descriptors times four, above any honest use."""
+
+MESSAGES = 2048
+"""Messages in one conversation: far beyond any context, small enough to check in a millisecond."""
+
+CONTENT_PARTS = 256
+"""Text parts in one message: same reason."""
+
+STOP_STRINGS = 16
+"""Stop strings of one request: each is searched for at every token."""
+
+STOP_CHARACTERS = 256
+"""Length of a stop string: the engine holds back that much text while it may still match."""
+
+CHOICES = 8
+"""Choices (`n`) of one request: each is a request in the engine, and one client must not fill its batch."""
+
+TOP_LOGPROBS = 20
+"""Alternatives per token, as OpenAI has it."""
+
+LOGIT_BIASES = 1024
+"""Entries of logit_bias, as OpenAI has it: each is applied at every token."""
+
+NAME_CHARACTERS = 256
+"""Length of identifiers that a client sends (model, user, cache_salt)."""
+
+OUTBOX_BYTES = 64 * 1024 * 1024
+"""Bytes waiting for the engine's socket before new requests are refused: eight bodies of the largest size."""
+
+PACKETS_PER_TURN = 256
+"""Packets read from the engine before the event loop may do something else: well under a millisecond."""
+
+RESTARTS = 5
+"""Engine restarts within RESTART_WINDOW_SECONDS before the server gives up and reports itself unhealthy."""
+
+RESTART_WINDOW_SECONDS = 60.0
+"""See RESTARTS: a fault at every request is found in seconds; one fault an hour must never add up to giving up."""
+
+RESTART_DELAY_SECONDS = 0.1
+"""Wait before the first restart; it doubles with each restart in the window."""
+
+RESTART_DELAY_MOST_SECONDS = 5.0
+"""Longest wait before a restart."""
+
+ENGINE_STOP_SECONDS = 5.0
+"""Time for the engine to leave after Shutdown before it is killed: longer than any step."""
+
+RETRY_AFTER_SECONDS = 1
+"""What a refused client is told to wait: a restart takes about that long."""

@@ -1,0 +1,59 @@
+"""One line per record, key=value. It knows stdlib logging; it never sees prompts, transcripts or audio.
+
+Text from outside enters a record only through `quote`, so that nobody can forge a line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import time
+from typing import TextIO
+
+LONGEST_VALUE = 300
+"""Characters of a value that are kept: enough for an error's reason, too little to flood the log."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.:/@+%-]+")
+
+
+def quote(value: object) -> str:
+    """Return `value` as one printable ASCII token, in JSON quotes unless it is a plain word."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    if len(text) > LONGEST_VALUE:
+        text = text[:LONGEST_VALUE] + "…"
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)
+
+
+def line(event: str, /, **fields: object) -> str:
+    """Return a record's text: a constant event, then its fields."""
+    return " ".join([event, *(f"{key}={quote(value)}" for key, value in fields.items() if value is not None)])
+
+
+class LineFormatter(logging.Formatter):
+    """Write every record on one line, tracebacks included."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as `time LEVEL logger text`."""
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        text = record.getMessage()
+        # What other libraries log is not ours to trust: a control character would start a forged line.
+        if not text.isprintable():
+            text = json.dumps(text)
+        parts = [f"{moment}.{int(record.msecs):03d}Z", record.levelname, record.name, text]
+        if record.exc_info:
+            parts.append(f"trace={json.dumps(self.formatException(record.exc_info))}")
+        return " ".join(parts)
+
+
+def set_up(level: str, stream: TextIO | None = None) -> None:
+    """Send every logger's records, ours and the libraries', to `stream` (stderr) from `level` up."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(LineFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("voxlane").setLevel(level.upper())

@@ -1,0 +1,120 @@
+"""Every metric of the server, declared here and nowhere else. Base units; no label comes from user data.
+
+It knows Prometheus. It does not know requests or sockets: others call its methods.
+"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from voxlane.engine.api import Finished, FinishReason, StepStats
+from voxlane.server.engine_link import Observer, State
+
+_LATENCY_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 60)
+_SHORT_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1)
+
+
+class Metrics(Observer):
+    """One server's metrics, in a registry of their own so that two servers fit one process."""
+
+    def __init__(self) -> None:
+        registry = self.registry = CollectorRegistry()
+        self.http_requests = Counter(
+            "voxlane_http_requests_total", "HTTP requests answered.", ["route", "status"], registry=registry
+        )
+        self.open_requests = Gauge("voxlane_open_requests", "HTTP requests in progress.", registry=registry)
+        self.disconnects = Counter(
+            "voxlane_client_disconnects_total", "Clients that left before their answer was complete.", registry=registry
+        )
+        self.finished_requests = Counter(
+            "voxlane_finished_requests_total", "Requests the engine has ended, by reason.", ["reason"], registry=registry
+        )
+        self.tokens = Counter("voxlane_tokens_total", "Tokens of ended requests.", ["kind"], registry=registry)
+        self.queue = Histogram(
+            "voxlane_queue_seconds", "Wait before a request's first step.", buckets=_LATENCY_SECONDS, registry=registry
+        )
+        self.first_token = Histogram(
+            "voxlane_first_token_seconds", "Arrival to first token.", buckets=_LATENCY_SECONDS, registry=registry
+        )
+        self.per_token = Histogram(
+            "voxlane_output_token_seconds", "Time per token after the first.", buckets=_SHORT_SECONDS, registry=registry
+        )
+        self.request_preemptions = Counter(
+            "voxlane_preemptions_total", "Times a request was preempted.", registry=registry
+        )
+        self.engine_state = Gauge(
+            "voxlane_engine_state", "1 for the state the engine is in.", ["state"], registry=registry
+        )
+        self.engine_starts = Counter("voxlane_engine_starts_total", "Times the engine became ready.", registry=registry)
+        self.steps = Counter("voxlane_engine_steps_total", "Engine steps.", registry=registry)
+        self.busy = Counter("voxlane_engine_busy_seconds_total", "Time spent inside steps.", registry=registry)
+        self.step = Histogram(
+            "voxlane_engine_step_seconds",
+            "Longest step of each reporting interval.",
+            buckets=_SHORT_SECONDS,
+            registry=registry,
+        )
+        self.step_tokens = Counter(
+            "voxlane_engine_step_tokens_total", "Tokens computed.", ["phase"], registry=registry
+        )
+        self.engine_requests = Gauge(
+            "voxlane_engine_requests", "Requests inside the engine.", ["state"], registry=registry
+        )
+        self.kv_blocks = Gauge("voxlane_kv_blocks", "KV cache blocks.", ["state"], registry=registry)
+        self.lane_wait = Histogram(
+            "voxlane_lane_wait_seconds",
+            "Longest wait of a critical request for its first step, per reporting interval with one.",
+            ["priority"],
+            buckets=_SHORT_SECONDS,
+            registry=registry,
+        )
+        self.loop_lag = Histogram(
+            "voxlane_loop_lag_seconds", "How late the event loop runs a timer.", buckets=_SHORT_SECONDS, registry=registry
+        )
+        for reason in get_args(FinishReason):
+            self.finished_requests.labels(reason)
+        self.state_changed("starting")
+
+    def text(self) -> bytes:
+        """Return all metrics in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def state_changed(self, state: State) -> None:
+        """Show the link's state as one gauge per state."""
+        for other in get_args(State):
+            self.engine_state.labels(other).set(other == state)
+        if state == "ready":
+            self.engine_starts.inc()
+
+    def finished(self, message: Finished) -> None:
+        """Count a request's end and its costs."""
+        stats = message.stats
+        self.finished_requests.labels(message.reason).inc()
+        self.tokens.labels("prompt").inc(stats.prompt_tokens)
+        self.tokens.labels("cached").inc(stats.cached_tokens)
+        self.tokens.labels("output").inc(stats.output_tokens)
+        self.request_preemptions.inc(stats.preemptions)
+        self.queue.observe(stats.queue_s)
+        if stats.output_tokens:
+            self.first_token.observe(stats.first_token_s)
+        if stats.output_tokens > 1:
+            self.per_token.observe(stats.per_token_s)
+
+    def stepped(self, message: StepStats) -> None:
+        """Take over what the engine reports about itself."""
+        self.steps.inc(message.steps)
+        self.busy.inc(message.busy_s)
+        if message.steps:
+            self.step.observe(message.longest_step_s)
+        self.step_tokens.labels("prefill").inc(message.prefill_tokens)
+        self.step_tokens.labels("decode").inc(message.decode_tokens)
+        self.engine_requests.labels("running").set(message.running)
+        self.engine_requests.labels("waiting").set(message.waiting)
+        self.engine_requests.labels("paused").set(message.paused)
+        self.kv_blocks.labels("free").set(message.blocks_free)
+        self.kv_blocks.labels("cached").set(message.blocks_cached)
+        self.kv_blocks.labels("used").set(message.blocks_used)
+        if message.lane_wait_s > 0:
+            self.lane_wait.labels("critical").observe(message.lane_wait_s)

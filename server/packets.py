@@ -1,0 +1,110 @@
+"""Whole messages over a non-blocking packet socket, on the event loop.
+
+It knows packets and back-pressure. It does not know processes, requests or what a message asks for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable
+
+from voxlane.engine.api import (
+    FRAGMENT_BYTES,
+    Assembler,
+    BadMessage,
+    FromEngine,
+    Message,
+    Submit,
+    ToEngine,
+    encode,
+    fragments,
+)
+from voxlane.server import limits
+from voxlane.server.errors import Overloaded
+
+
+class PacketPipe:
+    """Whole messages over a non-blocking packet socket. Sends at once or keeps in order; reads until end of file."""
+
+    def __init__(self, sock: socket.socket, receive: Callable[[FromEngine], None], lost: Callable[[str], None]) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._receive = receive
+        self._lost = lost
+        self._assembler = Assembler()
+        self._outbox: deque[bytes] = deque()
+        self._outbox_bytes = 0
+        self._loop = asyncio.get_running_loop()
+        self._open = True
+        self._loop.add_reader(sock.fileno(), self._on_readable)
+
+    def send(self, message: ToEngine) -> None:
+        """Send the message, or keep it until the socket takes it; raise Overloaded when too much is waiting."""
+        if not self._open:
+            return
+        packets = fragments(encode(message))
+        # What ends work is always let through: it is what makes room.
+        if isinstance(message, Submit) and self._outbox_bytes + sum(map(len, packets)) > limits.OUTBOX_BYTES:
+            raise Overloaded(detail="outbox full")
+        was_empty = not self._outbox
+        self._outbox.extend(packets)
+        self._outbox_bytes += sum(map(len, packets))
+        if was_empty and not self._flush() and self._open:
+            self._loop.add_writer(self._sock.fileno(), self._on_writable)
+
+    def close(self) -> None:
+        """Close the socket; the child takes that as its signal to leave."""
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self._sock.fileno())
+            self._loop.remove_writer(self._sock.fileno())
+            self._outbox.clear()
+            self._sock.close()
+
+    def fail(self, reason: str) -> None:
+        """Close the socket and report it as lost."""
+        self.close()
+        self._lost(reason)
+
+    def _flush(self) -> bool:
+        """Send what the socket takes; return whether nothing is left."""
+        while self._outbox:
+            try:
+                self._sock.send(self._outbox[0])
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                self.fail(f"send: {error.strerror}")
+                return True
+            self._outbox_bytes -= len(self._outbox.popleft())
+        return True
+
+    def _on_writable(self) -> None:
+        if self._flush() and self._open:
+            self._loop.remove_writer(self._sock.fileno())
+
+    def _on_readable(self) -> None:
+        for _ in range(limits.PACKETS_PER_TURN):
+            if not self._open:
+                return
+            try:
+                packet = self._sock.recv(FRAGMENT_BYTES)
+                message = self._assembler.feed(packet) if packet else None
+            except BlockingIOError:
+                return
+            except OSError as error:
+                return self.fail(f"receive: {error.strerror}")
+            except BadMessage as error:
+                return self.fail(f"bad message: {error}")
+            if not packet:
+                return self.fail("end of file")
+            if message is not None:
+                self._dispatch(message)
+
+    def _dispatch(self, message: Message) -> None:
+        if isinstance(message, ToEngine):
+            self.fail(f"unexpected {type(message).__name__}")
+        else:
+            self._receive(message)
