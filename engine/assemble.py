@@ -99,7 +99,7 @@ def assemble(config: EngineConfig, progress: Progress = lambda what, done: None)
         kv_blocks=cache.num_blocks,
         block_tokens=config.block_tokens,
         page_bytes_per_token=cache.bytes_per_token,
-        device=f"cpu, {threads} threads, {'native' if native.available() else 'torch'} kernels",
+        device=f"cpu, {threads} threads, {native.description()}",
     )
     return Assembly(core, runner, tokenizer, ready, trace)
 
@@ -107,7 +107,8 @@ def assemble(config: EngineConfig, progress: Progress = lambda what, done: None)
 def use_threads(wanted: int) -> int:
     """Share the cores out: our kernels bring their own threads, and torch's would only fight with them."""
     threads = wanted or len(os.sched_getaffinity(0))
-    torch.set_num_threads(1 if native.start(threads) else threads)
+    native.set_threads(threads)
+    torch.set_num_threads(1 if native.load() else threads)
     return threads
 
 
@@ -156,12 +157,10 @@ def _warm_up(scheduler: Scheduler, runner: Runner, model: Decoder) -> None:
         scheduler.add(request)
         requests.append(request)
         for _ in range(3):
-            begin = time.monotonic()
             plan = scheduler.schedule(0.0)
             planned = time.monotonic()
             outcomes = runner.run(plan)
             scheduler.cost.observe(plan.work, time.monotonic() - planned)
-            assert begin <= planned
             for row, outcome in zip(plan.rows, outcomes, strict=True):
                 row.request.tokens += [choice.token for choice in outcome.choices[:1]]
                 row.request.table.rewind(min(row.request.table.length, len(row.request.tokens) - 1))

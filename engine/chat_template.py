@@ -7,11 +7,13 @@ module knows text; it does not know tokens.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import jinja2
+import jinja2.runtime
 from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
@@ -20,7 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 MAX_SOURCE_CHARACTERS = 256 * 1024
 """The longest published templates, with tool calling, have 20,000."""
 MAX_STEPS = 200_000
-"""Loop rounds and calls of one rendering: 2,000 messages in a template with three nested loops over tools."""
+"""Loop rounds and calls of one rendering, each weighing 1 more per KiB of template: 4,000 messages and to spare."""
 MAX_TEXT_CHARACTERS = 16 * 1024 * 1024
 """Longest text a template may build: the longest message the engine accepts."""
 
@@ -30,8 +32,8 @@ FALLBACK_SOURCE = (
 )
 """For a model without a template: one "Role: text" line per message, then "Assistant:"."""
 
-_GROWING_METHODS = frozenset({"replace", "join", "format", "format_map", "translate", "expandtabs"})
-_GROWING_FILTERS = frozenset({"replace", "join", "format", "indent", "xmlattr", "urlize", "wordwrap", "pprint"})
+_WIDE = re.compile(r"[0-9]{6}")  # a field width in a format string that no chat needs
+_GROWING = frozenset({"replace", "join", "format", "indent", "expandtabs", "translate", "format_map"})
 
 
 class ChatTemplateError(ValueError):
@@ -45,7 +47,7 @@ class ChatTemplate:
         if len(source) > MAX_SOURCE_CHARACTERS:
             raise ChatTemplateError(f"the chat template is longer than {MAX_SOURCE_CHARACTERS} characters")
         self.source = source
-        self._environment = _Environment()
+        self._environment = _Environment(step_cost=1 + len(source) // 1024)
         try:
             tree = self._environment.parse(source)
             _count_loops(tree)
@@ -56,7 +58,7 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Mapping[str, str]], variables: Mapping[str, object]) -> str:
         """Return the conversation as the template writes it, or raise ChatTemplateError."""
-        self._environment.steps = MAX_STEPS
+        self._environment.reset()
         parts: list[str] = []
         size = 0
         try:
@@ -86,27 +88,39 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     intercepted_binops = frozenset({"*", "**", "+", "%"})
 
-    def __init__(self) -> None:
-        # Unoptimised: the optimiser would run constant filters while compiling, before any limit holds.
+    def __init__(self, step_cost: int) -> None:
+        # Unoptimised, and with a finalizer that needs a context: otherwise Jinja would run constant expressions while
+        # it compiles, before any limit holds.
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
             optimized=False,
             cache_size=0,
+            finalize=_finalize,
             extensions=["jinja2.ext.loopcontrols", _Generation],
         )
-        self.steps = MAX_STEPS
-        self.globals |= {"raise_exception": _raise_exception, "strftime_now": lambda text: datetime.now().strftime(text)}
-        self.filters |= {"tojson": _to_json, "counted": self._counted, "concatenated": self._concatenated}
-        for name in _GROWING_FILTERS & self.filters.keys():
-            self.filters[name] = self._measured(self.filters[name])
+        self._step_cost = step_cost  # a step can at most write the whole template
+        self._steps = self._characters = 0
+        self.globals |= {
+            "raise_exception": _raise_exception,
+            "strftime_now": lambda text: datetime.now().strftime(text),
+        }
         self.globals.pop("lipsum", None)
+        self.filters |= {"tojson": _to_json, "join": self._join}
+        self.filters = {name: self._measured(name, function) for name, function in self.filters.items()}
+        self.filters |= {"counted": self._counted, "concatenated": self._concatenated}
 
-    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - as in jinja2
+    def reset(self) -> None:
+        """Start a rendering with all its steps and characters left."""
+        self._steps, self._characters = MAX_STEPS, 4 * MAX_TEXT_CHARACTERS  # a text may be written again on its way out
+
+    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         """Call a function, method or macro, and charge for it."""
         __self.charge(1)
-        method, owner = getattr(__obj, "__name__", ""), getattr(__obj, "__self__", "")
-        _check_arguments(owner if method in _GROWING_METHODS else "", *args, *kwargs.values())
+        name, owner = getattr(__obj, "__name__", ""), getattr(__obj, "__self__", None)
+        if name == "join" and isinstance(owner, str) and len(args) == 1:
+            args = (__self._counted(args[0]),)
+        _check_growth(name, owner, *args, *kwargs.values())
         return _checked(super().call(__context, __obj, *args, **kwargs))
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
@@ -123,9 +137,15 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def charge(self, steps: int) -> None:
         """Take `steps` from what this rendering may still use."""
-        self.steps -= steps
-        if self.steps < 0:
-            raise _OverLimit(f"it takes more than {MAX_STEPS} steps")
+        self._steps -= steps * self._step_cost
+        if self._steps < 0:
+            raise _OverLimit(f"it takes more than {MAX_STEPS // self._step_cost} steps")
+
+    def charge_text(self, characters: int) -> None:
+        """Take `characters` from what this rendering may still write."""
+        self._characters -= characters
+        if self._characters < 0:
+            raise _OverLimit(f"it writes more than {MAX_TEXT_CHARACTERS} characters")
 
     def _counted(self, iterable: Any) -> list[Any]:
         items: list[Any] = []
@@ -134,20 +154,29 @@ class _Environment(ImmutableSandboxedEnvironment):
             items.append(item)
         return items
 
+    def _join(self, value: Any, d: str = "", attribute: str | int | None = None) -> str:
+        items = self._counted(value)
+        if attribute is not None:
+            items = [self.getitem(item, attribute) for item in items]
+        texts = [str(item) for item in items]
+        _check_size(sum(map(len, texts)) + len(d) * len(texts))
+        return d.join(texts)
+
     def _concatenated(self, items: list[Any]) -> str:
         texts = [str(item) for item in items]
         _check_size(sum(map(len, texts)))
         return "".join(texts)
 
-    def _measured(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _measured(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a filter that checks what goes in, keeping what Jinja notes on the function."""
+        context_arguments = 1 if hasattr(function, "jinja_pass_arg") else 0
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             self.charge(1)
-            _check_arguments(*args, *kwargs.values())
+            _check_growth(name, *args[context_arguments:], *kwargs.values())
             return _checked(function(*args, **kwargs))
 
-        wrapper.__dict__.update(function.__dict__)
+        wrapper.__dict__.update(getattr(function, "__dict__", {}))
         return wrapper
 
 
@@ -185,8 +214,21 @@ def _concatenation(node: nodes.Concat) -> nodes.Filter:
     return nodes.Filter(items, "concatenated", [], [], None, None, lineno=node.lineno)
 
 
+@jinja2.pass_context
+def _finalize(context: jinja2.runtime.Context, value: Any) -> Any:
+    environment = context.environment
+    assert isinstance(environment, _Environment)
+    if isinstance(value, str):
+        environment.charge_text(len(value))
+    return value
+
+
 def _raise_exception(message: str) -> None:
     raise _Refused(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.now().strftime(pattern)
 
 
 def _to_json(value: object, indent: int | None = None) -> str:
@@ -198,15 +240,26 @@ def _check_size(characters: int) -> None:
         raise _OverLimit(f"it writes more than {MAX_TEXT_CHARACTERS} characters")
 
 
-def _check_arguments(*arguments: object) -> None:
-    """Refuse numbers and texts whose product could not be held: what replace, join and padding can make of them."""
-    product = 1
+def _check_growth(name: str, subject: object, *arguments: object) -> None:
+    """Refuse a call whose result could not be held, before it is made."""
     for argument in arguments:
         if isinstance(argument, int) and not isinstance(argument, bool):
             _check_size(abs(argument))
-        elif isinstance(argument, str | list | tuple):
-            product *= max(1, len(argument))
-            _check_size(product if len(arguments) > 1 else 0)
+    if name not in _GROWING or not isinstance(subject, str):
+        return
+    match subject, arguments:
+        case str(text), (str(old), str(new), *_) if name == "replace":
+            _check_size(len(text) + text.count(old) * len(new))
+        case str(glue), (list(items),) if name == "join":
+            _check_size(len(glue) * len(items) + sum(len(item) for item in items if isinstance(item, str)))
+        case str(text), _ if name == "format" and not _WIDE.search(text):
+            _check_size(len(text) + sum(len(item) for item in arguments if isinstance(item, str)))
+        case str(text), (int(width), *_) if name == "indent":
+            _check_size((text.count("\n") + 1) * width + len(text))
+        case str(), () if name == "indent":
+            pass
+        case _:
+            raise _OverLimit(f"{name} is not allowed here in a chat template")
 
 
 def _checked(value: Any) -> Any:

@@ -3,8 +3,8 @@
 T = base + per_row · rows + per_prefill · prefill tokens + per_context · context tokens read
         + per_pair · (prefill tokens × context)
 
-Ridge regression with forgetting (recursive least squares on scaled features), coefficients kept at or above zero, so
-that more work never looks cheaper.
+Non-negative ridge regression on the relative error, with forgetting. Coefficients at or above zero mean that more work
+never looks cheaper; the problem stays convex, so it cannot diverge however odd the history is.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from dataclasses import dataclass
 FORGETTING = 0.98
 """Weight of a step against the next: a machine that slows down is believed after about fifty steps."""
 
-# Scales bring typical features near 1, which keeps the update well conditioned.
+SWEEPS = 4
+"""Passes of coordinate descent after each step. They start from the last answer, so few are enough."""
+
+# Scales bring typical features near 1, which keeps the problem well conditioned.
 _SCALES = (1.0, 8.0, 64.0, 4096.0, 65536.0)
 _PRIOR_MS = (4.0, 4.0, 64.0, 1.0, 1.0)  # milliseconds per scaled feature, before anything was measured
-_PRIOR_VARIANCE = 1e3
-_VARIANCE_LIMIT = 1e6  # forgetting inflates directions that never vary; past this the update would be noise
+_RIDGE = 1e-6  # pull towards the prior: decides only what was never measured
 
 
 @dataclass(slots=True)
@@ -52,28 +54,31 @@ class CostModel:
     def __init__(self) -> None:
         size = len(_SCALES)
         self._weights = list(_PRIOR_MS)
-        self._covariance = [[_PRIOR_VARIANCE if i == j else 0.0 for j in range(size)] for i in range(size)]
+        self._products = [[0.0] * size for _ in range(size)]  # sum of x xᵀ, x in units of the measured time
+        self._targets = [0.0] * size  # sum of x
 
     def predict(self, work: Work) -> float:
         """Return the expected seconds of a step with this work."""
-        return sum(max(w, 0.0) * x for w, x in zip(self._weights, work.features(), strict=True)) / 1e3
+        return sum(w * x for w, x in zip(self._weights, work.features(), strict=True)) / 1e3
 
     def observe(self, work: Work, seconds: float) -> None:
         """Learn from a step that took `seconds`. Outliers (a stall, a page fault storm) are clipped, not believed."""
-        features = work.features()
         expected = max(self.predict(work) * 1e3, 0.1)
         measured = min(max(seconds * 1e3, expected / 4), expected * 4)
-        gain_source = [sum(row[j] * features[j] for j in range(len(features))) for row in self._covariance]
-        denominator = FORGETTING + sum(g * x for g, x in zip(gain_source, features, strict=True))
-        error = measured - sum(w * x for w, x in zip(self._weights, features, strict=True))
-        for i, gain in enumerate(gain_source):
-            self._weights[i] = max(self._weights[i] + gain / denominator * error, 0.0)
-        settled = [
-            [self._covariance[i][j] - gi * gj / denominator for j, gj in enumerate(gain_source)]
-            for i, gi in enumerate(gain_source)
-        ]
-        forget = max(settled[i][i] for i in range(len(settled))) < _VARIANCE_LIMIT
-        self._covariance = [[v / FORGETTING for v in row] for row in settled] if forget else settled
+        x = [feature / measured for feature in work.features()]
+        for i, xi in enumerate(x):
+            row = self._products[i]
+            for j, xj in enumerate(x):
+                row[j] = FORGETTING * row[j] + xi * xj
+            self._targets[i] = FORGETTING * self._targets[i] + xi
+        for _ in range(SWEEPS):
+            self._descend()
+
+    def _descend(self) -> None:
+        for i, row in enumerate(self._products):
+            others = sum(p * w for p, w in zip(row, self._weights, strict=True)) - row[i] * self._weights[i]
+            best = (self._targets[i] - others + _RIDGE * _PRIOR_MS[i]) / (row[i] + _RIDGE)
+            self._weights[i] = max(best, 0.0)
 
     def largest_chunk(self, work: Work, computed: int, most: int, seconds: float) -> int:
         """Return how many tokens, up to `most`, a row at `computed` can add to `work` and stay within `seconds`."""

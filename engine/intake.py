@@ -33,11 +33,19 @@ class Refusal(Exception):
 class TextCodec(Protocol):
     """What the engine needs of a tokenizer."""
 
-    vocab_size: int
-    eos_ids: frozenset[int]
-    special_ids: frozenset[int]
+    @property
+    def vocab_size(self) -> int:
+        """How many token ids there are."""
 
-    def encode(self, text: str) -> list[int]:
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """The tokens that end an output."""
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """The tokens that are never text."""
+
+    def encode(self, text: str, *, add_bos: bool = False) -> list[int]:
         """Return the tokens of a text; control tokens spelt out in it are plain text."""
 
     def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
@@ -78,7 +86,7 @@ class Intake:
             if submit.task == "chat":
                 tokens = self._tokenizer.encode_chat(submit.messages)
             else:
-                tokens = self._tokenizer.encode(submit.text)
+                tokens = self._tokenizer.encode(submit.text, add_bos=True)
         except ValueError as error:  # a template may refuse an order of roles
             raise Refusal("bad_request", str(error)) from error
         if not tokens:

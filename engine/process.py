@@ -84,6 +84,19 @@ class Link:
             self._outbox.popleft()
 
 
+class _Progress:
+    """Sends start-up progress, but no more often than a person can see it move."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._last = ("", 0.0)
+
+    def __call__(self, what: str, done: float) -> None:
+        if what != self._last[0] or done - self._last[1] >= 0.02 or done == 1.0:
+            self._last = (what, done)
+            self._link.send([Loading(what, done)])
+
+
 def serve(link: Link) -> int:
     """Load what the first message asks for, then step while there is work; return the exit status."""
     # Imported here, so that a server that asks for nothing pays for nothing, and start-up progress begins at once.
@@ -94,7 +107,7 @@ def serve(link: Link) -> int:
     if not isinstance(configure, Configure):
         raise TypeError("the first message must be Configure")
     try:
-        assembly = assemble(configure.config, lambda what, done: link.send([Loading(what, done)]))
+        assembly = assemble(configure.config, _Progress(link))
     except (ModelError, OSError, MemoryError) as error:
         log.error("start failed: %s", error)
         link.send([StartFailed(str(error) or type(error).__name__)])

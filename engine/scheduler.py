@@ -33,6 +33,9 @@ FIRST_TOKEN_TARGET_S = {Priority.NORMAL: 2.0, Priority.HIGH: 0.5, Priority.CRITI
 NEXT_TOKEN_TARGET_S = 0.15
 """When each further token is due: about twice as fast as speech uses words."""
 
+SLOW_MACHINE_FACTOR = 2.0
+"""A step may always take this many times what a single decode takes, or a slow machine would decode one by one."""
+
 MoveKind = Literal["copy", "swap_out", "swap_in"]
 
 
@@ -207,8 +210,7 @@ class Scheduler:
         if request.aged and not request.decoding:
             # It goes first, so it must not take the step from a critical request behind it.
             return min(wanted, MIN_CHUNK)
-        budget = self.limits.step_budget_s
-        fits = self.cost.largest_chunk(plan.work, request.computed, wanted, budget)
+        fits = self.cost.largest_chunk(plan.work, request.computed, wanted, self._budget_s())
         smallest = min(MIN_CHUNK, wanted)
         if fits < smallest:
             return 0 if plan.rows else smallest
@@ -217,7 +219,11 @@ class Scheduler:
     def _out_of_time(self, plan: Plan) -> bool:
         if self.limits.policy != "deadline" or not plan.rows:
             return False
-        return self.cost.predict(plan.work.plus(1, 1)) > self.limits.step_budget_s
+        return self.cost.predict(plan.work.plus(1, 1)) > self._budget_s()
+
+    def _budget_s(self) -> float:
+        """Return how long a step may take: the limit, or on a slow machine what keeps batching worth its while."""
+        return max(self.limits.step_budget_s, SLOW_MACHINE_FACTOR * self.cost.predict(Work().plus(1, 1)))
 
     # ---- blocks
 

@@ -83,7 +83,7 @@ NOT_EMPTY = frozenset({"server.host", "engine.model"})
 def load(path: Path | None = None, overrides: Mapping[str, object] | None = None) -> Config:
     """Return the configuration of `path` (all defaults without one) with `overrides`, whose keys are `section.name`."""
     values = _read(path) if path is not None else {}
-    config = _section("", Config, values, str(path))
+    config: Config = _section("", Config, values, str(path))
     for key, value in (overrides or {}).items():
         section, _, name = key.partition(".")
         part = getattr(config, section)

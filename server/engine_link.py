@@ -179,7 +179,7 @@ class EngineLink:
         config: EngineConfig,
         *,
         command: Sequence[str] = ENGINE_COMMAND,
-        observer: Observer | None = None,
+        observers: Sequence[Observer] = (),
         restarts: RestartBudget | None = None,
     ) -> None:
         self.state: State = "starting"
@@ -187,7 +187,7 @@ class EngineLink:
         self.failure = ""
         self._config = config
         self._command = tuple(command)
-        self._observer = observer or Observer()
+        self._observers = tuple(observers)
         self._restarts = restarts or RestartBudget()
         self._inboxes: dict[str, _Inbox] = {}
         self._pipe: PacketPipe | None = None
@@ -224,7 +224,7 @@ class EngineLink:
         """Fail what is still running, ask the child to leave, and make sure of it."""
         was_ready = self.state == "ready"
         self._set_state("stopped")
-        self._fail_streams("stopped")
+        self.abandon(lambda: EngineLost(detail="stopped"))
         if was_ready and self._pipe is not None:
             self._pipe.send(Shutdown())
         elif self._process is not None:
@@ -261,6 +261,15 @@ class EngineLink:
                 raise ContextTooLong(detail=str(error)) from error
             raise
         return Stream(submit.request_id, inbox, self._release)
+
+    def abandon(self, make_error: Callable[[], VoxlaneError]) -> int:
+        """End every stream with an error, cancel its request, and return how many there were."""
+        inboxes, self._inboxes = self._inboxes, {}
+        running = {request_id: inbox for request_id, inbox in inboxes.items() if not inbox.ended}
+        for request_id, inbox in running.items():
+            inbox.put(make_error())
+            self.send(Cancel(request_id))
+        return len(running)
 
     def send(self, message: ToEngine) -> None:
         """Send a command that has no answer of its own (Pause, Resume, Interrupt); dropped while there is no engine."""
@@ -327,30 +336,27 @@ class EngineLink:
         self._pipe = None
         if self.state == "ready":
             self._set_state("restarting")
-        self._fail_streams("engine lost")
-
-    def _fail_streams(self, detail: str) -> None:
-        inboxes, self._inboxes = self._inboxes, {}
-        for inbox in inboxes.values():
-            if not inbox.ended:
-                inbox.put(EngineLost(detail=detail))
+        self.abandon(EngineLost)
 
     def _give_up(self, reason: str) -> None:
         self.failure = reason
-        logger.error(line("engine failed", reason=reason))
+        if self.ready is not None:  # a first start that fails is reported by whoever waits for it
+            logger.error(line("engine failed", reason=reason))
         self._set_state("failed")
 
     def _set_state(self, state: State) -> None:
         self.state = state
         self._changed.set()
-        self._observer.state_changed(state)
+        for observer in self._observers:
+            observer.state_changed(state)
 
     def _receive(self, message: FromEngine) -> None:
         match message:
             case Started() | Text() | Finished():
                 inbox = self._inboxes.get(message.request_id)
                 if isinstance(message, Finished):
-                    self._observer.finished(message)
+                    for observer in self._observers:
+                        observer.finished(message)
                 # No inbox: the stream was given up, and what was already on its way is dropped here and nowhere else.
                 if inbox is not None and not inbox.ended:
                     inbox.put(message)
@@ -359,9 +365,11 @@ class EngineLink:
                 if inbox is not None and not inbox.ended:
                     inbox.put(_REFUSALS[message.code](message.detail, detail=message.code))
             case StepStats():
-                self._observer.stepped(message)
+                for observer in self._observers:
+                    observer.stepped(message)
             case Loading():
-                self._observer.loading(message)
+                for observer in self._observers:
+                    observer.loading(message)
             case Ready():
                 self.ready = message
                 self._set_state("ready")

@@ -78,7 +78,11 @@ class UnsupportedParameter(InvalidRequest):
 class Unauthorized(VoxlaneError):
     """The key is missing or wrong."""
 
-    code, kind, text = "invalid_api_key", "authentication_error", "A valid API key is needed: Authorization: Bearer KEY."
+    code, kind, text = (
+        "invalid_api_key",
+        "authentication_error",
+        "A valid API key is needed: Authorization: Bearer KEY.",
+    )
     http_status, close_code = 401, 4401
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-
 from voxlane.engine.api import Finished, FinishReason, StepStats
 from voxlane.server.engine_link import Observer, State
 
@@ -29,7 +28,10 @@ class Metrics(Observer):
             "voxlane_client_disconnects_total", "Clients that left before their answer was complete.", registry=registry
         )
         self.finished_requests = Counter(
-            "voxlane_finished_requests_total", "Requests the engine has ended, by reason.", ["reason"], registry=registry
+            "voxlane_finished_requests_total",
+            "Requests the engine has ended, by reason.",
+            ["reason"],
+            registry=registry,
         )
         self.tokens = Counter("voxlane_tokens_total", "Tokens of ended requests.", ["kind"], registry=registry)
         self.queue = Histogram(
@@ -56,9 +58,7 @@ class Metrics(Observer):
             buckets=_SHORT_SECONDS,
             registry=registry,
         )
-        self.step_tokens = Counter(
-            "voxlane_engine_step_tokens_total", "Tokens computed.", ["phase"], registry=registry
-        )
+        self.step_tokens = Counter("voxlane_engine_step_tokens_total", "Tokens computed.", ["phase"], registry=registry)
         self.engine_requests = Gauge(
             "voxlane_engine_requests", "Requests inside the engine.", ["state"], registry=registry
         )
@@ -71,10 +71,18 @@ class Metrics(Observer):
             registry=registry,
         )
         self.loop_lag = Histogram(
-            "voxlane_loop_lag_seconds", "How late the event loop runs a timer.", buckets=_SHORT_SECONDS, registry=registry
+            "voxlane_loop_lag_seconds",
+            "How late the event loop runs a timer.",
+            buckets=_SHORT_SECONDS,
+            registry=registry,
         )
+        # A metric that appears with its first event cannot show that there was none before it.
         for reason in get_args(FinishReason):
             self.finished_requests.labels(reason)
+        for request_state in ("running", "waiting", "paused"):
+            self.engine_requests.labels(request_state)
+        for block_state in ("free", "cached", "used"):
+            self.kv_blocks.labels(block_state)
         self.state_changed("starting")
 
     def text(self) -> bytes:

@@ -86,22 +86,25 @@ class PacketPipe:
             self._loop.remove_writer(self._sock.fileno())
 
     def _on_readable(self) -> None:
-        for _ in range(limits.PACKETS_PER_TURN):
-            if not self._open:
-                return
-            try:
-                packet = self._sock.recv(FRAGMENT_BYTES)
-                message = self._assembler.feed(packet) if packet else None
-            except BlockingIOError:
-                return
-            except OSError as error:
-                return self.fail(f"receive: {error.strerror}")
-            except BadMessage as error:
-                return self.fail(f"bad message: {error}")
-            if not packet:
-                return self.fail("end of file")
-            if message is not None:
-                self._dispatch(message)
+        try:
+            for _ in range(limits.PACKETS_PER_TURN):
+                if self._open:
+                    self._read_packet()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.fail(f"receive: {error.strerror}")
+        except BadMessage as error:
+            self.fail(f"bad message: {error}")
+
+    def _read_packet(self) -> None:
+        packet = self._sock.recv(FRAGMENT_BYTES)
+        if not packet:
+            self.fail("end of file")
+            return
+        message = self._assembler.feed(packet)
+        if message is not None:
+            self._dispatch(message)
 
     def _dispatch(self, message: Message) -> None:
         if isinstance(message, ToEngine):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import PurePath
 from typing import cast
 
 from starlette.requests import Request
-
 from voxlane.server.config import Config
 from voxlane.server.engine_link import EngineLink
 from voxlane.server.errors import EngineNotReady
@@ -33,8 +33,7 @@ class Service:
         """Return the names a client may use, the main one first; raise EngineNotReady before they are known."""
         if self.link.ready is None:
             raise EngineNotReady
-        configured = self.config.engine.model
-        names = (self.link.ready.model, configured, self.config.server.model_alias)
+        names = (served_name(self.link.ready.model), self.config.server.model_alias)
         return tuple(dict.fromkeys(name for name in names if name))
 
     @property
@@ -42,6 +41,11 @@ class Service:
         """Return what a seed's reproducibility depends on, as OpenAI's system_fingerprint."""
         digest = hashlib.sha256(repr((VERSION, self.config.engine, self.link.ready)).encode()).hexdigest()
         return f"fp_{digest[:10]}"
+
+
+def served_name(model: str) -> str:
+    """Return what a model is called outside: where its file lies on this machine is nobody's business."""
+    return model if model.startswith("hf:") else PurePath(model).name.removesuffix(".gguf") or model
 
 
 def service_of(request: Request) -> Service:

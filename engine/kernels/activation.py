@@ -5,6 +5,8 @@ The native exponential (native/simd.h) is within 2 units in the last place of th
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -24,28 +26,26 @@ def gelu_tanh_mul_ref(gate_up: Tensor) -> Tensor:
     return F.gelu(gate, approximate="tanh") * up
 
 
+def gate_native(function: Callable[[int, int, int, int], None], gate_up: Tensor) -> Tensor:
+    """Do the work of silu_mul_ref or gelu_tanh_mul_ref with the library's `function` (native/rowwise.cpp)."""
+    rows, columns = gate_up.shape
+    out = torch.empty((rows, columns // 2))
+    function(gate_up.data_ptr(), out.data_ptr(), rows, columns // 2)
+    return out
+
+
 def silu_mul(gate_up: Tensor) -> Tensor:
     """Return silu(gate) * up for `gate_up` [T, 2n], its first n columns the gate."""
     _check(gate_up)
     library = native.library(gate_up)
-    if library is None:
-        return silu_mul_ref(gate_up)
-    rows, columns = gate_up.shape
-    out = torch.empty((rows, columns // 2))
-    library.vox_silu_mul(gate_up.data_ptr(), out.data_ptr(), rows, columns // 2)
-    return out
+    return silu_mul_ref(gate_up) if library is None else gate_native(library.vox_silu_mul, gate_up)
 
 
 def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
     """Return gelu(gate) * up for `gate_up` [T, 2n], gelu in its tanh form."""
     _check(gate_up)
     library = native.library(gate_up)
-    if library is None:
-        return gelu_tanh_mul_ref(gate_up)
-    rows, columns = gate_up.shape
-    out = torch.empty((rows, columns // 2))
-    library.vox_gelu_tanh_mul(gate_up.data_ptr(), out.data_ptr(), rows, columns // 2)
-    return out
+    return gelu_tanh_mul_ref(gate_up) if library is None else gate_native(library.vox_gelu_tanh_mul, gate_up)
 
 
 def _check(gate_up: Tensor) -> None:

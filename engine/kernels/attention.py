@@ -7,6 +7,8 @@ batch, nor on how a prompt was cut into chunks, nor on the number of threads.
 
 from __future__ import annotations
 
+import ctypes
+
 import torch
 from torch import Tensor
 
@@ -36,7 +38,7 @@ def paged_attention_ref(
         first, last = starts[row], starts[row + 1]
         if first == last or length == 0:
             continue
-        k, v = (_gather(pages, layout.block_tables[row], length, part) for part in ("k", "v"))  # [KV, length, D]
+        k, v = (gather(pages, layout.block_tables[row], length, part) for part in ("k", "v"))  # [KV, length, D]
         group = heads // k.shape[0]
         k, v = k.repeat_interleave(group, dim=0), v.repeat_interleave(group, dim=0)
         scores = torch.einsum("thd,hcd->htc", q[first:last].to(torch.float32), k) * scale
@@ -51,7 +53,8 @@ def paged_attention_ref(
     return out.view(tokens, heads * head_dim)
 
 
-def _gather(pages: Pages, table: Tensor, length: int, part: str) -> Tensor:
+def gather(pages: Pages, table: Tensor, length: int, part: str) -> Tensor:
+    """Return `part` ("k" or "v") of a row's first `length` positions as float32 [kv_heads, length, head_dim]."""
     page, scale = (pages.k, pages.k_scale) if part == "k" else (pages.v, pages.v_scale)
     blocks = table[: -(-length // page.shape[2])].long()
     found = page[blocks].transpose(0, 1).flatten(1, 2)[:, :length].to(torch.float32)
@@ -60,31 +63,19 @@ def _gather(pages: Pages, table: Tensor, length: int, part: str) -> Tensor:
     return found * scale[blocks].transpose(0, 1).flatten(1, 2)[:, :length, None].to(torch.float32)
 
 
-def paged_attention(
+def paged_attention_native(
+    library: ctypes.CDLL,
     q: Tensor,
     pages: Pages,
     layout: Layout,
     scale: float,
-    window: int = 0,
-    *,
-    causal: bool = True,
-    softcap: float = 0.0,
+    window: int,
+    causal: bool,
+    softcap: float,
 ) -> Tensor:
-    """Return attention's output [T, H * D] for `q` [T, H, D].
-
-    The query at layout.positions[t] sees cached positions up to its own (all of them if not `causal`), and with a
-    `window` only those less than `window` behind it. A position that is not seen contributes exactly nothing.
-    """
+    """Do paged_attention_ref's work in native/attention.cpp."""
     tokens, heads, head_dim = q.shape
     kv_heads = pages.k.shape[1]
-    if heads % kv_heads or not q.is_contiguous():
-        raise ValueError(f"q {tuple(q.shape)} must be contiguous, with a multiple of {kv_heads} heads")
-    if head_dim % 4 or head_dim > MAX_HEAD_DIM:
-        raise ValueError(f"head_dim {head_dim} is not a multiple of 4 up to {MAX_HEAD_DIM}")
-    check_pages(pages, kv_heads, head_dim)
-    library = native.library(q)
-    if library is None:
-        return paged_attention_ref(q, pages, layout, scale, window, causal=causal, softcap=softcap)
     out = torch.empty((tokens, heads * head_dim))
     library.vox_paged_attention(
         q.data_ptr(),
@@ -110,3 +101,31 @@ def paged_attention(
         softcap,
     )
     return out
+
+
+def paged_attention(
+    q: Tensor,
+    pages: Pages,
+    layout: Layout,
+    scale: float,
+    window: int = 0,
+    *,
+    causal: bool = True,
+    softcap: float = 0.0,
+) -> Tensor:
+    """Return attention's output [T, H * D] for `q` [T, H, D].
+
+    The query at layout.positions[t] sees cached positions up to its own (all of them if not `causal`), and with a
+    `window` only those less than `window` behind it. A position that is not seen contributes exactly nothing.
+    """
+    _, heads, head_dim = q.shape
+    kv_heads = pages.k.shape[1]
+    if heads % kv_heads or not q.is_contiguous():
+        raise ValueError(f"q {tuple(q.shape)} must be contiguous, with a multiple of {kv_heads} heads")
+    if head_dim % 4 or head_dim > MAX_HEAD_DIM:
+        raise ValueError(f"head_dim {head_dim} is not a multiple of 4 up to {MAX_HEAD_DIM}")
+    check_pages(pages, kv_heads, head_dim)
+    library = native.library(q)
+    if library is None:
+        return paged_attention_ref(q, pages, layout, scale, window, causal=causal, softcap=softcap)
+    return paged_attention_native(library, q, pages, layout, scale, window, causal, softcap)

@@ -8,11 +8,13 @@ products, which serve where the native library is missing, do not promise that.)
 
 from __future__ import annotations
 
+import ctypes
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from voxlane.engine.weights.tensors import GROUP, Blocks
 
-from ..weights.tensors import GROUP, Blocks
 from . import native
 
 ROWS = 16
@@ -104,15 +106,16 @@ def quantise_rows_ref(x: Tensor) -> tuple[Tensor, Tensor]:
     groups = x.to(torch.float32).view(x.shape[0], -1, GROUP)
     largest = groups.abs().amax(dim=2)
     largest = torch.where(largest < _SMALLEST, torch.zeros_like(largest), largest)
-    scales = largest / 127.0
-    inverse = torch.where(largest > 0, 127.0 / largest, torch.zeros_like(largest))
+    full = torch.full_like(largest, 127.0)  # a tensor: torch divides by or into a plain number less exactly
+    scales = largest / full
+    inverse = torch.where((largest > 0) & largest.isfinite(), full / largest, torch.zeros_like(largest))
     return (groups * inverse[:, :, None]).round().to(torch.int8), scales
 
 
 def linear_ref(x: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None = None) -> Tensor:
     """Return `x` [T, in] times the transpose of `weight` [out, in], plus `bias`."""
     if isinstance(weight, Tensor):
-        return F.linear(x, weight, bias)
+        return F.linear(x, weight.to(x.dtype), bias)
     codes, scales = quantise_rows_ref(x)
     seen = (codes.to(torch.float32) * scales[:, :, None]).view(x.shape)
     return F.linear(seen, weight.dense(), bias).to(x.dtype)
@@ -123,20 +126,58 @@ def embed_ref(ids: Tensor, weight: Tensor | PackedWeight) -> Tensor:
     return F.embedding(ids, weight if isinstance(weight, Tensor) else weight.dense())
 
 
+def linear_native(library: ctypes.CDLL, x: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None) -> Tensor:
+    """Do linear_ref's work in native/packed.cpp or native/dense.cpp."""
+    tokens, inputs = x.shape
+    start = None if bias is None else bias.data_ptr()
+    if isinstance(weight, PackedWeight):
+        outputs = weight.out_features
+        out = torch.empty((tokens, outputs))
+        library.vox_packed_linear(
+            x.data_ptr(), weight.data.data_ptr(), start, out.data_ptr(), weight.bits, tokens, outputs, inputs
+        )
+        return out
+    outputs = weight.shape[0]
+    out = torch.empty((tokens, outputs))
+    narrow = weight.dtype is torch.bfloat16
+    library.vox_linear(x.data_ptr(), weight.data_ptr(), narrow, start, out.data_ptr(), tokens, outputs, inputs)
+    return out
+
+
+def embed_native(library: ctypes.CDLL, ids: Tensor, weight: PackedWeight) -> Tensor:
+    """Do embed_ref's work in native/packed.cpp, reading only the rows that are asked for."""
+    out = torch.empty((ids.shape[0], weight.in_features))
+    library.vox_packed_embed(
+        ids.data_ptr(), weight.data.data_ptr(), out.data_ptr(), weight.bits, ids.shape[0], weight.in_features
+    )
+    return out
+
+
 def linear(x: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None = None) -> Tensor:
-    """Return `x` [T, in] times the transpose of `weight` [out, in], plus `bias`."""
-    packed = isinstance(weight, PackedWeight)
-    out, inputs = (weight.out_features, weight.in_features) if packed else weight.shape
-    if x.ndim != 2 or x.shape[1] != inputs or (bias is not None and bias.shape[0] != out):
-        raise ValueError(f"linear of x {tuple(x.shape)} with a weight of {out} x {inputs}: [T, {inputs}] is needed")
+    """Return `x` [T, in] times the transpose of `weight` [out, in], plus `bias` [out]."""
+    if isinstance(weight, PackedWeight):
+        outputs, inputs = weight.out_features, weight.in_features
+        fits = True
+    else:
+        outputs, inputs = weight.shape
+        fits = weight.is_contiguous() and (weight.dtype is torch.float32 or weight.dtype is torch.bfloat16)
+    if x.ndim != 2 or x.shape[1] != inputs or (bias is not None and bias.shape != (outputs,)):
+        raise ValueError(f"linear of x {tuple(x.shape)} with a weight of {outputs} x {inputs}: [T, {inputs}] is needed")
     library = native.library(x)
-    if library is None or not x.is_contiguous():
+    if library is None or not fits:
         return linear_ref(x, weight, bias)
-    raise NotImplementedError
+    return linear_native(library, x.contiguous(), weight, bias)
 
 
 def embed(ids: Tensor, weight: Tensor | PackedWeight) -> Tensor:
-    """Return the rows `ids` [T] of an embedding table as [T, dim], float32 if the table is packed."""
-    if ids.ndim != 1:
-        raise ValueError(f"ids {tuple(ids.shape)}: [T] is needed")
-    return embed_ref(ids, weight)
+    """Return the rows `ids` [T] (int64) of an embedding table as [T, dim], float32 if the table is packed."""
+    if ids.ndim != 1 or ids.dtype is not torch.int64:
+        raise ValueError(f"ids {tuple(ids.shape)} {ids.dtype}: int64 [T] is needed")
+    if isinstance(weight, Tensor):
+        return F.embedding(ids, weight)
+    if ids.shape[0] and not 0 <= int(ids.min()) <= int(ids.max()) < weight.out_features:
+        raise IndexError(f"an id is outside the table's {weight.out_features} rows")
+    library = native.load() if ids.is_cpu else None
+    if library is None:
+        return embed_ref(ids, weight)
+    return embed_native(library, ids.contiguous(), weight)

@@ -1,15 +1,189 @@
+"""The native library: built from native/*.cpp by the machine's own compiler on first use, loaded through ctypes.
+
+It knows compilers, caches and C signatures; it does not know what an operation means. Where there is no compiler, a
+build fails or a result disagrees with its reference, it says so once in the log and the references serve.
+"""
+
 from __future__ import annotations
-from typing import Any
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+
+import platformdirs
+import torch
 from torch import Tensor
 
+_log = logging.getLogger(__name__)
 
-def library(x: Tensor) -> Any:
-    return None
+_SOURCES = Path(__file__).parent / "native"
+_FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-pthread", "-ffp-contract=off")
+_TUNING = (("-march=native",), ("-mcpu=native",), ())  # the first that the compiler takes
+_BUILD_SECONDS = 300.0
+
+_POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+_SIGNATURES = {
+    "vox_set_threads": [ctypes.c_int],
+    "vox_packed_linear": [_POINTER] * 4 + [_INT] * 4,
+    "vox_packed_embed": [_POINTER] * 3 + [_INT] * 3,
+    "vox_linear": [_POINTER, _POINTER, _INT, _POINTER, _POINTER, _INT, _INT, _INT],
+    "vox_stack": [_POINTER] * 4,
+    "vox_rms_norm": [_POINTER] * 3 + [_INT, _INT, _FLOAT],
+    "vox_add_rms_norm": [_POINTER] * 4 + [_INT, _INT, _FLOAT],
+    "vox_silu_mul": [_POINTER, _POINTER, _INT, _INT],
+    "vox_gelu_tanh_mul": [_POINTER, _POINTER, _INT, _INT],
+    "vox_rope_write": [_POINTER] * 2 + [_INT] * 4 + [_POINTER] * 4 + [_INT] + [_POINTER] * 4 + [_INT]
+    + [_POINTER] * 2 + [_FLOAT],
+    "vox_paged_attention": [_POINTER] * 2 + [_INT] * 4 + [_POINTER] * 4 + [_INT] + [_POINTER] * 4 + [_INT] * 2
+    + [_FLOAT, _INT, _INT, _FLOAT],
+}  # fmt: skip
+
+_PAGE_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}  # native/pages.h
+
+_lock = threading.Lock()
+_tried = False
+_library: ctypes.CDLL | None = None
+_threads = 0
 
 
-def page_type(page: Tensor) -> int:
-    return 0
+def library(x: Tensor) -> ctypes.CDLL | None:
+    """Return the library if it can work on `x`, a float32 tensor on the CPU; build and load it on the first call."""
+    if x.dtype is not torch.float32 or not x.is_cpu:
+        return None
+    return _library if _tried else load()
+
+
+def load() -> ctypes.CDLL | None:
+    """Build, load and check the library once; return it, or None if the references must serve."""
+    global _tried, _library
+    with _lock:
+        if not _tried:
+            _library = _load()
+            _tried = True
+    return _library
+
+
+def set_threads(count: int) -> None:
+    """Let native operations run on `count` threads; 0 means every core this process may use."""
+    global _threads
+    _threads = count
+    loaded = load()
+    if loaded is not None:
+        loaded.vox_set_threads(count or _cores())
+
+
+def description() -> str:
+    """Return what serves the operations on this machine's CPU, for logs and benchmarks."""
+    loaded = load()
+    if loaded is None:
+        return "torch"
+    kind: bytes = loaded.vox_kind()
+    return f"native {kind.decode()}, {loaded.vox_threads()} threads"
 
 
 def pointer(tensor: Tensor | None) -> int | None:
+    """Return the address of a tensor's data, or a null pointer."""
     return None if tensor is None else tensor.data_ptr()
+
+
+def page_type(page: Tensor) -> int:
+    """Return the library's number for the element type of a page."""
+    return _PAGE_TYPES[page.dtype]
+
+
+def _load() -> ctypes.CDLL | None:
+    if os.environ.get("VOXLANE_NATIVE") == "0":
+        _log.info("native=off reason=VOXLANE_NATIVE")
+        return None
+    from . import selfcheck  # here, because the operations it checks import this module
+
+    try:
+        loaded = _open(_build())
+    except (OSError, AttributeError, subprocess.SubprocessError, BuildError) as error:
+        _log.warning("native=off slow=yes reason=%s", " ".join(str(error).split()))
+        return None
+    wrong = selfcheck.first_mismatch(loaded)
+    if wrong:
+        _log.warning("native=off slow=yes reason=%s", f"{wrong} disagrees with its reference on this machine")
+        return None
+    return loaded
+
+
+class BuildError(Exception):
+    """The library cannot be built here; the text says what would help."""
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    loaded = ctypes.CDLL(str(path))
+    for name, arguments in _SIGNATURES.items():
+        function = getattr(loaded, name)
+        function.argtypes, function.restype = arguments, None
+    loaded.vox_kind.restype = ctypes.c_char_p
+    loaded.vox_set_threads(_threads or _cores())
+    return loaded
+
+
+def _build() -> Path:
+    """Return the library's path, compiling it unless this machine has done so before."""
+    compiler = _compiler()
+    sources = sorted(_SOURCES.glob("*.cpp"))
+    path = _cache() / "native" / _fingerprint(compiler) / "libvoxlane.so"
+    if path.exists():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    failure = ""
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        built = Path(folder) / path.name
+        for tuning in _TUNING:
+            command = [compiler, *_FLAGS, *tuning, *map(str, sources), "-o", str(built)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False)
+            if done.returncode == 0:
+                os.replace(built, path)  # atomic: of two processes that build at once, either's file will do
+                return path
+            failure = failure or done.stderr
+    reason = next((line for line in failure.splitlines() if "error" in line), "no message")
+    raise BuildError(f"{compiler} failed ({reason}); a g++ or clang++ with C++17 is needed")
+
+
+def _compiler() -> str:
+    for name in (os.environ.get("CXX"), "g++", "clang++", "c++"):
+        found = shutil.which(name) if name else None
+        if found:
+            return found
+    raise BuildError("no C++ compiler found; install g++ or clang++ (Debian, Ubuntu: apt install g++), or set CXX")
+
+
+def _fingerprint(compiler: str) -> str:
+    """Return a name for this exact library: sources, flags, compiler and processor."""
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
+    digest = hashlib.sha256(repr((_FLAGS, _TUNING, version, platform.machine(), _features())).encode())
+    for source in sorted(_SOURCES.iterdir()):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    return digest.hexdigest()[:24]
+
+
+def _features() -> str:
+    """Return what the processor says it can do: a cache folder may be shared by different machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    kinds = ("flags", "Features", "model name", "CPU part", "CPU implementer")
+    return "\n".join(sorted({line for line in lines if line.startswith(kinds)}))
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("VOXLANE_CACHE") or platformdirs.user_cache_dir("voxlane"))
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

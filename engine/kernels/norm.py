@@ -1,9 +1,11 @@
 """Root-mean-square normalisation, alone or fused with the residual addition before it.
 
-It knows rows of numbers; which layer they belong to, and whether a model adds one to its weights, is the model's business.
+It knows rows of numbers; which layer they belong to, and whether a model adds one to its weights, it does not.
 """
 
 from __future__ import annotations
+
+import ctypes
 
 import torch
 from torch import Tensor
@@ -24,15 +26,29 @@ def add_rms_norm_ref(x: Tensor, residual: Tensor, weight: Tensor, eps: float) ->
     return rms_norm_ref(residual, weight, eps), residual
 
 
+def rms_norm_native(library: ctypes.CDLL, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Do rms_norm_ref's work in native/rowwise.cpp."""
+    rows, columns = x.shape
+    out = torch.empty((rows, columns))
+    library.vox_rms_norm(x.data_ptr(), weight.data_ptr(), out.data_ptr(), rows, columns, eps)
+    return out
+
+
+def add_rms_norm_native(
+    library: ctypes.CDLL, x: Tensor, residual: Tensor, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Do add_rms_norm_ref's work in native/rowwise.cpp."""
+    rows, columns = x.shape
+    out = torch.empty((rows, columns))
+    library.vox_add_rms_norm(x.data_ptr(), residual.data_ptr(), weight.data_ptr(), out.data_ptr(), rows, columns, eps)
+    return out, residual
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Return each row of `x` [T, n] divided by its root mean square, times `weight` [n]."""
     _check(x, weight)
     library = native.library(x)
-    if library is None:
-        return rms_norm_ref(x, weight, eps)
-    out = torch.empty_like(x)
-    library.vox_rms_norm(x.data_ptr(), weight.data_ptr(), out.data_ptr(), x.shape[0], x.shape[1], eps)
-    return out
+    return rms_norm_ref(x, weight, eps) if library is None else rms_norm_native(library, x, weight, eps)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -43,11 +59,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     library = native.library(x)
     if library is None:
         return add_rms_norm_ref(x, residual, weight, eps)
-    out = torch.empty_like(x)
-    library.vox_add_rms_norm(
-        x.data_ptr(), residual.data_ptr(), weight.data_ptr(), out.data_ptr(), x.shape[0], x.shape[1], eps
-    )
-    return out, residual
+    return add_rms_norm_native(library, x, residual, weight, eps)
 
 
 def _check(x: Tensor, weight: Tensor) -> None:

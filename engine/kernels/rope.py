@@ -6,6 +6,8 @@ were scaled, nor who owns a block.
 
 from __future__ import annotations
 
+import ctypes
+
 import torch
 from torch import Tensor
 
@@ -70,7 +72,8 @@ def _store(x: Tensor, page: Tensor, scale: Tensor | None, where: tuple[Tensor, s
         page[where], scale[where] = quantise_heads(x)
 
 
-def rope_write(
+def rope_write_native(
+    library: ctypes.CDLL,
     qkv: Tensor,
     heads: int,
     kv_heads: int,
@@ -79,24 +82,12 @@ def rope_write(
     sin: Tensor,
     layout: Layout,
     pages: Pages,
-    q_norm: Tensor | None = None,
-    k_norm: Tensor | None = None,
-    eps: float = 0.0,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
 ) -> Tensor:
-    """Split `qkv`, norm and rotate queries and keys, write keys and values to their slots; return q [T, H, D].
-
-    `cos` and `sin` [positions, D / 2] are indexed by layout.positions; a slot of -1 writes nothing. int8 pages get one
-    bfloat16 scale per (token, head), rounded before the codes are taken from it.
-    """
-    tokens, columns = qkv.shape
-    if columns != (heads + 2 * kv_heads) * head_dim or head_dim % 4 or not qkv.is_contiguous():
-        raise ValueError(f"qkv {tuple(qkv.shape)} is not contiguous [T, ({heads} + 2 * {kv_heads}) * {head_dim}]")
-    if cos.shape[1] * 2 != head_dim or sin.shape != cos.shape:
-        raise ValueError(f"cos {tuple(cos.shape)} and sin {tuple(sin.shape)} do not fit head_dim {head_dim}")
-    check_pages(pages, kv_heads, head_dim)
-    library = native.library(qkv)
-    if library is None:
-        return rope_write_ref(qkv, heads, kv_heads, head_dim, cos, sin, layout, pages, q_norm, k_norm, eps)
+    """Do rope_write_ref's work in native/rope.cpp."""
+    tokens = qkv.shape[0]
     q = torch.empty((tokens, heads, head_dim))
     library.vox_rope_write(
         qkv.data_ptr(),
@@ -122,8 +113,37 @@ def rope_write(
     return q
 
 
+def rope_write(
+    qkv: Tensor,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    cos: Tensor,
+    sin: Tensor,
+    layout: Layout,
+    pages: Pages,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 0.0,
+) -> Tensor:
+    """Split `qkv`, norm and rotate queries and keys, write keys and values to their slots; return q [T, H, D].
+
+    `cos` and `sin` [positions, D / 2] are indexed by layout.positions; a slot of -1 writes nothing. int8 pages get one
+    bfloat16 scale per (token, head), rounded before the codes are taken from it.
+    """
+    if qkv.ndim != 2 or qkv.shape[1] != (heads + 2 * kv_heads) * head_dim or head_dim % 4 or not qkv.is_contiguous():
+        raise ValueError(f"qkv {tuple(qkv.shape)} is not contiguous [T, ({heads} + 2 * {kv_heads}) * {head_dim}]")
+    if cos.shape[1] * 2 != head_dim or sin.shape != cos.shape:
+        raise ValueError(f"cos {tuple(cos.shape)} and sin {tuple(sin.shape)} do not fit head_dim {head_dim}")
+    check_pages(pages, kv_heads, head_dim)
+    library = native.library(qkv)
+    if library is None:
+        return rope_write_ref(qkv, heads, kv_heads, head_dim, cos, sin, layout, pages, q_norm, k_norm, eps)
+    return rope_write_native(library, qkv, heads, kv_heads, head_dim, cos, sin, layout, pages, q_norm, k_norm, eps)
+
+
 def check_pages(pages: Pages, kv_heads: int, head_dim: int) -> None:
-    """Raise ValueError unless `pages` hold vectors of `head_dim` for `kv_heads`, with scales exactly if they are int8."""
+    """Raise ValueError unless `pages` hold `kv_heads` vectors of `head_dim` a token, with scales if they are int8."""
     k = pages.k
     if k.dtype not in _PAGE_TYPES or k.ndim != 4 or k.shape[1] != kv_heads or k.shape[3] != head_dim:
         raise ValueError(f"pages {tuple(k.shape)} {k.dtype} do not hold {kv_heads} heads of {head_dim}")

@@ -172,8 +172,9 @@ def _windows(settings: Settings, family: _Family, layers: int) -> tuple[int, ...
             if key in settings:
                 raise settings.refuse(key, "this architecture has no sliding window")
         return (0,) * layers
-    default_window = 4096 if family.gemma or settings.flag("use_sliding_window", default=False) else 0
-    window = settings.integer("sliding_window", default_window, minimum=0) if default_window else 0
+    window = 0
+    if family.gemma or settings.flag("use_sliding_window", default=False):
+        window = settings.integer("sliding_window", 4096 if family.gemma else None)
     if "layer_types" in settings:
         kinds = settings.texts("layer_types")
         if len(kinds) != layers or not {"full_attention", "sliding_attention"}.issuperset(kinds):
@@ -188,7 +189,7 @@ def _windows(settings: Settings, family: _Family, layers: int) -> tuple[int, ...
         first = settings.integer("max_window_layers", 28, minimum=0)
         sliding = [window > 0 and index >= first for index in range(layers)]
     if any(sliding) and not window:
-        raise settings.refuse("sliding_window", "missing or switched off, yet some layers slide")
+        raise settings.refuse("sliding_window", "switched off, yet layer_types has sliding layers")
     return tuple(window if slides else 0 for slides in sliding)
 
 

@@ -46,9 +46,8 @@ class TensorReader:
         return self._floats(name, (size,)).to(self._device, torch.float32)
 
     def bias(self, names: Sequence[str], sizes: Sequence[int]) -> Tensor:
-        """Return the biases of a fused matrix one after the other, in the type the products add them in."""
-        dtype = torch.bfloat16 if self._mode == "bfloat16" else torch.float32
-        return torch.cat([self.vector(name, size) for name, size in zip(names, sizes, strict=True)]).to(dtype)
+        """Return the biases of a fused matrix one after the other, float32."""
+        return torch.cat([self.vector(name, size) for name, size in zip(names, sizes, strict=True)])
 
     def matrix(self, names: Sequence[str], outs: Sequence[int], inputs: int) -> Weight:
         """Return the matrices [out, inputs] fused along their rows, stored as the mode says."""

@@ -72,7 +72,8 @@ class GGUFFile:
         return blocks if blocks is None or order is None else blocks.rows(order)
 
     def _raw(self, info: TensorInfo) -> NDArray[np.uint8]:
-        return np.frombuffer(self._data, np.uint8, info.size, info.offset)
+        raw = np.frombuffer(self._data, np.uint8, info.size, info.offset)
+        return raw if info.offset % 8 == 0 else raw.copy()  # a file may choose a smaller alignment than floats need
 
     def _floats(self, info: TensorInfo) -> Tensor:
         raw = self._raw(info)

@@ -226,14 +226,16 @@ def _rope_scaling(header: Header, fields: Fields, prefix: str) -> dict[str, obje
 
 def _llama3_scaling(header: Header, factors: NDArray[np.float32], theta: float) -> dict[str, object]:
     """Return the llama3 setting that yields `factors`: the file holds the result and not the parameters."""
-    factor = float(factors.max())
+    if not np.isfinite(factors).all():
+        raise WeightsError(header.path, "a RoPE factor is not a finite number")
+    factor = round(float(factors.max()), 3)  # float32 rounding: published factors are whole numbers
     original, low, high = (
         float(_LLAMA3_ROPE[key]) for key in ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor")
     )
     wavelength = 2 * math.pi * theta ** (np.arange(len(factors)) / len(factors))
     smooth = np.clip((original / wavelength - low) / (high - low), 0.0, 1.0)
     expected = 1 / ((1 - smooth) / factor + smooth) if factor > 0 else np.zeros(len(factors))
-    if not math.isfinite(factor) or not np.allclose(factors, expected, rtol=1e-3):
+    if not np.allclose(factors, expected, rtol=1e-3):
         raise WeightsError(header.path, "the RoPE factors are not those of Llama 3: this scaling is not supported")
     return {"rope_type": "llama3", "factor": factor} | _LLAMA3_ROPE
 

@@ -6,7 +6,6 @@ points outside its own directory.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from voxlane.engine.weights.errors import WeightsError
+from voxlane.engine.weights.json_files import parse_json, read_json
 from voxlane.engine.weights.tensors import Blocks
 
 MAX_HEADER_BYTES = 16 * 1024 * 1024
 """About 100 bytes describe a tensor: room for 160,000 of them."""
-MAX_JSON_BYTES = 64 * 1024 * 1024
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
 
 
@@ -73,39 +72,6 @@ class SafetensorsDirectory:
         return None
 
 
-def read_json(path: Path) -> dict[str, object]:
-    """Return a JSON object from a file of bounded size, or raise WeightsError."""
-    try:
-        size = path.stat().st_size
-        if size > MAX_JSON_BYTES:
-            raise WeightsError(path, f"{size} bytes of JSON are over the limit of {MAX_JSON_BYTES}")
-        return parse_json(path, path.read_bytes())
-    except OSError as error:
-        raise WeightsError(path, f"cannot be read: {error.strerror or error}") from error
-
-
-def parse_json(path: Path, data: bytes) -> dict[str, object]:
-    """Return the JSON object in `data`; duplicate keys, NaN and wild nesting are refused."""
-    try:
-        value = json.loads(data, object_pairs_hook=_unique, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise WeightsError(path, f"not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise WeightsError(path, "not a JSON object")
-    return value
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ValueError("a key occurs twice")
-    return result
-
-
-def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is not a JSON number")
-
-
 def _files(path: Path) -> list[Path]:
     index = path / "model.safetensors.index.json"
     if (path / "model.safetensors").is_file():
@@ -117,7 +83,7 @@ def _files(path: Path) -> list[Path]:
         raise WeightsError(index, "there is no weight_map in it")
     files: list[Path] = []
     for name in sorted({str(value) for value in weight_map.values()}):
-        if Path(name).name != name or name in (".", "..") or "\\" in name or "\0" in name:
+        if Path(name).name != name or name in ("", ".", "..") or "\\" in name or "\0" in name:
             raise WeightsError(index, f"shard {name!r} is not a plain file name")
         if not (path / name).is_file():
             raise WeightsError(index, f"shard {name} is missing")

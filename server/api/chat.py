@@ -10,12 +10,11 @@ import asyncio
 import dataclasses
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
-
 from voxlane.engine.api import Finished, SamplingParams, Submit, Text
 from voxlane.server.api import chat_reply, chat_request
 from voxlane.server.api.body import read_object
@@ -112,7 +111,7 @@ class Answer:
             async for index, output in outputs:
                 await self._output_event(send, index, output, ends)
             if self._ask.include_usage:
-                final = {"usage": chat_reply.usage(end.stats for end in ends)}
+                final: dict[str, object] = {"usage": chat_reply.usage(end.stats for end in ends)}
                 await self._event(send, to_json(self._envelope.chunk([], usage_field=final)))
             await self._event(send, b"[DONE]")
         except VoxlaneError as error:
@@ -152,7 +151,7 @@ def _checked(end: Finished) -> Finished:
     return end
 
 
-async def _merged(streams: Sequence[Stream]) -> AsyncIterator[tuple[int, Output]]:
+async def _merged(streams: Sequence[Stream]) -> AsyncGenerator[tuple[int, Output], None]:
     """Yield what arrives on any stream, in order of arrival."""
     if len(streams) == 1:
         async for output in streams[0]:
@@ -164,10 +163,9 @@ async def _merged(streams: Sequence[Stream]) -> AsyncIterator[tuple[int, Output]
             done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 index = pending.pop(task)
-                output = task.result()
-                if output is not None:
+                if (more := task.result()) is not None:
                     pending[asyncio.ensure_future(anext(streams[index], None))] = index
-                    yield index, output
+                    yield index, more
     finally:
         for task in pending:
             task.cancel()

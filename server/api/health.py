@@ -5,9 +5,8 @@ from __future__ import annotations
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
-
 from voxlane.server.api.reply import json_response
-from voxlane.server.service import VERSION, service_of
+from voxlane.server.service import VERSION, served_name, service_of
 
 
 async def healthz(request: Request) -> Response:
@@ -17,7 +16,7 @@ async def healthz(request: Request) -> Response:
     body = {
         "status": state,
         "version": VERSION,
-        "model": service.link.ready.model if service.link.ready else service.config.engine.model,
+        "model": served_name(service.config.engine.model),
         "open_requests": service.link.open_streams,
     }
     return json_response(body, 200 if state == "ready" else 503)

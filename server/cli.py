@@ -1,0 +1,240 @@
+"""The `voxlane` command: arguments in, one of the commands run, one line and an exit code when it fails.
+
+It knows the command line. It does not know what the commands do: each has its own module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from voxlane.server import config as configuration
+from voxlane.server import log
+from voxlane.server.config import API_KEY_VARIABLE, Config
+from voxlane.server.errors import ConfigError, EngineStartFailed, VoxlaneError
+from voxlane.server.service import VERSION
+
+USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
+
+Command = Callable[[argparse.Namespace], int]
+
+_OVERRIDES: tuple[tuple[str, str, str, type, str], ...] = (
+    (
+        "--model",
+        "engine.model",
+        "MODEL",
+        str,
+        "a name from `voxlane models list`, a GGUF file or a safetensors directory",
+    ),
+    ("--policy", "engine.policy", "POLICY", str, "who goes first: fcfs, priority or deadline"),
+    ("--threads", "engine.threads", "N", int, "compute threads; 0: every core"),
+    ("--weights", "engine.weights", "TYPE", str, "auto, packed, float32 or bfloat16"),
+    ("--pages", "engine.pages", "TYPE", str, "KV cache elements: auto, float32, bfloat16 or int8"),
+    ("--kv-memory-mib", "engine.kv_memory_mib", "MIB", int, "memory for the KV cache"),
+    ("--trace", "engine.trace", "FILE", str, "write a Chrome/Perfetto trace of the engine's steps"),
+)
+_SERVER_OVERRIDES: tuple[tuple[str, str, str, type, str], ...] = (
+    ("--host", "server.host", "HOST", str, "address to listen on"),
+    ("--port", "server.port", "PORT", int, "port to listen on; 0: any free one"),
+    ("--max-batch", "engine.max_batch", "N", int, "requests in one engine step"),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _parser(with_models=given[:1] == ["models"])
+    parsed = parser.parse_args(given)
+    command: Command | None = getattr(parsed, "command", None)
+    if command is None:
+        parser.print_help()
+        return USAGE_ERROR
+    try:
+        return command(parsed)
+    except ConfigError as error:
+        return _fail(error.hint, USAGE_ERROR)
+    except EngineStartFailed as error:
+        return _fail(f"the engine could not start: {error.hint}", FAILURE)
+    except VoxlaneError as error:
+        return _fail(error.message, FAILURE)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # `voxlane … | head`: the reader has what it wanted. Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILURE
+
+
+def _fail(reason: str, code: int) -> int:
+    print(f"voxlane: {reason}", file=sys.stderr)
+    return code
+
+
+def _parser(*, with_models: bool) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="voxlane",
+        description="A real-time voice service: one inference engine, with a lane for those who must be heard at once.",
+        epilog="Start here:\n"
+        "  voxlane chat                        talk to the default model in the terminal\n"
+        '  voxlane chat "Why is the sky blue?"  one question, one answer\n'
+        "  voxlane serve                       OpenAI-compatible server on http://127.0.0.1:8000\n\n"
+        "`voxlane COMMAND --help` explains each command.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"voxlane {VERSION}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    _add_serve(commands)
+    _add_chat(commands)
+    _add_models(commands, with_arguments=with_models)
+    _add_perplexity(commands)
+    _add_check_config(commands)
+    return parser
+
+
+_Commands = argparse._SubParsersAction  # argparse gives this class no public name
+
+
+def _add(
+    commands: _Commands[argparse.ArgumentParser], name: str, summary: str, examples: str
+) -> argparse.ArgumentParser:
+    return commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=f"examples:\n{examples}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def _add_options(parser: argparse.ArgumentParser, options: Sequence[tuple[str, str, str, type, str]]) -> None:
+    for flag, key, metavar, kind, text in options:
+        parser.add_argument(flag, dest=key, metavar=metavar, type=kind, default=None, help=f"{text} [{key}]")
+
+
+def _add_serve(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _add(
+        commands,
+        "serve",
+        "run the server",
+        "  voxlane serve\n"
+        "  voxlane serve --port 9000 --model ./my-model.gguf\n"
+        "  voxlane serve --config voxlane.toml\n"
+        f"  {API_KEY_VARIABLE}=secret voxlane serve --host 0.0.0.0   # clients must send the key",
+    )
+    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file; see `voxlane check-config`")
+    _add_options(parser, _SERVER_OVERRIDES + _OVERRIDES)
+    parser.set_defaults(command=_serve)
+
+
+def _add_chat(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _add(
+        commands,
+        "chat",
+        "chat with a model in the terminal, no server needed",
+        "  voxlane chat\n"
+        '  voxlane chat "Write a haiku about rain." --temperature 0.7 --seed 1\n'
+        "  voxlane chat --system 'You are a pirate.'\n"
+        "  echo 'Summarise: …' | voxlane chat --max-tokens 100",
+    )
+    parser.add_argument("message", nargs="?", metavar="MESSAGE", help="ask this and leave; without it: interactive")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file, for its [engine] section")
+    parser.add_argument("--system", metavar="TEXT", default="", help="how the model should behave")
+    parser.add_argument("--temperature", type=float, default=0.7, help="0: always the likeliest word (default: 0.7)")
+    parser.add_argument("--seed", type=int, default=None, help="same seed, same answer")
+    parser.add_argument("--max-tokens", type=int, default=None, help="longest answer (default: as long as the context)")
+    parser.add_argument("--stats", action="store_true", help="show speed after each answer")
+    _add_options(parser, _OVERRIDES)
+    parser.set_defaults(command=_chat)
+
+
+def _add_models(commands: _Commands[argparse.ArgumentParser], *, with_arguments: bool) -> None:
+    parser = commands.add_parser("models", help="list, pull, locate and remove models")
+    if with_arguments:
+        # Imported only where it is asked for: the other commands never need the catalogue, and start without it.
+        from voxlane.engine.weights import command
+
+        command.add_arguments(parser)
+        parser.set_defaults(command=command.run)
+
+
+def _add_perplexity(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _add(
+        commands,
+        "perplexity",
+        "measure how well a model predicts a text (lower is better)",
+        "  voxlane perplexity book.txt\n  voxlane perplexity book.txt --context 256 --pages int8",
+    )
+    parser.add_argument("file", metavar="FILE", type=Path, help="UTF-8 text")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file, for its [engine] section")
+    parser.add_argument(
+        "--context", dest="engine.context_tokens", type=int, default=512, help="tokens per window (512)"
+    )
+    _add_options(parser, _OVERRIDES)
+    parser.set_defaults(command=_perplexity)
+
+
+def _add_check_config(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _add(
+        commands,
+        "check-config",
+        "check a configuration and print the effective values",
+        "  voxlane check-config                    the defaults, ready to be edited\n"
+        "  voxlane check-config > voxlane.toml\n"
+        "  voxlane check-config voxlane.toml       what differs from the defaults is marked",
+    )
+    parser.add_argument("config", nargs="?", metavar="FILE", type=Path, help="TOML file")
+    parser.set_defaults(command=_check_config)
+
+
+def _config(arguments: argparse.Namespace) -> Config:
+    given = {key: value for key, value in vars(arguments).items() if "." in key and value is not None}
+    return configuration.load(arguments.config, given)
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from voxlane.server.serve import serve
+
+    config = _config(arguments)
+    api_key = os.environ.get(API_KEY_VARIABLE, "")
+    if not api_key.isascii() or api_key != api_key.strip():
+        raise ConfigError(f"{API_KEY_VARIABLE}: a key is ASCII without spaces around it")
+    log.set_up(config.server.log_level)
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(config, api_key))
+    return 0
+
+
+def _chat(arguments: argparse.Namespace) -> int:
+    from voxlane.server.chat_cli import ChatOptions, run_chat
+
+    options = ChatOptions(
+        system=arguments.system,
+        temperature=arguments.temperature,
+        seed=arguments.seed,
+        max_tokens=arguments.max_tokens,
+        stats=arguments.stats,
+    )
+    log.set_up("warning")
+    return run_chat(_config(arguments).engine, options, arguments.message)
+
+
+def _perplexity(arguments: argparse.Namespace) -> int:
+    from voxlane.server.perplexity_cli import run_perplexity
+
+    log.set_up("warning")
+    return run_perplexity(_config(arguments).engine, arguments.file)
+
+
+def _check_config(arguments: argparse.Namespace) -> int:
+    sys.stdout.write(configuration.render(_config(arguments)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

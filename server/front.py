@@ -1,0 +1,117 @@
+"""The front door of every HTTP request: its id, the key, the gate, errors into answers, one log line, one count.
+
+It knows ASGI. It does not know what any endpoint does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from email.utils import formatdate
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from voxlane.server.api.body import ClientGone
+from voxlane.server.api.reply import error_response
+from voxlane.server.errors import InternalError, Unauthorized, VoxlaneError
+from voxlane.server.log import line
+from voxlane.server.service import Service
+
+logger = logging.getLogger(__name__)
+
+CLIENT_GONE = 499
+"""What the log and the metrics show for a client that left; nobody is sent this."""
+
+_ROUTES = frozenset({"/", "/healthz", "/metrics", "/v1/models", "/v1/chat/completions"})
+
+
+class Front:
+    """ASGI middleware around the whole application."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let one request through."""
+        if scope["type"] == "http":
+            await _Visit(self._app, self._service, scope).run(receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+class _Visit:
+    """One request from arrival to its log line."""
+
+    def __init__(self, app: ASGIApp, service: Service, scope: Scope) -> None:
+        self._app = app
+        self._service = service
+        self._scope = scope
+        self._request_id = f"req_{secrets.token_hex(12)}"
+        self._status = 0
+        self._code: str | None = None
+
+    async def run(self, receive: Receive, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        self._service.metrics.open_requests.inc()
+
+        async def stamped(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._status = message["status"]
+                message = {**message, "headers": [*message["headers"], *self._headers()]}
+            await send(message)
+
+        try:
+            await self._answer(receive, stamped)
+        finally:
+            self._service.metrics.open_requests.dec()
+            self._record(loop.time() - began)
+
+    async def _answer(self, receive: Receive, send: Send) -> None:
+        try:
+            if self._scope["path"].startswith("/v1/"):
+                check_key(self._scope, self._service.api_key)
+                with self._service.gate.admit():
+                    await self._app(self._scope, receive, send)
+            else:
+                await self._app(self._scope, receive, send)
+        except ClientGone:
+            self._status = CLIENT_GONE
+            self._service.metrics.disconnects.inc()
+        except VoxlaneError as error:
+            await self._refuse(error, receive, send)
+        except Exception as error:
+            # The task's boundary: whatever this was, the client gets an answer and the traceback goes to our log.
+            logger.exception(line("bug", request=self._request_id, error=type(error).__name__))
+            await self._refuse(InternalError(), receive, send)
+
+    async def _refuse(self, error: VoxlaneError, receive: Receive, send: Send) -> None:
+        self._code = error.code
+        if error.detail:
+            logger.info(line("refused", request=self._request_id, code=error.code, detail=error.detail))
+        if not self._status:
+            await error_response(error)(self._scope, receive, send)
+
+    def _headers(self) -> list[tuple[bytes, bytes]]:
+        return [(b"x-request-id", self._request_id.encode()), (b"date", formatdate(usegmt=True).encode())]
+
+    def _record(self, seconds: float) -> None:
+        path = self._scope["path"]
+        model = path.startswith("/v1/models/")
+        route = path if path in _ROUTES else ("/v1/models/{name}" if model else "other")
+        self._service.metrics.http_requests.labels(route, str(self._status)).inc()
+        client = self._scope.get("client") or ("-",)
+        level = logging.DEBUG if route in ("/healthz", "/metrics") else logging.INFO
+        fields = {"request": self._request_id, "client": client[0], "method": self._scope["method"], "route": route}
+        logger.log(level, line("http", **fields, status=self._status, code=self._code, seconds=seconds))
+
+
+def check_key(scope: Scope, api_key: str) -> None:
+    """Raise Unauthorized unless the request carries the key, where one is asked for."""
+    if not api_key:
+        return
+    given = b"".join(value for name, value in scope["headers"] if name == b"authorization")
+    # Compared in constant time: how long a refusal takes must not tell how much of a key is right.
+    if not secrets.compare_digest(given, b"Bearer " + api_key.encode()):
+        raise Unauthorized

@@ -1,0 +1,183 @@
+"""`voxlane serve`: listen, run until told to stop, drain. Three visible calls.
+
+It knows sockets, signals and uvicorn. It does not know what is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+import uvicorn
+from voxlane.engine.api import Ready
+from voxlane.server.app import make_app
+from voxlane.server.config import Config
+from voxlane.server.engine_link import ENGINE_COMMAND, EngineLink
+from voxlane.server.errors import ConfigError, Draining
+from voxlane.server.gate import Gate
+from voxlane.server.log import line
+from voxlane.server.metrics import Metrics
+from voxlane.server.progress import Progress
+from voxlane.server.service import VERSION, Service, served_name
+
+logger = logging.getLogger(__name__)
+
+SAY_GOODBYE_SECONDS = 2
+"""After the drain: time for answers that were just ended to reach their clients."""
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class HttpServer:
+    """uvicorn, driven by us: it starts, it stops accepting, it closes."""
+
+    def __init__(self, service: Service, listener: socket.socket) -> None:
+        self._listener = listener
+        self._config = uvicorn.Config(
+            make_app(service),
+            ws="websockets-sansio",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,  # front.py writes it: uvicorn's needs its polling main loop
+            limit_concurrency=service.config.limits.connections,
+            timeout_graceful_shutdown=SAY_GOODBYE_SECONDS,
+        )
+        self._server = uvicorn.Server(self._config)
+
+    async def start(self) -> None:
+        """Start the application and accept connections."""
+        self._config.load()
+        self._server.lifespan = self._config.lifespan_class(self._config)
+        await self._server.startup(sockets=[self._listener])
+
+    def stop_accepting(self) -> None:
+        """Take no more connections; those that are open stay."""
+        for server in self._server.servers:
+            server.close()
+
+    async def close(self) -> None:
+        """Close what is open and stop the application."""
+        await self._server.shutdown(sockets=[self._listener])
+
+
+async def serve(config: Config, api_key: str, *, engine_command: Sequence[str] = ENGINE_COMMAND) -> None:
+    """Serve until SIGTERM or SIGINT; raise when the port is taken or the engine cannot start."""
+    listener = listen(config.server.host, config.server.port)
+    with Progress(sys.stderr) as progress:
+        metrics = Metrics()
+        link = EngineLink(config.engine, command=engine_command, observers=(metrics, progress))
+        service = Service(config, link, metrics, Gate(config.limits.open_requests), api_key)
+        http = HttpServer(service, listener)
+        with stop_requests() as stop:
+            await http.start()
+            try:
+                await main_loop(service, listener, progress, stop)
+            finally:
+                await drain(service, http)
+
+
+async def main_loop(service: Service, listener: socket.socket, progress: Progress, stop: asyncio.Event) -> None:
+    """Wait for the engine, say that all is ready, and wait for the end."""
+    stopping = asyncio.create_task(stop.wait(), name="stop")
+    starting = asyncio.create_task(service.link.wait_ready(), name="engine ready")
+    try:
+        await asyncio.wait({stopping, starting}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            ready = starting.result()
+            progress.close()
+            print(banner(ready, listener, with_key=bool(service.api_key)), flush=True)
+            logger.info(
+                line(
+                    "ready",
+                    model=served_name(ready.model),
+                    weights=ready.weights,
+                    pages=ready.pages,
+                    pid=service.link.pid,
+                )
+            )
+            await stopping
+    finally:
+        for task in (stopping, starting):
+            task.cancel()
+        await asyncio.gather(stopping, starting, return_exceptions=True)
+
+
+async def drain(service: Service, http: HttpServer) -> None:
+    """Stop accepting, let running requests finish for drain_s, end the rest, and say how many."""
+    service.gate.closed = True
+    http.stop_accepting()
+    running = service.gate.inside
+    finished = await service.gate.wait_empty(service.config.server.drain_s)
+    ended = 0 if finished else service.link.abandon(Draining)
+    logger.info(line("drained", running=running, finished=running - ended, ended=ended))
+    await service.gate.wait_empty(SAY_GOODBYE_SECONDS)
+    await http.close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a bound socket, or say in one line why there is none."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfigError(f"server.host: {host}: {error.strerror}") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        # From here on the kernel takes connections: a client that comes while we start waits instead of failing.
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        taken = error.errno == errno.EADDRINUSE
+        reason = "the port is in use; choose another with --port" if taken else error.strerror
+        raise ConfigError(f"cannot listen on {host} port {port}: {reason}") from error
+    return listener
+
+
+@contextlib.contextmanager
+def stop_requests() -> Iterator[asyncio.Event]:
+    """Give an event that SIGTERM and SIGINT set; a second one takes the usual, abrupt way."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, _on_stop(loop, number, stop))
+    try:
+        yield stop
+    finally:
+        for number in STOP_SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+def _on_stop(loop: asyncio.AbstractEventLoop, number: signal.Signals, stop: asyncio.Event) -> Callable[[], None]:
+    def handle() -> None:
+        logger.info(line("stopping", signal=number.name))
+        stop.set()
+        loop.remove_signal_handler(number)
+
+    return handle
+
+
+def banner(ready: Ready, listener: socket.socket, *, with_key: bool) -> str:
+    """Return what a person needs to know to use this server."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    url = f"http://{host}:{port}"
+    key = ' \\\n    -H "Authorization: Bearer $VOXLANE_API_KEY"' if with_key else ""
+    return (
+        f"voxlane {VERSION} at {url}\n"
+        f"  model {served_name(ready.model)}: {ready.architecture}, {ready.parameters / 1e6:.0f}M parameters, "
+        f"{ready.weights} weights, {ready.context_tokens} tokens of context, on {ready.device}\n"
+        f"  try it:\n"
+        f"    curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} \\\n"
+        f'    -d \'{{"messages": [{{"role": "user", "content": "Hello!"}}], "max_tokens": 64}}\'\n'
+        f"  stop it: Ctrl-C"
+    )

@@ -1,0 +1,140 @@
+"""What all tests share: coroutine tests, and a check that nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from hypothesis import settings
+
+settings.register_profile("voxlane", deadline=None, print_blob=True)  # never judge by time: machines are noisy
+settings.load_profile("voxlane")
+
+DEADLINE_SECONDS = 120
+"""A coroutine test that takes this long hangs."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a coroutine test on a loop of its own, and fail it when it leaves tasks behind."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(_run(pyfuncitem.obj, arguments))
+    return True
+
+
+async def _run(test: Any, arguments: dict[str, Any]) -> None:
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        await test(**arguments)
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not left, f"tasks left behind: {left}"
+
+
+@pytest.fixture(scope="session")
+def _libuv_started() -> None:
+    """Let libuv open the signal pipe that it keeps for the life of the process: not a leak of any one test."""
+    uvloop.new_event_loop().close()
+
+
+@pytest.fixture
+def no_leaks(_libuv_started: None) -> Iterator[None]:
+    """Fail a test that leaves a file descriptor or a child process behind."""
+    before = _descriptors()
+    yield
+    gc.collect()
+    opened = {number: target for number, target in _descriptors().items() if number not in before}
+    assert not opened, f"file descriptors left open: {opened}"
+    assert not _children(), f"child processes left: {_children()}"
+
+
+def _descriptors() -> dict[int, str]:
+    found = {}
+    for entry in Path("/proc/self/fd").iterdir() if Path("/proc/self/fd").exists() else ():
+        try:
+            found[int(entry.name)] = os.readlink(entry)
+        except OSError:  # the one that listed the folder
+            continue
+    return found
+
+
+def _children() -> list[int]:
+    lists = Path("/proc/self/task").glob("*/children") if Path("/proc/self/task").exists() else ()
+    return [int(number) for path in lists for number in path.read_text().split()]
+
+
+class Terminal:
+    """A program in a terminal of its own: it can be typed at, read, and sent Ctrl-C."""
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._ours, theirs = pty.openpty()
+        # The program takes the terminal as its controlling one, so that \x03 becomes SIGINT as it does for a person.
+        take = "import os, runpy, sys; os.close(os.open(os.ttyname(0), os.O_RDWR)); sys.argv = sys.argv[1:]; "
+        run = "exec(sys.argv[0]) if sys.argv[0] else runpy.run_module('voxlane.server.cli', run_name='__main__')"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", take + run, *arguments],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**os.environ, "TERM": "xterm", **environment},
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self._unread = ""
+
+    def type(self, text: str) -> None:
+        """Press keys."""
+        os.write(self._ours, text.encode())
+
+    def until(self, text: str) -> str:
+        """Return what the program shows, up to and including `text`."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while text not in self._unread:
+            ready, _, _ = select.select([self._ours], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, f"{text!r} was not shown, only {self._unread!r}"
+            try:
+                data = os.read(self._ours, 65536)
+            except OSError:  # what Linux says when the program has closed the terminal
+                data = b""
+            assert data, f"the program ended without {text!r}: {self._unread!r}"
+            self._unread += data.decode(errors="replace")
+        end = self._unread.index(text) + len(text)
+        shown, self._unread = self._unread[:end], self._unread[end:]
+        return shown
+
+    def exit_status(self) -> int:
+        """Wait for the program's end."""
+        return self._process.wait(DEADLINE_SECONDS)
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._ours)
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
+    """Start `voxlane ARGUMENTS` in a terminal, or with code= a piece of Python."""
+    opened: list[Terminal] = []
+
+    def start(*arguments: str, code: str = "") -> Terminal:
+        opened.append(Terminal([code, *arguments], {"XDG_STATE_HOME": str(tmp_path)}))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.close()

@@ -1,0 +1,179 @@
+"""The stock `openai` client against a real model."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import AsyncOpenAI
+
+pytestmark = pytest.mark.weights
+
+MODEL = "smollm2-135m-instruct"
+FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
+COUNT = [{"role": "user", "content": "Count from 1 to 20, separated by commas."}]
+STORY = [{"role": "user", "content": "Tell me a long story about a dragon."}]
+
+
+def ask(server: Any, messages: Any = FRANCE, **parameters: Any) -> Any:
+    parameters = {"model": MODEL, "temperature": 0, "max_tokens": 40, **parameters}
+    return server.client.chat.completions.create(messages=messages, **parameters)
+
+
+def test_it_makes_sense(server: Any) -> None:
+    answer = ask(server)
+    assert "Paris" in answer.choices[0].message.content
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage.prompt_tokens > 10
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+    assert answer.usage.voxlane["first_token_ms"] > 0
+
+
+def test_a_stream_says_the_same(server: Any) -> None:
+    whole = ask(server, COUNT)
+    chunks = list(ask(server, COUNT, stream=True, stream_options={"include_usage": True}))
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == whole.choices[0].message.content
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == whole.choices[0].finish_reason
+    assert len(chunks) > 10
+
+
+def test_many_at_once_say_what_each_says_alone(server: Any) -> None:
+    questions = [
+        [{"role": "user", "content": f"Name a city in {country}."}]
+        for country in ("France", "Japan", "Brazil", "Kenya", "India", "Canada")
+    ]
+    alone = [ask(server, question).choices[0].message.content for question in questions]
+
+    async def all_of_them() -> list[str | None]:
+        async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=120) as client:
+            parameters: Any = {"model": MODEL, "temperature": 0, "max_tokens": 40}
+            answers = await asyncio.gather(
+                *(client.chat.completions.create(messages=question, **parameters) for question in questions)  # type: ignore[arg-type]
+            )
+        return [answer.choices[0].message.content for answer in answers]
+
+    assert asyncio.run(all_of_them()) == alone
+
+
+def test_an_async_stream(server: Any) -> None:
+    async def text() -> str:
+        async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+            parameters: Any = {"model": MODEL, "temperature": 0, "max_tokens": 40, "messages": FRANCE}
+            stream: Any = await client.chat.completions.create(stream=True, **parameters)
+            return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+    assert asyncio.run(text()) == ask(server).choices[0].message.content
+
+
+def test_stop_strings(server: Any) -> None:
+    free = ask(server, COUNT).choices[0].message.content
+    assert ", 5" in free
+    stopped = ask(server, COUNT, stop=[", 5", "never said"])
+    assert stopped.choices[0].message.content == free.partition(", 5")[0]
+    assert stopped.choices[0].finish_reason == "stop"
+
+
+def test_a_seed_repeats_itself_and_choices_differ(server: Any) -> None:
+    def run(seed: int) -> list[str]:
+        answer = ask(server, STORY, temperature=1.0, seed=seed, n=2, max_tokens=24)
+        return [choice.message.content for choice in answer.choices]
+
+    first = run(7)
+    assert run(7) == first
+    assert first[0] != first[1]
+    assert run(8) != first
+
+
+def test_length(server: Any) -> None:
+    answer = ask(server, STORY, max_tokens=5)
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage.completion_tokens == 5
+
+
+def test_logprobs(server: Any) -> None:
+    choice = ask(server, logprobs=True, top_logprobs=3).choices[0]
+    tokens = choice.logprobs.content
+    assert "".join(token.token for token in tokens) == choice.message.content
+    for token in tokens:
+        scores = [other.logprob for other in token.top_logprobs]
+        assert len(scores) == 3
+        assert scores == sorted(scores, reverse=True)
+        assert token.top_logprobs[0].token == token.token  # greedy takes the likeliest
+        assert token.logprob == scores[0] <= 0
+
+
+def test_a_prompt_is_remembered(server: Any) -> None:
+    long = [{"role": "user", "content": "The quick brown fox jumps over the lazy dog. " * 12 + "What jumps?"}]
+    first = ask(server, long)
+    second = ask(server, long)
+    assert second.usage.prompt_tokens_details.cached_tokens >= 96
+    assert second.choices[0].message.content == first.choices[0].message.content
+    salted = ask(server, long, extra_body={"cache_salt": "somebody else"})
+    assert salted.usage.prompt_tokens_details.cached_tokens == 0
+    assert salted.choices[0].message.content == first.choices[0].message.content
+
+
+def test_a_bias_forbids_and_an_extra_body_passes(server: Any) -> None:
+    extra = {"priority": "critical", "deadline_ms": 500, "top_k": 1, "repetition_penalty": 1.0}
+    assert "Paris" in ask(server, temperature=1.5, seed=1, extra_body=extra).choices[0].message.content
+
+
+def test_leaving_cancels_in_the_engine(server: Any) -> None:
+    before = server.metric("voxlane_finished_requests_total", reason="cancelled")
+    stream = ask(server, STORY, stream=True, max_tokens=4000, extra_body={"ignore_eos": True})
+    next(iter(stream))
+    stream.close()
+    while server.metric("voxlane_finished_requests_total", reason="cancelled") != before + 1:
+        pass
+    while server.metric("voxlane_engine_requests", state="running"):
+        pass
+    assert server.metric("voxlane_kv_blocks", state="used") == 0
+
+
+def test_models(server: Any) -> None:
+    assert [model.id for model in server.client.models.list()] == [MODEL]
+    assert server.client.models.retrieve(MODEL).owned_by == "voxlane"
+
+
+def test_errors_arrive_as_the_clients_exceptions(server: Any) -> None:
+    with pytest.raises(openai.BadRequestError) as bad:
+        ask(server, temperature=3)
+    assert (bad.value.param, bad.value.code) == ("temperature", "invalid_request")
+    with pytest.raises(openai.NotFoundError) as missing:
+        ask(server, model="gpt-9")
+    assert missing.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError) as long:
+        ask(server, [{"role": "user", "content": "word " * 20_000}])
+    assert long.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError, match="tools"):
+        ask(server, tools=[{"type": "function", "function": {"name": "f"}}])
+    with pytest.raises(openai.BadRequestError, match="logit_bias"):
+        ask(server, logit_bias={"999999": 1})
+
+
+def test_a_killed_engine_is_a_retryable_error_and_the_next_request_works(server: Any) -> None:
+    answer = ask(server).choices[0].message.content
+    starts = server.metric("voxlane_engine_starts_total")
+    with httpx.Client() as open_connection:
+        open_connection.get(f"{server.url}/healthz")
+        stream = ask(server, STORY, stream=True, max_tokens=4000, extra_body={"ignore_eos": True})
+        pieces = iter(stream)
+        next(pieces)
+        os.kill(server.engine_pid(), signal.SIGKILL)
+        with pytest.raises(openai.APIError, match="engine was lost"):
+            list(pieces)
+        with pytest.raises(openai.InternalServerError) as refused:
+            ask(server)
+        assert refused.value.status_code == 503
+        assert refused.value.response.headers["retry-after"] == "1"
+        server.wait_ready()
+        assert server.metric("voxlane_engine_starts_total") == starts + 1
+        assert ask(server).choices[0].message.content == answer
+        assert open_connection.get(f"{server.url}/healthz").status_code == 200

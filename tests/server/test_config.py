@@ -1,0 +1,124 @@
+"""One TOML into one frozen tree: what is accepted, and how each mistake is named."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+import typing
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from voxlane.server import config as configuration
+from voxlane.server.config import RANGES, Config
+from voxlane.server.errors import ConfigError
+
+
+def leaves() -> list[tuple[str, object]]:
+    return [
+        (f"{section.name}.{item.name}", typing.get_type_hints(type(part))[item.name])
+        for section in dataclasses.fields(Config)
+        for part in [getattr(Config(), section.name)]
+        for item in dataclasses.fields(part)
+    ]
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "voxlane.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_without_a_file_everything_is_default() -> None:
+    assert configuration.load() == Config()
+
+
+def test_values_arrive(tmp_path: Path) -> None:
+    path = write(tmp_path, '[server]\nport = 9\n[engine]\npolicy = "fcfs"\nstep_budget_ms = 40\nprefix_cache = false\n')
+    config = configuration.load(path)
+    assert config.server.port == 9
+    assert config.engine.policy == "fcfs"
+    assert config.engine.step_budget_ms == 40.0
+    assert type(config.engine.step_budget_ms) is float
+    assert not config.engine.prefix_cache
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[server]\nprot = 1", r"unknown key server\.prot \(did you mean port\?\)"),
+        ("[sever]\n", r"unknown key sever \(did you mean server\?\)"),
+        ("[server]\nzzzzzz = 1", r"known: host, port"),
+        ("server = 3", r"server must be a table"),
+        ('[server]\nport = "80"', r"server\.port must be a whole number, not 80"),
+        ("[server]\nport = 80.0", r"server\.port must be a whole number"),
+        ("[server]\nport = true", r"server\.port must be a whole number, not True"),
+        ("[server]\nport = 65536", r"server\.port must be between 0 and 65535, not 65536"),
+        ("[server]\ndrain_s = nan", r"server\.drain_s must be a finite number"),
+        ("[server]\ndrain_s = inf", r"server\.drain_s must be a finite number"),
+        ("[engine]\nprefix_cache = 1", r"engine\.prefix_cache must be true or false"),
+        ('[engine]\npolicy = "lifo"', r"engine\.policy must be one of fcfs, priority, deadline, not lifo"),
+        ("[engine]\npolicy = []", r"engine\.policy must be one of"),
+        ('[engine]\nmodel = ""', r"engine\.model must be printable text and not empty"),
+        ('[server]\nhost = "a\\nb"', r"server\.host must be printable"),
+        ("[engine\n", r"not TOML"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        configuration.load(write(tmp_path, text))
+    assert caught.value.hint.startswith(str(tmp_path / "voxlane.toml"))
+    assert "\n" not in caught.value.hint
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        configuration.load(tmp_path / "none.toml")
+    (tmp_path / "latin").write_bytes(b"# \xff")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        configuration.load(tmp_path / "latin")
+
+
+def test_overrides_are_checked_too() -> None:
+    assert configuration.load(None, {"engine.model": "x"}).engine.model == "x"
+    with pytest.raises(ConfigError, match=r"command line: server\.port must be between"):
+        configuration.load(None, {"server.port": -1})
+
+
+def test_every_number_has_a_range_that_holds_its_default() -> None:
+    numbers = {key for key, hint in leaves() if hint in (int, float)}
+    assert numbers == set(RANGES)
+    for key, (least, most) in RANGES.items():
+        section, name = key.split(".")
+        assert least <= getattr(getattr(Config(), section), name) <= most
+
+
+def value_for(key: str, hint: object) -> st.SearchStrategy[object]:
+    if typing.get_origin(hint) is typing.Literal:
+        return st.sampled_from(typing.get_args(hint))
+    if hint is bool:
+        return st.booleans()
+    if hint is str:
+        return st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).filter(str.isprintable)
+    least, most = RANGES[key]
+    return st.integers(math.ceil(least), math.floor(most)) if hint is int else st.floats(least, most)
+
+
+@given(st.fixed_dictionaries({}, optional={key: value_for(key, hint) for key, hint in leaves()}))
+def test_what_is_printed_reads_back_as_the_same(values: dict[str, object]) -> None:
+    config = configuration.load(None, values)
+    printed = configuration.render(config)
+    parsed = tomllib.loads(printed)
+    again = configuration.load(
+        None, {f"{section}.{name}": value for section, part in parsed.items() for name, value in part.items()}
+    )
+    assert again == config
+
+
+def test_what_differs_is_marked() -> None:
+    printed = configuration.render(configuration.load(None, {"server.port": 9, "engine.model": 'a"b'}))
+    assert "port = 9  # default: 8000" in printed
+    assert 'model = "a\\"b"  # default: "smollm2-135m-instruct"' in printed
+    assert printed.count("#") == 2
