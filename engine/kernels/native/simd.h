@@ -53,9 +53,9 @@ constexpr int WIDE = 4;
 constexpr int MEDIUM = WIDE < 8 ? WIDE : 8;  // for vectors whose length is only known to be a multiple of 8
 
 template <int W> inline F<W> splat(float x) {
-    F<W> v;
-    for (int i = 0; i < W; i++) v[i] = x;
-    return v;
+    if constexpr (W == 4) return F<4>{x, x, x, x};
+    else if constexpr (W == 8) return F<8>{x, x, x, x, x, x, x, x};
+    else return F<16>{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
 }
 
 template <int W> inline F<W> load(const float *p) {

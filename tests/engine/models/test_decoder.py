@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
-from voxlane.engine.models import Decoder, load_model
+from voxlane.engine.models import Decoder, decoder, load_model
 from voxlane.engine.weights.files import open_weights
 
 from tests.engine.checkpoints import CONFIGS, random_tensors, write_checkpoint
@@ -99,6 +99,19 @@ def test_bfloat16_weights_cost_little(checkpoint: MakeCheckpoint, name: str) -> 
     weights = open_weights(checkpoint(name))
     exact = Pager(load_model(weights, "float32")).logits(0, TOKENS)
     assert 0 < error(Pager(load_model(weights, "bfloat16")).logits(0, TOKENS), exact) < 0.03
+
+
+@pytest.mark.parametrize("product", [decoder._linear_bfloat16, decoder._linear_widened])
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # torch's, on a CPU without bfloat16 instructions
+def test_both_bfloat16_products(product: decoder.Linear) -> None:
+    """Which of them runs depends on the CPU; they must mean the same."""
+    generator = torch.Generator().manual_seed(5)
+    x, weight, bias = (torch.randn(shape, generator=generator) for shape in ((7, 96), (40, 96), (40,)))
+    weight = weight.to(torch.bfloat16)
+    exact = x @ weight.float().T
+    for found, wanted in ((product(x, weight, None), exact), (product(x, weight, bias), exact + bias)):
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, wanted, rtol=2**-7, atol=0.1)
 
 
 def test_new_spelling_of_rope_settings_is_the_same_model(checkpoint: MakeCheckpoint, tmp_path: Path) -> None:

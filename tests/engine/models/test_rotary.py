@@ -40,7 +40,8 @@ def parse(scaling: dict[str, object], theta: float = 10_000.0) -> Rope:
         YARN | {"attention_factor": 1.7},
         YARN | {"mscale": 0.7},
         YARN | {"mscale": 0.7, "mscale_all_dim": 1.3},
-        YARN | {"original_max_position_embeddings": 4},  # both ends of the ramp fall together
+        YARN | {"original_max_position_embeddings": 4},  # the ramp's upper end below its lower
+        YARN | {"original_max_position_embeddings": 6},  # both ends of the ramp fall together
     ],
 )
 @pytest.mark.filterwarnings("ignore")

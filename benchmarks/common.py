@@ -1,0 +1,67 @@
+"""What the benchmarks share: an engine in this process, a table, and medians of interleaved runs."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from voxlane.engine.api import EngineConfig, SamplingParams, Submit
+from voxlane.engine.assemble import Assembly, assemble
+from voxlane.engine.core import Core
+
+THREADS = len(os.sched_getaffinity(0))
+
+
+def engine(**changes: object) -> Assembly:
+    """Return the default model in a fresh engine with some settings changed."""
+    return assemble(replace(EngineConfig(threads=THREADS), **changes))  # type: ignore[arg-type]
+
+
+def request(name: str, text: str, tokens: int, **settings: object) -> Submit:
+    """Return a greedy request for exactly `tokens` tokens."""
+    sampling = SamplingParams(max_tokens=tokens, ignore_eos=True)
+    return Submit(name, "complete", text=text, sampling=sampling, **settings)  # type: ignore[arg-type]
+
+
+def finish(core: Core) -> None:
+    """Step until nothing is left."""
+    while core.busy:
+        core.step()
+
+
+def seconds(action: Callable[[], object]) -> float:
+    """Return how long `action` takes."""
+    begin = time.perf_counter()
+    action()
+    return time.perf_counter() - begin
+
+
+def interleaved(repeats: int, *actions: Callable[[], float]) -> list[list[float]]:
+    """Run the actions in turn, so that a slow minute hits all of them; return each one's results."""
+    results: list[list[float]] = [[] for _ in actions]
+    for _ in range(repeats):
+        for index, action in enumerate(actions):
+            results[index].append(action())
+    return results
+
+
+def spread(values: Sequence[float], digits: int = 0) -> str:
+    """Return the median and the range of some results."""
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}–{max(values):.{digits}f})"
+
+
+def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table with its title."""
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    print(f"\n{title}")
+    for row in [header, ["-" * width for width in widths], *rows]:
+        print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def machine() -> str:
+    """Return what this ran on."""
+    return f"{platform.machine()}, {THREADS} threads"

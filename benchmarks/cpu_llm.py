@@ -1,0 +1,135 @@
+"""Decode and prefill on the CPU beside llama.cpp: the same GGUF file, the same threads, one run.
+
+Ours goes through the whole engine, scheduling, sampling and detokenising included; llama.cpp is called at its lowest
+level, llama_decode on a prepared batch, without sampling.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+import llama_cpp
+from common import THREADS, engine, finish, interleaved, machine, request, seconds, spread, table
+
+from voxlane.engine.assemble import Assembly
+from voxlane.engine.weights import store
+
+MODEL = "smollm2-135m-instruct"
+PROMPT_TOKENS = 512
+DECODE_TOKENS = 48
+START_TOKENS = 32
+REPEATS = 5
+BARS = {"decode, batch 1": 0.9, "decode, batch 8": 1.2, "prefill 512": 2.5}
+
+
+class Peer:
+    """llama.cpp on the same file."""
+
+    def __init__(self) -> None:
+        llama_cpp.llama_log_set(_SILENT, None)
+        llama_cpp.llama_backend_init()
+        path = str(store.resolve(MODEL)).encode()
+        self._model = llama_cpp.llama_model_load_from_file(path, llama_cpp.llama_model_default_params())
+
+    def prefill(self) -> float:
+        """Return tokens per second for one prompt."""
+        context = self._context(1)
+        tokens = [(1000 + n, n, 0, n == PROMPT_TOKENS - 1) for n in range(PROMPT_TOKENS)]
+        rate = PROMPT_TOKENS / seconds(lambda: self._decode(context, tokens))
+        llama_cpp.llama_free(context)
+        return rate
+
+    def decode(self, batch: int) -> float:
+        """Return tokens per second over all sequences of a batch."""
+        context = self._context(batch)
+        for row in range(batch):
+            self._decode(context, [(1000 + n + row, n, row, n == START_TOKENS - 1) for n in range(START_TOKENS)])
+
+        def run() -> None:
+            for n in range(DECODE_TOKENS):
+                self._decode(context, [(2000 + n, START_TOKENS + n, row, True) for row in range(batch)])
+
+        rate = batch * DECODE_TOKENS / seconds(run)
+        llama_cpp.llama_free(context)
+        return rate
+
+    def _context(self, sequences: int) -> object:
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx = 4096
+        params.n_batch = params.n_ubatch = PROMPT_TOKENS
+        params.n_threads = params.n_threads_batch = THREADS
+        params.n_seq_max = sequences
+        return llama_cpp.llama_init_from_model(self._model, params)
+
+    @staticmethod
+    def _decode(context: object, tokens: list[tuple[int, int, int, bool]]) -> None:
+        batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)
+        batch.n_tokens = len(tokens)
+        for index, (token, position, sequence, wanted) in enumerate(tokens):
+            batch.token[index] = token
+            batch.pos[index] = position
+            batch.n_seq_id[index] = 1
+            batch.seq_id[index][0] = sequence
+            batch.logits[index] = wanted
+        if llama_cpp.llama_decode(context, batch):
+            raise RuntimeError("llama_decode failed")
+        llama_cpp.llama_synchronize(context)
+        llama_cpp.llama_batch_free(batch)
+
+
+class Ours:
+    """The engine, without prefix cache, so that every prompt is computed."""
+
+    def __init__(self) -> None:
+        self._engine: Assembly = engine(policy="fcfs", prefix_cache=False, model=MODEL)
+        self._text = _text_of(self._engine, PROMPT_TOKENS)
+
+    def prefill(self) -> float:
+        """Return tokens per second for one prompt, up to and including its first output token."""
+        core = self._engine.core
+        core.handle([request("p", self._text, 1)])
+        return PROMPT_TOKENS / seconds(lambda: finish(core))
+
+    def decode(self, batch: int) -> float:
+        """Return tokens per second over all requests of a batch."""
+        core = self._engine.core
+        text = _text_of(self._engine, START_TOKENS)
+        core.handle([request(f"d{row}", text, DECODE_TOKENS + 1) for row in range(batch)])
+        core.step()  # every prompt, and the first token of each
+        return batch * DECODE_TOKENS / seconds(lambda: finish(core))
+
+
+def _text_of(assembly: Assembly, tokens: int) -> str:
+    """Return a text of exactly that many tokens."""
+    words = " word" * tokens
+    if len(assembly.tokenizer.encode(words)) != tokens:
+        raise RuntimeError("the benchmark's text does not tokenise as expected")
+    return words
+
+
+@llama_cpp.llama_log_callback
+def _SILENT(level: int, text: bytes, data: object) -> None:
+    """llama.cpp is chatty."""
+
+
+def main() -> None:
+    """Measure and print the table."""
+    ours, peer = Ours(), Peer()
+    cases: dict[str, tuple[Callable[[], float], Callable[[], float]]] = {
+        "decode, batch 1": (lambda: ours.decode(1), lambda: peer.decode(1)),
+        "decode, batch 8": (lambda: ours.decode(8), lambda: peer.decode(8)),
+        "prefill 512": (ours.prefill, peer.prefill),
+    }
+    rows = []
+    for name, (mine, theirs) in cases.items():
+        interleaved(1, mine, theirs)
+        left, right = interleaved(REPEATS, mine, theirs)
+        ratio = statistics.median(left) / statistics.median(right)
+        rows.append([name, spread(left), spread(right), f"{ratio:.2f}", f"≥ {BARS[name]}"])
+    title = f"SmolLM2-135M Q4_1, tokens/s, median of {REPEATS} (range), {machine()}"
+    table(title, ["", "voxlane", "llama.cpp", "ratio", "bar"], rows)
+
+
+if __name__ == "__main__":
+    main()
