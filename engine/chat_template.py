@@ -23,6 +23,8 @@ MAX_SOURCE_CHARACTERS = 256 * 1024
 """The longest published templates, with tool calling, have 20,000."""
 MAX_STEPS = 200_000
 """Loop rounds and calls of one rendering, each weighing 1 more per KiB of template: 4,000 messages and to spare."""
+CALL_STEPS = 4
+"""What a call weighs, in loop rounds: about the ratio of their times."""
 MAX_TEXT_CHARACTERS = 16 * 1024 * 1024
 """Longest text a template may build: the longest message the engine accepts."""
 
@@ -116,12 +118,19 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         """Call a function, method or macro, and charge for it."""
-        __self.charge(1)
+        __self.charge(CALL_STEPS)
         name, owner = getattr(__obj, "__name__", ""), getattr(__obj, "__self__", None)
         if name == "join" and isinstance(owner, str) and len(args) == 1:
             args = (__self._counted(args[0]),)
         _check_growth(name, owner, *args, *kwargs.values())
         return _checked(super().call(__context, __obj, *args, **kwargs))
+
+    def wrap_str_format(self, value: Any) -> Any:
+        """Return str.format made safe, or None for anything else."""
+        wrapped = super().wrap_str_format(value)
+        if wrapped is not None and _WIDE.search(value.__self__):
+            raise _OverLimit("a format string this wide is not allowed in a chat template")
+        return wrapped
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Compute `left operator right`, unless the result would be huge."""

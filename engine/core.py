@@ -136,7 +136,7 @@ class Core:
         self.scheduler.check()
         if self._trace:
             self._trace.flush()
-        return [self._meter.report(self._clock(), self.scheduler)] if self._meter.steps else []
+        return [self._meter.report(self._clock(), self.scheduler)]  # a cancel may have changed the counts
 
     def stats_due(self) -> list[FromEngine]:
         """Return a report if the last one is old enough."""
@@ -191,9 +191,7 @@ class Core:
                 self._trace.row(request.id, request.priority.name.lower(), "queued", request.arrival_s, now)
             if request.task != "score":
                 submit = job.submit
-                messages.append(
-                    Started(submit.request_id, submit.epoch, request.prompt_tokens, request.cached_tokens)
-                )
+                messages.append(Started(submit.request_id, submit.epoch, request.prompt_tokens, request.cached_tokens))
         return messages
 
     def _advance(self, row: Row, outcome: Outcome, now: float) -> list[FromEngine]:

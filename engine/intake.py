@@ -58,7 +58,9 @@ class TextCodec(Protocol):
 class Intake:
     """Turns submissions into requests."""
 
-    def __init__(self, tokenizer: TextCodec, pool: BlockPool, context_tokens: int, draw_seed: Callable[[], int]) -> None:
+    def __init__(
+        self, tokenizer: TextCodec, pool: BlockPool, context_tokens: int, draw_seed: Callable[[], int]
+    ) -> None:
         self._tokenizer = tokenizer
         self._pool = pool
         self._limit = min(context_tokens, pool.num_blocks * pool.block_tokens)

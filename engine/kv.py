@@ -113,8 +113,8 @@ class BlockPool:
         free, idle = set(self._free), set(self._idle)
         used = {block for block, references in enumerate(self._references) if references > 0}
         assert len(free) == len(self._free), "a block is twice in the free list"
-        assert not free & idle and not free & used and not idle & used, "a block is in two sets"
-        assert len(free) + len(idle) + len(used) == self.num_blocks, "a block is lost"
+        assert len(free | idle | used) == self.num_blocks, "a block is lost"
+        assert len(free) + len(idle) + len(used) == self.num_blocks, "a block is in two sets"
         assert not any(block in self._digest_of for block in free), "a free block is registered"
         assert all(block in self._digest_of for block in idle), "a cached block is not registered"
         assert {block: digest for digest, block in self._block_of.items()} == self._digest_of, "the index is torn"

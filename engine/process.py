@@ -109,7 +109,6 @@ def serve(link: Link) -> int:
     try:
         assembly = assemble(configure.config, _Progress(link))
     except (ModelError, OSError, MemoryError) as error:
-        log.error("start failed: %s", error)
         link.send([StartFailed(str(error) or type(error).__name__)])
         return 1
     link.send([assembly.ready])

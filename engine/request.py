@@ -32,7 +32,7 @@ class Request:
     tokens: list[int]  # prompt, then output
     prompt_tokens: int
     table: BlockTable
-    sampling: SamplingParams = SamplingParams()
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     priority: Priority = Priority.NORMAL
     arrival_s: float = 0.0
     due_s: float | None = None  # when the first token is due, if the sender said

@@ -1,4 +1,4 @@
-"""A plan in, tokens out: block moves, one forward pass over all rows, a choice per row. It knows no policy and no text."""
+"""A plan in, tokens out: block moves, one forward pass over all rows, a choice per row. No policy, no text."""
 
 from __future__ import annotations
 

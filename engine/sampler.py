@@ -6,6 +6,7 @@ whatever the batch, and the same again after a pause, a swap or a recompute.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -90,9 +91,8 @@ def _penalised(logits: Tensor, request: Request) -> Tensor:
         penalty = sampling.repetition_penalty
         scores[seen] = torch.where(values > 0, values / penalty, values * penalty)
     if sampling.presence_penalty or sampling.frequency_penalty:
-        output = torch.tensor(request.tokens[request.prompt_tokens :], dtype=torch.int64, device=logits.device)
-        tokens, counts = output.unique(return_counts=True)
-        scores[tokens] -= sampling.presence_penalty + sampling.frequency_penalty * counts.to(scores.dtype)
+        for token, times in Counter(request.tokens[request.prompt_tokens :]).items():
+            scores[token] -= sampling.presence_penalty + sampling.frequency_penalty * times
     return scores
 
 

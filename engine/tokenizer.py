@@ -1,8 +1,8 @@
 """Text to tokens and back, and whole conversations to prompts.
 
 The rule that matters here: only a model's own chat template can produce control tokens. Whatever a person types or
-says is plain text, so "<|im_end|>" in a message is ten ordinary characters. This module knows vocabularies through
-tokenizer_files.py and templates through chat_template.py; it does not know files or models.
+says is plain text, so "<|im_end|>" in a message is ten ordinary characters. This module knows vocabularies and
+templates; what their files look like is for tokenizer_gguf.py, tokenizer_json.py and chat_template.py to know.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from typing import Protocol
 
 from voxlane.engine.api import ChatMessage
 from voxlane.engine.chat_template import FALLBACK_SOURCE, ChatTemplate, ChatTemplateError
-from voxlane.engine.tokenizer_files import Vocabulary, open_vocabulary
+from voxlane.engine.tokenizer_gguf import from_gguf
+from voxlane.engine.tokenizer_json import from_directory
+from voxlane.engine.vocabulary import Vocabulary
 from voxlane.engine.weights.errors import WeightsError
+from voxlane.engine.weights.gguf_header import MAGIC, map_file, read_header
 
 _GUARDS = (*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))
 
@@ -32,6 +35,7 @@ class Tokenizer:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._template = ChatTemplate(vocabulary.chat_template or FALLBACK_SOURCE)
+        self._template_characters = frozenset(self._template.source)
         self._first_characters = "".join({re.escape(text[0]) for text in vocabulary.controls})
         longest_first = sorted(vocabulary.controls, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
@@ -39,7 +43,7 @@ class Tokenizer:
     @classmethod
     def open(cls, path: str | Path) -> Tokenizer:
         """Return the tokenizer of a GGUF file or a Hugging Face directory, or raise WeightsError."""
-        vocabulary = open_vocabulary(Path(path))
+        vocabulary = _open_vocabulary(Path(path))
         try:
             return cls(vocabulary)
         except ChatTemplateError as error:
@@ -120,7 +124,7 @@ class Tokenizer:
 
     def _guard(self, messages: Sequence[ChatMessage]) -> str:
         """Return a private-use character that occurs nowhere in the conversation or the template."""
-        used = set(self._template.source)
+        used = set(self._template_characters)
         for message in messages:
             used.update(message.role, message.content)
         for code in _GUARDS:
@@ -162,3 +166,20 @@ class Tokenizer:
         text = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
         ids: list[int] = vocabulary.backend.encode(text, add_special_tokens=False).ids
         return ids
+
+
+def _open_vocabulary(path: Path) -> Vocabulary:
+    if path.is_dir():
+        if (path / "tokenizer.json").is_file():
+            return from_directory(path)
+        files = sorted(path.glob("*.gguf"))
+        if len(files) != 1:
+            raise WeightsError(path, "there is no tokenizer.json in it")
+        path = files[0]
+    data = map_file(path)
+    try:
+        if data[:4] != MAGIC:
+            return from_directory(path.parent)
+        return from_gguf(read_header(path, data))
+    finally:
+        data.close()

@@ -40,7 +40,9 @@ class Trace:
     def close(self) -> None:
         """Finish the file."""
         if not self._file.closed:
-            self._file.write(json.dumps({"name": "end", "ph": "i", "ts": 0, "pid": STEPS, "tid": 0, "s": "g"}) + "\n]\n")
+            self._file.write(
+                json.dumps({"name": "end", "ph": "i", "ts": 0, "pid": STEPS, "tid": 0, "s": "g"}) + "\n]\n"
+            )
             self._file.close()
 
     def flush(self) -> None:

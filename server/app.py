@@ -17,6 +17,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+
 from voxlane.server.api import chat, health, models
 from voxlane.server.api.reply import error_response
 from voxlane.server.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, VoxlaneError

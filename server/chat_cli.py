@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TextIO
 
 import platformdirs
+
 from voxlane.engine.api import (
     ChatMessage,
     EngineConfig,
@@ -29,7 +30,7 @@ from voxlane.engine.api import (
     Text,
 )
 from voxlane.server.engine_link import ENGINE_COMMAND, EngineLink
-from voxlane.server.errors import ConfigError, VoxlaneError
+from voxlane.server.errors import ConfigError, ContextTooLong, VoxlaneError
 from voxlane.server.progress import Progress
 
 HISTORY_LINES = 1000
@@ -148,6 +149,8 @@ class Chat:
             self._ask(message)
         except VoxlaneError as error:
             print(f"voxlane: {error.message}", file=sys.stderr)
+            if isinstance(error, ContextTooLong):
+                print("(/reset starts again with an empty history)")
             if error.retryable:
                 self._runner.run(self._link.wait_ready())
 

@@ -11,6 +11,7 @@ import secrets
 from email.utils import formatdate
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from voxlane.server.api.body import ClientGone
 from voxlane.server.api.reply import error_response
 from voxlane.server.errors import InternalError, Unauthorized, VoxlaneError

@@ -17,8 +17,8 @@ WRITE_SECONDS = 30.0
 OPEN_REQUESTS = 512
 """Default number of completions in progress: the engine's queue and batch, plus those that are being answered."""
 
-CONNECTIONS = 4096
-"""Default number of open connections: below the usual limit of file descriptors times four, above any honest use."""
+CONNECTIONS = 8192
+"""Default number of open connections: five thousand idle ones, and room for those that come and go."""
 
 MESSAGES = 2048
 """Messages in one conversation: far beyond any context, small enough to check in a millisecond."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
 from voxlane.engine.api import Finished, FinishReason, StepStats
 from voxlane.server.engine_link import Observer, State
 

@@ -9,12 +9,14 @@ import asyncio
 import contextlib
 import errno
 import logging
+import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import uvicorn
+
 from voxlane.engine.api import Ready
 from voxlane.server.app import make_app
 from voxlane.server.config import Config
@@ -30,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 SAY_GOODBYE_SECONDS = 2
 """After the drain: time for answers that were just ended to reach their clients."""
+
+SPARE_DESCRIPTORS = 128
+"""Open files beside connections: the engine's socket, the log, the event loop's own."""
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -72,12 +77,13 @@ class HttpServer:
 async def serve(config: Config, api_key: str, *, engine_command: Sequence[str] = ENGINE_COMMAND) -> None:
     """Serve until SIGTERM or SIGINT; raise when the port is taken or the engine cannot start."""
     listener = listen(config.server.host, config.server.port)
+    allow_descriptors(config.limits.connections)
     with Progress(sys.stderr) as progress:
         metrics = Metrics()
         link = EngineLink(config.engine, command=engine_command, observers=(metrics, progress))
         service = Service(config, link, metrics, Gate(config.limits.open_requests), api_key)
         http = HttpServer(service, listener)
-        with stop_requests() as stop:
+        with stop_requests(link) as stop:
             await http.start()
             try:
                 await main_loop(service, listener, progress, stop)
@@ -116,8 +122,9 @@ async def drain(service: Service, http: HttpServer) -> None:
     service.gate.closed = True
     http.stop_accepting()
     running = service.gate.inside
-    finished = await service.gate.wait_empty(service.config.server.drain_s)
-    ended = 0 if finished else service.link.abandon(Draining)
+    await service.gate.wait_empty(service.config.server.drain_s)
+    ended = service.gate.inside
+    service.link.abandon(Draining)
     logger.info(line("drained", running=running, finished=running - ended, ended=ended))
     await service.gate.wait_empty(SAY_GOODBYE_SECONDS)
     await http.close()
@@ -143,27 +150,38 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def allow_descriptors(connections: int) -> None:
+    """Raise this process's limit of open files to what the connections need, as far as the system lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = connections + SPARE_DESCRIPTORS
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if most < needed:
+        logger.warning(line("few file descriptors", allowed=most, needed=needed))
+
+
 @contextlib.contextmanager
-def stop_requests() -> Iterator[asyncio.Event]:
-    """Give an event that SIGTERM and SIGINT set; a second one takes the usual, abrupt way."""
+def stop_requests(link: EngineLink) -> Iterator[asyncio.Event]:
+    """Give an event that SIGTERM and SIGINT set; a second signal ends at once what the drain would wait for."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
+
+    def on_signal(number: signal.Signals) -> None:
+        if stop.is_set():
+            logger.info(line("stopping at once", signal=number.name, ended=link.abandon(Draining)))
+        else:
+            logger.info(line("stopping", signal=number.name))
+            stop.set()
+
     for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, _on_stop(loop, number, stop))
+        loop.add_signal_handler(number, on_signal, number)
     try:
         yield stop
     finally:
         for number in STOP_SIGNALS:
             loop.remove_signal_handler(number)
-
-
-def _on_stop(loop: asyncio.AbstractEventLoop, number: signal.Signals, stop: asyncio.Event) -> Callable[[], None]:
-    def handle() -> None:
-        logger.info(line("stopping", signal=number.name))
-        stop.set()
-        loop.remove_signal_handler(number)
-
-    return handle
 
 
 def banner(ready: Ready, listener: socket.socket, *, with_key: bool) -> str:

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import cast
 
 from starlette.requests import Request
+
 from voxlane.server.config import Config
 from voxlane.server.engine_link import EngineLink
 from voxlane.server.errors import EngineNotReady

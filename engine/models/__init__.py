@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from voxlane.engine.models.decoder import Decoder
 from voxlane.engine.models.loading import Mode, Progress
 from voxlane.engine.models.settings import ConfigError, TensorError

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
 from voxlane.engine.cache import page_bytes_per_token
 from voxlane.engine.kernels.activation import gelu_tanh_mul, silu_mul
 from voxlane.engine.kernels.attention import paged_attention

@@ -10,6 +10,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+
 from voxlane.engine.kernels.linear import PackedWeight, pack
 from voxlane.engine.models.settings import TensorError
 from voxlane.engine.weights.tensors import GROUP, Blocks, WeightFile, quantise

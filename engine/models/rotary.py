@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
 from voxlane.engine.models.settings import Settings
 
 _KNOWN_KEYS = {

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from tqdm import tqdm
+
 from voxlane.engine.weights import store
 from voxlane.engine.weights.errors import ModelError
 

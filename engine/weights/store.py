@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
+
 from voxlane.engine.weights.catalog import HubSource, Model, ModelFile, load_catalog, parse_source
 from voxlane.engine.weights.errors import StoreError
 from voxlane.engine.weights.fetch import fetch, sha256_of

@@ -8,6 +8,7 @@ import math
 from typing import Any, NoReturn
 
 from starlette.requests import ClientDisconnect, Request
+
 from voxlane.server.config import LimitsConfig
 from voxlane.server.errors import InvalidRequest, RequestTimeout, TooLarge
 

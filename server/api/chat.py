@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 
 from starlette.requests import Request
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
+
 from voxlane.engine.api import Finished, SamplingParams, Submit, Text
 from voxlane.server.api import chat_reply, chat_request
 from voxlane.server.api.body import read_object
@@ -67,7 +69,7 @@ class Answer:
                 await self._send_events(outputs, send)
             else:
                 answer = json_response(await self._collect(outputs))
-                await answer(scope, receive, send)
+                await answer(scope, receive, functools.partial(self._write, send))
 
     def _submit(self, index: int) -> Stream:
         ask, ready = self._ask, self._service.link.ready
@@ -133,7 +135,7 @@ class Answer:
         body = b"data: " + data + b"\n\n"
         await self._write(send, {"type": "http.response.body", "body": body, "more_body": True})
 
-    async def _write(self, send: Send, message: dict[str, object]) -> None:
+    async def _write(self, send: Send, message: Message) -> None:
         await send_within(send, message, self._service.config.limits.write_s)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from typing import TypeVar
 
 from starlette.types import Message, Receive, Send
+
 from voxlane.server.api.body import ClientGone
 
 Result = TypeVar("Result")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
+
 from voxlane.server.api.reply import json_response
 from voxlane.server.service import VERSION, served_name, service_of
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response
+
 from voxlane.server.api.reply import json_response
 from voxlane.server.errors import ModelNotFound
 from voxlane.server.log import quote

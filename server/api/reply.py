@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 
 from starlette.responses import Response
+
 from voxlane.server.errors import VoxlaneError
 from voxlane.server.limits import RETRY_AFTER_SECONDS
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import pytest
 
 pytestmark = [pytest.mark.weights, pytest.mark.usefixtures("no_leaks")]
 
+FRANCE = "What is the capital city of France? Answer in English."
 TEXT = """The sun rises in the east and sets in the west. In the morning people get up, wash, eat their breakfast and
 go to work. Children go to school, where they learn to read and write. In the evening the family comes home, cooks
 dinner together and talks about the day. Then everybody goes to bed, and the next morning it begins again. """
@@ -24,14 +27,14 @@ def voxlane(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str
 
 
 def test_one_question() -> None:
-    done = voxlane("chat", "What is the capital of France?", "--temperature", "0", "--max-tokens", "40", "--stats")
+    done = voxlane("chat", FRANCE, "--temperature", "0", "--max-tokens", "40", "--stats")
     assert done.returncode == 0, done.stderr
     assert "Paris" in done.stdout
     assert re.search(r"\[\d+ tokens, first after \d+ ms, [\d.]+ tokens/s", done.stderr)
 
 
 def test_a_conversation_with_an_interruption(terminal: Any) -> None:
-    chat = terminal("chat", "--temperature", "0", "--kv-memory-mib", "128")
+    chat = terminal("chat", "--temperature", "0", "--max-tokens", "200", "--kv-memory-mib", "128")
     chat.until("Ctrl-D leaves.")
     chat.until("> ")
     chat.type("Tell me a very long story about a dragon and a princess.\r")
@@ -43,7 +46,7 @@ def test_a_conversation_with_an_interruption(terminal: Any) -> None:
     chat.until("(forgotten)")
     chat.type("/stats\r")
     chat.until("(stats on)")
-    chat.type("What is the capital of France?\r")
+    chat.type(f"{FRANCE}\r")
     chat.until("Paris")
     chat.until("tokens/s")
     chat.type("\x04")
@@ -90,3 +93,19 @@ def test_ctrl_c_in_the_terminal_drains_too(terminal: Any) -> None:
     serve.until("stopping signal=SIGINT")
     serve.until("drained running=0")
     assert serve.exit_status() == 0
+
+
+def test_the_engine_goes_with_a_server_that_is_killed(start_server: Any) -> None:
+    server = start_server("--kv-memory-mib", "128")
+    engine = os.pidfd_open(server.engine_pid())
+    parameters: Any = {"max_tokens": 4000, "stream": True, "extra_body": {"ignore_eos": True}}
+    messages = [{"role": "user", "content": "Tell me a story."}]
+    stream = server.client.chat.completions.create(model="smollm2-135m-instruct", messages=messages, **parameters)
+    next(iter(stream))
+    server.process.kill()
+    try:
+        ended, _, _ = select.select([engine], [], [], 60)  # readable when the process has ended
+        assert ended
+    finally:
+        os.close(engine)
+        stream.close()

@@ -15,7 +15,8 @@ from openai import AsyncOpenAI
 pytestmark = pytest.mark.weights
 
 MODEL = "smollm2-135m-instruct"
-FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
+# "Answer in English" matters: without it "The" and "L'" are a tenth of a nat apart, and rounding decides.
+FRANCE = [{"role": "user", "content": "What is the capital city of France? Answer in English."}]
 COUNT = [{"role": "user", "content": "Count from 1 to 20, separated by commas."}]
 STORY = [{"role": "user", "content": "Tell me a long story about a dragon."}]
 
@@ -74,9 +75,9 @@ def test_an_async_stream(server: Any) -> None:
 
 def test_stop_strings(server: Any) -> None:
     free = ask(server, COUNT).choices[0].message.content
-    assert ", 5" in free
-    stopped = ask(server, COUNT, stop=[", 5", "never said"])
-    assert stopped.choices[0].message.content == free.partition(", 5")[0]
+    middle = free[len(free) // 2 :][:3]
+    stopped = ask(server, COUNT, stop=[middle, "never said"])
+    assert stopped.choices[0].message.content == free.partition(middle)[0]
     assert stopped.choices[0].finish_reason == "stop"
 
 
@@ -120,7 +121,7 @@ def test_a_prompt_is_remembered(server: Any) -> None:
     assert salted.choices[0].message.content == first.choices[0].message.content
 
 
-def test_a_bias_forbids_and_an_extra_body_passes(server: Any) -> None:
+def test_parameters_beyond_openais_pass_in_the_extra_body(server: Any) -> None:
     extra = {"priority": "critical", "deadline_ms": 500, "top_k": 1, "repetition_penalty": 1.0}
     assert "Paris" in ask(server, temperature=1.5, seed=1, extra_body=extra).choices[0].message.content
 

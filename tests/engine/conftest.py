@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from voxlane.engine.weights.store import resolve
 
 from .checkpoints import CONFIGS, write_checkpoint

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+
 from voxlane.engine.cache import PAGE_DTYPES, KVCache, page_bytes_per_token
 
 DTYPES = list(PAGE_DTYPES.values())

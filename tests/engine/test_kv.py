@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
 from voxlane.engine.kv import BlockPool, BlockTable, OutOfBlocks
 
 tokens = st.lists(st.integers(0, 1), max_size=11)

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 from drive import PROMPTS, Driver, complete, run_all
+
 from voxlane.engine.api import Cancel, EngineConfig, Interrupt, Pause, Priority, Resume, SamplingParams, Submit
 from voxlane.engine.assemble import Assembly, assemble
 from voxlane.engine.kv import BlockPool

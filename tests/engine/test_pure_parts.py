@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from random import Random
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
+
 from voxlane.engine.cost import CostModel, Work
 from voxlane.engine.detokenizer import TextStream
 from voxlane.engine.lookup import WINDOW, accepted, propose
@@ -88,7 +90,7 @@ class TestLookup:
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    return [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [data[a:b] for a, b in itertools.pairwise(edges)]
 
 
 class TestTextStream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 
@@ -124,7 +125,7 @@ def test_luck_is_a_number_below_one(seed, position):
 def test_luck_is_even_and_neighbours_are_independent():
     values = [uniform(seed, position) for seed in range(40) for position in range(100)]
     assert sum(values) / len(values) == pytest.approx(0.5, abs=0.02)
-    steps = [b - a for a, b in zip(values, values[1:], strict=False)]
+    steps = [b - a for a, b in itertools.pairwise(values)]
     assert sum(step * step for step in steps) / len(steps) == pytest.approx(1 / 6, abs=0.02)
 
 

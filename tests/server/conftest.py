@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+
 from voxlane.engine.api import EngineConfig
 from voxlane.server.config import Config, LimitsConfig, ServerConfig
 from voxlane.server.engine_link import EngineLink

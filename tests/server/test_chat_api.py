@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
 from voxlane.server.config import LimitsConfig
 from voxlane.server.service import served_name
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from voxlane.server.chat_cli import ChatOptions
 from voxlane.server.errors import ConfigError
 
@@ -123,6 +124,7 @@ def test_a_refused_question_leaves_the_history_alone(code: Any, terminal: Any) -
     chat.until("> ")
     chat.type("refuse too_long\r")
     chat.until("does not fit the model's context. the prompt has 9 tokens")
+    chat.until("/reset starts again")
     chat.type("size\r")
     chat.until("\r\n4\r\n")
     chat.type("/quit\r")

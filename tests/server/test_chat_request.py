@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from voxlane.engine.api import ChatMessage, Priority, Submit, decode, encode
 from voxlane.server.api.body import parse_json
 from voxlane.server.api.chat_request import HARMLESS, UNSUPPORTED, parse

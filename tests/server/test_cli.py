@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from voxlane.engine.api import EngineConfig
 from voxlane.server import cli
 from voxlane.server.perplexity_cli import run_perplexity

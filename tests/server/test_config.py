@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from voxlane.server import config as configuration
 from voxlane.server.config import RANGES, Config
 from voxlane.server.errors import ConfigError

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Sequence
 
 import pytest
+
 from voxlane.engine.api import ChatMessage, EngineConfig, Finished, Loading, Started, StepStats, Submit, Text
 from voxlane.server import limits
 from voxlane.server.engine_link import EngineLink, Observer, RestartBudget, State, Stream

@@ -8,6 +8,7 @@ import logging
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from voxlane.server import log
 
 

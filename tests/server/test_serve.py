@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+
 from voxlane.engine.api import Loading, Ready
 from voxlane.server.errors import ConfigError, Draining, Overloaded
 from voxlane.server.gate import Gate
@@ -168,6 +169,38 @@ async def test_the_gate_counts_and_closes() -> None:
     gate.closed = True
     with pytest.raises(Draining), gate.admit():
         pass
+
+
+def test_the_limit_of_open_files_follows_the_connections() -> None:
+    code = (
+        "import resource\n"
+        "from voxlane.server.serve import SPARE_DESCRIPTORS, allow_descriptors\n"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))\n"
+        "allow_descriptors(100)\n"
+        "assert resource.getrlimit(resource.RLIMIT_NOFILE) == (100 + SPARE_DESCRIPTORS, hard)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128))\n"
+        "allow_descriptors(100)\n"
+        "assert resource.getrlimit(resource.RLIMIT_NOFILE) == (128, 128)\n"
+        "allow_descriptors(1)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_second_signal_does_not_wait(served: Any) -> None:
+    server = served(drain_s=3600)
+    with httpx.Client(timeout=60) as client:
+        lines = server.ask(client, "wait")
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.stderr is not None
+        while "stopping signal=SIGINT" not in server.process.stderr.readline():
+            pass
+        server.process.send_signal(signal.SIGINT)
+        told = [line for line in lines if line.startswith("data: ")]
+    assert json.loads(told[-1][6:])["error"]["code"] == "draining"
+    _, log = server.process.communicate(timeout=60)
+    assert server.process.returncode == 0
+    assert "stopping at once signal=SIGINT ended=1" in log
 
 
 def test_progress_draws_on_terminals_only() -> None:

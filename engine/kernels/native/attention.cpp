@@ -49,9 +49,12 @@ struct State {
     bool empty = true;
 };
 
+// What one thread needs for a unit. Found once per unit: thread-local storage of a loaded library is slow to reach.
 struct Scratch {
-    std::vector<float> scores, wide, k_scale, v_scale;
-    std::vector<const void *> k, v;
+    std::vector<float> scores, wide, values, tile_values;
+    std::vector<State> states, tile_states;
+    const void *k[TILE], *v[TILE];
+    float k_scale[TILE], v_scale[TILE];
 };
 
 Scratch &scratch() {
@@ -154,7 +157,6 @@ void pad(const Tile &tile, Scratch &s) {
 template <class T> void locate(const Tile &tile, Scratch &s) {
     const Pages &pages = tile.call.pages;
     const int32_t *table = tile.call.block_tables + tile.unit.row * tile.call.table_columns;
-    s.k.resize(TILE), s.v.resize(TILE), s.k_scale.resize(TILE), s.v_scale.resize(TILE);
     for (int64_t j = tile.first; j < tile.last; j++) {
         int64_t position = tile.start + j;
         int64_t vector = pages.vector(table[position / pages.block_tokens], tile.unit.head, position % pages.block_tokens);
@@ -173,11 +175,11 @@ template <class T> void spread(const Tile &tile, Scratch &s) {
     int64_t dim = tile.call.pages.head_dim;
     s.wide.resize(2 * TILE * dim);
     float *to = s.wide.data();
-    for (auto *list : {&s.k, &s.v})
+    for (const void **list : {s.k, s.v})
         for (int64_t j = tile.first; j < tile.last; j++, to += dim) {
-            const T *from = static_cast<const T *>((*list)[j]);
+            const T *from = static_cast<const T *>(list[j]);
             for (int64_t d = 0; d < dim; d += 4) store<4>(to + d, load<4>(from + d));
-            (*list)[j] = to;
+            list[j] = to;
         }
     pad(tile, s);
 }
@@ -220,9 +222,8 @@ State soften(const Tile &tile, int64_t low, int64_t high, float *scores, const S
 }
 
 // Computes, for every vector of the unit, this tile's state and weighted values [vectors][dim].
-template <int W, class T> void attend(const Tile &tile, State *states, float *values) {
+template <int W, class T> void attend(const Tile &tile, Scratch &s, State *states, float *values) {
     const Call &call = tile.call;
-    Scratch &s = scratch();
     int64_t dim = call.pages.head_dim, group = call.group(), vectors = (tile.unit.last - tile.unit.first) * group;
     s.scores.resize(size_t(vectors * TILE));
     std::fill_n(values, vectors * dim, 0.0f);
@@ -240,45 +241,44 @@ template <int W, class T> void attend(const Tile &tile, State *states, float *va
             common_low = std::max(common_low, low[u]), common_high = std::min(common_high, high[u]);
         }
         if (from < to)
-            by_count(count, [&](auto n) { score<n.value, W, T>(q, s.k.data(), from, to, dim, scores); });
+            by_count(count, [&](auto n) { score<n.value, W, T>(q, s.k, from, to, dim, scores); });
         for (int u = 0; u < count; u++) states[i + u] = soften(tile, low[u], high[u], scores + u * TILE, s);
         if (common_low >= common_high) {
             for (int u = 0; u < count; u++)
-                weigh<1, W, T>(scores + u * TILE, s.v.data(), low[u], high[u], dim, out + u);
+                weigh<1, W, T>(scores + u * TILE, s.v, low[u], high[u], dim, out + u);
             continue;
         }
         // Before and after the keys that all of them see, each goes alone: an unseen value must not even be multiplied by 0.
         for (int u = 0; u < count; u++)
-            weigh<1, W, T>(scores + u * TILE, s.v.data(), low[u], common_low, dim, out + u);
+            weigh<1, W, T>(scores + u * TILE, s.v, low[u], common_low, dim, out + u);
         by_count(count, [&](auto n) {
-            weigh<n.value, W, T>(scores, s.v.data(), common_low, common_high, dim, out);
+            weigh<n.value, W, T>(scores, s.v, common_low, common_high, dim, out);
         });
         for (int u = 0; u < count; u++)
-            weigh<1, W, T>(scores + u * TILE, s.v.data(), common_high, high[u], dim, out + u);
+            weigh<1, W, T>(scores + u * TILE, s.v, common_high, high[u], dim, out + u);
     }
 }
 
-template <int W> void attend_typed(const Tile &tile, State *states, float *values) {
-    Scratch &s = scratch();
+template <int W> void attend_typed(const Tile &tile, Scratch &s, State *states, float *values) {
     bool many = (tile.unit.last - tile.unit.first) * tile.call.group() >= SPREAD_AT;
     switch (tile.call.pages.type) {
-        case FLOAT32: locate<float>(tile, s); return attend<W, float>(tile, states, values);
+        case FLOAT32: locate<float>(tile, s); return attend<W, float>(tile, s, states, values);
         case BFLOAT16:
             locate<bf16>(tile, s);
-            if (!many) return attend<W, bf16>(tile, states, values);
+            if (!many) return attend<W, bf16>(tile, s, states, values);
             spread<bf16>(tile, s);
-            return attend<W, float>(tile, states, values);
+            return attend<W, float>(tile, s, states, values);
         default:
             locate<int8_t>(tile, s);
-            if (!many) return attend<W, int8_t>(tile, states, values);
+            if (!many) return attend<W, int8_t>(tile, s, states, values);
             spread<int8_t>(tile, s);
-            return attend<W, float>(tile, states, values);
+            return attend<W, float>(tile, s, states, values);
     }
 }
 
-void attend_tile(const Tile &tile, State *states, float *values) {
-    if (tile.call.pages.head_dim % MEDIUM == 0) attend_typed<MEDIUM>(tile, states, values);
-    else attend_typed<4>(tile, states, values);
+void attend_tile(const Tile &tile, Scratch &s, State *states, float *values) {
+    if (tile.call.pages.head_dim % MEDIUM == 0) attend_typed<MEDIUM>(tile, s, states, values);
+    else attend_typed<4>(tile, s, states, values);
 }
 
 // ---- joining tiles
@@ -319,18 +319,17 @@ std::pair<int64_t, int64_t> tiles(const Call &call, const Unit &unit) {
 }
 
 void run_unit(const Call &call, const Unit &unit) {
-    static thread_local std::vector<float> values, more;
-    static thread_local std::vector<State> states, tile_states;
+    Scratch &s = scratch();
     int64_t dim = call.pages.head_dim, vectors = (unit.last - unit.first) * call.group();
-    values.resize(size_t(vectors * dim)), more.resize(size_t(vectors * dim));
-    states.assign(size_t(vectors), State{}), tile_states.resize(size_t(vectors));
+    s.values.resize(size_t(vectors * dim)), s.tile_values.resize(size_t(vectors * dim));
+    s.states.assign(size_t(vectors), State{}), s.tile_states.resize(size_t(vectors));
     auto [first, last] = tiles(call, unit);
     for (int64_t index = first; index < last; index++) {
-        attend_tile(Tile(call, unit, index), tile_states.data(), more.data());
+        attend_tile(Tile(call, unit, index), s, s.tile_states.data(), s.tile_values.data());
         for (int64_t i = 0; i < vectors; i++)
-            join(states[i], values.data() + i * dim, tile_states[i], more.data() + i * dim, dim);
+            join(s.states[i], &s.values[i * dim], s.tile_states[i], &s.tile_values[i * dim], dim);
     }
-    finish(call, unit, states.data(), values.data());
+    finish(call, unit, s.states.data(), s.values.data());
 }
 
 // Few units over long contexts: tiles are computed side by side, then joined in the same order as above.
@@ -353,7 +352,7 @@ void run_split(const Call &call, const std::vector<Unit> &units) {
     std::vector<float> values(vectors * size_t(dim));
     parallel(int64_t(parts.size()), [&](int64_t p) {
         const Part &part = parts[p];
-        attend_tile(Tile(call, units[part.unit], part.tile), &states[part.states], &values[part.values]);
+        attend_tile(Tile(call, units[part.unit], part.tile), scratch(), &states[part.states], &values[part.values]);
     });
     size_t p = 0;
     for (size_t u = 0; u < units.size(); u++) {

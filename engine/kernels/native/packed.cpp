@@ -80,9 +80,7 @@ void quantise(const float *x, int64_t token, int64_t groups, Activations *tile) 
             I<4> total = {};
             for (int i = 0; i < GROUP; i += 4) {
                 F<4> shifted = load<4>(x + i) * inverse + 12582912.0f;  // rounds half to even into the low bits
-                I<4> value;
-                std::memcpy(&value, &shifted, sizeof value);
-                value -= 0x4b400000;
+                I<4> value = (I<4>)shifted - 0x4b400000;
                 total += value;
                 std::memcpy(rounded + i, &value, sizeof value);
             }

@@ -21,24 +21,18 @@ namespace vox {
 template <int W> struct Types;
 template <> struct Types<4> {
     typedef float F __attribute__((vector_size(16)));
+    typedef float Anywhere __attribute__((vector_size(16), aligned(4), may_alias));
     typedef int32_t I __attribute__((vector_size(16)));
-    typedef uint32_t U __attribute__((vector_size(16)));
-    typedef uint16_t Half __attribute__((vector_size(8)));
-    typedef int8_t Byte __attribute__((vector_size(4)));
 };
 template <> struct Types<8> {
     typedef float F __attribute__((vector_size(32)));
+    typedef float Anywhere __attribute__((vector_size(32), aligned(4), may_alias));
     typedef int32_t I __attribute__((vector_size(32)));
-    typedef uint32_t U __attribute__((vector_size(32)));
-    typedef uint16_t Half __attribute__((vector_size(16)));
-    typedef int8_t Byte __attribute__((vector_size(8)));
 };
 template <> struct Types<16> {
     typedef float F __attribute__((vector_size(64)));
+    typedef float Anywhere __attribute__((vector_size(64), aligned(4), may_alias));
     typedef int32_t I __attribute__((vector_size(64)));
-    typedef uint32_t U __attribute__((vector_size(64)));
-    typedef uint16_t Half __attribute__((vector_size(32)));
-    typedef int8_t Byte __attribute__((vector_size(16)));
 };
 template <int W> using F = typename Types<W>::F;
 template <int W> using I = typename Types<W>::I;
@@ -58,13 +52,11 @@ template <int W> inline F<W> splat(float x) {
     else return F<16>{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
 }
 
-template <int W> inline F<W> load(const float *p) {
-    F<W> v;
-    std::memcpy(&v, p, sizeof v);
-    return v;
-}
+// Through a type that may lie anywhere, not through memcpy: taking a register array's address makes gcc 12 keep it in
+// memory, and store it in every turn of the loop.
+template <int W> inline F<W> load(const float *p) { return *reinterpret_cast<const typename Types<W>::Anywhere *>(p); }
 
-template <int W> inline void store(float *p, F<W> v) { std::memcpy(p, &v, sizeof v); }
+template <int W> inline void store(float *p, F<W> v) { *reinterpret_cast<typename Types<W>::Anywhere *>(p) = v; }
 
 inline float fma(float a, float b, float c) {
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__)
@@ -137,11 +129,7 @@ template <int W> inline F<W> exp(F<W> x) {
     p = fma(p, r, splat<W>(1.6666665459e-1f));
     p = fma(p, r, splat<W>(5.0000001201e-1f));
     p = fma(p, r * r, r) + 1.0f;
-    I<W> bits;
-    std::memcpy(&bits, &shifted, sizeof bits);
-    bits = (bits << 23) + 0x3f800000;
-    F<W> power;
-    std::memcpy(&power, &bits, sizeof power);
+    F<W> power = (F<W>)(((I<W>)shifted << 23) + 0x3f800000);
     return tiny ? F<W>{} : p * power;
 }
 
@@ -214,19 +202,41 @@ inline bf16 narrow(float x) {
     return {uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};                 // nearest, ties to even
 }
 
+// Spelled out for each machine: from plain conversions gcc 12 builds these vectors lane by lane.
 template <int W> inline F<W> load(const bf16 *p) {
-    typename Types<W>::Half halves;
-    std::memcpy(&halves, p, sizeof halves);
-    typename Types<W>::U bits = __builtin_convertvector(halves, typename Types<W>::U) << 16;
+#if defined(__ARM_NEON)
+    if constexpr (W == 4) return (F<4>)vshll_n_u16(vld1_u16(&p->bits), 16);
+#elif defined(__AVX2__)
+    if constexpr (W == 4)
+        return (F<4>)_mm_slli_epi32(_mm_cvtepu16_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p))), 16);
+    if constexpr (W == 8)
+        return (F<8>)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))), 16);
+#endif
     F<W> v;
-    std::memcpy(&v, &bits, sizeof v);
+    for (int i = 0; i < W; i++) v[i] = widen(p[i]);
     return v;
 }
 
 template <int W> inline F<W> load(const int8_t *p) {
-    typename Types<W>::Byte bytes;
-    std::memcpy(&bytes, p, sizeof bytes);
-    return __builtin_convertvector(__builtin_convertvector(bytes, I<W>), F<W>);
+#if defined(__ARM_NEON)
+    if constexpr (W == 4) {
+        int32_t four;
+        std::memcpy(&four, p, 4);
+        return (F<4>)vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four))))));
+    }
+#elif defined(__AVX2__)
+    if constexpr (W == 4) {
+        int32_t four;
+        std::memcpy(&four, p, 4);
+        return (F<4>)_mm_cvtepi32_ps(_mm_cvtepi8_epi32(_mm_cvtsi32_si128(four)));
+    }
+    if constexpr (W == 8)
+        return (F<8>)_mm256_cvtepi32_ps(
+            _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p))));
+#endif
+    F<W> v;
+    for (int i = 0; i < W; i++) v[i] = float(p[i]);
+    return v;
 }
 
 // The largest |x|. Magnitudes compare as integers, and NaN as larger than any: a NaN is never lost.

@@ -7,6 +7,7 @@ import random
 
 import torch
 from torch import Tensor
+
 from voxlane.engine.cache import KVCache
 from voxlane.engine.kernels.pages import Layout
 from voxlane.engine.models import Decoder

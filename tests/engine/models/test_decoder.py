@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
-from voxlane.engine.models import Decoder, decoder, load_model
-from voxlane.engine.weights.files import open_weights
 
 from tests.engine.checkpoints import CONFIGS, random_tensors, write_checkpoint
+from voxlane.engine.models import Decoder, decoder, load_model
+from voxlane.engine.weights.files import open_weights
 
 from .paged import Pager
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from transformers import AutoConfig
+
+from tests.engine.checkpoints import CONFIGS, Config
 from voxlane.engine.models import ConfigError
 from voxlane.engine.models.decoder_config import DecoderConfig
 from voxlane.engine.models.rotary import Rope
-
-from tests.engine.checkpoints import CONFIGS, Config
 
 read = DecoderConfig.from_dict
 

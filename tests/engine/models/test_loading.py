@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+
+from tests.engine.checkpoints import CONFIGS, random_tensors, write_checkpoint
 from voxlane.engine.kernels.linear import PackedWeight
 from voxlane.engine.models import ARCHITECTURES, ConfigError, TensorError, architecture_of, load_model
 from voxlane.engine.models.loading import TensorReader
 from voxlane.engine.weights.files import open_weights
 from voxlane.engine.weights.tensors import Blocks, quantise
-
-from tests.engine.checkpoints import CONFIGS, random_tensors, write_checkpoint
 
 CPU = torch.device("cpu")
 Q_PROJ = "model.layers.1.self_attn.q_proj.weight"

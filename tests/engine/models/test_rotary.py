@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
 from voxlane.engine.models import ConfigError
 from voxlane.engine.models.rotary import Rope, parse_rope
 from voxlane.engine.models.settings import Settings

@@ -11,6 +11,7 @@ from gguf.quants import dequantize
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
 from voxlane.engine.api import ChatMessage
 from voxlane.engine.models import Decoder, load_model
 from voxlane.engine.tokenizer import Tokenizer

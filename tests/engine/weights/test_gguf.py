@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
+
 from voxlane.engine.weights.errors import WeightsError
 from voxlane.engine.weights.files import open_weights
 from voxlane.engine.weights.gguf import GGUFFile

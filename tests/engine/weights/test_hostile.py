@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
+
 from voxlane.engine.tokenizer import Tokenizer
 from voxlane.engine.weights.errors import WeightsError
 from voxlane.engine.weights.files import open_weights

@@ -13,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from voxlane.engine.weights import catalog, command, store
 from voxlane.engine.weights.errors import StoreError
 
