@@ -76,7 +76,13 @@ def assemble(config: EngineConfig, progress: Progress = lambda what, done: None)
     scheduler = Scheduler(pool, host, CostModel(), limits)
     runner = Runner(model, cache)
     trace = Trace(Path(config.trace)) if config.trace else None
-    intake = Intake(tokenizer, pool, model.context_tokens, lambda: secrets.randbits(63))
+    intake = Intake(
+        tokenizer,
+        pool,
+        vocabulary=model.vocab_size,
+        context_tokens=model.context_tokens,
+        draw_seed=lambda: secrets.randbits(63),
+    )
     progress("warming up", 0.0)
     _warm_up(scheduler, runner, model)
     progress("warming up", 1.0)

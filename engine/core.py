@@ -225,7 +225,8 @@ class Core:
         request.tokens.append(choice.token)
         request.first_token_s = request.first_token_s or now
         request.last_token_s = now
-        silent = choice.token in self._tokenizer.special_ids
+        # A model's vocabulary may be padded past the tokenizer's: such a token says nothing.
+        silent = choice.token in self._tokenizer.special_ids or choice.token >= self._tokenizer.vocab_size
         piece = b"" if silent else self._tokenizer.token_bytes(choice.token)
         if choice.logprob is not None and not silent:
             top = tuple((self._show(token), logprob) for token, logprob in choice.top)
@@ -233,6 +234,8 @@ class Core:
         return job.stream.push(piece)
 
     def _show(self, token: int) -> str:
+        if token in self._tokenizer.special_ids or token >= self._tokenizer.vocab_size:
+            return self._tokenizer.token_name(token)
         return self._tokenizer.token_bytes(token).decode("utf-8", "replace")
 
     def _reason(self, request: Request, job: _Job, choice: Choice) -> FinishReason | None:

@@ -54,21 +54,31 @@ class TextCodec(Protocol):
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes a token stands for."""
 
+    def token_name(self, token: int) -> str:
+        """Return how a special token is spelt."""
+
 
 class Intake:
     """Turns submissions into requests."""
 
     def __init__(
-        self, tokenizer: TextCodec, pool: BlockPool, context_tokens: int, draw_seed: Callable[[], int]
+        self,
+        tokenizer: TextCodec,
+        pool: BlockPool,
+        *,
+        vocabulary: int,
+        context_tokens: int,
+        draw_seed: Callable[[], int],
     ) -> None:
         self._tokenizer = tokenizer
+        self._vocabulary = vocabulary  # the model's; a tokenizer may know more tokens or fewer
         self._pool = pool
         self._limit = min(context_tokens, pool.num_blocks * pool.block_tokens)
         self._draw_seed = draw_seed
 
     def requests(self, submit: Submit, now: float) -> list[Request]:
         """Return the requests that serve `submit`: one, or for a long text to score one per window."""
-        check_sampling(submit.sampling, self._tokenizer.vocab_size)
+        check_sampling(submit.sampling, self._vocabulary)
         if submit.deadline_s is not None and not math.isfinite(submit.deadline_s):
             raise Refusal("bad_request", "deadline_s must be a finite number")
         tokens = self._tokens(submit)
@@ -93,6 +103,8 @@ class Intake:
             raise Refusal("bad_request", str(error)) from error
         if not tokens:
             raise Refusal("bad_request", "the prompt is empty")
+        if max(tokens) >= self._vocabulary:
+            raise Refusal("bad_request", f"the prompt has a token that this model does not know: {max(tokens)}")
         return tokens
 
     def _windows(self, submit: Submit, tokens: list[int], now: float) -> list[Request]:

@@ -38,7 +38,7 @@ def from_directory(path: Path) -> Vocabulary:
                 pieces.pop(text, None)
         else:
             pieces[text] = id_  # so that the backend gives it this very id
-    if model.get("unk_token") is not None and model["unk_token"] not in pieces:
+    if model.get("unk_token") is not None and str(model["unk_token"]) not in pieces:
         raise WeightsError(file, "the vocabulary lacks its token for the unknown")
     prefix = _post_processor_prefix(data)
     data["added_tokens"] = [flags for text, (_, flags) in added.items() if text not in controls]

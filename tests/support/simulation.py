@@ -56,6 +56,9 @@ class Letters:
     def token_bytes(self, token: int) -> bytes:
         return bytes([64 + token])
 
+    def token_name(self, token: int) -> str:
+        return f"<{token}>"
+
 
 @dataclass
 class Clock:
@@ -130,7 +133,7 @@ class Simulation:
         host = BlockPool(host_blocks, block_tokens, prefix_cache=False)
         self.engine = PretendEngine(self.clock, block_tokens)
         self.scheduler = Scheduler(self.pool, host, CostModel(), Limits(**limits))
-        intake = Intake(Letters(), self.pool, 10_000, lambda: 0)
+        intake = Intake(Letters(), self.pool, vocabulary=VOCABULARY, context_tokens=10_000, draw_seed=lambda: 0)
         self.core = Core(self.scheduler, self.engine, Letters(), intake, clock=self.clock, max_waiting=1000)
         self.texts: dict[str, str] = {}
         self.ends: dict[str, FromEngine] = {}

@@ -1,0 +1,153 @@
+"""WAV files to and from float32.
+
+Reads PCM of 8, 16, 24 and 32 bits, float32 and float64, A-law and μ-law, plain or WAVE_FORMAT_EXTENSIBLE, RIFF or RF64.
+A header says what the bytes mean, never how many there are: a file cut short gives the frames that came, and one whose
+header was never completed (a stream) is read to its end. It does not resample.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .errors import InvalidAudio, UnsupportedAudio
+from .g711 import decode_alaw, decode_mulaw
+from .limits import AudioLimits
+from .pcm import Buffer, Floats, decode_pcm16, encode_pcm16
+
+MAX_CHUNKS = 1_000
+"""Chunks looked at before the data: real files have a handful, and a file of nothing but chunks costs a second per MB."""
+
+_PCM, _FLOAT, _ALAW, _MULAW, _EXTENSIBLE = 1, 3, 6, 7, 0xFFFE
+_WIDTHS = {_PCM: (1, 2, 3, 4), _FLOAT: (4, 8), _ALAW: (1,), _MULAW: (1,)}
+_GUID_TAIL = bytes.fromhex("000000001000800000aa00389b71")  # what follows the tag in every subformat we read
+_UNKNOWN_BYTES = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What the bytes of the data chunk mean."""
+
+    tag: int
+    channels: int
+    rate: int
+    width: int  # bytes of one sample of one channel
+
+    @property
+    def frame_bytes(self) -> int:
+        return self.channels * self.width
+
+
+def is_wav(data: Buffer) -> bool:
+    """Return whether the bytes begin as a WAV file does."""
+    return bytes(data[:4]) in (b"RIFF", b"RF64") and bytes(data[8:12]) == b"WAVE"
+
+
+def decode_wav(data: Buffer, limits: AudioLimits | None = None, *, mono: bool = True) -> tuple[Floats, int]:
+    """Return the samples, mixed to mono or else (frames, channels), and the sample rate."""
+    layout, body = _find(memoryview(data))
+    frames = len(body) // layout.frame_bytes
+    (limits or AudioLimits()).check(frames, layout.channels, layout.rate)
+    with np.errstate(over="ignore", invalid="ignore"):  # huge and non-finite values are caught below
+        samples = _samples(layout, body[: frames * layout.frame_bytes]).reshape(frames, layout.channels)
+        if mono:
+            samples = samples[:, 0] if layout.channels == 1 else samples.mean(axis=1)
+    if not np.isfinite(samples).all():
+        raise InvalidAudio("the WAV file holds samples that are not finite numbers")
+    return samples, layout.rate
+
+
+def encode_wav(samples: ArrayLike, rate: int) -> bytes:
+    """Return a 16-bit WAV file of mono samples or (frames, channels)."""
+    floats = np.asarray(samples, dtype=np.float32)
+    body = encode_pcm16(floats)
+    return _header(rate, 1 if floats.ndim == 1 else floats.shape[1], len(body)) + body
+
+
+def wav_stream_header(rate: int, channels: int = 1) -> bytes:
+    """Return the header of a 16-bit WAV whose length is not known yet; PCM follows until the stream ends."""
+    return _header(rate, channels, None)
+
+
+def _header(rate: int, channels: int, body_bytes: int | None) -> bytes:
+    whole, body = (_UNKNOWN_BYTES, _UNKNOWN_BYTES) if body_bytes is None else (body_bytes + 36, body_bytes)
+    format_chunk = struct.pack("<HHIIHH", _PCM, channels, rate, rate * channels * 2, channels * 2, 16)
+    return (
+        struct.pack("<4sI4s4sI", b"RIFF", whole, b"WAVE", b"fmt ", 16)
+        + format_chunk
+        + struct.pack("<4sI", b"data", body)
+    )
+
+
+def _find(data: memoryview) -> tuple[_Layout, memoryview]:
+    """Return the layout and the bytes of the data chunk that are there."""
+    if not data:
+        raise InvalidAudio("the audio is empty")
+    if not is_wav(data):
+        raise InvalidAudio("the audio is not a WAV file")
+    layout, position = None, 12
+    for _ in range(MAX_CHUNKS):
+        if position + 8 > len(data):
+            break
+        name, declared = struct.unpack_from("<4sI", data, position)
+        start = position + 8
+        if name == b"data":
+            if layout is None:
+                raise InvalidAudio("the WAV file has no format before its data")
+            return layout, data[start : start + _present(data, start, declared)]
+        if name == b"fmt ":
+            layout = _layout(data[start : start + declared])
+        position = start + declared + declared % 2
+    raise InvalidAudio("the WAV file has no data")
+
+
+def _present(data: memoryview, start: int, declared: int) -> int:
+    """Return how many bytes of the data chunk there are."""
+    if declared:
+        return min(declared, len(data) - start)
+    # A recorder that never came back to its header leaves 0 here, and the file's end at this place or unknown. If the
+    # file's end lies further on, the chunk is truly empty and what follows are other chunks.
+    (whole,) = struct.unpack_from("<I", data, 4)
+    truly_empty = whole != _UNKNOWN_BYTES and whole + 8 > start
+    return 0 if truly_empty else len(data) - start
+
+
+def _layout(chunk: memoryview) -> _Layout:
+    if len(chunk) < 16:
+        raise InvalidAudio("the WAV file's format is cut short")
+    tag, channels, rate, _, frame_bytes, bits = struct.unpack_from("<HHIIHH", chunk)
+    if tag == _EXTENSIBLE:
+        if len(chunk) < 40:
+            raise InvalidAudio("the WAV file's format is cut short")
+        if bytes(chunk[26:40]) != _GUID_TAIL:
+            raise UnsupportedAudio("the WAV file's encoding is not supported")
+        (tag,) = struct.unpack_from("<H", chunk, 24)
+    width = (bits + 7) // 8  # 12 or 20 bits lie at the top of the next whole bytes
+    if width not in _WIDTHS.get(tag, ()):
+        raise UnsupportedAudio("the WAV file's encoding is not supported")
+    if channels == 0 or frame_bytes != channels * width:
+        raise InvalidAudio("the WAV file's format contradicts itself")
+    return _Layout(tag, channels, rate, width)
+
+
+def _samples(layout: _Layout, body: memoryview) -> Floats:
+    match layout.tag, layout.width:
+        case 1, 1:
+            return (np.frombuffer(body, dtype=np.uint8).astype(np.float32) - np.float32(128)) / np.float32(128)
+        case 1, 2:
+            return decode_pcm16(body)
+        case 1, 3:
+            padded = np.zeros((len(body) // 3, 4), dtype=np.uint8)
+            padded[:, 1:] = np.frombuffer(body, dtype=np.uint8).reshape(-1, 3)
+            return padded.view("<i4")[:, 0].astype(np.float32) / np.float32(2**31)
+        case 1, _:
+            return np.frombuffer(body, dtype="<i4").astype(np.float32) / np.float32(2**31)
+        case 3, width:
+            return np.frombuffer(body, dtype=f"<f{width}").astype(np.float32)
+        case 6, _:
+            return decode_alaw(body)
+        case _:
+            return decode_mulaw(body)

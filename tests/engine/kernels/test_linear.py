@@ -1,0 +1,179 @@
+"""Products and embeddings: against their references, to the bit across batches and threads, and NaN in its own row."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from voxlane.engine.kernels import linear as kernels
+from voxlane.engine.kernels.linear import PackedWeight, embed, linear, linear_ref, pack
+from voxlane.engine.weights.tensors import Blocks, quantise
+
+SHAPES = [(1, 32), (16, 32), (17, 64), (50, 96), (64, 1056), (200, 576)]  # 1056: more groups than are spread at a time
+
+
+def blocks(bits: int, out: int, inputs: int, random: torch.Generator) -> Blocks:
+    if bits == 8:
+        return quantise(torch.randn((out, inputs), generator=random))
+    codes = torch.randint(0, 16, (out, inputs), generator=random, dtype=torch.uint8)
+    scales, minimums = torch.rand((2, out, inputs // 32), generator=random).to(torch.float16).to(torch.float32)
+    return Blocks(4, codes, scales * 0.125, minimums * -1.0)
+
+
+def exact(x: Tensor, weight: PackedWeight) -> Tensor:
+    """What the documented arithmetic gives without any rounding after the activations': float64 throughout."""
+    codes, scales = kernels.quantise_rows_ref(x)
+    seen = (codes.double() * scales.double()[:, :, None]).reshape(x.shape)
+    return seen @ weight.unpack().dequantise().double().T
+
+
+@given(st.sampled_from([4, 8]), st.integers(1, 70), st.integers(1, 5), st.integers(0, 2**31))
+@settings(max_examples=60, deadline=None)
+def test_pack_loses_nothing(bits: int, out: int, groups: int, seed: int) -> None:
+    given_blocks = blocks(bits, out, groups * 32, torch.Generator().manual_seed(seed))
+    found = pack(given_blocks).unpack()
+    assert found.bits == bits
+    assert torch.equal(found.codes, given_blocks.codes)
+    assert torch.equal(found.scales, given_blocks.scales)
+    if given_blocks.minimums is None:
+        assert found.minimums is None
+    else:
+        assert found.minimums is not None
+        assert torch.equal(found.minimums, given_blocks.minimums)
+
+
+def test_packed_size_is_what_the_layout_says(random: torch.Generator) -> None:
+    assert pack(blocks(4, 160, 64, random)).nbytes == 160 * 64 * 5 // 8  # 5 bits a weight, as in a Q4_1 file
+    assert pack(blocks(8, 160, 64, random)).nbytes == 160 * 64 * 9 // 8
+
+
+def test_pack_refuses_what_it_cannot_hold(random: torch.Generator) -> None:
+    good = blocks(4, 16, 32, random)
+    with pytest.raises(ValueError, match="5-bit"):
+        pack(Blocks(5, good.codes, good.scales, good.minimums))
+    with pytest.raises(ValueError, match="minimums"):
+        pack(Blocks(4, good.codes, good.scales, None))
+    with pytest.raises(ValueError, match="rows of"):
+        pack(Blocks(8, torch.zeros((4, 33), dtype=torch.int8), torch.zeros((4, 1)), None))
+    with pytest.raises(ValueError, match="float16"):
+        pack(Blocks(4, good.codes, good.scales * 1e9, good.minimums))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("out", "inputs"), SHAPES)
+@pytest.mark.parametrize("tokens", [0, 1, 2, 3, 4, 5, 8, 37])
+def test_packed_linear_matches_exact_arithmetic(
+    bits: int, out: int, inputs: int, tokens: int, library: ctypes.CDLL, random: torch.Generator
+) -> None:
+    weight = pack(blocks(bits, out, inputs, random))
+    x, bias = torch.randn((tokens, inputs), generator=random), torch.randn(out, generator=random)
+    got = linear(x, weight, bias)
+    expected = exact(x, weight) + bias
+    assert got.shape == (tokens, out)
+    size = x.double().abs() @ weight.unpack().dequantise().double().abs().T + 1.0
+    assert ((got - expected).abs() <= 1e-6 * size).all()
+    assert ((linear_ref(x, weight, bias) - expected).abs() <= 1e-6 * size).all()
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_packed_linear_is_close_to_the_float_product(bits: int, random: torch.Generator) -> None:
+    """Rounding activations to 127 steps per group of 32 costs under 1 % of the output's spread."""
+    weight = pack(blocks(bits, 128, 576, random))
+    x = torch.randn((64, 576), generator=random)
+    expected = x @ weight.unpack().dequantise().T
+    assert (linear(x, weight) - expected).std() < 0.01 * expected.std()
+
+
+@pytest.mark.parametrize("bits", [0, 4, 8])
+def test_rows_do_not_depend_on_batch_or_threads(
+    bits: int, threads: int, library: ctypes.CDLL, random: torch.Generator
+) -> None:
+    out, inputs = 200, 1056
+    weight: Tensor | PackedWeight = torch.randn((out, inputs), generator=random)
+    if bits:
+        weight = pack(blocks(bits, out, inputs, random))
+    x = torch.randn((67, inputs), generator=random)
+    library.vox_set_threads(1)
+    alone = torch.cat([linear(row[None], weight) for row in x])
+    library.vox_set_threads(threads)
+    assert torch.equal(linear(x, weight), alone)
+    for size in (1, 2, 3, 4, 5, 7, 8, 33):
+        for start in (0, 1, 34):
+            assert torch.equal(linear(x[start : start + size], weight), alone[start : start + size])
+
+
+@pytest.mark.parametrize("bits", [0, 4, 8])
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_bad_input_stays_in_its_row(bits: int, poison: float, library: ctypes.CDLL, random: torch.Generator) -> None:
+    weight: Tensor | PackedWeight = torch.randn((40, 64), generator=random)
+    if bits:
+        weight = pack(blocks(bits, 40, 64, random))
+    x = torch.randn((6, 64), generator=random)
+    clean = linear(x, weight)
+    x[2, 33] = poison
+    got = linear(x, weight)
+    assert not got[2].isfinite().any()
+    others = [0, 1, 3, 4, 5]
+    assert torch.equal(got[others], clean[others])
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-38, 1e-31, 1e-29, 3e38])
+def test_extreme_groups(value: float, library: ctypes.CDLL, random: torch.Generator) -> None:
+    weight = pack(blocks(8, 16, 64, random))
+    x = torch.randn((1, 64), generator=random)
+    x[0, :32] = value
+    got, expected = linear(x, weight), linear_ref(x, weight)
+    assert torch.allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("tokens", "out", "inputs"), [(0, 5, 8), (1, 1, 1), (5, 9, 70), (66, 33, 128)])
+def test_dense_linear(
+    kind: torch.dtype, tokens: int, out: int, inputs: int, library: ctypes.CDLL, random: torch.Generator
+) -> None:
+    x = torch.randn((tokens, inputs), generator=random)
+    weight = torch.randn((out, inputs), generator=random).to(kind)
+    bias = torch.randn(out, generator=random)
+    expected = x.double() @ weight.double().T + bias.double()
+    assert torch.allclose(linear(x, weight, bias).double(), expected, rtol=1e-5, atol=1e-4)
+    assert torch.allclose(linear_ref(x, weight, bias).double(), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_linear_takes_any_strides(library: ctypes.CDLL, random: torch.Generator) -> None:
+    x = torch.randn((64, 6), generator=random).T
+    weight = pack(blocks(4, 20, 64, random))
+    assert torch.equal(linear(x, weight), linear(x.contiguous(), weight))
+    dense = torch.randn((64, 20), generator=random)
+    assert torch.allclose(linear(x, dense.T), x @ dense, atol=1e-4)
+
+
+def test_linear_says_what_does_not_fit(random: torch.Generator) -> None:
+    weight = pack(blocks(4, 20, 64, random))
+    with pytest.raises(ValueError, match="20 x 64"):
+        linear(torch.zeros((2, 32)), weight)
+    with pytest.raises(ValueError, match="20 x 64"):
+        linear(torch.zeros((2, 64)), weight, torch.zeros(19))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_embed_is_the_dequantised_row(bits: int, library: ctypes.CDLL, random: torch.Generator) -> None:
+    table = blocks(bits, 50, 96, random)
+    ids = torch.tensor([0, 15, 16, 49, 16])
+    expected = table.dequantise()[ids]
+    weight = pack(table)
+    assert torch.equal(embed(ids, weight), expected)
+    assert torch.equal(kernels.embed_ref(ids, weight), expected)
+    assert torch.equal(embed(ids, expected[:1].expand(50, 96)), expected[:1].expand(5, 96))
+    assert embed(ids[:0], weight).shape == (0, 96)
+
+
+@pytest.mark.parametrize("bad", [-1, 50, 2**40])
+def test_embed_refuses_ids_outside_the_table(bad: int, random: torch.Generator) -> None:
+    with pytest.raises(IndexError, match="50 rows"):
+        embed(torch.tensor([3, bad]), pack(blocks(4, 50, 96, random)))
+    with pytest.raises(ValueError, match="int64"):
+        embed(torch.zeros(3, dtype=torch.int32), pack(blocks(4, 50, 96, random)))

@@ -1,0 +1,107 @@
+"""Messages survive the wire, and bytes that are no message are refused."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import msgpack
+import pytest
+from hypothesis import given
+
+from voxlane.engine import api
+
+texts = st.text(max_size=20)
+numbers = st.floats(allow_nan=False)
+sampling = st.builds(
+    api.SamplingParams,
+    temperature=numbers,
+    logit_bias=st.lists(st.tuples(st.integers(0, 9), numbers), max_size=3).map(tuple),
+    seed=st.none() | st.integers(0, 2**64 - 1),
+    stop=st.lists(texts, max_size=3).map(tuple),
+    ignore_eos=st.booleans(),
+)
+submits = st.builds(
+    api.Submit,
+    texts,
+    st.sampled_from(["chat", "complete", "score"]),
+    messages=st.lists(st.builds(api.ChatMessage, texts, texts), max_size=3).map(tuple),
+    text=texts,
+    sampling=sampling,
+    priority=st.sampled_from(list(api.Priority)),
+    deadline_s=st.none() | numbers,
+    epoch=st.integers(0, 1 << 31),
+)
+logprobs = st.builds(api.TokenLogprob, texts, numbers, st.lists(st.tuples(texts, numbers), max_size=3).map(tuple))
+messages = st.one_of(
+    submits,
+    st.builds(api.Configure, st.builds(api.EngineConfig, model=texts, step_budget_ms=numbers)),
+    st.builds(api.Cancel, texts),
+    st.builds(api.Interrupt, texts),
+    st.just(api.Shutdown()),
+    st.builds(api.Text, texts, st.integers(0, 9), texts, st.lists(logprobs, max_size=2).map(tuple)),
+    st.builds(api.Refused, texts, st.integers(0, 9), st.just("too_long"), texts),
+    st.builds(api.Loading, texts, numbers),
+)
+
+
+@given(messages)
+def test_a_message_comes_back_as_it_was(message):
+    assert api.decode(api.encode(message)) == message
+
+
+@given(st.integers(0, 5) | st.integers(api.FRAGMENT_BYTES - 20, 3 * api.FRAGMENT_BYTES))
+def test_a_long_message_travels_in_packets(size):
+    message = api.Submit("r", "complete", text="x" * size)
+    packets = api.fragments(api.encode(message))
+    assert all(len(packet) <= api.FRAGMENT_BYTES for packet in packets)
+    assembler = api.Assembler()
+    results = [assembler.feed(packet) for packet in packets]
+    assert results[-1] == message
+    assert all(result is None for result in results[:-1])
+    assert assembler.feed(api.fragments(api.encode(api.Shutdown()))[0]) == api.Shutdown()
+
+
+def test_a_message_over_the_limit_is_refused_at_both_ends():
+    with pytest.raises(api.BadMessage, match="over the limit"):
+        api.fragments(b"x" * (api.MAX_MESSAGE_BYTES + 1))
+    assembler = api.Assembler()
+    packet = b"\x01" + b"x" * (api.FRAGMENT_BYTES - 1)
+    with pytest.raises(api.BadMessage, match="over the limit"):
+        for _ in range(api.MAX_MESSAGE_BYTES // api.FRAGMENT_BYTES + 2):
+            assembler.feed(packet)
+
+
+@given(st.binary(max_size=60))
+def test_arbitrary_bytes_are_a_message_or_refused(data):
+    try:
+        message = api.decode(data)
+    except api.BadMessage:
+        return
+    assert api.decode(api.encode(message)) == message
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [],
+        ["x"],
+        [99],
+        [True, "s"],
+        [1],
+        [4],
+        [4, 5],
+        [4, "a", "b"],
+        [0, [1]],
+        [1, "r", "sing", [], "", [0.0] * 13, 0, None, "", "", 0],
+        [1, "r", "chat", [["user"]], "", [0.0] * 13, 0, None, "", "", 0],
+        [1, "r", "chat", "user", "", [0.0] * 13, 0, None, "", "", 0],
+    ],
+)
+def test_messages_of_the_wrong_shape_are_refused(parts):
+    with pytest.raises(api.BadMessage):
+        api.decode(msgpack.packb(parts))
+
+
+@pytest.mark.parametrize("packet", [b"", b"\x00", b"\x02ab"])
+def test_packets_of_the_wrong_shape_are_refused(packet):
+    with pytest.raises(api.BadMessage):
+        api.Assembler().feed(packet)
