@@ -59,7 +59,8 @@ def _mulaw_codes() -> NDArray[np.uint8]:
     biased = np.minimum((magnitude >> 2) + 33, 8191)  # 14 bits, the top of the last segment at most
     exponent = np.log2(biased).astype(np.int32) - 5
     code = (exponent << 4) | ((biased >> (exponent + 1)) & 15)
-    return (~(code | np.where(negative, 0x80, 0)) & 0xFF).astype(np.uint8)
+    line: NDArray[np.int32] = ~(code | np.where(negative, 0x80, 0)) & 0xFF
+    return line.astype(np.uint8)
 
 
 def _alaw_codes() -> NDArray[np.uint8]:
@@ -67,7 +68,8 @@ def _alaw_codes() -> NDArray[np.uint8]:
     step = magnitude >> 4  # 12 bits
     exponent = np.maximum(np.log2(np.maximum(step, 1)).astype(np.int32) - 3, 0)
     code = (exponent << 4) | ((step >> np.maximum(exponent - 1, 0)) & 15)
-    return ((code | np.where(negative, 0, 0x80)) ^ 0x55).astype(np.uint8)
+    line: NDArray[np.int32] = (code | np.where(negative, 0, 0x80)) ^ 0x55
+    return line.astype(np.uint8)
 
 
 _MULAW_FLOATS: Floats = (_mulaw_levels() / 32768).astype(np.float32)

@@ -35,4 +35,5 @@ def quantise(samples: ArrayLike) -> NDArray[np.int16]:
         raise InvalidAudio("the samples are not finite numbers")
     # Clipping comes first: 32768 times a huge float32 would overflow.
     scaled = np.rint(np.clip(floats, -1.0, 1.0) * np.float32(32768))
-    return np.minimum(scaled, np.float32(32767)).astype("<i2")
+    words: NDArray[np.int16] = np.minimum(scaled, np.float32(32767)).astype("<i2")
+    return words

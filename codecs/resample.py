@@ -39,7 +39,7 @@ TRANSITION = 0.25
 """Width of the transition band as a part of the slower rate's Nyquist frequency."""
 
 MAX_TAPS = 2**18
-"""Largest filter bank, 1 MiB. Every pair of standard rates needs less than half; odd ones like 44,101 Hz are refused."""
+"""Largest filter bank, 1 MiB. Pairs of standard rates need less than half; odd ones like 44,101 Hz are refused."""
 
 _SLICE = 1_024
 """Outputs computed at once: bounds the scratch memory of long inputs, and keeps it in a core's cache."""
@@ -47,7 +47,7 @@ _SLICE = 1_024
 
 @dataclass(frozen=True, slots=True)
 class _Filter:
-    """Output n is a weighted sum of the 2 * half inputs around n * down / up, with the weights of phase n * down % up."""
+    """Output n is a weighted sum of the 2 * half inputs around n * down / up; phase n * down % up has the weights."""
 
     up: int
     down: int
@@ -134,7 +134,7 @@ class Resampler:
 
 
 def resample(samples: ArrayLike, source_rate: int, target_rate: int) -> Floats:
-    """Return the whole signal at another rate, ceil(length * target / source) samples: the stream's result to the bit."""
+    """Return a whole signal at another rate: the stream's result to the bit, ceil(length * target / source) long."""
     resampler = Resampler(source_rate, target_rate)
     return np.concatenate((resampler.push(samples), resampler.flush()))
 

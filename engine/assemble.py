@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -31,8 +31,10 @@ from voxlane.engine.weights.files import open_weights
 Progress = Callable[[str, float], None]
 
 MEBIBYTE = 1 << 20
-WARM_UP_PROMPTS = (128, 64, 32, 16)
-"""Prompt lengths run at start: they touch every kernel and give the cost model its first measurements."""
+WARM_UP_PROMPTS = (16, 128, 32, 16, 64, 16, 16, 16)
+WARM_UP_STEPS = 3
+"""Prompts that join one by one at start, and steps after each: they touch every kernel, and they show the cost model
+what a row, a prompt token and a context token cost apart from each other."""
 
 
 class EngineConfigError(ModelError):
@@ -154,21 +156,20 @@ def _swap_block_s(cache: KVCache) -> float:
 
 
 def _warm_up(scheduler: Scheduler, runner: Runner, model: Decoder) -> None:
-    """Run a few prompts and decodes, so that the first user pays for nothing and costs are known."""
-    room = min(model.context_tokens, scheduler.pool.num_blocks * scheduler.pool.block_tokens) // 2
-    requests = []
-    for index, length in enumerate(WARM_UP_PROMPTS):
-        tokens = [(index * 7919 + n) % model.vocab_size for n in range(min(length, max(room // 4, 1)))]
-        request = Request(f"warm-up-{index}", "chat", tokens, len(tokens), BlockTable(scheduler.pool, "warm-up"))
-        scheduler.add(request)
-        requests.append(request)
-        for _ in range(3):
-            plan = scheduler.schedule(0.0)
-            planned = time.monotonic()
+    """Run a growing batch of prompts and decodes, so that the first user pays for nothing and costs are known."""
+    pool, cost = scheduler.pool, scheduler.cost
+    room = min(model.context_tokens, pool.num_blocks * pool.block_tokens) // (2 * len(WARM_UP_PROMPTS))
+    trial = Scheduler(pool, scheduler.host, cost, replace(scheduler.limits, policy="fcfs", lookup_tokens=0))
+    for index, length in enumerate(WARM_UP_PROMPTS[: scheduler.limits.max_batch]):
+        tokens = [(index * 7919 + n) % model.vocab_size for n in range(max(min(length, room), 1))]
+        trial.add(Request(f"warm-up-{index}", "chat", tokens, len(tokens), BlockTable(pool, "warm-up")))
+        for _ in range(WARM_UP_STEPS):
+            plan = trial.schedule(0.0)
+            begin = time.monotonic()
             outcomes = runner.run(plan)
-            scheduler.cost.observe(plan.work, time.monotonic() - planned)
+            cost.observe(plan.work, time.monotonic() - begin)
             for row, outcome in zip(plan.rows, outcomes, strict=True):
-                row.request.tokens += [choice.token for choice in outcome.choices[:1]]
-                row.request.table.rewind(min(row.request.table.length, len(row.request.tokens) - 1))
-    for request in requests:
-        scheduler.remove(request)
+                row.request.tokens += [choice.token for choice in outcome.choices]
+    for request in list(trial.requests.values()):
+        trial.remove(request)
+    cost.anchor()

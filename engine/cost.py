@@ -14,13 +14,17 @@ from dataclasses import dataclass
 FORGETTING = 0.98
 """Weight of a step against the next: a machine that slows down is believed after about fifty steps."""
 
+ANCHOR_STEPS = 5.0
+"""How many steps the calibration at start-up weighs for ever. It decides what recent steps do not show: an engine that
+has run one request for a minute must still know that a second one is cheap."""
+
 SWEEPS = 4
 """Passes of coordinate descent after each step. They start from the last answer, so few are enough."""
 
 # Scales bring typical features near 1, which keeps the problem well conditioned.
 _SCALES = (1.0, 8.0, 64.0, 4096.0, 65536.0)
 _PRIOR_MS = (4.0, 4.0, 64.0, 1.0, 1.0)  # milliseconds per scaled feature, before anything was measured
-_RIDGE = 1e-6  # pull towards the prior: decides only what was never measured
+_RIDGE = 1e-6  # pull towards the prior: decides only what was never measured at all
 
 
 @dataclass(slots=True)
@@ -56,6 +60,9 @@ class CostModel:
         self._weights = list(_PRIOR_MS)
         self._products = [[0.0] * size for _ in range(size)]  # sum of x xᵀ, x in units of the measured time
         self._targets = [0.0] * size  # sum of x
+        self._anchor_products = [[_RIDGE if i == j else 0.0 for j in range(size)] for i in range(size)]
+        self._anchor_targets = [_RIDGE * prior for prior in _PRIOR_MS]
+        self._steps = 0
 
     def predict(self, work: Work) -> float:
         """Return the expected seconds of a step with this work."""
@@ -71,14 +78,23 @@ class CostModel:
             for j, xj in enumerate(x):
                 row[j] = FORGETTING * row[j] + xi * xj
             self._targets[i] = FORGETTING * self._targets[i] + xi
+        self._steps += 1
         for _ in range(SWEEPS):
             self._descend()
 
-    def _descend(self) -> None:
+    def anchor(self) -> None:
+        """Keep what was learnt so far as the calibration: later steps correct it where they show otherwise."""
+        share = ANCHOR_STEPS / max(self._steps, 1)
         for i, row in enumerate(self._products):
+            self._anchor_targets[i] += share * self._targets[i]
+            for j, product in enumerate(row):
+                self._anchor_products[i][j] += share * product
+
+    def _descend(self) -> None:
+        for i in range(len(self._weights)):
+            row = [a + b for a, b in zip(self._products[i], self._anchor_products[i], strict=True)]
             others = sum(p * w for p, w in zip(row, self._weights, strict=True)) - row[i] * self._weights[i]
-            best = (self._targets[i] - others + _RIDGE * _PRIOR_MS[i]) / (row[i] + _RIDGE)
-            self._weights[i] = max(best, 0.0)
+            self._weights[i] = max((self._targets[i] + self._anchor_targets[i] - others) / row[i], 0.0)
 
     def largest_chunk(self, work: Work, computed: int, most: int, seconds: float) -> int:
         """Return how many tokens, up to `most`, a row at `computed` can add to `work` and stay within `seconds`."""

@@ -34,7 +34,7 @@ NEXT_TOKEN_TARGET_S = 0.15
 """When each further token is due: about twice as fast as speech uses words."""
 
 SLOW_MACHINE_FACTOR = 2.0
-"""A step may always take this many times what a single decode takes, or a slow machine would decode one by one."""
+"""A step may always take this many times what the smallest prefill takes, or a slow machine would batch nothing."""
 
 MoveKind = Literal["copy", "swap_out", "swap_in"]
 
@@ -223,7 +223,9 @@ class Scheduler:
 
     def _budget_s(self) -> float:
         """Return how long a step may take: the limit, or on a slow machine what keeps batching worth its while."""
-        return max(self.limits.step_budget_s, SLOW_MACHINE_FACTOR * self.cost.predict(Work().plus(1, 1)))
+        return max(
+            self.limits.step_budget_s, SLOW_MACHINE_FACTOR * self.cost.predict(Work().plus(MIN_CHUNK, MIN_CHUNK))
+        )
 
     # ---- blocks
 

@@ -13,6 +13,7 @@ import ctypes
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
 from voxlane.engine.weights.tensors import GROUP, Blocks
 
 from . import native
@@ -54,7 +55,8 @@ class PackedWeight:
             nibbles = self.data[:, :, : ROWS * 16].view(tiles, groups, 4, ROWS, 4)
             codes = torch.cat((nibbles & 15, nibbles >> 4), dim=2)
             halves = self.data[:, :, ROWS * 16 :].contiguous().view(torch.float16).to(torch.float32)
-            scales, minimums = (part.transpose(1, 2).reshape(shape) for part in halves.split(ROWS, dim=2))
+            scales = halves[:, :, :ROWS].transpose(1, 2).reshape(shape)
+            minimums = halves[:, :, ROWS:].transpose(1, 2).reshape(shape)
         else:
             codes = self.data[:, :, : ROWS * 32].view(torch.int8).view(tiles, groups, 8, ROWS, 4)
             scales = self.data[:, :, ROWS * 32 :].contiguous().view(torch.float32).transpose(1, 2).reshape(shape)
@@ -103,7 +105,7 @@ def _tiled(values: Tensor, tiles: int) -> Tensor:
 
 def quantise_rows_ref(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return (codes int8 [T, groups, 32], scales float32 [T, groups]) of `x` [T, in]: what a packed product sees."""
-    groups = x.to(torch.float32).view(x.shape[0], -1, GROUP)
+    groups = x.to(torch.float32).reshape(x.shape[0], x.shape[1] // GROUP, GROUP)
     largest = groups.abs().amax(dim=2)
     largest = torch.where(largest < _SMALLEST, torch.zeros_like(largest), largest)
     full = torch.full_like(largest, 127.0)  # a tensor: torch divides by or into a plain number less exactly

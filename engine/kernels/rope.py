@@ -42,9 +42,10 @@ def rope_write_ref(
 ) -> Tensor:
     """Split `qkv`, norm and rotate queries and keys, write keys and values to their slots; return q [T, H, D]."""
     tokens = qkv.shape[0]
-    q, k, v = qkv.view(tokens, -1, head_dim).split((heads, kv_heads, kv_heads), dim=1)
-    q = _rotate(_head_norm(q, q_norm, eps), cos, sin, layout.positions)
-    k = _rotate(_head_norm(k, k_norm, eps), cos, sin, layout.positions)
+    all_heads = qkv.view(tokens, heads + 2 * kv_heads, head_dim)
+    q = _rotate(_head_norm(all_heads[:, :heads], q_norm, eps), cos, sin, layout.positions)
+    k = _rotate(_head_norm(all_heads[:, heads : heads + kv_heads], k_norm, eps), cos, sin, layout.positions)
+    v = all_heads[:, heads + kv_heads :]
     kept = layout.slots >= 0  # -1 is padding: nothing is written
     slots = layout.slots[kept].long()
     block_tokens = pages.k.shape[2]

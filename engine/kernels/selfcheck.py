@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
+
 from voxlane.engine.weights.tensors import Blocks, quantise
 
 from . import activation, attention, linear, norm, rope

@@ -33,6 +33,9 @@ _HEADS = 8
 
 _CONTEXT_TOKENS = 194  # 30 s at 6.5 tokens a second, less the start token: what it was trained to write at most
 
+_CONTROLS = 3  # <unk>, <s>, </s>
+_RESERVED = re.compile(rb"<<ST_\d+>>")
+
 _FLOAT, _UINT8, _GRAPH_ATTRIBUTE = 1, 2, 5
 _DTYPES = {_FLOAT: np.dtype("<f4"), _UINT8: np.dtype("u1"), 3: np.dtype("i1"), 6: np.dtype("<i4"), 7: np.dtype("<i8")}
 
@@ -279,3 +282,11 @@ def read_tokens(path: Path) -> list[bytes]:
         tokens.append(bytes(data[at : at + length]))
         at += length
     return tokens
+
+
+def read_pieces(path: Path) -> list[bytes]:
+    """Return what each token of a tokenizer.bin adds to a text: control tokens add nothing."""
+    return [
+        b"" if index < _CONTROLS or _RESERVED.fullmatch(token) else token.replace("▁".encode(), b" ")
+        for index, token in enumerate(read_tokens(path))
+    ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
 from voxlane.engine.kernels.pages import Layout, Pages
 
 
@@ -40,7 +41,7 @@ def clone(pages: Pages) -> Pages:
 
 
 def tables(lengths: list[int], block_tokens: int, random: torch.Generator) -> tuple[Tensor, int]:
-    """Return a block table for rows that will grow to `lengths`, blocks in random order, and how many blocks there are."""
+    """Return a table of blocks in random order for rows that grow to `lengths`, and the number of blocks."""
     counts = [-(-length // block_tokens) for length in lengths]
     order = torch.randperm(sum(counts) + 1, generator=random).tolist()
     table = torch.zeros((len(lengths), max([*counts, 1])), dtype=torch.int32)
@@ -61,8 +62,10 @@ def layout(rows: list[tuple[int, int]], table: Tensor, block_tokens: int) -> Lay
     for _, count in rows:
         starts.append(starts[-1] + count)
     lengths = [start + count for start, count in rows]
-    numbers = (torch.tensor(values, dtype=torch.int32) for values in (positions, slots, starts, lengths))
-    return Layout(*numbers, table)
+    where, write, first, seen = (
+        torch.tensor(values, dtype=torch.int32) for values in (positions, slots, starts, lengths)
+    )
+    return Layout(where, write, first, seen, table)
 
 
 def rotary(positions: int, head_dim: int) -> tuple[Tensor, Tensor]:

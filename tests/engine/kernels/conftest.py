@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+
 from voxlane.engine.kernels import native
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
 from voxlane.engine.kernels import activation, norm
 
 SIZES = [(0, 8), (1, 1), (1, 576), (3, 70), (130, 192)]
@@ -44,7 +45,7 @@ def test_gates(gate: Gate, reference: Gate, rows: int, n: int, library: ctypes.C
     x = torch.randn((rows, 2 * n), generator=random) * 6.0
     expected = reference(x.double())
     assert torch.allclose(gate(x).double(), expected, rtol=1e-5, atol=1e-6)
-    assert torch.allclose(reference(x).double(), expected, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(reference(x).double(), expected, rtol=1e-5, atol=1e-5)  # torch's own tanh cancels
 
 
 @pytest.mark.parametrize(("gate", "reference"), GATES)

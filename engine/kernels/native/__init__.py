@@ -1,4 +1,4 @@
-"""The native library: built from native/*.cpp by the machine's own compiler on first use, loaded through ctypes.
+"""The native library: built from the sources beside this file by the machine's own compiler, loaded through ctypes.
 
 It knows compilers, caches and C signatures; it does not know what an operation means. Where there is no compiler, a
 build fails or a result disagrees with its reference, it says so once in the log and the references serve.
@@ -23,7 +23,7 @@ from torch import Tensor
 
 _log = logging.getLogger(__name__)
 
-_SOURCES = Path(__file__).parent / "native"
+_SOURCES = Path(__file__).parent
 _FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-pthread", "-ffp-contract=off")
 _TUNING = (("-march=native",), ("-mcpu=native",), ())  # the first that the compiler takes
 _BUILD_SECONDS = 300.0
@@ -45,7 +45,7 @@ _SIGNATURES = {
     + [_FLOAT, _INT, _INT, _FLOAT],
 }  # fmt: skip
 
-_PAGE_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}  # native/pages.h
+_PAGE_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}  # pages.h
 
 _lock = threading.Lock()
 _tried = False
@@ -102,7 +102,7 @@ def _load() -> ctypes.CDLL | None:
     if os.environ.get("VOXLANE_NATIVE") == "0":
         _log.info("native=off reason=VOXLANE_NATIVE")
         return None
-    from . import selfcheck  # here, because the operations it checks import this module
+    from voxlane.engine.kernels import selfcheck  # here, because the operations it checks import this module
 
     try:
         loaded = _open(_build())
@@ -164,7 +164,7 @@ def _fingerprint(compiler: str) -> str:
     """Return a name for this exact library: sources, flags, compiler and processor."""
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
     digest = hashlib.sha256(repr((_FLAGS, _TUNING, version, platform.machine(), _features())).encode())
-    for source in sorted(_SOURCES.iterdir()):
+    for source in sorted((*_SOURCES.glob("*.cpp"), *_SOURCES.glob("*.h"))):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()[:24]
 

@@ -1,0 +1,90 @@
+"""Opus packets for live audio, through PyAV (extra `opus`): 20 ms in, one packet out, and back.
+
+Bare packets, as WebCodecs and RTP carry them; Ogg files are for `container` and `encode`. It knows mono: a stereo
+packet is mixed down by the decoder. PyAV's wheel brings codecs of its own, some of them GPL, so it is an extra.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .errors import InvalidAudio, UnsupportedAudio, needs_pyav
+from .pcm import Floats, decode_pcm16
+
+RATES = (8_000, 12_000, 16_000, 24_000, 48_000)
+"""Rates that Opus takes in as they are."""
+
+DECODED_RATE = 48_000
+"""Opus always decodes to this rate."""
+
+PACKET_MS = 20
+MAX_PACKET_BYTES = 4_000
+"""More than a sender of speech makes: the largest frame of 20 ms is 1,275 bytes, and three fit a packet."""
+
+
+class OpusEncoder:
+    """Turn a stream of mono samples into packets of 20 ms."""
+
+    def __init__(self, rate: int, bit_rate: int = 32_000) -> None:
+        with needs_pyav("Opus"):
+            import av
+        if rate not in RATES:
+            raise UnsupportedAudio(f"Opus takes sample rates of {', '.join(map(str, RATES))} Hz")
+        self._context = av.AudioCodecContext.create("libopus", "w")
+        self._context.sample_rate = rate
+        self._context.layout = "mono"
+        self._context.format = "flt"
+        self._context.bit_rate = bit_rate
+        self._context.options = {"application": "voip", "frame_duration": str(PACKET_MS)}
+        self._context.open()
+        self._pending: Floats = np.zeros(0, dtype=np.float32)
+        self._packet_samples = rate * PACKET_MS // 1000
+
+    def push(self, samples: ArrayLike) -> list[bytes]:
+        """Take the next samples and return the packets that are full."""
+        self._pending = np.concatenate((self._pending, np.asarray(samples, dtype=np.float32)))
+        whole = len(self._pending) // self._packet_samples * self._packet_samples
+        ready, self._pending = self._pending[:whole], self._pending[whole:].copy()
+        return [packet for piece in ready.reshape(-1, self._packet_samples) for packet in self._encode(piece)]
+
+    def finish(self) -> list[bytes]:
+        """Fill the last packet with silence and return what is left; the encoder is then used up."""
+        missing = -len(self._pending) % self._packet_samples
+        packets = self.push(np.zeros(missing, dtype=np.float32))
+        return packets + [bytes(packet) for packet in self._context.encode(None)]
+
+    def _encode(self, samples: Floats) -> list[bytes]:
+        import av
+
+        if not np.isfinite(samples).all():
+            raise InvalidAudio("the samples are not finite numbers")
+        frame = av.AudioFrame.from_ndarray(samples[None], format="flt", layout="mono")
+        frame.sample_rate = self._context.sample_rate
+        return [bytes(packet) for packet in self._context.encode(frame)]
+
+
+class OpusDecoder:
+    """Turn packets into mono samples at 48 kHz."""
+
+    def __init__(self) -> None:
+        with needs_pyav("Opus"):
+            import av
+        self._context = av.AudioCodecContext.create("libopus", "r")
+        self._context.sample_rate = DECODED_RATE
+        self._context.layout = "mono"
+        self._context.open()
+
+    def decode(self, packet: bytes) -> Floats:
+        """Return the samples of one packet; after a broken one the next can be decoded as usual."""
+        import av
+
+        # libav takes an empty packet for the end of the stream and would refuse all that follow.
+        if not 0 < len(packet) <= MAX_PACKET_BYTES:
+            raise InvalidAudio("the Opus packet is empty or too large")
+        try:
+            frames = self._context.decode(av.Packet(packet))
+        except av.FFmpegError as error:
+            raise InvalidAudio("the Opus packet is broken") from error
+        words: list[NDArray[np.int16]] = [frame.to_ndarray()[0] for frame in frames]
+        return decode_pcm16(b"".join(word.tobytes() for word in words))

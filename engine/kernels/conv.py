@@ -1,0 +1,55 @@
+"""Convolution along time as one matrix product over windows: float or packed weights, several clips at once.
+
+With channels last, a window is a run of neighbouring numbers, so that a product of rows (kernels/linear.py) does the
+work and keeps its promise: one window's bits do not depend on what else is in the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .linear import PackedWeight, linear
+
+
+def conv_ref(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int = 0) -> Tensor:
+    """Return the convolution [T', out] of one clip `x` [T, channels] with `weight` [out, channels, kernel]."""
+    return F.conv1d(x.T[None], weight, bias, stride, padding)[0].T
+
+
+def flatten(weight: Tensor) -> Tensor:
+    """Return a convolution's weight [out, channels, kernel] as the matrix [out, kernel * channels] that conv takes."""
+    return weight.permute(0, 2, 1).reshape(weight.shape[0], -1)
+
+
+def conv(
+    clips: Sequence[Tensor],
+    weight: Tensor | PackedWeight,
+    bias: Tensor | None,
+    kernel: int,
+    stride: int,
+    padding: int = 0,
+) -> list[Tensor]:
+    """Return the convolution [T', out] of every clip [T, channels], zeros around it, with a weight from flatten()."""
+    windows = [_windows(clip, kernel, stride, padding) for clip in clips]
+    out = linear(torch.cat(windows) if len(windows) > 1 else windows[0], weight, bias)
+    return list(out.split([len(rows) for rows in windows]))
+
+
+def output_length(length: int, kernel: int, stride: int, padding: int = 0) -> int:
+    """Return how many windows fit into `length` inputs."""
+    return max(0, (length + 2 * padding - kernel) // stride + 1)
+
+
+def _windows(clip: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
+    if clip.ndim != 2:
+        raise ValueError(f"clip {tuple(clip.shape)}: [T, channels] is needed")
+    padded = F.pad(clip, (0, 0, padding, padding)) if padding else clip.contiguous()
+    length, channels = padded.shape
+    count = output_length(length, kernel, stride)
+    if not count:
+        raise ValueError(f"a clip of {length} is shorter than a window of {kernel}")
+    return padded.as_strided((count, kernel * channels), (stride * channels, 1)).contiguous()

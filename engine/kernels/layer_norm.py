@@ -1,0 +1,103 @@
+"""Layer normalisation, alone or fused with the residual addition before it, and the pointwise curves of speech models.
+
+It knows rows of numbers; which layer they belong to it does not. One row's bits do not depend on the rows beside it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from . import native
+
+_POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+
+
+def layer_norm_ref(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    """Return each row of `x` [T, n] less its mean, divided by its deviation, times `weight` [n] plus `bias` [n]."""
+    return F.layer_norm(x, weight.shape, weight, bias, eps)
+
+
+def add_layer_norm_ref(
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Add `x` to `residual` in place; return (the sum normalised, the sum, which is `residual` itself)."""
+    residual += x
+    return layer_norm_ref(residual, weight, bias, eps), residual
+
+
+def layer_norm_native(library: ctypes.CDLL, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    """Do layer_norm_ref's work in native/sound.cpp."""
+    function = library.vox_layer_norm
+    function.argtypes = [_POINTER] * 4 + [_INT, _INT, _FLOAT]
+    out = torch.empty_like(x)
+    function(x.data_ptr(), weight.data_ptr(), native.pointer(bias), out.data_ptr(), *x.shape, eps)
+    return out
+
+
+def add_layer_norm_native(
+    library: ctypes.CDLL, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Do add_layer_norm_ref's work in native/sound.cpp."""
+    function = library.vox_add_layer_norm
+    function.argtypes = [_POINTER] * 5 + [_INT, _INT, _FLOAT]
+    out = torch.empty_like(x)
+    function(
+        *(x.data_ptr(), residual.data_ptr(), weight.data_ptr(), native.pointer(bias), out.data_ptr()), *x.shape, eps
+    )
+    return out, residual
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    """Return each row of `x` [T, n] less its mean, divided by its deviation, times `weight` [n] plus `bias` [n]."""
+    _check(x, weight, bias)
+    library = native.library(x)
+    if library is None:
+        return layer_norm_ref(x, weight, bias, eps)
+    return layer_norm_native(library, x, weight, bias, eps)
+
+
+def add_layer_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Add `x` to `residual` in place; return (the sum normalised, the sum, which is `residual` itself)."""
+    _check(x, weight, bias)
+    if residual.shape != x.shape or residual.dtype != x.dtype or not residual.is_contiguous():
+        raise ValueError(f"residual {tuple(residual.shape)} does not match x {tuple(x.shape)}")
+    library = native.library(x)
+    if library is None:
+        return add_layer_norm_ref(x, residual, weight, bias, eps)
+    return add_layer_norm_native(library, x, residual, weight, bias, eps)
+
+
+def gelu(x: Tensor) -> Tensor:
+    """Return x times the normal distribution's integral up to x, for `x` [T, n], which is used up."""
+    return _curve(x, "vox_gelu", F.gelu)
+
+
+def tanh(x: Tensor) -> Tensor:
+    """Return the hyperbolic tangent of `x` [T, n], which is used up; absolute error below 2e-7."""
+    return _curve(x, "vox_tanh", torch.tanh)
+
+
+def _curve(x: Tensor, name: str, reference: Callable[[Tensor], Tensor]) -> Tensor:
+    if x.ndim != 2 or not x.is_contiguous():
+        raise ValueError(f"x {tuple(x.shape)}: contiguous [T, n] is needed")
+    library = native.library(x)
+    if library is None:
+        return reference(x)
+    function = getattr(library, name)
+    function.argtypes = [_POINTER, _INT, _INT]
+    function(x.data_ptr(), *x.shape)
+    return x
+
+
+def _check(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    if x.ndim != 2 or weight.shape != x.shape[1:] or (bias is not None and bias.shape != weight.shape):
+        raise ValueError(f"layer_norm of x {tuple(x.shape)} with weight {tuple(weight.shape)}: [T, n], [n] are needed")
+    if not x.is_contiguous() or weight.dtype is not torch.float32:
+        raise ValueError("layer_norm needs contiguous rows and float32 weights")

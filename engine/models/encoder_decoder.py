@@ -1,0 +1,237 @@
+"""What Moonshine and Whisper share: a transformer that encodes sound, and one that writes tokens while looking at it.
+
+One mathematics for both: pre-norm layers, self-attention over pages, cross-attention over pages of the same cache,
+feed-forward with or without a gate. It maps a step's tokens and their places to hidden rows; how sound becomes rows is
+the architecture's own file, and which request owns a block is kv.py's business. The interface for a runner is described
+in moonshine.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from voxlane.engine.cache import page_bytes_per_token
+from voxlane.engine.kernels.activation import silu_mul
+from voxlane.engine.kernels.attention import gather, paged_attention
+from voxlane.engine.kernels.layer_norm import add_layer_norm, gelu, layer_norm
+from voxlane.engine.kernels.linear import embed, linear
+from voxlane.engine.kernels.pages import Layout, Pages
+from voxlane.engine.kernels.rope import rope_write
+from voxlane.engine.models.loading import Weight
+
+EPS = 1e-5
+"""Every layer norm's, in both architectures: torch's default, which their configurations do not name."""
+
+Observer = Callable[[int, Tensor], None]  # (layer, cross-attention's queries [T, heads, head_dim])
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """A matrix and its bias."""
+
+    weight: Weight  # [out, in]
+    bias: Tensor | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """A layer norm."""
+
+    weight: Tensor  # [hidden]
+    bias: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderLayer:
+    """One layer that sees the whole clip."""
+
+    attention_norm: Norm
+    qkv: Projection  # [3 * heads * head_dim, hidden], query and key rows in the order rope_write turns them
+    out: Projection
+    mlp_norm: Norm
+    up: Projection  # [intermediate, hidden]; gated: [2 * intermediate, hidden], the gate first
+    down: Projection
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """One layer that sees the tokens so far and the whole clip."""
+
+    attention_norm: Norm
+    qkv: Projection
+    out: Projection
+    cross_norm: Norm
+    cross_q: Projection
+    cross_kv: Projection  # [2 * heads * head_dim, hidden], keys first
+    cross_out: Projection
+    mlp_norm: Norm
+    up: Projection
+    down: Projection
+
+
+@dataclass(frozen=True, slots=True)
+class Cross:
+    """Where the encoded clip of each row of a step lies: the second block table of an encoder–decoder request."""
+
+    lengths: Tensor  # [rows], int32: encoder states
+    block_tables: Tensor  # [rows, max_blocks], int32, padded with 0
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Encoder states of several clips, one clip's rows after the other's."""
+
+    states: Tensor  # [sum of lengths, hidden]
+    lengths: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Transformer:
+    """The numbers and weights of both halves."""
+
+    heads: int
+    head_dim: int
+    encoder: list[EncoderLayer]
+    encoder_norm: Norm
+    decoder: list[DecoderLayer]
+    decoder_norm: Norm
+    embedding: Weight
+    head: Weight
+    cos: Tensor  # [positions, head_dim / 2], for both halves; ones where positions are learned
+    sin: Tensor
+    gated_decoder: bool  # silu(gate) * up instead of gelu(up)
+    positions: Tensor | None = None  # [context, hidden], added to the embedding: Whisper's learned ones
+
+
+class EncoderDecoder:
+    """A loaded speech recogniser: the part that Moonshine and Whisper have in common."""
+
+    def __init__(self, transformer: Transformer, context_tokens: int, vocab_size: int, parameters: int) -> None:
+        self._parts = transformer
+        self.layers = len(transformer.decoder)
+        self.kv_heads = transformer.heads
+        self.head_dim = transformer.head_dim
+        self.vocab_size = vocab_size
+        self.context_tokens = context_tokens
+        self.parameters = parameters
+        self._scale = float(transformer.head_dim) ** -0.5
+
+    def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
+        """Return the cache bytes one token, or one encoder state, takes in pages of `dtype`."""
+        return page_bytes_per_token(self.layers, self.kv_heads, self.head_dim, dtype)
+
+    def write_cross(self, states: Tensor, slots: Tensor, pages: list[Pages]) -> None:
+        """Write the cross-attention keys and values of encoder states [S, hidden] to their slots [S] (int32)."""
+        parts = self._parts
+        origin = torch.zeros(len(states), dtype=torch.int32)  # position 0 turns nothing: its cosines are 1
+        places = Layout(origin, slots, origin[:1], origin[:1], origin[:1, None])
+        for layer, page in zip(parts.decoder, pages, strict=True):
+            kv = layer.cross_kv(states)
+            rope_write(kv, 0, parts.heads, parts.head_dim, parts.cos, parts.sin, places, page)
+
+    def forward(self, tokens: Tensor, layout: Layout, cross: Cross, pages: list[Pages]) -> Tensor:
+        """Run `tokens` [T] int64, write their keys and values into `pages`; return normed hidden rows [T, hidden].
+
+        Row r of `cross` belongs to row r of `layout`; write_cross must have filled its slots.
+        """
+        return self._forward(tokens, layout, cross, pages, None)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits [N, vocab] float32 of hidden rows [N, hidden] that forward returned."""
+        return linear(hidden, self._parts.head)
+
+    def cross_weights(
+        self, tokens: Tensor, layout: Layout, cross: Cross, pages: list[Pages], heads: Sequence[tuple[int, int]]
+    ) -> list[Tensor]:
+        """Return, for each row, what the (layer, head) pairs in `heads` look at: [heads, tokens, encoder states].
+
+        The tokens must be whole sequences from position 0. They are run again over the places they already have, and
+        what that writes is what lies there.
+        """
+        starts, lengths = layout.query_starts.tolist(), cross.lengths.tolist()
+        found: list[dict[tuple[int, int], Tensor]] = [{} for _ in lengths]
+
+        def observe(layer: int, q: Tensor) -> None:
+            wanted = [head for at, head in heads if at == layer]
+            for row, (first, last) in enumerate(itertools.pairwise(starts)) if wanted else ():
+                k = gather(pages[layer], cross.block_tables[row], lengths[row], "k")[wanted]  # [wanted, states, D]
+                scores = torch.einsum("thd,hsd->hts", q[first:last, wanted], k) * self._scale
+                for head, weights in zip(wanted, torch.softmax(scores, dim=-1), strict=True):
+                    found[row][layer, head] = weights
+
+        self._forward(tokens, layout, cross, pages, observe)
+        return [torch.stack([row[pair] for pair in heads]) for row in found]
+
+    def _forward(
+        self, tokens: Tensor, layout: Layout, cross: Cross, pages: list[Pages], observe: Observer | None
+    ) -> Tensor:
+        parts = self._parts
+        heads, head_dim, scale = parts.heads, parts.head_dim, self._scale
+        cross_layout = replace(layout, context_lengths=cross.lengths, block_tables=cross.block_tables)
+        residual = embed(tokens, parts.embedding).to(torch.float32)
+        if parts.positions is not None:
+            residual = residual + parts.positions[layout.positions.long()]
+        norms = [layer.attention_norm for layer in parts.decoder[1:]] + [parts.decoder_norm]
+        x = _norm(residual, parts.decoder[0].attention_norm)
+        for index, (layer, page, next_norm) in enumerate(zip(parts.decoder, pages, norms, strict=True)):
+            q = rope_write(layer.qkv(x), heads, heads, head_dim, parts.cos, parts.sin, layout, page)
+            x, residual = _add_norm(layer.out(paged_attention(q, page, layout, scale)), residual, layer.cross_norm)
+            q = layer.cross_q(x).view(-1, heads, head_dim)
+            if observe is not None:
+                observe(index, q)
+            seen = paged_attention(q, page, cross_layout, scale, causal=False)
+            x, residual = _add_norm(layer.cross_out(seen), residual, layer.mlp_norm)
+            inner = layer.up(x)
+            x = layer.down(silu_mul(inner) if parts.gated_decoder else gelu(inner))
+            x, residual = _add_norm(x, residual, next_norm)
+        return x
+
+    def _encode(self, clips: list[Tensor]) -> Encoded:
+        """Run the encoder's layers over the rows [length, hidden] of every clip."""
+        parts = self._parts
+        heads, head_dim = parts.heads, parts.head_dim
+        lengths = [len(clip) for clip in clips]
+        layout = _clip_layout(lengths)
+        # Keys and values of one layer: written, read, and overwritten by the next. One block holds one clip.
+        shape = (len(clips), heads, max(lengths), head_dim)
+        page = Pages(torch.empty(shape), torch.empty(shape))
+        residual = torch.cat(clips) if len(clips) > 1 else clips[0].clone()
+        norms = [layer.attention_norm for layer in parts.encoder[1:]] + [parts.encoder_norm]
+        x = _norm(residual, parts.encoder[0].attention_norm)
+        for layer, next_norm in zip(parts.encoder, norms, strict=True):
+            q = rope_write(layer.qkv(x), heads, heads, head_dim, parts.cos, parts.sin, layout, page)
+            seen = paged_attention(q, page, layout, self._scale, causal=False)
+            x, residual = _add_norm(layer.out(seen), residual, layer.mlp_norm)
+            x, residual = _add_norm(layer.down(gelu(layer.up(x))), residual, next_norm)
+        return Encoded(x, lengths)
+
+
+def _clip_layout(lengths: list[int]) -> Layout:
+    longest = max(lengths)
+    positions = torch.cat([torch.arange(length, dtype=torch.int32) for length in lengths])
+    offsets = torch.tensor(lengths).cumsum(0)
+    rows = torch.arange(len(lengths), dtype=torch.int32)
+    return Layout(
+        positions=positions,
+        slots=positions + rows.repeat_interleave(torch.tensor(lengths)) * longest,
+        query_starts=F.pad(offsets, (1, 0)).to(torch.int32),
+        context_lengths=torch.tensor(lengths, dtype=torch.int32),
+        block_tables=rows[:, None].contiguous(),
+    )
+
+
+def _norm(x: Tensor, norm: Norm) -> Tensor:
+    return layer_norm(x, norm.weight, norm.bias, EPS)
+
+
+def _add_norm(x: Tensor, residual: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+    return add_layer_norm(x, residual, norm.weight, norm.bias, EPS)

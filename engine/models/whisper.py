@@ -1,0 +1,342 @@
+"""Whisper: speech recognition over windows of 30 seconds, one language or a hundred.
+
+A log-mel spectrogram goes through two convolutions and a transformer (50 states a second, always 1500 of them); a
+decoder writes words, or words and times. It knows samples, tokens and places in pages; which language to ask for, when
+to stop and what silence means are others' decisions. A runner uses it as moonshine.py describes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from voxlane.engine.kernels.conv import conv, flatten
+from voxlane.engine.kernels.layer_norm import gelu
+from voxlane.engine.mel import FRAMES, HOP, SAMPLE_RATE, WINDOW_SAMPLES, log_mel
+from voxlane.engine.models.encoder_decoder import (
+    DecoderLayer,
+    Encoded,
+    EncoderDecoder,
+    EncoderLayer,
+    Norm,
+    Projection,
+    Transformer,
+)
+from voxlane.engine.models.loading import Mode, Progress, TensorReader
+from voxlane.engine.models.settings import ConfigError, Settings
+from voxlane.engine.weights.json_files import read_json
+from voxlane.engine.weights.safetensors import SafetensorsDirectory
+from voxlane.engine.weights.tensors import Blocks, WeightFile
+
+STATES = FRAMES // 2
+_ENGLISH_VOCABULARY = 51_864
+"""The English models' vocabulary; a multilingual one has a token more, and one for every language over 99."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhisperTokens:
+    """The control tokens, which follow the words in every vocabulary in the same order."""
+
+    end: int  # <|endoftext|>
+    start: int  # <|startoftranscript|>
+    languages: range  # <|en|> and so on
+    translate: int
+    transcribe: int
+    previous: int  # <|startofprev|>
+    no_speech: int
+    no_timestamps: int
+    timestamps: range  # <|0.00|> to <|30.00|>, 20 ms apart
+
+    @classmethod
+    def of(cls, vocab_size: int) -> WhisperTokens:
+        """Return the tokens of a vocabulary of this size, or raise ConfigError."""
+        multilingual = vocab_size > _ENGLISH_VOCABULARY
+        languages = 99 + max(0, vocab_size - _ENGLISH_VOCABULARY - 1)
+        end = 50_256 + multilingual
+        first = end + 2 + languages
+        if vocab_size < _ENGLISH_VOCABULARY or languages > 999:
+            raise ConfigError(f"config key vocab_size: {vocab_size} is no Whisper vocabulary")
+        return cls(
+            end=end,
+            start=end + 1,
+            languages=range(end + 2, first),
+            translate=first,
+            transcribe=first + 1,
+            previous=first + 3,
+            no_speech=first + 4,
+            no_timestamps=first + 5,
+            timestamps=range(first + 6, first + 6 + STATES + 1),
+        )
+
+    def prompt(self, *, language: int | None = None, translate: bool = False, timestamps: bool = False) -> list[int]:
+        """Return what a transcript starts with; a multilingual model needs the token of its language."""
+        task = [] if language is None else [language, self.translate if translate else self.transcribe]
+        return [self.start, *task, *([] if timestamps else [self.no_timestamps])]
+
+
+@dataclass(frozen=True, slots=True)
+class WhisperConfig:
+    """The numbers of one checkpoint."""
+
+    vocab_size: int
+    hidden_size: int
+    heads: int
+    encoder_layers: int
+    decoder_layers: int
+    encoder_inner: int
+    decoder_inner: int
+    mel_bins: int
+    context_tokens: int
+    suppressed: tuple[int, ...]  # never written: punctuation of stage directions, control tokens
+    suppressed_first: tuple[int, ...]  # not written first: a blank, the end
+    alignment_heads: tuple[tuple[int, int], ...]  # (layer, head) pairs that look where the sound is
+
+    @property
+    def multilingual(self) -> bool:
+        """Whether it knows more than English."""
+        return self.vocab_size > _ENGLISH_VOCABULARY
+
+    @classmethod
+    def from_dict(cls, values: dict[str, object]) -> WhisperConfig:
+        """Read Hugging Face's config.json, generation_config.json's keys among it, or raise ConfigError."""
+        settings = Settings(values)
+        hidden = settings.integer("d_model", maximum=1 << 16)
+        heads = settings.integer("decoder_attention_heads", maximum=256)
+        layers = settings.integer("decoder_layers", maximum=256)
+        if settings.integer("encoder_attention_heads", heads) != heads:
+            raise settings.refuse("encoder_attention_heads", f"must be decoder_attention_heads, {heads}")
+        if hidden % heads or hidden // heads % 4 or hidden // heads > 256:
+            raise settings.refuse("d_model", f"{heads} heads of a multiple of 4 up to 256 are needed")
+        if settings.text("activation_function", "gelu") != "gelu":
+            raise settings.refuse("activation_function", "only 'gelu' is supported")
+        if settings.flag("scale_embedding", default=False):
+            raise settings.refuse("scale_embedding", "is not supported")
+        if settings.integer("max_source_positions", STATES) != STATES:
+            raise settings.refuse("max_source_positions", f"only {STATES} is supported: 30 s")
+        vocabulary = settings.integer("vocab_size", maximum=1 << 22)
+        # Where nobody measured which heads align, OpenAI takes all of the later layers'.
+        later = [(layer, head) for layer in range(layers // 2, layers) for head in range(heads)]
+        return cls(
+            vocab_size=vocabulary,
+            hidden_size=hidden,
+            heads=heads,
+            encoder_layers=settings.integer("encoder_layers", maximum=256),
+            decoder_layers=layers,
+            encoder_inner=settings.integer("encoder_ffn_dim", maximum=1 << 20),
+            decoder_inner=settings.integer("decoder_ffn_dim", maximum=1 << 20),
+            mel_bins=settings.integer("num_mel_bins", 80, maximum=256),
+            context_tokens=settings.integer("max_target_positions", 448, maximum=1 << 16),
+            suppressed=_token_list(settings, "suppress_tokens", vocabulary),
+            suppressed_first=_token_list(settings, "begin_suppress_tokens", vocabulary),
+            alignment_heads=_head_list(settings, layers, heads) or tuple(later),
+        )
+
+
+def _token_list(settings: Settings, key: str, vocabulary: int) -> tuple[int, ...]:
+    value = settings.value(key)
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(type(token) is int and token < vocabulary for token in value):
+        raise settings.refuse(key, f"{value!r:.60} is not a list of tokens")
+    return tuple(token for token in value if token >= 0)  # -1 stands for a list that OpenAI's own program makes
+
+
+def _head_list(settings: Settings, layers: int, heads: int) -> tuple[tuple[int, int], ...]:
+    value = settings.value("alignment_heads")
+    pairs: list[tuple[int, int]] = []
+    for pair in value if isinstance(value, list) else []:
+        match pair:
+            case [int(layer), int(head)] if 0 <= layer < layers and 0 <= head < heads:
+                pairs.append((layer, head))
+            case _:
+                raise settings.refuse("alignment_heads", f"{pair!r:.60} is no layer and head of this model")
+    return tuple(pairs)
+
+
+class Whisper(EncoderDecoder):
+    """A loaded Whisper."""
+
+    sample_rate = SAMPLE_RATE
+    samples_per_state = 2 * HOP
+    max_samples = WINDOW_SAMPLES
+
+    def __init__(
+        self,
+        config: WhisperConfig,
+        mode: Mode,
+        transformer: Transformer,
+        convolutions: list[Projection],
+        encoder_positions: Tensor,
+        parameters: int,
+    ) -> None:
+        super().__init__(transformer, config.context_tokens, config.vocab_size, parameters)
+        self.config = config
+        self.mode = mode
+        self.tokens = WhisperTokens.of(config.vocab_size)
+        self.eos_ids = frozenset({self.tokens.end})
+        self.alignment_heads = config.alignment_heads
+        self._never = torch.tensor(config.suppressed, dtype=torch.int64)
+        self._never_first = torch.tensor(config.suppressed_first, dtype=torch.int64)
+        self._convolutions = convolutions
+        self._encoder_positions = encoder_positions
+
+    @classmethod
+    def load(
+        cls,
+        weights: WeightFile,
+        mode: Mode = "packed",
+        progress: Progress | None = None,
+        device: str | torch.device = "cpu",
+        context_tokens: int = 0,
+    ) -> Whisper:
+        """Read a model, or raise ModelError with one line that names the config key or tensor at fault."""
+        config = WhisperConfig.from_dict(_with_generation(weights))
+        aliases = {name: name for name in weights.names()}
+        reader = TensorReader(_Flattened(weights), aliases, mode, torch.device(device), progress)
+        hidden = config.hidden_size
+        convolutions = [
+            _projection(reader, "model.encoder.conv1", hidden, 3 * config.mel_bins),
+            _projection(reader, "model.encoder.conv2", hidden, 3 * hidden),
+        ]
+        positions = _table(reader, "model.encoder.embed_positions.weight", STATES, hidden)
+        transformer = _load_transformer(reader, config, device)
+        reader.finish(ignored=["proj_out.weight"])
+        return cls(config, mode, transformer, convolutions, positions, reader.parameters)
+
+    def states(self, samples: int) -> int:
+        """Return how many encoder states a clip of `samples` becomes: always those of 30 s."""
+        return STATES
+
+    def encode(self, clips: Sequence[Tensor]) -> Encoded:
+        """Return the encoder states of clips [samples] of float32 at 16 kHz, each of at most `max_samples`."""
+        if not clips:
+            raise ValueError("there is no clip to encode")
+        return self.encode_mel([log_mel(clip, self.config.mel_bins) for clip in clips])
+
+    def encode_mel(self, spectrograms: Sequence[Tensor]) -> Encoded:
+        """Return the encoder states of log-mel spectrograms [3000, mel bins]."""
+        first, second = self._convolutions
+        rows = [gelu(clip) for clip in conv(spectrograms, first.weight, first.bias, 3, 1, 1)]
+        rows = [gelu(clip) for clip in conv(rows, second.weight, second.bias, 3, 2, 1)]
+        return self._encode([clip + self._encoder_positions for clip in rows])
+
+    def no_speech(self, hidden: Tensor) -> list[float]:
+        """Return how probable silence is, for the hidden rows [N, hidden] of <|startoftranscript|> tokens."""
+        found: list[float] = torch.softmax(self.logits(hidden), dim=-1)[:, self.tokens.no_speech].tolist()
+        return found
+
+    def suppress(self, logits: Tensor, *, first: bool, timestamps: bool = False) -> Tensor:
+        """Make impossible, in `logits` [N, vocab], what must not be written: never, first, or without `timestamps`."""
+        logits[:, self._never] = -math.inf
+        if first:
+            logits[:, self._never_first] = -math.inf
+        if not timestamps:
+            logits[:, self.tokens.timestamps.start :] = -math.inf
+        return logits
+
+
+class _Flattened:
+    """A Whisper file whose convolutions are matrices over windows, and whose tables of positions are vectors."""
+
+    def __init__(self, weights: WeightFile) -> None:
+        self._weights = weights
+
+    @property
+    def config(self) -> dict[str, object]:
+        return self._weights.config
+
+    def names(self) -> list[str]:
+        return self._weights.names()
+
+    def tensor(self, name: str) -> Tensor:
+        tensor = self._weights.tensor(name)
+        if ".conv" in name and tensor.ndim == 3:
+            return flatten(tensor)
+        return tensor.reshape(-1) if name.endswith(".embed_positions.weight") else tensor
+
+    def blocks(self, name: str) -> Blocks | None:
+        return None if ".conv" in name else self._weights.blocks(name)
+
+
+def _with_generation(weights: WeightFile) -> dict[str, object]:
+    """Return the config; Hugging Face keeps part of Whisper's in a file of its own."""
+    if not isinstance(weights, SafetensorsDirectory):
+        return weights.config
+    beside = weights.path / "generation_config.json"
+    generation = read_json(beside) if beside.is_file() else {}
+    keys = ("suppress_tokens", "begin_suppress_tokens", "alignment_heads")
+    return {**weights.config, **{key: generation[key] for key in keys if key in generation}}
+
+
+def _load_transformer(reader: TensorReader, config: WhisperConfig, device: str | torch.device) -> Transformer:
+    hidden, head_dim = config.hidden_size, config.hidden_size // config.heads
+    embedding = reader.matrix(["model.decoder.embed_tokens.weight"], [config.vocab_size], hidden)
+    places = max(STATES, config.context_tokens)
+    return Transformer(
+        heads=config.heads,
+        head_dim=head_dim,
+        encoder=[_encoder_layer(reader, config, index) for index in range(config.encoder_layers)],
+        encoder_norm=_norm(reader, "model.encoder.layer_norm", hidden),
+        decoder=[_decoder_layer(reader, config, index) for index in range(config.decoder_layers)],
+        decoder_norm=_norm(reader, "model.decoder.layer_norm", hidden),
+        embedding=embedding,
+        head=embedding,
+        cos=torch.ones(places, head_dim // 2, device=device),
+        sin=torch.zeros(places, head_dim // 2, device=device),
+        gated_decoder=False,
+        positions=_table(reader, "model.decoder.embed_positions.weight", config.context_tokens, hidden),
+    )
+
+
+def _encoder_layer(reader: TensorReader, config: WhisperConfig, index: int) -> EncoderLayer:
+    prefix, hidden = f"model.encoder.layers.{index}.", config.hidden_size
+    return EncoderLayer(
+        attention_norm=_norm(reader, f"{prefix}self_attn_layer_norm", hidden),
+        qkv=_fused(reader, f"{prefix}self_attn.", "qkv", hidden),
+        out=_projection(reader, f"{prefix}self_attn.out_proj", hidden, hidden),
+        mlp_norm=_norm(reader, f"{prefix}final_layer_norm", hidden),
+        up=_projection(reader, f"{prefix}fc1", config.encoder_inner, hidden),
+        down=_projection(reader, f"{prefix}fc2", hidden, config.encoder_inner),
+    )
+
+
+def _decoder_layer(reader: TensorReader, config: WhisperConfig, index: int) -> DecoderLayer:
+    prefix, hidden = f"model.decoder.layers.{index}.", config.hidden_size
+    return DecoderLayer(
+        attention_norm=_norm(reader, f"{prefix}self_attn_layer_norm", hidden),
+        qkv=_fused(reader, f"{prefix}self_attn.", "qkv", hidden),
+        out=_projection(reader, f"{prefix}self_attn.out_proj", hidden, hidden),
+        cross_norm=_norm(reader, f"{prefix}encoder_attn_layer_norm", hidden),
+        cross_q=_fused(reader, f"{prefix}encoder_attn.", "q", hidden),
+        cross_kv=_fused(reader, f"{prefix}encoder_attn.", "kv", hidden),
+        cross_out=_projection(reader, f"{prefix}encoder_attn.out_proj", hidden, hidden),
+        mlp_norm=_norm(reader, f"{prefix}final_layer_norm", hidden),
+        up=_projection(reader, f"{prefix}fc1", config.decoder_inner, hidden),
+        down=_projection(reader, f"{prefix}fc2", hidden, config.decoder_inner),
+    )
+
+
+def _fused(reader: TensorReader, prefix: str, parts: str, hidden: int) -> Projection:
+    weight = reader.matrix([f"{prefix}{part}_proj.weight" for part in parts], [hidden] * len(parts), hidden)
+    # Keys have no bias: it would add the same to every score of a query, which softmax does not see.
+    biases = [
+        torch.zeros(hidden) if part == "k" else reader.vector(f"{prefix}{part}_proj.bias", hidden) for part in parts
+    ]
+    return Projection(weight, torch.cat([bias.to(biases[-1].device) for bias in biases]))
+
+
+def _projection(reader: TensorReader, name: str, outputs: int, inputs: int) -> Projection:
+    return Projection(reader.matrix([f"{name}.weight"], [outputs], inputs), reader.bias([f"{name}.bias"], [outputs]))
+
+
+def _norm(reader: TensorReader, name: str, size: int) -> Norm:
+    return Norm(reader.vector(f"{name}.weight", size), reader.vector(f"{name}.bias", size))
+
+
+def _table(reader: TensorReader, name: str, rows: int, columns: int) -> Tensor:
+    """Return learned positions as float32, whatever the mode: they are added, not multiplied by."""
+    return reader.vector(name, rows * columns).view(rows, columns)

@@ -1,0 +1,105 @@
+"""Number words in American English: integers, ordinals, years and digit strings.
+
+It knows nothing of text around a number: what a number means (a year, a price, a house number) is its caller's guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Reading(NamedTuple):
+    """Where an expression ends in the plain text, and the words it is read as."""
+
+    end: int
+    words: list[str]
+
+
+Reader = Callable[[str, int], Reading | None]
+"""Looks at one place of a text; None where its kind of expression does not stand there."""
+
+NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,9}+(?![0-9])|[0-9]++)(?:\.[0-9]++)?+"
+"""An unsigned number as `decimal` reads it. Possessive: a failure after it never tries shorter numbers."""
+
+_ONES = (
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+)  # fmt: skip
+_TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_SCALES = ("", "thousand", "million", "billion", "trillion")
+_IRREGULAR = {
+    "one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth",
+    "twelve": "twelfth",
+}  # fmt: skip
+
+MAX_CARDINAL_DIGITS = 15
+"""Longer digit strings are identifiers to a listener: they are read digit by digit."""
+
+
+def cardinal(number: int) -> list[str]:
+    """Return the words of a whole number below 10^15, "minus" first where it is negative."""
+    if number < 0:
+        return ["minus", *cardinal(-number)]
+    if number < 1000:
+        return _below_thousand(number)
+    words: list[str] = []
+    for scale in range(len(_SCALES) - 1, -1, -1):
+        group = number // 1000**scale % 1000
+        if group:
+            words += [*_below_thousand(group), *([_SCALES[scale]] if scale else [])]
+    return words
+
+
+def _below_thousand(number: int) -> list[str]:
+    hundreds, rest = divmod(number, 100)
+    words = [_ONES[hundreds], "hundred"] if hundreds else []
+    if rest >= 20:
+        tens, ones = divmod(rest, 10)
+        words.append(_TENS[tens] + (f"-{_ONES[ones]}" if ones else ""))
+    elif rest or not hundreds:
+        words.append(_ONES[rest])
+    return words
+
+
+def ordinal(number: int) -> list[str]:
+    """Return the words of a rank: 21 is "twenty-first"."""
+    *head, last = cardinal(number)
+    stem, hyphen, unit = last.rpartition("-")
+    if unit in _IRREGULAR:
+        unit = _IRREGULAR[unit]
+    else:
+        unit = f"{unit[:-1]}ieth" if unit.endswith("y") else f"{unit}th"
+    return [*head, stem + hyphen + unit]
+
+
+def year(number: int) -> list[str]:
+    """Return a year as people say it: 1905 "nineteen oh five", 2005 "two thousand five", 2026 "twenty twenty-six"."""
+    century, rest = divmod(number, 100)
+    if number < 1000 or number > 9999 or (century % 10 == 0 and rest < 10):
+        return cardinal(number)
+    if rest == 0:
+        return [*cardinal(century), "hundred"]
+    return [*cardinal(century), *(["oh"] if rest < 10 else []), *cardinal(rest)]
+
+
+def digits(text: str) -> list[str]:
+    """Return each decimal digit of the text as a word; other characters are passed over."""
+    return [_ONES[ord(char) - 48] for char in text if "0" <= char <= "9"]
+
+
+def decimal(text: str) -> list[str]:
+    """Return the words of an unsigned number as written: "1,234.50" keeps its last zero, "007" its first ones."""
+    whole, _, fraction = text.replace(",", "").partition(".")
+    if len(whole) > MAX_CARDINAL_DIGITS or (len(whole) > 1 and whole[0] == "0"):
+        words = digits(whole)
+    else:
+        words = cardinal(int(whole or "0"))
+    return [*words, "point", *digits(fraction)] if fraction else words
+
+
+def pluralise(word: str) -> str:
+    """Return the plural of a number word: "nineties", "thirds", "sixes"."""
+    if word.endswith("y"):
+        return f"{word[:-1]}ies"
+    return f"{word}es" if word.endswith("x") else f"{word}s"

@@ -1,0 +1,164 @@
+"""The library's life: built once, shared by processes, switched off with a word in the log, safe across threads."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from voxlane.engine.kernels import native, norm
+from voxlane.engine.kernels.linear import linear, linear_ref, pack
+from voxlane.engine.weights.tensors import quantise
+
+PROBE = """
+import logging, torch
+logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+from voxlane.engine.kernels import native
+from voxlane.engine.kernels.linear import embed, linear, linear_ref, pack
+from voxlane.engine.weights.tensors import quantise
+weight = pack(quantise(torch.randn(20, 64)))
+x = torch.randn(3, 64)
+assert torch.equal(linear(x, weight), linear_ref(x, weight))
+assert embed(torch.tensor([1, 19]), weight).shape == (2, 64)
+native.set_threads(2)
+print(native.description())
+"""
+
+
+def probe(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+
+
+def test_without_a_compiler_the_references_serve(tmp_path: Path) -> None:
+    done = probe(PROBE, PATH=str(tmp_path), CXX="", VOXLANE_CACHE=str(tmp_path))
+    assert done.stdout.split() == ["torch"]
+    warnings = [line for line in done.stderr.splitlines() if line.startswith("WARNING")]
+    assert len(warnings) == 1
+    assert "install g++" in warnings[0]
+
+
+def test_a_failing_compiler_is_named(tmp_path: Path) -> None:
+    compiler = tmp_path / "broken"
+    compiler.write_text("#!/bin/sh\necho 'x.cpp:1: error: no such luck' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    done = probe(PROBE, CXX=str(compiler), VOXLANE_CACHE=str(tmp_path / "cache"))
+    assert done.stdout.split() == ["torch"]
+    assert "no such luck" in done.stderr
+    assert not list((tmp_path / "cache").rglob("*.so"))
+
+
+def test_it_can_be_switched_off() -> None:
+    done = probe(PROBE, VOXLANE_NATIVE="0")
+    assert done.stdout.split() == ["torch"]
+    assert "WARNING" not in done.stderr
+
+
+def test_two_processes_may_build_at_once(tmp_path: Path, library: ctypes.CDLL) -> None:
+    """With a slow compiler, both miss the cache; each must end with a whole library and no rubbish beside it."""
+    compiler = tmp_path / "slow"
+    compiler.write_text(
+        f'#!/bin/sh\nif [ "$1" = --version ]; then echo slow; exit; fi\n'
+        f'while [ "$1" != -o ]; do shift; done\n'
+        f"touch {tmp_path}/$$.started\n"
+        f"while [ $(ls {tmp_path}/*.started | wc -l) -lt 2 ]; do sleep 0.01; done\n"
+        f'cp {library._name} "$2"\n'
+    )
+    compiler.chmod(0o755)
+    code = "import ctypes; from voxlane.engine.kernels import native; print(native._open(native._build())._name)"
+    environment = {**os.environ, "CXX": str(compiler), "VOXLANE_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", code]
+    both = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    paths = {process.communicate(timeout=120)[0].strip() for process in both}
+    assert [process.returncode for process in both] == [0, 0]
+    assert len(paths) == 1
+    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == [Path(paths.pop())]
+
+
+def test_a_wrong_result_switches_the_library_off(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, library: ctypes.CDLL
+) -> None:
+    real = norm.rms_norm_ref
+    monkeypatch.setattr(norm, "rms_norm_ref", lambda x, weight, eps: real(x, weight, eps) * 1.001)
+    assert native._load() is None
+    assert "row operations disagrees" in caplog.text
+    monkeypatch.undo()
+    assert native._load() is not None
+
+
+def test_the_fingerprint_knows_compiler_flags_and_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compiler = shutil.which("true")
+    assert compiler is not None
+    first = native._fingerprint(compiler)
+    assert native._fingerprint(compiler) == first
+    monkeypatch.setattr(native, "_FLAGS", ("-O0",))
+    second = native._fingerprint(compiler)
+    copy = shutil.copytree(native._SOURCES, tmp_path / "native")
+    with (copy / "simd.h").open("a") as source:
+        source.write("\n")
+    monkeypatch.setattr(native, "_SOURCES", copy)
+    assert len({first, second, native._fingerprint(compiler)}) == 3
+
+
+def test_callers_on_many_threads_get_right_answers(library: ctypes.CDLL, random: torch.Generator) -> None:
+    """ctypes lets go of the interpreter lock, so two engine threads can meet in the pool."""
+    weight = pack(quantise(torch.randn((256, 512), generator=random)))
+    inputs = [torch.randn((9, 512), generator=random) for _ in range(4)]
+    expected = [linear(x, weight) for x in inputs]
+    wrong: list[int] = []
+
+    def call(index: int) -> None:
+        results = (linear(inputs[index], weight) for _ in range(200))
+        wrong.extend(index for result in results if not torch.equal(result, expected[index]))
+
+    callers = [threading.Thread(target=call, args=(index,)) for index in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
+
+
+def test_threads_can_change_between_calls(library: ctypes.CDLL, random: torch.Generator) -> None:
+    weight = pack(quantise(torch.randn((256, 512), generator=random)))
+    x = torch.randn((9, 512), generator=random)
+    expected = linear(x, weight)
+    for count in (1, 4, 2, 1, 3, 0):
+        native.set_threads(count)
+        assert torch.equal(linear(x, weight), expected)
+
+
+FORK = """
+import os, torch
+from voxlane.engine.kernels import native
+from voxlane.engine.kernels.linear import linear, pack
+from voxlane.engine.weights.tensors import quantise
+native.set_threads(3)
+weight, x = pack(quantise(torch.randn(256, 512))), torch.randn(9, 512)
+before = linear(x, weight)
+child = os.fork()
+if child == 0:
+    os._exit(0 if torch.equal(linear(x, weight), before) else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert torch.equal(linear(x, weight), before)
+"""
+
+
+def test_a_forked_child_has_threads_of_its_own(library: ctypes.CDLL) -> None:
+    probe(FORK)
+
+
+def test_other_types_go_to_the_reference(library: ctypes.CDLL) -> None:
+    assert native.library(torch.zeros(1)) is library
+    assert native.library(torch.zeros(1, dtype=torch.float64)) is None
+    assert native.library(torch.zeros(1, device="meta")) is None
+    x, weight = torch.randn((2, 8), dtype=torch.float64), torch.randn((3, 8), dtype=torch.float64)
+    assert torch.equal(linear(x, weight), linear_ref(x, weight))
