@@ -72,18 +72,20 @@ def _collect(container: InputContainer, limits: AudioLimits) -> tuple[Floats, in
         raise InvalidAudio("the file has no audio track")
     pieces: list[Floats] = []
     total, rate, kind = 0, 0, None
-    to_float = av.AudioResampler(format="fltp")
+    # Interleaved floats, never planes: PyAV (18.1) counts nine planes in a frame of eight channels, and crashes.
+    to_float = av.AudioResampler(format="flt")
     for frame in _frames(container):
         rate = frame.sample_rate
         # The first limit is what one frame unpacks to, with all its channels; the second what is kept of all of them.
-        limits.check(frame.samples, len(frame.layout.channels), rate)
+        channels = len(frame.layout.channels)
+        limits.check(frame.samples, channels, rate)
         total += frame.samples
         limits.check(total, 1, rate)
         kind = kind or (rate, frame.layout.name, frame.format.name)
         if kind != (rate, frame.layout.name, frame.format.name):
             raise InvalidAudio("the audio file changes its format under way")
-        planes = [converted.to_ndarray() for converted in to_float.resample(frame)]  # each (channels, samples)
-        pieces += [plane.mean(axis=0, dtype=np.float32) for plane in planes]
+        packed = [converted.to_ndarray().reshape(-1, channels) for converted in to_float.resample(frame)]
+        pieces += [piece.mean(axis=1, dtype=np.float32) for piece in packed]
     samples = np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.float32)
     if not len(samples) or not np.isfinite(samples).all():
         raise InvalidAudio(_BROKEN)

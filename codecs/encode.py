@@ -134,7 +134,7 @@ class _Libav:
         floats = np.asarray(samples, dtype=np.float32)
         if not np.isfinite(floats).all():
             raise InvalidAudio("the samples are not finite numbers")
-        self._encode(self._resampler.push(floats))
+        self._encode(self._resampler.push(np.clip(floats, -1.0, 1.0)))
         return self._sink.take()
 
     def finish(self) -> bytes:

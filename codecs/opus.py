@@ -59,7 +59,7 @@ class OpusEncoder:
 
         if not np.isfinite(samples).all():
             raise InvalidAudio("the samples are not finite numbers")
-        frame = av.AudioFrame.from_ndarray(samples[None], format="flt", layout="mono")
+        frame = av.AudioFrame.from_ndarray(np.clip(samples, -1.0, 1.0)[None], format="flt", layout="mono")
         frame.sample_rate = self._context.sample_rate
         return [bytes(packet) for packet in self._context.encode(frame)]
 

@@ -22,7 +22,6 @@ from functools import lru_cache
 from math import ceil, gcd, pi
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike
 
 from .errors import UnsupportedAudio
@@ -117,15 +116,18 @@ class Resampler:
         """Return the outputs before `end` that are not out yet, and drop the inputs that nothing needs any more."""
         up, down, half = self._filter.up, self._filter.down, self._filter.half
         result = np.empty(end - self._produced, dtype=np.float32)
+        # Row i is the window that begins at input i; numpy checks that all rows lie inside the buffer. A fifth of a
+        # push faster than sliding_window_view.
+        count = max(0, len(self._pending) - 2 * half + 1)
+        rows = np.ndarray((count, 2 * half), np.float32, self._pending, strides=(4, 4))
         for begin in range(self._produced, end, _SLICE):
             stop = min(begin + _SLICE, end)
             start, phase = np.divmod(np.arange(begin, stop) * down, up)
-            windows = sliding_window_view(self._pending, 2 * half)[start + (1 - half - self._origin)]
+            windows = rows[start + (1 - half - self._origin)]
             # einsum sums each row by itself and in one order, however many rows there are; a BLAS product does not,
             # and would make the last bit depend on how the input was cut.
-            np.einsum(
-                "nk,nk->n", windows, self._filter.bank[phase], out=result[begin - self._produced :][: stop - begin]
-            )
+            out = result[begin - self._produced : stop - self._produced]
+            np.einsum("nk,nk->n", windows, self._filter.bank.take(phase, axis=0), out=out)
         self._produced = end
         used = end * down // up + 1 - half - self._origin
         self._pending = self._pending[used:].copy()

@@ -1,4 +1,4 @@
-"""Log-mel spectrograms as Whisper was trained on them. It knows samples and frequencies; models are others' business."""
+"""Log-mel spectrograms as Whisper was trained on them. It knows samples and frequencies, and no model."""
 
 from __future__ import annotations
 

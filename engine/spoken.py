@@ -37,6 +37,7 @@ _STOPS = {
 _STRENGTH = {"": 0, "—": 1, ",": 1, ":": 2, ";": 2, "…": 3, ".": 3, "!": 4, "?": 4}
 _DASHES = "-–—―‒−"
 _SIGNS = "$£€¥₹₩"
+_SIGN_STARTS = f"{_SIGNS}+("
 _NUMBER_READERS: tuple[Reader, ...] = (*DATE_READERS, *ADDRESS_READERS, *QUANTITY_READERS, read_quantity)
 
 
@@ -44,7 +45,8 @@ _NUMBER_READERS: tuple[Reader, ...] = (*DATE_READERS, *ADDRESS_READERS, *QUANTIT
 class Word:
     """One spoken word with its punctuation; `source[start:end]` is what it was read from.
 
-    Words of one expression share its span; otherwise spans follow each other without overlap. `text` holds no space.
+    Words of one expression start together and the last may end later, with punctuation; otherwise spans follow each
+    other without overlap. `text` holds no space.
     """
 
     text: str
@@ -85,7 +87,8 @@ class _Scan:
             elif char.isspace():
                 self._at += 1
             elif self._starts_number(char):
-                self._ask(JOINED_READERS if self._peek(-1).isalpha() else _NUMBER_READERS)
+                joined = _is_digit(char) and self._peek(-1).isalpha()
+                self._ask(JOINED_READERS if joined else _NUMBER_READERS)
             elif char.isalpha():
                 self._ask(NAME_READERS)
             else:
@@ -112,12 +115,9 @@ class _Scan:
         return self._text[at] if 0 <= at < len(self._text) else ""
 
     def _starts_number(self, char: str) -> bool:
-        following = self._peek(1)
         if _is_digit(char):
             return True
-        if char in _SIGNS or (char in "+(" and following):
-            return any(reader(self._text, self._at) for reader in QUANTITY_READERS)
-        return char in "UAC" and following in ("S", "$") and "$" in self._text[self._at : self._at + 3]
+        return char in _SIGN_STARTS and any(reader(self._text, self._at) for reader in QUANTITY_READERS)
 
     def _symbol(self, char: str) -> None:
         following, before = self._peek(1), self._peek(-1)

@@ -10,6 +10,7 @@ import re
 
 from .spoken_dates import read_month_day, sentence_stop
 from .spoken_numbers import Reader, Reading, cardinal, decimal, digits, ordinal
+from .spoken_quantity import read_money
 from .spoken_tables import (
     ABBREVIATIONS,
     BARE_ABBREVIATIONS,
@@ -66,8 +67,7 @@ def _spell_out(text: str) -> list[str]:
             words.append(_PIECE_NAMES[piece])
         elif piece[0].isdigit():
             words += digits(piece) if len(piece) > 2 else decimal(piece)
-        elif len(piece) == 2 and piece.islower() and piece not in _SIMPLE = re.compile(r"[a-z]{1,30}+(?:'[a-z]{1,3}+)?(?=[ \n,;!?)]|\Z)")
-_TWO_LETTER_WORDS:
+        elif len(piece) == 2 and piece.islower() and piece not in _TWO_LETTER_WORDS:
             words.append(piece.upper())
         else:
             words.append(piece)
@@ -183,7 +183,7 @@ def _read_simple(text: str, at: int) -> Reading | None:
 def _read_word(text: str, at: int) -> Reading | None:
     found = _WORD.match(text, at)
     if not found:
-        return None
+        return Reading(at + 1, [])  # a letter written as an index: "xₐ", "xⁿ"
     word = found[0].replace("’", "'")
     if word in GREEK:
         return Reading(found.end(), [GREEK[word]])
@@ -196,15 +196,13 @@ def _acronym(word: str) -> str:
     """Return how a word in capitals is written for the voice; other words as they are."""
     if word in SPELLED_AS_WORDS:
         return SPELLED_AS_WORDS[word]
-    if word == "PhD":
-        return "PHD"
     shouted = len(word) >= 5 and word.isupper() and any(char in "AEIOUY" for char in word)
     return word.lower() if shouted and word not in SPELLED_AS_LETTERS else word
 
 
 NAME_READERS: tuple[Reader, ...] = (
-    _read_simple, _read_email, _read_url, read_month_day, _read_versioned, _read_initials, _read_abbreviation, _read_file,
-    _read_bare_abbreviation, _read_roman, _read_word,
+    _read_simple, read_money, _read_email, _read_url, read_month_day, _read_versioned, _read_initials,
+    _read_abbreviation, _read_file, _read_bare_abbreviation, _read_roman, _read_word,
 )  # fmt: skip
 """For a place where a letter stands, in the order to ask them. The last one reads any word."""
 

@@ -40,6 +40,7 @@ _VERSION = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){2,9}(?![0-9])")
 _SCIENTIFIC = re.compile(r"(?P<a>[0-9]{1,15}(?:\.[0-9]{1,15})?)[eE](?P<sign>[-+]?)(?P<b>[0-9]{1,3})(?![A-Za-z0-9])")
 _POWER = re.compile(r"(?P<a>[0-9]{1,15})\^(?P<sign>-?)(?P<b>[0-9]{1,4})")
 _RANGE = re.compile(rf"(?P<a>{NUMBER})(?P<gap>\s?[-–—]\s?)(?P<b>{NUMBER})(?![-–/][0-9])")
+_IN_SERIES = re.compile(r"[0-9][-–/]\Z")
 _SLASHED = re.compile(r"(?:(?P<whole>[0-9]{1,4})[ -])?(?P<a>[0-9]{1,3})/(?P<b>[0-9]{1,3})(?![0-9/]|[.,][0-9])")
 _VULGAR = re.compile(r"(?P<whole>[0-9]{1,4})\s?(?P<part>[½⅓⅔¼¾⅛])")
 _RATIO = re.compile(r"(?P<a>[0-9]{1,4}):(?P<b>[0-9]{1,4})(?![0-9:])")
@@ -68,7 +69,8 @@ def _per(name: str | None) -> list[str]:
     return ["per", *PER_READINGS.get(name, UNITS.get(name, (name,))[0]).split()]
 
 
-def _read_money(text: str, at: int) -> Reading | None:
+def read_money(text: str, at: int) -> Reading | None:
+    """Read an amount with a currency's sign or code before or behind it."""
     found = _MONEY.match(text, at) or _MONEY_AFTER.match(text, at)
     if not found:
         return None
@@ -137,7 +139,7 @@ def _read_power(text: str, at: int) -> Reading | None:
 
 
 def _read_range(text: str, at: int) -> Reading | None:
-    if not (found := _RANGE.match(text, at)):
+    if not (found := _RANGE.match(text, at)) or _IN_SERIES.search(text, max(0, at - 2), at):
         return None
     rest = read_quantity(text, found.start("b"))
     assert rest is not None  # a number stands there
@@ -233,10 +235,10 @@ def _bare(text: str, number: str, end: int) -> list[str]:
 
 
 _UNIT_READERS: tuple[Reader, ...] = (
-    _read_money, _read_cents, _read_power, _read_fraction, _read_decade, _read_measure, _read_times, _read_scaled,
+    read_money, _read_cents, _read_power, _read_fraction, _read_decade, _read_measure, _read_times, _read_scaled,
     _read_ordinal, _read_ratio, _read_plain,
 )  # fmt: skip
-JOINED_READERS: tuple[Reader, ...] = (_read_ordinal, _read_plain)
+JOINED_READERS: tuple[Reader, ...] = (_read_version, _read_ordinal, _read_plain)
 """For digits right behind a letter ("B2B", "MP3"): what follows them is no unit."""
 
 QUANTITY_READERS: tuple[Reader, ...] = (_read_phone, _read_feet, _read_version, *_UNIT_READERS[:3], _read_range)

@@ -43,7 +43,8 @@ UNITS: dict[str, tuple[str, str]] = {
     "kmh": ("kilometer per hour", "kilometers per hour"), "fps": ("frame per second", "frames per second"),
     "rpm": ("revolution per minute", "revolutions per minute"),
     "px": ("pixel", "pixels"), "MP": ("megapixel", "megapixels"), "°C": ("degree Celsius", "degrees Celsius"),
-    "°F": ("degree Fahrenheit", "degrees Fahrenheit"), "°": ("degree", "degrees"), "%": ("percent", "percent"),
+    "°F": ("degree Fahrenheit", "degrees Fahrenheit"), "°": ("degree", "degrees"),
+    "ºC": ("degree Celsius", "degrees Celsius"), "º": ("degree", "degrees"), "%": ("percent", "percent"),
     "mol": ("mole", "moles"), "tok": ("token", "tokens"),
 }  # fmt: skip
 """Symbol after a number -> (for one, for more)."""
@@ -154,10 +155,10 @@ SPELLED_AS_WORDS = {
     "JSON": "Jason", "YAML": "yammel", "GIF": "gif", "RAM": "ram", "ROM": "rom", "PIN": "pin",
     "LAN": "lan",
     "WAN": "wan", "SIM": "sim", "WIFI": "wifi", "ASAP": "A-sap", "CRUD": "crud", "REST": "rest", "GUI": "gooey",
-    "JPEG": "jay-peg", "OK": "okay", "FIFA": "feefa", "UNESCO": "Unesco", "CUDA": "cooda",
+    "JPEG": "jay-peg", "OK": "okay", "PhD": "PHD", "FIFA": "feefa", "UNESCO": "Unesco", "CUDA": "cooda",
     "LAMP": "lamp", "SWAT": "swat", "UNIX": "Unix", "BASIC": "basic", "CAPTCHA": "captcha",
 }  # fmt: skip
-"""Acronyms that people say as words and that a lexicon would spell."""
+"""Acronyms that people say as words and that a lexicon would spell, and one it would not spell alike."""
 
 SPELLED_AS_LETTERS = {"NAACP", "HTTPS", "ISBN", "UUID", "IEEE", "ICANN", "ETFS"}
 """Long ones with vowels that are spelled all the same."""

@@ -7,6 +7,7 @@ here for any encoder–decoder. It knows weights and pieces of text; which heads
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,13 +33,16 @@ class Word:
 def token_states(weights: Tensor) -> list[int]:
     """Return the encoder state at which each row of `weights` [heads, rows, states] begins.
 
-    Row i holds what was looked at while token i was being chosen; the last row is the end of the text, so that its state
-    is where the last token ends.
+    Row i holds what was looked at while token i was being chosen; the last row is the end of the text, so that its
+    state is where the last token ends.
     """
     deviation, mean = torch.std_mean(weights, dim=1, keepdim=True, correction=0)
     even = (weights - mean) / deviation.clamp(min=1e-9)
     matrix = _median(even, MEDIAN_WIDTH).mean(dim=0)
-    return _first_columns(-matrix.double().numpy())
+    first: dict[int, int] = {}
+    for row, state in cheapest_path(-matrix.double().numpy()):
+        first.setdefault(row, state)
+    return list(first.values())
 
 
 def word_times(pieces: Sequence[bytes], states: Sequence[int], seconds_per_state: float) -> list[Word]:
@@ -48,7 +52,7 @@ def word_times(pieces: Sequence[bytes], states: Sequence[int], seconds_per_state
     """
     words: list[Word] = []
     begins = [index for index, piece in enumerate(pieces) if index == 0 or piece[:1] == b" "]
-    for first, last in zip(begins, [*begins[1:], len(pieces)], strict=True):
+    for first, last in itertools.pairwise([*begins, len(pieces)]):
         text = b"".join(pieces[first:last]).decode("utf-8", errors="replace").strip()
         if text:
             words.append(Word(text, states[first] * seconds_per_state, states[last] * seconds_per_state))
@@ -64,10 +68,10 @@ def _median(x: Tensor, width: int) -> Tensor:
     return padded.unfold(-1, width, 1).median(dim=-1).values
 
 
-def _first_columns(cost: NDArray[np.float64]) -> list[int]:
-    """Return, for each row, the first column of the cheapest path from one corner of `cost` to the other.
+def cheapest_path(cost: NDArray[np.float64]) -> list[tuple[int, int]]:
+    """Return the cells of the cheapest path from the first to the last corner of `cost` [rows, columns].
 
-    A path goes right, down, or both at once. Costs are filled in along diagonals, each of them at once.
+    A path goes right, down, or both at once. Sums are filled in along diagonals, each of them at once.
     """
     rows, columns = cost.shape
     total = np.full((rows + 1, columns + 1), np.inf)
@@ -77,15 +81,15 @@ def _first_columns(cost: NDArray[np.float64]) -> list[int]:
         column = diagonal - row
         before = np.minimum(total[row, column], np.minimum(total[row, column + 1], total[row + 1, column]))
         total[row + 1, column + 1] = cost[row, column] + before
-    first = [0] * rows
-    row, column = rows - 1, columns - 1
-    while row > 0 or column > 0:
-        first[row] = column
-        both, down, right = total[row, column], total[row, column + 1], total[row + 1, column]
-        if both < down and both < right:
-            row, column = row - 1, column - 1
-        elif down < right:
-            row -= 1
+    total[0, 0] = np.inf  # from here on a border, like the rest of the first row and column
+    path = [(rows - 1, columns - 1)]
+    while path[-1] != (0, 0):
+        r, c = path[-1]
+        before_both, before_down, before_right = total[r, c], total[r, c + 1], total[r + 1, c]
+        if before_both < before_down and before_both < before_right:
+            path.append((r - 1, c - 1))
+        elif before_down < before_right:
+            path.append((r - 1, c))
         else:
-            column -= 1
-    return first
+            path.append((r, c - 1))
+    return path[::-1]

@@ -4,6 +4,9 @@ The first clause is short, so that sound comes soon; later ones are sentences, o
 inside a number, an abbreviation, an address, a Markdown link, inline code or a code block. Every clause says which
 stretch of the reply it is; together they are the reply, once. What is cut where depends on the text alone, never on
 how it was split into deltas. It knows nothing of how words are read: that is the engine's part.
+
+Text is taken word by word, a word being what stands between spaces. A word is settled when the first character of the
+next one is there; then the gap after it gets a grade, and the grade and the length so far decide whether to cut in it.
 """
 
 from __future__ import annotations
@@ -12,30 +15,22 @@ import re
 from dataclasses import dataclass
 from enum import IntEnum
 
-from .speech_text import Grade, Inline, grade, is_marker
-
-DIGIT_WEIGHT = 5
+DIGIT_LENGTH = 5
 """What a digit counts for in a clause's length: it is read as a word."""
 
 MAX_SPAN_CHARS = 1000
-"""Longest link, address or run of spaces that is waited for; a longer one is cut like plain text."""
+"""Longest address, link, tag or run of spaces that is kept together; a longer one is cut like plain text."""
+
+SOFT_WRAP_CHARS = 50
+"""A line at least this long, without final punctuation, is taken to go on in the next one."""
 
 FENCE_LINE_CHARS = 200
-"""Longest first line of a code block."""
-
-_WORD = re.compile(rf"\S{{1,{MAX_SPAN_CHARS + 1}}}+")
-_SPACE = re.compile(rf"\s{{0,{MAX_SPAN_CHARS}}}+")
-_FENCE = re.compile(r"(`{3,}+|~{3,}+)[^`\n]*\Z")
-_ADDRESS = re.compile(r"[(\"'“*_<]{0,3}(?:https?://|www\.|[A-Za-z0-9._+-]{1,64}@)|!?\[[^\]]*\]\(")
-_JOINERS = frozenset(
-    "and or but so because which that who where when while if as than then although though since until unless with "
-    "without from into for to by in on at of".split()  # noqa: SIM905
-)
+"""Longest opening line of a code block."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutPolicy:
-    """When a clause is long enough, and when too long. Lengths are characters, digits counted DIGIT_WEIGHT times."""
+    """When a clause is long enough, and when too long. Lengths are characters, a digit counted DIGIT_LENGTH times."""
 
     first_words: int = 3  # the first clause may end at any punctuation from here on
     first_max_words: int = 16
@@ -54,3 +49,320 @@ class Clause:
     start: int
     end: int
     silent: bool
+
+
+class Grade(IntEnum):
+    """How good a place to cut the gap after a word is."""
+
+    GLUED = 0  # inside a number, a date or a name with its title: only if there is no other place at all
+    SPACE = 1
+    JOINER = 2  # before a conjunction or preposition
+    SOFT = 3  # after a comma, a colon, a dash
+    SENTENCE = 4
+    BREAK = 5  # the line or the paragraph ends
+
+
+_WORD = re.compile(rf"\S{{1,{MAX_SPAN_CHARS + 1}}}+")
+_SPACE = re.compile(rf"\s{{0,{MAX_SPAN_CHARS}}}+")
+_FENCE = re.compile(r"(?P<mark>`{3,}+|~{3,}+)[^`\n]*")
+_ADDRESS = re.compile(r"[(\"'“*_<]{0,3}+(?:https?://|www\.|[A-Za-z0-9._+-]{1,64}+@)|!?\[[^\]]{0,200}+\]\(")
+_MARKER = re.compile(r"(?:[-*+•>|]|#{1,6}|[0-9]{1,3}[.)])\Z")
+_INITIAL = re.compile(r"[A-HJ-Z]\Z|(?:[A-Za-z]\.)+[A-Za-z]\Z")
+
+_JOINERS = frozenset({
+    "and", "or", "but", "so", "because", "which", "that", "who", "where", "when", "while", "if", "as", "than",
+    "although", "though", "since", "until", "unless", "with", "without", "from", "into", "for", "by", "in", "on", "at",
+})  # fmt: skip
+_NEVER_END = frozenset({
+    "mr", "mrs", "ms", "mx", "dr", "prof", "st", "mt", "gen", "gov", "sen", "rep", "capt", "lt", "col", "sgt", "rev",
+    "hon", "pres", "e.g", "i.e", "eg", "ie", "vs", "cf", "approx", "ca", "a.k.a", "jan", "feb", "apr", "aug", "sept",
+    "oct", "nov", "dec", "incl", "excl", "viz", "al",
+})  # fmt: skip
+_SOMETIMES_END = frozenset({
+    "etc", "inc", "ltd", "co", "corp", "bros", "jr", "sr", "a.m", "p.m", "dept", "est", "ave", "blvd", "rd", "ph.d",
+})  # fmt: skip
+_NUMBERED = frozenset(
+    {"no", "nos", "fig", "figs", "p", "pp", "vol", "ch", "sec", "eq", "art", "mar", "jun", "jul", "sep"}
+)
+_TITLES = frozenset({"Mr", "Mrs", "Ms", "Dr", "Prof", "St", "Mt"})
+_CLOSERS = "\"'”’)]}*_`~»"
+_OPENERS = "\"'“‘([{*_`«"
+_NO_START = ".,;:!?)]}…%°"
+
+
+def grade(word: str, following: str) -> Grade:
+    """Grade the gap, a space, between a word and a next one that starts with `following`."""
+    core = word.rstrip(_CLOSERS)
+    last, stem = core[-1:], core[:-1].lstrip(_OPENERS)
+    figures = stem[-1:].isdigit() and following.isdigit()
+    if following in _NO_START or word in _TITLES:
+        return Grade.GLUED
+    if last == "…" or core.endswith(".."):
+        return Grade.SENTENCE if following.isupper() else Grade.SOFT
+    if last in ("!", "?"):
+        if not following.islower():
+            return Grade.SENTENCE
+        return Grade.SOFT if word == core else Grade.SPACE  # "Is it?" he asked.
+    if last == ".":
+        return _grade_full_stop(stem, following)
+    if last in (",", ";", ":", "—", "–") or word == "-":
+        return Grade.GLUED if figures or (not stem and following.isdigit()) else Grade.SOFT
+    if last.isdigit() or following.isdigit():
+        return Grade.GLUED
+    return Grade.SPACE
+
+
+def _grade_full_stop(stem: str, following: str) -> Grade:
+    known = stem.lower()
+    if known in _NEVER_END or (known in _NUMBERED and following.isdigit()):
+        return Grade.GLUED
+    if known in _SOMETIMES_END:
+        return Grade.SOFT if following.isupper() else Grade.SPACE
+    if _INITIAL.match(stem):
+        return Grade.GLUED
+    if following.islower():
+        return Grade.SOFT
+    return Grade.GLUED if stem.isdigit() and following.isdigit() else Grade.SENTENCE
+
+
+_INLINE_MARK = re.compile(r"`+|[\[\]()>]|<(?=[A-Za-z/!])")
+_INLINE_LIMITS = {"`": 200, "]": 200, ")": MAX_SPAN_CHARS, ">": 300}
+"""Closing mark -> how far from its opening one it may stand, in characters."""
+
+
+class _Inline:
+    """Whether the text so far stands inside a Markdown link, inline code or an HTML tag."""
+
+    def __init__(self) -> None:
+        self.closer = ""  # what ends the open span; empty outside
+        self.opened = 0
+        self._nested = 0
+
+    def feed(self, text: str, start: int, end: int, ignored: int) -> None:
+        """Go through text[start:end], whole words; marks before `ignored` are plain characters."""
+        for found in _INLINE_MARK.finditer(text, max(start, ignored), end):
+            mark = found[0]
+            if not self.closer:
+                self._open(mark, found.start())
+            elif mark == self.closer == "]":
+                # A label is a link's only if its target follows at once.
+                self.closer = ")" if text[found.end() : found.end() + 1] == "(" else ""
+                self._nested = 0
+            elif self.closer == ")" and mark in "()":
+                self._nested += 1 if mark == "(" else -1
+                self.closer = self.closer if self._nested else ""
+            elif mark == self.closer:
+                self.closer = ""
+
+    def _open(self, mark: str, at: int) -> None:
+        closer = {"[": "]", "<": ">"}.get(mark, mark if mark[0] == "`" and len(mark) < 3 else "")
+        if closer:
+            self.closer, self.opened = closer, at
+
+    def too_long(self, end: int) -> bool:
+        """Say whether the open span is past what such a span may be."""
+        return self.closer != "" and end - self.opened > _INLINE_LIMITS[self.closer[0]]
+
+
+class ClauseCutter:
+    """Cuts one reply. Push its deltas in order, then finish."""
+
+    def __init__(self, policy: CutPolicy | None = None) -> None:
+        self._policy = policy or CutPolicy()
+        self._text = ""  # what is not cut off yet
+        self._offset = 0  # where it starts in the reply
+        self._spoken = False  # whether a clause with something to say is out
+        self._line_started = True  # whether nothing but spaces stands between the last line break and the text
+        self._fence = ""  # the mark that opened the code block the text starts with
+        self._line = 0  # in a code block: the first line not looked at
+        self._line_length = 0  # of the line the text starts in, before the text
+        self._structured = False  # whether that line is an item, a heading or a table row
+        self._restart(0)
+
+    def _restart(self, ignored: int) -> None:
+        """Look at the text from its beginning, with the inline marks before `ignored` taken as plain characters."""
+        self._ignored = ignored
+        self._at = 0  # the first character no settled word holds
+        self._length = 0
+        self._words = 0
+        self._places: list[tuple[int, Grade, int]] = []  # where a cut may fall, how good, and the length up to there
+        self._inline = _Inline()
+        self._at_line_start = self._line_started
+        self._column = self._line_length
+        self._item = self._structured
+
+    def push(self, delta: str) -> list[Clause]:
+        """Take more of the reply; return the clauses it completes."""
+        self._text += delta
+        return self._cut(final=False)
+
+    def finish(self) -> list[Clause]:
+        """Return what is left, the reply being complete."""
+        clauses = self._cut(final=True)
+        if self._text:
+            clauses.append(self._take(len(self._text)))
+        return clauses
+
+    def _cut(self, *, final: bool) -> list[Clause]:
+        clauses = []
+        while (end := self._next(final=final)) is not None:
+            clauses.append(self._take(end))
+        return clauses
+
+    def _take(self, end: int) -> Clause:
+        text, self._text = self._text[:end], self._text[end:]
+        start, self._offset = self._offset, self._offset + end
+        silent = self._fence != "" or not any(char.isalnum() for char in text)
+        _, newline, tail = text.rpartition("\n")
+        if newline or self._fence:
+            self._line_started, self._line_length, self._structured = not tail.strip(), len(tail), False
+        else:
+            self._line_started = self._line_started and not text.strip()
+            self._line_length += len(text)
+            self._structured = self._item
+        if not silent:
+            self._spoken = True
+        self._fence, self._line = "", 0
+        self._restart(0)
+        return Clause(text, start, self._offset, silent)
+
+    def _next(self, *, final: bool) -> int | None:
+        """Return where the clause that starts the text ends, or None while that is open."""
+        if self._fence:
+            return self._fence_end(final=final)
+        while self._at < len(self._text):
+            word_at = _end(_SPACE, self._text, self._at)
+            if word_at - self._at >= MAX_SPAN_CHARS:
+                return word_at
+            word_end = _end(_WORD, self._text, word_at)
+            gap_end = _end(_SPACE, self._text, word_end)
+            settled = final or gap_end < len(self._text) or gap_end - word_end >= MAX_SPAN_CHARS
+            if word_at == word_end:
+                return None
+            if self._at_line_start and self._text[word_at] in "`~":
+                verdict = self._fence_starts(word_at, final=final)
+                if verdict is None:
+                    return None
+                if verdict:
+                    return word_at or self._fence_end(final=final)
+            if (forced := self._forced(word_at, word_end)) is not None:
+                return forced
+            if not settled:
+                return None
+            if (end := self._settle(word_at, word_end, gap_end)) is not None:
+                return end
+        return None
+
+    def _settle(self, word_at: int, word_end: int, gap_end: int) -> int | None:
+        """Count a word in; return the cut after it, if there is one."""
+        word, gap = self._text[word_at:word_end], self._text[word_end:gap_end]
+        if self._places and self._places[-1][0] == word_at and word.lower() in _JOINERS:
+            place, found, length = self._places[-1]
+            self._places[-1] = (place, max(found, Grade.JOINER), length)
+        marker = self._at_line_start and _MARKER.match(word) is not None
+        self._item = marker or (self._item and not self._at_line_start)
+        self._column += gap_end - self._at
+        self._length += _length(self._text[self._at : word_end]) + 1
+        self._words += any(char.isalnum() for char in word)
+        self._inline.feed(self._text, word_at, word_end, self._ignored)
+        following = self._text[gap_end : gap_end + 1]
+        found = self._grade(word, gap, following, marker=marker)
+        self._at, self._at_line_start = gap_end, "\n" in gap
+        if self._at_line_start:
+            self._column = 0
+        if found is Grade.BREAK:
+            return gap_end
+        if self._inline.closer:
+            if self._inline.too_long(gap_end):
+                self._restart(self._inline.opened + 1)
+            return None
+        self._places.append((gap_end, found, self._length))
+        return gap_end if self._long_enough(found) else None
+
+    def _grade(self, word: str, gap: str, following: str, *, marker: bool) -> Grade:
+        if len(gap) >= MAX_SPAN_CHARS or gap.count("\n") > 1:
+            return Grade.BREAK
+        if "\n" in gap and not following.islower():
+            long = self._column >= SOFT_WRAP_CHARS and word[-1] not in ".!?:;"
+            if self._item or not (long and following.isalpha()):
+                return Grade.BREAK
+        return Grade.GLUED if marker else grade(word, following)
+
+    def _long_enough(self, found: Grade) -> bool:
+        policy = self._policy
+        if found >= Grade.SENTENCE:
+            return self._words >= (policy.sentence_words if self._spoken else policy.first_words)
+        if found is Grade.SOFT:
+            return self._length >= policy.soft_length if self._spoken else self._words >= policy.first_words
+        return False
+
+    def _forced(self, word_at: int, word_end: int) -> int | None:
+        """Return the best cut before a word that no longer fits, or inside one that is too long by itself."""
+        policy = self._policy
+        most = policy.max_length if self._spoken else policy.first_max_length
+        most_words = policy.max_words if self._spoken else policy.first_max_words
+        word = self._text[word_at:word_end]
+        length = self._length + _length(self._text[self._at : word_end])
+        if length <= most and self._words + any(char.isalnum() for char in word) <= most_words:
+            return None
+        if self._places:
+            return self._best_place(most)
+        if self._inline.closer:
+            return word_at if word_end > MAX_SPAN_CHARS else None
+        return self._inside(word_at, word_end)
+
+    def _inside(self, word_at: int, word_end: int) -> int | None:
+        """Return the cut inside a word that is longer than a clause, unless it is an address or a link."""
+        word = self._text[word_at:word_end]
+        length = 0
+        for index, char in enumerate(word):
+            length += _length(char)
+            if length > self._policy.max_length:
+                # Judged by what stands before the cut, which is the same however much of the word has come.
+                if not _ADDRESS.match(word[:index]):
+                    return word_at + index
+                return word_at + MAX_SPAN_CHARS if len(word) > MAX_SPAN_CHARS else None
+        return None
+
+    def _best_place(self, most: int) -> int:
+        enough = [place for place in self._places if place[2] * 5 >= most * 2]
+        for least in (Grade.SOFT, Grade.JOINER, Grade.SPACE):
+            for place, found, _ in reversed(enough):
+                if found >= least:
+                    return place
+        return max(self._places, key=lambda place: (min(place[1], Grade.SPACE), place[0]))[0]
+
+    def _fence_starts(self, word_at: int, *, final: bool) -> bool | None:
+        """Say whether a code block starts here; None while its first line is not complete."""
+        line_end = self._text.find("\n", word_at, word_at + FENCE_LINE_CHARS)
+        if line_end < 0 and not final and len(self._text) - word_at < FENCE_LINE_CHARS:
+            return None
+        line = self._text[word_at : line_end if line_end >= 0 else word_at + FENCE_LINE_CHARS]
+        found = _FENCE.fullmatch(line)
+        if not found or (line_end < 0 and len(line) == FENCE_LINE_CHARS):
+            return False
+        if word_at == 0:
+            self._fence, self._line = found["mark"], line_end + 1 if line_end >= 0 else len(self._text)
+        return True
+
+    def _fence_end(self, *, final: bool) -> int | None:
+        """Return the end of the code block the text starts with."""
+        while True:
+            line_end = self._text.find("\n", self._line)
+            if line_end < 0 and not final:
+                return None
+            line = self._text[self._line : line_end if line_end >= 0 else len(self._text)].strip()
+            after = line_end + 1 if line_end >= 0 else len(self._text)
+            closes = len(line) >= len(self._fence) and set(line) == {self._fence[0]}
+            if closes or line_end < 0:
+                return after
+            self._line = after
+
+
+def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
+    found = pattern.match(text, at)
+    return found.end() if found else at
+
+
+def _length(text: str) -> int:
+    return len(text) + (DIGIT_LENGTH - 1) * sum(char.isdigit() for char in text)

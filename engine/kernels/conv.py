@@ -6,11 +6,14 @@ work and keeps its promise: one window's bits do not depend on what else is in t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from voxlane.engine.weights.tensors import GROUP
 
 from .linear import PackedWeight, linear
 
@@ -21,8 +24,18 @@ def conv_ref(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, paddin
 
 
 def flatten(weight: Tensor) -> Tensor:
-    """Return a convolution's weight [out, channels, kernel] as the matrix [out, kernel * channels] that conv takes."""
-    return weight.permute(0, 2, 1).reshape(weight.shape[0], -1)
+    """Return a convolution's weight [out, channels, kernel] as the matrix that conv takes.
+
+    It is [out, columns(kernel, channels)]: windows one after the other, then zeros, so that it can be packed.
+    """
+    out, channels, kernel = weight.shape
+    flat = weight.permute(0, 2, 1).reshape(out, kernel * channels)
+    return F.pad(flat, (0, columns(kernel, channels) - kernel * channels))
+
+
+def columns(kernel: int, channels: int) -> int:
+    """Return the inputs of a flattened convolution: whole groups of what a packed product scales together."""
+    return -(-kernel * channels // GROUP) * GROUP
 
 
 def conv(
@@ -36,7 +49,8 @@ def conv(
     """Return the convolution [T', out] of every clip [T, channels], zeros around it, with a weight from flatten()."""
     windows = [_windows(clip, kernel, stride, padding) for clip in clips]
     out = linear(torch.cat(windows) if len(windows) > 1 else windows[0], weight, bias)
-    return list(out.split([len(rows) for rows in windows]))
+    ends = list(itertools.accumulate((len(rows) for rows in windows), initial=0))
+    return [out[first:last] for first, last in itertools.pairwise(ends)]
 
 
 def output_length(length: int, kernel: int, stride: int, padding: int = 0) -> int:
@@ -52,4 +66,5 @@ def _windows(clip: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
     count = output_length(length, kernel, stride)
     if not count:
         raise ValueError(f"a clip of {length} is shorter than a window of {kernel}")
-    return padded.as_strided((count, kernel * channels), (stride * channels, 1)).contiguous()
+    found = padded.as_strided((count, kernel * channels), (stride * channels, 1))
+    return F.pad(found, (0, columns(kernel, channels) - kernel * channels)).contiguous()

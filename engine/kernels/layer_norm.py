@@ -6,7 +6,9 @@ It knows rows of numbers; which layer they belong to it does not. One row's bits
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +17,12 @@ from torch import Tensor
 from . import native
 
 _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+_SIGNATURES = {
+    "vox_layer_norm": [_POINTER] * 4 + [_INT, _INT, _FLOAT],
+    "vox_add_layer_norm": [_POINTER] * 5 + [_INT, _INT, _FLOAT],
+    "vox_gelu": [_POINTER, _INT, _INT],
+    "vox_tanh": [_POINTER, _INT, _INT],
+}
 
 
 def layer_norm_ref(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
@@ -32,10 +40,10 @@ def add_layer_norm_ref(
 
 def layer_norm_native(library: ctypes.CDLL, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
     """Do layer_norm_ref's work in native/sound.cpp."""
-    function = library.vox_layer_norm
-    function.argtypes = [_POINTER] * 4 + [_INT, _INT, _FLOAT]
     out = torch.empty_like(x)
-    function(x.data_ptr(), weight.data_ptr(), native.pointer(bias), out.data_ptr(), *x.shape, eps)
+    _function(library, "vox_layer_norm")(
+        x.data_ptr(), weight.data_ptr(), native.pointer(bias), out.data_ptr(), *x.shape, eps
+    )
     return out
 
 
@@ -43,10 +51,8 @@ def add_layer_norm_native(
     library: ctypes.CDLL, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
     """Do add_layer_norm_ref's work in native/sound.cpp."""
-    function = library.vox_add_layer_norm
-    function.argtypes = [_POINTER] * 5 + [_INT, _INT, _FLOAT]
     out = torch.empty_like(x)
-    function(
+    _function(library, "vox_add_layer_norm")(
         *(x.data_ptr(), residual.data_ptr(), weight.data_ptr(), native.pointer(bias), out.data_ptr()), *x.shape, eps
     )
     return out, residual
@@ -90,10 +96,15 @@ def _curve(x: Tensor, name: str, reference: Callable[[Tensor], Tensor]) -> Tenso
     library = native.library(x)
     if library is None:
         return reference(x)
-    function = getattr(library, name)
-    function.argtypes = [_POINTER, _INT, _INT]
-    function(x.data_ptr(), *x.shape)
+    _function(library, name)(x.data_ptr(), *x.shape)
     return x
+
+
+@functools.cache
+def _function(library: ctypes.CDLL, name: str) -> Callable[..., None]:
+    function = getattr(library, name)
+    function.argtypes, function.restype = _SIGNATURES[name], None
+    return cast(Callable[..., None], function)
 
 
 def _check(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:

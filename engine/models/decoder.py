@@ -19,6 +19,7 @@ from voxlane.engine.kernels.linear import embed, linear
 from voxlane.engine.kernels.norm import add_rms_norm, rms_norm
 from voxlane.engine.kernels.pages import Layout, Pages
 from voxlane.engine.kernels.rope import rope_write
+from voxlane.engine.kernels.stack import Stack, fits
 from voxlane.engine.models.decoder_config import DecoderConfig
 from voxlane.engine.models.loading import Mode, Progress, TensorReader, Weight
 from voxlane.engine.models.rotary import Rope
@@ -79,9 +80,16 @@ class Decoder:
         self._first_norm = first_norm
         self._layers = layers
         self._head = head
-        self._linear = _linear_for(mode, head)
+        self._linear = _linear_for(mode, first_norm.device)
         self._activation = silu_mul if config.activation == "silu" else gelu_tanh_mul
         self._embedding_scale = _embedding_scale(config, mode)
+        self._stack: Stack | None = None
+        if self._linear is linear and fits(layers):
+            self._stack = Stack(
+                *(layers, first_norm, config.heads, config.kv_heads, config.head_dim),
+                *(config.norm_eps, config.attention_scale, 0.0),
+                gelu=config.activation != "silu",
+            )
 
     @classmethod
     def load(
@@ -119,12 +127,17 @@ class Decoder:
 
     def forward(self, tokens: Tensor, layout: Layout, pages: list[Pages]) -> Tensor:
         """Run `tokens` [T] int64, write their keys and values into `pages`; return normed hidden rows [T, hidden]."""
-        config, project, activate = self.config, self._linear, self._activation
-        heads, kv_heads, head_dim = config.heads, config.kv_heads, config.head_dim
-        eps, scale = config.norm_eps, config.attention_scale
         residual = embed(tokens, self._embedding).to(torch.float32)
         if self._embedding_scale != 1.0:
             residual = residual * self._embedding_scale
+        # The same loop in one native call, to the bit; None where it cannot serve.
+        hidden = self._stack.run(residual, layout, pages) if self._stack else None
+        return self._run_layers(residual, layout, pages) if hidden is None else hidden
+
+    def _run_layers(self, residual: Tensor, layout: Layout, pages: list[Pages]) -> Tensor:
+        config, project, activate = self.config, self._linear, self._activation
+        heads, kv_heads, head_dim = config.heads, config.kv_heads, config.head_dim
+        eps, scale = config.norm_eps, config.attention_scale
         x = rms_norm(residual, self._first_norm, eps)
         for layer, page in zip(self._layers, pages, strict=True):
             qkv = project(x, layer.qkv, layer.qkv_bias)
@@ -207,25 +220,17 @@ def _embedding_scale(config: DecoderConfig, mode: Mode) -> float:
     return float(torch.tensor(config.hidden_size**0.5, dtype=dtype)) if config.gemma else 1.0
 
 
-def _linear_for(mode: Mode, weight: Weight) -> Linear:
-    if mode != "bfloat16":
-        return linear
-    # Without bfloat16 instructions torch's product of that type runs at 0.1 GFLOP/s: widening the weights first costs
-    # one pass over them and is a hundred times quicker.
-    assert isinstance(weight, Tensor)
-    native = weight.device.type != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return _linear_bfloat16 if native else _linear_widened
+def _linear_for(mode: Mode, device: torch.device) -> Linear:
+    # A CPU without bfloat16 instructions multiplies that type at 0.1 GFLOP/s in torch; our own kernel widens as it
+    # reads.
+    narrow = device.type != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return _linear_bfloat16 if mode == "bfloat16" and narrow else linear
 
 
 def _linear_bfloat16(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     """Multiply in bfloat16; what lies between two products, biases included, stays float32."""
     y = linear(x.to(torch.bfloat16), weight).to(torch.float32)
     return y if bias is None else y.add_(bias)
-
-
-def _linear_widened(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
-    assert isinstance(weight, Tensor)
-    return linear(x, weight.to(torch.float32), bias)
 
 
 def _aliases(names: list[str]) -> dict[str, str]:

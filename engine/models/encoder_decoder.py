@@ -215,6 +215,11 @@ class EncoderDecoder:
         return Encoded(x, lengths)
 
 
+def log_probabilities(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Return how probable each chosen token [N] was, as its logarithm; a transcript's mean is its confidence."""
+    return torch.log_softmax(logits, dim=-1).gather(1, tokens[:, None])[:, 0]
+
+
 def _clip_layout(lengths: list[int]) -> Layout:
     longest = max(lengths)
     positions = torch.cat([torch.arange(length, dtype=torch.int32) for length in lengths])

@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from voxlane.engine.kernels.conv import conv, flatten, output_length
+from voxlane.engine.kernels.conv import columns, conv, flatten, output_length
 from voxlane.engine.kernels.layer_norm import gelu, tanh
 from voxlane.engine.models.encoder_decoder import (
     EPS,
@@ -135,6 +135,7 @@ class Moonshine(EncoderDecoder):
         self.mode = mode
         self.prompt = [config.start_token]
         self.eos_ids = frozenset({config.eos_token})
+        self.alignment_heads = _alignment_heads(config)
         self._convolutions = convolutions
         self._group_norm = group_norm
 
@@ -154,9 +155,9 @@ class Moonshine(EncoderDecoder):
         reader = TensorReader(_Rearranged(weights, config), aliases, mode, torch.device(device), progress)
         hidden = config.hidden_size
         convolutions = [
-            Projection(reader.matrix(["model.encoder.conv1.weight"], [hidden], 127)),
-            _projection(reader, "model.encoder.conv2", 2 * hidden, 7 * hidden),
-            _projection(reader, "model.encoder.conv3", hidden, 3 * 2 * hidden),
+            Projection(reader.matrix(["model.encoder.conv1.weight"], [hidden], columns(127, 1))),
+            _projection(reader, "model.encoder.conv2", 2 * hidden, columns(7, hidden)),
+            _projection(reader, "model.encoder.conv3", hidden, columns(3, 2 * hidden)),
         ]
         group_norm = Norm(
             reader.vector("model.encoder.groupnorm.weight", hidden),
@@ -190,6 +191,19 @@ class Moonshine(EncoderDecoder):
         gain = self._group_norm.weight * torch.rsqrt(variance + EPS)
         assert self._group_norm.bias is not None
         return torch.addcmul(self._group_norm.bias - mean * gain, x, gain)
+
+
+# Of tiny's 48 heads, those whose word times come closest to Whisper tiny.en's: together within 45 ms on average, on
+# 34 s of three recordings. Single heads of the last two layers are off by 100 to 200 ms.
+_TINY_HEADS = ((3, 7), (4, 1), (4, 2), (4, 5), (5, 5))
+
+
+def _alignment_heads(config: MoonshineConfig) -> tuple[tuple[int, int], ...]:
+    """Return the (layer, head) pairs that look where the sound is; unmeasured models get their last third's."""
+    if (config.decoder_layers, config.heads, config.hidden_size) == (6, 8, 288):
+        return _TINY_HEADS
+    first = config.decoder_layers - max(1, config.decoder_layers // 3)
+    return tuple((layer, head) for layer in range(first, config.decoder_layers) for head in range(config.heads))
 
 
 class _Rearranged:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from voxlane.engine.kernels.conv import conv, flatten
+from voxlane.engine.kernels.conv import columns, conv, flatten
 from voxlane.engine.kernels.layer_norm import gelu
 from voxlane.engine.mel import FRAMES, HOP, SAMPLE_RATE, WINDOW_SAMPLES, log_mel
 from voxlane.engine.models.encoder_decoder import (
@@ -199,8 +199,8 @@ class Whisper(EncoderDecoder):
         reader = TensorReader(_Flattened(weights), aliases, mode, torch.device(device), progress)
         hidden = config.hidden_size
         convolutions = [
-            _projection(reader, "model.encoder.conv1", hidden, 3 * config.mel_bins),
-            _projection(reader, "model.encoder.conv2", hidden, 3 * hidden),
+            _projection(reader, "model.encoder.conv1", hidden, columns(3, config.mel_bins)),
+            _projection(reader, "model.encoder.conv2", hidden, columns(3, hidden)),
         ]
         positions = _table(reader, "model.encoder.embed_positions.weight", STATES, hidden)
         transformer = _load_transformer(reader, config, device)

@@ -13,9 +13,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from voxlane.engine.weights.errors import WeightsError
@@ -37,7 +39,9 @@ _CONTROLS = 3  # <unk>, <s>, </s>
 _RESERVED = re.compile(rb"<<ST_\d+>>")
 
 _FLOAT, _UINT8, _GRAPH_ATTRIBUTE = 1, 2, 5
-_DTYPES = {_FLOAT: np.dtype("<f4"), _UINT8: np.dtype("u1"), 3: np.dtype("i1"), 6: np.dtype("<i4"), 7: np.dtype("<i8")}
+_DTYPES: dict[int, np.dtype[Any]] = {
+    _FLOAT: np.dtype("<f4"), _UINT8: np.dtype("u1"), 3: np.dtype("i1"), 6: np.dtype("<i4"), 7: np.dtype("<i8"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ class Initializer:
     shape: tuple[int, ...]
     raw: memoryview
 
-    def array(self) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+    def array(self) -> NDArray[Any]:
         """Return its values."""
         return np.frombuffer(self.raw, dtype=_DTYPES[self.kind]).reshape(self.shape)
 

@@ -73,16 +73,14 @@ def fmt_extensible(tag: int, bits: int, *, channels: int = 1, rate: int = 16_000
 def libav_file(samples: Floats, rate: int, muxer: str, codec: str, sample_format: str, layout: str = "mono") -> bytes:
     """Return a file as libav writes it; samples are (channels, frames) or mono."""
     file = io.BytesIO()
-    planes = np.atleast_2d(samples)
+    given_format, packed = "flt", np.ascontiguousarray(np.atleast_2d(samples).T).reshape(1, -1)
     if sample_format == "s16":
-        planes = np.rint(planes * 32767).astype(np.int16)
-    if not sample_format.endswith("p"):
-        planes = planes.T.reshape(1, -1)
+        given_format, packed = "s16", np.rint(packed * 32767).astype(np.int16)
     with av.open(file, "w", format=muxer) as container:
         stream = container.add_stream(codec, rate=rate)
         stream.layout = layout
         stream.format = sample_format
-        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(planes), format=sample_format, layout=layout)
+        frame = av.AudioFrame.from_ndarray(packed, format=given_format, layout=layout)
         frame.sample_rate = rate
         container.mux(stream.encode(frame))
         container.mux(stream.encode(None))

@@ -92,6 +92,12 @@ def test_non_finite_samples_are_refused(kind: SpeechFormat) -> None:
         encoder(kind, 24_000).push([0.0, np.nan])
 
 
+@pytest.mark.parametrize("kind", ALL)
+def test_huge_samples_are_clipped(kind: SpeechFormat) -> None:
+    samples, _ = decoded(kind, encoded(kind, 24_000, np.float32(3e38) * np.sign(SIGNAL)))
+    assert 0.9 < np.abs(samples).max() < 2.0  # a lossy coder overshoots at the edges of a square wave
+
+
 def test_unknown_formats_and_rates_are_refused() -> None:
     with pytest.raises(UnsupportedAudio, match="wav, pcm, mp3"):
         encoder("wma", 24_000)  # type: ignore[arg-type]

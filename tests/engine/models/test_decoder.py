@@ -101,7 +101,7 @@ def test_bfloat16_weights_cost_little(checkpoint: MakeCheckpoint, name: str) -> 
     assert 0 < error(Pager(load_model(weights, "bfloat16")).logits(0, TOKENS), exact) < 0.03
 
 
-@pytest.mark.parametrize("product", [decoder._linear_bfloat16, decoder._linear_widened])
+@pytest.mark.parametrize("product", [decoder._linear_bfloat16, decoder.linear])
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # torch's, on a CPU without bfloat16 instructions
 def test_both_bfloat16_products(product: decoder.Linear) -> None:
     """Which of them runs depends on the CPU; they must mean the same."""

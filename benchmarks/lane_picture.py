@@ -1,0 +1,155 @@
+"""Draw docs/img/interrupt-lane.svg: who was in which step while a critical request came into a full engine.
+
+`python benchmarks/lane_picture.py [TRACE]` draws a trace that `[engine] trace` wrote; without one it first runs the
+load of interrupt_lane.py under `deadline`. It knows the trace's format and nothing else of the engine.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from common import engine, machine, request
+from interrupt_lane import CRITICAL_PROMPT, LIMITS, LOAD, LOAD_TOKENS, prompts
+
+from voxlane.engine.api import Priority, Text
+from voxlane.engine.trace import REQUESTS
+
+PICTURE = Path(__file__).parent.parent / "docs" / "img" / "interrupt-lane.svg"
+WIDTH, LEFT, RIGHT, TOP, LANE, BAR = 920, 86, 24, 92, 19, 13  # pixels
+BEFORE_MS, AFTER_MS, TICK_MS = 500.0, 350.0, 250  # shown around the critical request
+INK, FAINT, PAPER, RULE = "#23303f", "#6b7785", "#fbfaf7", "#e4e1d9"
+TONES = {"prefill": "#4a6a94", "decode": "#a9bdd8", "queued": "#d9d6cd"}
+CRITICAL = {"prefill": "#b5300b", "decode": "#f0894a", "queued": "#f3c9ae"}
+
+
+@dataclass(slots=True)
+class Lane:
+    """One request: its name in the trace, and (what, start, stop) in milliseconds."""
+
+    name: str
+    spans: list[tuple[str, float, float]] = field(default_factory=list)
+
+    @property
+    def critical(self) -> bool:
+        """Whether it went through the interrupt lane."""
+        return self.name.startswith("critical")
+
+    @property
+    def arrival(self) -> float:
+        """When it came."""
+        return min(start for _, start, _ in self.spans)
+
+
+def read(path: Path) -> list[Lane]:
+    """Return the lanes of a trace, critical ones first, then in order of arrival; the file may lack its end."""
+    text = path.read_text(encoding="utf-8").rstrip()
+    events = json.loads(text if text.endswith("]") else text.rstrip(",") + "]")
+    lanes: dict[int, Lane] = {}
+    for event in events:
+        if event["pid"] != REQUESTS or not event["tid"]:
+            continue
+        if event["ph"] == "M":
+            lanes[event["tid"]] = Lane(event["args"]["name"])
+        else:
+            start = event["ts"] / 1e3
+            lanes[event["tid"]].spans.append((event["name"].split()[0], start, start + event["dur"] / 1e3))
+    return sorted(lanes.values(), key=lambda lane: (not lane.critical, lane.arrival))
+
+
+def record(path: Path) -> None:
+    """Write a trace of the load; the critical request comes once three quarters of it have begun to answer."""
+    assembly = engine(policy="deadline", prefix_cache=False, trace=str(path), **LIMITS)
+    core, answering = assembly.core, set[str]()
+    core.handle([request(f"load{index}", words, LOAD_TOKENS) for index, words in enumerate(prompts())])
+    waiting = [request("critical", CRITICAL_PROMPT, 16, priority=Priority.CRITICAL)]
+    while core.busy:
+        answering |= {message.request_id for message in core.step() if isinstance(message, Text)}
+        if waiting and len(answering) >= LOAD * 3 // 4:
+            core.handle([waiting.pop()])
+    assert assembly.trace is not None
+    assembly.trace.close()
+
+
+def draw(lanes: list[Lane]) -> str:
+    """Return the picture."""
+    critical = lanes[0]
+    if not critical.critical:
+        raise SystemExit("there is no critical request in this trace")
+    first_token = max(stop for what, _, stop in critical.spans if what == "prefill")
+    begin = max(min(lane.arrival for lane in lanes), critical.arrival - BEFORE_MS)
+    end = max(stop for _, _, stop in critical.spans) + AFTER_MS
+    scale = (WIDTH - LEFT - RIGHT) / (end - begin)
+    bottom = TOP + LANE * len(lanes) + 4
+
+    def x(at: float) -> float:
+        return LEFT + (min(max(at, begin), end) - begin) * scale
+
+    height = bottom + 46
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="system-ui, sans-serif">',
+        f'<rect width="{WIDTH}" height="{height}" rx="8" fill="{PAPER}"/>',
+        text(20, 30, "A critical request comes into a full engine", size=17, weight=600),
+        text(20, 50, f"{len(lanes) - 1} requests, {LIMITS['max_batch']} rows in a step, policy deadline, {machine()}"),
+        *legend(500, 26),
+    ]
+    for tick in range(0, int(end - begin) + 1, TICK_MS):
+        at = x(begin + tick)
+        parts.append(f'<path d="M{at:.1f} {TOP - 4}V{bottom}" stroke="{RULE}"/>')
+        parts.append(text(at, bottom + 16, str(tick), anchor="middle"))
+    parts.append(text(LEFT, bottom + 34, "milliseconds; a gap is a step that the request was not in"))
+    for row, lane in enumerate(lanes):
+        y = TOP + row * LANE
+        name = "critical" if lane.critical else f"request {row}"
+        tones = CRITICAL if lane.critical else TONES
+        ink = CRITICAL["prefill"] if lane.critical else FAINT
+        parts.append(text(LEFT - 8, y + BAR - 2, name, anchor="end", fill=ink, weight=600 if lane.critical else 400))
+        for what, start, stop in lane.spans:
+            left, right = x(start), x(stop)
+            if right - left > 0.1:
+                thin = what == "queued"
+                box = f'x="{left:.1f}" y="{y + (5 if thin else 0)}" height="{3 if thin else BAR}"'
+                width = right - left if thin else max(right - left - 1, 0.8)
+                parts.append(f'<rect {box} width="{width:.1f}" fill="{tones[what]}"/>')
+    wait = f"first token after {first_token - critical.arrival:.0f} ms"
+    for at, label, anchor, nudge in ((critical.arrival, "arrives", "end", -5), (first_token, wait, "start", 5)):
+        dash = f'stroke="{CRITICAL["prefill"]}" stroke-dasharray="3 3"'
+        parts.append(f'<path d="M{x(at):.1f} {TOP - 18}V{bottom}" {dash}/>')
+        parts.append(text(x(at) + nudge, TOP - 10, label, anchor=anchor, fill=CRITICAL["prefill"], weight=600))
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def legend(left: float, y: float) -> list[str]:
+    """Return the meaning of the tones."""
+    parts: list[str] = []
+    for line, (tones, who) in enumerate(((TONES, "others:"), (CRITICAL, "critical:"))):
+        at = y + line * 20
+        parts.append(text(left + 60, at, who, anchor="end"))
+        for index, (what, fill) in enumerate(tones.items()):
+            place, thin = left + 70 + index * 88, what == "queued"
+            box = f'y="{at - (6 if thin else 10)}" width="14" height="{3 if thin else 12}"'
+            parts += [f'<rect x="{place}" {box} fill="{fill}"/>', text(place + 20, at, what)]
+    return parts
+
+
+def text(x: float, y: float, words: str, *, size: int = 12, anchor: str = "", fill: str = "", weight: int = 400) -> str:
+    """Return a line of text."""
+    style = f'font-size="{size}" font-weight="{weight}" fill="{fill or (INK if size > 12 else FAINT)}"'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor or "start"}" {style}>{words}</text>'
+
+
+def main() -> None:
+    """Record if need be, draw, and say where the picture is."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(folder) / "trace.json"
+        if len(sys.argv) == 1:
+            record(path)
+        PICTURE.write_text(draw(read(path)), encoding="utf-8")
+    print(PICTURE)
+
+
+if __name__ == "__main__":
+    main()
