@@ -38,7 +38,7 @@ bench: $(TESTED) weights ## measure against llama.cpp and print ratios (compiles
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
 weights: $(READY) ## fetch the default models
-	@$(BIN)/voxlane models pull $(MODEL) --quiet
+	@$(BIN)/voxlane models pull $(MODEL) >/dev/null
 
 clean: ## remove the virtual environment and build output; models stay in the user's cache
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

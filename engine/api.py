@@ -24,7 +24,7 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 Task = Literal["chat", "complete", "score"]
 Policy = Literal["fcfs", "priority", "deadline"]
 FinishReason = Literal["eos", "stop", "length", "cancelled", "failed"]
-RefusalCode = Literal["too_long", "overloaded", "bad_request", "unknown_model", "duplicate_id"]
+RefusalCode = Literal["too_long", "overloaded", "bad_request", "duplicate_id"]
 
 
 class Priority(IntEnum):
@@ -79,6 +79,12 @@ class SamplingParams:
     logprobs: int = -1  # -1: none; 0: the chosen token's; n: and the n most likely
     ignore_eos: bool = False  # for benchmarks and tests: run to max_tokens
 
+    @property
+    def is_plain_greedy(self) -> bool:
+        """Whether the choice is simply the largest logit."""
+        penalties = self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty
+        return self.temperature == 0 and not self.logit_bias and not penalties
+
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
@@ -90,11 +96,14 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token that came out, its log-probability, and the likeliest alternatives as (token text, log-probability)."""
+    """A token that came out, its log-probability, and the likeliest alternatives as (bytes, log-probability).
 
-    text: str
+    Bytes, because a token may hold half a character.
+    """
+
+    data: bytes
     logprob: float
-    top: tuple[tuple[str, float], ...] = ()
+    top: tuple[tuple[bytes, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +173,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Pause every running request of a session, ahead of all other commands of this step."""
+    """Pause every request of a session that was submitted or resumed before this message."""
 
     session: str
 
@@ -252,11 +261,18 @@ class Refused:
 class StepStats:
     """What the engine has been doing, sent about once a second while it works and once when it falls idle."""
 
-    steps: int  # since the last StepStats
-    busy_s: float
-    longest_step_s: float
+    steps: int  # since the last StepStats, as is everything that adds up
+    rows: int  # requests in those steps, so rows / steps is the mean batch
     prefill_tokens: int
     decode_tokens: int
+    busy_s: float
+    longest_step_s: float
+    schedule_s: float  # phases of busy_s: planning,
+    move_s: float  # block copies and swaps,
+    forward_s: float  # the model,
+    sample_s: float  # logits and choices
+    lookup_proposed: int
+    lookup_accepted: int
     running: int
     waiting: int
     paused: int

@@ -158,10 +158,10 @@ def _swap_block_s(cache: KVCache) -> float:
 def _warm_up(scheduler: Scheduler, runner: Runner, model: Decoder) -> None:
     """Run a growing batch of prompts and decodes, so that the first user pays for nothing and costs are known."""
     pool, cost = scheduler.pool, scheduler.cost
-    room = min(model.context_tokens, pool.num_blocks * pool.block_tokens) // (2 * len(WARM_UP_PROMPTS))
+    limit = min(model.context_tokens, pool.num_blocks * pool.block_tokens // len(WARM_UP_PROMPTS))
     trial = Scheduler(pool, scheduler.host, cost, replace(scheduler.limits, policy="fcfs", lookup_tokens=0))
     for index, length in enumerate(WARM_UP_PROMPTS[: scheduler.limits.max_batch]):
-        tokens = [(index * 7919 + n) % model.vocab_size for n in range(max(min(length, room), 1))]
+        tokens = [(index * 7919 + n) % model.vocab_size for n in range(min(length, max(limit - 1, 1)))]
         trial.add(Request(f"warm-up-{index}", "chat", tokens, len(tokens), BlockTable(pool, "warm-up")))
         for _ in range(WARM_UP_STEPS):
             plan = trial.schedule(0.0)
@@ -170,6 +170,10 @@ def _warm_up(scheduler: Scheduler, runner: Runner, model: Decoder) -> None:
             cost.observe(plan.work, time.monotonic() - begin)
             for row, outcome in zip(plan.rows, outcomes, strict=True):
                 row.request.tokens += [choice.token for choice in outcome.choices]
+                if len(row.request.tokens) >= limit:
+                    trial.remove(row.request)
+            if not trial.ready():
+                break
     for request in list(trial.requests.values()):
         trial.remove(request)
     cost.anchor()

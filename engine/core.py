@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from voxlane.engine.api import (
@@ -93,9 +93,9 @@ class Core:
         return self.scheduler.ready()
 
     def handle(self, commands: Iterable[ToEngine]) -> list[FromEngine]:
-        """Apply commands, interrupts before all others; return what they lead to at once."""
+        """Apply commands in order; return what they lead to at once. All of it is in force at the next step."""
         messages: list[FromEngine] = []
-        for command in sorted(commands, key=lambda command: not isinstance(command, Interrupt)):
+        for command in commands:
             match command:
                 case Submit():
                     messages += self._submit(command)
@@ -104,7 +104,7 @@ class Core:
                 case Pause(request_id):
                     self._each(request_id, self.scheduler.pause)
                 case Resume(request_id):
-                    self._each(request_id, self.scheduler.resume)
+                    self._each(request_id, self._resume)
                 case Interrupt(session):
                     for job in [job for job in self._jobs.values() if job.submit.session == session]:
                         self._each(job.submit.request_id, self.scheduler.pause)
@@ -116,20 +116,28 @@ class Core:
         """Run one step; return the messages it leads to."""
         begin = self._clock()
         plan = self.scheduler.schedule(begin)
+        assert plan.rows, "an engine with work must have a row to run"
         messages = self._admit(plan, begin)
         planned = self._clock()
+        outcomes = self._run(plan)
+        ran = self._clock()
+        for row, outcome in zip(plan.rows, outcomes, strict=True):
+            if row.request.state is not State.FINISHED:  # another row of its job may just have ended it
+                messages += self._advance(row, outcome, ran)
+        self._record(plan, begin, planned, ran)
+        return messages
+
+    def _run(self, plan: Plan) -> list[Outcome]:
+        """Run the plan; a fault ends the requests that were in it and nobody else."""
+        begin = self._clock()
         try:
             outcomes = self._engine.run(plan)
         except (RuntimeError, ValueError, IndexError, TypeError):
             log.exception("step failed rows=%d", len(plan.rows))
             self.scheduler.drop_swapped()
-            outcomes = [Outcome(failed=True) for _ in plan.rows]
-        ran = self._clock()
-        self.scheduler.cost.observe(plan.work, ran - planned)
-        for row, outcome in zip(plan.rows, outcomes, strict=True):
-            messages += self._advance(row, outcome, ran)
-        self._record(plan, begin, planned, ran)
-        return messages
+            return [Outcome(failed=True) for _ in plan.rows]
+        self.scheduler.cost.observe(plan.work, self._clock() - begin)
+        return outcomes
 
     def idle(self) -> list[FromEngine]:
         """Note that there is nothing to do: check the books, flush the trace, report."""
@@ -170,13 +178,23 @@ class Core:
 
     def _cancel(self, request_id: str) -> list[FromEngine]:
         job = self._jobs.get(request_id)
-        return [] if job is None else [self._end(job, "cancelled", self._clock())]
+        if job is None:
+            return []
+        if self._trace:
+            for name in job.requests:
+                self._trace.forget(name)
+        return [self._end(job, "cancelled", self._clock())]
 
     def _each(self, request_id: str, action: Callable[[Request, float], None]) -> None:
         job = self._jobs.get(request_id)
         if job is not None:
             for request in job.requests.values():
                 action(request, self._clock())
+
+    def _resume(self, request: Request, now: float) -> None:
+        if request.state is State.PAUSED:
+            self._trace_row(request, "paused", request.progress_s, now)
+        self.scheduler.resume(request, now)
 
     # ---- a step's results
 
@@ -187,8 +205,7 @@ class Core:
             job = self._owner[request.id]
             if request.priority is Priority.CRITICAL:
                 self._meter.lane_wait_s = max(self._meter.lane_wait_s, now - request.arrival_s)
-            if self._trace:
-                self._trace.row(request.id, request.priority.name.lower(), "queued", request.arrival_s, now)
+            self._trace_row(request, "queued", request.arrival_s, now)
             if request.task != "score":
                 submit = job.submit
                 messages.append(Started(submit.request_id, submit.epoch, request.prompt_tokens, request.cached_tokens))
@@ -202,8 +219,11 @@ class Core:
         if request.task == "score":
             return self._scored(row, outcome, job, now)
         messages: list[FromEngine] = []
-        request.lookup_proposed += len(row.drafts)
-        request.lookup_accepted += max(len(outcome.choices) - 1, 0)
+        if row.drafts:
+            hits = len(outcome.choices) - 1
+            request.lookup_proposed += len(row.drafts)
+            request.lookup_accepted += hits
+            self._meter.count_lookup(len(row.drafts), hits)
         text, reason = "", None
         for choice in outcome.choices:
             text += self._take(request, job, choice, now)
@@ -229,14 +249,14 @@ class Core:
         silent = choice.token in self._tokenizer.special_ids or choice.token >= self._tokenizer.vocab_size
         piece = b"" if silent else self._tokenizer.token_bytes(choice.token)
         if choice.logprob is not None and not silent:
-            top = tuple((self._show(token), logprob) for token, logprob in choice.top)
-            job.logprobs.append(TokenLogprob(self._show(choice.token), choice.logprob, top))
+            top = tuple((self._spelling(token), logprob) for token, logprob in choice.top)
+            job.logprobs.append(TokenLogprob(piece, choice.logprob, top))
         return job.stream.push(piece)
 
-    def _show(self, token: int) -> str:
+    def _spelling(self, token: int) -> bytes:
         if token in self._tokenizer.special_ids or token >= self._tokenizer.vocab_size:
-            return self._tokenizer.token_name(token)
-        return self._tokenizer.token_bytes(token).decode("utf-8", "replace")
+            return self._tokenizer.token_name(token).encode()
+        return self._tokenizer.token_bytes(token)
 
     def _reason(self, request: Request, job: _Job, choice: Choice) -> FinishReason | None:
         sampling = request.sampling
@@ -252,7 +272,7 @@ class Core:
         request = row.request
         job.logprob_sum += outcome.logprob_sum
         job.scored_tokens += outcome.scored_tokens
-        request.table.seal(request.tokens)
+        request.scored_tokens += outcome.scored_tokens
         if not row.reaches_end:
             return []
         request.first_token_s = request.last_token_s = now
@@ -265,7 +285,6 @@ class Core:
         """Close a job: its blocks are free when this returns."""
         stats = self._stats(job, now)
         for request in list(job.requests.values()):
-            request.finish = reason
             self._forget(job, request)
         del self._jobs[job.submit.request_id]
         return Finished(job.submit.request_id, job.submit.epoch, reason, stats)
@@ -278,22 +297,35 @@ class Core:
     @staticmethod
     def _stats(job: _Job, now: float) -> RequestStats:
         last = next(reversed(job.requests.values()))
-        last.logprob_sum, last.scored_tokens = job.logprob_sum, job.scored_tokens
-        return last.stats(now)
+        return replace(
+            last.stats(now),
+            prompt_tokens=job.prompt_tokens,
+            logprob_sum=job.logprob_sum,
+            scored_tokens=job.scored_tokens,
+        )
 
     def _record(self, plan: Plan, begin: float, planned: float, ran: float) -> None:
         end = self._clock()
-        self._meter.count(plan, end - begin)
+        phases = {"schedule": (begin, planned), **self._engine.phases, "publish": (ran, end)}
+        self._meter.count(plan, end - begin, phases)
         if self._trace is None:
             return
-        phases = {"schedule": (begin, planned), **self._engine.phases, "publish": (ran, end)}
-        self._trace.step(
-            begin, end, phases, rows=len(plan.rows), prefill=plan.work.prefill_tokens, predicted_s=plan.predicted_s
-        )
-        for row in plan.rows:
-            lane = row.request.priority.name.lower()
-            what = "decode" if row.count == 1 else f"prefill {row.count}"
-            self._trace.row(row.request.id, lane, what, planned, ran, start=row.start, drafts=len(row.drafts))
+        try:
+            self._trace.step(
+                begin, end, phases, rows=len(plan.rows), prefill=plan.work.prefill_tokens, predicted_s=plan.predicted_s
+            )
+            for row in plan.rows:
+                what = "decode" if row.count == 1 else f"prefill {row.count}"
+                self._trace_row(row.request, what, planned, ran, start=row.start, drafts=len(row.drafts))
+                if row.request.state is State.FINISHED:
+                    self._trace.forget(row.request.id)
+        except OSError as error:
+            log.warning("trace=off reason=%s", error)
+            self._trace = None
+
+    def _trace_row(self, request: Request, what: str, start_s: float, stop_s: float, **counts: object) -> None:
+        if self._trace:
+            self._trace.row(request.id, request.priority.name.lower(), what, start_s, stop_s, **counts)
 
 
 class _Meter:
@@ -305,20 +337,32 @@ class _Meter:
 
     def _clear(self) -> None:
         self.steps = 0
+        self._rows = 0
         self._busy_s = 0.0
         self._longest_s = 0.0
+        self._phases = dict.fromkeys(("schedule", "move", "forward", "sample"), 0.0)
+        self._proposed = 0
+        self._accepted = 0
         self._prefill = 0
         self._decode = 0
         self._preempted = 0
         self.lane_wait_s = 0.0
 
-    def count(self, plan: Plan, seconds: float) -> None:
+    def count(self, plan: Plan, seconds: float, phases: Mapping[str, tuple[float, float]]) -> None:
         self.steps += 1
+        self._rows += len(plan.rows)
+        for name in self._phases:
+            begin, end = phases.get(name, (0.0, 0.0))
+            self._phases[name] += end - begin
         self._busy_s += seconds
         self._longest_s = max(self._longest_s, seconds)
         self._prefill += plan.work.prefill_tokens
         self._decode += sum(1 for row in plan.rows if row.count == 1)
         self._preempted += plan.preempted
+
+    def count_lookup(self, proposed: int, accepted: int) -> None:
+        self._proposed += proposed
+        self._accepted += accepted
 
     def due(self, now: float) -> bool:
         return self.steps > 0 and now - self._since >= STATS_INTERVAL_S
@@ -327,10 +371,14 @@ class _Meter:
         pool = scheduler.pool
         stats = StepStats(
             steps=self.steps,
-            busy_s=self._busy_s,
-            longest_step_s=self._longest_s,
+            rows=self._rows,
             prefill_tokens=self._prefill,
             decode_tokens=self._decode,
+            busy_s=self._busy_s,
+            longest_step_s=self._longest_s,
+            **{f"{name}_s": seconds for name, seconds in self._phases.items()},
+            lookup_proposed=self._proposed,
+            lookup_accepted=self._accepted,
             running=scheduler.count(State.RUNNING),
             waiting=scheduler.count(State.WAITING),
             paused=scheduler.count(State.PAUSED),

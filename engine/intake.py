@@ -131,7 +131,6 @@ class Intake:
             arrival_s=now,
             due_s=None if submit.deadline_s is None else now + submit.deadline_s,
             session=submit.session,
-            epoch=submit.epoch,
             seed=self._draw_seed() if seed is None else seed,
             limit=self._limit,
         )
@@ -141,7 +140,7 @@ def check_sampling(sampling: SamplingParams, vocabulary: int) -> None:
     """Raise Refusal unless every parameter is in its range."""
     ranges: list[tuple[str, float, float, float]] = [
         ("temperature", sampling.temperature, 0.0, MAX_TEMPERATURE),
-        ("top_k", sampling.top_k, 0, vocabulary),
+        ("top_k", sampling.top_k, 0, 1 << 30),
         ("top_p", sampling.top_p, 0.0, 1.0),
         ("min_p", sampling.min_p, 0.0, 1.0),
         ("repetition_penalty", sampling.repetition_penalty, 0.01, 100.0),

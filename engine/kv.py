@@ -80,9 +80,9 @@ class BlockPool:
             else:
                 self._free.append(block)
 
-    def shared(self, block: int) -> bool:
-        """Return whether more than one table references the block."""
-        return self._references[block] > 1
+    def references(self, block: int) -> int:
+        """Return how many tables hold the block."""
+        return self._references[block]
 
     def register(self, block: int, digest: Digest) -> None:
         """Let later requests find a full block by its content. The first block with a content keeps the name."""
@@ -136,16 +136,21 @@ class BlockPool:
 
 
 class BlockTable:
-    """The blocks of one sequence, in order, and how many tokens they hold."""
+    """The blocks of one sequence, in order, and how many tokens they hold.
 
-    __slots__ = ("_digests", "_root", "blocks", "length", "pool")
+    A freed table may be filled again, with the same tokens: it remembers their digests, so that a request in the queue
+    is not hashed anew at every step.
+    """
+
+    __slots__ = ("_digests", "_root", "_sealed", "blocks", "length", "pool")
 
     def __init__(self, pool: BlockPool, salt: str = "") -> None:
         self.pool = pool
         self.blocks: list[int] = []
         self.length = 0
         self._root = pool.root(salt)
-        self._digests: list[Digest] = []  # of the sealed blocks, a prefix of `blocks`
+        self._digests: list[Digest] = []  # of full blocks of this sequence, as far as they were ever wanted
+        self._sealed = 0  # so many blocks are registered, or had a twin that is
 
     def adopt(self, tokens: Sequence[int]) -> int:
         """Start an empty table from cached blocks that hold a prefix of `tokens`; return how many tokens they hold.
@@ -154,16 +159,14 @@ class BlockTable:
         """
         assert not self.blocks, "only an empty table can adopt a prefix"
         size = self.pool.block_tokens
-        parent = self._root
-        for start in range(0, len(tokens) - size, size):
-            parent = self.pool.extend(parent, tokens[start : start + size])
-            block = self.pool.find(parent)
+        for index in range(max(len(tokens) - 1, 0) // size):
+            block = self.pool.find(self._digest(index, tokens))
             if block is None:
                 break
             self.pool.retain(block)
             self.blocks.append(block)
-            self._digests.append(parent)
-        self.length = len(self.blocks) * size
+        self._sealed = len(self.blocks)
+        self.length = self._sealed * size
         return self.length
 
     def needed(self, count: int) -> int:
@@ -190,41 +193,51 @@ class BlockTable:
     def seal(self, tokens: Sequence[int]) -> None:
         """Register every block that `tokens` fills: they are the table's tokens, and all are computed."""
         size = self.pool.block_tokens
-        for index in range(len(self._digests), self.length // size):
-            parent = self._digests[-1] if self._digests else self._root
-            digest = self.pool.extend(parent, tokens[index * size : (index + 1) * size])
-            self._digests.append(digest)
-            self.pool.register(self.blocks[index], digest)
+        while self._sealed < self.length // size:
+            self.pool.register(self.blocks[self._sealed], self._digest(self._sealed, tokens))
+            self._sealed += 1
 
     def rewind(self, length: int) -> None:
         """Drop the tokens after the first `length`."""
         assert 0 <= length <= self.length, "rewind goes back"
-        size = self.pool.block_tokens
-        keep = -(-length // size)
-        for block in reversed(self.blocks[keep:]):
-            self.pool.release(block)
-        del self.blocks[keep:]
-        del self._digests[length // size :]
-        self.length = length
+        self._shorten(length)
+        del self._digests[length // self.pool.block_tokens :]
 
     def fork(self) -> BlockTable:
         """Return a second table over the same blocks; whoever writes first gets a copy of the block it writes to."""
         twin = BlockTable.__new__(BlockTable)
         twin.pool, twin.blocks, twin.length = self.pool, list(self.blocks), self.length
-        twin._root, twin._digests = self._root, list(self._digests)
+        twin._root, twin._digests, twin._sealed = self._root, list(self._digests), self._sealed
         for block in self.blocks:
             self.pool.retain(block)
         return twin
 
     def free(self) -> None:
         """Give everything back."""
-        self.rewind(0)
+        self._shorten(0)
 
     def slots(self, start: int, stop: int) -> list[int]:
         """Return where the tokens at positions start:stop are stored: block * block_tokens + offset."""
         size = self.pool.block_tokens
         return [self.blocks[position // size] * size + position % size for position in range(start, stop)]
 
+    def _shorten(self, length: int) -> None:
+        size = self.pool.block_tokens
+        keep = -(-length // size)
+        for block in reversed(self.blocks[keep:]):
+            self.pool.release(block)
+        del self.blocks[keep:]
+        self._sealed = min(self._sealed, length // size)
+        self.length = length
+
+    def _digest(self, index: int, tokens: Sequence[int]) -> Digest:
+        size = self.pool.block_tokens
+        while len(self._digests) <= index:
+            start = len(self._digests) * size
+            parent = self._digests[-1] if self._digests else self._root
+            self._digests.append(self.pool.extend(parent, tokens[start : start + size]))
+        return self._digests[index]
+
     def _must_copy(self, count: int) -> bool:
         partial = self.length % self.pool.block_tokens
-        return bool(count and partial and self.pool.shared(self.blocks[-1]))
+        return bool(count and partial and self.pool.references(self.blocks[-1]) > 1)

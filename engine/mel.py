@@ -31,10 +31,11 @@ def log_mel(samples: Tensor, bins: int) -> Tensor:
     heard = F.pad(samples.to(torch.float32), (0, WINDOW_SAMPLES - len(samples) if whole else WINDOW))
     # Both ends are mirrored; away from the end of the 30 s there is only silence to mirror.
     padded = F.pad(heard[None, None], (half, half), mode="reflect")[0, 0]
-    spectrum = torch.stft(padded, WINDOW, HOP, window=_hann(), center=False, return_complex=True)[:, :FRAMES]
+    window = torch.hann_window(WINDOW, device=samples.device)
+    spectrum = torch.stft(padded, WINDOW, HOP, window=window, center=False, return_complex=True)[:, :FRAMES]
     power = spectrum.real.square() + spectrum.imag.square()  # [201, frames]
-    mel = torch.full((FRAMES, bins), _FLOOR)
-    mel[: power.shape[1]] = (power.T @ mel_filters(bins).T).clamp_(min=_FLOOR)
+    mel = torch.full((FRAMES, bins), _FLOOR, device=samples.device)
+    mel[: power.shape[1]] = (power.T @ mel_filters(bins).T.to(samples.device)).clamp_(min=_FLOOR)
     mel = mel.log10_()
     return mel.clamp_(min=float(mel.max()) - _RANGE).add_(4.0).div_(4.0)
 
@@ -64,8 +65,3 @@ def _to_mel(hertz: Tensor) -> Tensor:
 def _to_hertz(mel: Tensor) -> Tensor:
     bent = _BEND_HERTZ * torch.exp(_STEP * (mel - _BEND_MEL))
     return torch.where(mel < _BEND_MEL, mel * _LINEAR_HERTZ, bent)
-
-
-@functools.cache
-def _hann() -> Tensor:
-    return torch.hann_window(WINDOW)

@@ -56,7 +56,7 @@ class Link:
         while True:
             self._flush(patient=False)
             if wait and not commands:
-                select.select([self._socket], [self._socket] if self._outbox else [], [])
+                self._wait()
             try:
                 packet = self._socket.recv(FRAGMENT_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
@@ -72,6 +72,12 @@ class Link:
                 raise Gone
             if message is not None:
                 commands.append(message)  # type: ignore[arg-type]  # the server sends ToEngine only
+
+    def _wait(self) -> None:
+        # poll, not select: a busy server hands us a descriptor beyond select's 1,024.
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._outbox else 0))
+        poll.poll()
 
     def _flush(self, *, patient: bool) -> None:
         while self._outbox:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from voxlane.engine.api import FinishReason, Priority, RequestStats, SamplingParams, Task
+from voxlane.engine.api import Priority, RequestStats, SamplingParams, Task
 from voxlane.engine.kv import BlockTable
 
 
@@ -37,13 +37,11 @@ class Request:
     arrival_s: float = 0.0
     due_s: float | None = None  # when the first token is due, if the sender said
     session: str = ""
-    epoch: int = 0
     seed: int = 0
     limit: int = 1 << 30  # longest the sequence may get
 
     number: int = 0  # order of arrival, given by the scheduler
     state: State = State.WAITING
-    finish: FinishReason | None = None
     host_blocks: list[int] = field(default_factory=list)  # swapped out: the table's content is here
     host_length: int = 0
     started: bool = False
@@ -52,8 +50,7 @@ class Request:
     preemptions: int = 0
     lookup_proposed: int = 0
     lookup_accepted: int = 0
-    logprob_sum: float = 0.0
-    scored_tokens: int = 0
+    scored_tokens: int = 0  # task "score": so many tokens have had their log-probability counted
     started_s: float = 0.0
     first_token_s: float = 0.0
     last_token_s: float = 0.0
@@ -94,6 +91,4 @@ class Request:
             preemptions=self.preemptions,
             lookup_proposed=self.lookup_proposed,
             lookup_accepted=self.lookup_accepted,
-            logprob_sum=self.logprob_sum,
-            scored_tokens=self.scored_tokens,
         )

@@ -134,9 +134,11 @@ class Runner:
             outcome.choices = sound
 
     def _score(self, row: Row, hidden: Tensor, outcome: Outcome) -> None:
-        """Sum the log-probabilities of the tokens that really follow."""
-        stop = min(row.start + row.count, len(row.request.tokens) - 1)
-        targets = torch.tensor(row.request.tokens[row.start + 1 : stop + 1], dtype=torch.int64)
+        """Sum the log-probabilities of the tokens that really follow, each once even if it is computed again."""
+        tokens = row.request.tokens
+        start, stop = max(row.start, row.request.scored_tokens), min(row.start + row.count, len(tokens) - 1)
+        targets = torch.tensor(tokens[start + 1 : stop + 1], dtype=torch.int64)
+        hidden = hidden[start - row.start :]
         for begin in range(0, len(targets), SCORE_ROWS):
             part = targets[begin : begin + SCORE_ROWS]
             logprobs = torch.log_softmax(self.model.logits(hidden[begin : begin + len(part)]), dim=1)

@@ -11,6 +11,7 @@ What is short decides how somebody gives way:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -155,8 +156,8 @@ class Scheduler:
         for request in self._order(now):
             if len(plan.rows) == self.limits.max_batch or tokens_left == 0 or self._out_of_time(plan):
                 break
-            if request.state is State.WAITING and not request.host_blocks:
-                request.table.adopt(request.tokens)
+            if request.state is State.WAITING and not self._consider(request, plan):
+                continue
             count = self._affordable(request, plan, tokens_left)
             if count and self._make_room(request, count, plan, placed):
                 placed.add(request.id)
@@ -171,12 +172,24 @@ class Scheduler:
         plan.predicted_s = self.cost.predict(plan.work)
         return plan
 
+    def _consider(self, request: Request, plan: Plan) -> bool:
+        """Give a waiting request its cached prefix, unless the step has no time left for any prompt."""
+        if plan.rows and self.limits.policy == "deadline":
+            smallest = min(MIN_CHUNK, request.pending)
+            if self.cost.predict(plan.work.plus(smallest, request.computed + smallest)) > self._budget_s():
+                return False
+        # A score wants the logits of every token, so it can take nothing from the cache.
+        if not request.host_blocks and request.task != "score":
+            request.table.adopt(request.tokens)
+        return True
+
     # ---- order
 
     def _order(self, now: float) -> list[Request]:
         ready = [request for request in self.requests.values() if request.state in (State.WAITING, State.RUNNING)]
         if self.limits.policy == "fcfs":
-            return sorted(ready, key=lambda request: request.number)
+            # Who has started goes on first: one that was paused before it started must not block them.
+            return sorted(ready, key=lambda request: (not request.started, request.number))
         self._age(ready, now)
         if self.limits.policy == "priority":
             return sorted(ready, key=lambda request: (not request.aged, -request.priority, request.number))
@@ -207,14 +220,17 @@ class Scheduler:
         wanted = min(request.pending, tokens_left)
         if self.limits.policy != "deadline":
             return wanted
-        if request.aged and not request.decoding:
-            # It goes first, so it must not take the step from a critical request behind it.
-            return min(wanted, MIN_CHUNK)
+        if request.aged and not request.decoding and self._critical_waits():
+            return min(wanted, MIN_CHUNK)  # it goes first, but the lane behind it stays open
         fits = self.cost.largest_chunk(plan.work, request.computed, wanted, self._budget_s())
         smallest = min(MIN_CHUNK, wanted)
         if fits < smallest:
             return 0 if plan.rows else smallest
         return fits
+
+    def _critical_waits(self) -> bool:
+        ready = (State.WAITING, State.RUNNING)
+        return any(other.priority is Priority.CRITICAL and other.state in ready for other in self.requests.values())
 
     def _out_of_time(self, plan: Plan) -> bool:
         if self.limits.policy != "deadline" or not plan.rows:
@@ -234,10 +250,17 @@ class Scheduler:
 
         It keeps what it holds while it waits: the highest in rank can always make room, so somebody always runs.
         """
-        while self._missing(request, count) > self.pool.available:
-            victim = self._victim(request, placed)
-            if victim is None:
-                return False
+        missing = self._missing(request, count)
+        if missing <= self.pool.available:
+            return True
+        victims = self._victims(request, placed)
+        held = Counter(block for victim in victims for block in victim.table.blocks)
+        gain = sum(1 for block, times in held.items() if self.pool.references(block) == times)
+        if missing > self.pool.available + gain:
+            return False  # nobody is evicted for nothing
+        for victim in victims:
+            if missing <= self.pool.available:
+                break
             self._evict(victim, plan)
         return True
 
@@ -246,8 +269,8 @@ class Scheduler:
             return -(-(request.host_length + count) // self.pool.block_tokens)
         return request.table.needed(count)
 
-    def _victim(self, request: Request, placed: set[str]) -> Request | None:
-        """Return who yields: paused requests first, then the lowest in rank below `request`.
+    def _victims(self, request: Request, placed: set[str]) -> list[Request]:
+        """Return who yields, in order: paused requests, longest first, then those below `request`, lowest first.
 
         A request that never ran displaces only lower classes; one that ran before also displaces younger equals.
         """
@@ -257,12 +280,12 @@ class Scheduler:
             if other.table.blocks and other.id not in placed and other is not request
         ]
         paused = [other for other in holders if other.state is State.PAUSED]
-        if paused:
-            return min(paused, key=lambda other: other.progress_s)
         rank = self._rank(request)
         depth = 2 if request.started else 1
-        below = [other for other in holders if self._rank(other)[:depth] < rank[:depth]]
-        return min(below, key=self._rank, default=None)
+        below = [
+            other for other in holders if other.state is not State.PAUSED and self._rank(other)[:depth] < rank[:depth]
+        ]
+        return sorted(paused, key=lambda other: other.progress_s) + sorted(below, key=self._rank)
 
     def _rank(self, request: Request) -> tuple[int, int]:
         """Order requests by their claim on memory. It does not depend on the clock: two cannot evict each other."""
@@ -317,9 +340,8 @@ class Scheduler:
     def _drafts(self, request: Request, count: int, tokens_left: int) -> list[int]:
         """Guess the next tokens of a plain greedy decode; a guess never takes blocks from anybody."""
         sampling = request.sampling
-        greedy = sampling.temperature == 0 and sampling.logprobs < 0 and not sampling.logit_bias
-        plain = sampling.repetition_penalty == 1 and not sampling.presence_penalty and not sampling.frequency_penalty
-        if not (self.limits.lookup_tokens and greedy and plain and count == 1 and request.task != "score"):
+        plain = sampling.is_plain_greedy and sampling.logprobs < 0
+        if not (self.limits.lookup_tokens and plain and count == 1 and request.task != "score"):
             return []
         room = min(
             self.limits.lookup_tokens,

@@ -17,7 +17,10 @@ class Trace:
     """An open trace file. The format allows a missing end, so a killed engine still leaves a readable file."""
 
     def __init__(self, path: Path) -> None:
+        if path.exists() and path.is_file():  # most likely the trace of an engine that crashed
+            path.replace(path.with_name(path.name + ".old"))
         self._file = path.open("w", encoding="utf-8", buffering=1 << 16)
+        self._opened = 0
         self._file.write("[\n")
         self._lanes: dict[str, int] = {}
         self._name(STEPS, 0, "process_name", "engine steps")
@@ -33,9 +36,14 @@ class Trace:
         """Write that a request was in a step (or queued, or paused) from start to stop."""
         number = self._lanes.get(request_id)
         if number is None:
-            number = self._lanes[request_id] = len(self._lanes) + 1
+            self._opened += 1
+            number = self._lanes[request_id] = self._opened
             self._name(REQUESTS, number, "thread_name", f"{lane} {number}")
         self._span(REQUESTS, number, what, start_s, stop_s, counts)
+
+    def forget(self, request_id: str) -> None:
+        """Close a request's lane."""
+        self._lanes.pop(request_id, None)
 
     def close(self) -> None:
         """Finish the file."""

@@ -30,7 +30,7 @@ from voxlane.engine.api import (
     Text,
 )
 from voxlane.server.engine_link import ENGINE_COMMAND, EngineLink
-from voxlane.server.errors import ConfigError, ContextTooLong, VoxlaneError
+from voxlane.server.errors import ConfigError, ContextTooLong, ModelFailed, VoxlaneError
 from voxlane.server.progress import Progress
 
 HISTORY_LINES = 1000
@@ -192,7 +192,7 @@ class Chat:
 
     async def _stream(self) -> Reply:
         pieces: list[str] = []
-        stats: RequestStats | None = None
+        end: Finished | None = None
         async with self._link.submit(self._submission()) as stream:
             try:
                 async for output in stream:
@@ -200,12 +200,14 @@ class Chat:
                         pieces.append(output.text)
                         _print_piece(sys.stdout, output.text)
                     elif isinstance(output, Finished):
-                        stats = output.stats
+                        end = output
             except asyncio.CancelledError:
                 # Ctrl-C, by way of asyncio.Runner. Leaving the stream cancels the request in the engine.
                 _print_piece(sys.stdout, " (interrupted)")
         print(flush=True)
-        return Reply("".join(pieces), stats)
+        if end is not None and end.reason == "failed":
+            raise ModelFailed
+        return Reply("".join(pieces), None if end is None else end.stats)
 
     def _submission(self) -> Submit:
         options, ready = self._options, self._link.ready
@@ -271,7 +273,9 @@ def _greeting(ready: Ready) -> str:
 
 def _speed(stats: RequestStats) -> str:
     rate = f"{1 / stats.per_token_s:.1f} tokens/s" if stats.per_token_s > 0 else "one token"
+    proposed, accepted = stats.lookup_proposed, stats.lookup_accepted
+    lookup = f", lookup {accepted} of {proposed} accepted" if proposed else ""
     return (
         f"[{stats.output_tokens} tokens, first after {stats.first_token_s * 1000:.0f} ms, {rate}, "
-        f"prompt {stats.prompt_tokens} ({stats.cached_tokens} cached)]"
+        f"prompt {stats.prompt_tokens} ({stats.cached_tokens} cached){lookup}]"
     )

@@ -171,7 +171,12 @@ def _add_perplexity(commands: _Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("file", metavar="FILE", type=Path, help="UTF-8 text")
     parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file, for its [engine] section")
     parser.add_argument(
-        "--context", dest="engine.context_tokens", type=int, default=512, help="tokens per window (512)"
+        "--context",
+        dest="engine.context_tokens",
+        metavar="N",
+        type=int,
+        default=None,
+        help="tokens per window (default: 512) [engine.context_tokens]",
     )
     _add_options(parser, _OVERRIDES)
     parser.set_defaults(command=_perplexity)

@@ -32,6 +32,7 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 8000  # 0: any free one, see the banner
     model_alias: str = ""  # a second name under which the model is served
+    highest_priority: Literal["normal", "high", "critical"] = "critical"  # what a request may ask for
     drain_s: float = 15.0  # how long running requests may go on after SIGTERM
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -94,16 +95,19 @@ def load(path: Path | None = None, overrides: Mapping[str, object] | None = None
 
 
 def render(config: Config) -> str:
-    """Return the configuration as TOML, with a comment wherever it differs from the default."""
+    """Return the configuration as TOML, with comments: the choices where there are some, the default if it differs."""
     default = Config()
     lines: list[str] = []
     for section in dataclasses.fields(Config):
         lines += ["", f"[{section.name}]"]
         ours, theirs = getattr(config, section.name), getattr(default, section.name)
+        hints = typing.get_type_hints(type(ours))
         for name, value in _items(ours):
             usual = getattr(theirs, name)
-            comment = "" if value == usual else f"  # default: {_toml(usual)}"
-            lines.append(f"{name} = {_toml(value)}{comment}")
+            notes = [] if value == usual else [f"default: {_toml(usual)}"]
+            if typing.get_origin(hints[name]) is Literal:
+                notes.append(f"one of {', '.join(typing.get_args(hints[name]))}")
+            lines.append(f"{name} = {_toml(value)}{'  # ' if notes else ''}{'; '.join(notes)}")
     return "\n".join(lines[1:]) + "\n"
 
 

@@ -30,6 +30,7 @@ from voxlane.engine.api import (
     FromEngine,
     Loading,
     Ready,
+    RefusalCode,
     Refused,
     Shutdown,
     Started,
@@ -61,11 +62,10 @@ ENGINE_COMMAND = (sys.executable, "-m", "voxlane.engine.process")
 State = Literal["starting", "ready", "restarting", "failed", "stopped"]
 Output = Started | Text | Finished
 
-_REFUSALS: dict[str, type[VoxlaneError]] = {
+_REFUSALS: dict[RefusalCode, type[VoxlaneError]] = {
     "too_long": ContextTooLong,
     "overloaded": Overloaded,
     "bad_request": InvalidRequest,
-    "unknown_model": InvalidRequest,
     "duplicate_id": InternalError,
 }
 

@@ -6,6 +6,7 @@ VoxlaneError
 │   ├── ContextTooLong       400  prompt and output can never fit the model's context
 │   └── UnsupportedParameter 400  a parameter we know and do not honour
 ├── Unauthorized             401
+├── Forbidden                403  known and understood, but not for this sender; `param` names what
 ├── NotFound                 404
 │   └── ModelNotFound        404
 ├── MethodNotAllowed         405
@@ -17,6 +18,7 @@ VoxlaneError
 │   ├── EngineLost           503  the engine died under this request
 │   └── Draining             503  the server is going down
 ├── EngineStartFailed        503  not retryable; carries the engine's one line
+├── ModelFailed              500  the model computed nonsense under this request
 └── InternalError            500  our bug
 
 This module knows codes and public texts. It does not know how a protocol spells them: see `api/reply.py`.
@@ -47,7 +49,10 @@ class VoxlaneError(Exception):
     @property
     def message(self) -> str:
         """Return what the person outside may read."""
-        return f"{self.text} {self.hint}" if self.hint else self.text
+        if not self.hint:
+            return self.text
+        # The engine's one-line details come without a full stop; after our own sentence they need one.
+        return f"{self.text} {self.hint}{'' if self.hint.endswith(('.', '!', '?')) else '.'}"
 
 
 class ConfigError(VoxlaneError):
@@ -84,6 +89,13 @@ class Unauthorized(VoxlaneError):
         "A valid API key is needed: Authorization: Bearer KEY.",
     )
     http_status, close_code = 401, 4401
+
+
+class Forbidden(VoxlaneError):
+    """The operator does not let this sender ask for it."""
+
+    code, kind, text = "not_allowed", "permission_error", "This server does not allow what the request asks for."
+    http_status, close_code = 403, 4403
 
 
 class NotFound(VoxlaneError):
@@ -157,6 +169,12 @@ class EngineStartFailed(VoxlaneError):
 
     code, text = "engine_start_failed", "The engine could not start."
     http_status = 503
+
+
+class ModelFailed(VoxlaneError):
+    """The engine ended a request with `failed`: its logits were not finite, or a step broke and is in the log."""
+
+    code, text = "model_failed", "The model failed: its output is not finite, or the log shows a broken step."
 
 
 class InternalError(VoxlaneError):

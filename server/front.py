@@ -1,4 +1,4 @@
-"""The front door of every HTTP request: its id, the key, the gate, errors into answers, one log line, one count.
+"""The front door of every HTTP request: its id, the key, errors into answers, one log line, one count.
 
 It knows ASGI. It does not know what any endpoint does.
 """
@@ -73,10 +73,7 @@ class _Visit:
         try:
             if self._scope["path"].startswith("/v1/"):
                 check_key(self._scope, self._service.api_key)
-                with self._service.gate.admit():
-                    await self._app(self._scope, receive, send)
-            else:
-                await self._app(self._scope, receive, send)
+            await self._app(self._scope, receive, send)
         except ClientGone:
             self._status = CLIENT_GONE
             self._service.metrics.disconnects.inc()

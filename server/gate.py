@@ -22,13 +22,17 @@ class Gate:
         self.inside = 0
         self.closed = False
 
-    @contextmanager
-    def admit(self) -> Iterator[None]:
-        """Count the caller as inside, or raise Draining or Overloaded."""
+    def check(self) -> None:
+        """Raise Draining or Overloaded if nobody would be admitted now."""
         if self.closed:
             raise Draining
         if self.inside >= self._most:
             raise Overloaded(detail="open_requests")
+
+    @contextmanager
+    def admit(self) -> Iterator[None]:
+        """Count the caller as inside, or raise as `check` does."""
+        self.check()
         self.inside += 1
         self._empty.clear()
         try:

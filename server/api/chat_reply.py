@@ -80,6 +80,9 @@ def usage(all_stats: Iterable[RequestStats]) -> dict[str, object]:
     stats = list(all_stats)
     prompt = stats[0].prompt_tokens  # every choice has the same prompt, and it is counted once
     output = sum(item.output_tokens for item in stats)
+    proposed = sum(item.lookup_proposed for item in stats)
+    accepted = sum(item.lookup_accepted for item in stats)
+    lookup = {"lookup_proposed": proposed, "lookup_accepted": accepted} if proposed else {}
     return {
         "prompt_tokens": prompt,
         "completion_tokens": output,
@@ -91,6 +94,7 @@ def usage(all_stats: Iterable[RequestStats]) -> dict[str, object]:
             "per_token_ms": _milliseconds(max(item.per_token_s for item in stats)),
             "total_ms": _milliseconds(max(item.total_s for item in stats)),
             "preemptions": sum(item.preemptions for item in stats),
+            **lookup,
         },
     }
 
@@ -114,15 +118,16 @@ def _delta(
 
 def _logprobs(tokens: Iterable[TokenLogprob]) -> dict[str, object]:
     content = [
-        {**_token(token.text, token.logprob), "top_logprobs": [_token(text, logprob) for text, logprob in token.top]}
+        {**_token(token.data, token.logprob), "top_logprobs": [_token(data, logprob) for data, logprob in token.top]}
         for token in tokens
     ]
     return {"content": content, "refusal": None}
 
 
-def _token(text: str, logprob: float) -> dict[str, object]:
+def _token(data: bytes, logprob: float) -> dict[str, object]:
     told = max(logprob, LEAST_LOGPROB) if not math.isnan(logprob) else LEAST_LOGPROB
-    return {"token": text, "logprob": told, "bytes": list(text.encode())}
+    # Half a character has no text of its own: only the bytes of all tokens together are the answer.
+    return {"token": data.decode("utf-8", "replace"), "logprob": told, "bytes": list(data)}
 
 
 def _milliseconds(seconds: float) -> float:

@@ -232,7 +232,10 @@ def _message(path: str, value: Any) -> ChatMessage:
                 raise UnsupportedParameter(f"{path}.{name} is not supported.", param=f"{path}.{name}")
         elif name not in _MESSAGE_EXTRAS and name not in ("role", "content"):
             raise _wrong(f"{path}.{quote(name)}", "is not known")
-    return ChatMessage(ROLES[role], _content(f"{path}.content", value.get("content")))
+    content = value.get("content")
+    if role == "assistant" and content is None:
+        content = ""  # an answer without text, as clients send it back
+    return ChatMessage(ROLES[role], _content(f"{path}.content", content))
 
 
 def _content(path: str, value: Any) -> str:

@@ -30,7 +30,8 @@ submits = st.builds(
     deadline_s=st.none() | numbers,
     epoch=st.integers(0, 1 << 31),
 )
-logprobs = st.builds(api.TokenLogprob, texts, numbers, st.lists(st.tuples(texts, numbers), max_size=3).map(tuple))
+pieces = st.binary(max_size=4)
+logprobs = st.builds(api.TokenLogprob, pieces, numbers, st.lists(st.tuples(pieces, numbers), max_size=3).map(tuple))
 messages = st.one_of(
     submits,
     st.builds(api.Configure, st.builds(api.EngineConfig, model=texts, step_budget_ms=numbers)),

@@ -22,7 +22,7 @@ class EngineLoop(RuleBasedStateMachine):
 
     @initialize(
         policy=st.sampled_from(["fcfs", "priority", "deadline"]),
-        blocks=st.integers(12, 40),
+        blocks=st.integers(5, 30),
         host=st.sampled_from([0, 3, 40]),
         batch=st.integers(1, 5),
         tokens=st.integers(1, 24),
@@ -43,6 +43,8 @@ class EngineLoop(RuleBasedStateMachine):
         )
         self.sent: dict[str, tuple[str, int]] = {}
         self.cancelled: set[str] = set()
+        self.submitted = 0
+        self.limit = blocks * 4
 
     @rule(
         prompt=prompts,
@@ -53,8 +55,10 @@ class EngineLoop(RuleBasedStateMachine):
         session=st.sampled_from(["s", "t"]),
     )
     def submit(self, prompt, count, priority, deadline, tenant, session):
-        name = f"r{len(self.sent)}"
-        self.sent[name] = (prompt, count)
+        self.submitted += 1
+        name = f"r{self.submitted}"
+        room = self.limit - len(prompt)
+        self.sent[name] = (prompt, min(count, room))
         sampling = SamplingParams(max_tokens=count, ignore_eos=True)
         self.simulation.send(
             Submit(
@@ -62,6 +66,9 @@ class EngineLoop(RuleBasedStateMachine):
                 tenant=tenant, session=session,
             )
         )  # fmt: skip
+        if room <= 0:
+            assert reason(self.simulation.ends[name]) == "refused"
+            del self.sent[name]
 
     @precondition(lambda self: self.sent)
     @rule(data=st.data())
@@ -142,4 +149,73 @@ def test_a_broken_step_fails_its_rows_and_nobody_else(policy):
     simulation.run()
     for name in set("abcd") - failed:
         assert simulation.texts[name] == expected_text("ABCDEF", 20)
+    assert simulation.pool.used == 0
+
+
+def greedy(name: str, text: str, tokens: int, **settings) -> Submit:
+    return Submit(name, "complete", text=text, sampling=SamplingParams(max_tokens=tokens, ignore_eos=True), **settings)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority", "deadline"])
+def test_one_that_was_paused_before_it_started_does_not_block_the_others(policy):
+    simulation = Simulation(blocks=12, host_blocks=0, policy=policy)
+    simulation.send(greedy("a", "A" * 24, 4), Pause("a"))
+    simulation.send(greedy("b", "B" * 24, 20))
+    for _ in range(8):
+        simulation.step()
+    simulation.send(Resume("a"))
+    simulation.run(most=200)
+    assert simulation.texts == {"a": expected_text("A" * 24, 4), "b": expected_text("B" * 24, 20)}
+
+
+def test_nobody_is_evicted_for_a_request_that_still_would_not_fit():
+    simulation = Simulation(blocks=12, host_blocks=0, policy="deadline", prefix_cache=False)
+    simulation.send(greedy("big", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", 6, priority=Priority.CRITICAL))
+    simulation.send(greedy("small", "ABCD", 12))
+    simulation.step()
+    simulation.step()
+    simulation.send(greedy("other", "ZYXWVUTSRQPONMLKJIHGFEDCBA", 1, priority=Priority.CRITICAL))
+    for _ in range(3):
+        simulation.step()
+    assert simulation.scheduler.requests["small"].preemptions == 0
+    simulation.run()
+    assert simulation.texts["small"] == expected_text("ABCD", 12)
+
+
+def test_commands_of_one_batch_take_effect_in_order():
+    simulation = Simulation(blocks=12, host_blocks=0)
+    simulation.send(greedy("a", "ABC", 9, session="s"), Pause("a"))
+    simulation.send(Resume("a"), Interrupt("s"))
+    assert simulation.scheduler.requests["a"].state is State.PAUSED
+    simulation.send(greedy("b", "ABC", 9, session="s"), Interrupt("s"), greedy("c", "ABC", 9, session="s"))
+    states = {name: request.state for name, request in simulation.scheduler.requests.items()}
+    assert states == {"a": State.PAUSED, "b": State.PAUSED, "c": State.WAITING}
+
+
+def test_an_aged_prompt_alone_is_as_quick_as_a_fresh_one():
+    def steps(wait: float) -> int:
+        simulation = Simulation(blocks=400, host_blocks=0, step_budget_s=0.3)
+        simulation.send(greedy("long", "ABCD" * 300, 1))
+        simulation.clock.now += wait
+        simulation.run()
+        return simulation.steps
+
+    assert steps(wait=60.0) <= steps(wait=0.0) + 1
+
+
+def test_with_a_critical_request_behind_it_an_aged_prompt_leaves_room():
+    simulation = Simulation(blocks=400, host_blocks=0, step_budget_s=0.3)
+    simulation.send(greedy("long", "ABCD" * 300, 1))
+    simulation.clock.now += 60.0
+    simulation.send(greedy("urgent", "AB", 1, priority=Priority.CRITICAL))
+    simulation.step()
+    assert reason(simulation.ends["urgent"]) == "length"
+
+
+def test_two_windows_of_one_job_may_fail_in_one_step():
+    simulation = Simulation(blocks=8, host_blocks=0, policy="fcfs")
+    simulation.send(Submit("s", "score", text="A" * 60))
+    simulation.engine.fail_next = True
+    simulation.step()
+    assert reason(simulation.ends["s"]) == "failed"
     assert simulation.pool.used == 0

@@ -31,7 +31,7 @@ class Pool(RuleBasedStateMachine):
         except OutOfBlocks:
             assert needed > available
             assert table.length == before
-            return
+            return False
         assert self.pool.available == available - needed
         for source, target in copies:
             for offset in range(size):
@@ -41,6 +41,7 @@ class Pool(RuleBasedStateMachine):
         for position, slot in enumerate(table.slots(before, table.length), start=before):
             self.memory[slot] = (salt, *held[: position + 1])
         table.seal(held)
+        return True
 
     @rule(salt=st.sampled_from(["", "x"]), new=tokens)
     def create(self, salt, new):
@@ -49,7 +50,12 @@ class Pool(RuleBasedStateMachine):
         assert adopted % self.pool.block_tokens == 0
         assert adopted < max(len(new), 1)
         self.tables.append((table, salt, new[:adopted]))
-        self.write(len(self.tables) - 1, new[adopted:])
+        if not self.write(len(self.tables) - 1, new[adopted:]):
+            # What a request in the queue does: give the prefix back, and come again with the same tokens.
+            table.free()
+            assert table.adopt(new) == adopted
+            table.free()
+            self.tables.pop()
 
     @precondition(lambda self: self.tables)
     @rule(data=st.data(), new=tokens)

@@ -163,16 +163,16 @@ def test_a_critical_request_takes_blocks_and_rows_and_the_others_still_finish_un
             scheduler.pool.release(block)
 
 
-def test_cancel_frees_its_blocks_at_once_and_an_interrupt_pauses_a_session_before_all_else(engine):
+def test_cancel_frees_its_blocks_at_once_and_an_interrupt_pauses_what_a_session_runs(engine):
     driver = Driver(engine.core)
     scheduler = engine.core.scheduler
     driver.send(complete("a", PROMPTS[0], 200, session="s"), complete("b", PROMPTS[1], 200, session="t"))
     driver.step(3)
     used = scheduler.pool.used
-    driver.send(complete("c", PROMPTS[2], 2, session="s", priority=Priority.CRITICAL), Interrupt("s"), Cancel("b"))
+    driver.send(Interrupt("s"), complete("c", PROMPTS[2], 2, session="s", priority=Priority.CRITICAL), Cancel("b"))
     assert scheduler.pool.used < used
     assert scheduler.requests["a"].state is State.PAUSED
-    assert scheduler.requests["c"].state is State.WAITING, "what came with the interrupt is not paused by it"
+    assert scheduler.requests["c"].state is State.WAITING, "what comes after the interrupt is not paused by it"
     driver.step(3)
     assert driver.end("c").reason == "length"
     assert driver.end("b").reason == "cancelled"

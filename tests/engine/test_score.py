@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 
 import pytest
 import torch
-from drive import Driver
+from drive import Driver, complete
 
-from voxlane.engine.api import EngineConfig, Finished, Submit
+from voxlane.engine.api import EngineConfig, Finished, Priority, Submit
 from voxlane.engine.assemble import assemble
 from voxlane.engine.models import load_model
 from voxlane.engine.tokenizer import Tokenizer
@@ -62,3 +63,24 @@ def test_int8_pages_take_about_half_the_bytes_and_cost_less_than_one_per_cent():
     # One bfloat16 scale per 64 int8 values: 66 bytes where bfloat16 takes 128.
     assert sizes["int8"] / sizes["bfloat16"] == pytest.approx(66 / 128)
     assert values["int8"] == pytest.approx(values["bfloat16"], rel=0.01)
+
+
+def test_a_text_scored_again_or_recomputed_has_the_same_sum():
+    assembly = assemble(EngineConfig(kv_memory_mib=8, swap_memory_mib=0))
+    scheduler, driver = assembly.core.scheduler, Driver(assembly.core)
+    for name in ("first", "second"):
+        driver.send(Submit(name, "score", text=PROSE[:900]))
+        driver.run()
+    driver.send(Submit("third", "score", text=PROSE[:900]))
+    scheduler.limits = dataclasses.replace(scheduler.limits, max_step_tokens=64)
+    driver.step(2)
+    held = scheduler.pool.available
+    driver.send(complete("urgent", PROSE[:1200], 60, priority=Priority.CRITICAL))
+    driver.step(8)
+    assert held < scheduler.pool.num_blocks
+    driver.run()
+    ends = [driver.end(name).stats for name in ("first", "second", "third")]
+    assert ends[2].preemptions > 0
+    assert len({stats.scored_tokens for stats in ends}) == 1
+    assert ends[1].logprob_sum == pytest.approx(ends[0].logprob_sum, rel=1e-6)
+    assert ends[2].logprob_sum == pytest.approx(ends[0].logprob_sum, rel=1e-6)

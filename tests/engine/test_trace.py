@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from simulation import Simulation
 
@@ -47,6 +48,17 @@ def inside(event, step) -> bool:
 def test_a_trace_without_its_end_can_be_read_up_to_there(tmp_path):
     _, text = traced(tmp_path / "t.json", close=False)
     assert json.loads(text.rstrip().rstrip(",") + "]")
+
+
+def test_a_full_disk_ends_the_trace_and_not_the_engine():
+    simulation = Simulation(blocks=20, host_blocks=0)
+    trace = Trace(Path("/dev/full"))
+    trace._file.reconfigure(line_buffering=True)
+    simulation.core._trace = trace
+    simulation.send(Submit("a", "complete", text="ABC", sampling=SamplingParams(max_tokens=4, ignore_eos=True)))
+    simulation.run()
+    assert "a" in simulation.ends
+    assert simulation.core._trace is None
 
 
 def test_it_holds_neither_text_nor_ids(tmp_path):

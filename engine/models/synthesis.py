@@ -1,0 +1,256 @@
+"""Parallel synthesis: what every voice shares. A clause in, its samples and its words' times out, in one forward.
+
+Text becomes spoken words (voxlane.engine.spoken), words become phonemes (hibari's grapheme-to-phoneme library), and
+each phoneme keeps the stretch of source it came from, so that the durations a network predicts are the times of words.
+It knows clauses, phonemes and samples; not who asked for them, in which order they are played, or what came before.
+
+Sessions of ONNX Runtime are opened here, with the thread count they are given and no spinning, so that a voice takes
+no more of the machine than the engine grants it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Protocol
+
+import hibari.g2p
+import hibari.g2p.oov
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+from onnxruntime.capi import onnxruntime_pybind11_state as runtime_errors
+
+from voxlane.engine.spoken import Word, spoken_words
+from voxlane.engine.weights.errors import WeightsError
+
+Samples = NDArray[np.float32]
+
+MIN_SPEED, MAX_SPEED = 0.5, 2.0
+"""Paces at which both voices stay intelligible."""
+
+MAX_SOURCE_CHARS = 4000
+"""Text above this is refused before it is read: no clause that the cutter makes comes near."""
+
+_SILENT_PHONEMES = frozenset(' ;:,.!?—…"“”()')
+_PAD = 0
+_CANNOT_LOAD = (
+    runtime_errors.Fail,
+    runtime_errors.InvalidArgument,
+    runtime_errors.InvalidGraph,
+    runtime_errors.InvalidProtobuf,
+    runtime_errors.NotImplemented,
+    runtime_errors.RuntimeException,
+)
+
+
+class SynthesisError(ValueError):
+    """A clause cannot be spoken as asked: str() is one line without the text itself."""
+
+
+class ClauseTooLong(SynthesisError):
+    """A clause is more than the model says well in one forward; cut it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WordPlace:
+    """A stretch of source and the phonemes it is read as: places in Prepared.ids, empty if it has no sound."""
+
+    source_start: int
+    source_end: int
+    first: int
+    last: int  # exclusive
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A clause ready for a network."""
+
+    ids: tuple[int, ...]  # a pad at both ends; () if there is nothing to say
+    words: tuple[WordPlace, ...]
+
+    @property
+    def phonemes(self) -> int:
+        """What the clause will cost: time and memory of a forward grow with it."""
+        return max(0, len(self.ids) - 2)
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenWord:
+    """`text[source_start:source_end]` sounds from start_sample to end_sample; the pause after it is not counted in."""
+
+    source_start: int
+    source_end: int
+    start_sample: int
+    end_sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """Samples in [-1, 1] and when each word of the source is heard in them, in order."""
+
+    samples: Samples
+    words: tuple[SpokenWord, ...]
+
+
+SILENCE = Speech(np.zeros(0, np.float32), ())
+
+
+class Synthesiser(Protocol):
+    """A voice model that says a clause in one forward."""
+
+    @property
+    def name(self) -> str:
+        """The catalog's or the package's name."""
+
+    @property
+    def sample_rate(self) -> int:
+        """Samples a second."""
+
+    @property
+    def voices(self) -> tuple[str, ...]:
+        """The voices that can speak now; none is ever downloaded on the way."""
+
+    @property
+    def default_voice(self) -> str:
+        """The voice for those who name none."""
+
+    def warm_up(self) -> None:
+        """Pay for all lazy loading now."""
+
+    def prepare(self, text: str, *, voice: str | None = None) -> Prepared:
+        """Return the clause as phonemes, in the accent of `voice`; without running the network.
+
+        SynthesisError for an unknown voice, ClauseTooLong for a clause to be cut first.
+        """
+
+    def synthesise(self, prepared: Prepared, *, voice: str | None = None, speed: float = 1.0, seed: int = 0) -> Speech:
+        """Return the clause's sound; the same arguments and thread count give the same samples."""
+
+
+class Phonemiser:
+    """Text to the phoneme ids that hibari and Kokoro share, English of both accents."""
+
+    def __init__(self) -> None:
+        self._readers: dict[bool, Any] = {}
+        vocabulary = resources.files(hibari).joinpath("assets", "vocab.json").read_text("utf-8")
+        self._ids: dict[str, int] = json.loads(vocabulary)
+
+    def warm_up(self, *, british: bool = False) -> None:
+        """Load an accent's lexicon and its reader of unknown words, 0.6 s."""
+        self._reader(british).oov("voxlane")
+
+    def prepare(self, text: str, limit: int, *, british: bool = False) -> Prepared:
+        """Return at most `limit` phonemes, or raise ClauseTooLong."""
+        if len(text) > MAX_SOURCE_CHARS:
+            raise ClauseTooLong(f"a clause of {len(text)} characters is too long to be said at once")
+        words = spoken_words(text)
+        if not words:
+            return Prepared((), ())
+        readings = self._readings(words, british)
+        ids, places = [_PAD], []
+        for word, reading in zip(words, readings, strict=True):
+            if reading and len(ids) > 1:
+                ids.append(self._ids[" "])
+            first, last = _sounding(reading)
+            places.append(WordPlace(word.start, word.end, len(ids) + first, len(ids) + last))
+            ids += [self._ids[phoneme] for phoneme in reading]
+        if len(ids) - 1 > limit:
+            raise ClauseTooLong(f"a clause of {len(ids) - 1} phonemes is too long to be said at once: {limit} at most")
+        if all(place.first == place.last for place in places):
+            return Prepared((), ())
+        return Prepared((*ids, _PAD), _merged(places))
+
+    def _readings(self, words: Sequence[Word], british: bool) -> list[str]:
+        """Return each word's phonemes; they depend on the words around it."""
+        reader = self._reader(british)
+        readings, reading = [], ""
+        # Words hold no space, so a token followed by one, and the last, ends a word.
+        for token in reader.phonemize_tokens(reader.tokenize(" ".join(word.text for word in words))):
+            reading += token.phonemes or ""
+            if token.whitespace:
+                readings.append(reading)
+                reading = ""
+        readings.append(reading)
+        return ["".join(phoneme for phoneme in one if phoneme in self._ids) for one in readings]
+
+    def _reader(self, british: bool) -> Any:
+        if british not in self._readers:
+            path = Path(str(resources.files(hibari))) / "assets" / ("oov_gb.onnx" if british else "oov.onnx")
+            unknown_words = hibari.g2p.oov.OOV(str(path), open_session(path.read_bytes(), path, threads=1))
+            self._readers[british] = hibari.g2p.G2P(oov=unknown_words, british=british)
+        return self._readers[british]
+
+
+def open_session(
+    model: bytes, path: Path, threads: int, extra_output: str | None = None
+) -> onnxruntime.InferenceSession:
+    """Return a session over an ONNX model, with an inner tensor as one more output if named, or raise WeightsError."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # what goes wrong comes as an exception; the runtime need not print it too
+    # A thread that spins between two operators takes its core from the chat model.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # A plan of the memory is kept for every length of clause ever seen.
+    options.enable_mem_pattern = False
+    if extra_output is not None:
+        model += _output_declaration(extra_output)
+    try:
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except _CANNOT_LOAD as error:
+        raise WeightsError(path, f"not a model that can be run: {error}") from error
+
+
+def check_speed(speed: float) -> None:
+    """Raise SynthesisError unless the voices can speak at that pace."""
+    if not (math.isfinite(speed) and MIN_SPEED <= speed <= MAX_SPEED):
+        raise SynthesisError(f"speed must be {MIN_SPEED} to {MAX_SPEED}")
+
+
+def word_times(prepared: Prepared, durations: NDArray[np.float32], frame_samples: int) -> tuple[SpokenWord, ...]:
+    """Return when each word sounds; `durations` [len(ids)] are frames, as the network itself spread them."""
+    edges = np.concatenate(([0], np.cumsum(durations.astype(np.int64)))) * frame_samples
+    return tuple(
+        SpokenWord(word.source_start, word.source_end, int(edges[word.first]), int(edges[word.last]))
+        for word in prepared.words
+    )
+
+
+def _sounding(reading: str) -> tuple[int, int]:
+    """Return where the punctuation before a word ends and where that after it begins."""
+    sounds = [place for place, phoneme in enumerate(reading) if phoneme not in _SILENT_PHONEMES]
+    return (sounds[0], sounds[-1] + 1) if sounds else (0, 0)
+
+
+def _merged(places: list[WordPlace]) -> tuple[WordPlace, ...]:
+    """Return one place per stretch of source: "1999" is three words, and heard when the third is."""
+    merged: list[WordPlace] = []
+    for place in places:
+        before = merged[-1] if merged else None
+        if before and (before.source_start, before.source_end) == (place.source_start, place.source_end):
+            merged[-1] = WordPlace(place.source_start, place.source_end, before.first, max(before.last, place.last))
+        elif before and place.first == place.last:  # no sound of its own: over as soon as the word before is
+            merged.append(WordPlace(place.source_start, place.source_end, before.last, before.last))
+        else:
+            merged.append(place)
+    return tuple(merged)
+
+
+def _output_declaration(name: str) -> bytes:
+    """Return bytes that, appended to a serialised ONNX model, make a float tensor one more output of its graph.
+
+    Protocol Buffers merge a message field that comes twice and append its repeated fields: model { graph { output {
+    name, type { tensor_type { elem_type: FLOAT } } } } }.
+    """
+    kind = _field(2, _field(1, b"\x08\x01"))
+    return _field(7, _field(12, _field(1, name.encode()) + kind))
+
+
+def _field(number: int, payload: bytes) -> bytes:
+    assert len(payload) < 128  # one byte of length
+    return bytes((number << 3 | 2, len(payload))) + payload
