@@ -310,18 +310,14 @@ class Core:
         self._meter.count(plan, end - begin, phases)
         if self._trace is None:
             return
-        try:
-            self._trace.step(
-                begin, end, phases, rows=len(plan.rows), prefill=plan.work.prefill_tokens, predicted_s=plan.predicted_s
-            )
-            for row in plan.rows:
-                what = "decode" if row.count == 1 else f"prefill {row.count}"
-                self._trace_row(row.request, what, planned, ran, start=row.start, drafts=len(row.drafts))
-                if row.request.state is State.FINISHED:
-                    self._trace.forget(row.request.id)
-        except OSError as error:
-            log.warning("trace=off reason=%s", error)
-            self._trace = None
+        self._trace.step(
+            begin, end, phases, rows=len(plan.rows), prefill=plan.work.prefill_tokens, predicted_s=plan.predicted_s
+        )
+        for row in plan.rows:
+            what = "decode" if row.count == 1 else f"prefill {row.count}"
+            self._trace_row(row.request, what, planned, ran, start=row.start, drafts=len(row.drafts))
+            if row.request.state is State.FINISHED:
+                self._trace.forget(row.request.id)
 
     def _trace_row(self, request: Request, what: str, start_s: float, stop_s: float, **counts: object) -> None:
         if self._trace:

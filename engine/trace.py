@@ -5,23 +5,31 @@ Process 1 shows the engine's steps with their phases; process 2 shows a lane per
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
+
+log = logging.getLogger(__name__)
 
 STEPS, REQUESTS = 1, 2
 
 
 class Trace:
-    """An open trace file. The format allows a missing end, so a killed engine still leaves a readable file."""
+    """An open trace file. The format allows a missing end, so a killed engine still leaves a readable file.
+
+    A disk that fills up ends the trace, not the engine.
+    """
 
     def __init__(self, path: Path) -> None:
         if path.exists() and path.is_file():  # most likely the trace of an engine that crashed
             path.replace(path.with_name(path.name + ".old"))
         self._file = path.open("w", encoding="utf-8", buffering=1 << 16)
         self._opened = 0
-        self._file.write("[\n")
+        self._broken = False
+        self._write("[\n")
         self._lanes: dict[str, int] = {}
         self._name(STEPS, 0, "process_name", "engine steps")
         self._name(REQUESTS, 0, "process_name", "requests")
@@ -47,15 +55,14 @@ class Trace:
 
     def close(self) -> None:
         """Finish the file."""
-        if not self._file.closed:
-            self._file.write(
-                json.dumps({"name": "end", "ph": "i", "ts": 0, "pid": STEPS, "tid": 0, "s": "g"}) + "\n]\n"
-            )
+        end = {"name": "end", "ph": "i", "ts": 0, "pid": STEPS, "tid": 0, "s": "g"}
+        self._write(json.dumps(end) + "\n]\n")
+        with contextlib.suppress(OSError):  # said before; the descriptor is closed all the same
             self._file.close()
 
     def flush(self) -> None:
         """Push what was written to the file, so that it can be looked at while the engine idles."""
-        self._file.flush()
+        self._attempt(self._file.flush)
 
     def __enter__(self) -> Trace:
         return self
@@ -67,7 +74,19 @@ class Trace:
 
     def _span(self, pid: int, tid: int, name: str, start_s: float, stop_s: float, args: Mapping[str, object]) -> None:
         event = {"name": name, "ph": "X", "ts": round(start_s * 1e6, 1), "dur": round((stop_s - start_s) * 1e6, 1)}
-        self._file.write(json.dumps({**event, "pid": pid, "tid": tid, "args": dict(args)}) + ",\n")
+        self._write(json.dumps({**event, "pid": pid, "tid": tid, "args": dict(args)}) + ",\n")
 
     def _name(self, pid: int, tid: int, kind: str, name: str) -> None:
-        self._file.write(json.dumps({"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}) + ",\n")
+        self._write(json.dumps({"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}) + ",\n")
+
+    def _write(self, text: str) -> None:
+        self._attempt(lambda: self._file.write(text))
+
+    def _attempt(self, action: Callable[[], object]) -> None:
+        if self._broken:
+            return
+        try:
+            action()
+        except OSError as error:
+            self._broken = True
+            log.warning("trace=off reason=%s", error)

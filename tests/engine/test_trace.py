@@ -50,15 +50,17 @@ def test_a_trace_without_its_end_can_be_read_up_to_there(tmp_path):
     assert json.loads(text.rstrip().rstrip(",") + "]")
 
 
-def test_a_full_disk_ends_the_trace_and_not_the_engine():
+def test_a_full_disk_ends_the_trace_and_not_the_engine(caplog):
     simulation = Simulation(blocks=20, host_blocks=0)
-    trace = Trace(Path("/dev/full"))
-    trace._file.reconfigure(line_buffering=True)
-    simulation.core._trace = trace
-    simulation.send(Submit("a", "complete", text="ABC", sampling=SamplingParams(max_tokens=4, ignore_eos=True)))
-    simulation.run()
-    assert "a" in simulation.ends
-    assert simulation.core._trace is None
+    simulation.core._trace = Trace(Path("/dev/full"))
+    for name in "abc":
+        simulation.send(Submit(name, "complete", text="AB", sampling=SamplingParams(max_tokens=4, ignore_eos=True)))
+        simulation.run()
+        simulation.core.idle()
+    assert set(simulation.ends) == set("abc")
+    assert "No space left" in caplog.text
+    assert caplog.text.count("trace=off") == 1
+    simulation.core._trace.close()
 
 
 def test_it_holds_neither_text_nor_ids(tmp_path):

@@ -54,7 +54,7 @@ Serving = Callable[..., AbstractAsyncContextManager[Running]]
 
 @pytest.fixture
 def serving(engine_command: tuple[str, ...]) -> Serving:
-    """Start a server: `async with serving(model=…, api_key=…, limits=…) as server`."""
+    """Start a server: `async with serving(model=…, api_key=…, limits=…, server=…) as running`."""
 
     @asynccontextmanager
     async def start(
@@ -62,10 +62,10 @@ def serving(engine_command: tuple[str, ...]) -> Serving:
         model: str = "scripted",
         api_key: str = "",
         limits: LimitsConfig | None = None,
-        alias: str = "",
+        server: ServerConfig | None = None,
         wait: bool = True,
     ) -> AsyncIterator[Running]:
-        config = Config(ServerConfig(model_alias=alias), EngineConfig(model), limits or LimitsConfig())
+        config = Config(server or ServerConfig(), EngineConfig(model), limits or LimitsConfig())
         metrics = Metrics()
         link = EngineLink(config.engine, command=engine_command, observers=(metrics,))
         service = Service(config, link, metrics, Gate(config.limits.open_requests), api_key)

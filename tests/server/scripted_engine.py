@@ -5,9 +5,10 @@ The last user message says what to do:
     crash later       one word, then die               hold            one word and our pid; the rest at SIGUSR1
     refuse CODE       refuse                           stall           not even Started
     fail              finish with `failed`             garbage         a packet of no protocol
+    fail later        one word, then `failed`          lookup          a word, guessed: 5 of 8 right
     count N           N words                          size            how many characters arrived
     big N             one piece of N characters        sampling        the parameters that arrived, as text
-    logprobs          a word with log-probabilities
+    logprobs          a word with log-probabilities    emoji           log-probabilities of half characters
     submission        priority, deadline and tenant    anything else   is echoed word by word
 The model's name says how to start: start-failed, die-at-start, never-ready, crash-every-time (once ready), or
 any other for an ordinary start.
@@ -44,6 +45,7 @@ from voxlane.engine.api import (
 )
 
 CONTEXT_TOKENS = 4096
+EMOJI = "🎉"
 
 
 class ScriptedEngine:
@@ -82,7 +84,8 @@ class ScriptedEngine:
             case "never-ready":
                 while self._next():
                     pass
-        self._send(Ready(config.model, "scripted", 1_000_000, CONTEXT_TOKENS, "none", "none", 8, 16, 4, "cpu"))
+        context = config.context_tokens or CONTEXT_TOKENS
+        self._send(Ready(config.model, "scripted", 1_000_000, context, "none", "none", 8, 16, 4, "cpu"))
         if config.model == "crash-every-time":
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -112,7 +115,12 @@ class ScriptedEngine:
             case "garbage":
                 self._sock.send(b"\x07 not a packet")
             case "fail":
-                self._finish(submit, "failed", 0)
+                if rest:
+                    self._say(submit, "one ")
+                self._finish(submit, "failed", 1 if rest else 0)
+            case "lookup":
+                self._say(submit, "guessed")
+                self._finish(submit, "eos", 1, lookup=(8, 5))
             case "count":
                 self._finish_with(submit, [f"w{index} " for index in range(int(rest))])
             case "size":
@@ -124,11 +132,21 @@ class ScriptedEngine:
             case "submission":
                 self._finish_with(submit, [f"{submit.priority!r} {submit.deadline_s} {submit.tenant}"])
             case "logprobs":
-                scores = (TokenLogprob("é", -0.5, (("é", -0.5), ("e", float("-inf")))),)
+                scores = (TokenLogprob("é".encode(), -0.5, (("é".encode(), -0.5), (b"e", float("-inf")))),)
                 self._send(Text(submit.request_id, submit.epoch, "é", scores))
                 self._finish(submit, "length", 1)
+            case "emoji":
+                self._tell_emoji(submit)
             case _:
                 self._finish_with(submit, re.findall(r"\S+\s*", said))
+
+    def _tell_emoji(self, submit: Submit) -> None:
+        """Say an emoji whose tokens hold two of its four bytes each, then a letter."""
+        data = EMOJI.encode()
+        for text, pieces in ((EMOJI, (data[:2], data[2:])), ("!", (b"!",))):
+            scores = tuple(TokenLogprob(piece, -0.1, ((piece, -0.1), (b"\xf0", -3.0))) for piece in pieces)
+            self._send(Text(submit.request_id, submit.epoch, text, scores))
+        self._finish(submit, "eos", 3)
 
     def _release(self) -> None:
         for held in self._held:
@@ -143,14 +161,37 @@ class ScriptedEngine:
     def _say(self, submit: Submit, text: str) -> None:
         self._send(Text(submit.request_id, submit.epoch, text))
 
-    def _finish(self, submit: Submit, reason: str, words: int) -> None:
+    def _finish(self, submit: Submit, reason: str, words: int, *, lookup: tuple[int, int] = (0, 0)) -> None:
         del self._open[submit.request_id]
-        stats = RequestStats(7, words, 3, 0.001, 0.002, 0.003, 0.004, 1, 0, 0, -2.0 * words, words)
+        stats = RequestStats(7, words, 3, 0.001, 0.002, 0.003, 0.004, 1, *lookup, -2.0 * words, words)
         self._send(Finished(submit.request_id, submit.epoch, reason, stats))  # type: ignore[arg-type]
         self._report(running=len(self._open))
 
     def _report(self, *, running: int) -> None:
-        self._send(StepStats(1, 0.01, 0.01, 7, 1, running, 0, 0, 8 - running, 0, running, 0, 0.002))
+        self._send(
+            StepStats(
+                steps=2,
+                rows=6,
+                prefill_tokens=7,
+                decode_tokens=1,
+                busy_s=0.01,
+                longest_step_s=0.01,
+                schedule_s=0.001,
+                move_s=0.002,
+                forward_s=0.003,
+                sample_s=0.004,
+                lookup_proposed=8,
+                lookup_accepted=5,
+                running=running,
+                waiting=0,
+                paused=0,
+                blocks_free=8 - running,
+                blocks_cached=0,
+                blocks_used=running,
+                preemptions=0,
+                lane_wait_s=0.002,
+            )
+        )
 
     def _next(self) -> Message:
         while True:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from voxlane.server.config import LimitsConfig
+from voxlane.server.config import LimitsConfig, ServerConfig
 from voxlane.server.service import served_name
 
 MANY = pytest.mark.parametrize
@@ -146,6 +146,65 @@ async def test_logprobs(serving: Any, stream: bool) -> None:
 
 
 @MANY("stream", [False, True])
+async def test_the_bytes_of_all_tokens_are_the_answer(serving: Any, stream: bool) -> None:
+    async with serving() as server:
+        answer = await server.chat("emoji", logprobs=True, top_logprobs=2, stream=stream)
+        if stream:
+            choices = [chunk["choices"][0] for chunk in events_of(answer.text)[1:-2]]
+            content = "".join(choice["delta"]["content"] for choice in choices)
+        else:
+            choices = answer.json()["choices"]
+            content = choices[0]["message"]["content"]
+        tokens = [token for choice in choices for token in choice["logprobs"]["content"]]
+        assert content == "🎉!"
+        assert [token["token"] for token in tokens] == ["\ufffd", "\ufffd\ufffd", "!"]  # half characters show as such
+        assert bytes(byte for token in tokens for byte in token["bytes"]).decode() == content
+        assert [token["top_logprobs"][0]["bytes"] for token in tokens] == [token["bytes"] for token in tokens]
+        assert tokens[0]["top_logprobs"][1] == {"token": "\ufffd", "logprob": -3.0, "bytes": [0xF0]}
+
+
+async def test_what_lookup_guessed_is_told_when_it_guessed(serving: Any) -> None:
+    async with serving() as server:
+        told = (await server.chat("lookup", n=2)).json()["usage"]["voxlane"]
+        assert (told["lookup_proposed"], told["lookup_accepted"]) == (16, 10)
+
+
+async def test_what_the_engine_reports_becomes_metrics(serving: Any) -> None:
+    async with serving() as server:
+        assert await metric(server, "voxlane_engine_phase_seconds_total", phase="forward") == 0
+        await server.chat("hello")
+        await wait_for_metric(server, 2, "voxlane_engine_steps_total")
+        assert await metric(server, "voxlane_engine_step_requests_total") == 6
+        phases = {"schedule": 0.001, "move": 0.002, "forward": 0.003, "sample": 0.004}
+        for phase, seconds in phases.items():
+            assert await metric(server, "voxlane_engine_phase_seconds_total", phase=phase) == seconds
+        assert await metric(server, "voxlane_lookup_proposed_tokens_total") == 8
+        assert await metric(server, "voxlane_lookup_accepted_tokens_total") == 5
+
+
+@MANY(
+    ("highest", "asked", "status"),
+    [
+        ("critical", "critical", 200),
+        ("high", "high", 200),
+        ("high", "critical", 403),
+        ("normal", "high", 403),
+        ("normal", None, 200),
+    ],
+)
+async def test_the_operator_says_how_urgent_a_request_may_be(
+    serving: Any, highest: Any, asked: str | None, status: int
+) -> None:
+    async with serving(server=ServerConfig(highest_priority=highest)) as server:
+        answer = await server.chat("submission", priority=asked)
+        assert answer.status_code == status
+        if status == 403:
+            error = answer.json()["error"]
+            assert (error["code"], error["type"], error["param"]) == ("not_allowed", "permission_error", "priority")
+            assert error["message"].endswith(f"priority may be at most {highest}.")
+
+
+@MANY("stream", [False, True])
 @MANY(
     ("said", "status", "code"),
     [
@@ -161,15 +220,19 @@ async def test_what_fails_before_the_first_token_is_an_http_error(
     async with serving() as server:
         answer = await server.chat(said, stream=stream)
         assert answer.status_code == status
-        assert answer.json()["error"]["code"] == code
+        error = answer.json()["error"]
+        assert error["code"] == code
+        assert error["message"].endswith("the prompt has 9 tokens." if "refuse" in said else "try again.")
         assert ("retry-after" in answer.headers) == (status in (429, 503))
 
 
-async def test_a_failed_request_is_a_500_that_says_nothing(serving: Any) -> None:
+async def test_a_failed_request_is_a_500(serving: Any) -> None:
     async with serving() as server:
-        answer = await server.chat("fail")
-        assert answer.status_code == 500
-        assert answer.json()["error"]["message"] == "Something went wrong on our side."
+        answer = await server.chat("fail later")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "model_failed")
+        assert "not finite" in answer.json()["error"]["message"]
+        *_, last = events_of((await server.chat("fail later", stream=True)).text)
+        assert last["error"]["code"] == "model_failed"
 
 
 async def test_a_stream_that_loses_its_engine_ends_with_an_error_event(serving: Any) -> None:
@@ -232,7 +295,7 @@ async def test_a_client_that_does_not_read_is_given_up(serving: Any) -> None:
 
 
 async def test_models(serving: Any) -> None:
-    async with serving(alias="my-name") as server:
+    async with serving(server=ServerConfig(model_alias="my-name")) as server:
         listed = (await server.client.get("/v1/models")).json()
         assert [model["id"] for model in listed["data"]] == ["scripted", "my-name"]
         assert (await server.client.get("/v1/models/my-name")).json()["voxlane"]["architecture"] == "scripted"
@@ -328,6 +391,39 @@ async def test_more_requests_than_allowed(serving: Any) -> None:
             await server.client.get("/healthz")
         second = await server.chat("hello")
         assert (second.status_code, second.json()["error"]["code"]) == (429, "overloaded")
+        assert (await server.client.get("/v1/models")).status_code == 200  # no work for the engine, no place needed
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+
+
+async def test_half_a_body_takes_nobodys_place(serving: Any) -> None:
+    async with serving(limits=LimitsConfig(open_requests=1)) as server:
+        said = json.dumps({"messages": [{"role": "user", "content": "late"}]}).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(said)}\r\n\r\n"
+        reader, writer = await asyncio.open_connection(*server.listener.getsockname())
+        writer.write(head.encode() + said[:9])
+        await wait_for_metric(server, 2, "voxlane_open_requests")  # that one, and the question itself
+        assert (await server.chat("hello")).status_code == 200
+        writer.write(said[9:])
+        assert b" 200 " in await reader.readline()
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_body_that_comes_when_all_places_are_taken_is_turned_away(serving: Any) -> None:
+    async with serving(limits=LimitsConfig(open_requests=1)) as server:
+        said = json.dumps({"messages": [{"role": "user", "content": "late"}]}).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(said)}\r\n\r\n"
+        reader, writer = await asyncio.open_connection(*server.listener.getsockname())
+        writer.write(head.encode() + said[:9])
+        await wait_for_metric(server, 2, "voxlane_open_requests")
+        first = asyncio.create_task(server.chat("hold"))
+        while not server.service.gate.inside:
+            await server.client.get("/healthz")
+        writer.write(said[9:])
+        assert b" 429 " in await reader.readline()
+        writer.close()
+        await writer.wait_closed()
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from voxlane.server.chat_cli import ChatOptions
-from voxlane.server.errors import ConfigError
+from voxlane.server.errors import ConfigError, ModelFailed
 
 
 @pytest.fixture
@@ -50,6 +50,24 @@ def test_options_reach_the_engine(code: Any) -> None:
     assert "temperature=0," in done.stdout
     assert "seed=5" in done.stdout
     assert "max_tokens=9" in done.stdout
+
+
+def test_stats_show_what_lookup_guessed(code: Any) -> None:
+    done = run(code("lookup", "stats=True"))
+    assert done.stderr.endswith("prompt 7 (3 cached), lookup 5 of 8 accepted]\n")
+
+
+@pytest.mark.parametrize("said", ["fail", "fail later"])
+def test_a_reply_that_fails_is_an_error(engine_command: Sequence[str], said: str) -> None:
+    code = (
+        "from voxlane.server import cli, engine_link\n"
+        f"engine_link.ENGINE_COMMAND = {tuple(engine_command)!r}\n"
+        f"sys.exit(cli.main(['chat', {said!r}, '--model', 'scripted']))"
+    )
+    done = run(code)
+    assert done.returncode == 1
+    assert done.stderr == f"voxlane: {ModelFailed.text}\n"
+    assert "not finite" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -123,9 +141,21 @@ def test_a_refused_question_leaves_the_history_alone(code: Any, terminal: Any) -
     chat = terminal(code=code())
     chat.until("> ")
     chat.type("refuse too_long\r")
-    chat.until("does not fit the model's context. the prompt has 9 tokens")
+    chat.until("does not fit the model's context. the prompt has 9 tokens.\r\n")
     chat.until("/reset starts again")
     chat.type("size\r")
     chat.until("\r\n4\r\n")
+    chat.type("/quit\r")
+    assert chat.exit_status() == 0
+
+
+def test_a_failed_reply_is_told_and_the_conversation_goes_on(code: Any, terminal: Any) -> None:
+    chat = terminal(code=code())
+    chat.until("> ")
+    chat.type("fail later\r")
+    chat.until("one \r\nvoxlane: The model failed: its output is not finite")
+    chat.until("> ")
+    chat.type("size\r")
+    chat.until("\r\n4\r\n")  # the failed exchange is not in the history
     chat.type("/quit\r")
     assert chat.exit_status() == 0

@@ -45,6 +45,11 @@ def test_roles_and_parts() -> None:
     assert [(message.role, message.content) for message in request.messages] == expected
 
 
+def test_an_assistants_message_may_be_without_content() -> None:
+    request = parse({"messages": [*HELLO, {"role": "assistant", "content": None}, {"role": "assistant"}, *HELLO]})
+    assert [message.content for message in request.messages] == ["hello", "", "", "hello"]
+
+
 @pytest.mark.parametrize(
     ("parameters", "param"),
     [
@@ -55,6 +60,8 @@ def test_roles_and_parts() -> None:
         ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": ["user"], "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
+        ({"messages": [{"role": "tool", "content": None}]}, "messages[0].content"),
         ({"messages": [*HELLO, {"role": "user", "content": 3}]}, "messages[1].content"),
         ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),

@@ -11,6 +11,7 @@ import pytest
 
 from voxlane.engine.api import EngineConfig
 from voxlane.server import cli
+from voxlane.server.errors import ModelFailed
 from voxlane.server.perplexity_cli import run_perplexity
 
 COMMANDS = ("serve", "chat", "models", "perplexity", "check-config")
@@ -122,6 +123,36 @@ def test_perplexity_of_a_file(
     assert run_perplexity(EngineConfig("m", context_tokens=512), path, engine_command=engine_command) == 0
     # The scripted engine gives every word a log-probability of -2, and e squared is 7.389.
     assert capsys.readouterr().out.startswith("perplexity 7.3891  tokens 3  window 512")
+
+
+@pytest.mark.parametrize(
+    ("configured", "arguments", "window"),
+    [("", [], 512), ("context_tokens = 256", [], 256), ("context_tokens = 256", ["--context", "64"], 64)],
+)
+def test_the_window_is_asked_for_configured_or_512(
+    tmp_path: Path, engine_command: tuple[str, ...], configured: str, arguments: list[str], window: int
+) -> None:
+    path, config = tmp_path / "text", tmp_path / "v.toml"
+    path.write_text("one two three")
+    config.write_text(f"[engine]\n{configured}\n")
+    code = (
+        "import sys\n"
+        "from voxlane.server import cli, engine_link\n"
+        f"engine_link.ENGINE_COMMAND = {engine_command!r}\n"
+        "sys.exit(cli.main())"
+    )
+    command = [sys.executable, "-c", code, "perplexity", str(path), "--config", str(config), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"  window {window}  " in done.stdout
+
+
+@pytest.mark.parametrize("said", ["fail", "fail later"])
+def test_a_model_that_fails_has_no_perplexity(tmp_path: Path, engine_command: tuple[str, ...], said: str) -> None:
+    path = tmp_path / "text"
+    path.write_text(said)
+    with pytest.raises(ModelFailed, match="not finite"):
+        run_perplexity(EngineConfig("m"), path, engine_command=engine_command)
 
 
 def test_the_server_does_not_import_torch() -> None:

@@ -62,6 +62,10 @@ def test_values_arrive(tmp_path: Path) -> None:
         ("[engine]\nprefix_cache = 1", r"engine\.prefix_cache must be true or false"),
         ('[engine]\npolicy = "lifo"', r"engine\.policy must be one of fcfs, priority, deadline, not lifo"),
         ("[engine]\npolicy = []", r"engine\.policy must be one of"),
+        (
+            '[server]\nhighest_priority = "urgent"',
+            r"server\.highest_priority must be one of normal, high, critical, not urgent",
+        ),
         ('[engine]\nmodel = ""', r"engine\.model must be printable text and not empty"),
         ('[server]\nhost = "a\\nb"', r"server\.host must be printable"),
         ("[engine\n", r"not TOML"),
@@ -122,4 +126,10 @@ def test_what_differs_is_marked() -> None:
     printed = configuration.render(configuration.load(None, {"server.port": 9, "engine.model": 'a"b'}))
     assert "port = 9  # default: 8000" in printed
     assert 'model = "a\\"b"  # default: "smollm2-135m-instruct"' in printed
-    assert printed.count("#") == 2
+    assert printed.count("default:") == 2
+
+
+def test_choices_are_listed() -> None:
+    printed = configuration.render(configuration.load(None, {"engine.policy": "fcfs"}))
+    assert 'highest_priority = "critical"  # one of normal, high, critical\n' in printed
+    assert 'policy = "fcfs"  # default: "deadline"; one of fcfs, priority, deadline\n' in printed

@@ -34,4 +34,6 @@ def test_the_hint_is_shown_and_the_detail_is_not() -> None:
     error = errors.InvalidRequest("n must be 1.", param="n", detail="secret")
     assert error.message == "The request is not valid. n must be 1."
     assert "secret" not in str(error)
+    assert errors.ContextTooLong("9 tokens").message.endswith("context. 9 tokens.")
+    assert errors.InvalidRequest("Really?").message.endswith(" Really?")
     assert errors.InternalError().message == VoxlaneError.text
