@@ -6,14 +6,14 @@ what can be asked of an engine and what an engine can answer.
 
 from __future__ import annotations
 
-import dataclasses
-import types
 import typing
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Literal
 
 import msgpack
+
+from voxlane.engine.wire import BadMessage, build, flatten
 
 FRAGMENT_BYTES = 64 * 1024
 """Largest packet on the socket. A SEQPACKET message must fit the kernel's send buffer (208 KiB by default)."""
@@ -33,10 +33,6 @@ class Priority(IntEnum):
     NORMAL = 0
     HIGH = 1
     CRITICAL = 2
-
-
-class BadMessage(ValueError):
-    """The bytes are not a message of this set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +290,7 @@ _CODES = {cls: code for code, cls in enumerate(_TYPES)}
 
 def encode(message: Message) -> bytes:
     """Return the message as one msgpack array: its code, then its fields in order."""
-    packed: bytes = msgpack.packb([_CODES[type(message)], *_flatten(message)])
+    packed: bytes = msgpack.packb([_CODES[type(message)], *flatten(message)])
     return packed
 
 
@@ -306,7 +302,7 @@ def decode(data: bytes) -> Message:
         raise BadMessage(f"not msgpack: {error}") from error
     if not isinstance(parts, tuple) or not parts or not isinstance(parts[0], int) or not 0 <= parts[0] < len(_TYPES):
         raise BadMessage("not a message of this set")
-    message: Message = _build(_TYPES[parts[0]], parts[1:])
+    message: Message = build(_TYPES[parts[0]], parts[1:])
     return message
 
 
@@ -340,94 +336,3 @@ class Assembler:
         self._pieces.clear()
         self._size = 0
         return decode(data)
-
-
-def _flatten(value: Any) -> list[Any]:
-    return [_plain(getattr(value, field.name)) for field in dataclasses.fields(value)]
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return _flatten(value)
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return int(value) if isinstance(value, IntEnum) else value
-
-
-def _build(cls: Any, values: Any) -> Any:
-    builders = _builders(cls)
-    if not isinstance(values, tuple) or len(values) != len(builders):
-        raise BadMessage(f"{cls.__name__} has {len(builders)} fields")
-    return cls(*(build(value) for build, value in zip(builders, values, strict=True)))
-
-
-_BUILDERS: dict[Any, tuple[Any, ...]] = {}
-
-
-def _builders(cls: Any) -> tuple[Any, ...]:
-    if cls not in _BUILDERS:
-        hints = typing.get_type_hints(cls)
-        _BUILDERS[cls] = tuple(_builder(hints[field.name], field.name) for field in dataclasses.fields(cls))
-    return _BUILDERS[cls]
-
-
-def _builder(hint: Any, name: str) -> Any:
-    """Return a function that turns a plain msgpack value into a `hint`, or raises BadMessage."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if dataclasses.is_dataclass(hint):
-        return lambda value: _build(hint, value)
-    if origin is tuple:
-        return _tuple_builder(arguments, name)
-    if isinstance(hint, type) and issubclass(hint, IntEnum):
-        return lambda value: _enum(hint, value, name)
-    allowed = _allowed(hint, origin, arguments)
-
-    def check(value: Any) -> Any:
-        if type(value) not in allowed:
-            raise BadMessage(f"{name}: {type(value).__name__} is not allowed")
-        return value
-
-    if origin is Literal:
-        return lambda value: _literal(arguments, value, name)
-    return check
-
-
-def _allowed(hint: Any, origin: Any, arguments: tuple[Any, ...]) -> set[type]:
-    members = arguments if origin in (types.UnionType, typing.Union) else (hint,)
-    allowed = set(members)
-    if float in allowed:
-        allowed.add(int)
-    return allowed
-
-
-def _tuple_builder(arguments: tuple[Any, ...], name: str) -> Any:
-    if len(arguments) == 2 and arguments[1] is Ellipsis:
-        build = _builder(arguments[0], name)
-
-        def many(value: Any) -> Any:
-            if not isinstance(value, tuple):
-                raise BadMessage(f"{name}: not a list")
-            return tuple(build(item) for item in value)
-
-        return many
-    builds = [_builder(argument, name) for argument in arguments]
-
-    def fixed(value: Any) -> Any:
-        if not isinstance(value, tuple) or len(value) != len(builds):
-            raise BadMessage(f"{name}: not a list of {len(builds)}")
-        return tuple(build(item) for build, item in zip(builds, value, strict=True))
-
-    return fixed
-
-
-def _enum(cls: type[IntEnum], value: Any, name: str) -> IntEnum:
-    try:
-        return cls(value)
-    except ValueError as error:
-        raise BadMessage(f"{name}: {value!r} is not a {cls.__name__}") from error
-
-
-def _literal(choices: tuple[Any, ...], value: Any, name: str) -> Any:
-    if value not in choices:
-        raise BadMessage(f"{name}: not one of {', '.join(map(str, choices))}")
-    return value

@@ -21,9 +21,10 @@ SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob
 PURE = {
     "server.session", "server.turns", "server.ledger", "server.speech", "server.limits", "server.events",
     "server.api.chat_reply", "server.api.chat_request", "server.errors",
-    "engine.scheduler", "engine.cost", "engine.kv", "engine.api",
+    "engine.scheduler", "engine.cost", "engine.kv", "engine.api", "engine.wire", "engine.request", "engine.lookup",
+    "engine.detokenizer", "engine.intake",
 }  # fmt: skip
-PURE_PREFIXES = ("server.protocols.",)
+PURE_PREFIXES = ("server.protocols.", "codecs.", "engine.spoken")
 IMPURITIES = {"asyncio", "time", "random", "secrets", "logging", "socket", "threading", "datetime"}
 
 ASYNC = {

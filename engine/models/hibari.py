@@ -25,8 +25,8 @@ from voxlane.engine.models.synthesis import (
     Speech,
     SynthesisError,
     check_speed,
+    finish,
     open_session,
-    word_times,
 )
 from voxlane.engine.weights.errors import WeightsError
 
@@ -78,8 +78,7 @@ class Hibari:
         )
         noise = np.random.default_rng(seed & _SEED_MASK)
         samples = hibari.dsp.synth(*(spectrum[0] for spectrum in spectra), pitch[0], noise)
-        np.clip(samples, -1.0, 1.0, out=samples)
-        return Speech(samples, word_times(prepared, durations, FRAME_SAMPLES))
+        return finish(prepared, samples, durations, frame_samples=FRAME_SAMPLES, rate=self.sample_rate, speed=speed)
 
     def _known(self, voice: str | None) -> str:
         voice = voice or self.default_voice

@@ -17,8 +17,8 @@ from voxlane.engine.models.synthesis import (
     Speech,
     SynthesisError,
     check_speed,
+    finish,
     open_session,
-    word_times,
 )
 from voxlane.engine.weights.errors import WeightsError
 
@@ -89,7 +89,7 @@ class Kokoro:
                 "speed": np.asarray([speed], np.float32),
             },
         )
-        return Speech(np.clip(samples, -1.0, 1.0), word_times(prepared, durations[0], FRAME_SAMPLES))
+        return finish(prepared, samples, durations[0], frame_samples=FRAME_SAMPLES, rate=self.sample_rate, speed=speed)
 
     def _known(self, voice: str | None) -> str:
         voice = voice or self.default_voice

@@ -36,6 +36,16 @@ MIN_SPEED, MAX_SPEED = 0.5, 2.0
 MAX_SOURCE_CHARS = 4000
 """Text above this is refused before it is read: no clause that the cutter makes comes near."""
 
+LEAD_S = 0.03
+"""Silence kept before the first sound. The networks were trained on clips that begin with 0.3 s of it: a listener would
+wait that long for every reply."""
+
+_PAUSES_S = {**dict.fromkeys(".!?…", 0.35), **dict.fromkeys(",;:—", 0.15)}
+_NO_PAUSE_S = 0.05
+"""Silence kept after the last sound, by what the clause ends with: as between words that were said in one go. The
+networks leave 0.5 s whatever it is, which breaks a sentence that is said in several clauses."""
+
+_AUDIBLE = 10 ** (-45 / 20)  # of the loudest 10 ms: consonants are some 35 dB below, what surrounds the words 55
 _SILENT_PHONEMES = frozenset(' ;:,.!?—…"“”()')
 _PAD = 0
 _CANNOT_LOAD = (
@@ -72,6 +82,7 @@ class Prepared:
 
     ids: tuple[int, ...]  # a pad at both ends; () if there is nothing to say
     words: tuple[WordPlace, ...]
+    pause_s: float  # what its last punctuation asks for
 
     @property
     def phonemes(self) -> int:
@@ -97,6 +108,7 @@ class Speech:
     words: tuple[SpokenWord, ...]
 
 
+NOTHING = Prepared((), (), 0.0)
 SILENCE = Speech(np.zeros(0, np.float32), ())
 
 
@@ -150,7 +162,7 @@ class Phonemiser:
             raise ClauseTooLong(f"a clause of {len(text)} characters is too long to be said at once")
         words = spoken_words(text)
         if not words:
-            return Prepared((), ())
+            return NOTHING
         readings = self._readings(words, british)
         ids, places = [_PAD], []
         for word, reading in zip(words, readings, strict=True):
@@ -162,8 +174,9 @@ class Phonemiser:
         if len(ids) - 1 > limit:
             raise ClauseTooLong(f"a clause of {len(ids) - 1} phonemes is too long to be said at once: {limit} at most")
         if all(place.first == place.last for place in places):
-            return Prepared((), ())
-        return Prepared((*ids, _PAD), _merged(places))
+            return NOTHING
+        pause_s = next((_PAUSES_S[mark] for mark in reversed(readings[-1]) if mark in _PAUSES_S), _NO_PAUSE_S)
+        return Prepared((*ids, _PAD), _merged(places), pause_s)
 
     def _readings(self, words: Sequence[Word], british: bool) -> list[str]:
         """Return each word's phonemes; they depend on the words around it."""
@@ -212,13 +225,34 @@ def check_speed(speed: float) -> None:
         raise SynthesisError(f"speed must be {MIN_SPEED} to {MAX_SPEED}")
 
 
-def word_times(prepared: Prepared, durations: NDArray[np.float32], frame_samples: int) -> tuple[SpokenWord, ...]:
-    """Return when each word sounds; `durations` [len(ids)] are frames, as the network itself spread them."""
+def finish(
+    prepared: Prepared, samples: Samples, durations: NDArray[np.float32], *, frame_samples: int, rate: int, speed: float
+) -> Speech:
+    """Return a network's output as speech: within [-1, 1], words timed, the silence around it cut to what is wanted.
+
+    `durations` [len(ids)] are frames, as the network itself spread them over the phonemes. It counts the silence after
+    the last sound as part of that sound, so words are taken to end with what can be heard.
+    """
+    np.clip(samples, -1.0, 1.0, out=samples)
+    onset, offset = _audible(samples, rate // 100)
+    first = max(0, onset - int(LEAD_S * rate))
+    last = min(len(samples), offset + int(prepared.pause_s * rate / speed))
     edges = np.concatenate(([0], np.cumsum(durations.astype(np.int64)))) * frame_samples
-    return tuple(
+    edges = np.clip(edges, onset, offset) - first
+    edges[: prepared.words[0].first + 1] = onset - first  # it sounds some 30 ms before its phonemes are counted
+    words = tuple(
         SpokenWord(word.source_start, word.source_end, int(edges[word.first]), int(edges[word.last]))
         for word in prepared.words
     )
+    return Speech(samples[first:last], words)
+
+
+def _audible(samples: Samples, window: int) -> tuple[int, int]:
+    """Return where sound begins and ends, in whole windows."""
+    windows = samples[: len(samples) // window * window].reshape(-1, window)
+    power = np.einsum("nw,nw->n", windows, windows)
+    heard = np.flatnonzero(power > power.max(initial=0.0) * _AUDIBLE**2)
+    return (int(heard[0]) * window, (int(heard[-1]) + 1) * window) if len(heard) else (0, len(samples))
 
 
 def _sounding(reading: str) -> tuple[int, int]:

@@ -1,0 +1,109 @@
+"""Frozen dataclasses to plain lists and back, checked by their type hints.
+
+It knows shapes and types; which messages there are is api.py's business.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from enum import IntEnum
+from typing import Any, Literal
+
+
+class BadMessage(ValueError):
+    """The bytes are not a message of this set."""
+
+
+def flatten(value: Any) -> list[Any]:
+    """Return a dataclass's fields in order, as values msgpack can write."""
+    return [_plain(getattr(value, field.name)) for field in dataclasses.fields(value)]
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return flatten(value)
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return int(value) if isinstance(value, IntEnum) else value
+
+
+def build(cls: Any, values: Any) -> Any:
+    """Return a `cls` from its fields in order, or raise BadMessage."""
+    builders = _builders(cls)
+    if not isinstance(values, tuple) or len(values) != len(builders):
+        raise BadMessage(f"{cls.__name__} has {len(builders)} fields")
+    return cls(*(make(value) for make, value in zip(builders, values, strict=True)))
+
+
+_BUILDERS: dict[Any, tuple[Any, ...]] = {}
+
+
+def _builders(cls: Any) -> tuple[Any, ...]:
+    if cls not in _BUILDERS:
+        hints = typing.get_type_hints(cls)
+        _BUILDERS[cls] = tuple(_builder(hints[field.name], field.name) for field in dataclasses.fields(cls))
+    return _BUILDERS[cls]
+
+
+def _builder(hint: Any, name: str) -> Any:
+    """Return a function that turns a plain msgpack value into a `hint`, or raises BadMessage."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        return lambda value: build(hint, value)
+    if origin is tuple:
+        return _tuple_builder(arguments, name)
+    if isinstance(hint, type) and issubclass(hint, IntEnum):
+        return lambda value: _enum(hint, value, name)
+    allowed = _allowed(hint, origin, arguments)
+
+    def check(value: Any) -> Any:
+        if type(value) not in allowed:
+            raise BadMessage(f"{name}: {type(value).__name__} is not allowed")
+        return value
+
+    if origin is Literal:
+        return lambda value: _literal(arguments, value, name)
+    return check
+
+
+def _allowed(hint: Any, origin: Any, arguments: tuple[Any, ...]) -> set[type]:
+    members = arguments if origin in (types.UnionType, typing.Union) else (hint,)
+    allowed = set(members)
+    if float in allowed:
+        allowed.add(int)
+    return allowed
+
+
+def _tuple_builder(arguments: tuple[Any, ...], name: str) -> Any:
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        make = _builder(arguments[0], name)
+
+        def many(value: Any) -> Any:
+            if not isinstance(value, tuple):
+                raise BadMessage(f"{name}: not a list")
+            return tuple(make(item) for item in value)
+
+        return many
+    makers = [_builder(argument, name) for argument in arguments]
+
+    def fixed(value: Any) -> Any:
+        if not isinstance(value, tuple) or len(value) != len(makers):
+            raise BadMessage(f"{name}: not a list of {len(makers)}")
+        return tuple(make(item) for make, item in zip(makers, value, strict=True))
+
+    return fixed
+
+
+def _enum(cls: type[IntEnum], value: Any, name: str) -> IntEnum:
+    try:
+        return cls(value)
+    except ValueError as error:
+        raise BadMessage(f"{name}: {value!r} is not a {cls.__name__}") from error
+
+
+def _literal(choices: tuple[Any, ...], value: Any, name: str) -> Any:
+    if value not in choices:
+        raise BadMessage(f"{name}: not one of {', '.join(map(str, choices))}")
+    return value
