@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import msgpack
 
-from voxlane.engine.wire import BadMessage, build, flatten
+from voxlane.engine.wire import BadMessage as BadMessage
+from voxlane.engine.wire import build, flatten
 
 FRAGMENT_BYTES = 64 * 1024
 """Largest packet on the socket. A SEQPACKET message must fit the kernel's send buffer (208 KiB by default)."""
