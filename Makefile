@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 TESTED := $(VENV)/.ready-test
-MODEL  := smollm2-135m-instruct
+MODELS := smollm2-135m-instruct moonshine-tiny-en whisper-tiny-en speech-samples
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test check types format bench weights clean
@@ -37,8 +37,8 @@ bench: $(TESTED) weights ## measure against llama.cpp and print ratios (compiles
 	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
-weights: $(READY) ## fetch the default models
-	@$(BIN)/voxlane models pull $(MODEL) >/dev/null
+weights: $(READY) ## fetch the default models, and those the tests need
+	@for model in $(MODELS); do $(BIN)/voxlane models pull $$model >/dev/null || exit 1; done
 
 clean: ## remove the virtual environment and build output; models stay in the user's cache
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -6,23 +6,13 @@ It knows rows of numbers; which layer they belong to it does not. One row's bits
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Callable
-from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from . import native
-
-_POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-_SIGNATURES = {
-    "vox_layer_norm": [_POINTER] * 4 + [_INT, _INT, _FLOAT],
-    "vox_add_layer_norm": [_POINTER] * 5 + [_INT, _INT, _FLOAT],
-    "vox_gelu": [_POINTER, _INT, _INT],
-    "vox_tanh": [_POINTER, _INT, _INT],
-}
 
 
 def layer_norm_ref(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
@@ -41,9 +31,7 @@ def add_layer_norm_ref(
 def layer_norm_native(library: ctypes.CDLL, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
     """Do layer_norm_ref's work in native/sound.cpp."""
     out = torch.empty_like(x)
-    _function(library, "vox_layer_norm")(
-        x.data_ptr(), weight.data_ptr(), native.pointer(bias), out.data_ptr(), *x.shape, eps
-    )
+    library.vox_layer_norm(x.data_ptr(), weight.data_ptr(), native.pointer(bias), out.data_ptr(), *x.shape, eps)
     return out
 
 
@@ -52,7 +40,7 @@ def add_layer_norm_native(
 ) -> tuple[Tensor, Tensor]:
     """Do add_layer_norm_ref's work in native/sound.cpp."""
     out = torch.empty_like(x)
-    _function(library, "vox_add_layer_norm")(
+    library.vox_add_layer_norm(
         *(x.data_ptr(), residual.data_ptr(), weight.data_ptr(), native.pointer(bias), out.data_ptr()), *x.shape, eps
     )
     return out, residual
@@ -90,21 +78,19 @@ def tanh(x: Tensor) -> Tensor:
     return _curve(x, "vox_tanh", torch.tanh)
 
 
+def curve_native(library: ctypes.CDLL, x: Tensor, name: str) -> Tensor:
+    """Do F.gelu's or torch.tanh's work in native/sound.cpp, in place."""
+    getattr(library, name)(x.data_ptr(), *x.shape)
+    return x
+
+
 def _curve(x: Tensor, name: str, reference: Callable[[Tensor], Tensor]) -> Tensor:
     if x.ndim != 2 or not x.is_contiguous():
         raise ValueError(f"x {tuple(x.shape)}: contiguous [T, n] is needed")
     library = native.library(x)
     if library is None:
         return reference(x)
-    _function(library, name)(x.data_ptr(), *x.shape)
-    return x
-
-
-@functools.cache
-def _function(library: ctypes.CDLL, name: str) -> Callable[..., None]:
-    function = getattr(library, name)
-    function.argtypes, function.restype = _SIGNATURES[name], None
-    return cast(Callable[..., None], function)
+    return curve_native(library, x, name)
 
 
 def _check(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from voxlane.engine.weights.tensors import Blocks, quantise
 
-from . import activation, attention, linear, norm, rope
+from . import activation, attention, layer_norm, linear, norm, rope
 from .pages import Layout, Pages
 
 _CLOSE = 2e-4
@@ -72,6 +72,18 @@ def _rows(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Outcome]:
     expected = norm.add_rms_norm_ref(x, x.flip(0), weight, 1e-5)
     yield got[0], expected[0], _CLOSE
     yield got[1], expected[1], _CLOSE
+    bias = x[0].clone()
+    yield (
+        layer_norm.layer_norm_native(library, x, weight, bias, 1e-5),
+        layer_norm.layer_norm_ref(x, weight, bias, 1e-5),
+        _CLOSE,
+    )
+    summed = layer_norm.add_layer_norm_native(library, x, x.flip(0), weight, bias, 1e-5)
+    wanted = layer_norm.add_layer_norm_ref(x, x.flip(0), weight, bias, 1e-5)
+    yield summed[0], wanted[0], _CLOSE
+    yield summed[1], wanted[1], _CLOSE
+    yield layer_norm.curve_native(library, x.clone(), "vox_gelu"), torch.nn.functional.gelu(x), _CLOSE
+    yield layer_norm.curve_native(library, x.clone(), "vox_tanh"), torch.tanh(x), _CLOSE
     yield activation.gate_native(library.vox_silu_mul, x), activation.silu_mul_ref(x), _CLOSE
     yield activation.gate_native(library.vox_gelu_tanh_mul, x), activation.gelu_tanh_mul_ref(x), _CLOSE
 

@@ -37,6 +37,10 @@ _SIGNATURES = {
     "vox_stack": [_POINTER] * 4,
     "vox_rms_norm": [_POINTER] * 3 + [_INT, _INT, _FLOAT],
     "vox_add_rms_norm": [_POINTER] * 4 + [_INT, _INT, _FLOAT],
+    "vox_layer_norm": [_POINTER] * 4 + [_INT, _INT, _FLOAT],
+    "vox_add_layer_norm": [_POINTER] * 5 + [_INT, _INT, _FLOAT],
+    "vox_gelu": [_POINTER, _INT, _INT],
+    "vox_tanh": [_POINTER, _INT, _INT],
     "vox_silu_mul": [_POINTER, _POINTER, _INT, _INT],
     "vox_gelu_tanh_mul": [_POINTER, _POINTER, _INT, _INT],
     "vox_rope_write": [_POINTER] * 2 + [_INT] * 4 + [_POINTER] * 4 + [_INT] + [_POINTER] * 4 + [_INT]

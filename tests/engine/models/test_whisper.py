@@ -153,7 +153,7 @@ def test_packed_weights_hear_the_words_their_times_and_the_silence(
     prompt = packed.tokens.prompt()
     start = torch.stack([rows[0] for rows in listener.feed({0: prompt[:1], 1: prompt[:1]})])
     speech, silence = packed.no_speech(start)
-    assert speech < 0.3 < 0.5 < silence  # measured: 0.12 and 0.8
+    assert speech < 0.3 < 0.5 < silence
     listener.rewind()
     tokens = listener.greedy(prompt, lambda logits, first: packed.suppress(logits, first=first), limit=40)[0]
     assert tokenizer.decode(tokens).strip() == "Ever tried, ever failed. No matter, try again. Fail again. Fail better."
