@@ -22,7 +22,7 @@ PICTURE = Path(__file__).parent.parent / "docs" / "img" / "interrupt-lane.svg"
 WIDTH, LEFT, RIGHT, TOP, LANE, BAR = 920, 86, 24, 92, 19, 13  # pixels
 BEFORE_MS, AFTER_MS, TICK_MS = 500.0, 350.0, 250  # shown around the critical request
 INK, FAINT, PAPER, RULE = "#23303f", "#6b7785", "#fbfaf7", "#e4e1d9"
-TONES = {"prefill": "#4a6a94", "decode": "#a9bdd8", "queued": "#d9d6cd"}
+TONES = {"prefill": "#4a6a94", "decode": "#a9bdd8", "queued": "#d9d6cd"}  # queued: paused too
 CRITICAL = {"prefill": "#b5300b", "decode": "#f0894a", "queued": "#f3c9ae"}
 
 
@@ -110,10 +110,10 @@ def draw(lanes: list[Lane]) -> str:
         for what, start, stop in lane.spans:
             left, right = x(start), x(stop)
             if right - left > 0.1:
-                thin = what == "queued"
+                thin = what not in ("prefill", "decode")  # queued or paused
                 box = f'x="{left:.1f}" y="{y + (5 if thin else 0)}" height="{3 if thin else BAR}"'
                 width = right - left if thin else max(right - left - 1, 0.8)
-                parts.append(f'<rect {box} width="{width:.1f}" fill="{tones[what]}"/>')
+                parts.append(f'<rect {box} width="{width:.1f}" fill="{tones["queued" if thin else what]}"/>')
     wait = f"first token after {first_token - critical.arrival:.0f} ms"
     for at, label, anchor, nudge in ((critical.arrival, "arrives", "end", -5), (first_token, wait, "start", 5)):
         dash = f'stroke="{CRITICAL["prefill"]}" stroke-dasharray="3 3"'

@@ -110,6 +110,16 @@ def test_logprobs(server: Any) -> None:
         assert token.logprob == scores[0] <= 0
 
 
+def test_the_bytes_of_all_tokens_are_an_emoji_reply(server: Any) -> None:
+    party = [{"role": "user", "content": "Repeat exactly: 🎉🎉🎉"}]
+    choice = ask(server, party, logprobs=True, top_logprobs=2).choices[0]
+    tokens = choice.logprobs.content
+    assert "🎉" in choice.message.content
+    assert any("\ufffd" in token.token for token in tokens)  # half a character
+    assert bytes(byte for token in tokens for byte in token.bytes).decode() == choice.message.content
+    assert all(token.top_logprobs[0].bytes == token.bytes for token in tokens)  # greedy takes the likeliest
+
+
 def test_a_prompt_is_remembered(server: Any) -> None:
     long = [{"role": "user", "content": "The quick brown fox jumps over the lazy dog. " * 12 + "What jumps?"}]
     first = ask(server, long)
