@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 TESTED := $(VENV)/.ready-test
-MODELS := smollm2-135m-instruct moonshine-tiny-en whisper-tiny-en speech-samples
+MODELS := smollm2-135m-instruct moonshine-tiny-en whisper-tiny-en kokoro-82m speech-samples
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test check types format bench weights clean

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ALL = ("cpu_llm", "interrupt_lane", "int8_pages")
+ALL = ("cpu_llm", "interrupt_lane", "int8_pages", "resampling")
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ What is short decides how somebody gives way:
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -88,6 +89,30 @@ class Plan:
     preempted: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Time:
+    """How long a step may take, and so how many tokens of a request still fit into it."""
+
+    cost: CostModel
+    budget_s: float
+    lane_in_use: bool  # a critical request is about: nothing may make its step longer than the budget
+
+    def chunk(self, plan: Plan, request: Request, most: int) -> int:
+        """Return how many of the request's next tokens, up to `most`, the step has time for; 0: none this time."""
+        wanted = min(request.pending, most)
+        if self.budget_s == math.inf:
+            return wanted
+        if request.aged and not request.decoding and self.lane_in_use:
+            return min(wanted, MIN_CHUNK)  # it goes first, but the lane behind it stays open
+        fits = self.cost.largest_chunk(plan.work, request.computed, wanted, self.budget_s)
+        smallest = min(MIN_CHUNK, wanted)
+        if fits >= smallest:
+            return fits
+        # An empty step always takes somebody, and a step of decodes always one prompt, so that prompts are read too.
+        first_prompt = not request.decoding and plan.work.prefill_tokens == 0 and not self.lane_in_use
+        return smallest if not plan.rows or first_prompt else 0
+
+
 class Scheduler:
     """Holds the live requests and decides, step by step, which of them run."""
 
@@ -153,12 +178,17 @@ class Scheduler:
         plan = Plan()
         placed: set[str] = set()
         tokens_left = self.limits.max_step_tokens
-        for request in self._order(now):
-            if len(plan.rows) == self.limits.max_batch or tokens_left == 0 or self._out_of_time(plan):
+        order = self._order(now)
+        time = self._time(order)
+        for request in order:
+            if len(plan.rows) == self.limits.max_batch or tokens_left == 0:
                 break
-            if request.state is State.WAITING and not self._consider(request, plan):
+            if time.chunk(plan, request, MIN_CHUNK) == 0:
                 continue
-            count = self._affordable(request, plan, tokens_left)
+            # A score wants the logits of every token, so it can take nothing from the cache.
+            if request.state is State.WAITING and not request.host_blocks and request.task != "score":
+                request.table.adopt(request.tokens)
+            count = time.chunk(plan, request, tokens_left)
             if count and self._make_room(request, count, plan, placed):
                 placed.add(request.id)
                 tokens_left -= self._place(request, count, plan, tokens_left - count)
@@ -172,16 +202,12 @@ class Scheduler:
         plan.predicted_s = self.cost.predict(plan.work)
         return plan
 
-    def _consider(self, request: Request, plan: Plan) -> bool:
-        """Give a waiting request its cached prefix, unless the step has no time left for any prompt."""
-        if plan.rows and self.limits.policy == "deadline":
-            smallest = min(MIN_CHUNK, request.pending)
-            if self.cost.predict(plan.work.plus(smallest, request.computed + smallest)) > self._budget_s():
-                return False
-        # A score wants the logits of every token, so it can take nothing from the cache.
-        if not request.host_blocks and request.task != "score":
-            request.table.adopt(request.tokens)
-        return True
+    def _time(self, order: list[Request]) -> _Time:
+        if self.limits.policy != "deadline":
+            return _Time(self.cost, math.inf, lane_in_use=False)
+        smallest = self.cost.predict(Work().plus(MIN_CHUNK, MIN_CHUNK))
+        lane_in_use = any(request.priority is Priority.CRITICAL for request in order)
+        return _Time(self.cost, max(self.limits.step_budget_s, SLOW_MACHINE_FACTOR * smallest), lane_in_use=lane_in_use)
 
     # ---- order
 
@@ -202,46 +228,27 @@ class Scheduler:
         if now - oldest.progress_s > PATIENCE_S:
             oldest.aged = True
 
-    def _urgency(self, request: Request, now: float) -> tuple[bool, bool, float]:
-        """Order by lane, then by slack: the time left until the next token is due, less the work it still needs."""
+    def _urgency(self, request: Request, now: float) -> tuple[int, float]:
+        """Order by lane, then by slack: the time left until the next token is due, less the work it still needs.
+
+        Lanes: who starved; critical; who is being listened to, or has a promise; new prompts. Without the last two
+        apart, an overloaded engine would let every answer stand still until all prompts were read.
+        """
         if request.first_token_s:
             due = request.last_token_s + NEXT_TOKEN_TARGET_S
         elif request.due_s is not None:
             due = request.due_s
         else:
             due = request.arrival_s + FIRST_TOKEN_TARGET_S[request.priority]
+        promised = request.first_token_s or request.due_s is not None or request.priority is Priority.HIGH
+        if request.aged:
+            lane = 0
+        elif request.priority is Priority.CRITICAL:
+            lane = 1
+        else:
+            lane = 2 if promised else 3
         needed = self.cost.predict(Work().plus(request.pending, len(request.tokens)))
-        return not request.aged, request.priority is not Priority.CRITICAL, due - now - needed
-
-    # ---- time
-
-    def _affordable(self, request: Request, plan: Plan, tokens_left: int) -> int:
-        """Return how many of the request's tokens fit into the rest of the step; 0: none this time."""
-        wanted = min(request.pending, tokens_left)
-        if self.limits.policy != "deadline":
-            return wanted
-        if request.aged and not request.decoding and self._critical_waits():
-            return min(wanted, MIN_CHUNK)  # it goes first, but the lane behind it stays open
-        fits = self.cost.largest_chunk(plan.work, request.computed, wanted, self._budget_s())
-        smallest = min(MIN_CHUNK, wanted)
-        if fits < smallest:
-            return 0 if plan.rows else smallest
-        return fits
-
-    def _critical_waits(self) -> bool:
-        ready = (State.WAITING, State.RUNNING)
-        return any(other.priority is Priority.CRITICAL and other.state in ready for other in self.requests.values())
-
-    def _out_of_time(self, plan: Plan) -> bool:
-        if self.limits.policy != "deadline" or not plan.rows:
-            return False
-        return self.cost.predict(plan.work.plus(1, 1)) > self._budget_s()
-
-    def _budget_s(self) -> float:
-        """Return how long a step may take: the limit, or on a slow machine what keeps batching worth its while."""
-        return max(
-            self.limits.step_budget_s, SLOW_MACHINE_FACTOR * self.cost.predict(Work().plus(MIN_CHUNK, MIN_CHUNK))
-        )
+        return lane, due - now - needed
 
     # ---- blocks
 
