@@ -54,6 +54,11 @@ class Assembly:
 
 def assemble(config: EngineConfig, progress: Progress = lambda what, done: None) -> Assembly:
     """Load the model and build the engine around it, or raise ModelError with one line for a person."""
+    task = store.task_of(config.model)
+    if task not in (None, "chat"):
+        raise EngineConfigError(
+            f"engine.model: {config.model} is a model for {task}; `voxlane models list` shows those for chat"
+        )
     threads = use_threads(config.threads)
     path = store.resolve(config.model, progress=lambda done: progress("fetching the model", done))
     weights = open_weights(path)
@@ -107,7 +112,7 @@ def assemble(config: EngineConfig, progress: Progress = lambda what, done: None)
         kv_blocks=cache.num_blocks,
         block_tokens=config.block_tokens,
         page_bytes_per_token=cache.bytes_per_token,
-        device=f"cpu, {threads} threads, {native.description()}",
+        device=f"cpu, {native.description()}" if native.load() else f"cpu, torch, {threads} threads",
     )
     return Assembly(core, runner, tokenizer, ready, trace)
 

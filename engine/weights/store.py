@@ -65,6 +65,12 @@ def path(name: str) -> Path:
     return _location(model)
 
 
+def task_of(name: str) -> str | None:
+    """Return what a model of the catalog is for, None for a path or a hub name."""
+    model = load_catalog().get(name)
+    return model.task if model else None
+
+
 def pull(name: str, progress: Progress = lambda done: None) -> Path:
     """Fetch a model unless it is here and whole; return where it lies. `progress` is told how far along, 0 to 1."""
     if name.startswith("hf:"):
