@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 FORGETTING = 0.98
 """Weight of a step against the next: a machine that slows down is believed after about fifty steps."""
 
@@ -18,12 +20,10 @@ ANCHOR_STEPS = 5.0
 """How many steps the calibration at start-up weighs for ever. It decides what recent steps do not show: an engine that
 has run one request for a minute must still know that a second one is cheap."""
 
-SWEEPS = 4
-"""Passes of coordinate descent after each step. They start from the last answer, so few are enough."""
-
 # Scales bring typical features near 1, which keeps the problem well conditioned.
 _SCALES = (1.0, 8.0, 64.0, 4096.0, 65536.0)
 _PRIOR_MS = (4.0, 4.0, 64.0, 1.0, 1.0)  # milliseconds per scaled feature, before anything was measured
+_SHORTEST_MS = 0.1  # no step is shorter; a clock that says so would count without bound
 _RIDGE = 1e-6  # pull towards the prior: decides only what was never measured at all
 
 
@@ -58,10 +58,10 @@ class CostModel:
     def __init__(self) -> None:
         size = len(_SCALES)
         self._weights = list(_PRIOR_MS)
-        self._products = [[0.0] * size for _ in range(size)]  # sum of x xᵀ, x in units of the measured time
-        self._targets = [0.0] * size  # sum of x
-        self._anchor_products = [[_RIDGE if i == j else 0.0 for j in range(size)] for i in range(size)]
-        self._anchor_targets = [_RIDGE * prior for prior in _PRIOR_MS]
+        self._products = np.zeros((size, size))  # sum of x xᵀ, x in units of the measured time
+        self._targets = np.zeros(size)  # sum of x
+        self._anchor_products = np.eye(size) * _RIDGE
+        self._anchor_targets = np.array(_PRIOR_MS) * _RIDGE
         self._steps = 0
 
     def predict(self, work: Work) -> float:
@@ -69,32 +69,35 @@ class CostModel:
         return sum(w * x for w, x in zip(self._weights, work.features(), strict=True)) / 1e3
 
     def observe(self, work: Work, seconds: float) -> None:
-        """Learn from a step that took `seconds`. Outliers (a stall, a page fault storm) are clipped, not believed."""
-        expected = max(self.predict(work) * 1e3, 0.1)
-        measured = min(max(seconds * 1e3, expected / 4), expected * 4)
-        x = [feature / measured for feature in work.features()]
-        for i, xi in enumerate(x):
-            row = self._products[i]
-            for j, xj in enumerate(x):
-                row[j] = FORGETTING * row[j] + xi * xj
-            self._targets[i] = FORGETTING * self._targets[i] + xi
+        """Learn from a step that took `seconds`.
+
+        Errors count relative to what was measured, so a stall of seconds weighs next to nothing.
+        """
+        x = np.array(work.features()) / max(seconds * 1e3, _SHORTEST_MS)
+        self._products = FORGETTING * self._products + np.outer(x, x)
+        self._targets = FORGETTING * self._targets + x
         self._steps += 1
-        for _ in range(SWEEPS):
-            self._descend()
+        self._solve()
 
     def anchor(self) -> None:
         """Keep what was learnt so far as the calibration: later steps correct it where they show otherwise."""
         share = ANCHOR_STEPS / max(self._steps, 1)
-        for i, row in enumerate(self._products):
-            self._anchor_targets[i] += share * self._targets[i]
-            for j, product in enumerate(row):
-                self._anchor_products[i][j] += share * product
+        self._anchor_products += share * self._products
+        self._anchor_targets += share * self._targets
 
-    def _descend(self) -> None:
-        for i in range(len(self._weights)):
-            row = [a + b for a, b in zip(self._products[i], self._anchor_products[i], strict=True)]
-            others = sum(p * w for p, w in zip(row, self._weights, strict=True)) - row[i] * self._weights[i]
-            self._weights[i] = max((self._targets[i] + self._anchor_targets[i] - others) / row[i], 0.0)
+    def _solve(self) -> None:
+        """Fit the coefficients; the most negative one is set to zero and the rest fitted again until none is left."""
+        products, targets = self._products + self._anchor_products, self._targets + self._anchor_targets
+        active = list(range(len(self._weights)))
+        while True:
+            fitted = np.linalg.solve(products[np.ix_(active, active)], targets[active])
+            worst = int(fitted.argmin())
+            if fitted[worst] >= 0:
+                break
+            del active[worst]
+        self._weights = [0.0] * len(self._weights)
+        for index, weight in zip(active, fitted.tolist(), strict=True):
+            self._weights[index] = weight
 
     def largest_chunk(self, work: Work, computed: int, most: int, seconds: float) -> int:
         """Return how many tokens, up to `most`, a row at `computed` can add to `work` and stay within `seconds`."""

@@ -39,7 +39,7 @@ class TestCost:
                 work = work.plus(random.choice([1, 1, 1, 16, 64]), random.randint(1, 500))
             model.observe(work, truth(work))
         probe = Work().plus(1, 100).plus(32, 200)
-        assert model.predict(probe) == pytest.approx(truth(probe), rel=0.25)
+        assert model.predict(probe) == pytest.approx(truth(probe), rel=0.1)
 
     def test_one_stall_is_not_believed(self):
         model = CostModel()
