@@ -102,6 +102,7 @@ def test_a_conversation(code: Any, terminal: Any, tmp_path: Path) -> None:
     chat.until("no such command")
     chat.type("/help\r")
     chat.until("stop the reply")
+    chat.until("\n> ")  # a Ctrl-D before the prompt belongs to nobody
     chat.type("\x04")
     assert chat.exit_status() == 0
     history = tmp_path / "voxlane" / "chat_history"
