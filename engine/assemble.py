@@ -59,7 +59,7 @@ def assemble(config: EngineConfig, progress: Progress = lambda what, done: None)
         raise EngineConfigError(
             f"engine.model: {config.model} is a model for {task}; `voxlane models list` shows those for chat"
         )
-    threads = use_threads(config.threads)
+    use_threads(config.threads)
     path = store.resolve(config.model, progress=lambda done: progress("fetching the model", done))
     weights = open_weights(path)
     mode = "packed" if config.weights == "auto" else config.weights
@@ -102,27 +102,31 @@ def assemble(config: EngineConfig, progress: Progress = lambda what, done: None)
         max_waiting=config.max_waiting,
         trace=trace,
     )
-    ready = Ready(
+    ready = _ready(config, architecture_of(weights.config), model, cache)
+    return Assembly(core, runner, tokenizer, ready, trace)
+
+
+def _ready(config: EngineConfig, architecture: str, model: Decoder, cache: KVCache) -> Ready:
+    kernels = native.description() if native.load() else f"torch, {torch.get_num_threads()} threads"
+    return Ready(
         model=config.model,
-        architecture=architecture_of(weights.config),
+        architecture=architecture,
         parameters=model.parameters,
         context_tokens=min(model.context_tokens, cache.num_blocks * config.block_tokens),
-        weights=mode,
+        weights=model.mode,
         pages=str(cache.dtype).removeprefix("torch."),
         kv_blocks=cache.num_blocks,
         block_tokens=config.block_tokens,
         page_bytes_per_token=cache.bytes_per_token,
-        device=f"cpu, {native.description()}" if native.load() else f"cpu, torch, {threads} threads",
+        device=f"cpu, {kernels}",
     )
-    return Assembly(core, runner, tokenizer, ready, trace)
 
 
-def use_threads(wanted: int) -> int:
+def use_threads(wanted: int) -> None:
     """Share the cores out: our kernels bring their own threads, and torch's would only fight with them."""
     threads = wanted or len(os.sched_getaffinity(0))
     native.set_threads(threads)
     torch.set_num_threads(1 if native.load() else threads)
-    return threads
 
 
 def _cache(config: EngineConfig, model: Decoder, mode: str) -> KVCache:
