@@ -180,10 +180,14 @@ class Scheduler:
         tokens_left = self.limits.max_step_tokens
         order = self._order(now)
         time = self._time(order)
+        prompts_wait = False  # no time for this prompt means none for the next: a long queue costs nothing
         for request in order:
             if len(plan.rows) == self.limits.max_batch or tokens_left == 0:
                 break
+            if prompts_wait and not request.decoding:
+                continue
             if time.chunk(plan, request, MIN_CHUNK) == 0:
+                prompts_wait = prompts_wait or not request.decoding
                 continue
             # A score wants the logits of every token, so it can take nothing from the cache.
             if request.state is State.WAITING and not request.host_blocks and request.task != "score":
