@@ -18,7 +18,7 @@ THREADS = len(os.sched_getaffinity(0))
 
 def engine(**changes: object) -> Assembly:
     """Return the default model in a fresh engine with some settings changed."""
-    return assemble(replace(EngineConfig(threads=THREADS), **changes))  # type: ignore[arg-type]
+    return assemble(replace(EngineConfig(threads=THREADS, asr_model="", tts_model=""), **changes))  # type: ignore[arg-type]
 
 
 def request(name: str, text: str, tokens: int, **settings: object) -> Submit:

@@ -13,7 +13,9 @@ import llama_cpp
 from common import THREADS, engine, finish, interleaved, machine, request, seconds, spread, table
 
 from voxlane.engine.assemble import Assembly
+from voxlane.engine.tokenizer import Tokenizer
 from voxlane.engine.weights import store
+from voxlane.engine.weights.files import open_weights
 
 MODEL = "smollm2-135m-instruct"
 PROMPT_TOKENS = 512
@@ -83,7 +85,7 @@ class Ours:
 
     def __init__(self) -> None:
         self._engine: Assembly = engine(policy="fcfs", prefix_cache=False, model=MODEL)
-        self._text = _text_of(self._engine, PROMPT_TOKENS)
+        self._text = _text_of(PROMPT_TOKENS)
 
     def prefill(self) -> float:
         """Return tokens per second for one prompt, up to and including its first output token."""
@@ -94,16 +96,16 @@ class Ours:
     def decode(self, batch: int) -> float:
         """Return tokens per second over all requests of a batch."""
         core = self._engine.core
-        text = _text_of(self._engine, START_TOKENS)
+        text = _text_of(START_TOKENS)
         core.handle([request(f"d{row}", text, DECODE_TOKENS + 1) for row in range(batch)])
         core.step()  # every prompt, and the first token of each
         return batch * DECODE_TOKENS / seconds(lambda: finish(core))
 
 
-def _text_of(assembly: Assembly, tokens: int) -> str:
+def _text_of(tokens: int) -> str:
     """Return a text of exactly that many tokens."""
     words = " word" * tokens
-    if len(assembly.tokenizer.encode(words)) != tokens:
+    if len(Tokenizer.from_weights(open_weights(store.resolve(MODEL))).encode(words)) != tokens:
         raise RuntimeError("the benchmark's text does not tokenise as expected")
     return words
 

@@ -22,10 +22,19 @@ FRAGMENT_BYTES = 64 * 1024
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """Largest reassembled message: a long prompt with room to spare, far below anything that hurts."""
 
-Task = Literal["chat", "complete", "score"]
+LISTEN_RATE = 16_000
+"""Samples a second of the audio an engine hears."""
+
+MAX_UNHEARD_S = 120.0
+"""Audio a request may have appended beyond `Words.heard_s`; who sends more loses the request."""
+
+MAX_UNSAID_CHARS = 200_000
+"""Text a request may have appended that is not yet spoken; who sends more loses the request."""
+
+Task = Literal["chat", "complete", "score", "asr", "tts"]
 Policy = Literal["fcfs", "priority", "deadline"]
 FinishReason = Literal["eos", "stop", "length", "cancelled", "failed"]
-RefusalCode = Literal["too_long", "overloaded", "bad_request", "duplicate_id"]
+RefusalCode = Literal["too_long", "overloaded", "bad_request", "duplicate_id", "no_model"]
 
 
 class Priority(IntEnum):
@@ -40,12 +49,16 @@ class Priority(IntEnum):
 class EngineConfig:
     """How one engine is set up. Zero or "auto" means: chosen from the model and the machine."""
 
-    model: str = "smollm2-135m-instruct"  # a name from `voxlane models list`, a GGUF file, or a safetensors directory
+    # Each of the three: a name from `voxlane models list`, a file or a directory; "" leaves that task out.
+    model: str = "smollm2-135m-instruct"  # chat
+    asr_model: str = "moonshine-tiny-en"  # listens
+    tts_model: str = "hibari"  # speaks
     weights: Literal["auto", "packed", "float32", "bfloat16"] = "auto"  # packed: int4/int8 groups of 32
     pages: Literal["auto", "float32", "bfloat16", "int8"] = "auto"  # element type of the KV cache
     threads: int = 0  # compute threads; 0: every core this process may use
     context_tokens: int = 0  # longest prompt plus output; 0: the model's own limit
-    kv_memory_mib: int = 512  # KV cache
+    kv_memory_mib: int = 512  # KV cache of the chat model
+    asr_memory_mib: int = 128  # KV cache of the listening model
     swap_memory_mib: int = 256  # host memory for swapped-out requests; 0 turns swapping off
     block_tokens: int = 16  # tokens in a KV block
     max_batch: int = 16  # requests in one step
@@ -84,6 +97,24 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class ListenParams:
+    """How a stream of audio is heard."""
+
+    language: str = ""  # as in ISO 639-1; "": the model decides
+    partials: bool = True  # say what was understood so far while audio still comes
+    word_times: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakParams:
+    """How a text is said."""
+
+    voice: str = ""  # one of Ready.voices; "": the model's default
+    speed: float = 1.0  # 0.5 to 2
+    seed: int = 0  # of the breath in it: same text, same seed, same samples
+
+
+@dataclass(frozen=True, slots=True)
 class ChatMessage:
     """One turn of a conversation as the chat template sees it."""
 
@@ -117,8 +148,42 @@ class RequestStats:
     preemptions: int
     lookup_proposed: int = 0
     lookup_accepted: int = 0
-    logprob_sum: float = 0.0  # task "score" only: the sum over scored_tokens
+    logprob_sum: float = 0.0  # tasks "score" and "asr" only: the sum over scored_tokens
     scored_tokens: int = 0
+    audio_s: float = 0.0  # heard or spoken
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word that was heard, and when."""
+
+    text: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of speech whose transcript is final."""
+
+    text: str
+    start_s: float
+    end_s: float
+    logprob: float  # mean over its tokens
+    tokens: int
+    no_speech: float  # how probable it is that nobody speaks in it
+    language: str
+    words: tuple[Word, ...] = ()  # if word times were asked for
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenWord:
+    """The text's [start:end], characters counted over the whole request, sounds from one sample up to another."""
+
+    start: int
+    end: int
+    start_sample: int
+    end_sample: int
 
 
 # ---- server to engine
@@ -133,18 +198,44 @@ class Configure:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Start a request. `chat` renders messages with the model's template; `complete` and `score` take text as it is."""
+    """Start a request.
+
+    `chat` renders messages with the model's template; `complete` and `score` take text as it is. `asr` and `tts` take
+    their input by Append, as much as there is and when there is some, until EndInput.
+    """
 
     request_id: str
     task: Task
     messages: tuple[ChatMessage, ...] = ()
     text: str = ""
     sampling: SamplingParams = SamplingParams()
+    listen: ListenParams = ListenParams()
+    speak: SpeakParams = SpeakParams()
     priority: Priority = Priority.NORMAL
     deadline_s: float | None = None  # seconds from arrival until the first token is due
     tenant: str = ""  # salts the prefix cache: tenants cannot see each other's timing
     session: str = ""  # what Interrupt names
     epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Give a running request more input. An unknown id is not an error: it may just have ended.
+
+    `asr`: 16-bit little-endian samples at LISTEN_RATE, one channel. `tts`: one clause; what it says is one unit of
+    work, so the first of a reply should be short.
+    """
+
+    request_id: str
+    audio: bytes = b""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EndInput:
+    """Say that a request's input is complete: what is left to hear or say is finished, then the request."""
+
+    request_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +284,7 @@ class Loading:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The model is loaded and warm."""
+    """The models are loaded and warm. Without a chat model, its fields are empty and zero."""
 
     model: str
     architecture: str
@@ -205,6 +296,11 @@ class Ready:
     block_tokens: int
     page_bytes_per_token: int
     device: str
+    asr_model: str = ""  # "": this engine does not listen
+    asr_languages: tuple[str, ...] = ()
+    tts_model: str = ""  # "": this engine does not speak
+    speak_rate: int = 0  # samples a second of Samples.pcm
+    voices: tuple[str, ...] = ()  # the default one first
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +328,29 @@ class Text:
     epoch: int
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """More of a transcript. The whole of it so far is every `settled` joined as they are, then `tail`."""
+
+    request_id: str
+    epoch: int
+    settled: str  # new; it will never change
+    tail: str  # may change: it replaces the tail before
+    heard_s: float  # audio up to here has been dealt with, speech or not
+    segments: tuple[Segment, ...] = ()  # just completed; their text is all settled
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """More speech: a clause. Offsets count from the start of the reply and leave no gap."""
+
+    request_id: str
+    epoch: int
+    offset: int
+    pcm: bytes  # 16-bit little-endian, one channel, at Ready.speak_rate
+    words: tuple[SpokenWord, ...]  # the clause's, in order
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,8 +399,8 @@ class StepStats:
     lane_wait_s: float  # longest wait of a critical request for its first step
 
 
-ToEngine = Configure | Submit | Pause | Resume | Cancel | Interrupt | Shutdown
-FromEngine = Loading | Ready | StartFailed | Started | Text | Finished | Refused | StepStats
+ToEngine = Configure | Submit | Append | EndInput | Pause | Resume | Cancel | Interrupt | Shutdown
+FromEngine = Loading | Ready | StartFailed | Started | Text | Words | Samples | Finished | Refused | StepStats
 Message = ToEngine | FromEngine
 
 # The position in this tuple is the code on the wire; server and engine always run the same version.

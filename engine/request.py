@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from voxlane.engine.api import Priority, RequestStats, SamplingParams, Task
 from voxlane.engine.kv import BlockTable
+
+ModelName = Literal["chat", "asr", "tts"]
+"""The models one engine holds, by what they do."""
 
 
 class State(enum.Enum):
@@ -25,7 +29,12 @@ class State(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A sequence to be computed. Its newest tokens, `tokens[computed:]`, have no key and value in the cache yet."""
+    """Something to be computed by one model, in one of three shapes.
+
+    A sequence of tokens: the newest, `tokens[computed:]`, have no key and value in the cache yet. A sequence about an
+    encoded clip: the same, and `states` places in the cache for what the encoder makes of `material`. A unit: `unit`
+    is its size, it is done in one step or not at all, and there are no tokens.
+    """
 
     id: str
     task: Task
@@ -39,6 +48,14 @@ class Request:
     session: str = ""
     seed: int = 0
     limit: int = 1 << 30  # longest the sequence may get
+    model: ModelName = "chat"
+    material: Any = None  # what the model works on beside tokens: a clip, or a clause with its voice
+    cross: BlockTable | None = None  # where the encoded clip lies
+    states: int = 0  # how many places it takes
+    unit: int = 0
+    drafts: list[int] = field(default_factory=list)  # what a look before this one heard after the prompt: tried once
+    detects_language: bool = False  # the first token it writes names a language
+    wants_attention: bool = False  # where the decoder looked is wanted at the end, for the words' times
 
     number: int = 0  # order of arrival, given by the scheduler
     state: State = State.WAITING
@@ -63,8 +80,29 @@ class Request:
 
     @property
     def pending(self) -> int:
-        """How many tokens must be computed before the next one can be sampled."""
-        return len(self.tokens) - self.computed
+        """How many tokens must be computed before the next one can be sampled; of a unit, its size."""
+        return self.unit or len(self.tokens) - self.computed
+
+    @property
+    def unencoded(self) -> bool:
+        """Whether a clip has to go through the encoder before anything else."""
+        return self.cross is not None and not self.cross.blocks and not self.host_blocks
+
+    @property
+    def whole(self) -> bool:
+        """Whether what is pending is done in one step or not at all."""
+        return self.unit > 0 or self.unencoded
+
+    @property
+    def blocks(self) -> list[int]:
+        """The device blocks it holds."""
+        return self.table.blocks if self.cross is None else self.table.blocks + self.cross.blocks
+
+    def free(self) -> None:
+        """Give all device blocks back; what was computed is lost."""
+        self.table.free()
+        if self.cross is not None:
+            self.cross.free()
 
     @property
     def output_tokens(self) -> int:
@@ -74,7 +112,7 @@ class Request:
     @property
     def decoding(self) -> bool:
         """Whether only the newest token is left to compute."""
-        return self.pending == 1 and self.computed > 0
+        return not self.unit and self.pending == 1 and self.computed > 0
 
     def stats(self, now: float) -> RequestStats:
         """Return what the request has cost so far."""

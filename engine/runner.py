@@ -1,11 +1,14 @@
-"""A plan in, tokens out: block moves, one forward pass over all rows, a choice per row. No policy, no text."""
+"""A model's part of a plan in, tokens out: block moves, one forward pass over all rows, a choice per row.
+
+No policy, no text.
+"""
 
 from __future__ import annotations
 
 import itertools
 import time
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -13,8 +16,8 @@ from torch import Tensor
 from voxlane.engine.cache import KVCache
 from voxlane.engine.kernels.pages import Layout, Pages
 from voxlane.engine.lookup import accepted
+from voxlane.engine.plan import Load, Move, Row
 from voxlane.engine.sampler import Choice, choose
-from voxlane.engine.scheduler import Move, Plan, Row
 
 SCORE_ROWS = 64
 """Rows of logits held at once when a prompt is scored: 64 × 49,152 floats are 12 MiB."""
@@ -40,26 +43,29 @@ class Outcome:
     failed: bool = False  # its logits were not finite: this request ends, its neighbours do not notice
     logprob_sum: float = 0.0
     scored_tokens: int = 0
+    no_speech: float = 0.0  # asr: how probable it is that nobody speaks in the clip that was encoded
+    attention: Any = None  # asr, at the end if wanted: [heads, tokens, encoder states]
+    speech: Any = None  # tts: what the clause sounds like
 
 
 class Runner:
-    """Runs plans on one model and its cache."""
+    """Runs a language model on its cache."""
 
     def __init__(self, model: Model, cache: KVCache) -> None:
         self.model = model
         self.cache = cache
         self.phases: dict[str, tuple[float, float]] = {}  # of the last step, for the trace
 
-    def run(self, plan: Plan) -> list[Outcome]:
-        """Carry out the plan; outcomes are in the order of its rows."""
+    def run(self, load: Load) -> list[Outcome]:
+        """Carry out the model's part of a plan; outcomes are in the order of its rows."""
         marks = [time.monotonic()]
-        self._move(plan.moves)
+        self._move(load.moves)
         marks.append(time.monotonic())
         with torch.inference_mode():
-            tokens, layout = self._layout(plan.rows)
+            tokens, layout = self._layout(load.rows)
             hidden = self.model.forward(tokens, layout, self.cache.pages)
             marks.append(time.monotonic())
-            outcomes = self._finish(plan.rows, hidden)
+            outcomes = self._finish(load.rows, hidden)
         marks.append(time.monotonic())
         self.phases = dict(zip(("move", "forward", "sample"), itertools.pairwise(marks), strict=True))
         return outcomes
@@ -116,11 +122,15 @@ class Runner:
                 owners += [index] * len(positions)
             start += size
         if wanted:
-            logits = self.model.logits(hidden[torch.tensor(wanted)])
+            logits = self._logits(hidden[torch.tensor(wanted)], [rows[owner] for owner in owners])
             choices = choose(logits, [rows[owner].request for owner in owners])
             for owner, group in itertools.groupby(zip(owners, choices, strict=True), key=lambda pair: pair[0]):
                 self._settle(rows[owner], [choice for _, choice in group], outcomes[owner])
         return outcomes
+
+    def _logits(self, hidden: Tensor, rows: list[Row]) -> Tensor:
+        """Return the logits a choice is made from; `rows` has a row's name as often as it has positions in `hidden`."""
+        return self.model.logits(hidden)
 
     @staticmethod
     def _settle(row: Row, choices: list[Choice | None], outcome: Outcome) -> None:
@@ -129,7 +139,7 @@ class Runner:
             outcome.failed = True
         elif row.drafts:
             # Drafts are only made for plain greedy requests, where a choice needs nothing but its own logits.
-            outcome.choices = [Choice(token) for token in accepted(row.drafts, [choice.token for choice in sound])]
+            outcome.choices = sound[: len(accepted(row.drafts, [choice.token for choice in sound]))]
         else:
             outcome.choices = sound
 

@@ -1,4 +1,7 @@
-"""What runs in the next step. Pure: requests, blocks and a cost model in, a plan out; the clock is an argument.
+"""What runs in the next step. Pure: requests, blocks and cost models in, a plan out; the clock is an argument.
+
+Requests of several models share one step and its time: chat rows, speech to be heard and clauses to be said are
+ordered by urgency alone. Blocks are each model's own.
 
 The most urgent request is placed first, and a placed request is never a victim of the same plan: so whoever is first
 in the order can always take what it needs, and the engine cannot deadlock.
@@ -13,15 +16,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from voxlane.engine.api import Policy, Priority
-from voxlane.engine.cost import CostModel, Work
-from voxlane.engine.kv import BlockPool
+from voxlane.engine.cost import Work
 from voxlane.engine.lookup import propose
-from voxlane.engine.request import Request, State
+from voxlane.engine.plan import Load, Move, Plan, Row, Station
+from voxlane.engine.request import ModelName, Request, State
 
 MIN_CHUNK = 16
 """Fewest prefill tokens worth a place in a step, unless fewer are left: below this the weights are read for nothing."""
@@ -38,8 +40,6 @@ NEXT_TOKEN_TARGET_S = 0.15
 SLOW_MACHINE_FACTOR = 2.0
 """A step may always take this many times what the smallest prefill takes, or a slow machine would batch nothing."""
 
-MoveKind = Literal["copy", "swap_out", "swap_in"]
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -50,76 +50,57 @@ class Limits:
     step_budget_s: float = 0.06
     policy: Policy = "deadline"
     lookup_tokens: int = 0
-    swap_block_s: float = 1e-5  # seconds to move one block to the host or back
-
-
-@dataclass(slots=True)
-class Row:
-    """One request's part of a step: tokens[start : start + count], then the drafts."""
-
-    request: Request
-    start: int
-    count: int
-    drafts: list[int] = field(default_factory=list)
-
-    @property
-    def reaches_end(self) -> bool:
-        """Whether the row computes the newest token, so that the next one can be sampled."""
-        return self.start + self.count == len(self.request.tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """A block transfer. Moves happen in order, before the step's forward pass."""
-
-    kind: MoveKind
-    source: int
-    target: int
-
-
-@dataclass(slots=True)
-class Plan:
-    """What the next step does."""
-
-    rows: list[Row] = field(default_factory=list)
-    moves: list[Move] = field(default_factory=list)
-    admitted: list[Request] = field(default_factory=list)  # in a step for the first time
-    work: Work = field(default_factory=Work)
-    predicted_s: float = 0.0
-    preempted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Time:
-    """How long a step may take, and so how many tokens of a request still fit into it."""
+    """How long a step may take, and so how much of a request still fits into it."""
 
-    cost: CostModel
+    stations: Mapping[ModelName, Station]
     budget_s: float
     lane_in_use: bool  # a critical request is about: nothing may make its step longer than the budget
 
     def chunk(self, plan: Plan, request: Request, most: int) -> int:
-        """Return how many of the request's next tokens, up to `most`, the step has time for; 0: none this time."""
-        wanted = min(request.pending, most)
+        """Return how much of what the request has pending, up to `most`, the step has time for; 0: nothing this time.
+
+        What cannot be cut takes all of it or nothing, whatever `most` says: it is short, and has nowhere else to go.
+        """
+        wanted = request.pending if request.whole else min(request.pending, most)
         if self.budget_s == math.inf:
             return wanted
+        station, load = self.stations[request.model], plan.loads.get(request.model, Load())
+        left_s = self.budget_s - plan.seconds(self.stations) + load.seconds(station)
+        if request.whole:
+            return wanted if not plan.rows or _with(load, request, wanted).seconds(station) <= left_s else 0
         if request.aged and not request.decoding and self.lane_in_use:
             return min(wanted, MIN_CHUNK)  # it goes first, but the lane behind it stays open
-        fits = self.cost.largest_chunk(plan.work, request.computed, wanted, self.budget_s)
+        fits = station.cost.largest_chunk(load.work, request.computed, wanted, left_s)
         smallest = min(MIN_CHUNK, wanted)
         if fits >= smallest:
             return fits
         # An empty step always takes somebody, and a step of decodes always one prompt, so that prompts are read too.
-        first_prompt = not request.decoding and plan.work.prefill_tokens == 0 and not self.lane_in_use
+        first_prompt = not request.decoding and plan.prefill_tokens == 0 and not self.lane_in_use
         return smallest if not plan.rows or first_prompt else 0
 
 
-class Scheduler:
-    """Holds the live requests and decides, step by step, which of them run."""
+def _with(load: Load, request: Request, count: int) -> Load:
+    """Return a load with `count` of the request's pending added; a unit counts as a prompt of its size."""
+    work = load.work.plus(count, request.computed + count)
+    encoding = load.encoding.plus(request.states, request.states) if request.unencoded else load.encoding
+    return Load(load.rows, load.moves, work, encoding)
 
-    def __init__(self, pool: BlockPool, host: BlockPool, cost: CostModel, limits: Limits) -> None:
-        self.pool = pool
-        self.host = host
-        self.cost = cost
+
+def _recompute(request: Request) -> Load:
+    """Return what it takes to compute again all that a request holds."""
+    length = request.table.length
+    return Load(work=Work().plus(max(length, 2), length), encoding=Work().plus(request.states, request.states))
+
+
+class Scheduler:
+    """Holds the live requests of all models and decides, step by step, which of them run."""
+
+    def __init__(self, stations: Mapping[ModelName, Station], limits: Limits) -> None:
+        self.stations = stations
         self.limits = limits
         self.requests: dict[str, Request] = {}
         self._added = 0
@@ -143,20 +124,21 @@ class Scheduler:
     def resume(self, request: Request, now: float) -> None:
         """Let a paused request back in, with the token it would have produced."""
         if request.state is State.PAUSED:
-            request.state = State.RUNNING if request.table.blocks else State.WAITING
+            request.state = State.RUNNING if request.blocks else State.WAITING
             request.progress_s = now
 
     def remove(self, request: Request) -> None:
         """End a request: its blocks, on the device and the host, are free when this returns."""
         request.state = State.FINISHED
-        request.table.free()
+        request.free()
         self._drop_host(request)
         self.requests.pop(request.id, None)
 
-    def drop_swapped(self) -> None:
-        """Have every swapped-out request computed again: after a step that broke off, host blocks may be unwritten."""
+    def drop_swapped(self, model: ModelName) -> None:
+        """Have a model's swapped-out requests computed again: a broken step may not have written host blocks."""
         for request in self.requests.values():
-            self._drop_host(request)
+            if request.model == model:
+                self._drop_host(request)
 
     def count(self, state: State) -> int:
         """Return how many live requests are in `state`."""
@@ -168,8 +150,11 @@ class Scheduler:
 
     def check(self) -> None:
         """Assert that every block and every host block is accounted for."""
-        self.pool.check(request.table for request in self.requests.values())
-        assert self.host.used == sum(len(request.host_blocks) for request in self.requests.values()), "host blocks leak"
+        for model, station in self.stations.items():
+            requests = [request for request in self.requests.values() if request.model == model]
+            tables = [table for request in requests for table in (request.table, request.cross) if table is not None]
+            station.pool.check(tables)
+            assert station.host.used == sum(len(request.host_blocks) for request in requests), "host blocks leak"
 
     # ---- one step
 
@@ -180,17 +165,18 @@ class Scheduler:
         tokens_left = self.limits.max_step_tokens
         order = self._order(now)
         time = self._time(order)
-        prompts_wait = False  # no time for this prompt means none for the next: a long queue costs nothing
+        full: set[ModelName] = set()  # no time for this prompt means none for the model's next: a long queue is cheap
         for request in order:
-            if len(plan.rows) == self.limits.max_batch or tokens_left == 0:
+            if len(plan.rows) == self.limits.max_batch or tokens_left <= 0:
                 break
-            if prompts_wait and not request.decoding:
+            if request.model in full and not request.decoding:
                 continue
             if time.chunk(plan, request, MIN_CHUNK) == 0:
-                prompts_wait = prompts_wait or not request.decoding
+                if not request.decoding:
+                    full.add(request.model)
                 continue
             # A score wants the logits of every token, so it can take nothing from the cache.
-            if request.state is State.WAITING and not request.host_blocks and request.task != "score":
+            if request.state is State.WAITING and not request.host_blocks and request.task in ("chat", "complete"):
                 request.table.adopt(request.tokens)
             count = time.chunk(plan, request, tokens_left)
             if count and self._make_room(request, count, plan, placed):
@@ -199,19 +185,22 @@ class Scheduler:
                 request.progress_s = now
                 continue
             if request.state is State.WAITING:
-                request.table.free()
+                request.free()
             if count and self.limits.policy == "fcfs":
                 break  # nobody overtakes
         self._count_left_out(plan, placed)
-        plan.predicted_s = self.cost.predict(plan.work)
+        plan.predicted_s = plan.seconds(self.stations)
         return plan
 
     def _time(self, order: list[Request]) -> _Time:
         if self.limits.policy != "deadline":
-            return _Time(self.cost, math.inf, lane_in_use=False)
-        smallest = self.cost.predict(Work().plus(MIN_CHUNK, MIN_CHUNK))
+            return _Time(self.stations, math.inf, lane_in_use=False)
+        budget_s = self.limits.step_budget_s
+        if "chat" in self.stations:
+            smallest = self.stations["chat"].cost.predict(Work().plus(MIN_CHUNK, MIN_CHUNK))
+            budget_s = max(budget_s, SLOW_MACHINE_FACTOR * smallest)
         lane_in_use = any(request.priority is Priority.CRITICAL for request in order)
-        return _Time(self.cost, max(self.limits.step_budget_s, SLOW_MACHINE_FACTOR * smallest), lane_in_use=lane_in_use)
+        return _Time(self.stations, budget_s, lane_in_use=lane_in_use)
 
     # ---- order
 
@@ -238,7 +227,7 @@ class Scheduler:
         Lanes: who starved; critical; who is being listened to, or has a promise; new prompts. Without the last two
         apart, an overloaded engine would let every answer stand still until all prompts were read.
         """
-        if request.first_token_s:
+        if request.first_token_s and request.model == "chat":
             due = request.last_token_s + NEXT_TOKEN_TARGET_S
         elif request.due_s is not None:
             due = request.due_s
@@ -251,7 +240,7 @@ class Scheduler:
             lane = 1
         else:
             lane = 2 if promised else 3
-        needed = self.cost.predict(Work().plus(request.pending, len(request.tokens)))
+        needed = _with(Load(), request, request.pending).seconds(self.stations[request.model])
         return lane, due - now - needed
 
     # ---- blocks
@@ -261,24 +250,28 @@ class Scheduler:
 
         It keeps what it holds while it waits: the highest in rank can always make room, so somebody always runs.
         """
+        pool = self.stations[request.model].pool
         missing = self._missing(request, count)
-        if missing <= self.pool.available:
+        if missing <= pool.available:
             return True
         victims = self._victims(request, placed)
-        held = Counter(block for victim in victims for block in victim.table.blocks)
-        gain = sum(1 for block, times in held.items() if self.pool.references(block) == times)
-        if missing > self.pool.available + gain:
+        held = Counter(block for victim in victims for block in victim.blocks)
+        gain = sum(1 for block, times in held.items() if pool.references(block) == times)
+        if missing > pool.available + gain:
             return False  # nobody is evicted for nothing
         for victim in victims:
-            if missing <= self.pool.available:
+            if missing <= pool.available:
                 break
             self._evict(victim, plan)
         return True
 
     def _missing(self, request: Request, count: int) -> int:
+        size = self.stations[request.model].pool.block_tokens
+        if request.unit:
+            return 0
         if request.host_blocks:
-            return -(-(request.host_length + count) // self.pool.block_tokens)
-        return request.table.needed(count)
+            return -(-(request.host_length + count) // size) + -(-request.states // size)
+        return request.table.needed(count) + (-(-request.states // size) if request.unencoded else 0)
 
     def _victims(self, request: Request, placed: set[str]) -> list[Request]:
         """Return who yields, in order: paused requests, longest first, then those below `request`, lowest first.
@@ -288,7 +281,7 @@ class Scheduler:
         holders = [
             other
             for other in self.requests.values()
-            if other.table.blocks and other.id not in placed and other is not request
+            if other.blocks and other.model == request.model and other.id not in placed and other is not request
         ]
         paused = [other for other in holders if other.state is State.PAUSED]
         rank = self._rank(request)
@@ -305,17 +298,16 @@ class Scheduler:
         return (len(Priority) if request.aged else int(request.priority)), -request.number
 
     def _evict(self, victim: Request, plan: Plan) -> None:
-        table = victim.table
-        recompute_s = self.cost.predict(Work().plus(max(table.length, 2), table.length))
-        swap_s = 2 * len(table.blocks) * self.limits.swap_block_s
-        if len(table.blocks) <= self.host.available and swap_s < recompute_s:
-            victim.host_blocks = self.host.take(len(table.blocks))
-            victim.host_length = table.length
-            plan.moves += [
-                Move("swap_out", source, target)
-                for source, target in zip(table.blocks, victim.host_blocks, strict=True)
+        station, load = self.stations[victim.model], plan.load(victim.model)
+        recompute_s = _recompute(victim).seconds(station)
+        swap_s = 2 * len(victim.blocks) * station.swap_block_s
+        if len(victim.blocks) <= station.host.available and swap_s < recompute_s:
+            host_blocks = station.host.take(len(victim.blocks))
+            load.moves += [
+                Move("swap_out", source, target) for source, target in zip(victim.blocks, host_blocks, strict=True)
             ]
-        table.free()
+            victim.host_blocks, victim.host_length = host_blocks, victim.table.length
+        victim.free()
         if victim.state is State.RUNNING:
             victim.state = State.WAITING
         victim.preemptions += 1
@@ -323,23 +315,36 @@ class Scheduler:
 
     def _place(self, request: Request, count: int, plan: Plan, tokens_left: int) -> int:
         """Put the request into the plan; return how many tokens that adds to the step."""
+        load = plan.load(request.model)
         if request.state is State.WAITING:
             self._admit(request, plan)
-        start = request.table.length
-        drafts = self._drafts(request, count, tokens_left)
+        if request.unit:
+            return self._add(Row(request, 0, count), _with(load, request, count), plan)
+        start, encode = request.table.length, request.unencoded
+        drafts = self._drafts(request, start + count, tokens_left)
+        grown = _with(load, request, count + len(drafts))
+        if encode and request.cross is not None:
+            request.cross.append(request.states)
         copies = request.table.append(count + len(drafts))
-        plan.moves += [Move("copy", source, target) for source, target in copies]
-        plan.rows.append(Row(request, start, count, drafts))
-        plan.work = plan.work.plus(count + len(drafts), start + count + len(drafts))
-        return count + len(drafts)
+        grown.moves += [Move("copy", source, target) for source, target in copies]
+        return self._add(Row(request, start, count, drafts, encode), grown, plan)
+
+    @staticmethod
+    def _add(row: Row, grown: Load, plan: Plan) -> int:
+        grown.rows.append(row)
+        plan.rows.append(row)
+        plan.loads[row.request.model] = grown
+        return 0 if row.request.unit else row.count + len(row.drafts)
 
     def _admit(self, request: Request, plan: Plan) -> None:
         """Make a waiting request a running one: swapped-out blocks come back, a cached prefix counts as computed."""
         if request.host_blocks:
             request.table.append(request.host_length)
-            plan.moves += [
+            if request.cross is not None:
+                request.cross.append(request.states)
+            plan.load(request.model).moves += [
                 Move("swap_in", source, target)
-                for source, target in zip(request.host_blocks, request.table.blocks, strict=True)
+                for source, target in zip(request.host_blocks, request.blocks, strict=True)
             ]
             self._drop_host(request)
         request.state = State.RUNNING
@@ -348,26 +353,30 @@ class Scheduler:
             request.cached_tokens = request.table.length
             plan.admitted.append(request)
 
-    def _drafts(self, request: Request, count: int, tokens_left: int) -> list[int]:
-        """Guess the next tokens of a plain greedy decode; a guess never takes blocks from anybody."""
+    def _drafts(self, request: Request, stop: int, tokens_left: int) -> list[int]:
+        """Guess the tokens after `stop` of a plain greedy sequence; a guess never takes blocks from anybody."""
         sampling = request.sampling
-        plain = sampling.is_plain_greedy and sampling.logprobs < 0
-        if not (self.limits.lookup_tokens and plain and count == 1 and request.task != "score"):
+        if stop < len(request.tokens):
             return []
         room = min(
-            self.limits.lookup_tokens,
-            tokens_left,
-            sampling.max_tokens - request.output_tokens - 1,
-            request.limit - len(request.tokens) - 1,
+            tokens_left, sampling.max_tokens - request.output_tokens - 1, request.limit - len(request.tokens) - 1
         )
-        drafts = propose(request.tokens, room)
-        while drafts and request.table.needed(count + len(drafts)) > self.pool.available:
+        if request.drafts:
+            drafts, request.drafts = request.drafts[: max(room, 0)], []
+        else:
+            plain = sampling.is_plain_greedy and sampling.logprobs < 0
+            if not (self.limits.lookup_tokens and plain and request.decoding and request.task != "score"):
+                return []
+            drafts = propose(request.tokens, min(room, self.limits.lookup_tokens))
+        pool = self.stations[request.model].pool
+        while drafts and self._missing(request, stop - request.computed + len(drafts)) > pool.available:
             drafts.pop()
         return drafts
 
     def _drop_host(self, request: Request) -> None:
+        host = self.stations[request.model].host
         for block in request.host_blocks:
-            self.host.release(block)
+            host.release(block)
         request.host_blocks = []
         request.host_length = 0
 

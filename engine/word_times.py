@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,17 +16,20 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from voxlane.engine.api import Word
+
 MEDIAN_WIDTH = 7
 """Encoder states that the weights are smoothed over: 140 ms of Whisper's, 168 ms of Moonshine's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
-    """A word and when it was said, in seconds from the start of the clip."""
+def starts_word(piece: bytes) -> bool:
+    """Tell whether a word begins with this piece: with a space, or in a script that writes none between words.
 
-    text: str  # with its punctuation, without spaces
-    start_s: float
-    end_s: float
+    Those are Chinese and Japanese, U+3040 to U+9FFF, and Thai and Lao, U+0E00 to U+0EFF; a character counts as a word.
+    """
+    if piece[:1] == b"\xe0":
+        return b"\xb8" <= piece[1:2] <= b"\xbb"
+    return piece[:1] == b" " or b"\xe3\x81" <= piece[:2] < b"\xea"
 
 
 def token_states(weights: Tensor) -> list[int]:
@@ -48,10 +50,10 @@ def token_states(weights: Tensor) -> list[int]:
 def word_times(pieces: Sequence[bytes], states: Sequence[int], seconds_per_state: float) -> list[Word]:
     """Return the words that tokens spell, `pieces` their bytes and `states` where they begin and the last one ends.
 
-    A word begins with the piece that begins with a space; whatever follows belongs to it.
+    Whatever follows the piece that a word begins with belongs to it.
     """
     words: list[Word] = []
-    begins = [index for index, piece in enumerate(pieces) if index == 0 or piece[:1] == b" "]
+    begins = [index for index, piece in enumerate(pieces) if index == 0 or starts_word(piece)]
     for first, last in itertools.pairwise([*begins, len(pieces)]):
         text = b"".join(pieces[first:last]).decode("utf-8", errors="replace").strip()
         if text:

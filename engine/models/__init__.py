@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 
 from voxlane.engine.models.decoder import Decoder
 from voxlane.engine.models.loading import Mode, Progress
-from voxlane.engine.models.settings import ConfigError, TensorError
+from voxlane.engine.models.moonshine import Moonshine
+from voxlane.engine.models.settings import ConfigError, Settings, TensorError
+from voxlane.engine.models.spelling import Spelling
+from voxlane.engine.models.whisper import Whisper
 from voxlane.engine.weights.errors import ModelError
+from voxlane.engine.weights.files import OpenedWeights
 from voxlane.engine.weights.tensors import WeightFile
 
-__all__ = ["ARCHITECTURES", "ConfigError", "Decoder", "ModelError", "TensorError", "architecture_of", "load_model"]
+__all__ = [
+    "ARCHITECTURES",
+    "RECOGNISERS",
+    "ConfigError",
+    "Decoder",
+    "ModelError",
+    "Moonshine",
+    "TensorError",
+    "Whisper",
+    "architecture_of",
+    "load_model",
+    "load_recogniser",
+]
 
 ARCHITECTURES = {
     "LlamaForCausalLM": Decoder,
@@ -20,6 +38,12 @@ ARCHITECTURES = {
     "Gemma3ForConditionalGeneration": Decoder,
 }
 
+RECOGNISERS: dict[str, type[Moonshine] | type[Whisper]] = {
+    "MoonshineForConditionalGeneration": Moonshine,
+    "WhisperForConditionalGeneration": Whisper,
+}
+"""Models that listen."""
+
 # For configs that name no architecture.
 _BY_MODEL_TYPE = {
     "llama": "LlamaForCausalLM",
@@ -27,17 +51,19 @@ _BY_MODEL_TYPE = {
     "qwen3": "Qwen3ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
     "gemma3": "Gemma3ForConditionalGeneration",
+    "moonshine": "MoonshineForConditionalGeneration",
+    "whisper": "WhisperForConditionalGeneration",
 }
 
 
-def architecture_of(config: dict[str, object]) -> str:
-    """Return the architecture a config names, or raise ConfigError listing the ones we run."""
+def architecture_of(config: dict[str, object], table: Collection[str] = ARCHITECTURES) -> str:
+    """Return the architecture a config names, or raise ConfigError listing those in `table`."""
     listed = config.get("architectures")
     name = listed[0] if isinstance(listed, list) and listed else _BY_MODEL_TYPE.get(str(config.get("model_type")))
-    if isinstance(name, str) and name in ARCHITECTURES:
+    if isinstance(name, str) and name in table:
         return name
     found = name or config.get("model_type") or "none"
-    raise ConfigError(f"architecture {found!r:.80} is not supported (supported: {', '.join(ARCHITECTURES)})")
+    raise ConfigError(f"architecture {found!r:.80} is not supported (supported: {', '.join(table)})")
 
 
 def load_model(
@@ -49,3 +75,12 @@ def load_model(
 ) -> Decoder:
     """Load the model in `weights` with the class its architecture names, or raise ModelError."""
     return ARCHITECTURES[architecture_of(weights.config)].load(weights, mode, progress, device, context_tokens)
+
+
+def load_recogniser(
+    weights: OpenedWeights, mode: Mode = "packed", progress: Progress | None = None, device: str | torch.device = "cpu"
+) -> Moonshine | Whisper:
+    """Load the model that listens in `weights`, with its vocabulary, or raise ModelError."""
+    kind = RECOGNISERS[architecture_of(weights.config, RECOGNISERS)]
+    vocab_size = Settings(weights.config).integer("vocab_size", maximum=1 << 22)
+    return kind.load(weights, Spelling.open(weights, vocab_size), mode, progress, device)

@@ -23,6 +23,8 @@ from voxlane.engine.kernels.linear import embed, linear
 from voxlane.engine.kernels.pages import Layout, Pages
 from voxlane.engine.kernels.rope import rope_write
 from voxlane.engine.models.loading import Weight
+from voxlane.engine.models.spelling import Spelling
+from voxlane.engine.word_times import starts_word, token_states, word_times
 
 EPS = 1e-5
 """Every layer norm's, in both architectures: torch's default, which their configurations do not name."""
@@ -114,8 +116,19 @@ class Transformer:
 class EncoderDecoder:
     """A loaded speech recogniser: the part that Moonshine and Whisper have in common."""
 
-    def __init__(self, transformer: Transformer, context_tokens: int, vocab_size: int, parameters: int) -> None:
+    sample_rate: int
+    samples_per_state: int
+    max_samples: int  # in one clip
+    eos_ids: frozenset[int]
+    alignment_heads: tuple[tuple[int, int], ...]  # (layer, head) pairs that look where the sound is
+    languages: tuple[str, ...] = ("en",)
+    detects_language = False
+
+    def __init__(
+        self, transformer: Transformer, spelling: Spelling, context_tokens: int, vocab_size: int, parameters: int
+    ) -> None:
         self._parts = transformer
+        self._spelling = spelling
         self.layers = len(transformer.decoder)
         self.kv_heads = transformer.heads
         self.head_dim = transformer.head_dim
@@ -127,6 +140,29 @@ class EncoderDecoder:
     def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
         """Return the cache bytes one token, or one encoder state, takes in pages of `dtype`."""
         return page_bytes_per_token(self.layers, self.kv_heads, self.head_dim, dtype)
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """Return what tokens spell, the space before the first word among it; half a character is left out."""
+        return self._spelling.text(tokens)
+
+    def starts_word(self, token: int) -> bool:
+        """Tell whether a word begins with this token."""
+        return starts_word(self._spelling.pieces[token])
+
+    def words_of(self, tokens: Sequence[int], weights: Tensor, samples: int) -> list[tuple[str, float, float]]:
+        """Return the words of a transcript and when they were said, in seconds from the start of a clip of `samples`.
+
+        The last len(tokens) + 1 rows of `weights` [heads, rows, states] are what the alignment heads looked at while
+        the tokens and the end were chosen: cross_weights' from the prompt's last row on.
+        """
+        if not tokens:
+            return []
+        states = min(weights.shape[2], max(1, -(-samples // self.samples_per_state)))
+        begins = token_states(weights[:, -len(tokens) - 1 :, :states].float())
+        pieces = [self._spelling.pieces[token] for token in tokens]
+        length_s = samples / self.sample_rate
+        words = word_times(pieces, begins, self.samples_per_state / self.sample_rate)
+        return [(word.text, min(word.start_s, length_s), min(word.end_s, length_s)) for word in words]
 
     def write_cross(self, states: Tensor, slots: Tensor, pages: list[Pages]) -> None:
         """Write the cross-attention keys and values of encoder states [S, hidden] to their slots [S] (int32)."""
@@ -148,6 +184,29 @@ class EncoderDecoder:
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits [N, vocab] float32 of hidden rows [N, hidden] that forward returned."""
         return linear(hidden, self._parts.head)
+
+    def prompt_tokens(self, language: str) -> list[int]:
+        """Return what a transcript starts with; with language "", a model that detects it writes its token next."""
+        raise NotImplementedError
+
+    def after_language(self, token: int) -> list[int]:
+        """Return what follows the token of a language that was detected."""
+        raise NotImplementedError
+
+    def language_of(self, token: int) -> str:
+        """Return the language, as in ISO 639-1, that a token names."""
+        raise NotImplementedError
+
+    def restrict(self, logits: Tensor, first: Sequence[bool], detecting: Sequence[bool]) -> Tensor:
+        """Make impossible, in `logits` [N, vocab], what must not be written there; return them.
+
+        `first` rows choose the first token after the prompt, `detecting` rows the language.
+        """
+        return logits
+
+    def no_speech(self, hidden: Tensor) -> list[float]:
+        """Return how probable silence is, for hidden rows [N, hidden] of prompts' first tokens; 0: cannot tell."""
+        return [0.0] * len(hidden)
 
     def cross_weights(
         self, tokens: Tensor, layout: Layout, cross: Cross, pages: list[Pages], heads: Sequence[tuple[int, int]]

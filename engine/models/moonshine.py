@@ -42,6 +42,7 @@ from voxlane.engine.models.encoder_decoder import (
 from voxlane.engine.models.loading import Mode, Progress, TensorReader
 from voxlane.engine.models.rotary import Rope
 from voxlane.engine.models.settings import Settings
+from voxlane.engine.models.spelling import Spelling
 from voxlane.engine.weights.tensors import Blocks, WeightFile
 
 SAMPLE_RATE = 16_000
@@ -128,12 +129,12 @@ class Moonshine(EncoderDecoder):
         transformer: Transformer,
         convolutions: list[Projection],
         group_norm: Norm,
+        spelling: Spelling,
         parameters: int,
     ) -> None:
-        super().__init__(transformer, config.context_tokens, config.vocab_size, parameters)
+        super().__init__(transformer, spelling, config.context_tokens, config.vocab_size, parameters)
         self.config = config
         self.mode = mode
-        self.prompt = [config.start_token]
         self.eos_ids = frozenset({config.eos_token})
         self.alignment_heads = _alignment_heads(config)
         self._convolutions = convolutions
@@ -143,10 +144,10 @@ class Moonshine(EncoderDecoder):
     def load(
         cls,
         weights: WeightFile,
+        spelling: Spelling,
         mode: Mode = "packed",
         progress: Progress | None = None,
         device: str | torch.device = "cpu",
-        context_tokens: int = 0,
     ) -> Moonshine:
         """Read a model, or raise ModelError with one line that names the config key or tensor at fault."""
         config = MoonshineConfig.from_dict(weights.config)
@@ -165,7 +166,11 @@ class Moonshine(EncoderDecoder):
         )
         transformer = _load_transformer(reader, config, device)
         reader.finish(ignored=["proj_out.weight"] if config.tied else [])
-        return cls(config, mode, transformer, convolutions, group_norm, reader.parameters)
+        return cls(config, mode, transformer, convolutions, group_norm, spelling, reader.parameters)
+
+    def prompt_tokens(self, language: str) -> list[int]:
+        """Return what a transcript starts with."""
+        return [self.config.start_token]
 
     def states(self, samples: int) -> int:
         """Return how many encoder states a clip of `samples` becomes."""

@@ -28,6 +28,7 @@ from voxlane.engine.models.encoder_decoder import (
 )
 from voxlane.engine.models.loading import Mode, Progress, TensorReader
 from voxlane.engine.models.settings import ConfigError, Settings
+from voxlane.engine.models.spelling import Spelling
 from voxlane.engine.weights.json_files import read_json
 from voxlane.engine.weights.safetensors import SafetensorsDirectory
 from voxlane.engine.weights.tensors import Blocks, WeightFile
@@ -171,14 +172,19 @@ class Whisper(EncoderDecoder):
         transformer: Transformer,
         convolutions: list[Projection],
         encoder_positions: Tensor,
+        spelling: Spelling,
         parameters: int,
     ) -> None:
-        super().__init__(transformer, config.context_tokens, config.vocab_size, parameters)
+        super().__init__(transformer, spelling, config.context_tokens, config.vocab_size, parameters)
         self.config = config
         self.mode = mode
         self.tokens = WhisperTokens.of(config.vocab_size)
         self.eos_ids = frozenset({self.tokens.end})
         self.alignment_heads = config.alignment_heads
+        if config.multilingual:
+            self._languages = _language_names(self.tokens, spelling)
+            self.languages = tuple(self._languages.values())
+            self.detects_language = bool(self.languages)
         self._never = torch.tensor(config.suppressed, dtype=torch.int64)
         self._never_first = torch.tensor(config.suppressed_first, dtype=torch.int64)
         self._convolutions = convolutions
@@ -188,10 +194,10 @@ class Whisper(EncoderDecoder):
     def load(
         cls,
         weights: WeightFile,
+        spelling: Spelling,
         mode: Mode = "packed",
         progress: Progress | None = None,
         device: str | torch.device = "cpu",
-        context_tokens: int = 0,
     ) -> Whisper:
         """Read a model, or raise ModelError with one line that names the config key or tensor at fault."""
         config = WhisperConfig.from_dict(_with_generation(weights))
@@ -205,7 +211,7 @@ class Whisper(EncoderDecoder):
         positions = _table(reader, "model.encoder.embed_positions.weight", STATES, hidden)
         transformer = _load_transformer(reader, config, device)
         reader.finish(ignored=["proj_out.weight"])
-        return cls(config, mode, transformer, convolutions, positions, reader.parameters)
+        return cls(config, mode, transformer, convolutions, positions, spelling, reader.parameters)
 
     def states(self, samples: int) -> int:
         """Return how many encoder states a clip of `samples` becomes: always those of 30 s."""
@@ -229,14 +235,38 @@ class Whisper(EncoderDecoder):
         found: list[float] = torch.softmax(self.logits(hidden), dim=-1)[:, self.tokens.no_speech].tolist()
         return found
 
-    def suppress(self, logits: Tensor, *, first: bool, timestamps: bool = False) -> Tensor:
-        """Make impossible, in `logits` [N, vocab], what must not be written: never, first, or without `timestamps`."""
-        logits[:, self._never] = -math.inf
-        if first:
-            logits[:, self._never_first] = -math.inf
-        if not timestamps:
-            logits[:, self.tokens.timestamps.start :] = -math.inf
+    def prompt_tokens(self, language: str) -> list[int]:
+        """Return what a transcript starts with; with language "", a multilingual model writes its token next."""
+        if not self.detects_language:
+            return self.tokens.prompt()
+        named = [token for token, name in self._languages.items() if name == language]
+        return self.tokens.prompt(language=named[0]) if language else [self.tokens.start]
+
+    def after_language(self, token: int) -> list[int]:
+        """Return what follows the token of a language that was detected."""
+        return self.tokens.prompt(language=token)[2:]
+
+    def language_of(self, token: int) -> str:
+        """Return the language, as in ISO 639-1, that a token names."""
+        return self._languages.get(token, "")
+
+    def restrict(self, logits: Tensor, first: Sequence[bool], detecting: Sequence[bool]) -> Tensor:
+        """Make impossible, in `logits` [N, vocab], what must not be written: controls, and what the model is told."""
+        for row, wanted in enumerate(detecting):
+            if wanted:
+                logits[row, : self.tokens.languages.start] = -math.inf
+                logits[row, self.tokens.languages.stop :] = -math.inf
+        writing = [row for row, wanted in enumerate(detecting) if not wanted]
+        opening = [row for row in writing if first[row]]
+        logits[writing, self.tokens.start :] = -math.inf
+        logits[torch.tensor(writing, dtype=torch.int64)[:, None], self._never] = -math.inf
+        logits[torch.tensor(opening, dtype=torch.int64)[:, None], self._never_first] = -math.inf
         return logits
+
+
+def _language_names(tokens: WhisperTokens, spelling: Spelling) -> dict[int, str]:
+    names = {token: spelling.names[token] for token in tokens.languages}
+    return {token: name[2:-2] for token, name in names.items() if name.startswith("<|") and name.endswith("|>")}
 
 
 class _Flattened:

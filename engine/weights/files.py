@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from voxlane.engine.weights.ctranslate2 import MODEL, CTranslate2Directory
 from voxlane.engine.weights.errors import WeightsError
 from voxlane.engine.weights.gguf import GGUFFile
 from voxlane.engine.weights.gguf_header import MAGIC
+from voxlane.engine.weights.ort import ENCODER, MoonshineDirectory
 from voxlane.engine.weights.safetensors import SafetensorsDirectory
 
+OpenedWeights = GGUFFile | SafetensorsDirectory | MoonshineDirectory | CTranslate2Directory
 
-def open_weights(path: str | Path) -> GGUFFile | SafetensorsDirectory:
-    """Open a GGUF file or a safetensors directory, or raise WeightsError."""
+
+def open_weights(path: str | Path) -> OpenedWeights:
+    """Open a GGUF file or a directory of safetensors, ONNX Runtime or CTranslate2 files, or raise WeightsError."""
     path = Path(path)
     if path.is_dir():
+        if (path / ENCODER).is_file():
+            return MoonshineDirectory(path)
+        if (path / MODEL).is_file():
+            return CTranslate2Directory(path)
         if (path / "config.json").is_file():
             return SafetensorsDirectory(path)
         files = sorted(path.glob("*.gguf"))

@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 import pytest
-from drive import Driver, complete
+from drive import Driver, chat_config, complete
 
-from voxlane.engine.api import EngineConfig
-from voxlane.engine.assemble import EngineConfigError, assemble
+from voxlane.engine.assemble import assemble
+from voxlane.engine.parts import EngineConfigError
 from voxlane.engine.weights.errors import ModelError
 
 
 def test_a_speech_model_is_not_served_as_a_chat_model():
     with pytest.raises(EngineConfigError, match=r"moonshine-tiny-en is a model for asr"):
-        assemble(EngineConfig(model="moonshine-tiny-en"))
+        assemble(chat_config(model="moonshine-tiny-en"))
 
 
 @pytest.mark.weights
 def test_a_cache_too_small_for_two_blocks_says_what_it_needs():
     with pytest.raises(EngineConfigError, match=r"engine\.kv_memory_mib: 1 MiB hold 0 blocks"):
-        assemble(EngineConfig(kv_memory_mib=1, block_tokens=1 << 14))
+        assemble(chat_config(kv_memory_mib=1, block_tokens=1 << 14))
 
 
 def test_a_model_that_is_not_there_says_so():
     with pytest.raises(ModelError, match="no such file"):
-        assemble(EngineConfig(model="./nowhere/model.gguf"))
+        assemble(chat_config(model="./nowhere/model.gguf"))
 
 
 @pytest.mark.weights
 @pytest.mark.parametrize("context", [2, 5, 40])
 def test_a_tiny_context_warms_up_and_answers(context):
-    engine = assemble(EngineConfig(context_tokens=context, kv_memory_mib=16, block_tokens=4))
+    engine = assemble(chat_config(context_tokens=context, kv_memory_mib=16, block_tokens=4))
     driver = Driver(engine.core)
     driver.send(complete("a", "Hello", 100))
     driver.run()
     end = driver.end("a")
     assert end.reason == "length"
     assert end.stats.prompt_tokens + end.stats.output_tokens == context
-    assert engine.core.scheduler.pool.used == 0
+    assert engine.core.scheduler.stations["chat"].pool.used == 0

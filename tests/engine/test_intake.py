@@ -108,7 +108,7 @@ def test_a_conversation_is_what_the_template_says(simulation):
 
 
 def test_a_text_to_score_is_cut_into_windows_and_a_lone_last_token_left_out(simulation):
-    requests = simulation.core._intake.requests(Submit("s", "score", text="A" * 65), now=0.0)
+    requests = simulation.intake.requests(Submit("s", "score", text="A" * 65), now=0.0)
     assert [len(request.tokens) for request in requests] == [32, 32]
     assert len({request.id for request in requests}) == 2
     simulation.send(Submit("one", "score", text="A"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from drive import PROMPTS, Driver, complete, run_all
+from drive import PROMPTS, Driver, chat_config, complete, run_all
 
-from voxlane.engine.api import Cancel, EngineConfig, Interrupt, Pause, Priority, Resume, SamplingParams, Submit
+from voxlane.engine.api import Cancel, Interrupt, Pause, Priority, Resume, SamplingParams, Submit
 from voxlane.engine.assemble import Assembly, assemble
 from voxlane.engine.kv import BlockPool
 from voxlane.engine.request import State
@@ -16,7 +16,7 @@ from voxlane.engine.scheduler import Limits
 pytestmark = pytest.mark.weights
 
 COUNT = 24
-CONFIG = EngineConfig(kv_memory_mib=48, swap_memory_mib=48, policy="fcfs")
+CONFIG = chat_config(kv_memory_mib=48, swap_memory_mib=48, policy="fcfs")
 
 
 @pytest.fixture(scope="module", params=["packed", "float32"])
@@ -34,13 +34,14 @@ def restore(engine: Assembly):
     """Give every test the same limits and an empty prefix cache, and see that it leaves nothing behind."""
     scheduler = engine.core.scheduler
     before = scheduler.limits
-    scheduler.limits = dataclasses.replace(before, swap_block_s=1e-9)
-    empty_prefix_cache(scheduler.pool)
+    station = scheduler.stations["chat"]
+    station.swap_block_s = 1e-9
+    empty_prefix_cache(station.pool)
     yield
     scheduler.limits = before
     scheduler.check()
     assert not scheduler.requests
-    assert scheduler.pool.used == 0
+    assert station.pool.used == 0
 
 
 def empty_prefix_cache(pool: BlockPool) -> None:
@@ -105,21 +106,21 @@ def test_after_a_pause(engine, alone):
 def test_after_giving_up_its_blocks(engine, alone, swap):
     scheduler = engine.core.scheduler
     if not swap:
-        limit(engine, swap_block_s=1e9)
-    taken = shrink(scheduler.pool, leave=14)  # eight requests want about 24
+        scheduler.stations["chat"].swap_block_s = 1e9
+    taken = shrink(scheduler.stations["chat"].pool, leave=14)  # eight requests want about 24
     try:
         driver = Driver(engine.core)
         driver.send(*submits())
         moved = 0
         while driver.core.busy:
             driver.step()
-            moved = max(moved, scheduler.host.used)
+            moved = max(moved, scheduler.stations["chat"].host.used)
         assert [driver.text(f"r{index}") for index in range(8)] == alone
         assert sum(driver.end(f"r{index}").stats.preemptions for index in range(8)) > 0
         assert bool(moved) is swap
     finally:
         for block in taken:
-            scheduler.pool.release(block)
+            scheduler.stations["chat"].pool.release(block)
 
 
 def test_with_prompt_lookup(engine, alone):
@@ -147,7 +148,7 @@ def test_a_seeded_draw_does_not_depend_on_the_batch(engine):
 def test_a_critical_request_takes_blocks_and_rows_and_the_others_still_finish_unchanged(engine, alone):
     limit(engine, policy="deadline", max_batch=3, step_budget_s=10.0)
     scheduler = engine.core.scheduler
-    taken = shrink(scheduler.pool, leave=14)
+    taken = shrink(scheduler.stations["chat"].pool, leave=14)
     try:
         driver = Driver(engine.core)
         driver.send(*submits()[1:])
@@ -160,7 +161,7 @@ def test_a_critical_request_takes_blocks_and_rows_and_the_others_still_finish_un
         assert [driver.text(f"r{index}") for index in range(1, 8)] == alone[1:]
     finally:
         for block in taken:
-            scheduler.pool.release(block)
+            scheduler.stations["chat"].pool.release(block)
 
 
 def test_cancel_frees_its_blocks_at_once_and_an_interrupt_pauses_what_a_session_runs(engine):
@@ -168,16 +169,16 @@ def test_cancel_frees_its_blocks_at_once_and_an_interrupt_pauses_what_a_session_
     scheduler = engine.core.scheduler
     driver.send(complete("a", PROMPTS[0], 200, session="s"), complete("b", PROMPTS[1], 200, session="t"))
     driver.step(3)
-    used = scheduler.pool.used
+    used = scheduler.stations["chat"].pool.used
     driver.send(Interrupt("s"), complete("c", PROMPTS[2], 2, session="s", priority=Priority.CRITICAL), Cancel("b"))
-    assert scheduler.pool.used < used
+    assert scheduler.stations["chat"].pool.used < used
     assert scheduler.requests["a"].state is State.PAUSED
     assert scheduler.requests["c"].state is State.WAITING, "what comes after the interrupt is not paused by it"
     driver.step(3)
     assert driver.end("c").reason == "length"
     assert driver.end("b").reason == "cancelled"
     driver.send(Cancel("a"))
-    assert scheduler.pool.used == 0
+    assert scheduler.stations["chat"].pool.used == 0
 
 
 def test_what_never_fits_is_refused_with_its_numbers(engine):
@@ -191,4 +192,4 @@ def test_what_never_fits_is_refused_with_its_numbers(engine):
 
 def test_limits_are_what_the_configuration_says(engine):
     assert isinstance(engine.core.scheduler.limits, Limits)
-    assert engine.ready.kv_blocks == engine.core.scheduler.pool.num_blocks
+    assert engine.ready.kv_blocks == engine.core.scheduler.stations["chat"].pool.num_blocks

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from drive import Driver, complete
+from drive import Driver, chat_config, complete
 
-from voxlane.engine.api import EngineConfig, Finished, Priority, Submit
+from voxlane.engine.api import Finished, Priority, Submit
 from voxlane.engine.assemble import assemble
 from voxlane.engine.models import load_model
 from voxlane.engine.tokenizer import Tokenizer
@@ -24,7 +24,7 @@ PROSE = (Path(__file__).parent.parent / "data" / "prose.txt").read_text()
 
 
 def score(text: str, **settings) -> Finished:
-    driver = Driver(assemble(EngineConfig(kv_memory_mib=64, **settings)).core)
+    driver = Driver(assemble(chat_config(kv_memory_mib=64, **settings)).core)
     driver.send(Submit("s", "score", text=text))
     driver.run()
     end = driver.end("s")
@@ -53,7 +53,7 @@ def test_chunks_do_not_change_a_window():
 def test_int8_pages_take_about_half_the_bytes_and_cost_less_than_one_per_cent():
     sizes, values = {}, {}
     for pages in ("bfloat16", "int8"):
-        assembly = assemble(EngineConfig(pages=pages, kv_memory_mib=64))
+        assembly = assemble(chat_config(pages=pages, kv_memory_mib=64))
         driver = Driver(assembly.core)
         driver.send(Submit("s", "score", text=PROSE))
         driver.run()
@@ -66,7 +66,7 @@ def test_int8_pages_take_about_half_the_bytes_and_cost_less_than_one_per_cent():
 
 
 def test_a_text_scored_again_or_recomputed_has_the_same_sum():
-    assembly = assemble(EngineConfig(kv_memory_mib=8, swap_memory_mib=0))
+    assembly = assemble(chat_config(kv_memory_mib=8, swap_memory_mib=0))
     scheduler, driver = assembly.core.scheduler, Driver(assembly.core)
     for name in ("first", "second"):
         driver.send(Submit(name, "score", text=PROSE[:900]))
@@ -74,10 +74,10 @@ def test_a_text_scored_again_or_recomputed_has_the_same_sum():
     driver.send(Submit("third", "score", text=PROSE[:900]))
     scheduler.limits = dataclasses.replace(scheduler.limits, max_step_tokens=64)
     driver.step(2)
-    held = scheduler.pool.available
+    held = scheduler.stations["chat"].pool.available
     driver.send(complete("urgent", PROSE[:1200], 60, priority=Priority.CRITICAL))
     driver.step(8)
-    assert held < scheduler.pool.num_blocks
+    assert held < scheduler.stations["chat"].pool.num_blocks
     driver.run()
     ends = [driver.end(name).stats for name in ("first", "second", "third")]
     assert ends[2].preemptions > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from voxlane.engine.api import Finished, FromEngine, Refused, SamplingParams, Submit, Text, ToEngine
+from voxlane.engine.api import EngineConfig, Finished, FromEngine, Refused, SamplingParams, Submit, Text, ToEngine
 from voxlane.engine.core import Core
 
 
@@ -38,6 +38,11 @@ class Driver:
     def end(self, request_id: str) -> Finished | Refused:
         (end,) = [m for m in self.messages if isinstance(m, Finished | Refused) and m.request_id == request_id]
         return end
+
+
+def chat_config(**settings: object) -> EngineConfig:
+    """Return the configuration of an engine that only chats: it is loaded in half the time."""
+    return EngineConfig(**{"asr_model": "", "tts_model": "", **settings})  # type: ignore[arg-type]
 
 
 def complete(request_id: str, prompt: str, count: int, **settings: object) -> Submit:

@@ -7,18 +7,20 @@ wrong block, lost copy or stale cache entry shows, and a request's right output 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from voxlane.engine.api import ChatMessage, Finished, FromEngine, Submit, Text, ToEngine
 from voxlane.engine.core import Core
 from voxlane.engine.cost import CostModel
 from voxlane.engine.intake import Intake
+from voxlane.engine.jobs.text import TextDesk
 from voxlane.engine.kv import BlockPool
 from voxlane.engine.lookup import accepted
+from voxlane.engine.plan import Load, Station
 from voxlane.engine.runner import Outcome
 from voxlane.engine.sampler import Choice
-from voxlane.engine.scheduler import Limits, Plan, Scheduler
+from voxlane.engine.scheduler import Limits, Scheduler
 
 VOCABULARY = 30
 EOS = 1
@@ -83,19 +85,21 @@ class PretendEngine:
     host: dict[int, list[Content | None]] = field(default_factory=dict)  # by block
     fail_next: bool = False
     tenants: dict[str, str] = field(default_factory=dict)  # request id -> tenant
+    on_move: Callable[[str], object] = str
 
-    def run(self, plan: Plan) -> list[Outcome]:
+    def run(self, load: Load) -> list[Outcome]:
         if self.fail_next:
             self.fail_next = False
             raise RuntimeError("pretended fault")
-        self._move(plan)
-        tokens = sum(row.count + len(row.drafts) for row in plan.rows)
+        self._move(load)
+        tokens = sum(row.count + len(row.drafts) for row in load.rows)
         self.clock.now += self.step_s + self.token_s * tokens
-        return [self._row(row) for row in plan.rows]
+        return [self._row(row) for row in load.rows]
 
-    def _move(self, plan: Plan) -> None:
+    def _move(self, load: Load) -> None:
         size = self.block_tokens
-        for move in plan.moves:
+        for move in load.moves:
+            self.on_move(move.kind)
             source = range(move.source * size, move.source * size + size)
             target = range(move.target * size, move.target * size + size)
             if move.kind == "swap_out":
@@ -132,9 +136,11 @@ class Simulation:
         self.pool = BlockPool(blocks, block_tokens, key=b"test", prefix_cache=prefix_cache)
         host = BlockPool(host_blocks, block_tokens, prefix_cache=False)
         self.engine = PretendEngine(self.clock, block_tokens)
-        self.scheduler = Scheduler(self.pool, host, CostModel(), Limits(**limits))
-        intake = Intake(Letters(), self.pool, vocabulary=VOCABULARY, context_tokens=10_000, draw_seed=lambda: 0)
-        self.core = Core(self.scheduler, self.engine, Letters(), intake, clock=self.clock, max_waiting=1000)
+        self.scheduler = Scheduler({"chat": Station(self.pool, host, CostModel())}, Limits(**limits))
+        self.intake = Intake(Letters(), self.pool, vocabulary=VOCABULARY, context_tokens=10_000, draw_seed=lambda: 0)
+        self.letters = Letters()
+        desk = TextDesk(self.intake, self.letters)
+        self.core = Core(self.scheduler, {"chat": self.engine}, {"chat": desk}, clock=self.clock, max_waiting=1000)
         self.texts: dict[str, str] = {}
         self.ends: dict[str, FromEngine] = {}
         self.steps = 0

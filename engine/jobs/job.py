@@ -1,0 +1,69 @@
+"""What every job has in common, and how it tells the core what to do. It knows no model and no policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from voxlane.engine.api import Append, FinishReason, FromEngine, RequestStats, Submit
+from voxlane.engine.plan import Row
+from voxlane.engine.request import Request
+from voxlane.engine.runner import Outcome
+
+
+@dataclass(slots=True)
+class Change:
+    """What an event did to a job; the core carries it out."""
+
+    messages: list[FromEngine] = field(default_factory=list)
+    begin: list[Request] = field(default_factory=list)  # to be scheduled
+    drop: list[Request] = field(default_factory=list)  # done with
+    end: FinishReason | None = None
+
+
+class Job:
+    """A submission under way. `requests` are those of its that the scheduler holds, kept by the core."""
+
+    def __init__(self, submit: Submit, now: float) -> None:
+        self.submit = submit
+        self.requests: dict[str, Request] = {}
+        self.arrival_s = now
+        self.started_s: float | None = None
+        self.paused = False
+
+    @property
+    def started(self) -> bool:
+        """Whether any of it has been in a step."""
+        return self.started_s is not None
+
+    @property
+    def wants_work(self) -> bool:
+        """Whether `work` has something to do that no step waits for."""
+        return False
+
+    def open(self, now: float) -> Change:
+        """Begin."""
+        return Change()
+
+    def append(self, more: Append, now: float) -> Change:
+        """Take more input; a job that has all of it from the start needs none."""
+        return Change()
+
+    def end_input(self, now: float) -> Change:
+        """Take it that the input is complete."""
+        return Change()
+
+    def work(self, now: float) -> Change:
+        """Do a few milliseconds of what has to be done between steps."""
+        return Change()
+
+    def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
+        """Take what a step brought for one of its requests."""
+        raise NotImplementedError
+
+    def stats(self, now: float) -> RequestStats:
+        """Return what it has cost so far."""
+        raise NotImplementedError
+
+    def queue_s(self, now: float) -> float:
+        """Return how long it waited for its first step."""
+        return (now if self.started_s is None else self.started_s) - self.arrival_s

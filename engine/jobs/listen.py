@@ -1,0 +1,307 @@
+"""A stream of audio being transcribed: what the listener wants looked at becomes requests, their tokens become words.
+
+It joins listening.py to the scheduler. Between two looks a stream holds no blocks: an encoder that sees the whole clip
+makes everything computed before stale with the next word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from voxlane.engine.api import (
+    LISTEN_RATE,
+    MAX_UNHEARD_S,
+    Append,
+    RequestStats,
+    SamplingParams,
+    Segment,
+    Submit,
+    Word,
+    Words,
+)
+from voxlane.engine.intake import Refusal
+from voxlane.engine.jobs.job import Change, Job
+from voxlane.engine.kv import BlockPool, BlockTable
+from voxlane.engine.listening import Closed, Heard, Listener, Look, max_tokens
+from voxlane.engine.plan import Row
+from voxlane.engine.request import Request
+from voxlane.engine.runner import Outcome
+
+PARTIAL_TARGET_S = 0.3
+FINAL_TARGET_S = 0.1
+"""When a look is due. Somebody waits for the words of a finished turn; those of a running one are for show."""
+
+WORK_SAMPLES = LISTEN_RATE // 2
+"""Audio that goes through the voice detector between two steps: a few milliseconds of work."""
+
+REPORT_SAMPLES = 2 * LISTEN_RATE
+"""Silence that passes before the sender is told that it has been heard."""
+
+SAMPLE_BYTES = 2
+
+
+class SpellingModel(Protocol):
+    """What a listening job needs of a model: how to ask it, and what its tokens mean."""
+
+    languages: tuple[str, ...]
+    detects_language: bool
+    max_samples: int
+    context_tokens: int
+    eos_ids: frozenset[int]
+
+    def states(self, samples: int) -> int:
+        """Return how many encoder states a clip becomes."""
+
+    def prompt_tokens(self, language: str) -> list[int]:
+        """Return what a transcript starts with; "" leaves the language to the model."""
+
+    def after_language(self, token: int) -> list[int]:
+        """Return what follows the token of a language."""
+
+    def language_of(self, token: int) -> str:
+        """Return the language a token names."""
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """Return what tokens spell, with the space before them."""
+
+    def starts_word(self, token: int) -> bool:
+        """Return whether a word begins with this token."""
+
+    def words_of(self, tokens: Sequence[int], weights: Tensor, samples: int) -> list[tuple[str, float, float]]:
+        """Return words with the seconds from and to which they sound in a clip of so many samples."""
+
+
+class ListenDesk:
+    """Opens jobs for the listening model."""
+
+    def __init__(
+        self,
+        model: SpellingModel,
+        pool: BlockPool,
+        voicing: Callable[[], Callable[[NDArray[np.float32]], Sequence[float]]],
+    ) -> None:
+        self._model = model
+        self._pool = pool
+        self._voicing = voicing
+
+    def open(self, submit: Submit, now: float) -> Job:
+        """Return the job that serves `submit`, or raise Refusal."""
+        language = submit.listen.language
+        if language and language not in self._model.languages:
+            raise Refusal("bad_request", f"this model does not know the language {language[:20]!r}")
+        listener = Listener(
+            self._voicing(),
+            self._model.starts_word,
+            max_samples=self._model.max_samples,
+            partials=submit.listen.partials,
+        )
+        return ListenJob(submit, self._model, self._pool, listener, now)
+
+
+class ListenJob(Job):
+    """One stream."""
+
+    def __init__(self, submit: Submit, model: SpellingModel, pool: BlockPool, listener: Listener, now: float) -> None:
+        super().__init__(submit, now)
+        self._model = model
+        self._pool = pool
+        self._listener = listener
+        self._language = submit.listen.language or ("" if model.detects_language else model.languages[0])
+        self._unheard = bytearray()
+        self._ended = False  # no more input will come,
+        self._told = False  # and the listener knows
+        self._look: Look | None = None  # under way
+        self._logprobs: list[float] = []
+        self._no_speech = 0.0
+        self._before: tuple[int, list[float]] = (-1, [])  # the last hypothesis: where its segment starts, its logprobs
+        self._words: tuple[tuple[int, int], tuple[Word, ...]] = ((-1, -1), ())  # of the last look, by its place
+        self._tail = ""
+        self._space: str | None = ""  # goes before a segment's first word; None: its first word is settled
+        self._reported = 0  # samples
+        self._total = 0  # samples
+        self._looks = 0
+        self._tokens = 0
+        self._logprob_sum = 0.0
+        self._scored = 0
+        self._first_text_s = 0.0
+
+    @property
+    def wants_work(self) -> bool:
+        """Whether there is audio that nobody has listened to, or the end of it."""
+        return not self.paused and (len(self._unheard) >= SAMPLE_BYTES or (self._ended and not self._told))
+
+    def append(self, more: Append, now: float) -> Change:
+        """Take more audio."""
+        if self._ended:
+            return Change()
+        self._unheard += more.audio
+        waiting = len(self._unheard) // SAMPLE_BYTES + self._total - self._listener.heard
+        return Change(end="failed" if waiting > MAX_UNHEARD_S * LISTEN_RATE else None)
+
+    def end_input(self, now: float) -> Change:
+        """Take it that the audio is complete."""
+        self._ended = True
+        return Change()
+
+    def work(self, now: float) -> Change:
+        """Listen to a little of what has come, and look at it if it is time to."""
+        change = Change()
+        size = min(len(self._unheard) // SAMPLE_BYTES, WORK_SAMPLES) * SAMPLE_BYTES
+        if size:
+            samples = np.frombuffer(bytes(self._unheard[:size]), "<i2").astype(np.float32) / 32768.0
+            del self._unheard[:size]
+            self._total += len(samples)
+            self._listener.hear(samples)
+        if self._ended and len(self._unheard) < SAMPLE_BYTES and not self._told:
+            self._told = True
+            self._listener.end()
+        self._go_on(change, now)
+        return change
+
+    def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
+        """Take the tokens a look brought; at its end, tell the words."""
+        request, change = row.request, Change()
+        if row.encode:
+            self._no_speech = outcome.no_speech
+        over = False
+        for choice in outcome.choices:
+            if request.detects_language:
+                self._name_language(request, choice.token)
+                break
+            if choice.token in self._model.eos_ids:
+                over = True
+                break
+            request.tokens.append(choice.token)
+            self._logprobs.append(choice.logprob or 0.0)
+        if not over and outcome.choices:
+            over = request.output_tokens >= request.sampling.max_tokens or len(request.tokens) >= request.limit
+            request.table.rewind(min(request.table.length, len(request.tokens) - 1))
+        if over:
+            self._looked(request, outcome, change, now)
+        return change
+
+    def stats(self, now: float) -> RequestStats:
+        """Return what it has cost so far."""
+        return RequestStats(
+            prompt_tokens=0,
+            output_tokens=self._tokens,
+            cached_tokens=0,
+            queue_s=self.queue_s(now),
+            first_token_s=self._first_text_s - self.arrival_s if self._first_text_s else 0.0,
+            per_token_s=0.0,
+            total_s=now - self.arrival_s,
+            preemptions=0,
+            logprob_sum=self._logprob_sum,
+            scored_tokens=self._scored,
+            audio_s=self._total / LISTEN_RATE,
+        )
+
+    # ---- looks
+
+    def _go_on(self, change: Change, now: float) -> None:
+        """Tell what is settled, and begin the next look unless one is under way."""
+        for heard in self._listener.settled():
+            self._tell(heard, change, now)
+        if self._look is None:
+            self._look = self._listener.next_look()
+            if self._look is not None:
+                change.begin.append(self._request(self._look, now))
+        if self._told and self._look is None and self._listener.done:
+            change.end = "eos"
+        if self._listener.heard - self._reported >= REPORT_SAMPLES or (change.end and self._reported < self._total):
+            self._publish("", change)
+
+    def _request(self, look: Look, now: float) -> Request:
+        clip = self._listener.clip(look)
+        prompt = self._model.prompt_tokens(self._language)
+        start, logprobs = self._before
+        self._logprobs = logprobs[: len(look.forced)] if start == look.start else []
+        self._looks += 1
+        return Request(
+            id=f"{self.submit.request_id}/{self._looks}",
+            task="asr",
+            tokens=[*prompt, *look.forced],
+            prompt_tokens=len(prompt),
+            table=BlockTable(self._pool),
+            sampling=SamplingParams(max_tokens=max_tokens(len(clip)), logprobs=0),
+            priority=self.submit.priority,
+            arrival_s=now,
+            due_s=now + (FINAL_TARGET_S if look.final else PARTIAL_TARGET_S),
+            session=self.submit.session,
+            limit=self._model.context_tokens,
+            model="asr",
+            material=clip,
+            cross=BlockTable(self._pool),
+            states=self._model.states(len(clip)),
+            drafts=list(look.drafts),
+            detects_language=not self._language,
+            wants_attention=self.submit.listen.word_times,
+        )
+
+    def _name_language(self, request: Request, token: int) -> None:
+        self._language = self._model.language_of(token)
+        request.tokens += [token, *self._model.after_language(token)]
+        request.prompt_tokens = len(request.tokens)
+        request.detects_language = False
+
+    def _looked(self, request: Request, outcome: Outcome, change: Change, now: float) -> None:
+        look = self._look
+        assert look is not None
+        tokens = request.tokens[request.prompt_tokens :]
+        self._tokens += len(tokens)
+        self._before = (look.start, self._logprobs)
+        if outcome.attention is not None:
+            self._words = ((look.start, look.end), self._timed(look, tokens, outcome.attention))
+        self._look = None
+        change.drop.append(request)
+        self._tell(self._listener.looked(look, tokens, self._logprobs, self._no_speech), change, now)
+        self._go_on(change, now)
+
+    def _timed(self, look: Look, tokens: list[int], attention: Tensor) -> tuple[Word, ...]:
+        begin_s = look.start / LISTEN_RATE
+        found = self._model.words_of(tokens, attention, look.end - look.start)
+        return tuple(Word(text, begin_s + start, begin_s + end) for text, start, end in found)
+
+    # ---- words
+
+    def _tell(self, heard: Heard, change: Change, now: float) -> None:
+        settled = self._joined(heard.settled)
+        if settled:
+            self._space = None
+        self._tail = self._joined(heard.tail)
+        if heard.closed is not None and self._space is None:
+            self._space = " "
+        segments = (self._segment(heard.closed),) if heard.closed is not None and heard.closed.tokens else ()
+        if settled or self._tail:
+            self._first_text_s = self._first_text_s or now
+        self._publish(settled, change, segments)
+
+    def _joined(self, tokens: Sequence[int]) -> str:
+        """Return tokens as text that goes after what is settled; some models put a space before a clip's first word."""
+        text = self._model.text_of(tokens)
+        return text if self._space is None or not text.strip() else self._space + text.lstrip()
+
+    def _segment(self, closed: Closed) -> Segment:
+        self._logprob_sum += sum(closed.logprobs)
+        self._scored += len(closed.logprobs)
+        place, words = self._words
+        return Segment(
+            text=self._model.text_of(closed.tokens).strip(),
+            start_s=closed.start / LISTEN_RATE,
+            end_s=closed.end / LISTEN_RATE,
+            logprob=sum(closed.logprobs) / max(1, len(closed.logprobs)),
+            tokens=len(closed.tokens),
+            no_speech=closed.no_speech,
+            language=self._language,
+            words=words if place == (closed.start, closed.end) else (),
+        )
+
+    def _publish(self, settled: str, change: Change, segments: tuple[Segment, ...] = ()) -> None:
+        self._reported = self._total if change.end else self._listener.heard
+        heard_s = self._reported / LISTEN_RATE
+        change.messages.append(Words(self.submit.request_id, self.submit.epoch, settled, self._tail, heard_s, segments))

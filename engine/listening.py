@@ -1,0 +1,300 @@
+"""What to decode of a stream of audio, when, and which of the words will not change any more.
+
+Audio goes in, in pieces of any size; looks come out: stretches of it that somebody else should decode now; their tokens
+go back in, and out come the settled words. It knows samples, probabilities of speech and token numbers; what a token
+spells, how it is decoded and what time it is are others' business.
+
+How an engine uses it, one look at a time:
+
+    listener.hear(samples)  or  listener.end()
+    for heard in listener.settled(): publish              segments that closed on what their last look had found
+    while look := listener.next_look():                   always the newest audio
+        publish(listener.looked(look, tokens, logprobs))  decoded from listener.clip(look)
+    if listener.done: finish
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxlane.engine.segmenter import FRAME_SAMPLES, RATE, ListenPolicy, Segmenter, Stretch
+
+Samples = NDArray[np.float32]
+
+_BLOCK_SAMPLES = 32 * FRAME_SAMPLES
+"""Audio is kept and dropped in pieces of at most this: about a second."""
+
+DEFAULT_POLICY = ListenPolicy()
+
+LOOP_TOKENS = 16
+"""A decoder that repeats itself over this many tokens, and four times, has lost the thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One decode of a stretch of audio."""
+
+    start: int  # samples from the first of the stream
+    end: int
+    final: bool  # of a closed segment: what it brings is settled
+    forced: tuple[int, ...]  # tokens already settled: the decode goes on after them
+    drafts: tuple[int, ...]  # what the look before found after them: guesses that one pass can verify
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A segment whose transcript is final."""
+
+    start: int
+    end: int
+    tokens: tuple[int, ...]  # empty: nobody spoke, or nothing was understood
+    logprobs: tuple[float, ...]
+    no_speech: float
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a look brought. All that was heard is every `settled` so far, then `tail`."""
+
+    settled: tuple[int, ...]  # new; it ends before a token that starts a word, or with its segment
+    tail: tuple[int, ...]  # may change: it replaces the tail before
+    closed: Closed | None = None  # the segment that this completes; its tokens have all been settled
+
+
+@dataclass(slots=True)
+class _Segment:
+    """A stretch and what its looks have found."""
+
+    stretch: Stretch
+    settled: int = 0  # tokens that will not change
+    tokens: tuple[int, ...] = ()  # of the newest look, the settled ones among them
+    logprobs: tuple[float, ...] = ()
+    no_speech: float = 0.0
+    looked: int = -1  # where the newest look ended
+    history: deque[tuple[int, tuple[int, ...]]] = field(default_factory=deque)  # (end, tokens), oldest first
+
+
+class Listener:
+    """A stream of audio that is being transcribed."""
+
+    def __init__(
+        self,
+        voicing: Callable[[Samples], Sequence[float]],
+        starts_word: Callable[[int], bool],
+        *,
+        max_samples: int,
+        partials: bool,
+        policy: ListenPolicy = DEFAULT_POLICY,
+    ) -> None:
+        """Listen with a fresh `voicing`: one probability per complete frame, the remainder kept for its next call."""
+        self._voicing = voicing
+        self._starts_word = starts_word
+        self._partials = partials
+        self._policy = policy
+        self._segmenter = Segmenter(policy, max_samples)
+        self._audio = _Audio()
+        self._open: _Segment | None = None
+        self._closed: deque[_Segment] = deque()
+        self._told: list[Heard] = []
+        self._ended = False
+        self._heard = 0
+
+    def hear(self, samples: Samples) -> None:
+        """Take more audio, as much as there is."""
+        if self._ended:
+            raise ValueError("the stream has ended")
+        energies = self._audio.append(samples)
+        for speech, energy in zip(self._voicing(samples), energies, strict=True):
+            self._move(self._segmenter.feed(speech, energy))
+        self._forget()
+
+    def end(self) -> None:
+        """Close what is open: no more audio will come."""
+        if not self._ended:
+            self._ended = True
+            self._move(self._segmenter.finish(self._audio.end))
+            self._forget()
+
+    def settled(self) -> list[Heard]:
+        """Return, once, the segments that closed exactly where their last look had ended: that look was the final."""
+        told, self._told = self._told, []
+        return told
+
+    def next_look(self) -> Look | None:
+        """Return what to decode now, or None until more audio comes or a look returns."""
+        segment = self._closed[0] if self._closed else self._open
+        if segment is None or not (self._closed or self._is_due(segment)):
+            return None
+        tokens, settled = segment.tokens, segment.settled
+        stretch = segment.stretch
+        return Look(stretch.start, stretch.end, bool(self._closed), tokens[:settled], tokens[settled:])
+
+    def clip(self, look: Look) -> Samples:
+        """Return a look's audio."""
+        return self._audio.clip(look.start, look.end)
+
+    def looked(self, look: Look, tokens: Sequence[int], logprobs: Sequence[float], no_speech: float = 0.0) -> Heard:
+        """Take what a look found: its tokens without the end, the forced ones among them, and their logprobs."""
+        segment = self._closed[0] if self._closed else self._open
+        if segment is None or segment.stretch.start != look.start or look.end <= segment.looked:
+            raise ValueError("this is not the look that was asked for")
+        count = unlooped(tokens)
+        if not is_speech(logprobs[:count], no_speech, segment.stretch.voiced_share):
+            count = 0
+        count = max(count, segment.settled)
+        if tuple(tokens[: segment.settled]) != segment.tokens[: segment.settled]:
+            raise ValueError("a look must begin with the tokens it was forced to")
+        segment.tokens, segment.logprobs = tuple(tokens[:count]), tuple(logprobs[:count])
+        segment.no_speech, segment.looked = no_speech, look.end
+        if self._closed and look.end == segment.stretch.end:
+            self._closed.popleft()
+            heard = _finished(segment)
+            self._forget()
+            return heard
+        before, segment.settled = segment.settled, self._settle(segment)
+        return Heard(segment.tokens[before : segment.settled], segment.tokens[segment.settled :])
+
+    @property
+    def done(self) -> bool:
+        """Whether the stream has ended, every segment is settled and settled() has told so."""
+        return self._ended and not self._closed and not self._told
+
+    @property
+    def heard(self) -> int:
+        """Samples that are dealt with: what was said in them is settled, and their audio may be gone."""
+        return self._heard
+
+    def _is_due(self, segment: _Segment) -> bool:
+        """Tell whether an open segment has enough new audio, or has fallen silent since its last look."""
+        stretch, policy = segment.stretch, self._policy
+        if not self._partials or stretch.voiced < policy.min_voiced or stretch.end == segment.looked:
+            return False
+        if self._segmenter.paused:
+            return True
+        if segment.looked < 0:
+            return stretch.end - stretch.first_voiced >= policy.first_look_s * RATE
+        every = max(policy.look_every_s * RATE, policy.look_share * (stretch.end - stretch.start))
+        return stretch.end - segment.looked >= every
+
+    def _move(self, closed: Stretch | None) -> None:
+        """Follow the segmenter past one frame."""
+        opened = self._segmenter.open
+        segment = self._open
+        if segment is not None and segment.stretch is not opened:
+            self._open = None
+            if closed is not None and segment.looked == closed.end:
+                self._told.append(_finished(segment))
+            elif closed is not None:
+                self._closed.append(segment)
+        if opened is not None and self._open is None:
+            self._open = _Segment(opened)
+
+    def _forget(self) -> None:
+        """Let go of audio that nobody can ask for."""
+        if self._ended and not self._closed:
+            self._heard = self._audio.end
+        else:
+            needed = self._closed[0].stretch.start if self._closed else self._segmenter.needed
+            self._heard = max(self._heard, needed)
+        self._audio.drop(self._heard)
+
+    def _settle(self, segment: _Segment) -> int:
+        """Return how many tokens of a segment will stay: those that have stayed for long enough."""
+        policy, tokens = self._policy, segment.tokens
+        if segment.looked > self._segmenter.uncut(segment.stretch.start):
+            return segment.settled  # a cut may part these words from their segment
+        history = segment.history
+        history.append((segment.looked, tokens))
+        since = segment.looked - policy.settle_s * RATE
+        while len(history) > 1 and history[1][0] <= since:
+            history.popleft()
+        if history[0][0] > since:
+            return segment.settled
+        agreed = min(_common(tokens, older) for _, older in history)
+        starts = [at for at, token in enumerate(tokens) if self._starts_word(token)]
+        held = starts[: max(0, len(starts) - policy.hold_words + 1)]
+        # Strictly before: the token that starts the next word must have stayed too, or the word may yet grow.
+        return max([segment.settled, *(at for at in held if at < agreed)])
+
+
+def _finished(segment: _Segment) -> Heard:
+    stretch = segment.stretch
+    closed = Closed(stretch.start, stretch.end, segment.tokens, segment.logprobs, segment.no_speech)
+    return Heard(segment.tokens[segment.settled :], (), closed)
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return the length of the common beginning."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def unlooped(tokens: Sequence[int]) -> int:
+    """Return how many tokens to keep of a hypothesis: if it ends in a loop, those up to the end of its first round."""
+    for period in range(1, len(tokens) // 4 + 1):
+        same = len(tokens) - period
+        while same > 0 and tokens[same - 1] == tokens[same - 1 + period]:
+            same -= 1
+        if len(tokens) - same >= max(LOOP_TOKENS, 4 * period):
+            return same + period
+    return len(tokens)
+
+
+def max_tokens(samples: int) -> int:
+    """Return how many tokens speech of this length can hold: a model that writes more than that makes it up.
+
+    Moonshine was taught with at most 6.5 a second; a short clip may be all speech, and quick.
+    """
+    return 10 + 8 * samples // RATE
+
+
+def is_speech(logprobs: Sequence[float], no_speech: float, voiced_share: float) -> bool:
+    """Tell whether somebody said what a look found, or the model made it up."""
+    return True
+
+
+class _Audio:
+    """The samples that are still needed, in blocks, and what does not yet fill a frame."""
+
+    def __init__(self) -> None:
+        self._blocks: deque[tuple[int, Samples]] = deque()
+        self._rest: Samples = np.zeros(0, np.float32)
+        self._framed = 0
+
+    @property
+    def end(self) -> int:
+        """Samples so far, whether or not they are still here."""
+        return self._framed + len(self._rest)
+
+    def append(self, samples: Samples) -> list[int]:
+        """Keep more; return the energy of each frame that this completes."""
+        joined = np.concatenate([self._rest, samples]).astype(np.float32, copy=False)
+        whole = len(joined) // FRAME_SAMPLES * FRAME_SAMPLES
+        for start in range(0, whole, _BLOCK_SAMPLES):
+            block = joined[start : min(whole, start + _BLOCK_SAMPLES)].copy()
+            self._blocks.append((self._framed, block))
+            self._framed += len(block)
+        self._rest = joined[whole:].copy()
+        # Whole numbers: their sum is the same in any order.
+        loud = np.clip(joined[:whole] * 32768.0, -32768, 32767).astype(np.int64)
+        energies: list[int] = np.square(loud).reshape(-1, FRAME_SAMPLES).sum(axis=1).tolist()
+        return energies
+
+    def clip(self, start: int, end: int) -> Samples:
+        """Return the samples [start, end), which must not have been dropped."""
+        parts = [block[max(0, start - at) : end - at] for at, block in self._blocks if at < end]
+        parts.append(self._rest[max(0, start - self._framed) : max(0, end - self._framed)])
+        clip = np.concatenate([part for part in parts if len(part)] or [np.zeros(0, np.float32)])
+        if len(clip) != end - start:
+            raise ValueError(f"samples {start} to {end} are not here")
+        return clip
+
+    def drop(self, before: int) -> None:
+        """Let go of blocks that lie wholly before a sample."""
+        while self._blocks and self._blocks[0][0] + len(self._blocks[0][1]) <= before:
+            self._blocks.popleft()

@@ -1,0 +1,40 @@
+"""What a recogniser's tokens spell. It knows vocabularies; which token comes next is the model's business."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from voxlane.engine.tokenizer import HasPath, Tokenizer
+from voxlane.engine.weights.errors import WeightsError
+from voxlane.engine.weights.ort import TOKENS, MoonshineDirectory, read_pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """A vocabulary."""
+
+    pieces: Sequence[bytes]  # what each token adds to a text; control tokens add nothing
+    names: Sequence[str]  # of tokens that stand for something else: "<|en|>"; "" for the rest
+
+    @classmethod
+    def open(cls, weights: HasPath, vocab_size: int) -> Spelling:
+        """Return the vocabulary that lies beside opened weights, or raise WeightsError."""
+        if isinstance(weights, MoonshineDirectory):
+            pieces = read_pieces(weights.path / TOKENS)
+            if len(pieces) > vocab_size:
+                raise WeightsError(weights.path / TOKENS, f"{len(pieces)} tokens for a model of {vocab_size}")
+            names = [""] * vocab_size
+        else:
+            tokenizer = Tokenizer.from_weights(weights)
+            known = range(min(vocab_size, tokenizer.vocab_size))
+            pieces = [tokenizer.token_bytes(token) for token in known]
+            names = [tokenizer.token_name(token) if token in tokenizer.special_ids else "" for token in known]
+            names += [""] * (vocab_size - len(names))
+        return cls([*pieces, *[b""] * (vocab_size - len(pieces))], names)
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """Return what tokens spell, the space before the first among it; half a character at the end is left out."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        return decoder.decode(b"".join(self.pieces[token] for token in tokens))

@@ -1,0 +1,137 @@
+"""What it takes to add a model to an engine: its cache, its station, its desk, and a rehearsal. It loads nothing."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from voxlane.engine.api import EngineConfig
+from voxlane.engine.cache import PAGE_DTYPES, KVCache
+from voxlane.engine.core import Desk, Engine
+from voxlane.engine.cost import CostModel
+from voxlane.engine.kv import BlockPool
+from voxlane.engine.plan import Station
+from voxlane.engine.request import ModelName, Request
+from voxlane.engine.scheduler import Limits, Scheduler
+from voxlane.engine.weights import store
+from voxlane.engine.weights.errors import ModelError
+
+Progress = Callable[[str, float], None]
+
+MEBIBYTE = 1 << 20
+
+
+class EngineConfigError(ModelError):
+    """The settings cannot work together or on this machine; str() is one line that names the setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One model of an engine."""
+
+    station: Station
+    engine: Engine
+    desk: Desk
+    ready: dict[str, object] = field(default_factory=dict)  # its fields of Ready
+
+
+class CachedModel(Protocol):
+    """What a cache has to know of a model."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+
+    def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
+        """Return the cache bytes one token takes."""
+
+
+def check_task(key: str, name: str, task: str) -> None:
+    """Raise EngineConfigError if the catalog knows a model for something else."""
+    found = store.task_of(name)
+    if found not in (None, task):
+        raise EngineConfigError(
+            f"engine.{key}: {name} is a model for {found}; `voxlane models list` shows those for {task}"
+        )
+
+
+def make_cache(
+    config: EngineConfig, model: CachedModel, key: str, pages: str, *, host_mib: int = 0, least_tokens: int = 0
+) -> KVCache:
+    """Return a cache of the size that `key` of the configuration says, or raise if `least_tokens` do not fit."""
+    dtype = PAGE_DTYPES[pages]
+    block_bytes = model.kv_bytes_per_token(dtype) * config.block_tokens
+    memory_mib: int = getattr(config, key)
+    blocks = memory_mib * MEBIBYTE // block_bytes
+    least = max(2, -(-least_tokens // config.block_tokens))
+    if blocks < least:
+        raise EngineConfigError(
+            f"engine.{key}: {memory_mib} MiB hold {blocks} blocks of {block_bytes} bytes; "
+            f"at least {-(-least * block_bytes // MEBIBYTE)} MiB are needed"
+        )
+    return KVCache(
+        model.layers,
+        model.kv_heads,
+        model.head_dim,
+        blocks,
+        config.block_tokens,
+        dtype,
+        host_blocks=host_mib * MEBIBYTE // block_bytes,
+    )
+
+
+def build_station(cache: KVCache, *, prefix_cache: bool, encoder: CostModel | None = None) -> Station:
+    """Return a station over a cache's blocks, nothing learnt yet."""
+    return Station(
+        BlockPool(cache.num_blocks, cache.block_tokens, key=secrets.token_bytes(32), prefix_cache=prefix_cache),
+        BlockPool(cache.host_blocks, cache.block_tokens, prefix_cache=False),
+        CostModel(),
+        encoder,
+        _swap_block_s(cache),
+    )
+
+
+def rehearse(name: ModelName, part: Part, requests: Sequence[Request], steps: int) -> None:
+    """Let requests join one by one, with some steps after each, and keep what that shows of the model's costs."""
+    station = part.station
+    trial = Scheduler({name: station}, Limits(max_batch=len(requests) or 1, policy="fcfs"))
+    for request in requests:
+        trial.add(request)
+        for _ in range(steps):
+            load = trial.schedule(0.0).loads[name]
+            begin = time.monotonic()
+            outcomes = part.engine.run(load)
+            seconds = time.monotonic() - begin
+            if station.encoder is not None and load.encoding.rows:
+                start_s, stop_s = part.engine.phases["encode"]
+                station.encoder.observe(load.encoding, stop_s - start_s)
+                seconds -= stop_s - start_s
+            station.cost.observe(load.work, seconds)
+            for row, outcome in zip(load.rows, outcomes, strict=True):
+                row.request.tokens += [choice.token for choice in outcome.choices]
+                if row.request.unit or len(row.request.tokens) >= row.request.limit:
+                    trial.remove(row.request)
+            if not trial.ready():
+                break
+    for request in list(trial.requests.values()):
+        trial.remove(request)
+    station.cost.anchor()
+    if station.encoder is not None:
+        station.encoder.anchor()
+
+
+def _swap_block_s(cache: KVCache) -> float:
+    """Measure what moving one block to the host costs."""
+    count = min(8, cache.num_blocks, cache.host_blocks)
+    if count == 0:
+        return 0.0
+    pairs = [(block, block) for block in range(count)]
+    cache.swap_out(pairs)  # the first pass pays for touching the memory
+    begin = time.monotonic()
+    cache.swap_out(pairs)
+    return (time.monotonic() - begin) / count

@@ -1,0 +1,217 @@
+"""Listening and speaking without models, beside the pretended chat of simulation.py, under one scheduler.
+
+What is heard in a clip follows from its samples, and a page that holds anything but the right clip or prefix fails at
+once: so a transcript's right words are known without an engine, and every wrong block shows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from simulation import Clock, PretendEngine, Simulation
+
+from voxlane.engine.api import Samples, Words
+from voxlane.engine.core import Core
+from voxlane.engine.cost import CostModel
+from voxlane.engine.jobs.listen import ListenDesk
+from voxlane.engine.jobs.speak import SpeakDesk
+from voxlane.engine.jobs.text import TextDesk
+from voxlane.engine.kv import BlockPool
+from voxlane.engine.listening import Listener, max_tokens
+from voxlane.engine.lookup import accepted
+from voxlane.engine.models.synthesis import Prepared, Speech
+from voxlane.engine.plan import Load, Row, Station
+from voxlane.engine.runner import Outcome
+from voxlane.engine.sampler import Choice
+from voxlane.engine.scheduler import Limits, Scheduler
+
+START, END = 0, 1
+SAMPLES_PER_STATE = 4000
+SAMPLES_PER_TOKEN = 3000
+FRAME = 512
+
+
+def heard_next(clip: np.ndarray, tokens: Sequence[int]) -> int:
+    """Return what the pretended model hears after `tokens`: each one from its own part of the clip, mostly."""
+    place = len(tokens)
+    if place > len(clip) // SAMPLES_PER_TOKEN:
+        return END
+    part = clip[(place - 1) * SAMPLES_PER_TOKEN : place * SAMPLES_PER_TOKEN]
+    # The end of a clip changes what is heard shortly before it, as with real speech.
+    unsure = place * SAMPLES_PER_TOKEN + SAMPLES_PER_TOKEN > len(clip)
+    seed = part.tobytes() + bytes([unsure, *tokens[-1:]])
+    return 2 + hashlib.blake2b(seed, digest_size=1).digest()[0] % 24
+
+
+def offline(clip: np.ndarray) -> list[int]:
+    """Return all that is heard in a clip."""
+    tokens = [START]
+    while len(tokens) <= max_tokens(len(clip)) and (token := heard_next(clip, tokens)) != END:
+        tokens.append(token)
+    return tokens[1:]
+
+
+def voices(samples: np.ndarray) -> list[float]:
+    """Return whether a frame is speech: anything loud is."""
+    frames = samples[: len(samples) // FRAME * FRAME].reshape(-1, FRAME)
+    return [float(np.abs(frame).max() > 0.1) for frame in frames]
+
+
+class PretendVoicing:
+    """A detector of loudness."""
+
+    def __init__(self) -> None:
+        self._rest = np.zeros(0, np.float32)
+
+    def __call__(self, samples: np.ndarray) -> list[float]:
+        joined = np.concatenate([self._rest, samples])
+        self._rest = joined[len(joined) // FRAME * FRAME :]
+        return voices(joined)
+
+
+class PretendListeningModel:
+    """How the pretended model is asked, and what its tokens spell."""
+
+    languages = ("en",)
+    detects_language = False
+    max_samples = 30 * 16_000
+    context_tokens = 448
+    eos_ids = frozenset({END})
+
+    def states(self, samples: int) -> int:
+        return samples // SAMPLES_PER_STATE + 1
+
+    def prompt_tokens(self, language: str) -> list[int]:
+        return [START]
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        return "".join((" " if self.starts_word(token) else "") + chr(95 + token) for token in tokens)
+
+    def starts_word(self, token: int) -> bool:
+        return token % 2 == 0
+
+
+class PretendListening(PretendEngine):
+    """Hears what is in clips, and remembers in its pages which clip lies where."""
+
+    def run(self, load: Load) -> list[Outcome]:
+        begin = self.clock.now
+        for row in load.rows:
+            self.clock.now += 2e-4 * row.request.states if row.encode else 0.0
+        self.phases = {"encode": (begin, self.clock.now)}
+        return super().run(load)
+
+    def _row(self, row: Row) -> Outcome:
+        request = row.request
+        assert request.cross is not None
+        clip = hashlib.blake2b(request.material.tobytes()).hexdigest()
+        places = request.cross.slots(0, request.states)
+        for place, slot in enumerate(places):
+            if row.encode:
+                self.device[slot] = (clip, (place,))
+            assert self.device.get(slot) == (clip, (place,)), "a page holds another clip"
+        tokens = [*request.tokens[: row.start + row.count], *row.drafts]
+        slots = request.table.slots(0, len(tokens))
+        for position in range(row.start, len(tokens)):
+            self.device[slots[position]] = (clip, tuple(tokens[: position + 1]))
+        for position, slot in enumerate(slots):
+            assert self.device.get(slot) == (clip, tuple(tokens[: position + 1])), "a page holds another prefix"
+        first = row.start + row.count
+        greedy = [heard_next(request.material, tokens[:stop]) for stop in range(first, len(tokens) + 1)]
+        return Outcome(choices=[Choice(token, -0.1) for token in accepted(row.drafts, greedy)])
+
+
+class PretendSynthesiser:
+    """A letter is a phoneme and ten samples."""
+
+    name = "pretended"
+    sample_rate = 1000
+    voices = ("one", "two")
+    default_voice = "one"
+
+    def warm_up(self) -> None: ...
+
+    def prepare(self, text: str, *, voice: str | None = None) -> Prepared:
+        said = text.strip()
+        return Prepared((0, *map(ord, said), 0) if said else (), (), 0.0)
+
+    def synthesise(self, prepared: Prepared, *, voice: str | None = None, speed: float = 1.0, seed: int = 0) -> Speech:
+        return Speech(np.repeat(np.array(prepared.ids[1:-1], np.float32) / 256, 10), ())
+
+
+class PretendVoice:
+    """Says clauses in pretended time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.model = PretendSynthesiser()
+        self.phases: dict[str, tuple[float, float]] = {}
+
+    def run(self, load: Load) -> list[Outcome]:
+        self.clock.now += sum(5e-4 * row.request.unit for row in load.rows)
+        return [Outcome(speech=self.model.synthesise(row.request.material.prepared)) for row in load.rows]
+
+
+class SpeechSimulation(Simulation):
+    """Three pretended models under one scheduler."""
+
+    def __init__(self, *, asr_blocks: int = 200, asr_host: int = 0, **settings):
+        super().__init__(**settings)
+        limits = self.scheduler.limits
+        size = self.pool.block_tokens
+        self.asr_pool = BlockPool(asr_blocks, size, prefix_cache=False)
+        asr_host_pool = BlockPool(asr_host, size, prefix_cache=False)
+        nothing = BlockPool(0, 1, prefix_cache=False)
+        self.scheduler = Scheduler(
+            {
+                **self.scheduler.stations,
+                "asr": Station(self.asr_pool, asr_host_pool, CostModel(), CostModel()),
+                "tts": Station(nothing, BlockPool(0, 1, prefix_cache=False), CostModel()),
+            },
+            limits if isinstance(limits, Limits) else Limits(),
+        )
+        self.listening = PretendListening(self.clock, size)
+        self.core = Core(
+            self.scheduler,
+            {"chat": self.engine, "asr": self.listening, "tts": PretendVoice(self.clock)},
+            {
+                "chat": TextDesk(self.intake, self.letters),
+                "asr": ListenDesk(PretendListeningModel(), self.asr_pool, PretendVoicing),
+                "tts": SpeakDesk(PretendSynthesiser(), nothing),
+            },
+            clock=self.clock,
+            max_waiting=1000,
+        )
+        self.settled: dict[str, str] = {}
+        self.tails: dict[str, str] = {}
+        self.segments: dict[str, list] = {}
+        self.pcm: dict[str, bytes] = {}
+
+    def _collect(self, messages):
+        for message in messages:
+            name = getattr(message, "request_id", "")
+            if isinstance(message, Words):
+                assert name not in self.ends, "words after the end"
+                self.settled[name] = self.settled.get(name, "") + message.settled
+                self.tails[name] = message.tail
+                self.segments.setdefault(name, []).extend(message.segments)
+            elif isinstance(message, Samples):
+                assert name not in self.ends, "samples after the end"
+                assert message.offset * 2 == len(self.pcm.get(name, b"")), "a gap or a repeat"
+                self.pcm[name] = self.pcm.get(name, b"") + message.pcm
+        return super()._collect(messages)
+
+
+def transcript(audio: np.ndarray) -> str:
+    """Return the transcript of a whole stream as it is without an engine, partials or pieces."""
+    model = PretendListeningModel()
+    listener = Listener(PretendVoicing(), model.starts_word, max_samples=model.max_samples, partials=False)
+    listener.hear(audio)
+    listener.end()
+    texts = []
+    while (look := listener.next_look()) is not None:
+        tokens = offline(listener.clip(look))
+        texts.append(model.text_of(listener.looked(look, tokens, [-0.1] * len(tokens)).settled).strip())
+    return " ".join(text for text in texts if text)
