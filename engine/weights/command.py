@@ -6,6 +6,7 @@ It renders; what the words mean is store.py's.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -49,7 +50,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _pull(name: str) -> str:
-    with tqdm(desc=name, total=1.0, bar_format=_BAR, disable=not sys.stderr.isatty(), leave=False) as bar:
+    terminal = sys.stderr.isatty()
+    # Said here, because on a terminal that does not know its size (a container's, a serial line's) tqdm shows nothing.
+    columns = (os.get_terminal_size(sys.stderr.fileno()).columns if terminal else 0) or 80
+    with tqdm(
+        desc=name,
+        total=1.0,
+        bar_format=_BAR,
+        ncols=columns - 1,
+        nrows=24,
+        miniters=0,  # else the size of one step is the least for the next, which hides a line that gets slow
+        disable=not terminal,
+        leave=False,
+    ) as bar:
 
         def show(done: float) -> None:
             bar.update(max(0.0, done - bar.n))

