@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ALL = ("cpu_llm", "interrupt_lane", "int8_pages", "resampling")
+ALL = ("cpu_llm", "interrupt_lane", "int8_pages", "listening", "speaking", "mixed_load", "resampling")
 
 
 def main() -> int:

@@ -160,6 +160,7 @@ class ListenJob(Job):
         if self._ended and len(self._unheard) < SAMPLE_BYTES and not self._told:
             self._told = True
             self._listener.end()
+            self._abandon(change)
         self._go_on(change, now)
         return change
 
@@ -215,6 +216,15 @@ class ListenJob(Job):
             change.end = "eos"
         if self._listener.heard - self._reported >= REPORT_SAMPLES or (change.end and self._reported < self._total):
             self._publish("", change)
+
+    def _abandon(self, change: Change) -> None:
+        """Give up a look that the end of the input has overtaken: somebody waits for the one after it."""
+        after = self._listener.next_look()
+        if self._look is None or after is None or (after.start, after.end) == (self._look.start, self._look.end):
+            return
+        if after.start == self._look.start:
+            self._look = None
+            change.drop += self.requests.values()
 
     def _request(self, look: Look, now: float) -> Request:
         clip = self._listener.clip(look)

@@ -1,0 +1,108 @@
+"""Text to speech: time to the first sample of a sentence in a warm engine, and how much faster than speech it is.
+
+The peer is the voice's own package, asked for the same sentence on the same threads.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import hibari
+import numpy as np
+from common import THREADS, engine, interleaved, machine, seconds, spread, table
+from speech_common import run
+
+from voxlane.engine.api import Append, EndInput, Samples, Submit
+from voxlane.engine.core import Core
+from voxlane.server.speech import ClauseCutter
+
+REPEATS = 15
+BAR_MS = 60.0
+SENTENCE = "The meeting was moved to Thursday morning at the same place."
+PARAGRAPH = (
+    "Sure, I can help with that. The library opens at nine in the morning and closes at six in the evening, "
+    "except on Sundays, when it stays closed. If you want to return a book while nobody is there, use the box next "
+    "to the main entrance; it is emptied every day. Would you like me to renew anything for you?"
+)
+
+
+def clauses(text: str) -> list[str]:
+    """Return a text as a reply would be cut."""
+    cutter = ClauseCutter()
+    return [clause.text for clause in (*cutter.push(text), *cutter.finish())]
+
+
+class Ours:
+    """Our engine, warm."""
+
+    def __init__(self) -> None:
+        assembly = engine(model="", tts_model="hibari")
+        self.core: Core = assembly.core
+        self.rate = assembly.ready.speak_rate
+
+    def first(self, text: str) -> float:
+        """Return the seconds until the first sample."""
+        begin = time.perf_counter()
+        self._submit(text)
+        while True:
+            if any(isinstance(message, Samples) for message in self.core.step()):
+                first = time.perf_counter() - begin
+                run(self.core)
+                return first
+
+    def factor(self, text: str) -> float:
+        """Return the seconds of work per second of speech."""
+        begin = time.perf_counter()
+        self._submit(text)
+        messages = run(self.core)
+        spent = time.perf_counter() - begin
+        spoken = sum(len(message.pcm) // 2 for message in messages if isinstance(message, Samples))
+        return spent * self.rate / spoken
+
+    def _submit(self, text: str) -> None:
+        self.core.handle([Submit("say", "tts"), *(Append("say", text=part) for part in clauses(text)), EndInput("say")])
+
+
+class Package:
+    """The voice's own package."""
+
+    def __init__(self) -> None:
+        self._tts = hibari.Hibari(threads=THREADS)
+        self._tts("Ready.")
+
+    def first(self, text: str) -> float:
+        """Return the seconds until all of it is there: it has no earlier sample."""
+        return seconds(lambda: self._tts(text))
+
+    def factor(self, text: str) -> float:
+        """Return the seconds of work per second of speech."""
+        begin = time.perf_counter()
+        samples = np.asarray(self._tts(text))
+        return (time.perf_counter() - begin) * hibari.SAMPLE_RATE / samples.size
+
+
+def main() -> None:
+    """Measure and print the table; lower is better."""
+    ours, peer = Ours(), Package()
+    first, first_peer = interleaved(REPEATS, lambda: ours.first(SENTENCE), lambda: peer.first(SENTENCE))
+    factor, factor_peer = interleaved(5, lambda: ours.factor(PARAGRAPH), lambda: peer.factor(PARAGRAPH))
+    early, early_peer = interleaved(5, lambda: ours.first(PARAGRAPH), lambda: peer.first(PARAGRAPH))
+    rows = []
+    for name, our, other, scale, digits in (
+        ("first sample of ten words, ms", first, first_peer, 1e3, 0),
+        ("first sample of a paragraph, ms", early, early_peer, 1e3, 0),
+        ("real-time factor", factor, factor_peer, 1.0, 3),
+    ):
+        ratio = statistics.median(our) / statistics.median(other)
+        rows.append(
+            [name, spread([v * scale for v in our], digits), spread([v * scale for v in other], digits), f"{ratio:.2f}"]
+        )
+    table(f"speaking, {machine()}", ["", "voxlane", "hibari alone", "ratio"], rows)
+    met = "met" if statistics.median(first) * 1e3 <= BAR_MS else "missed"
+    rate = ours.rate / statistics.median(factor)
+    print(f"  bar: first sample within {BAR_MS:.0f} ms: {met}; {rate:,.0f} samples a second")
+
+
+if __name__ == "__main__":
+    main()
