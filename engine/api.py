@@ -31,7 +31,7 @@ MAX_UNHEARD_S = 120.0
 MAX_UNSAID_CHARS = 200_000
 """Text a request may have appended that is not yet spoken; who sends more loses the request."""
 
-Task = Literal["chat", "complete", "score", "asr", "tts"]
+Task = Literal["chat", "complete", "score", "probe", "asr", "tts"]
 Policy = Literal["fcfs", "priority", "deadline"]
 FinishReason = Literal["eos", "stop", "length", "cancelled", "failed"]
 RefusalCode = Literal["too_long", "overloaded", "bad_request", "duplicate_id", "no_model"]
@@ -88,6 +88,9 @@ class SamplingParams:
     max_tokens: int = 256
     logprobs: int = -1  # -1: none; 0: the chosen token's; n: and the n most likely
     ignore_eos: bool = False  # for benchmarks and tests: run to max_tokens
+    # A JSON schema, or "json" for any object: the output is JSON of it and ends when that is complete; only max_tokens
+    # or a stop string can cut it. Log-probabilities are those among the tokens the schema allows.
+    schema: str = ""
 
     @property
     def is_plain_greedy(self) -> bool:
@@ -115,11 +118,31 @@ class SpeakParams:
 
 
 @dataclass(frozen=True, slots=True)
+class Tool:
+    """A function the model may call."""
+
+    name: str  # letters, digits, "_", "-" and ".", at most 64
+    description: str = ""
+    parameters: str = ""  # a JSON schema of an object; "": it takes no arguments
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """A call the assistant made, as part of a conversation."""
+
+    call_id: str
+    name: str
+    arguments: str  # a JSON object
+
+
+@dataclass(frozen=True, slots=True)
 class ChatMessage:
     """One turn of a conversation as the chat template sees it."""
 
     role: str
     content: str
+    tool_calls: tuple[ToolUse, ...] = ()  # role "assistant"
+    call_id: str = ""  # role "tool": the call this is the result of
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +223,9 @@ class Configure:
 class Submit:
     """Start a request.
 
-    `chat` renders messages with the model's template; `complete` and `score` take text as it is. `asr` and `tts` take
-    their input by Append, as much as there is and when there is some, until EndInput.
+    `chat` renders messages with the model's template; `complete` and `score` take text as it is. `probe` takes messages
+    whose last is the user's and may not be finished, and asks whether it is. `asr` and `tts` take their input by Append,
+    as much as there is and when there is some, until EndInput.
     """
 
     request_id: str
@@ -216,6 +240,8 @@ class Submit:
     tenant: str = ""  # salts the prefix cache: tenants cannot see each other's timing
     session: str = ""  # what Interrupt names
     epoch: int = 0
+    tools: tuple[Tool, ...] = ()  # tasks "chat" and "probe"
+    tool_choice: str = "auto"  # "none", "required" (one well-formed call and nothing else), or one tool's name: that one
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +380,26 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """The model calls a declared tool. What it wrote to do so is not sent as Text."""
+
+    request_id: str
+    epoch: int
+    call_id: str  # unique, and the same again if the same request is run again
+    name: str
+    arguments: str  # a JSON object
+
+
+@dataclass(frozen=True, slots=True)
+class Probability:
+    """The answer to a probe: how likely it is, from 0 to 1, that the user's turn ends here."""
+
+    request_id: str
+    epoch: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The request's last message, unless it was refused."""
 
@@ -400,7 +446,20 @@ class StepStats:
 
 
 ToEngine = Configure | Submit | Append | EndInput | Pause | Resume | Cancel | Interrupt | Shutdown
-FromEngine = Loading | Ready | StartFailed | Started | Text | Words | Samples | Finished | Refused | StepStats
+FromEngine = (
+    Loading
+    | Ready
+    | StartFailed
+    | Started
+    | Text
+    | Words
+    | Samples
+    | ToolCall
+    | Probability
+    | Finished
+    | Refused
+    | StepStats
+)
 Message = ToEngine | FromEngine
 
 # The position in this tuple is the code on the wire; server and engine always run the same version.

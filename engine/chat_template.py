@@ -14,10 +14,12 @@ from typing import Any
 
 import jinja2
 import jinja2.runtime
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from voxlane.engine.tools import CALL, CallStyle
 
 MAX_SOURCE_CHARACTERS = 256 * 1024
 """The longest published templates, with tool calling, have 20,000."""
@@ -52,13 +54,22 @@ class ChatTemplate:
         self._environment = _Environment(step_cost=1 + len(source) // 1024)
         try:
             tree = self._environment.parse(source)
+            # Only a template that writes both the tools and the calls can be trusted with either.
+            self.knows_tools = "tool_calls" in source and "tools" in meta.find_undeclared_variables(tree)
             _count_loops(tree)
             code = self._environment.compile(tree)
             self._template = jinja2.Template.from_code(self._environment, code, self._environment.globals)
         except (jinja2.TemplateError, SyntaxError, RecursionError, MemoryError, ValueError) as error:
             raise ChatTemplateError(f"the chat template does not compile: {error}") from error
 
-    def render(self, messages: Sequence[Mapping[str, str]], variables: Mapping[str, object]) -> str:
+    @property
+    def call_style(self) -> CallStyle:
+        """How this template's model writes a call."""
+        if not self.knows_tools or CALL in self.source:
+            return CallStyle()
+        return CallStyle(opening="", key="parameters" if '"parameters": dict' in self.source else "arguments")
+
+    def render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, object]) -> str:
         """Return the conversation as the template writes it, or raise ChatTemplateError."""
         self._environment.reset()
         parts: list[str] = []

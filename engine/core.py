@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, wait
 from typing import Protocol
 
 from voxlane.engine.api import (
@@ -37,7 +38,17 @@ log = logging.getLogger(__name__)
 CRITICAL_QUEUE_FACTOR = 4
 """How much longer than `max_waiting` the queue may get before a critical request is refused too."""
 
-MODEL_OF: Mapping[Task, ModelName] = {"chat": "chat", "complete": "chat", "score": "chat", "asr": "asr", "tts": "tts"}
+REST_S = 1e-3
+"""How long a step with nothing to run waits for what a job awaits. Commands that come meanwhile wait as long."""
+
+MODEL_OF: Mapping[Task, ModelName] = {
+    "chat": "chat",
+    "complete": "chat",
+    "score": "chat",
+    "probe": "chat",
+    "asr": "asr",
+    "tts": "tts",
+}
 
 
 class Engine(Protocol):
@@ -115,6 +126,8 @@ class Core:
         for job in [job for job in self._jobs.values() if job.wants_work]:
             messages += self._apply(job, job.work(begin), begin)
         if not self.scheduler.ready():
+            if awaited := [job.awaited for job in self._jobs.values() if job.awaited is not None]:
+                wait(awaited, REST_S, FIRST_COMPLETED)
             return messages
         plan = self.scheduler.schedule(begin)
         assert plan.rows, "an engine with work must have a row to run"
@@ -199,6 +212,9 @@ class Core:
 
     def _apply(self, job: Job, change: Change, now: float) -> list[FromEngine]:
         """Carry out what an event did to a job."""
+        if change.refusal is not None:
+            del self._jobs[job.submit.request_id]
+            return [Refused(job.submit.request_id, job.submit.epoch, change.refusal.code, change.refusal.detail)]
         if change.end is not None:
             return [*change.messages, self._end(job, change.end, now)]
         for request in change.drop:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
-from voxlane.engine.api import ChatMessage, RefusalCode, SamplingParams, Submit
+from voxlane.engine.api import ChatMessage, RefusalCode, SamplingParams, Submit, Tool
+from voxlane.engine.constraint import ANY_OBJECT, call_grammar, json_grammar
 from voxlane.engine.kv import BlockPool, BlockTable
 from voxlane.engine.request import Request
+from voxlane.engine.schema import MAX_SCHEMA_BYTES, SchemaError, read
+from voxlane.engine.tools import CallStyle, check_tools
 
 CHARACTERS_PER_TOKEN = 32
 """Text longer than this times the context is refused before it is tokenised: no tokenizer packs more on average."""
@@ -48,8 +51,17 @@ class TextCodec(Protocol):
     def encode(self, text: str, *, add_bos: bool = False) -> list[int]:
         """Return the tokens of a text; control tokens spelt out in it are plain text."""
 
-    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Return the tokens of a conversation, up to where the assistant speaks."""
+    @property
+    def call_style(self) -> CallStyle:
+        """How the model writes a call."""
+
+    def encode_chat(self, messages: Sequence[ChatMessage], *, tools: Sequence[Tool], begin: str) -> list[int]:
+        """Return the tokens of a conversation, up to where the assistant has said `begin`."""
+
+    def encode_open(
+        self, messages: Sequence[ChatMessage], *, tools: Sequence[Tool]
+    ) -> tuple[list[int], frozenset[int]]:
+        """Return the tokens of a conversation whose last message is not over, and those that would end it."""
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes a token stands for."""
@@ -81,22 +93,44 @@ class Intake:
         check_sampling(submit.sampling, self._vocabulary)
         if submit.deadline_s is not None and not math.isfinite(submit.deadline_s):
             raise Refusal("bad_request", "deadline_s must be a finite number")
-        tokens = self._tokens(submit)
+        tokens, ends = self._tokens(submit)
         if submit.task == "score":
             return self._windows(submit, tokens, now)
         if len(tokens) >= self._limit:
             raise Refusal(
                 "too_long", f"the prompt has {len(tokens)} tokens; this engine holds {self._limit}, output included"
             )
-        return [self._request(submit, submit.request_id, tokens, now)]
+        request = self._request(submit, submit.request_id, tokens, now)
+        request.ends = ends
+        return [request]
 
-    def _tokens(self, submit: Submit) -> list[int]:
-        characters = len(submit.text) + sum(len(message.content) for message in submit.messages)
+    def grammar(self, submit: Submit) -> str:
+        """Return the grammar that a submission's output must follow, "" if it is free."""
+        style = self._tokenizer.call_style
+        try:
+            if must_call(submit):
+                tools = [tool for tool in submit.tools if submit.tool_choice in ("required", tool.name)]
+                return call_grammar([(tool.name, _parameters(tool)) for tool in tools], style.key)
+            if schema := submit.sampling.schema:
+                return json_grammar(ANY_OBJECT if schema == "json" else read(schema))
+        except SchemaError as error:
+            raise schema_refusal(error) from error
+        return ""
+
+    def _tokens(self, submit: Submit) -> tuple[list[int], frozenset[int]]:
+        """Return the prompt, and for a probe the tokens whose probability is wanted."""
+        characters = _characters(submit)
         if submit.task != "score" and characters > self._limit * CHARACTERS_PER_TOKEN:
             raise Refusal("too_long", f"the prompt has {characters} characters; this engine holds {self._limit} tokens")
+        tools = () if submit.tool_choice == "none" else submit.tools
+        ends: frozenset[int] = frozenset()
         try:
+            check_submit(submit)
             if submit.task == "chat":
-                tokens = self._tokenizer.encode_chat(submit.messages)
+                begin = self._tokenizer.call_style.opening if must_call(submit) else ""
+                tokens = self._tokenizer.encode_chat(submit.messages, tools=tools, begin=begin)
+            elif submit.task == "probe":
+                tokens, ends = self._tokenizer.encode_open(submit.messages, tools=tools)
             else:
                 tokens = self._tokenizer.encode(submit.text, add_bos=True)
         except ValueError as error:  # a template may refuse an order of roles
@@ -105,7 +139,7 @@ class Intake:
             raise Refusal("bad_request", "the prompt is empty")
         if max(tokens) >= self._vocabulary:
             raise Refusal("bad_request", f"the prompt has a token that this model does not know: {max(tokens)}")
-        return tokens
+        return tokens, frozenset(token for token in ends if token < self._vocabulary)
 
     def _windows(self, submit: Submit, tokens: list[int], now: float) -> list[Request]:
         if len(tokens) < 2:
@@ -134,6 +168,43 @@ class Intake:
             seed=self._draw_seed() if seed is None else seed,
             limit=self._limit,
         )
+
+
+def must_call(submit: Submit) -> bool:
+    """Return whether the output is to be a call and nothing else."""
+    return submit.task == "chat" and submit.tool_choice not in ("auto", "none")
+
+
+def schema_refusal(error: SchemaError) -> Refusal:
+    """Return the refusal of a schema that cannot be used."""
+    return Refusal("bad_request", f"the JSON schema {error}")
+
+
+def check_submit(submit: Submit) -> None:
+    """Raise ValueError unless tools and schema go with the task."""
+    if submit.tools or submit.tool_choice != "auto":
+        if submit.task not in ("chat", "probe"):
+            raise ValueError(f"the task {submit.task} takes no tools")
+        check_tools(submit.tools, submit.tool_choice)
+        if sum(len(tool.parameters) for tool in submit.tools) > MAX_SCHEMA_BYTES:
+            raise ValueError(f"the tools' parameters have more than {MAX_SCHEMA_BYTES} characters together")
+    if submit.sampling.schema and submit.task not in ("chat", "complete"):
+        raise ValueError(f"the task {submit.task} takes no schema")
+    if submit.task == "probe" and (not submit.messages or submit.messages[-1].role != "user"):
+        raise ValueError("the last message of a probe must be the user's")
+
+
+def _characters(submit: Submit) -> int:
+    texts = [submit.text]
+    for message in submit.messages:
+        texts += [message.content, *(use.name + use.arguments for use in message.tool_calls)]
+    return sum(map(len, texts)) + sum(len(tool.description) + len(tool.parameters) for tool in submit.tools)
+
+
+def _parameters(tool: Tool) -> dict[str, Any]:
+    """Return the schema of a tool's arguments: always an object."""
+    schema = read(tool.parameters) if tool.parameters else {"properties": {}}
+    return {"type": "object", **schema}
 
 
 def check_sampling(sampling: SamplingParams, vocabulary: int) -> None:

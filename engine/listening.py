@@ -30,7 +30,13 @@ Samples = NDArray[np.float32]
 _BLOCK_SAMPLES = 32 * FRAME_SAMPLES
 """Audio is kept and dropped in pieces of at most this: about a second."""
 
+MIN_LOGPROB, MIN_LOGPROB_IF_SILENT, SILENT = -1.2, -0.6, 0.6
+"""Bounds on the mean logprob of what was said, and on the probability of silence; is_speech() says where from."""
+
 DEFAULT_POLICY = ListenPolicy()
+WINDOW_POLICY = ListenPolicy(max_segment_s=28.0, short_segment_s=10.0, look_every_s=1.0, look_share=0.0)
+"""For a model that takes as long for a second as for its whole window. Whisper tiny.en got 3.5 % of words wrong with
+it, 5.4 % with the other, on the speech that ListenPolicy was tuned with."""
 
 LOOP_TOKENS = 16
 """A decoder that repeats itself over this many tokens, and four times, has lost the thread."""
@@ -142,10 +148,10 @@ class Listener:
     def looked(self, look: Look, tokens: Sequence[int], logprobs: Sequence[float], no_speech: float = 0.0) -> Heard:
         """Take what a look found: its tokens without the end, the forced ones among them, and their logprobs."""
         segment = self._closed[0] if self._closed else self._open
-        if segment is None or segment.stretch.start != look.start or look.end <= segment.looked:
+        if segment is None or segment.stretch.start != look.start or look.end == segment.looked:
             raise ValueError("this is not the look that was asked for")
         count = unlooped(tokens)
-        if not is_speech(logprobs[:count], no_speech, segment.stretch.voiced_share):
+        if not is_speech(logprobs[:count], no_speech):
             count = 0
         count = max(count, segment.settled)
         if tuple(tokens[: segment.settled]) != segment.tokens[: segment.settled]:
@@ -206,21 +212,20 @@ class Listener:
 
     def _settle(self, segment: _Segment) -> int:
         """Return how many tokens of a segment will stay: those that have stayed for long enough."""
-        policy, tokens = self._policy, segment.tokens
+        tokens = segment.tokens
         if segment.looked > self._segmenter.uncut(segment.stretch.start):
             return segment.settled  # a cut may part these words from their segment
         history = segment.history
         history.append((segment.looked, tokens))
-        since = segment.looked - policy.settle_s * RATE
+        since = segment.looked - self._policy.settle_s * RATE
         while len(history) > 1 and history[1][0] <= since:
             history.popleft()
         if history[0][0] > since:
             return segment.settled
         agreed = min(_common(tokens, older) for _, older in history)
-        starts = [at for at, token in enumerate(tokens) if self._starts_word(token)]
-        held = starts[: max(0, len(starts) - policy.hold_words + 1)]
-        # Strictly before: the token that starts the next word must have stayed too, or the word may yet grow.
-        return max([segment.settled, *(at for at in held if at < agreed)])
+        # The token that starts the next word must have stayed too, or the word before it may yet grow.
+        starts = (at for at in range(segment.settled, agreed) if self._starts_word(tokens[at]))
+        return max(starts, default=segment.settled)
 
 
 def _finished(segment: _Segment) -> Heard:
@@ -253,9 +258,15 @@ def max_tokens(samples: int) -> int:
     return 10 + 8 * samples // RATE
 
 
-def is_speech(logprobs: Sequence[float], no_speech: float, voiced_share: float) -> bool:
-    """Tell whether somebody said what a look found, or the model made it up."""
-    return True
+def is_speech(logprobs: Sequence[float], no_speech: float) -> bool:
+    """Tell whether somebody said what a look found, or the model made it up.
+
+    Mean logprobs, measured with both models: words and sentences, also 30 dB softer and as loud as the noise around
+    them, -0.02 to -0.87; what was made up from the end of a breath, from an artificial vowel or from twelve voices at
+    once, -1.35 to -2.1. Whisper put silence at 0.74 to 0.85 in the latter two, at 0.23 or less in speech.
+    """
+    mean = sum(logprobs) / max(1, len(logprobs))
+    return mean >= (MIN_LOGPROB_IF_SILENT if no_speech > SILENT else MIN_LOGPROB)
 
 
 class _Audio:

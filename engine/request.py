@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from voxlane.engine.api import Priority, RequestStats, SamplingParams, Task
 from voxlane.engine.kv import BlockTable
+
+if TYPE_CHECKING:
+    from voxlane.engine.constraint import Constraint
 
 ModelName = Literal["chat", "asr", "tts"]
 """The models one engine holds, by what they do."""
@@ -55,6 +58,8 @@ class Request:
     unit: int = 0
     drafts: list[int] = field(default_factory=list)  # what a look before this one heard after the prompt: tried once
     detects_language: bool = False  # the first token it writes names a language
+    constraint: Constraint | None = None  # what the output must look like
+    ends: frozenset[int] = frozenset()  # task "probe": tokens whose probability is wanted
     wants_attention: bool = False  # where the decoder looked is wanted at the end, for the words' times
 
     number: int = 0  # order of arrival, given by the scheduler

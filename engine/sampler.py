@@ -31,12 +31,16 @@ class Choice:
 
 
 def choose(logits: Tensor, requests: Sequence[Request]) -> list[Choice | None]:
-    """Pick a token per row of `logits` [rows, vocabulary]; None for a row whose logits are not finite."""
+    """Pick a token per row of `logits` [rows, vocabulary]; None for a row that leaves nothing to choose.
+
+    That is one whose logits are not finite, or whose constraint came to a dead end. The choice of a probe is the
+    likeliest token, and its log-probability that of all its `ends` together.
+    """
     peaks = logits.amax(dim=1)  # NaN wins a maximum, so one pass finds every bad row
     finite = torch.isfinite(peaks).tolist()
     best = logits.argmax(dim=1).tolist()
     return [
-        _choose_one(logits[row], request, best[row]) if finite[row] else None for row, request in enumerate(requests)
+        _choose_row(logits[row], request, best[row]) if finite[row] else None for row, request in enumerate(requests)
     ]
 
 
@@ -46,6 +50,20 @@ def uniform(seed: int, position: int) -> float:
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         z = ((z ^ (z >> shift)) * factor) & _MASK
     return ((z ^ (z >> 31)) >> 11) / (1 << 53)
+
+
+def _choose_row(logits: Tensor, request: Request, best: int) -> Choice | None:
+    if request.ends:
+        return Choice(best, float(torch.log_softmax(logits, dim=0)[sorted(request.ends)].logsumexp(dim=0)))
+    if request.constraint is None:
+        return _choose_one(logits, request, best)
+    allowed = request.constraint.allowed(request.tokens)
+    if allowed is None:
+        return None
+    # 49,152 logits: 25 µs, beside 10 to 100 for finding out what is allowed.
+    masked = torch.where(torch.from_numpy(allowed), logits, -torch.inf)
+    best = int(masked.argmax())
+    return _choose_one(masked, request, best) if torch.isfinite(masked[best]) else None
 
 
 def _choose_one(logits: Tensor, request: Request, best: int) -> Choice:
@@ -64,7 +82,8 @@ def _choose_one(logits: Tensor, request: Request, best: int) -> Choice:
     top: tuple[tuple[int, float], ...] = ()
     if sampling.logprobs:
         values, indices = logprobs.topk(min(sampling.logprobs, logits.shape[0]))
-        top = tuple(zip(indices.tolist(), values.tolist(), strict=True))
+        pairs = zip(indices.tolist(), values.tolist(), strict=True)
+        top = tuple((other, value) for other, value in pairs if value > -torch.inf)  # a constraint may leave fewer
     return Choice(token, float(logprobs[token]), top)
 
 

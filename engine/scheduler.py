@@ -37,6 +37,9 @@ FIRST_TOKEN_TARGET_S = {Priority.NORMAL: 2.0, Priority.HIGH: 0.5, Priority.CRITI
 NEXT_TOKEN_TARGET_S = 0.15
 """When each further token is due: about twice as fast as speech uses words."""
 
+_CACHED_TASKS = frozenset({"chat", "complete", "probe"})  # what they share with others need not be computed again
+_TOLD_TASKS = frozenset({"score", "probe"})  # they say something about a text and do not go on with it
+
 SLOW_MACHINE_FACTOR = 2.0
 """A step may always take this many times what the smallest prefill takes, or a slow machine would batch nothing."""
 
@@ -176,7 +179,7 @@ class Scheduler:
                     full.add(request.model)
                 continue
             # A score wants the logits of every token, so it can take nothing from the cache.
-            if request.state is State.WAITING and not request.host_blocks and request.task in ("chat", "complete"):
+            if request.state is State.WAITING and not request.host_blocks and request.task in _CACHED_TASKS:
                 request.table.adopt(request.tokens)
             count = time.chunk(plan, request, tokens_left)
             if count and self._make_room(request, count, plan, placed):
@@ -364,8 +367,8 @@ class Scheduler:
         if request.drafts:
             drafts, request.drafts = request.drafts[: max(room, 0)], []
         else:
-            plain = sampling.is_plain_greedy and sampling.logprobs < 0
-            if not (self.limits.lookup_tokens and plain and request.decoding and request.task != "score"):
+            plain = sampling.is_plain_greedy and sampling.logprobs < 0 and request.constraint is None
+            if not (self.limits.lookup_tokens and plain and request.decoding and request.task not in _TOLD_TASKS):
                 return []
             drafts = propose(request.tokens, min(room, self.limits.lookup_tokens))
         pool = self.stations[request.model].pool

@@ -7,15 +7,17 @@ templates; what their files look like is for tokenizer_gguf.py, tokenizer_json.p
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from voxlane.engine.api import ChatMessage
+from voxlane.engine.api import ChatMessage, Tool
 from voxlane.engine.chat_template import FALLBACK_SOURCE, ChatTemplate, ChatTemplateError
 from voxlane.engine.tokenizer_gguf import from_gguf
 from voxlane.engine.tokenizer_json import from_directory
+from voxlane.engine.tools import CallStyle, called, declarations, entry, spelt_out, strings
 from voxlane.engine.vocabulary import Vocabulary
 from voxlane.engine.weights.errors import WeightsError
 from voxlane.engine.weights.gguf_header import MAGIC, map_file, read_header
@@ -86,29 +88,41 @@ class Tokenizer:
         """
         return [*(self._vocabulary.prefix if add_bos else ()), *self._encode_plain(text, first=True)]
 
-    def encode_chat(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> list[int]:
-        """Return the prompt for a conversation, or raise ChatTemplateError.
+    def encode_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        tools: Sequence[Tool] = (),
+        begin: str = "",
+        add_generation_prompt: bool = True,
+    ) -> list[int]:
+        """Return the prompt for a conversation, up to where the assistant has said `begin`, or raise ChatTemplateError.
 
-        Equal to rendering the template and encoding the result, except that control tokens named in a role or a
-        message stay plain text.
+        Equal to rendering the template and encoding the result, except that control tokens named in a role, a message
+        or a tool stay plain text; those in `begin` are control tokens.
         """
-        guard = self._guard(messages)
-        rendered = self._template.render(
-            [{"role": self._guarded(m.role, guard), "content": self._guarded(m.content, guard)} for m in messages],
-            {
-                **self._vocabulary.variables,
-                "add_generation_prompt": add_generation_prompt,
-                "tools": None,
-                "documents": None,
-            },
-        )
-        ids = [] if self._vocabulary.chat_template else list(self._vocabulary.prefix)
-        for position, piece in enumerate(self._split_controls(rendered, guard)):
-            if isinstance(piece, int):
-                ids.append(piece)
-            else:
-                ids.extend(self._encode_plain(piece, first=position == 0))
-        return ids
+        rendered, guard = self._render(messages, tools, add_generation_prompt=add_generation_prompt)
+        return self._encode_rendered(rendered + begin, guard)
+
+    def encode_open(
+        self, messages: Sequence[ChatMessage], *, tools: Sequence[Tool] = ()
+    ) -> tuple[list[int], frozenset[int]]:
+        """Return a conversation whose last message is not over, and the tokens that would end it.
+
+        It is a prefix of what `encode_chat` makes of the same messages, as long as their content ends alike.
+        """
+        mark = self._unused(messages, tools)
+        last = dataclasses.replace(messages[-1], content=messages[-1].content.rstrip() + mark)
+        rendered, guard = self._render([*messages[:-1], last], tools, add_generation_prompt=False)
+        head, found, tail = rendered.rpartition(mark)
+        if not found:
+            raise ChatTemplateError("the model's chat template does not show the last message")
+        return self._encode_rendered(head, guard), self.eos_ids | set(self._encode_rendered(tail, guard, first=False)[:1])
+
+    @property
+    def call_style(self) -> CallStyle:
+        """How this model writes a call."""
+        return self._template.call_style
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of tokens, special ones left out; bytes that are no characters become U+FFFD."""
@@ -122,15 +136,59 @@ class Tokenizer:
         """Return what the vocabulary calls a token, special or not."""
         return self._vocabulary.tokens.get(token, "")
 
-    def _guard(self, messages: Sequence[ChatMessage]) -> str:
-        """Return a private-use character that occurs nowhere in the conversation or the template."""
+    def _render(
+        self, messages: Sequence[ChatMessage], tools: Sequence[Tool], *, add_generation_prompt: bool
+    ) -> tuple[str, str]:
+        """Return the conversation as text, and the guard that stands before what only looks like a control token."""
+        guard = self._unused(messages, tools)
+        names, shown = called(messages), declarations(tools)
+        if not self._template.knows_tools:
+            messages, shown = spelt_out(messages, tools), []
+        rendered = self._template.render(
+            [self._guarded_all(entry(message, names), guard) for message in messages],
+            {
+                **self._vocabulary.variables,
+                "add_generation_prompt": add_generation_prompt,
+                "tools": self._guarded_all(shown, guard) or None,
+                "documents": None,
+            },
+        )
+        return rendered, guard
+
+    def _encode_rendered(self, rendered: str, guard: str, *, first: bool = True) -> list[int]:
+        ids = list(self._vocabulary.prefix) if first and not self._vocabulary.chat_template else []
+        for position, piece in enumerate(self._split_controls(rendered, guard)):
+            if isinstance(piece, int):
+                ids.append(piece)
+            else:
+                ids.extend(self._encode_plain(piece, first=first and position == 0))
+        return ids
+
+    def _unused(self, messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> str:
+        """Return a private-use character that occurs nowhere in the conversation, the tools or the template."""
         used = set(self._template_characters)
-        for message in messages:
-            used.update(message.role, message.content)
+        for text in strings([declarations(tools), *(entry(message, {}) for message in messages)]):
+            used.update(text)
         for code in _GUARDS:
             if chr(code) not in used:
                 return chr(code)
         raise ChatTemplateError("the conversation uses every private-use character of Unicode")
+
+    def _guarded_all(self, value: Any, guard: str) -> Any:
+        """Return a JSON value with every string in it guarded."""
+        match value:
+            case str():
+                return self._guarded(value, guard)
+            case dict():
+                # A template looks parts up by names like "content", and no such name is a control token.
+                return {
+                    key if key.isidentifier() else self._guarded(key, guard): self._guarded_all(part, guard)
+                    for key, part in value.items()
+                }
+            case list():
+                return [self._guarded_all(part, guard) for part in value]
+            case _:
+                return value
 
     def _guarded(self, text: str, guard: str) -> str:
         """Return `text` with a guard before each character that a control token could start with.

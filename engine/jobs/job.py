@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
 from voxlane.engine.api import Append, FinishReason, FromEngine, RequestStats, Submit
+from voxlane.engine.intake import Refusal
 from voxlane.engine.plan import Row
 from voxlane.engine.request import Request
 from voxlane.engine.runner import Outcome
@@ -18,6 +21,7 @@ class Change:
     begin: list[Request] = field(default_factory=list)  # to be scheduled
     drop: list[Request] = field(default_factory=list)  # done with
     end: FinishReason | None = None
+    refusal: Refusal | None = None  # it cannot be served after all; nothing of it has run
 
 
 class Job:
@@ -34,6 +38,11 @@ class Job:
     def started(self) -> bool:
         """Whether any of it has been in a step."""
         return self.started_s is not None
+
+    @property
+    def awaited(self) -> Future[Any] | None:
+        """What somebody else is making ready for `work`, if that is all it wants."""
+        return None
 
     @property
     def wants_work(self) -> bool:

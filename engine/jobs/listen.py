@@ -27,7 +27,7 @@ from voxlane.engine.api import (
 from voxlane.engine.intake import Refusal
 from voxlane.engine.jobs.job import Change, Job
 from voxlane.engine.kv import BlockPool, BlockTable
-from voxlane.engine.listening import Closed, Heard, Listener, Look, max_tokens
+from voxlane.engine.listening import DEFAULT_POLICY, WINDOW_POLICY, Closed, Heard, Listener, Look, max_tokens
 from voxlane.engine.plan import Row
 from voxlane.engine.request import Request
 from voxlane.engine.runner import Outcome
@@ -50,6 +50,7 @@ class SpellingModel(Protocol):
 
     languages: tuple[str, ...]
     detects_language: bool
+    fixed_window: bool  # a short clip costs as much as a long one
     max_samples: int
     context_tokens: int
     eos_ids: frozenset[int]
@@ -99,6 +100,7 @@ class ListenDesk:
             self._model.starts_word,
             max_samples=self._model.max_samples,
             partials=submit.listen.partials,
+            policy=WINDOW_POLICY if self._model.fixed_window else DEFAULT_POLICY,
         )
         return ListenJob(submit, self._model, self._pool, listener, now)
 
@@ -119,7 +121,7 @@ class ListenJob(Job):
         self._logprobs: list[float] = []
         self._no_speech = 0.0
         self._before: tuple[int, list[float]] = (-1, [])  # the last hypothesis: where its segment starts, its logprobs
-        self._words: tuple[tuple[int, int], tuple[Word, ...]] = ((-1, -1), ())  # of the last look, by its place
+        self._attention: tuple[tuple[int, int], Tensor | None] = ((-1, -1), None)  # of the last look, by its place
         self._tail = ""
         self._space: str | None = ""  # goes before a segment's first word; None: its first word is settled
         self._reported = 0  # samples
@@ -265,16 +267,19 @@ class ListenJob(Job):
         tokens = request.tokens[request.prompt_tokens :]
         self._tokens += len(tokens)
         self._before = (look.start, self._logprobs)
-        if outcome.attention is not None:
-            self._words = ((look.start, look.end), self._timed(look, tokens, outcome.attention))
+        self._attention = ((look.start, look.end), outcome.attention)
         self._look = None
         change.drop.append(request)
         self._tell(self._listener.looked(look, tokens, self._logprobs, self._no_speech), change, now)
         self._go_on(change, now)
 
-    def _timed(self, look: Look, tokens: list[int], attention: Tensor) -> tuple[Word, ...]:
-        begin_s = look.start / LISTEN_RATE
-        found = self._model.words_of(tokens, attention, look.end - look.start)
+    def _timed(self, closed: Closed) -> tuple[Word, ...]:
+        """Return the words of a segment with their times, if its last look was asked where it looked."""
+        place, attention = self._attention
+        if attention is None or place != (closed.start, closed.end):
+            return ()
+        begin_s, rows = closed.start / LISTEN_RATE, attention[:, : len(closed.tokens) + 1]  # a loop may be cut off
+        found = self._model.words_of(closed.tokens, rows, closed.end - closed.start)
         return tuple(Word(text, begin_s + start, begin_s + end) for text, start, end in found)
 
     # ---- words
@@ -299,7 +304,6 @@ class ListenJob(Job):
     def _segment(self, closed: Closed) -> Segment:
         self._logprob_sum += sum(closed.logprobs)
         self._scored += len(closed.logprobs)
-        place, words = self._words
         return Segment(
             text=self._model.text_of(closed.tokens).strip(),
             start_s=closed.start / LISTEN_RATE,
@@ -308,7 +312,7 @@ class ListenJob(Job):
             tokens=len(closed.tokens),
             no_speech=closed.no_speech,
             language=self._language,
-            words=words if place == (closed.start, closed.end) else (),
+            words=self._timed(closed),
         )
 
     def _publish(self, settled: str, change: Change, segments: tuple[Segment, ...] = ()) -> None:

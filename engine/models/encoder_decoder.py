@@ -119,6 +119,7 @@ class EncoderDecoder:
     sample_rate: int
     samples_per_state: int
     max_samples: int  # in one clip
+    fixed_window = False  # whether every clip costs as much as one of `max_samples`
     eos_ids: frozenset[int]
     alignment_heads: tuple[tuple[int, int], ...]  # (layer, head) pairs that look where the sound is
     languages: tuple[str, ...] = ("en",)

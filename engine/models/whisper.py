@@ -164,6 +164,7 @@ class Whisper(EncoderDecoder):
     sample_rate = SAMPLE_RATE
     samples_per_state = 2 * HOP
     max_samples = WINDOW_SAMPLES
+    fixed_window = True
 
     def __init__(
         self,

@@ -76,6 +76,7 @@ class PretendListeningModel:
 
     languages = ("en",)
     detects_language = False
+    fixed_window = False
     max_samples = 30 * 16_000
     context_tokens = 448
     eos_ids = frozenset({END})

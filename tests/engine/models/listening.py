@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import wave
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +17,6 @@ from voxlane.engine.kernels.pages import Layout
 from voxlane.engine.models.encoder_decoder import Cross
 from voxlane.engine.models.moonshine import Moonshine
 from voxlane.engine.models.whisper import Whisper
-
-Adjust = Callable[[Tensor, bool], Tensor]  # (logits, whether they are the first) -> logits
 
 
 def clip(path: Path, start_s: float = 0.0, end_s: float = 1e9) -> Tensor:
@@ -40,7 +38,7 @@ def _padded(tables: list[list[int]]) -> Tensor:
     return _int32([table + [0] * (width - len(table)) for table in tables])
 
 
-class Listener:
+class PagedClips:
     """Clips of one batch in a cache whose every page starts as rubbish, blocks in scrambled order."""
 
     def __init__(
@@ -76,15 +74,13 @@ class Listener:
             hidden = self.model.forward(tokens, layout, cross, self.cache.pages)
         return [hidden[first:last] for first, last in itertools.pairwise(layout.query_starts.tolist())]
 
-    def greedy(self, prompt: list[int], adjust: Adjust | None = None, limit: int = 200) -> list[list[int]]:
+    def greedy(self, language: str = "en", limit: int = 200) -> list[list[int]]:
         """Return every clip's tokens without the end, all of them decoded in one batch."""
         outputs: list[list[int]] = [[] for _ in self._tables]
-        live, first = dict.fromkeys(range(len(outputs)), prompt), True
+        live, first = dict.fromkeys(range(len(outputs)), self.model.prompt_tokens(language)), True
         while live:
             last = torch.cat([rows[-1:] for rows in self.feed(live)])
-            logits = self.model.logits(last)
-            if adjust is not None:
-                logits = adjust(logits, first)
+            logits = self.model.restrict(self.model.logits(last), [first] * len(last), [False] * len(last))
             chosen = dict(zip(live, logits.argmax(dim=-1).tolist(), strict=True))
             live = {row: [token] for row, token in chosen.items() if token not in self.model.eos_ids}
             for row, (token,) in live.items():
@@ -124,3 +120,24 @@ class Listener:
             _int32([self.encoded.lengths[row] for row in chunks]), _padded([self._cross[row] for row in chunks])
         )
         return torch.tensor([token for tokens in chunks.values() for token in tokens]), layout, cross
+
+
+def decode(
+    model: Moonshine | Whisper, clip: Tensor, forced: Sequence[int], limit: int
+) -> tuple[list[int], list[float]]:
+    """Return one clip's tokens, `forced` first and the likeliest after them, and the logprobs of all."""
+    batch = PagedClips(model, [clip], block_tokens=16)
+    prompt, tokens = model.prompt_tokens("en"), list(forced)
+    logprobs: list[float] = []
+    rows = batch.feed({0: [*prompt, *forced]})[0][len(prompt) - 1 :]
+    while True:
+        first = [not logprobs and at == 0 for at in range(len(rows))]
+        logits = model.restrict(model.logits(rows), first, [False] * len(rows)).log_softmax(dim=-1)
+        for row, token in zip(logits, tokens[len(logprobs) :], strict=False):
+            logprobs.append(float(row[token]))
+        token = int(logits[-1].argmax())
+        if token in model.eos_ids or len(tokens) >= limit:
+            return tokens, logprobs
+        tokens.append(token)
+        logprobs.append(float(logits[-1, token]))
+        rows = batch.feed({0: [token]})[0]

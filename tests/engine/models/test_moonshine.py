@@ -11,14 +11,16 @@ from transformers import MoonshineConfig as ReferenceConfig
 from transformers import MoonshineForConditionalGeneration
 
 from voxlane.engine.kernels import native
-from voxlane.engine.models import ConfigError
+from voxlane.engine.models import ConfigError, load_recogniser
+from voxlane.engine.models.loading import Mode
 from voxlane.engine.models.moonshine import MAX_SAMPLES, MIN_SAMPLES, Moonshine, MoonshineConfig
-from voxlane.engine.weights.ort import MoonshineDirectory, read_pieces
+from voxlane.engine.models.spelling import Spelling
+from voxlane.engine.weights.files import open_weights
+from voxlane.engine.weights.ort import MoonshineDirectory
 from voxlane.engine.weights.safetensors import SafetensorsDirectory
 from voxlane.engine.weights.store import resolve
-from voxlane.engine.word_times import token_states, word_times
 
-from .listening import Listener, clip
+from .listening import PagedClips, clip
 
 BECKETT = "Ever tried, ever failed, no matter, try again, fail again, fail better."
 
@@ -30,22 +32,25 @@ def directory() -> Path:
 
 @pytest.fixture(scope="module")
 def weights(directory: Path) -> MoonshineDirectory:
-    return MoonshineDirectory(directory)
+    weights = open_weights(directory)
+    assert isinstance(weights, MoonshineDirectory)
+    return weights
+
+
+def load(weights: MoonshineDirectory, mode: Mode) -> Moonshine:
+    model = load_recogniser(weights, mode)
+    assert isinstance(model, Moonshine)
+    return model
 
 
 @pytest.fixture(scope="module")
 def model(weights: MoonshineDirectory) -> Moonshine:
-    return Moonshine.load(weights, "float32")
+    return load(weights, "float32")
 
 
 @pytest.fixture(scope="module")
 def packed(weights: MoonshineDirectory) -> Moonshine:
-    return Moonshine.load(weights, "packed")
-
-
-@pytest.fixture(scope="module")
-def pieces(directory: Path) -> list[bytes]:
-    return read_pieces(directory / "tokenizer.bin")
+    return load(weights, "packed")
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +81,6 @@ def reference_greedy(model: MoonshineForConditionalGeneration, samples: Tensor) 
     return [token for token in tokens if token not in (1, 2)]
 
 
-def text(pieces: list[bytes], tokens: list[int]) -> str:
-    return b"".join(pieces[token] for token in tokens).decode().strip()
-
-
 @pytest.mark.weights
 def test_encoder_states_equal_the_reference(
     model: Moonshine, reference: MoonshineForConditionalGeneration, clips: list[Tensor]
@@ -96,17 +97,17 @@ def test_tokens_equal_the_reference(
 ) -> None:
     wanted = [reference_greedy(reference, samples) for samples in clips]
     assert sum(map(len, wanted)) > 80
-    assert Listener(model, clips).greedy(model.prompt) == wanted
+    assert PagedClips(model, clips).greedy() == wanted
 
 
 @pytest.mark.weights
 def test_a_clip_is_heard_the_same_alone_and_among_others(packed: Moonshine, clips: list[Tensor]) -> None:
-    together = Listener(packed, clips)
-    texts = together.greedy(packed.prompt)
+    together = PagedClips(packed, clips)
+    texts = together.greedy()
     states = together.encoded.states.split(together.encoded.lengths)
     for samples, tokens, rows in zip(clips, texts, states, strict=True):
-        alone = Listener(packed, [samples], block_tokens=16)
-        assert alone.greedy(packed.prompt) == [tokens]
+        alone = PagedClips(packed, [samples], block_tokens=16)
+        assert alone.greedy() == [tokens]
         if native.load() is not None:
             assert torch.equal(alone.encoded.states, rows)
         torch.testing.assert_close(alone.encoded.states, rows, rtol=1e-4, atol=1e-4)
@@ -115,29 +116,41 @@ def test_a_clip_is_heard_the_same_alone_and_among_others(packed: Moonshine, clip
 @pytest.mark.weights
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
 def test_packed_weights_and_narrow_pages_hear_the_same_words(
-    packed: Moonshine, pieces: list[bytes], clips: list[Tensor], dtype: torch.dtype
+    packed: Moonshine, clips: list[Tensor], dtype: torch.dtype
 ) -> None:
-    heard = [text(pieces, tokens) for tokens in Listener(packed, clips[:2], dtype).greedy(packed.prompt)]
+    heard = [packed.text_of(tokens).strip() for tokens in PagedClips(packed, clips[:2], dtype).greedy()]
     assert heard[0] == BECKETT
     assert heard[1] == "I do. I think that America could do it very well."
 
 
 # What a person reads off the waveform, to a tenth of a second; the model's own states are 24 ms apart.
 @pytest.mark.weights
-def test_word_times_follow_the_sound(packed: Moonshine, pieces: list[bytes], clips: list[Tensor]) -> None:
-    listener = Listener(packed, clips[:1])
-    tokens = listener.greedy(packed.prompt)[0]
-    weights = listener.cross_weights(0, [*packed.prompt, *tokens])
-    assert weights.shape == (len(packed.alignment_heads), len(tokens) + 1, listener.encoded.lengths[0])
+def test_word_times_follow_the_sound(packed: Moonshine, clips: list[Tensor]) -> None:
+    batch = PagedClips(packed, clips[:1])
+    tokens = batch.greedy()[0]
+    weights = batch.cross_weights(0, [*packed.prompt_tokens(""), *tokens])
+    assert weights.shape == (len(packed.alignment_heads), len(tokens) + 1, batch.encoded.lengths[0])
     torch.testing.assert_close(weights.sum(dim=-1), torch.ones(weights.shape[:2]))
-    seconds = packed.samples_per_state / packed.sample_rate
-    words = word_times([pieces[token] for token in tokens], token_states(weights), seconds)
-    assert " ".join(word.text for word in words) == BECKETT
-    starts = [word.start_s for word in words]
+    words = packed.words_of(tokens, weights, len(clips[0]))
+    assert " ".join(text for text, _, _ in words) == BECKETT
+    starts = [start_s for _, start_s, _ in words]
     assert starts == sorted(starts)
-    assert words[-1].end_s <= len(clips[0]) / 16_000
+    assert words[-1][2] <= len(clips[0]) / 16_000
+    assert packed.words_of([], weights[:, :1], len(clips[0])) == []
     wanted = {1: 0.70, 2: 1.96, 4: 3.60, 6: 4.94, 8: 6.70, 10: 8.18}  # tried, ever, no, try, fail, fail
     assert {index: starts[index] for index in wanted} == pytest.approx(wanted, abs=0.2)
+
+
+@pytest.mark.weights
+def test_tokens_spell_text_that_can_be_cut_where_words_begin(packed: Moonshine, clips: list[Tensor]) -> None:
+    tokens = PagedClips(packed, clips[:1]).greedy()[0]
+    whole = packed.text_of(tokens)
+    assert whole == f" {BECKETT}"
+    starts = [at for at, token in enumerate(tokens) if packed.starts_word(token)]
+    assert len(starts) == len(BECKETT.split())
+    assert all(packed.text_of(tokens[:at]) + packed.text_of(tokens[at:]) == whole for at in starts)
+    assert (packed.languages, packed.detects_language, packed.eos_ids) == (("en",), False, {2})
+    assert packed.text_of([1, 2]) == ""
 
 
 @pytest.mark.weights
@@ -172,12 +185,14 @@ def random_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("mode", ["float32", "packed"])
 def test_a_random_checkpoint_equals_the_reference(random_checkpoint: Path, mode: str) -> None:
     reference = MoonshineForConditionalGeneration.from_pretrained(random_checkpoint).eval()
-    model = Moonshine.load(SafetensorsDirectory(random_checkpoint), "packed" if mode == "packed" else "float32")
+    spelling = Spelling([b""] * 97, [""] * 97)
+    weights = SafetensorsDirectory(random_checkpoint)
+    model = Moonshine.load(weights, spelling, "packed" if mode == "packed" else "float32")
     samples, tokens = torch.randn(9_000, generator=torch.Generator().manual_seed(1)) * 0.1, [1, 5, 96, 40, 2, 7]
     with torch.inference_mode():
         wanted = reference(samples[None], decoder_input_ids=torch.tensor([tokens])).logits[0]
-        listener = Listener(model, [samples])
-        found = model.logits(torch.cat([*listener.feed({0: tokens[:4]}), *listener.feed({0: tokens[4:]})]))
+        batch = PagedClips(model, [samples])
+        found = model.logits(torch.cat([*batch.feed({0: tokens[:4]}), *batch.feed({0: tokens[4:]})]))
     error = float((found - wanted).square().mean().sqrt() / wanted.std())
     assert error < (0.15 if mode == "packed" else 1e-4)  # random weights forgive less than trained ones
 

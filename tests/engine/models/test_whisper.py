@@ -14,16 +14,17 @@ from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneratio
 from transformers.modeling_outputs import BaseModelOutput
 
 from voxlane.engine.mel import FRAMES, WINDOW_SAMPLES, log_mel
-from voxlane.engine.models import ConfigError
+from voxlane.engine.models import ConfigError, load_recogniser
 from voxlane.engine.models.encoder_decoder import log_probabilities
+from voxlane.engine.models.loading import Mode
+from voxlane.engine.models.spelling import Spelling
 from voxlane.engine.models.whisper import STATES, Whisper, WhisperConfig, WhisperTokens
-from voxlane.engine.tokenizer import Tokenizer
 from voxlane.engine.weights.ctranslate2 import CTranslate2Directory
+from voxlane.engine.weights.files import open_weights
 from voxlane.engine.weights.safetensors import SafetensorsDirectory
 from voxlane.engine.weights.store import resolve
-from voxlane.engine.word_times import token_states, word_times
 
-from .listening import Listener, clip
+from .listening import PagedClips, clip
 
 
 def noise(samples: int, seed: int = 0) -> Tensor:
@@ -83,17 +84,20 @@ def directory() -> Path:
 
 @pytest.fixture(scope="module")
 def weights(directory: Path) -> CTranslate2Directory:
-    return CTranslate2Directory(directory)
+    weights = open_weights(directory)
+    assert isinstance(weights, CTranslate2Directory)
+    return weights
 
 
-@pytest.fixture(scope="module")
-def tokenizer(directory: Path) -> Tokenizer:
-    return Tokenizer.open(directory)
+def load(weights: CTranslate2Directory, mode: Mode) -> Whisper:
+    model = load_recogniser(weights, mode)
+    assert isinstance(model, Whisper)
+    return model
 
 
 @pytest.fixture(scope="module")
 def model(weights: CTranslate2Directory) -> Whisper:
-    return Whisper.load(weights, "float32")
+    return load(weights, "float32")
 
 
 @pytest.fixture(scope="module")
@@ -133,34 +137,33 @@ def reference_greedy(reference: WhisperForConditionalGeneration, model: Whisper,
 def test_states_and_tokens_equal_the_reference(model: Whisper, weights: CTranslate2Directory, samples: Path) -> None:
     reference = reference_model(weights)
     clips = [clip(samples / "beckett.wav"), clip(samples / "clone-test.wav")]
-    listener = Listener(model, clips, block_tokens=64)
+    batch = PagedClips(model, clips, block_tokens=64)
     with torch.inference_mode():
         spectrograms = torch.stack([log_mel(one, 80).T for one in clips])
         states = reference.model.encoder(spectrograms).last_hidden_state
         wanted = [reference_greedy(reference, model, states[index : index + 1]) for index in range(len(clips))]
-    torch.testing.assert_close(listener.encoded.states.view(2, STATES, -1), states, rtol=1e-3, atol=2e-3)
+    torch.testing.assert_close(batch.encoded.states.view(2, STATES, -1), states, rtol=1e-3, atol=2e-3)
     assert sum(map(len, wanted)) > 25
-    assert listener.greedy(model.tokens.prompt(), lambda logits, first: model.suppress(logits, first=first)) == wanted
+    assert batch.greedy() == wanted
 
 
 @pytest.mark.weights
 def test_packed_weights_hear_the_words_their_times_and_the_silence(
-    weights: CTranslate2Directory, tokenizer: Tokenizer, samples: Path
+    weights: CTranslate2Directory, samples: Path
 ) -> None:
-    packed = Whisper.load(weights, "packed")
+    packed = load(weights, "packed")
     heard = clip(samples / "beckett.wav")
-    listener = Listener(packed, [heard, torch.zeros(32_000)], torch.bfloat16, block_tokens=64)
-    prompt = packed.tokens.prompt()
-    start = torch.stack([rows[0] for rows in listener.feed({0: prompt[:1], 1: prompt[:1]})])
+    batch = PagedClips(packed, [heard, torch.zeros(32_000)], torch.bfloat16, block_tokens=64)
+    prompt = packed.prompt_tokens("")
+    assert (prompt, packed.languages) == ([packed.tokens.start, packed.tokens.no_timestamps], ("en",))
+    start = torch.stack([rows[0] for rows in batch.feed({0: prompt[:1], 1: prompt[:1]})])
     speech, silence = packed.no_speech(start)
     assert speech < 0.3 < 0.5 < silence
-    listener.rewind()
-    tokens = listener.greedy(prompt, lambda logits, first: packed.suppress(logits, first=first), limit=40)[0]
-    assert tokenizer.decode(tokens).strip() == "Ever tried, ever failed. No matter, try again. Fail again. Fail better."
-    states = -(-len(heard) // packed.samples_per_state)
-    attention = listener.cross_weights(0, [*prompt, *tokens])[:, len(prompt) - 1 :, :states]
-    words = word_times([tokenizer.token_bytes(token) for token in tokens], token_states(attention), 0.02)
-    starts = {index: words[index].start_s for index in (1, 2, 4, 6, 8, 10)}
+    batch.rewind()
+    tokens = batch.greedy(limit=40)[0]
+    assert packed.text_of(tokens).strip() == "Ever tried, ever failed. No matter, try again. Fail again. Fail better."
+    words = packed.words_of(tokens, batch.cross_weights(0, [*prompt, *tokens]), len(heard))
+    starts = {index: words[index][1] for index in (1, 2, 4, 6, 8, 10)}
     assert starts == pytest.approx({1: 0.70, 2: 1.96, 4: 3.60, 6: 4.94, 8: 6.70, 10: 8.18}, abs=0.15)
 
 
@@ -192,15 +195,15 @@ def random_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_random_checkpoint_equals_the_reference(random_checkpoint: Path) -> None:
     reference = WhisperForConditionalGeneration.from_pretrained(random_checkpoint).eval()
-    model = Whisper.load(SafetensorsDirectory(random_checkpoint), "float32")
+    model = load_random(random_checkpoint, "float32")
     assert model.alignment_heads == ((1, 0), (2, 1))
     assert model.config.suppressed == (7,)
     assert model.config.multilingual
     sound, tokens = noise(30_000), [50_258, 50_259, 50_359, 50_363, 11, 40_000, 3]
     with torch.inference_mode():
         wanted = reference(log_mel(sound, 80).T[None], decoder_input_ids=torch.tensor([tokens])).logits[0]
-        listener = Listener(model, [sound, noise(20_000, 1)], block_tokens=32)
-        rows = [listener.feed({0: tokens[:4], 1: tokens[:2]})[0], listener.feed({1: tokens[2:], 0: tokens[4:]})[1]]
+        batch = PagedClips(model, [sound, noise(20_000, 1)], block_tokens=32)
+        rows = [batch.feed({0: tokens[:4], 1: tokens[:2]})[0], batch.feed({1: tokens[2:], 0: tokens[4:]})[1]]
         found = model.logits(torch.cat(rows))
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
     chosen = wanted.argmax(dim=-1)
@@ -208,12 +211,38 @@ def test_a_random_checkpoint_equals_the_reference(random_checkpoint: Path) -> No
     torch.testing.assert_close(logprobs, wanted.log_softmax(-1).max(dim=-1).values, rtol=1e-3, atol=1e-3)
 
 
-def test_what_is_suppressed_cannot_be_chosen(random_checkpoint: Path) -> None:
-    model = Whisper.load(SafetensorsDirectory(random_checkpoint), "packed")
-    logits = model.suppress(torch.zeros(2, model.vocab_size), first=True)
-    assert not logits[:, 7].isfinite().any()
-    assert not logits[:, model.tokens.timestamps.start :].isfinite().any()
-    assert model.suppress(torch.zeros(1, model.vocab_size), first=False, timestamps=True)[0, -1] == 0
+def load_random(path: Path, mode: Mode) -> Whisper:
+    """Return the model with the names its language tokens have; none of its tokens spells anything."""
+    names = [""] * 51_865
+    names[50_259:50_358] = [f"<|{a}{b}|>" for a in "abcdefghij" for b in "klmnopqrst"][:99]
+    return Whisper.load(SafetensorsDirectory(path), Spelling([b""] * len(names), names), mode)
+
+
+def test_what_must_not_be_written_cannot_be_chosen(random_checkpoint: Path) -> None:
+    model = load_random(random_checkpoint, "packed")
+    assert model.config.suppressed_first
+    never_first = list(model.config.suppressed_first)
+    logits = model.restrict(torch.zeros(3, model.vocab_size), [True, False, True], [False, False, True]).isfinite()
+    first, later, language = logits
+    assert not first[7]
+    assert not later[7]
+    assert not first[never_first].any()
+    assert later[never_first].all()
+    assert not logits[:2, model.tokens.start :].any()
+    assert later.sum() == model.tokens.start - 1
+    assert language.nonzero()[:, 0].tolist() == list(model.tokens.languages)
+
+
+def test_a_language_is_given_or_detected(random_checkpoint: Path) -> None:
+    model = load_random(random_checkpoint, "packed")
+    assert len(model.languages) == 99
+    assert model.detects_language
+    start, second = model.tokens.start, model.tokens.languages[1]
+    after = [model.tokens.transcribe, model.tokens.no_timestamps]
+    assert model.languages[1] == "al"
+    assert model.prompt_tokens("al") == [start, second, *after]
+    assert model.prompt_tokens("") == [start]
+    assert (model.language_of(second), model.after_language(second)) == ("al", after)
 
 
 @pytest.mark.parametrize(

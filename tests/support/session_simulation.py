@@ -1,0 +1,258 @@
+"""A conversation without sound or models: an ear that is told what it hears, an engine that answers when it likes.
+
+The engine keeps the books: which requests run, what they were given, what they have brought. It brings nothing for a
+paused, cancelled or unknown request, as the real one would not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from voxlane.engine.api import (
+    Append,
+    Cancel,
+    EndInput,
+    Finished,
+    FromEngine,
+    Interrupt,
+    Pause,
+    Probability,
+    RequestStats,
+    Resume,
+    Samples,
+    SpokenWord,
+    Submit,
+    Text,
+    ToolCall,
+    Words,
+)
+from voxlane.server.ear import Confirmed, Dropped, Onset, Silent, Voiced
+from voxlane.server.events import Interrupted, Send, Speech, Tell
+
+FRAME = 320  # samples of an ear's frame
+SPEAK_RATE = 1000
+SAMPLES_PER_CHAR = 50
+STATS = RequestStats(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)
+
+
+def sound(kind: str, frames: int) -> bytes:
+    """Return frames of voice ("v"), noise that is taken for a voice at first ("n"), or silence ("s")."""
+    return bytes([ord(kind), 0] * FRAME) * frames
+
+
+class ScriptedEar:
+    """Hears what the bytes say: an onset after two frames, certainty after four."""
+
+    def __init__(self) -> None:
+        self.guarded = False
+        self._sound = bytearray()
+        self._frames = 0
+        self._run = 0  # frames of voice or noise since the onset
+        self._state = "quiet"
+        self._onset = 0
+        self._voiced = 0
+        self._last = 0  # sample at which the voice stopped
+
+    @property
+    def heard(self) -> int:
+        return len(self._sound) // 2
+
+    @property
+    def voiced_for(self) -> int:
+        return self._voiced * FRAME if self._state in ("voiced", "paused") else 0
+
+    def silence(self, samples: int) -> int:
+        return samples - self._last if self._state == "paused" else 0
+
+    def since(self, sample: int) -> bytes:
+        return bytes(self._sound[sample * 2 :])
+
+    def rest(self) -> None:
+        self._state, self._run, self._voiced = "quiet", 0, 0
+
+    def feed(self, pcm: bytes) -> list:
+        self._sound += pcm
+        events: list = []
+        while (self._frames + 1) * FRAME <= self.heard:
+            kind = chr(self._sound[self._frames * FRAME * 2])
+            self._frames += 1
+            events += self._frame(kind, self._frames * FRAME)
+        return events
+
+    def _frame(self, kind: str, at: int) -> list:
+        if self._state in ("quiet", "suspected"):
+            if kind == "s":
+                suspected, self._state, self._run = self._state == "suspected", "quiet", 0
+                return [Dropped(self._onset, at)] if suspected else []
+            self._run += 1
+            if self._run == 2:
+                self._state, self._onset = "suspected", at - 2 * FRAME
+                return [Onset(self._onset, at)]
+            if self._run >= 4:
+                if kind == "n":
+                    self.rest()
+                    return [Dropped(self._onset, at)]
+                self._state, self._voiced = "voiced", self._run
+                return [Confirmed(self._onset, at)]
+            return []
+        if kind == "v":
+            self._voiced += 1
+            paused, self._state = self._state == "paused", "voiced"
+            return [Voiced(at - FRAME, at)] if paused else []
+        if self._state == "voiced":
+            self._state, self._last = "paused", at - FRAME
+            return [Silent(self._last, at)]
+        return []
+
+
+@dataclass
+class _Work:
+    """One request and what it will still bring."""
+
+    submit: Submit
+    paused: bool = False
+    ended: bool = False
+    audio: int = 0
+    told: int = 0
+    queue: deque[FromEngine] = field(default_factory=deque)
+    clauses: deque[tuple[int, str]] = field(default_factory=deque)
+    chars: int = 0
+    spoken: int = 0
+
+
+class ScriptedEngine:
+    """Answers commands one message at a time, when it is asked to."""
+
+    def __init__(self, answer: str = "Well, that is easy. It was a sunny day, and we went home.") -> None:
+        self.answer = answer
+        self.transcripts = deque(["tell me a story"])
+        self.calls: deque[tuple[str, str]] = deque()
+        self.work: dict[str, _Work] = {}
+        self.paused_steps = 0
+
+    def take(self, message) -> None:
+        match message:
+            case Submit():
+                assert message.request_id not in self.work, "an id is used twice"
+                self.work[message.request_id] = work = _Work(message)
+                name, epoch = message.request_id, message.epoch
+                if message.task == "chat":
+                    words = self.answer.split(" ")
+                    work.queue.extend(Text(name, epoch, word + " ") for word in words)
+                    if self.calls:
+                        tool, arguments = self.calls.popleft()
+                        work.queue.append(ToolCall(name, epoch, f"call-{name}", tool, arguments))
+                    work.queue.append(Finished(name, epoch, "eos", STATS))
+                elif message.task == "probe":
+                    work.queue.extend([Probability(name, epoch, 0.9), Finished(name, epoch, "length", STATS)])
+            case Append(name):
+                if work := self.work.get(name):
+                    work.audio += len(message.audio) // 2
+                    if message.text:
+                        work.clauses.append((work.chars, message.text))
+                        work.chars += len(message.text)
+            case EndInput(name):
+                if work := self.work.get(name):
+                    work.ended = True
+            case Cancel(name):
+                self.work.pop(name, None)
+            case Pause(name) | Resume(name):
+                if work := self.work.get(name):
+                    work.paused = isinstance(message, Pause)
+            case Interrupt(session):
+                for work in self.work.values():
+                    work.paused = work.paused or work.submit.session == session
+            case _:
+                raise AssertionError(f"a session sent {message}")
+
+    def ready(self) -> list[str]:
+        """Return the requests that could bring something now."""
+        return sorted(name for name, work in self.work.items() if not work.paused and self._has_more(work))
+
+    def bring(self, name: str) -> FromEngine:
+        """Return the next message of a request."""
+        work = self.work[name]
+        if work.submit.task == "asr":
+            return self._hear(name, work)
+        if work.submit.task == "tts":
+            return self._say(name, work)
+        message = work.queue.popleft()
+        if isinstance(message, Finished):
+            del self.work[name]
+        return message
+
+    def _has_more(self, work: _Work) -> bool:
+        if work.submit.task == "asr":
+            return work.ended or (work.audio > 8000 and not work.told)
+        return bool(work.clauses) or work.ended if work.submit.task == "tts" else bool(work.queue)
+
+    def _hear(self, name: str, work: _Work) -> FromEngine:
+        transcript = self.transcripts[0]
+        if not work.told:
+            work.told = 1
+            return Words(name, 0, "", transcript, 0.0)
+        if work.told == 1:
+            work.told = 2
+            return Words(name, 0, transcript, "", 0.0)
+        del self.work[name]
+        return Finished(name, 0, "eos", STATS)
+
+    def _say(self, name: str, work: _Work) -> FromEngine:
+        if not work.clauses:
+            del self.work[name]
+            return Finished(name, work.submit.epoch, "eos", STATS)
+        start, clause = work.clauses.popleft()
+        words, place = [], 0
+        for word in clause.split(" "):
+            if word:
+                begin = work.spoken + place * SAMPLES_PER_CHAR
+                end = begin + len(word) * SAMPLES_PER_CHAR
+                words.append(SpokenWord(start + place, start + place + len(word), begin, end))
+            place += len(word) + 1
+        samples = len(clause) * SAMPLES_PER_CHAR
+        message = Samples(name, work.submit.epoch, work.spoken, bytes(2 * samples), tuple(words))
+        work.spoken += samples
+        return message
+
+
+class Client:
+    """Keeps what it was told, and objects to what no client should be told."""
+
+    def __init__(self) -> None:
+        self.events: list = []
+        self.dead: set[int] = set()
+        self.samples: dict[int, int] = {}
+        self.held: int | None = None
+
+    def take(self, effects: list, engine: ScriptedEngine) -> list:
+        """Give each effect to whom it concerns; return the events."""
+        events = []
+        for effect in effects:
+            if isinstance(effect, Tell):
+                engine.take(effect.message)
+                continue
+            assert isinstance(effect, Send)
+            self._check(effect.event)
+            events.append(effect.event)
+        self.events += events
+        return events
+
+    def _check(self, event) -> None:
+        epoch = getattr(event, "epoch", None)
+        kind = type(event).__name__
+        if epoch is not None and kind not in ("Latency", "BargeIn"):
+            assert epoch not in self.dead, f"{kind} of an epoch that was interrupted"
+        match event:
+            case Speech(epoch, offset, pcm):
+                assert self.held is None, "speech while held"
+                assert offset == self.samples.get(epoch, 0), "a gap or a repeat"
+                self.samples[epoch] = offset + len(pcm) // 2
+            case Interrupted(epoch):
+                self.dead.add(epoch)
+                self.held = None
+            case _ if kind == "Hold":
+                self.held = epoch
+            case _ if kind == "Release":
+                assert self.held == epoch
+                self.held = None
