@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from voxlane.engine.api import ChatMessage, Finished, FromEngine, Submit, Text, ToEngine
+from voxlane.engine.api import ChatMessage, Finished, FromEngine, Submit, Text, ToEngine, Tool
 from voxlane.engine.core import Core
 from voxlane.engine.cost import CostModel
 from voxlane.engine.intake import Intake
@@ -21,6 +21,7 @@ from voxlane.engine.plan import Load, Station
 from voxlane.engine.runner import Outcome
 from voxlane.engine.sampler import Choice
 from voxlane.engine.scheduler import Limits, Scheduler
+from voxlane.engine.tools import CallStyle
 
 VOCABULARY = 30
 EOS = 1
@@ -52,8 +53,15 @@ class Letters:
     def encode(self, text: str, *, add_bos: bool = False) -> list[int]:
         return [ord(letter) - 64 for letter in text]
 
-    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
-        return self.encode("".join(message.content for message in messages))
+    call_style = CallStyle(opening="")
+
+    def encode_chat(self, messages: Sequence[ChatMessage], *, tools: Sequence[Tool], begin: str) -> list[int]:
+        return self.encode("".join(message.content for message in messages) + begin)
+
+    def encode_open(
+        self, messages: Sequence[ChatMessage], *, tools: Sequence[Tool]
+    ) -> tuple[list[int], frozenset[int]]:
+        return self.encode("".join(message.content for message in messages)), self.eos_ids
 
     def token_bytes(self, token: int) -> bytes:
         return bytes([64 + token])

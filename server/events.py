@@ -1,0 +1,302 @@
+"""The vocabulary of a conversation: what a client can say, what it can be told, and what a session wants done.
+
+Values only. How they are spelt on a wire is protocols/'s business; what they lead to is session.py's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from voxlane.engine.api import SpokenWord, ToEngine, Tool
+from voxlane.server.turns import BargePolicy, TurnPolicy
+
+StateName = Literal["listening", "hearing", "thinking", "speaking", "held"]
+TurnEnd = Literal["done", "interrupted", "failed"]
+
+INSTRUCTIONS = (
+    "You are a friendly voice assistant. Your answers are spoken aloud: answer in one or two short sentences, "
+    "without lists, headings or symbols."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionConfig:
+    """How one conversation is led. A client may change any of it at any time; what has begun goes on as it was."""
+
+    instructions: str = INSTRUCTIONS
+    voice: str = ""  # "": the engine's default
+    speed: float = 1.0
+    language: str = ""  # "": the listening model decides
+    temperature: float = 0.7
+    max_tokens: int = 256  # of one reply
+    seed: int | None = None  # None: a fresh one for every reply
+    greeting: str = ""  # said when the conversation begins
+    tools: tuple[Tool, ...] = ()
+    tool_choice: str = "auto"
+    turns: TurnPolicy = field(default_factory=TurnPolicy)
+    barge_in: BargePolicy = field(default_factory=BargePolicy)
+    interruptible: bool = True  # False: speech during a reply is heard after it
+    speaks: bool = True  # False: replies are text only
+    buffer_s: float = 1.5  # speech sent ahead of what the client has played
+
+
+# ---- from the client
+
+
+@dataclass(frozen=True, slots=True)
+class Audio:
+    """What the microphone heard: 16-bit little-endian samples at 16 kHz."""
+
+    pcm: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TextTurn:
+    """A turn that was typed."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartTurn:
+    """The person pressed the button: what follows is a turn, whatever the detector thinks."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndTurn:
+    """The person let go of the button, or the client ended the turn itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """The client has played so many samples of a reply."""
+
+    epoch: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Be quiet now, as a button says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """From now on, do it like this."""
+
+    config: SessionConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a tool call brought."""
+
+    call_id: str
+    output: str
+
+
+ClientEvent = Audio | TextTurn | StartTurn | EndTurn | Played | Stop | Configure | ToolResult
+
+
+# ---- from the engine's side, beside its messages
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLost:
+    """Every request that was under way is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: what was to happen at `Session.wake_at` is due."""
+
+
+# ---- to the client
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Who has the floor."""
+
+    name: StateName
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStarted:
+    """The person speaks, since `at_s` of their audio."""
+
+    turn: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStopped:
+    """The person's turn is over; their last sound was at `at_s` of their audio."""
+
+    turn: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class UserWords:
+    """What was understood so far: `settled` is new and final, `tail` replaces the tail before."""
+
+    turn: int
+    settled: str
+    tail: str
+
+
+@dataclass(frozen=True, slots=True)
+class UserTurn:
+    """All that the person said in a turn; it is in the history."""
+
+    turn: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyStarted:
+    """A reply to a turn begins. Everything that belongs to it carries its epoch."""
+
+    epoch: int
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyText:
+    """More of a reply's text."""
+
+    epoch: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """More of a reply's sound. Offsets leave no gap; the words are those that begin in it."""
+
+    epoch: int
+    offset: int
+    pcm: bytes  # 16-bit little-endian at the session's rate
+    words: tuple[SpokenWord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechDone:
+    """All of a reply's sound was sent; it has so many samples."""
+
+    epoch: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Somebody began to speak: stop playing, keep what is queued."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """It was nothing: go on with the very next sample."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The reply is over: throw away what is queued. `heard` is what the history keeps of it."""
+
+    epoch: int
+    heard: str
+    samples: int  # played
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyDone:
+    """The reply was generated and sent to its end."""
+
+    epoch: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnDone:
+    """A turn ended, as every turn does once."""
+
+    turn: int
+    how: TurnEnd
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCalled:
+    """The model wants a tool: the client answers with a ToolResult."""
+
+    epoch: int
+    call_id: str
+    name: str
+    arguments: str  # JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Where the time of a turn went, in milliseconds from the person's last sound; -1: did not happen."""
+
+    turn: int
+    turn_end_ms: float  # decided that the turn is over
+    words_ms: float  # all words known
+    first_token_ms: float
+    first_sample_ms: float  # synthesised
+    first_frame_ms: float  # sent
+
+
+@dataclass(frozen=True, slots=True)
+class BargeIn:
+    """How an interruption went, in milliseconds from the sound that caused it to be noticed; -1: did not happen."""
+
+    epoch: int
+    hold_ms: float  # from the first sound to the hold, in audio time
+    verdict_ms: float  # from the first sound to commit or release
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something went wrong. `retryable`: the same may work a moment later."""
+
+    code: str
+    message: str
+    retryable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """What is in force now."""
+
+    config: SessionConfig
+
+
+ServerEvent = (
+    State | SpeechStarted | SpeechStopped | UserWords | UserTurn | ReplyStarted | ReplyText | Speech | SpeechDone
+    | Hold | Release | Interrupted | ReplyDone | TurnDone | ToolCalled | Latency | BargeIn | Fault | Configured
+)  # fmt: skip
+
+
+# ---- what a session wants done
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Tell the client."""
+
+    event: ServerEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Tell the engine."""
+
+    message: ToEngine
+
+
+Effect = Send | Tell

@@ -1,0 +1,279 @@
+"""One reply: chat deltas become clauses, clauses become sound, and sound leaves in frames just ahead of the listener.
+
+A reply can be prepared without a trace, go live, be held, go on with the very next sample, and be cut to what was
+heard. Pure: the clock is an argument, and what it wants done it returns. It knows one reply; the floor is session.py's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Literal
+
+from voxlane.engine.api import (
+    Append,
+    Cancel,
+    ChatMessage,
+    EndInput,
+    Priority,
+    Resume,
+    Samples,
+    SamplingParams,
+    SpeakParams,
+    SpokenWord,
+    Submit,
+    ToolUse,
+)
+from voxlane.server.events import (
+    Effect,
+    Hold,
+    Interrupted,
+    Release,
+    ReplyStarted,
+    ReplyText,
+    Send,
+    SessionConfig,
+    SpeechDone,
+    Tell,
+)
+from voxlane.server.events import Speech as SpeechFrame
+from voxlane.server.ledger import Ledger
+from voxlane.server.speech import ClauseCutter
+
+FRAME_S = 0.04
+SAMPLE_BYTES = 2
+
+Stage = Literal["tentative", "live", "held", "over"]
+
+
+class Reply:
+    """A reply under way, from its first token to its last sample."""
+
+    def __init__(
+        self, epoch: int, turn: int, session: str, config: SessionConfig, rate: int, *, tentative: bool = False
+    ) -> None:
+        self.epoch = epoch
+        self.turn = turn
+        self.chat_id = f"{session}/chat{epoch}"
+        self.tts_id = f"{session}/say{epoch}"
+        self.stage: Stage = "tentative" if tentative else "live"
+        self.text = ""
+        self.calls: list[ToolUse] = []
+        self.ledger = Ledger()
+        self.first_token_s: float | None = None
+        self.first_sample_s: float | None = None
+        self.first_frame_s: float | None = None
+        self._session = session
+        self._config = config
+        self._rate = rate
+        self._frame = int(FRAME_S * rate)
+        self._cutter = ClauseCutter()
+        self._saying = False  # the engine has a request for its sound
+        self._chat_done = False
+        self._sound_done = False
+        self._unsent = bytearray()
+        self._sent = 0  # samples
+        self._words: deque[SpokenWord] = deque()  # of samples not yet sent
+        self._anchor: tuple[int, float | None] = (0, None)  # (sample, when it was played); None: playing has stopped
+        self._told_done = False
+
+    # ---- what the engine brings
+
+    def begin(self, messages: tuple[ChatMessage, ...]) -> list[Effect]:
+        """Ask the chat model."""
+        config = self._config
+        sampling = SamplingParams(temperature=config.temperature, max_tokens=config.max_tokens, seed=config.seed)
+        submit = Submit(
+            self.chat_id,
+            "chat",
+            messages=messages,
+            sampling=sampling,
+            priority=Priority.HIGH,
+            session=self._session,
+            epoch=self.epoch,
+            tools=config.tools,
+            tool_choice=config.tool_choice,
+        )
+        opening: list[Effect] = [] if self.stage == "tentative" else [Send(ReplyStarted(self.epoch, self.turn))]
+        return [*opening, Tell(submit)]
+
+    def begin_with(self, text: str, now: float) -> list[Effect]:
+        """Say a text that no model has to think about."""
+        return [Send(ReplyStarted(self.epoch, self.turn)), *self.add_text(text, now), *self.end_text()]
+
+    def add_text(self, text: str, now: float) -> list[Effect]:
+        """Take more of its words."""
+        if self.first_token_s is None:
+            self.first_token_s = now
+        self.text += text
+        effects: list[Effect] = [] if self.stage == "tentative" else [Send(ReplyText(self.epoch, text))]
+        for clause in self._cutter.push(text):
+            effects += self._say(clause.text)
+        return effects
+
+    def end_text(self) -> list[Effect]:
+        """Take it that the chat model is done."""
+        self._chat_done = True
+        effects: list[Effect] = []
+        for clause in self._cutter.finish():
+            effects += self._say(clause.text)
+        if self._saying:
+            effects.append(Tell(EndInput(self.tts_id)))
+        else:
+            self._sound_done = True
+        return effects
+
+    def add_samples(self, samples: Samples, now: float) -> None:
+        """Take more of its sound."""
+        if self.first_sample_s is None:
+            self.first_sample_s = now
+        self.ledger.add(samples.offset, len(samples.pcm) // SAMPLE_BYTES, samples.words)
+        self._unsent += samples.pcm
+        self._words.extend(samples.words)
+
+    def end_samples(self) -> None:
+        """Take it that all of its sound is here."""
+        self._sound_done = True
+
+    # ---- who has the floor
+
+    def go_live(self) -> list[Effect]:
+        """Let out what was prepared."""
+        assert self.stage == "tentative"
+        self.stage = "live"
+        effects: list[Effect] = [Send(ReplyStarted(self.epoch, self.turn))]
+        if self.text:
+            effects.append(Send(ReplyText(self.epoch, self.text)))
+        return effects
+
+    def hold(self, now: float) -> list[Effect]:
+        """Stop where it is, and keep everything; whoever calls this pauses its work in the engine."""
+        assert self.stage == "live"
+        self._anchor = (self.position(now), None)
+        self.stage = "held"
+        return [Send(Hold(self.epoch))]
+
+    def release(self, now: float) -> list[Effect]:
+        """Go on with the very next sample and token."""
+        assert self.stage == "held"
+        self.stage = "live"
+        self._anchor = (self._anchor[0], now if self._sent else None)
+        return [Send(Release(self.epoch)), *self._each(Resume)]
+
+    def interrupt(self, now: float) -> list[Effect]:
+        """End it here; the client throws away what it has queued."""
+        assert self.stage in ("live", "held")
+        position = self.position(now)
+        self.stage = "over"
+        return [Send(Interrupted(self.epoch, self.heard(position), position)), *self._each(Cancel)]
+
+    def withdraw(self) -> list[Effect]:
+        """End it before anybody knew of it."""
+        assert self.stage == "tentative"
+        self.stage = "over"
+        return self._each(Cancel)
+
+    def break_off(self) -> list[Effect]:
+        """Take it that the engine will bring no more: what is here is all there is."""
+        self._chat_done = self._sound_done = True
+        return self._each(Cancel)
+
+    # ---- the listener
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing of it was sent: a person who goes on speaking does not interrupt it."""
+        return self._sent == 0
+
+    @property
+    def generated(self) -> bool:
+        """Whether all its words and sound are here."""
+        return self._chat_done and self._sound_done
+
+    def position(self, now: float) -> int:
+        """Return the sample that is being played, as far as the client has told and the clock says since."""
+        sample, since = self._anchor
+        return sample if since is None else min(self._sent, sample + int((now - since) * self._rate))
+
+    def played(self, samples: int, now: float) -> None:
+        """Take what the client says it has played; it cannot have played what was not sent, nor unplay anything."""
+        self.ledger.played(min(samples, self._sent))
+        known = self.ledger.played_samples
+        self._anchor = (known, None if self.stage == "held" else now)
+
+    def heard(self, position: int) -> str:
+        """Return the words heard up to a sample; all of a reply that is only text."""
+        if not self._config.speaks:
+            return self.text
+        return self.text[: self.ledger.heard_chars(position)]
+
+    def pump(self, now: float) -> list[Effect]:
+        """Return the frames that may leave now: as far ahead of the listener as the buffer goes."""
+        if self.stage != "live":
+            return []
+        effects: list[Effect] = []
+        most = int(self._config.buffer_s * self._rate)
+        while self._unsent and self._sent - self.position(now) < most:
+            size = min(self._frame, len(self._unsent) // SAMPLE_BYTES)
+            if size < self._frame and not self._sound_done and self._sent - self.position(now) > 0:
+                break  # a short frame is for the end, or for a listener who waits
+            effects.append(Send(self._next_frame(size, now)))
+        if self.generated and not self._unsent and not self._told_done:
+            self._told_done = True
+            if self._config.speaks:
+                effects.append(Send(SpeechDone(self.epoch, self._sent)))
+        return effects
+
+    def finished(self, now: float) -> bool:
+        """Return whether all of it was sent and played."""
+        return self.stage == "live" and self._told_done and self.position(now) >= self._sent
+
+    def wake_at(self, now: float) -> float | None:
+        """Return when `pump` or `finished` will have something new to say, None if nothing but the engine can."""
+        if self.stage != "live" or self._anchor[1] is None:
+            return None
+        ahead = self._sent - self.position(now)
+        if self._unsent:
+            # Half a frame later than the very first moment, so that rounding does not wake for nothing.
+            return now + max(0.0, (ahead - self._config.buffer_s * self._rate) / self._rate) + FRAME_S / 2
+        return now + ahead / self._rate + FRAME_S / 2 if self._told_done else None
+
+    def _next_frame(self, size: int, now: float) -> SpeechFrame:
+        if self.first_frame_s is None:
+            self.first_frame_s = now
+        if self._anchor[1] is None or self.position(now) >= self._sent:
+            self._anchor = (self._sent, now)  # the listener begins, or has waited for this
+        stop = self._sent + size
+        words = []
+        while self._words and self._words[0].start_sample < stop:
+            words.append(self._words.popleft())
+        frame = SpeechFrame(self.epoch, self._sent, bytes(self._unsent[: size * SAMPLE_BYTES]), tuple(words))
+        del self._unsent[: size * SAMPLE_BYTES]
+        self._sent = stop
+        self.ledger.sent(size)
+        return frame
+
+    def _say(self, clause: str) -> list[Effect]:
+        if not self._config.speaks:
+            return []
+        effects: list[Effect] = []
+        if not self._saying:
+            self._saying = True
+            speak = SpeakParams(self._config.voice, self._config.speed, seed=self._config.seed or 0)
+            effects.append(
+                Tell(
+                    Submit(
+                        self.tts_id,
+                        "tts",
+                        speak=speak,
+                        priority=Priority.HIGH,
+                        session=self._session,
+                        epoch=self.epoch,
+                    )
+                )
+            )
+        return [*effects, Tell(Append(self.tts_id, text=clause))]
+
+    def _each(self, kind: type[Resume] | type[Cancel]) -> list[Effect]:
+        """Return the same command for every request of its that may still run."""
+        effects: list[Effect] = [] if self._chat_done and kind is Resume else [Tell(kind(self.chat_id))]
+        return [*effects, Tell(kind(self.tts_id))] if self._saying else effects

@@ -1,0 +1,435 @@
+"""One conversation as a state machine: events in, effects out. No I/O, no clock, no asyncio.
+
+    listening ──voice──▶ hearing ──silence and sense──▶ thinking ──first frame──▶ speaking ──last sample──▶ listening
+                            ▲                                                       │   ▲
+                            │                                                 voice ▼   │ it was nothing
+                            └────────────── it was meant: history is cut ◀──────── held ┘
+
+A turn is one stretch of the person's speech, or a typed text; it ends exactly once: done, interrupted or failed. A
+reply has an epoch; nothing of an epoch is sent after its Interrupted. What the engine brings for a request that is no
+longer ours is dropped where it comes in, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from voxlane.engine.api import (
+    Append,
+    Cancel,
+    EndInput,
+    Finished,
+    FromEngine,
+    Interrupt,
+    ListenParams,
+    Priority,
+    Probability,
+    Refused,
+    Resume,
+    Samples,
+    Submit,
+    Text,
+    ToolCall,
+    Words,
+)
+from voxlane.server.answers import Answers, fault_of
+from voxlane.server.ear import Confirmed, Dropped, Ear, Onset, Silent, Voiced
+from voxlane.server.events import (
+    Audio,
+    BargeIn,
+    ClientEvent,
+    Configure,
+    Configured,
+    Effect,
+    EndTurn,
+    EngineLost,
+    Fault,
+    Played,
+    Send,
+    SessionConfig,
+    SpeechStarted,
+    SpeechStopped,
+    StartTurn,
+    State,
+    StateName,
+    Stop,
+    Tell,
+    TextTurn,
+    Tick,
+    ToolResult,
+    TurnDone,
+    UserTurn,
+    UserWords,
+)
+from voxlane.server.history import History
+from voxlane.server.turns import Verdict, judge
+from voxlane.server.user_turn import RATE, UserSpeech
+
+PRE_ROLL = int(0.3 * RATE)
+"""Sound before the onset that is heard with it: the gate opens a little after a soft first consonant."""
+
+ROUNDING_S = 0.005
+"""How much later than the very moment to wake, so that rounding does not wake for nothing."""
+
+
+class Session:
+    """A conversation with one person."""
+
+    def __init__(
+        self, name: str, config: SessionConfig, ear: Ear, *, speak_rate: int, listens: bool = True, probes: bool = True
+    ) -> None:
+        self.name = name
+        self._config = config
+        self._ear = ear
+        self._answers = Answers(name, speak_rate)
+        self._listens = listens
+        self._probes = probes  # the chat model can say how complete a sentence sounds
+        self._turn: UserSpeech | None = None  # being spoken
+        self._closing: UserSpeech | None = None  # over; its last words are awaited
+        self._turns = 0
+        self._asked = 0  # probes
+        self._state: StateName = "listening"
+        self._audio_s = 0.0  # when sound last came
+
+    @property
+    def config(self) -> SessionConfig:
+        """How the conversation is led now."""
+        return self._config
+
+    @property
+    def history(self) -> History:
+        """What was said and heard."""
+        return self._answers.history
+
+    def open(self, now: float) -> list[Effect]:
+        """Begin: say the greeting, if there is one."""
+        if not self._config.greeting:
+            return []
+        self._turns += 1
+        return self._settle(self._answers.greet(self._config.greeting, self._turns, self._config, now), now)
+
+    def feed(self, event: ClientEvent | FromEngine | EngineLost | Tick, now: float) -> list[Effect]:
+        """Take what happened; return what is to be done about it, in order."""
+        effects: list[Effect] = []
+        match event:
+            case Audio(pcm):
+                effects = self._hear(pcm, now)
+            case Words() | Text() | Samples() | Finished() | Refused() | Probability() | ToolCall():
+                effects = self._from_engine(event, now)
+            case Played(epoch, samples):
+                reply = self._answers.reply
+                if reply is not None and reply.epoch == epoch and reply.stage in ("live", "held"):
+                    reply.played(samples, now)
+            case TextTurn(text):
+                effects = self._typed(text, now)
+            case StartTurn():
+                effects = self._press(now)
+            case EndTurn():
+                effects = self._end_turn(now) if self._turn is not None else []
+            case Stop():
+                effects = self._stop(now)
+            case Configure(config):
+                self._config = config
+                effects = [Send(Configured(config))]
+            case ToolResult(call_id, output):
+                effects = self._answers.tool_result(call_id, output, self._config)
+            case EngineLost():
+                effects = self._engine_lost(now)
+            case _:
+                pass
+        return self._settle(effects, now)
+
+    def wake_at(self, now: float) -> float | None:
+        """Return when to feed a Tick if nothing else happens, None if that is never needed."""
+        times = []
+        reply, turn = self._answers.reply, self._turn
+        if reply is not None and (at := reply.wake_at(now)) is not None:
+            times.append(at)
+        if turn is not None and turn.silent and not turn.manual:
+            silence, heard, config = self._silence_s(now), self._ear.heard, self._config
+            waits = [turn.end_wait(config.turns, heard), turn.eager_wait(config.turns, heard)]
+            waits += [config.barge_in.release_s, config.barge_in.backchannel_release_s]
+            times += [now + wait - silence + ROUNDING_S for wait in waits if silence < wait < config.turns.max_turn_s]
+        return min(times, default=None)
+
+    # ---- the person's voice
+
+    def _hear(self, pcm: bytes, now: float) -> list[Effect]:
+        self._audio_s = now
+        if not self._listens:
+            return []
+        self._ear.guarded = self._answers.talking
+        effects: list[Effect] = []
+        for event in self._ear.feed(pcm):
+            match event:
+                case Onset(at=at):
+                    effects += self._onset(at, now)
+                case Confirmed():
+                    effects += self._confirm(now)
+                case Dropped():
+                    effects += self._drop_turn(now)
+                case Silent() if self._turn is not None:
+                    self._turn.silent = True
+                case Voiced() if self._turn is not None:
+                    self._turn.silent = False
+                    effects += self._answers.withdraw()
+                case _:
+                    pass
+        return effects + self._pass_on()
+
+    def _pass_on(self) -> list[Effect]:
+        """Give the engine what it has not heard of the turn."""
+        turn = self._turn
+        if turn is None or turn.fed >= self._ear.heard:
+            return []
+        audio = self._ear.since(turn.fed)
+        turn.fed = self._ear.heard
+        return [Tell(Append(turn.asr_id, audio=audio))]
+
+    def _onset(self, at: int, now: float) -> list[Effect]:
+        reply, talks = self._answers.reply, self._answers.talking
+        if self._config.turns.mode == "manual" or self._turn is not None or (talks and not self._config.interruptible):
+            return []
+        effects: list[Effect] = []
+        if talks and reply is not None:
+            effects = [*reply.hold(now), Tell(Interrupt(self.name))]
+            if self._closing is not None:  # it is not what was interrupted
+                effects.append(Tell(Resume(self._closing.asr_id)))
+        effects += self._open_turn(at, now, Priority.CRITICAL if talks else Priority.HIGH)
+        assert self._turn is not None
+        self._turn.held = talks
+        return effects
+
+    def _open_turn(self, at: int, now: float, priority: Priority) -> list[Effect]:
+        self._turns += 1
+        late_s = (self._ear.heard - at) / RATE
+        turn = UserSpeech(self._turns, f"{self.name}/hear{self._turns}", at, max(0, at - PRE_ROLL))
+        turn.onset_s, turn.hold_ms = now - late_s, late_s * 1e3
+        self._turn = turn
+        listen = ListenParams(language=self._config.language)
+        return [Tell(Submit(turn.asr_id, "asr", listen=listen, priority=priority, session=self.name))]
+
+    def _confirm(self, now: float) -> list[Effect]:
+        turn = self._turn
+        if turn is None or turn.confirmed:
+            return []
+        turn.confirmed = True
+        effects: list[Effect] = [Send(SpeechStarted(turn.number, turn.onset / RATE))]
+        # Who goes on before a word of the answer was heard has not been answered.
+        return effects + self._answers.cut(now) if self._answers.thinking else effects
+
+    def _drop_turn(self, now: float) -> list[Effect]:
+        """Take it that nobody spoke, or said anything."""
+        turn, self._turn = self._turn, None
+        if turn is None:
+            return []
+        effects: list[Effect] = [Tell(Cancel(turn.asr_id)), *self._cancel_probe(turn), *self._answers.withdraw()]
+        if turn.held:
+            effects += self._release(turn, now)
+        if turn.confirmed:
+            effects.append(Send(TurnDone(turn.number, "done")))
+        self._ear.rest()
+        return effects
+
+    def _press(self, now: float) -> list[Effect]:
+        """Begin a turn because the client says so."""
+        if self._turn is not None or not self._listens:
+            return []
+        effects = self._answers.cut(now)
+        effects += self._open_turn(self._ear.heard, now, Priority.CRITICAL)
+        assert self._turn is not None
+        self._turn.manual = True
+        return [*effects, *self._confirm(now), *self._pass_on()]
+
+    def _typed(self, text: str, now: float) -> list[Effect]:
+        if not text.strip():
+            return []
+        effects = self._stop(now)
+        self._turns += 1
+        turn = UserSpeech(self._turns, "", 0, 0, settled=text.strip(), stopped_s=now, ended_s=now)
+        return effects + self._answer(turn, now)
+
+    def _stop(self, now: float) -> list[Effect]:
+        """Be quiet at once; a voice that had the reply on hold keeps its turn."""
+        if self._turn is not None and self._turn.held:
+            return self._commit(self._turn, now)
+        return self._answers.cut(now)
+
+    # ---- what a silence means
+
+    def _silence_s(self, now: float) -> float:
+        """Return how long nobody has spoken; where no sound comes, the clock goes on."""
+        if self._turn is None or not self._turn.silent:
+            return 0.0
+        return self._ear.silence(self._ear.heard) / RATE + max(0.0, now - self._audio_s)
+
+    def _consider(self, now: float) -> list[Effect]:
+        """Decide what the sound so far means: an interruption, the end of a turn, or the time to prepare for it."""
+        turn, config, heard = self._turn, self._config, self._ear.heard
+        if turn is None or turn.manual:
+            return []
+        silence = self._silence_s(now)
+        if turn.held:
+            spoken = self._ear.voiced_for / RATE
+            verdict = judge(turn.text, turn.confirmed, spoken, silence, False, config.barge_in)
+            if verdict is Verdict.RELEASE:
+                return self._drop_turn(now)
+            return self._commit(turn, now) if verdict is Verdict.COMMIT else []
+        if not turn.confirmed:
+            return []
+        if heard - turn.onset > (config.turns.max_turn_s + 2.0) * RATE:
+            return self._end_turn(now)
+        if not turn.silent:
+            return []
+        if silence >= turn.end_wait(config.turns, heard):
+            return self._end_turn(now)
+        effects = self._probe(turn)
+        if turn.text and silence >= turn.eager_wait(config.turns, heard):
+            effects += self._answers.prepare(turn, config)
+        return effects
+
+    def _end_turn(self, now: float) -> list[Effect]:
+        """Take the turn as over; its last words are on their way."""
+        turn = self._turn
+        assert turn is not None
+        turn.ended_s = now
+        turn.stopped_s = now - (0.0 if turn.manual else self._silence_s(now))
+        effects: list[Effect] = [*self._cancel_probe(turn), Tell(EndInput(turn.asr_id))]
+        effects.append(Send(SpeechStopped(turn.number, self._ear.heard / RATE - (now - turn.stopped_s))))
+        if turn.held:  # the client ended it while the verdict was out, so it was meant
+            effects += self._commit(turn, now)
+        before, self._closing, self._turn = self._closing, turn, None
+        if before is not None:  # two turns in a breath: nobody waits for the last words of the first
+            effects += [Tell(Cancel(before.asr_id)), *self._put_down(before)]
+        self._ear.rest()
+        return effects
+
+    def _probe(self, turn: UserSpeech) -> list[Effect]:
+        """Ask the chat model whether the sentence sounds complete; that also warms its cache for the answer."""
+        if not self._probes or not turn.text or turn.probed == turn.text:
+            return []
+        effects = self._cancel_probe(turn)
+        self._asked += 1
+        turn.probe_id, turn.probed, turn.p_end = f"{self.name}/probe{self._asked}", turn.text, None
+        messages = self.history.prompt(self._config.instructions, turn.text)
+        return [*effects, Tell(Submit(turn.probe_id, "probe", messages=messages, priority=Priority.HIGH))]
+
+    @staticmethod
+    def _cancel_probe(turn: UserSpeech) -> list[Effect]:
+        probe_id, turn.probe_id = turn.probe_id, ""
+        return [Tell(Cancel(probe_id))] if probe_id else []
+
+    # ---- interruptions
+
+    def _commit(self, turn: UserSpeech, now: float) -> list[Effect]:
+        """Give the person the floor."""
+        turn.held = False
+        reply = self._answers.reply
+        if reply is None:
+            return []
+        effects: list[Effect] = [
+            Send(BargeIn(reply.epoch, turn.hold_ms, (now - turn.onset_s) * 1e3, committed=True)),
+            *self._answers.cut(now),
+        ]
+        if not turn.confirmed:
+            effects += self._confirm(now)
+        # The words so far were kept back while the verdict was out.
+        return [*effects, Send(UserWords(turn.number, turn.settled, turn.tail))] if turn.text else effects
+
+    def _release(self, turn: UserSpeech, now: float) -> list[Effect]:
+        """Go on speaking: it was nothing."""
+        turn.held = False
+        reply = self._answers.reply
+        if reply is None or reply.stage != "held":
+            return []
+        told = BargeIn(reply.epoch, turn.hold_ms, (now - turn.onset_s) * 1e3, committed=False)
+        return [*reply.release(now), Send(told)]
+
+    # ---- what the engine brings
+
+    def _from_engine(
+        self, message: Words | Text | Samples | Finished | Refused | Probability | ToolCall, now: float
+    ) -> list[Effect]:
+        for turn in (self._turn, self._closing):
+            if turn is not None and message.request_id == turn.asr_id:
+                return self._understand(turn, message, now)
+            if turn is not None and message.request_id == turn.probe_id and isinstance(message, Probability):
+                turn.p_end = message.value
+        if isinstance(message, Words | Probability):
+            return []
+        return self._answers.take(message, now)
+
+    def _understand(self, turn: UserSpeech, message: FromEngine, now: float) -> list[Effect]:
+        match message:
+            case Words(settled=settled, tail=tail):
+                before = turn.text
+                turn.settled, turn.tail = turn.settled + settled, tail
+                changed = turn.text != before
+                effects = self._answers.withdraw(unless=turn.text) if changed else []
+                if turn.confirmed and not turn.held and (settled or changed):
+                    effects.append(Send(UserWords(turn.number, settled, tail)))
+                return effects
+            case Finished(reason="failed" | "cancelled") | Refused():
+                return [Send(fault_of(message)), *self._fail_turn(turn, now)]
+            case Finished() if turn is self._closing:
+                self._closing, turn.tail = None, ""
+                if turn.text:
+                    return self._answer(turn, now)
+                return [*self._answers.withdraw(), Send(TurnDone(turn.number, "done"))]
+        return []
+
+    def _answer(self, turn: UserSpeech, now: float) -> list[Effect]:
+        """Put a turn into the history and answer it."""
+        turn.words_s = now
+        if self._turn is not None and self._turn.confirmed:  # the person speaks again: one answer for both
+            return [*self._answers.withdraw(), *self._put_down(turn)]
+        self.history.user(turn.text)
+        return [Send(UserTurn(turn.number, turn.text)), *self._answers.answer(turn, self._config)]
+
+    def _put_down(self, turn: UserSpeech) -> list[Effect]:
+        """Keep the words of a turn that is not answered by itself."""
+        done: Effect = Send(TurnDone(turn.number, "interrupted"))
+        if not turn.text:
+            return [done]
+        self.history.user(turn.text)
+        return [Send(UserTurn(turn.number, turn.text)), done]
+
+    def _fail_turn(self, turn: UserSpeech, now: float) -> list[Effect]:
+        effects: list[Effect] = [*self._cancel_probe(turn), *self._answers.withdraw()]
+        if turn is self._closing:
+            self._closing = None
+        else:
+            self._turn = None
+            if turn.held:
+                effects += self._release(turn, now)
+            self._ear.rest()
+            if not turn.confirmed:
+                return effects
+        return [*effects, Send(TurnDone(turn.number, "failed"))]
+
+    def _engine_lost(self, now: float) -> list[Effect]:
+        effects: list[Effect] = [Send(Fault("engine_lost", "the engine is restarting; please repeat", retryable=True))]
+        for turn in (self._turn, self._closing):
+            if turn is not None:
+                effects += self._fail_turn(turn, now)
+        self._answers.lose_engine()
+        return [effect for effect in effects if isinstance(effect, Send)]  # who is gone needs no commands
+
+    # ---- after every event
+
+    def _settle(self, effects: list[Effect], now: float) -> list[Effect]:
+        """Draw the conclusions of an event: who has the floor, what may be sent, what is finished."""
+        effects = [*effects, *self._consider(now), *self._answers.settle(self._config, now)]
+        state = self._name_state()
+        if state != self._state:
+            self._state = state
+            effects.append(Send(State(state)))
+        return effects
+
+    def _name_state(self) -> StateName:
+        reply, turn = self._answers.reply, self._turn
+        if reply is not None and reply.stage == "held":
+            return "held"
+        if turn is not None and turn.confirmed:
+            return "hearing"
+        if self._answers.talking:
+            return "speaking"
+        return "thinking" if self._closing is not None or self._answers.thinking else "listening"
