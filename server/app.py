@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from voxlane.server.api import chat, health, models
+from voxlane.server.api import chat, health, models, speech, transcriptions
 from voxlane.server.api.reply import error_response
 from voxlane.server.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, VoxlaneError
 from voxlane.server.front import Front
@@ -49,6 +49,8 @@ def make_app(service: Service) -> Starlette:
             Route("/v1/models", models.list_models),
             Route("/v1/models/{name:path}", models.get_model),
             Route("/v1/chat/completions", chat.completions, methods=["POST"]),
+            Route("/v1/audio/transcriptions", transcriptions.transcriptions, methods=["POST"]),
+            Route("/v1/audio/speech", speech.speech, methods=["POST"]),
         ],
         middleware=[Middleware(Front, service=service)],
         exception_handlers={HTTPException: _http_error},

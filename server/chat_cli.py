@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import math
 import os
 import secrets
@@ -14,7 +15,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
 
 import platformdirs
 
@@ -32,6 +32,7 @@ from voxlane.engine.api import (
 from voxlane.server.engine_link import ENGINE_COMMAND, EngineLink
 from voxlane.server.errors import ConfigError, ContextTooLong, ModelFailed, VoxlaneError
 from voxlane.server.progress import Progress
+from voxlane.server.terminal import write_text
 
 HISTORY_LINES = 1000
 """Lines of input kept for the arrow keys."""
@@ -93,6 +94,9 @@ def run_chat(
         message = sys.stdin.read()
     if message is not None and not message.strip():
         raise ConfigError("there is nothing to ask: the message is empty")
+    if not config.model:
+        raise ConfigError("engine.model is empty: there is nobody to chat with")
+    config = dataclasses.replace(config, asr_model="", tts_model="")
     # One loop for several runs: between replies the program waits in input(), and Ctrl-C there is Python's own.
     with asyncio.Runner() as runner:
         link = runner.run(_start(config, engine_command))
@@ -198,12 +202,12 @@ class Chat:
                 async for output in stream:
                     if isinstance(output, Text):
                         pieces.append(output.text)
-                        _print_piece(sys.stdout, output.text)
+                        write_text(sys.stdout, output.text)
                     elif isinstance(output, Finished):
                         end = output
             except asyncio.CancelledError:
                 # Ctrl-C, by way of asyncio.Runner. Leaving the stream cancels the request in the engine.
-                _print_piece(sys.stdout, " (interrupted)")
+                write_text(sys.stdout, " (interrupted)")
         print(flush=True)
         if end is not None and end.reason == "failed":
             raise ModelFailed
@@ -254,14 +258,6 @@ def _line_editing() -> Iterator[None]:
             # What a person typed is theirs alone.
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
             readline.write_history_file(path)
-
-
-def _print_piece(stream: TextIO, text: str) -> None:
-    # A model can emit escape sequences; a terminal must not obey them.
-    if stream.isatty():
-        text = "".join(character for character in text if character.isprintable() or character in "\n\t")
-    stream.write(text)
-    stream.flush()
 
 
 def _greeting(ready: Ready) -> str:

@@ -18,6 +18,9 @@ from voxlane.server.config import API_KEY_VARIABLE, Config
 from voxlane.server.errors import ConfigError, EngineStartFailed, VoxlaneError
 from voxlane.server.service import VERSION
 
+SPEECH_FORMATS = ("aac", "flac", "mp3", "opus", "pcm", "wav")
+"""codecs.encode's, written again: importing it costs 0.3 s, and --help must not wait."""
+
 USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 
 Command = Callable[[argparse.Namespace], int]
@@ -36,6 +39,11 @@ _OVERRIDES: tuple[tuple[str, str, str, type, str], ...] = (
     ("--pages", "engine.pages", "TYPE", str, "KV cache elements: auto, float32, bfloat16 or int8"),
     ("--kv-memory-mib", "engine.kv_memory_mib", "MIB", int, "memory for the KV cache"),
     ("--trace", "engine.trace", "FILE", str, "write a Chrome/Perfetto trace of the engine's steps"),
+)
+_THREADS = _OVERRIDES[2]
+_SPEECH_MODELS: tuple[tuple[str, str, str, type, str], ...] = (
+    ("--asr-model", "engine.asr_model", "MODEL", str, 'the model that listens; "": none'),
+    ("--tts-model", "engine.tts_model", "MODEL", str, 'the model that speaks; "": none'),
 )
 _SERVER_OVERRIDES: tuple[tuple[str, str, str, type, str], ...] = (
     ("--host", "server.host", "HOST", str, "address to listen on"),
@@ -81,6 +89,8 @@ def _parser(*, with_models: bool) -> argparse.ArgumentParser:
         epilog="Start here:\n"
         "  voxlane chat                        talk to the default model in the terminal\n"
         '  voxlane chat "Why is the sky blue?"  one question, one answer\n'
+        '  voxlane say "Hello." -o hello.wav   speak a text\n'
+        "  voxlane transcribe hello.wav        write down what is said in a recording\n"
         "  voxlane serve                       OpenAI-compatible server on http://127.0.0.1:8000\n\n"
         "`voxlane COMMAND --help` explains each command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -89,6 +99,8 @@ def _parser(*, with_models: bool) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_serve(commands)
     _add_chat(commands)
+    _add_transcribe(commands)
+    _add_say(commands)
     _add_models(commands, with_arguments=with_models)
     _add_perplexity(commands)
     _add_check_config(commands)
@@ -123,10 +135,11 @@ def _add_serve(commands: _Commands[argparse.ArgumentParser]) -> None:
         "  voxlane serve\n"
         "  voxlane serve --port 9000 --model ./my-model.gguf\n"
         "  voxlane serve --config voxlane.toml\n"
+        "  voxlane serve --model '' --asr-model whisper-tiny-en   # speech alone, no chat\n"
         f"  {API_KEY_VARIABLE}=secret voxlane serve --host 0.0.0.0   # clients must send the key",
     )
     parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file; see `voxlane check-config`")
-    _add_options(parser, _SERVER_OVERRIDES + _OVERRIDES)
+    _add_options(parser, _SERVER_OVERRIDES + _OVERRIDES + _SPEECH_MODELS)
     parser.set_defaults(command=_serve)
 
 
@@ -149,6 +162,67 @@ def _add_chat(commands: _Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--stats", action="store_true", help="show speed after each answer")
     _add_options(parser, _OVERRIDES)
     parser.set_defaults(command=_chat)
+
+
+def _add_transcribe(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _add(
+        commands,
+        "transcribe",
+        "write down what is said in recordings, no server needed",
+        "  voxlane transcribe talk.wav\n"
+        "  voxlane transcribe *.mp3 --json > talks.jsonl    # one line a file; MP3 and others need PyAV\n"
+        "  voxlane transcribe film.m4a --srt > film.srt\n"
+        "  curl -s https://example.org/talk.ogg | voxlane transcribe --stream\n"
+        "  arecord -q -t raw -f S16_LE -r 16000 | voxlane transcribe --raw 16000 --stream   # live; Ctrl-C ends it",
+    )
+    parser.add_argument(
+        "files", nargs="*", metavar="FILE", help="WAV, MP3, FLAC, Ogg, WebM, M4A or AAC; - or none: stdin"
+    )
+    parser.add_argument("--stream", action="store_true", help="print as soon as it is certain, not at the end")
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument(
+        "--json",
+        dest="shape",
+        action="store_const",
+        const="json",
+        help="segments, words and times; with --stream one line a segment",
+    )
+    shape.add_argument("--srt", dest="shape", action="store_const", const="srt", help="SubRip subtitles")
+    shape.add_argument("--vtt", dest="shape", action="store_const", const="vtt", help="WebVTT subtitles")
+    parser.add_argument(
+        "--language", metavar="CODE", default="", help="what is spoken, as en; default: the model decides"
+    )
+    parser.add_argument("--raw", metavar="RATE", type=int, help="stdin is bare 16-bit mono PCM, heard while it comes")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file, for its [engine] section")
+    _add_options(
+        parser, [("--model", *_SPEECH_MODELS[0][1:4], "a listening model from `voxlane models list`"), _THREADS]
+    )
+    parser.set_defaults(command=_transcribe, shape="text")
+
+
+def _add_say(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _add(
+        commands,
+        "say",
+        "speak a text, no server needed",
+        "  voxlane say Good morning, everybody.\n"
+        "  voxlane say 'It costs $4.50.' -o price.wav --speed 1.2\n"
+        "  voxlane say -o chapter.mp3 < chapter.txt         # MP3 and others need PyAV\n"
+        "  voxlane chat 'Tell me a story.' | voxlane say    # spoken while it is written\n"
+        "  voxlane say --model kokoro-82m --list-voices",
+    )
+    parser.add_argument("text", nargs="*", metavar="TEXT", help="what to say; without it: stdin")
+    parser.add_argument("-o", "--output", metavar="FILE", default="", help="write a file; -: stdout; without: play it")
+    parser.add_argument("--format", choices=SPEECH_FORMATS, help="default: by the file's name, else wav")
+    parser.add_argument("--voice", metavar="NAME", default="", help="see --list-voices")
+    parser.add_argument("--speed", type=float, default=1.0, help="0.5 to 2 (default: 1)")
+    parser.add_argument("--seed", type=int, default=0, help="same text, same seed, same sound (default: 0)")
+    parser.add_argument("--list-voices", action="store_true", help="print the voices and leave")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file, for its [engine] section")
+    _add_options(
+        parser, [("--model", *_SPEECH_MODELS[1][1:4], "a speaking model from `voxlane models list`"), _THREADS]
+    )
+    parser.set_defaults(command=_say)
 
 
 def _add_models(commands: _Commands[argparse.ArgumentParser], *, with_arguments: bool) -> None:
@@ -227,6 +301,36 @@ def _chat(arguments: argparse.Namespace) -> int:
     )
     log.set_up("warning")
     return run_chat(_config(arguments).engine, options, arguments.message)
+
+
+def _transcribe(arguments: argparse.Namespace) -> int:
+    from voxlane.server.transcribe_cli import TranscribeOptions, run_transcribe
+
+    options = TranscribeOptions(
+        files=tuple(arguments.files),
+        shape=arguments.shape,
+        stream=arguments.stream,
+        language=arguments.language,
+        raw_rate=arguments.raw,
+    )
+    log.set_up("warning")
+    return run_transcribe(_config(arguments).engine, options)
+
+
+def _say(arguments: argparse.Namespace) -> int:
+    from voxlane.server.say_cli import SayOptions, run_list_voices, run_say
+
+    log.set_up("warning")
+    if arguments.list_voices:
+        return run_list_voices(_config(arguments).engine)
+    options = SayOptions(
+        output=arguments.output,
+        format=arguments.format,
+        voice=arguments.voice,
+        speed=arguments.speed,
+        seed=arguments.seed,
+    )
+    return run_say(_config(arguments).engine, options, " ".join(arguments.text) if arguments.text else None)
 
 
 def _perplexity(arguments: argparse.Namespace) -> int:

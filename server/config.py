@@ -16,13 +16,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from voxlane.engine.api import EngineConfig
+from voxlane.engine.api import EngineConfig, Priority
 from voxlane.server import limits
 from voxlane.server.errors import ConfigError
 from voxlane.server.log import quote
 
 API_KEY_VARIABLE = "VOXLANE_API_KEY"
 """When set, every request to /v1 needs `Authorization: Bearer` with this value."""
+
+PRIORITIES = {"normal": Priority.NORMAL, "high": Priority.HIGH, "critical": Priority.CRITICAL}
+"""What priorities are called outside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,12 @@ class LimitsConfig:
     write_s: float = limits.WRITE_SECONDS
     open_requests: int = limits.OPEN_REQUESTS
     connections: int = limits.CONNECTIONS
+    audio_body_bytes: int = limits.AUDIO_BODY_BYTES
+    audio_body_s: float = limits.AUDIO_BODY_SECONDS
+    audio_s: float = limits.AUDIO_SECONDS
+    audio_held_bytes: int = limits.AUDIO_HELD_BYTES
+    audio_decoders: int = limits.AUDIO_DECODERS
+    speech_characters: int = limits.SPEECH_CHARACTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "engine.threads": (0, 1024),
     "engine.context_tokens": (0, 1 << 24),
     "engine.kv_memory_mib": (1, 1 << 22),
+    "engine.asr_memory_mib": (1, 1 << 22),
     "engine.swap_memory_mib": (0, 1 << 22),
     "engine.block_tokens": (1, 1024),
     "engine.max_batch": (1, 4096),
@@ -75,10 +85,16 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "limits.write_s": (0.1, 3600),
     "limits.open_requests": (1, 1 << 20),
     "limits.connections": (1, 1 << 20),
+    "limits.audio_body_bytes": (1024, 1 << 31),
+    "limits.audio_body_s": (0.1, 3600),
+    "limits.audio_s": (1, 8 * 3600),
+    "limits.audio_held_bytes": (1 << 20, 1 << 40),
+    "limits.audio_decoders": (1, 256),
+    "limits.speech_characters": (1, limits.SPEECH_CHARACTERS),
 }
 """Least and most of every number in the tree, both allowed."""
 
-NOT_EMPTY = frozenset({"server.host", "engine.model"})
+NOT_EMPTY = frozenset({"server.host"})
 
 
 def load(path: Path | None = None, overrides: Mapping[str, object] | None = None) -> Config:
@@ -91,6 +107,11 @@ def load(path: Path | None = None, overrides: Mapping[str, object] | None = None
         hint = typing.get_type_hints(type(part))[name]
         part = dataclasses.replace(part, **{name: _value(key, hint, value, "command line")})
         config = dataclasses.replace(config, **{section: part})
+    if not (config.engine.model or config.engine.asr_model or config.engine.tts_model):
+        source = f"{path}: " if path is not None else ""
+        raise ConfigError(
+            f"{source}engine.model, engine.asr_model and engine.tts_model are all empty: nothing to serve"
+        )
     return config
 
 

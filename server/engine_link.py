@@ -29,9 +29,11 @@ from voxlane.engine.api import (
     Finished,
     FromEngine,
     Loading,
+    Probability,
     Ready,
     RefusalCode,
     Refused,
+    Samples,
     Shutdown,
     Started,
     StartFailed,
@@ -39,6 +41,8 @@ from voxlane.engine.api import (
     Submit,
     Text,
     ToEngine,
+    ToolCall,
+    Words,
 )
 from voxlane.server import limits
 from voxlane.server.errors import (
@@ -48,11 +52,13 @@ from voxlane.server.errors import (
     EngineStartFailed,
     InternalError,
     InvalidRequest,
+    ModelNotFound,
     Overloaded,
     VoxlaneError,
 )
 from voxlane.server.log import line
 from voxlane.server.packets import PacketPipe
+from voxlane.server.stream import Inbox, Stream
 
 logger = logging.getLogger(__name__)
 
@@ -60,13 +66,13 @@ ENGINE_COMMAND = (sys.executable, "-m", "voxlane.engine.process")
 """The child's command line; the number of its socket's file descriptor is appended."""
 
 State = Literal["starting", "ready", "restarting", "failed", "stopped"]
-Output = Started | Text | Finished
 
 _REFUSALS: dict[RefusalCode, type[VoxlaneError]] = {
     "too_long": ContextTooLong,
     "overloaded": Overloaded,
     "bad_request": InvalidRequest,
     "duplicate_id": InternalError,
+    "no_model": ModelNotFound,
 }
 
 
@@ -105,72 +111,6 @@ class RestartBudget:
         return min(doubled, limits.RESTART_DELAY_MOST_SECONDS)
 
 
-class _Inbox:
-    """What has arrived for one request and was not yet taken. Bounded by the output that the request asked for."""
-
-    __slots__ = ("_items", "_waiter", "ended")
-
-    def __init__(self) -> None:
-        self._items: deque[Output | VoxlaneError] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-        self.ended = False
-
-    def put(self, item: Output | VoxlaneError) -> None:
-        self.ended = isinstance(item, (Finished, VoxlaneError))
-        self._items.append(item)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def get(self) -> Output | VoxlaneError:
-        while not self._items:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        return self._items.popleft()
-
-
-class Stream:
-    """One request's output: Started, Text, …, Finished. Leaving it early cancels the request in the engine."""
-
-    def __init__(self, request_id: str, inbox: _Inbox, release: Callable[[str, bool], None]) -> None:
-        self.request_id = request_id
-        self._inbox = inbox
-        self._release = release
-        self._loop = asyncio.get_running_loop()
-        self._done = False
-        self._closed = False
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Output:
-        if self._done or self._closed:
-            raise StopAsyncIteration
-        item = await self._inbox.get()
-        self._done = isinstance(item, (Finished, VoxlaneError))
-        if isinstance(item, VoxlaneError):
-            raise item
-        return item
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Give the stream up; cancel the request unless it has ended."""
-        if not self._closed:
-            self._closed = True
-            self._release(self.request_id, self._inbox.ended)
-
-    def __del__(self) -> None:
-        # A stream that was dropped without `async with` must not keep the engine busy; the collector may run anywhere.
-        if not self._closed and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._release, self.request_id, self._inbox.ended)
-
-
 class EngineLink:
     """Runs the engine child and gives each request its stream."""
 
@@ -189,7 +129,7 @@ class EngineLink:
         self._command = tuple(command)
         self._observers = tuple(observers)
         self._restarts = restarts or RestartBudget()
-        self._inboxes: dict[str, _Inbox] = {}
+        self._inboxes: dict[str, Inbox] = {}
         self._pipe: PacketPipe | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._supervisor: asyncio.Task[None] | None = None
@@ -252,7 +192,7 @@ class EngineLink:
             raise EngineNotReady(detail=self.state)
         if submit.request_id in self._inboxes:
             raise InternalError(detail="request id used twice")
-        inbox = self._inboxes[submit.request_id] = _Inbox()
+        inbox = self._inboxes[submit.request_id] = Inbox()
         try:
             self._pipe.send(submit)
         except (VoxlaneError, BadMessage) as error:
@@ -260,7 +200,7 @@ class EngineLink:
             if isinstance(error, BadMessage):
                 raise ContextTooLong(detail=str(error)) from error
             raise
-        return Stream(submit.request_id, inbox, self._release)
+        return Stream(submit.request_id, inbox, self._from_stream)
 
     def abandon(self, make_error: Callable[[], VoxlaneError]) -> int:
         """End every stream with an error, cancel its request, and return how many there were."""
@@ -276,9 +216,13 @@ class EngineLink:
         if self._pipe is not None:
             self._pipe.send(message)
 
-    def _release(self, request_id: str, ended: bool) -> None:
-        if self._inboxes.pop(request_id, None) is not None and not ended:
-            self.send(Cancel(request_id))
+    def _from_stream(self, message: ToEngine) -> None:
+        """Pass on what a stream says; a Cancel gives the stream up, and goes out unless the request has ended."""
+        if isinstance(message, Cancel):
+            inbox = self._inboxes.pop(message.request_id, None)
+            if inbox is None or inbox.ended:
+                return
+        self.send(message)
 
     async def _supervise(self) -> None:
         while True:
@@ -352,7 +296,7 @@ class EngineLink:
 
     def _receive(self, message: FromEngine) -> None:
         match message:
-            case Started() | Text() | Finished():
+            case Started() | Text() | Words() | Samples() | ToolCall() | Probability() | Finished():
                 inbox = self._inboxes.get(message.request_id)
                 if isinstance(message, Finished):
                     for observer in self._observers:

@@ -4,6 +4,7 @@ VoxlaneError
 ├── ConfigError              the configuration cannot be used; names the key and the file
 ├── InvalidRequest           400  the sender's message is wrong; `param` names what
 │   ├── ContextTooLong       400  prompt and output can never fit the model's context
+│   ├── BadAudio             400  an audio file that is broken, or of a kind we do not read
 │   └── UnsupportedParameter 400  a parameter we know and do not honour
 ├── Unauthorized             401
 ├── Forbidden                403  known and understood, but not for this sender; `param` names what
@@ -18,6 +19,7 @@ VoxlaneError
 │   ├── EngineLost           503  the engine died under this request
 │   └── Draining             503  the server is going down
 ├── EngineStartFailed        503  not retryable; carries the engine's one line
+├── PlayerFailed                  a command's: the program that plays sound did not
 ├── ModelFailed              500  the model computed nonsense under this request
 └── InternalError            500  our bug
 
@@ -72,6 +74,12 @@ class ContextTooLong(InvalidRequest):
     """Prompt and output can never fit the model's context."""
 
     code, text = "context_length_exceeded", "The request does not fit the model's context."
+
+
+class BadAudio(InvalidRequest):
+    """An audio file that is broken, or of a kind that we do not read."""
+
+    code, text = "invalid_audio", "The audio cannot be used."
 
 
 class UnsupportedParameter(InvalidRequest):
@@ -169,6 +177,12 @@ class EngineStartFailed(VoxlaneError):
 
     code, text = "engine_start_failed", "The engine could not start."
     http_status = 503
+
+
+class PlayerFailed(VoxlaneError):
+    """The program that plays sound did not; only commands meet this."""
+
+    code, text = "player_failed", "The sound could not be played."
 
 
 class ModelFailed(VoxlaneError):

@@ -23,7 +23,12 @@ logger = logging.getLogger(__name__)
 CLIENT_GONE = 499
 """What the log and the metrics show for a client that left; nobody is sent this."""
 
-_ROUTES = frozenset({"/", "/healthz", "/metrics", "/v1/models", "/v1/chat/completions"})
+_ROUTES = frozenset(
+    {
+        "/", "/healthz", "/metrics", "/v1/models", "/v1/chat/completions", "/v1/audio/transcriptions",
+        "/v1/audio/speech",
+    }
+)  # fmt: skip
 
 
 class Front:

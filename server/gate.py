@@ -1,4 +1,4 @@
-"""Who is inside: counts requests in progress, turns new ones away when full or when the server goes down.
+"""Who is inside and what they hold: turns requests away when the house is full or when the server goes down.
 
 It knows numbers. It does not know HTTP, and it cancels nobody.
 """
@@ -50,3 +50,45 @@ class Gate:
         except TimeoutError:
             return False
         return True
+
+
+class Allowance:
+    """Bytes that all requests together may hold."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.held = 0
+
+    @contextmanager
+    def share(self) -> Iterator[Share]:
+        """Give one request its share; all of it is given back at the end."""
+        share = Share(self)
+        try:
+            yield share
+        finally:
+            self.held -= share.held
+
+    def take(self, count: int) -> None:
+        """Count bytes as held, or raise Overloaded."""
+        if self.held + count > self._most:
+            raise Overloaded(detail="audio_held_bytes")
+        self.held += count
+
+
+class Share:
+    """What one request holds of an Allowance."""
+
+    def __init__(self, allowance: Allowance) -> None:
+        self._allowance = allowance
+        self.held = 0
+
+    def hold(self, count: int) -> None:
+        """Hold more, or raise Overloaded."""
+        self._allowance.take(count)
+        self.held += count
+
+    def give_back(self, count: int) -> None:
+        """Hold less."""
+        count = min(count, self.held)
+        self._allowance.held -= count
+        self.held -= count

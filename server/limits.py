@@ -47,8 +47,8 @@ NAME_CHARACTERS = 256
 OUTBOX_BYTES = 64 * 1024 * 1024
 """Bytes waiting for the engine's socket before new requests are refused: eight bodies of the largest size."""
 
-PACKETS_PER_TURN = 256
-"""Packets read from the engine before the event loop may do something else: well under a millisecond."""
+PACKETS_PER_TURN = 64
+"""Packets read from the engine before the event loop may do something else: 2 ms of text, 8 ms if all are clauses."""
 
 RESTARTS = 5
 """Engine restarts within RESTART_WINDOW_SECONDS before the server gives up and reports itself unhealthy."""
@@ -67,3 +67,42 @@ ENGINE_STOP_SECONDS = 5.0
 
 RETRY_AFTER_SECONDS = 1
 """What a refused client is told to wait: a restart takes about that long."""
+
+AUDIO_BODY_BYTES = 25 * 1024 * 1024
+"""Default largest upload of audio, as OpenAI has it: an hour of MP3, a quarter of an hour of 16 kHz WAV."""
+
+AUDIO_BODY_SECONDS = 120.0
+"""Default time for an upload to arrive: 25 MiB over a line of 2 Mbit/s."""
+
+AUDIO_SECONDS = 1800.0
+"""Default longest recording: at 48 kHz its decoder takes 700 MiB for seconds, and 55 MiB stay while it is heard."""
+
+AUDIO_HELD_BYTES = 512 * 1024 * 1024
+"""Default bytes of uploads and of decoded audio in the server at one time: twenty uploads of the largest size."""
+
+AUDIO_DECODERS = 2
+"""Default decoders at work at one time: each is a process, and takes a core while the engine wants it."""
+
+FORM_PARTS = 64
+"""Parts of an upload: OpenAI's has 13 parameters, some of which may be repeated."""
+
+FORM_HEADER_BYTES = 4096
+"""Header of one part: a name, a file name and a content type."""
+
+FORM_FIELD_BYTES = 16 * 1024
+"""Value of a part that is not the file: the longest is a prompt."""
+
+DECODE_SECONDS = 120.0
+"""Time for a decoder to turn an upload into samples: half an hour of MP3 took 28 s on two busy cores."""
+
+SMALL_WAV_BYTES = 1024 * 1024
+"""A WAV up to here is decoded in a thread: 30 ms of numpy against 400 ms to start a decoder."""
+
+SPEECH_CHARACTERS = 100_000
+"""Text of one speech request: two hours of sound, and half of what the engine lets wait."""
+
+SPEEDS = (0.5, 2.0)
+"""Slowest and fastest speech: beyond them the voices are no longer understood."""
+
+LARGEST_SEED = (1 << 32) - 1
+"""Seed of a voice: what every random generator takes."""

@@ -44,6 +44,18 @@ class Metrics(Observer):
         self.per_token = Histogram(
             "voxlane_output_token_seconds", "Time per token after the first.", buckets=_SHORT_SECONDS, registry=registry
         )
+        self.audio = Counter(
+            "voxlane_audio_seconds_total",
+            "Audio heard by the recogniser or made by the voice.",
+            ["kind"],
+            registry=registry,
+        )
+        self.first_audio = Histogram(
+            "voxlane_speech_first_audio_seconds",
+            "Submission of a speech request to its first samples.",
+            buckets=_LATENCY_SECONDS,
+            registry=registry,
+        )
         self.request_preemptions = Counter(
             "voxlane_preemptions_total", "Times a request was preempted.", registry=registry
         )
@@ -97,6 +109,8 @@ class Metrics(Observer):
         # A metric that appears with its first event cannot show that there was none before it.
         for reason in get_args(FinishReason):
             self.finished_requests.labels(reason)
+        for kind in ("heard", "spoken"):
+            self.audio.labels(kind)
         for request_state in ("running", "waiting", "paused"):
             self.engine_requests.labels(request_state)
         for phase in ("schedule", "move", "forward", "sample"):

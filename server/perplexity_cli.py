@@ -27,7 +27,10 @@ def run_perplexity(config: EngineConfig, path: Path, *, engine_command: Sequence
         raise ConfigError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text") from error
-    config = dataclasses.replace(config, context_tokens=config.context_tokens or WINDOW_TOKENS)
+    if not config.model:
+        raise ConfigError("engine.model is empty: there is nothing to measure")
+    window_tokens = config.context_tokens or WINDOW_TOKENS
+    config = dataclasses.replace(config, context_tokens=window_tokens, asr_model="", tts_model="")
     window, stats = asyncio.run(_score(config, text, engine_command))
     mean = -stats.logprob_sum / stats.scored_tokens
     # exp overflows above 709; a model that bad is infinitely surprised for all purposes.

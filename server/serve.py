@@ -22,11 +22,11 @@ from voxlane.server.app import make_app
 from voxlane.server.config import Config
 from voxlane.server.engine_link import ENGINE_COMMAND, EngineLink
 from voxlane.server.errors import ConfigError, Draining
-from voxlane.server.gate import Gate
 from voxlane.server.log import line
 from voxlane.server.metrics import Metrics
 from voxlane.server.progress import Progress
-from voxlane.server.service import VERSION, Service, served_name
+from voxlane.server.service import VERSION, Service, make_service, served_name
+from voxlane.server.voices import names
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ async def serve(config: Config, api_key: str, *, engine_command: Sequence[str] =
     with Progress(sys.stderr) as progress:
         metrics = Metrics()
         link = EngineLink(config.engine, command=engine_command, observers=(metrics, progress))
-        service = Service(config, link, metrics, Gate(config.limits.open_requests), api_key)
+        service = make_service(config, link, metrics, api_key)
         http = HttpServer(service, listener)
         with stop_requests(link) as stop:
             await http.start()
@@ -190,12 +190,20 @@ def banner(ready: Ready, listener: socket.socket, *, with_key: bool) -> str:
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     url = f"http://{host}:{port}"
     key = ' \\\n    -H "Authorization: Bearer $VOXLANE_API_KEY"' if with_key else ""
-    return (
-        f"voxlane {VERSION} at {url}\n"
-        f"  model {served_name(ready.model)}: {ready.architecture}, {ready.parameters / 1e6:.0f}M parameters, "
-        f"{ready.weights} weights, {ready.context_tokens} tokens of context, on {ready.device}\n"
-        f"  try it:\n"
-        f"    curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} \\\n"
-        f'    -d \'{{"messages": [{{"role": "user", "content": "Hello!"}}], "max_tokens": 64}}\'\n'
-        f"  stop it: Ctrl-C"
-    )
+    as_json = " -H 'Content-Type: application/json'"
+    lines, tries = [f"voxlane {VERSION} at {url}"], []
+    if ready.model:
+        lines.append(
+            f"  chats with {served_name(ready.model)}: {ready.architecture}, {ready.parameters / 1e6:.0f}M parameters, "
+            f"{ready.weights} weights, {ready.context_tokens} tokens of context, on {ready.device}"
+        )
+        message = '{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 64}'
+        tries.append(f"    curl {url}/v1/chat/completions{as_json}{key} \\\n    -d '{message}'")
+    if ready.tts_model:
+        lines.append(f"  speaks with {served_name(ready.tts_model)}: {names(ready.voices, 4)}")
+        message = '{"input": "Hello!", "response_format": "wav"}'
+        tries.append(f"    curl {url}/v1/audio/speech{as_json}{key} \\\n    -d '{message}' -o hello.wav")
+    if ready.asr_model:
+        lines.append(f"  listens with {served_name(ready.asr_model)}: {', '.join(ready.asr_languages)}")
+        tries.append(f"    curl {url}/v1/audio/transcriptions{key} -F file=@hello.wav")
+    return "\n".join([*lines, "  try it:", *tries, "  stop it: Ctrl-C"])

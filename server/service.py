@@ -1,8 +1,10 @@
-"""What every endpoint needs, made once at start. Values only."""
+"""What every endpoint needs, made once at start: the parts of a server, and what its operator allows."""
 
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import PurePath
@@ -10,13 +12,21 @@ from typing import cast
 
 from starlette.requests import Request
 
-from voxlane.server.config import Config
+from voxlane.engine.api import Priority, Ready
+from voxlane.server.config import PRIORITIES, Config
+from voxlane.server.decoding import Decoder
 from voxlane.server.engine_link import EngineLink
-from voxlane.server.errors import EngineNotReady
-from voxlane.server.gate import Gate
+from voxlane.server.errors import EngineNotReady, Forbidden, ModelNotFound
+from voxlane.server.gate import Allowance, Gate
+from voxlane.server.log import quote
 from voxlane.server.metrics import Metrics
 
 VERSION = version("voxlane")
+
+# Names that programs written for OpenAI have built in. Which model answers is the operator's choice, not the name's.
+ASR_ALIASES = frozenset({"whisper-1", "gpt-transcribe", "gpt-4o-transcribe", "gpt-4o-mini-transcribe"})
+TTS_ALIASES = frozenset({"tts-1", "tts-1-hd", "gpt-4o-mini-tts"})
+_DATED = re.compile(r"-20\d\d-\d\d-\d\d\Z")  # gpt-4o-mini-tts-2025-12-15 is gpt-4o-mini-tts
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +37,38 @@ class Service:
     link: EngineLink
     metrics: Metrics
     gate: Gate
+    audio: Allowance
+    decoder: Decoder
     api_key: str  # "": no key is asked for
 
     @property
-    def model_names(self) -> tuple[str, ...]:
-        """Return the names a client may use, the main one first; raise EngineNotReady before they are known."""
+    def ready(self) -> Ready:
+        """Return what the engine said of itself; raise EngineNotReady before it did."""
         if self.link.ready is None:
             raise EngineNotReady
-        names = (served_name(self.link.ready.model), self.config.server.model_alias)
+        return self.link.ready
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Return the names of the chat model, the main one first; none if there is no chat model."""
+        if not self.ready.model:
+            return ()
+        names = (served_name(self.ready.model), self.config.server.model_alias)
         return tuple(dict.fromkeys(name for name in names if name))
+
+    def check_model(self, asked: str | None, served: Collection[str], aliases: Collection[str], task: str) -> None:
+        """Raise ModelNotFound unless the model asked for, if any, is among those that do this task."""
+        if not served:
+            raise ModelNotFound(f"This server has no model that {task}.", param="model")
+        if asked is not None and asked not in served and _DATED.sub("", asked) not in aliases:
+            main = next(iter(served))
+            raise ModelNotFound(f"{quote(asked)} was asked for, {quote(main)} is served.", param="model")
+
+    def check_priority(self, asked: Priority) -> None:
+        """Raise Forbidden if the operator does not let requests be that urgent."""
+        highest = self.config.server.highest_priority
+        if asked > PRIORITIES[highest]:
+            raise Forbidden(f"priority may be at most {highest}.", param="priority")
 
     @property
     def fingerprint(self) -> str:
@@ -52,3 +85,17 @@ def served_name(model: str) -> str:
 def service_of(request: Request) -> Service:
     """Return the service that the application was made with."""
     return cast(Service, request.app.state.service)
+
+
+def make_service(config: Config, link: EngineLink, metrics: Metrics, api_key: str) -> Service:
+    """Return the parts of a server as its configuration sizes them."""
+    limits = config.limits
+    return Service(
+        config,
+        link,
+        metrics,
+        Gate(limits.open_requests),
+        Allowance(limits.audio_held_bytes),
+        Decoder(limits.audio_s, limits.audio_decoders),
+        api_key,
+    )

@@ -23,6 +23,18 @@ PURE = {
     "server.api.chat_reply", "server.api.chat_request", "server.errors",
     "engine.scheduler", "engine.cost", "engine.kv", "engine.api", "engine.wire", "engine.request", "engine.lookup",
     "engine.detokenizer", "engine.intake", "engine.listening", "engine.segmenter",
+    "server.answers",
+    "server.reply",
+    "server.history",
+    "server.user_turn",
+    "server.transcript",
+    "server.voices",
+    "server.clip",
+    "server.api.fields",
+    "server.api.multipart",
+    "server.api.speech_request",
+    "server.api.transcription_request",
+    "engine.plan",
 }  # fmt: skip
 PURE_PREFIXES = ("server.protocols.", "codecs.", "engine.spoken")
 IMPURITIES = {"asyncio", "time", "random", "secrets", "logging", "socket", "threading", "datetime"}
@@ -30,7 +42,8 @@ IMPURITIES = {"asyncio", "time", "random", "secrets", "logging", "socket", "thre
 ASYNC = {
     "server.app", "server.connection", "server.engine_link", "server.packets", "server.front", "server.gate",
     "server.serve", "server.cli", "server.chat_cli", "server.perplexity_cli", "server.api.chat",
-    "server.api.disconnect", "server.api.body",
+    "server.api.disconnect", "server.api.body", "server.api.speech", "server.decoding", "server.feeding",
+    "server.say_cli", "server.sinks", "server.speaking", "server.stream", "server.terminal", "server.transcribe_cli",
 }  # fmt: skip
 """Modules that do I/O or wait for it."""
 

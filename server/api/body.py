@@ -1,10 +1,11 @@
-"""A request's body as JSON, read with limits on size, time, depth and numbers. It does not know what the JSON means."""
+"""A request's body, read with limits on size and time; as JSON, on depth and numbers too. It knows no meaning."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import math
+from collections.abc import AsyncIterator
 from typing import Any, NoReturn
 
 from starlette.requests import ClientDisconnect, Request
@@ -15,7 +16,8 @@ from voxlane.server.errors import InvalidRequest, RequestTimeout, TooLarge
 
 async def read_object(request: Request, limits: LimitsConfig) -> dict[str, Any]:
     """Return the body as a JSON object; raise a VoxlaneError for anything else."""
-    value = parse_json(await _read(request, limits))
+    pieces = [piece async for piece in pieces_of(request, limits.body_bytes, limits.body_s)]
+    value = parse_json(b"".join(pieces))
     if not isinstance(value, dict):
         raise InvalidRequest("The body must be a JSON object.")
     return value
@@ -42,26 +44,31 @@ def parse_json(data: bytes) -> Any:
     return value
 
 
-async def _read(request: Request, limits: LimitsConfig) -> bytes:
+async def pieces_of(request: Request, most_bytes: int, seconds: float) -> AsyncIterator[bytes]:
+    """Yield the body as it arrives; raise when it is larger than `most_bytes` or takes longer than `seconds`."""
     declared = request.headers.get("content-length", "")
-    too_large = TooLarge(f"The limit is {limits.body_bytes} bytes.")
+    too_large = TooLarge(f"The limit is {most_bytes} bytes.")
     # h11 has already refused a content-length that is no number.
-    if declared.isdigit() and int(declared) > limits.body_bytes:
+    if declared.isdigit() and int(declared) > most_bytes:
         raise too_large
-    pieces: list[bytes] = []
     size = 0
-    try:
-        async with asyncio.timeout(limits.body_s):
-            async for piece in request.stream():
-                size += len(piece)
-                if size > limits.body_bytes:
-                    raise too_large
-                pieces.append(piece)
-    except TimeoutError as error:
-        raise RequestTimeout from error
-    except ClientDisconnect as error:
-        raise ClientGone from error
-    return b"".join(pieces)
+    loop = asyncio.get_running_loop()
+    due = loop.time() + seconds
+    body = aiter(request.stream())
+    while True:
+        try:
+            async with asyncio.timeout_at(due):
+                piece = await anext(body, None)
+        except TimeoutError as error:
+            raise RequestTimeout from error
+        except ClientDisconnect as error:
+            raise ClientGone from error
+        if piece is None:
+            return
+        size += len(piece)
+        if size > most_bytes:
+            raise too_large
+        yield piece
 
 
 class ClientGone(Exception):

@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import functools
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 
 from starlette.requests import Request
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from voxlane.engine.api import Finished, SamplingParams, Submit, Text
 from voxlane.server.api import chat_reply, chat_request
 from voxlane.server.api.body import read_object
 from voxlane.server.api.chat_reply import Choice, Envelope
 from voxlane.server.api.chat_request import ChatRequest
-from voxlane.server.api.disconnect import send_within, unless_disconnected
+from voxlane.server.api.disconnect import unless_disconnected
+from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
 from voxlane.server.api.reply import error_body, json_response, to_json
-from voxlane.server.engine_link import Output, Stream
-from voxlane.server.errors import Forbidden, InternalError, ModelFailed, ModelNotFound, VoxlaneError
-from voxlane.server.log import quote
+from voxlane.server.errors import InternalError, ModelFailed, VoxlaneError
 from voxlane.server.service import Service, service_of
+from voxlane.server.stream import Output, Stream
 
 _SEED_MASK = (1 << 63) - 1
 
@@ -37,12 +36,8 @@ async def completions(request: Request) -> Answer:
     service = service_of(request)
     service.gate.check()  # a body that would be turned away is not worth reading
     ask = chat_request.parse(await read_object(request, service.config.limits))
-    highest = service.config.server.highest_priority
-    if ask.priority > chat_request.PRIORITIES[highest]:
-        raise Forbidden(f"priority may be at most {highest}.", param="priority")
-    names = service.model_names
-    if ask.model is not None and ask.model not in names:
-        raise ModelNotFound(f"{quote(ask.model)} was asked for, {quote(names[0])} is served.", param="model")
+    service.check_priority(ask.priority)
+    service.check_model(ask.model, service.model_names, (), "chats")
     return Answer(service, ask)
 
 
@@ -71,11 +66,12 @@ class Answer:
         async with AsyncExitStack() as stack:
             streams = [await stack.enter_async_context(self._submit(index)) for index in range(self._ask.choices)]
             outputs = await stack.enter_async_context(aclosing(_merged(streams)))
+            outgoing = Outgoing(send, self._service.config.limits.write_s, EVENT_STREAM)
             if self._ask.stream:
-                await self._send_events(outputs, send)
+                await self._send_events(outputs, outgoing)
             else:
                 answer = json_response(await self._collect(outputs))
-                await answer(scope, receive, functools.partial(self._write, send))
+                await answer(scope, receive, outgoing.write)
 
     def _submit(self, index: int) -> Stream:
         ask, ready = self._ask, self._service.link.ready
@@ -108,48 +104,33 @@ class Answer:
                 choices[index].end = _checked(output)
         return self._envelope.completion(choices, with_logprobs=self._with_logprobs)
 
-    async def _send_events(self, outputs: AsyncIterator[tuple[int, Output]], send: Send) -> None:
+    async def _send_events(self, outputs: AsyncIterator[tuple[int, Output]], outgoing: Outgoing) -> None:
         # The first output decides between an HTTP status and a stream: a refusal is still a plain error.
         first = await anext(outputs)
-        await self._write(send, {"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})
         try:
-            await self._event(send, self._chunk([chat_reply.opening(index) for index in range(self._ask.choices)]))
+            await outgoing.event(self._chunk([chat_reply.opening(index) for index in range(self._ask.choices)]))
             ends: list[Finished] = []
-            await self._output_event(send, *first, ends)
+            await self._output_event(outgoing, *first, ends)
             async for index, output in outputs:
-                await self._output_event(send, index, output, ends)
+                await self._output_event(outgoing, index, output, ends)
             if self._ask.include_usage:
                 final: dict[str, object] = {"usage": chat_reply.usage(end.stats for end in ends)}
-                await self._event(send, to_json(self._envelope.chunk([], usage_field=final)))
-            await self._event(send, b"[DONE]")
+                await outgoing.event(to_json(self._envelope.chunk([], usage_field=final)))
+            await outgoing.event(b"[DONE]")
         except VoxlaneError as error:
-            await self._event(send, to_json(error_body(error)))
-        await self._write(send, {"type": "http.response.body", "body": b"", "more_body": False})
+            await outgoing.event(to_json(error_body(error)))
+        await outgoing.end()
 
-    async def _output_event(self, send: Send, index: int, output: Output, ends: list[Finished]) -> None:
+    async def _output_event(self, outgoing: Outgoing, index: int, output: Output, ends: list[Finished]) -> None:
         if isinstance(output, Text):
-            await self._event(send, self._chunk([chat_reply.piece(index, output, with_logprobs=self._with_logprobs)]))
+            await outgoing.event(self._chunk([chat_reply.piece(index, output, with_logprobs=self._with_logprobs)]))
         elif isinstance(output, Finished):
             ends.append(_checked(output))
-            await self._event(send, self._chunk([chat_reply.closing(index, output)]))
+            await outgoing.event(self._chunk([chat_reply.closing(index, output)]))
 
     def _chunk(self, choices: list[dict[str, object]]) -> bytes:
         usage_field: dict[str, object] | None = {"usage": None} if self._ask.include_usage else None
         return to_json(self._envelope.chunk(choices, usage_field=usage_field))
-
-    async def _event(self, send: Send, data: bytes) -> None:
-        body = b"data: " + data + b"\n\n"
-        await self._write(send, {"type": "http.response.body", "body": body, "more_body": True})
-
-    async def _write(self, send: Send, message: Message) -> None:
-        await send_within(send, message, self._service.config.limits.write_s)
-
-
-_EVENT_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # nginx would otherwise hold the events back
-]
 
 
 def _checked(end: Finished) -> Finished:

@@ -18,6 +18,8 @@ async def healthz(request: Request) -> Response:
         "status": state,
         "version": VERSION,
         "model": served_name(service.config.engine.model),
+        "asr_model": served_name(service.config.engine.asr_model),
+        "tts_model": served_name(service.config.engine.tts_model),
         "open_requests": service.link.open_streams,
     }
     return json_response(body, 200 if state == "ready" else 503)
@@ -37,6 +39,8 @@ async def index(request: Request) -> Response:
             "status": service_of(request).link.state,
             "endpoints": {
                 "POST /v1/chat/completions": "chat with the model, OpenAI's protocol",
+                "POST /v1/audio/transcriptions": "audio to text, OpenAI's protocol",
+                "POST /v1/audio/speech": "text to audio, OpenAI's protocol",
                 "GET /v1/models": "what is served",
                 "GET /healthz": "200 when ready",
                 "GET /metrics": "Prometheus metrics",

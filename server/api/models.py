@@ -1,4 +1,4 @@
-"""GET /v1/models and /v1/models/{name}: the one model this server runs, under each of its names."""
+"""GET /v1/models and /v1/models/{name}: the models this server runs, the chat model under each of its names."""
 
 from __future__ import annotations
 
@@ -8,38 +8,41 @@ from starlette.responses import Response
 from voxlane.server.api.reply import json_response
 from voxlane.server.errors import ModelNotFound
 from voxlane.server.log import quote
-from voxlane.server.service import Service, service_of
+from voxlane.server.service import Service, served_name, service_of
 
 
 async def list_models(request: Request) -> Response:
     """Answer GET /v1/models."""
-    service = service_of(request)
-    return json_response({"object": "list", "data": [_model(service, name) for name in service.model_names]})
+    return json_response({"object": "list", "data": list(_models(service_of(request)).values())})
 
 
 async def get_model(request: Request) -> Response:
     """Answer GET /v1/models/{name}."""
-    service = service_of(request)
-    name: str = request.path_params["name"]
-    if name not in service.model_names:
-        raise ModelNotFound(f"{quote(name)} was asked for.", param="model")
-    return json_response(_model(service, name))
+    found = _models(service_of(request)).get(request.path_params["name"])
+    if found is None:
+        raise ModelNotFound(f"{quote(request.path_params['name'])} was asked for.", param="model")
+    return json_response(found)
 
 
-def _model(service: Service, name: str) -> dict[str, object]:
-    ready = service.link.ready
-    assert ready is not None
+def _models(service: Service) -> dict[str, dict[str, object]]:
+    """Return every model by name: those that chat, the one that listens, the one that speaks."""
+    ready = service.ready
+    chat: dict[str, object] = {
+        "task": "chat",
+        "architecture": ready.architecture,
+        "parameters": ready.parameters,
+        "context_tokens": ready.context_tokens,
+        "weights": ready.weights,
+        "pages": ready.pages,
+        "device": ready.device,
+    }
+    found = dict.fromkeys(service.model_names, chat)
+    if ready.asr_model:
+        found.setdefault(served_name(ready.asr_model), {"task": "asr", "languages": ready.asr_languages})
+    if ready.tts_model:
+        voice = {"task": "tts", "voices": ready.voices, "sample_rate": ready.speak_rate}
+        found.setdefault(served_name(ready.tts_model), voice)
     return {
-        "id": name,
-        "object": "model",
-        "created": 0,
-        "owned_by": "voxlane",
-        "voxlane": {
-            "architecture": ready.architecture,
-            "parameters": ready.parameters,
-            "context_tokens": ready.context_tokens,
-            "weights": ready.weights,
-            "pages": ready.pages,
-            "device": ready.device,
-        },
+        name: {"id": name, "object": "model", "created": 0, "owned_by": "voxlane", "voxlane": details}
+        for name, details in found.items()
     }

@@ -149,7 +149,7 @@ def test_leaving_cancels_in_the_engine(server: Any) -> None:
 
 
 def test_models(server: Any) -> None:
-    assert [model.id for model in server.client.models.list()] == [MODEL]
+    assert [model.id for model in server.client.models.list()] == [MODEL, "moonshine-tiny-en", "hibari"]
     assert server.client.models.retrieve(MODEL).owned_by == "voxlane"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+from array import array
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -12,13 +13,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from voxlane.engine.api import EngineConfig
+from voxlane.codecs.pcm import decode_pcm16
+from voxlane.codecs.wav import encode_wav
+from voxlane.engine.api import LISTEN_RATE, EngineConfig
 from voxlane.server.config import Config, LimitsConfig, ServerConfig
 from voxlane.server.engine_link import EngineLink
-from voxlane.server.gate import Gate
 from voxlane.server.metrics import Metrics
 from voxlane.server.serve import HttpServer, listen
-from voxlane.server.service import Service
+from voxlane.server.service import Service, make_service
 
 SCRIPTED_ENGINE = Path(__file__).with_name("scripted_engine.py")
 
@@ -26,6 +28,18 @@ SCRIPTED_ENGINE = Path(__file__).with_name("scripted_engine.py")
 @pytest.fixture(autouse=True)
 def _clean(no_leaks: None) -> None:
     """Every test here is checked for leaks."""
+
+
+@pytest.fixture
+def recording() -> Callable[..., bytes]:
+    """Make a 16 kHz WAV file in which the scripted engine hears a text."""
+
+    def make(text: str, seconds: float = 1.0) -> bytes:
+        samples = array("h", map(ord, text))
+        samples.extend([0] * max(0, round(seconds * LISTEN_RATE) - len(samples)))
+        return encode_wav(decode_pcm16(samples.tobytes()), LISTEN_RATE)
+
+    return make
 
 
 @pytest.fixture
@@ -60,15 +74,17 @@ def serving(engine_command: tuple[str, ...]) -> Serving:
     async def start(
         *,
         model: str = "scripted",
+        asr_model: str = "moonshine-tiny-en",
+        tts_model: str = "hibari",
         api_key: str = "",
         limits: LimitsConfig | None = None,
         server: ServerConfig | None = None,
         wait: bool = True,
     ) -> AsyncIterator[Running]:
-        config = Config(server or ServerConfig(), EngineConfig(model), limits or LimitsConfig())
+        config = Config(server or ServerConfig(), EngineConfig(model, asr_model, tts_model), limits or LimitsConfig())
         metrics = Metrics()
         link = EngineLink(config.engine, command=engine_command, observers=(metrics,))
-        service = Service(config, link, metrics, Gate(config.limits.open_requests), api_key)
+        service = make_service(config, link, metrics, api_key)
         listener = listen("127.0.0.1", 0)
         http = HttpServer(service, listener)
         await http.start()

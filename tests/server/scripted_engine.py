@@ -10,6 +10,12 @@ The last user message says what to do:
     big N             one piece of N characters        sampling        the parameters that arrived, as text
     logprobs          a word with log-probabilities    emoji           log-probabilities of half characters
     submission        priority, deadline and tenant    anything else   is echoed word by word
+A request to listen hears text: each sample that is not zero is a character (conftest's `recording` makes such audio). A
+request to speak answers each clause with one sample a character. Both obey, as their text's first words:
+    crash             die                              wait            go on for ever
+    fail              finish with `failed`             params          tell the parameters that arrived
+    refuse CODE       refuse (listening only)          lag             hear nothing until 60 s wait, tell the most
+    flood N           N clauses of 100 kB, as long as not paused (speaking only)
 The model's name says how to start: start-failed, die-at-start, never-ready, crash-every-time (once ready), or
 any other for an ordinary start.
 """
@@ -18,34 +24,63 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import socket
 import sys
+from array import array
+from dataclasses import dataclass
 
 from voxlane.engine.api import (
+    LISTEN_RATE,
+    Append,
     Assembler,
     Cancel,
     Configure,
+    EndInput,
     EngineConfig,
     Finished,
     Loading,
     Message,
+    Pause,
     Ready,
     Refused,
     RequestStats,
+    Resume,
+    Samples,
+    Segment,
     Shutdown,
+    SpokenWord,
     Started,
     StartFailed,
     StepStats,
     Submit,
     Text,
     TokenLogprob,
+    Word,
+    Words,
     encode,
     fragments,
 )
 
 CONTEXT_TOKENS = 4096
 EMOJI = "🎉"
+SPEAK_RATE = 24_000
+
+
+@dataclass(slots=True)
+class Speech:
+    """A request that listens or speaks."""
+
+    submit: Submit
+    text: str = ""  # heard, or to be said
+    told: int = 0  # characters of it
+    seconds: float = 0.0
+    acknowledged: float = 0.0
+    most: float = 0.0  # audio that waited
+    offset: int = 0
+    flood: int = 0
+    paused: bool = False
 
 
 class ScriptedEngine:
@@ -54,6 +89,7 @@ class ScriptedEngine:
         self._assembler = Assembler()
         self._open: dict[str, Submit] = {}
         self._held: list[Submit] = []
+        self._speech: dict[str, Speech] = {}
 
     def run(self) -> None:
         signal.signal(signal.SIGUSR1, lambda *_: self._release())
@@ -64,7 +100,22 @@ class ScriptedEngine:
             match self._next():
                 case Submit() as submit:
                     self._open[submit.request_id] = submit
-                    self._serve(submit)
+                    if submit.task in ("asr", "tts"):
+                        self._speech[submit.request_id] = Speech(submit)
+                        self._send(Started(submit.request_id, submit.epoch, 0, 0))
+                    else:
+                        self._serve(submit)
+                case Append() as append if append.request_id in self._speech:
+                    speech = self._speech[append.request_id]
+                    self._hear(speech, append.audio) if speech.submit.task == "asr" else self._utter(
+                        speech, append.text
+                    )
+                case EndInput(request_id) if request_id in self._speech:
+                    speech = self._speech[request_id]
+                    self._end_hearing(speech) if speech.submit.task == "asr" else self._end_uttering(speech)
+                case Pause(request_id) | Resume(request_id) as message if request_id in self._speech:
+                    self._speech[request_id].paused = isinstance(message, Pause)
+                    self._report(running=1, paused=int(isinstance(message, Pause)))
                 case Cancel(request_id):
                     if request_id in self._open:
                         self._finish(self._open[request_id], "cancelled", 1)
@@ -85,7 +136,9 @@ class ScriptedEngine:
                 while self._next():
                     pass
         context = config.context_tokens or CONTEXT_TOKENS
-        self._send(Ready(config.model, "scripted", 1_000_000, context, "none", "none", 8, 16, 4, "cpu"))
+        chat = (config.model, "scripted", 1_000_000, context, "none", "none", 8, 16, 4, "cpu")
+        voices = ("one", "two", "af_alloy") if config.tts_model else ()
+        self._send(Ready(*chat, config.asr_model, ("en", "de"), config.tts_model, SPEAK_RATE if voices else 0, voices))
         if config.model == "crash-every-time":
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -140,6 +193,104 @@ class ScriptedEngine:
             case _:
                 self._finish_with(submit, re.findall(r"\S+\s*", said))
 
+    def _hear(self, speech: Speech, audio: bytes) -> None:
+        samples = array("h", audio)
+        speech.text += "".join(chr(sample) for sample in samples if sample > 0)
+        speech.seconds += len(samples) / LISTEN_RATE
+        waiting = speech.seconds - speech.acknowledged
+        speech.most = max(speech.most, waiting)
+        if speech.text.startswith("lag") and waiting < 60:
+            return
+        speech.acknowledged = speech.seconds
+        settled, tail = "", speech.text[speech.told :]
+        if speech.submit.listen.partials:
+            settled, _, tail = tail.rpartition(" ")
+            speech.told += len(settled)
+            tail = speech.text[speech.told :]
+        self._send(Words(speech.submit.request_id, speech.submit.epoch, settled, tail, speech.seconds))
+
+    def _end_hearing(self, speech: Speech) -> None:
+        submit = speech.submit
+        command, _, rest = speech.text.partition(" ")
+        if not self._obey(speech, command, rest):
+            return
+        if command == "params":
+            speech.text = repr(submit.listen)
+        if command == "lag":
+            speech.text = f"most {speech.most:g}"
+        times = [(0.5 * index, 0.5 * index + 0.4) for index in range(len(speech.text.split()))]
+        words = tuple(Word(word, *time) for word, time in zip(speech.text.split(), times, strict=True))
+        segments = ()
+        if speech.text:
+            asked = words if submit.listen.word_times else ()
+            language = submit.listen.language or "en"
+            segments = (Segment(speech.text, 0.0, words[-1].end_s, -0.25, len(words), 0.01, language, asked),)
+        settled = speech.text[speech.told :]
+        self._send(Words(submit.request_id, submit.epoch, settled, "", speech.seconds, segments))
+        self._finish(submit, "eos", len(words))
+
+    def _utter(self, speech: Speech, text: str) -> None:
+        submit = speech.submit
+        command, _, rest = text.strip().partition(" ")
+        start, said = len(speech.text), text
+        speech.text += text
+        if start == 0 and not self._obey(speech, command, rest):
+            return
+        if start == 0 and command == "flood":
+            speech.flood = int(rest)
+            return
+        if start == 0 and command == "params":
+            said = repr(submit.speak)
+        if not re.search(r"\w", said):
+            return
+        words = tuple(
+            SpokenWord(
+                start + word.start(), start + word.end(), speech.offset + word.start(), speech.offset + word.end()
+            )
+            for word in re.finditer(r"\S+", said)
+        )
+        self._give(speech, array("h", (min(ord(one), 0x7FFF) for one in said)).tobytes(), words)
+        if start == 0 and command == "wait":
+            self._report(running=1)
+            del self._speech[submit.request_id]
+
+    def _end_uttering(self, speech: Speech) -> None:
+        if not speech.flood:
+            self._finish(speech.submit, "eos", len(speech.text))
+
+    def _give(self, speech: Speech, pcm: bytes, words: tuple[SpokenWord, ...] = ()) -> None:
+        self._send(Samples(speech.submit.request_id, speech.submit.epoch, speech.offset, pcm, words))
+        speech.offset += len(pcm) // 2
+
+    def _obey(self, speech: Speech, command: str, rest: str) -> bool:
+        """Do what a command says; return whether the request goes on."""
+        submit = speech.submit
+        match command:
+            case "crash":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "fail":
+                self._finish(submit, "failed", 0)
+            case "refuse":
+                del self._speech[submit.request_id], self._open[submit.request_id]
+                self._send(Refused(submit.request_id, submit.epoch, rest, "the audio is too long"))  # type: ignore[arg-type]
+            case "wait" if submit.task == "asr":
+                self._report(running=1)
+                del self._speech[submit.request_id]
+            case _:
+                return True
+        return False
+
+    def _work(self) -> bool:
+        """Do a piece of what is asked without end; return whether there is more."""
+        for speech in list(self._speech.values()):
+            if speech.flood and not speech.paused:
+                self._give(speech, bytes(100_000))
+                speech.flood -= 1
+                if not speech.flood:
+                    self._finish(speech.submit, "eos", 1)
+                return True
+        return False
+
     def _tell_emoji(self, submit: Submit) -> None:
         """Say an emoji whose tokens hold two of its four bytes each, then a letter."""
         data = EMOJI.encode()
@@ -163,11 +314,12 @@ class ScriptedEngine:
 
     def _finish(self, submit: Submit, reason: str, words: int, *, lookup: tuple[int, int] = (0, 0)) -> None:
         del self._open[submit.request_id]
+        self._speech.pop(submit.request_id, None)
         stats = RequestStats(7, words, 3, 0.001, 0.002, 0.003, 0.004, 1, *lookup, -2.0 * words, words)
         self._send(Finished(submit.request_id, submit.epoch, reason, stats))  # type: ignore[arg-type]
         self._report(running=len(self._open))
 
-    def _report(self, *, running: int) -> None:
+    def _report(self, *, running: int, paused: int = 0) -> None:
         self._send(
             StepStats(
                 steps=2,
@@ -184,7 +336,7 @@ class ScriptedEngine:
                 lookup_accepted=5,
                 running=running,
                 waiting=0,
-                paused=0,
+                paused=paused,
                 blocks_free=8 - running,
                 blocks_cached=0,
                 blocks_used=running,
@@ -195,6 +347,8 @@ class ScriptedEngine:
 
     def _next(self) -> Message:
         while True:
+            while not select.select([self._sock], [], [], 0)[0] and self._work():
+                pass
             packet = self._sock.recv(1 << 20)
             if not packet:
                 sys.exit(0)

@@ -297,7 +297,7 @@ async def test_a_client_that_does_not_read_is_given_up(serving: Any) -> None:
 async def test_models(serving: Any) -> None:
     async with serving(server=ServerConfig(model_alias="my-name")) as server:
         listed = (await server.client.get("/v1/models")).json()
-        assert [model["id"] for model in listed["data"]] == ["scripted", "my-name"]
+        assert [model["id"] for model in listed["data"]] == ["scripted", "my-name", "moonshine-tiny-en", "hibari"]
         assert (await server.client.get("/v1/models/my-name")).json()["voxlane"]["architecture"] == "scripted"
         missing = await server.client.get("/v1/models/gpt-9")
         assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")

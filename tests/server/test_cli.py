@@ -14,7 +14,7 @@ from voxlane.server import cli
 from voxlane.server.errors import ModelFailed
 from voxlane.server.perplexity_cli import run_perplexity
 
-COMMANDS = ("serve", "chat", "models", "perplexity", "check-config")
+COMMANDS = ("serve", "chat", "transcribe", "say", "models", "perplexity", "check-config")
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -156,6 +156,6 @@ def test_a_model_that_fails_has_no_perplexity(tmp_path: Path, engine_command: tu
 
 
 def test_the_server_does_not_import_torch() -> None:
-    modules = "cli, app, serve, chat_cli, perplexity_cli"
+    modules = "cli, app, serve, chat_cli, perplexity_cli, transcribe_cli, say_cli, decode_child"
     code = f"import sys; from voxlane.server import {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -11,7 +11,7 @@ import pytest
 
 from voxlane.engine.api import ChatMessage, EngineConfig, Finished, Loading, Started, StepStats, Submit, Text
 from voxlane.server import limits
-from voxlane.server.engine_link import EngineLink, Observer, RestartBudget, State, Stream
+from voxlane.server.engine_link import EngineLink, Observer, RestartBudget, State
 from voxlane.server.errors import (
     ContextTooLong,
     EngineLost,
@@ -22,6 +22,7 @@ from voxlane.server.errors import (
     Overloaded,
     VoxlaneError,
 )
+from voxlane.server.stream import Stream
 
 
 class Recorder(Observer):

@@ -121,7 +121,7 @@ def test_speech_runs_ahead_of_the_listener_by_the_buffer_and_no_more():
     assert 0.5 * SPEAK_RATE <= sent <= 0.6 * SPEAK_RATE
     table.wait(1.0)
     sent = sum(len(event.pcm) // 2 for event in table.of(Speech))
-    assert 1.5 * SPEAK_RATE <= sent <= 1.65 * SPEAK_RATE
+    assert 1.45 * SPEAK_RATE <= sent <= 1.6 * SPEAK_RATE
 
 
 def begin_reply(table: Table) -> ReplyStarted:
@@ -361,10 +361,12 @@ class Conversation(RuleBasedStateMachine):
             table.speak("s", 400)
             table.work()
             table.wait(120)
-            for call in table.of(ToolCalled):
-                table.feed(ToolResult(call.call_id, "late"))
-            table.work()
-            table.wait(120)
+            while table.engine.calls or table.session.answers.open_calls:
+                table.engine.calls.clear()
+                for call_id in sorted(table.session.answers.open_calls):
+                    table.feed(ToolResult(call_id, "late"))
+                table.work()
+                table.wait(120)
             begun = {event.turn for event in table.of(SpeechStarted, UserTurn, ReplyStarted)}
             assert begun == {event.turn for event in table.of(TurnDone)}, "a turn never ended"
             assert not table.engine.work, "the engine still works for nobody"

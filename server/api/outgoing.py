@@ -1,0 +1,45 @@
+"""An answer that leaves in pieces: a body or server-sent events. It knows ASGI's send, and clients that do not read."""
+
+from __future__ import annotations
+
+from starlette.types import Message, Send
+
+from voxlane.server.api.disconnect import send_within
+
+EVENT_STREAM = "text/event-stream; charset=utf-8"
+
+
+class Outgoing:
+    """Starts with the first piece: until then an error can still be an HTTP status."""
+
+    def __init__(self, send: Send, write_s: float, content_type: str) -> None:
+        self._send = send
+        self._write_s = write_s
+        self._content_type = content_type
+        self.started = False
+
+    async def body(self, data: bytes) -> None:
+        """Send bytes."""
+        if not self.started:
+            self.started = True
+            headers = [
+                (b"content-type", self._content_type.encode()),
+                (b"cache-control", b"no-cache"),
+                (b"x-accel-buffering", b"no"),  # nginx would otherwise hold the pieces back
+            ]
+            await self.write({"type": "http.response.start", "status": 200, "headers": headers})
+        if data:
+            await self.write({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def event(self, data: bytes) -> None:
+        """Send one event."""
+        await self.body(b"data: " + data + b"\n\n")
+
+    async def end(self) -> None:
+        """Send what says that this was all."""
+        await self.body(b"")
+        await self.write({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def write(self, message: Message) -> None:
+        """Send any message within the time a client has to read it."""
+        await send_within(self._send, message, self._write_s)

@@ -1,0 +1,106 @@
+"""POST /v1/audio/speech: a text in, sound out as it is made, as a file or as a stream of events.
+
+It knows the order of things on the wire. What a parameter means is speech_request.py's, formats are speech_file.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from voxlane.codecs.encode import formats
+from voxlane.codecs.errors import CodecMissing
+from voxlane.engine.api import RequestStats, Samples, Submit
+from voxlane.server.api import speech_request
+from voxlane.server.api.body import read_object
+from voxlane.server.api.disconnect import unless_disconnected
+from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
+from voxlane.server.api.reply import error_body, to_json
+from voxlane.server.api.speech_request import SpeechRequest
+from voxlane.server.errors import UnsupportedParameter, VoxlaneError
+from voxlane.server.service import TTS_ALIASES, Service, served_name, service_of
+from voxlane.server.speaking import speak, whole
+from voxlane.server.speech_file import CONTENT_TYPES, SpeechFile
+
+
+async def speech(request: Request) -> Answer:
+    """Answer POST /v1/audio/speech."""
+    service = service_of(request)
+    service.gate.check()
+    limits = service.config.limits
+    body = await read_object(request, limits)
+    ready = service.ready
+    ask = speech_request.parse(body, limits.speech_characters, ready.voices, formats())
+    service.check_priority(ask.priority)
+    service.check_model(ask.model, [served_name(ready.tts_model)] if ready.tts_model else (), TTS_ALIASES, "speaks")
+    return Answer(service, ask)
+
+
+class Answer:
+    """The ASGI response to one text."""
+
+    def __init__(self, service: Service, ask: SpeechRequest) -> None:
+        self._service = service
+        self._ask = ask
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Speak; a client that leaves takes its work out of the engine."""
+        with self._service.gate.admit():
+            await unless_disconnected(receive, self._run(send))
+
+    async def _run(self, send: Send) -> None:
+        kind = EVENT_STREAM if self._ask.events else CONTENT_TYPES[self._ask.response_format]
+        outgoing = Outgoing(send, self._service.config.limits.write_s, kind)
+        try:
+            # In threads: an encoder computes for longer than an event loop may wait, and PyAV's import too.
+            file = await asyncio.to_thread(SpeechFile, self._ask.response_format, self._service.ready.speak_rate)
+            stats = await self._speak(file, outgoing)
+            await self._send(await asyncio.to_thread(file.finish), outgoing)
+            if self._ask.events:
+                await outgoing.event(to_json({"type": "speech.audio.done", "usage": _usage(stats)}))
+        except CodecMissing as error:
+            raise UnsupportedParameter(f"{error}.", param="response_format") from error
+        except VoxlaneError as error:
+            if not (outgoing.started and self._ask.events):
+                raise
+            await outgoing.event(to_json(error_body(error)))
+        await outgoing.end()
+
+    async def _speak(self, file: SpeechFile, outgoing: Outgoing) -> RequestStats:
+        metrics, rate = self._service.metrics, self._service.ready.speak_rate
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        submit = Submit(
+            request_id=f"speech-{secrets.token_hex(12)}",
+            task="tts",
+            speak=self._ask.speak,
+            priority=self._ask.priority,
+            deadline_s=self._ask.deadline_s,
+        )
+
+        async def take(samples: Samples) -> None:
+            if not samples.offset and samples.pcm:
+                metrics.first_audio.observe(loop.time() - began)
+            metrics.audio.labels("spoken").inc(len(samples.pcm) / 2 / rate)
+            await self._send(await asyncio.to_thread(file.push, samples.pcm), outgoing)
+
+        async with self._service.link.submit(submit) as stream:
+            return await speak(stream, whole(self._ask.text), take)
+
+    async def _send(self, data: bytes, outgoing: Outgoing) -> None:
+        if not data:
+            return
+        if self._ask.events:
+            audio = base64.b64encode(data).decode()
+            await outgoing.event(to_json({"type": "speech.audio.delta", "audio": audio}))
+        else:
+            await outgoing.body(data)
+
+
+def _usage(stats: RequestStats) -> dict[str, int]:
+    total = stats.prompt_tokens + stats.output_tokens
+    return {"input_tokens": stats.prompt_tokens, "output_tokens": stats.output_tokens, "total_tokens": total}

@@ -1,0 +1,82 @@
+"""The body of POST /v1/audio/speech into one checked value.
+
+Every parameter is honoured, known to be harmless, or refused by name. `instructions` is among the harmless ones: our
+voices cannot be told how to feel. It knows JSON and OpenAI's vocabulary; it does not know the engine's state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from voxlane.codecs.encode import SpeechFormat
+from voxlane.engine.api import Priority, SpeakParams
+from voxlane.server import limits
+from voxlane.server.api.fields import Fields, wrong
+from voxlane.server.config import PRIORITIES
+from voxlane.server.errors import UnsupportedParameter
+from voxlane.server.speech_file import CONTENT_TYPES
+from voxlane.server.voices import find_voice, names
+
+HARMLESS = frozenset({"instructions", "user", "safety_identifier"})
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechRequest:
+    """What a client asks for."""
+
+    model: str | None
+    text: str
+    speak: SpeakParams
+    response_format: SpeechFormat
+    events: bool
+    priority: Priority
+    deadline_s: float | None
+
+
+def parse(
+    body: Mapping[str, Any], most_characters: int, voices: Sequence[str], formats: Sequence[SpeechFormat]
+) -> SpeechRequest:
+    """Return the request in `body`, or raise an error that names the parameter."""
+    fields = Fields(body)
+    text = fields.text("input", most_characters)
+    if text is None:
+        raise wrong("input", f"must be a string of 1 to {most_characters} characters")
+    speed = fields.number("speed", *limits.SPEEDS)
+    request = SpeechRequest(
+        model=fields.text("model"),
+        text=text,
+        speak=SpeakParams(
+            voice=_voice(fields.take("voice"), voices),
+            speed=1.0 if speed is None else speed,
+            seed=fields.whole("seed", 0, limits.LARGEST_SEED) or 0,
+        ),
+        response_format=_format(fields.choice("response_format", CONTENT_TYPES), formats),
+        events=fields.choice("stream_format", ("audio", "sse")) == "sse",
+        priority=PRIORITIES[fields.choice("priority", PRIORITIES) or "normal"],
+        deadline_s=fields.seconds("deadline_ms", 1, 3_600_000),
+    )
+    fields.refuse_the_rest(harmless=HARMLESS, unsupported=())
+    return request
+
+
+def _format(asked: str | None, formats: Sequence[SpeechFormat]) -> SpeechFormat:
+    if asked is None:
+        # OpenAI's default, or the next best thing that can be written here.
+        return "mp3" if "mp3" in formats else "wav"
+    if asked not in formats:
+        hint = f"{asked} needs PyAV on the server: pip install 'voxlane[opus]'. Without it: {', '.join(formats)}."
+        raise UnsupportedParameter(hint, param="response_format")
+    return cast(SpeechFormat, asked)
+
+
+def _voice(asked: Any, voices: Sequence[str]) -> str:
+    if isinstance(asked, dict):  # OpenAI's way to name a voice of one's own
+        asked = asked.get("id")
+    if asked is None:
+        return ""
+    found = find_voice(asked, voices) if isinstance(asked, str) else None
+    if found is None:
+        raise wrong("voice", f"must be one of {names(voices)}")
+    return found

@@ -1,0 +1,144 @@
+"""POST /v1/audio/transcriptions: an upload in, its words out, whole or as a stream of events.
+
+It knows the order of things on the wire. Files are decoding.py's, parameters transcription_request.py's, shapes
+transcript.py's.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from voxlane.engine.api import LISTEN_RATE, ListenParams, RequestStats, Submit, Words
+from voxlane.server.api import transcription_request
+from voxlane.server.api.body import pieces_of
+from voxlane.server.api.disconnect import unless_disconnected
+from voxlane.server.api.multipart import Form, MultipartParser, boundary_of
+from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
+from voxlane.server.api.reply import error_body, json_response, to_json
+from voxlane.server.api.transcription_request import TranscriptionRequest
+from voxlane.server.errors import InvalidRequest, VoxlaneError
+from voxlane.server.gate import Share
+from voxlane.server.hearing import hear, whole
+from voxlane.server.service import ASR_ALIASES, Service, served_name, service_of
+from voxlane.server.transcript import VTT_HEADER, Transcript, cues, srt, verbose, vtt
+
+
+async def transcriptions(request: Request) -> Answer:
+    """Answer POST /v1/audio/transcriptions."""
+    service = service_of(request)
+    service.gate.check()  # an upload that would be turned away is not worth reading
+    return Answer(service, request)
+
+
+class Answer:
+    """The ASGI response to one upload."""
+
+    def __init__(self, service: Service, request: Request) -> None:
+        self._service = service
+        self._request = request
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the upload, transcribe it, and answer; a client that leaves takes its work out of the engine."""
+        service = self._service
+        with service.audio.share() as share:
+            form = await self._upload(share)
+            served = service.ready.asr_model
+            ask = transcription_request.parse(form.fields, service.ready.asr_languages)
+            service.check_priority(ask.priority)
+            service.check_model(ask.model, [served_name(served)] if served else (), ASR_ALIASES, "listens")
+            if form.file is None:
+                raise InvalidRequest("file must be an audio file.", param="file")
+            # Only now, with the upload here: senders of half an upload must not keep the others out.
+            with service.gate.admit():
+                outgoing = Outgoing(send, service.config.limits.write_s, EVENT_STREAM)
+                await unless_disconnected(receive, self._run(ask, form.file, share, scope, outgoing))
+
+    async def _upload(self, share: Share) -> Form:
+        """Return the form; what it holds is counted before it is kept."""
+        limits = self._service.config.limits
+        parser = MultipartParser(boundary_of(self._request.headers.get("content-type", "")), "file")
+        async for piece in pieces_of(self._request, limits.audio_body_bytes, limits.audio_body_s):
+            share.hold(len(piece))
+            parser.feed(piece)
+        return parser.finish()
+
+    async def _run(
+        self, ask: TranscriptionRequest, file: bytearray, share: Share, scope: Scope, outgoing: Outgoing
+    ) -> None:
+        samples = await self._service.decoder.decode(file)
+        share.hold(len(samples))
+        share.give_back(len(file))
+        file.clear()
+        if ask.stream:
+            await self._stream(ask, samples, outgoing)
+            return
+        transcript = Transcript()
+        await self._hear(ask, samples, transcript, None)
+        answer = _whole(ask, transcript, len(samples) / 2 / LISTEN_RATE)
+        await answer(scope, self._request.receive, outgoing.write)
+
+    async def _hear(
+        self, ask: TranscriptionRequest, samples: bytes | bytearray, transcript: Transcript, events: Outgoing | None
+    ) -> RequestStats:
+        heard = self._service.metrics.audio.labels("heard")
+
+        async def take(words: Words) -> None:
+            heard.inc(max(0.0, words.heard_s - transcript.heard_s))
+            await tell(transcript.add(words))
+
+        async def tell(delta: str) -> None:
+            if delta and events is not None:
+                await events.event(to_json({"type": "transcript.text.delta", "delta": delta}))
+
+        submit = Submit(
+            request_id=f"transcription-{secrets.token_hex(12)}",
+            task="asr",
+            listen=ListenParams(ask.language, partials=ask.stream, word_times=ask.words),
+            priority=ask.priority,
+            deadline_s=ask.deadline_s,
+            tenant=ask.tenant,
+        )
+        async with self._service.link.submit(submit) as stream:
+            stats = await hear(stream, whole(samples), take)
+        await tell(transcript.finish())
+        return stats
+
+    async def _stream(self, ask: TranscriptionRequest, samples: bytes | bytearray, events: Outgoing) -> None:
+        transcript = Transcript()
+        try:
+            stats = await self._hear(ask, samples, transcript, events)
+            usage = {
+                "type": "tokens",
+                "input_tokens": stats.prompt_tokens,
+                "output_tokens": stats.output_tokens,
+                "total_tokens": stats.prompt_tokens + stats.output_tokens,
+            }
+            done = {"type": "transcript.text.done", "text": transcript.text, "usage": usage}
+            await events.event(to_json(done))
+            await events.event(b"[DONE]")
+        except VoxlaneError as error:
+            if not events.started:
+                raise
+            await events.event(to_json(error_body(error)))
+        await events.end()
+
+
+def _whole(ask: TranscriptionRequest, transcript: Transcript, duration_s: float) -> Response:
+    all_cues = [cue for segment in transcript.segments for cue in cues(segment)]
+    usage = {"type": "duration", "seconds": round(duration_s, 3)}
+    match ask.response_format:
+        case "json":
+            return json_response({"text": transcript.text, "usage": usage})
+        case "verbose_json":
+            body = verbose(transcript, duration_s, segments=ask.segments, words=ask.words)
+            return json_response({**body, "usage": usage})
+        case "text":
+            return Response(f"{transcript.text}\n", media_type="text/plain")
+        case "srt":
+            return Response(srt(all_cues), media_type="text/plain")
+        case "vtt":
+            return Response(VTT_HEADER + vtt(all_cues), media_type="text/vtt")

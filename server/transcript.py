@@ -1,0 +1,172 @@
+"""What was heard, as it grows, and in the shapes people ask for: plain text, JSON, SRT, WebVTT. Pure.
+
+It knows words, segments and times. It does not know where the audio came from or who reads the result.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from voxlane.engine.api import Segment, Word, Words
+
+CUE_SECONDS = 7.0
+CUE_CHARACTERS = 84
+"""A subtitle stays on the screen at most this long and holds at most two lines of 42 characters, as broadcasters do."""
+
+LEAST_LOGPROB = -9999.0
+"""JSON has no minus infinity; this is what OpenAI writes for the impossible."""
+
+
+@dataclass(slots=True)
+class Transcript:
+    """One transcript in the making: what `add` and `finish` return, joined, is its text."""
+
+    text: str = ""
+    tail: str = ""  # what may still change
+    heard_s: float = 0.0
+    segments: list[Segment] = field(default_factory=list)
+    _space: str = ""  # white space that is only written if something follows
+
+    def add(self, words: Words) -> str:
+        """Take more of it; return what is new and will not change."""
+        self.tail = words.tail
+        self.heard_s = max(self.heard_s, words.heard_s)
+        self.segments.extend(words.segments)
+        return self._settle(words.settled)
+
+    def finish(self) -> str:
+        """Take the tail as it is, the audio being at its end."""
+        tail, self.tail = self.tail, ""
+        return self._settle(tail)
+
+    def _settle(self, settled: str) -> str:
+        new = self._space + settled if self.text else settled.lstrip()
+        delta = new.rstrip()
+        self._space = new[len(delta) :] if delta or self.text else ""
+        self.text += delta
+        return delta
+
+    @property
+    def language(self) -> str:
+        """Return the language of most of the speech, or "" if there is none."""
+        seconds: dict[str, float] = {}
+        for segment in self.segments:
+            seconds[segment.language] = seconds.get(segment.language, 0.0) + segment.end_s - segment.start_s
+        return max(seconds, key=lambda language: seconds[language], default="")
+
+
+@dataclass(frozen=True, slots=True)
+class Cue:
+    """One subtitle."""
+
+    start_s: float
+    end_s: float
+    text: str
+
+
+def cues(segment: Segment) -> Iterator[Cue]:
+    """Yield a segment as subtitles: whole if it fits, else cut between words, after punctuation where there is some."""
+    text = segment.text.strip()
+    fits = len(text) <= CUE_CHARACTERS and segment.end_s - segment.start_s <= CUE_SECONDS
+    if not text:
+        return
+    if fits or not segment.words:
+        yield Cue(segment.start_s, segment.end_s, text)
+        return
+    words: Sequence[Word] = segment.words
+    while words:
+        count = _cue_words(words)
+        said = " ".join(word.text.strip() for word in words[:count])
+        yield Cue(words[0].start_s, words[count - 1].end_s, said)
+        words = words[count:]
+
+
+def _cue_words(words: Sequence[Word]) -> int:
+    """Return how many of the words the next cue takes."""
+    length, most, best = -1, 0, 0
+    for count, word in enumerate(words, 1):
+        text = word.text.strip()
+        length += 1 + len(text)
+        if length > CUE_CHARACTERS or word.end_s - words[0].start_s > CUE_SECONDS:
+            break
+        most = count
+        if text.endswith((".", "!", "?", ",", ";", ":")):
+            best = count
+    if most == len(words):
+        return most
+    # A break after punctuation is worth a shorter cue, but not one of a word or two.
+    return best if best * 3 >= most and best else max(most, 1)
+
+
+def srt(all_cues: Iterable[Cue], first: int = 1) -> str:
+    """Return SubRip text."""
+    return "".join(
+        f"{number}\n{_clock(cue.start_s, ',')} --> {_clock(cue.end_s, ',')}\n{_cue_text(cue)}\n\n"
+        for number, cue in enumerate(all_cues, first)
+    )
+
+
+VTT_HEADER = "WEBVTT\n\n"
+
+
+def vtt(all_cues: Iterable[Cue]) -> str:
+    """Return WebVTT cues; a file starts with VTT_HEADER."""
+    return "".join(f"{_clock(cue.start_s, '.')} --> {_clock(cue.end_s, '.')}\n{_vtt_text(cue)}\n\n" for cue in all_cues)
+
+
+def _cue_text(cue: Cue) -> str:
+    # A line break would end the cue.
+    return " ".join(cue.text.split())
+
+
+def _vtt_text(cue: Cue) -> str:
+    return _cue_text(cue).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _clock(seconds: float, point: str) -> str:
+    milliseconds = round(max(seconds, 0.0) * 1000)
+    whole, fraction = divmod(milliseconds, 1000)
+    return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}{point}{fraction:03}"
+
+
+def segment_object(number: int, segment: Segment) -> dict[str, object]:
+    """Return a segment as OpenAI's verbose_json has it; the token numbers are nobody's business."""
+    return {
+        "id": number,
+        "seek": round(segment.start_s * 100),
+        "start": round(segment.start_s, 3),
+        "end": round(segment.end_s, 3),
+        "text": segment.text,
+        "tokens": [],
+        "temperature": 0.0,
+        "avg_logprob": max(segment.logprob, LEAST_LOGPROB),
+        "compression_ratio": _compression(segment.text),
+        "no_speech_prob": segment.no_speech,
+    }
+
+
+def word_object(word: Word) -> dict[str, object]:
+    """Return a word as OpenAI's verbose_json has it."""
+    return {"word": word.text.strip(), "start": round(word.start_s, 3), "end": round(word.end_s, 3)}
+
+
+def verbose(transcript: Transcript, duration_s: float, *, segments: bool, words: bool) -> dict[str, object]:
+    """Return OpenAI's verbose_json without its usage; the language is a code, as in ISO 639-1."""
+    found: dict[str, object] = {
+        "task": "transcribe",
+        "language": transcript.language,
+        "duration": round(duration_s, 3),
+        "text": transcript.text,
+    }
+    if words:
+        found["words"] = [word_object(word) for segment in transcript.segments for word in segment.words]
+    if segments:
+        found["segments"] = [segment_object(number, item) for number, item in enumerate(transcript.segments)]
+    return found
+
+
+def _compression(text: str) -> float:
+    data = text.encode()
+    return round(len(data) / len(zlib.compress(data)), 3)

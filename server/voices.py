@@ -1,0 +1,31 @@
+"""Which voice is meant by a name. Pure.
+
+Programs written for OpenAI must name one of its voices. Those names are taken for our voice of that name where the
+model has one (`alloy` is Kokoro's `af_alloy`), and for the default voice otherwise. Any other name must be one of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+OPENAI_VOICES = frozenset(
+    {
+        "alloy", "ash", "ballad", "cedar", "coral", "echo", "fable", "marin", "nova", "onyx", "sage", "shimmer",
+        "verse",
+    }
+)  # fmt: skip
+
+
+def find_voice(asked: str, voices: Sequence[str]) -> str | None:
+    """Return which of `voices` is meant, "" for the default one, or None if there is none of that name."""
+    if asked in voices:
+        return asked
+    if asked not in OPENAI_VOICES:
+        return None
+    return next((voice for voice in voices if voice.endswith(f"_{asked}")), "")
+
+
+def names(voices: Sequence[str], most: int = 12) -> str:
+    """Return the voices as a person would list them."""
+    more = f" and {len(voices) - most} more" if len(voices) > most else ""
+    return ", ".join(voices[:most]) + more
