@@ -36,9 +36,9 @@ class Answers:
         self._expected = ""  # the words a prepared reply answers
         self._answered: UserSpeech | None = None  # the turn the reply is about, for its latencies
         self._broken = False  # the engine will bring no more of the reply
-        self._open_calls: set[str] = set()  # asked of the client, not yet answered
+        self.open_calls: set[str] = set()  # asked of the client, not yet answered
         self._early: dict[str, str] = {}  # results that came before their calls were put down
-        self._awaiting: int | None = None  # the turn whose answer goes on when all results are here
+        self._awaiting: Reply | None = None  # heard to its end; its answer goes on when its results are here
 
     @property
     def talking(self) -> bool:
@@ -99,7 +99,7 @@ class Answers:
         reply = self.reply
         if self._awaiting is not None:  # results that come now are remembered, but no longer answered
             waiting, self._awaiting = self._awaiting, None
-            return [Send(TurnDone(waiting, "interrupted"))]
+            return [Send(TurnDone(waiting.turn, "interrupted"))]
         if reply is None or reply.stage == "tentative":
             return self.withdraw()
         self.reply = None
@@ -130,7 +130,7 @@ class Answers:
         self._put_down(reply, heard)
         effects: list[Effect] = [Send(ReplyDone(reply.epoch, heard)), *self._latency(reply)]
         if reply.calls and not self._broken:
-            self._awaiting = reply.turn
+            self._awaiting = reply
             return effects + self._go_on(config)
         return [*effects, Send(TurnDone(reply.turn, "failed" if self._broken else "done"))]
 
@@ -183,14 +183,14 @@ class Answers:
     # ---- tools
 
     def _called(self, reply: Reply, call: ToolUse) -> list[Effect]:
-        self._open_calls.add(call.call_id)
+        self.open_calls.add(call.call_id)
         return [Send(ToolCalled(reply.epoch, call.call_id, call.name, call.arguments))]
 
     def tool_result(self, call_id: str, output: str, config: SessionConfig) -> list[Effect]:
         """Take a result, once, and answer it if its reply was heard to the end."""
-        if call_id not in self._open_calls:
+        if call_id not in self.open_calls:
             return [Send(Fault("unknown_call", "there is no open tool call with this id", retryable=False))]
-        self._open_calls.discard(call_id)
+        self.open_calls.discard(call_id)
         if self.reply is not None and any(call.call_id == call_id for call in self.reply.calls):
             self._early[call_id] = output
             return []
@@ -199,10 +199,11 @@ class Answers:
 
     def _go_on(self, config: SessionConfig) -> list[Effect]:
         """Answer the results of a reply's calls when they are all here."""
-        if self._awaiting is None or self._open_calls or self.reply is not None:
+        waiting = self._awaiting
+        if waiting is None or any(call.call_id in self.open_calls for call in waiting.calls):
             return []
-        turn, self._awaiting = self._awaiting, None
-        return self._new(turn, config).begin(self.history.prompt(config.instructions))
+        self._awaiting = None
+        return self._new(waiting.turn, config).begin(self.history.prompt(config.instructions))
 
 
 def fault_of(message: Finished | Refused) -> Fault:

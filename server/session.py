@@ -79,7 +79,7 @@ class Session:
         self.name = name
         self._config = config
         self._ear = ear
-        self._answers = Answers(name, speak_rate)
+        self.answers = Answers(name, speak_rate)
         self._listens = listens
         self._probes = probes  # the chat model can say how complete a sentence sounds
         self._turn: UserSpeech | None = None  # being spoken
@@ -97,14 +97,14 @@ class Session:
     @property
     def history(self) -> History:
         """What was said and heard."""
-        return self._answers.history
+        return self.answers.history
 
     def open(self, now: float) -> list[Effect]:
         """Begin: say the greeting, if there is one."""
         if not self._config.greeting:
             return []
         self._turns += 1
-        return self._settle(self._answers.greet(self._config.greeting, self._turns, self._config, now), now)
+        return self._settle(self.answers.greet(self._config.greeting, self._turns, self._config, now), now)
 
     def feed(self, event: ClientEvent | FromEngine | EngineLost | Tick, now: float) -> list[Effect]:
         """Take what happened; return what is to be done about it, in order."""
@@ -115,7 +115,7 @@ class Session:
             case Words() | Text() | Samples() | Finished() | Refused() | Probability() | ToolCall():
                 effects = self._from_engine(event, now)
             case Played(epoch, samples):
-                reply = self._answers.reply
+                reply = self.answers.reply
                 if reply is not None and reply.epoch == epoch and reply.stage in ("live", "held"):
                     reply.played(samples, now)
             case TextTurn(text):
@@ -130,7 +130,7 @@ class Session:
                 self._config = config
                 effects = [Send(Configured(config))]
             case ToolResult(call_id, output):
-                effects = self._answers.tool_result(call_id, output, self._config)
+                effects = self.answers.tool_result(call_id, output, self._config)
             case EngineLost():
                 effects = self._engine_lost(now)
             case _:
@@ -140,7 +140,7 @@ class Session:
     def wake_at(self, now: float) -> float | None:
         """Return when to feed a Tick if nothing else happens, None if that is never needed."""
         times = []
-        reply, turn = self._answers.reply, self._turn
+        reply, turn = self.answers.reply, self._turn
         if reply is not None and (at := reply.wake_at(now)) is not None:
             times.append(at)
         if turn is not None and turn.silent and not turn.manual:
@@ -156,7 +156,7 @@ class Session:
         self._audio_s = now
         if not self._listens:
             return []
-        self._ear.guarded = self._answers.talking
+        self._ear.guarded = self.answers.talking
         effects: list[Effect] = []
         for event in self._ear.feed(pcm):
             match event:
@@ -170,7 +170,7 @@ class Session:
                     self._turn.silent = True
                 case Voiced() if self._turn is not None:
                     self._turn.silent = False
-                    effects += self._answers.withdraw()
+                    effects += self.answers.withdraw()
                 case _:
                     pass
         return effects + self._pass_on()
@@ -185,7 +185,7 @@ class Session:
         return [Tell(Append(turn.asr_id, audio=audio))]
 
     def _onset(self, at: int, now: float) -> list[Effect]:
-        reply, talks = self._answers.reply, self._answers.talking
+        reply, talks = self.answers.reply, self.answers.talking
         if self._config.turns.mode == "manual" or self._turn is not None or (talks and not self._config.interruptible):
             return []
         effects: list[Effect] = []
@@ -214,14 +214,14 @@ class Session:
         turn.confirmed = True
         effects: list[Effect] = [Send(SpeechStarted(turn.number, turn.onset / RATE))]
         # Who goes on before a word of the answer was heard has not been answered.
-        return effects + self._answers.cut(now) if self._answers.thinking else effects
+        return effects + self.answers.cut(now) if self.answers.thinking else effects
 
     def _drop_turn(self, now: float) -> list[Effect]:
         """Take it that nobody spoke, or said anything."""
         turn, self._turn = self._turn, None
         if turn is None:
             return []
-        effects: list[Effect] = [Tell(Cancel(turn.asr_id)), *self._cancel_probe(turn), *self._answers.withdraw()]
+        effects: list[Effect] = [Tell(Cancel(turn.asr_id)), *self._cancel_probe(turn), *self.answers.withdraw()]
         if turn.held:
             effects += self._release(turn, now)
         if turn.confirmed:
@@ -233,7 +233,7 @@ class Session:
         """Begin a turn because the client says so."""
         if self._turn is not None or not self._listens:
             return []
-        effects = self._answers.cut(now)
+        effects = self.answers.cut(now)
         effects += self._open_turn(self._ear.heard, now, Priority.CRITICAL)
         assert self._turn is not None
         self._turn.manual = True
@@ -251,7 +251,7 @@ class Session:
         """Be quiet at once; a voice that had the reply on hold keeps its turn."""
         if self._turn is not None and self._turn.held:
             return self._commit(self._turn, now)
-        return self._answers.cut(now)
+        return self.answers.cut(now)
 
     # ---- what a silence means
 
@@ -283,7 +283,7 @@ class Session:
             return self._end_turn(now)
         effects = self._probe(turn)
         if turn.text and silence >= turn.eager_wait(config.turns, heard):
-            effects += self._answers.prepare(turn, config)
+            effects += self.answers.prepare(turn, config)
         return effects
 
     def _end_turn(self, now: float) -> list[Effect]:
@@ -292,7 +292,7 @@ class Session:
         assert turn is not None
         turn.ended_s = now
         turn.stopped_s = now - (0.0 if turn.manual else self._silence_s(now))
-        effects: list[Effect] = [*self._cancel_probe(turn), Tell(EndInput(turn.asr_id))]
+        effects: list[Effect] = [*self._confirm(now), *self._cancel_probe(turn), Tell(EndInput(turn.asr_id))]
         effects.append(Send(SpeechStopped(turn.number, self._ear.heard / RATE - (now - turn.stopped_s))))
         if turn.held:  # the client ended it while the verdict was out, so it was meant
             effects += self._commit(turn, now)
@@ -322,12 +322,12 @@ class Session:
     def _commit(self, turn: UserSpeech, now: float) -> list[Effect]:
         """Give the person the floor."""
         turn.held = False
-        reply = self._answers.reply
+        reply = self.answers.reply
         if reply is None:
             return []
         effects: list[Effect] = [
             Send(BargeIn(reply.epoch, turn.hold_ms, (now - turn.onset_s) * 1e3, committed=True)),
-            *self._answers.cut(now),
+            *self.answers.cut(now),
         ]
         if not turn.confirmed:
             effects += self._confirm(now)
@@ -337,7 +337,7 @@ class Session:
     def _release(self, turn: UserSpeech, now: float) -> list[Effect]:
         """Go on speaking: it was nothing."""
         turn.held = False
-        reply = self._answers.reply
+        reply = self.answers.reply
         if reply is None or reply.stage != "held":
             return []
         told = BargeIn(reply.epoch, turn.hold_ms, (now - turn.onset_s) * 1e3, committed=False)
@@ -355,7 +355,7 @@ class Session:
                 turn.p_end = message.value
         if isinstance(message, Words | Probability):
             return []
-        return self._answers.take(message, now)
+        return self.answers.take(message, now)
 
     def _understand(self, turn: UserSpeech, message: FromEngine, now: float) -> list[Effect]:
         match message:
@@ -363,7 +363,7 @@ class Session:
                 before = turn.text
                 turn.settled, turn.tail = turn.settled + settled, tail
                 changed = turn.text != before
-                effects = self._answers.withdraw(unless=turn.text) if changed else []
+                effects = self.answers.withdraw(unless=turn.text) if changed else []
                 if turn.confirmed and not turn.held and (settled or changed):
                     effects.append(Send(UserWords(turn.number, settled, tail)))
                 return effects
@@ -373,16 +373,18 @@ class Session:
                 self._closing, turn.tail = None, ""
                 if turn.text:
                     return self._answer(turn, now)
-                return [*self._answers.withdraw(), Send(TurnDone(turn.number, "done"))]
+                return [*self.answers.withdraw(), Send(TurnDone(turn.number, "done"))]
         return []
 
     def _answer(self, turn: UserSpeech, now: float) -> list[Effect]:
         """Put a turn into the history and answer it."""
         turn.words_s = now
-        if self._turn is not None and self._turn.confirmed:  # the person speaks again: one answer for both
-            return [*self._answers.withdraw(), *self._put_down(turn)]
+        reply = self.answers.reply
+        typed = reply is not None and reply.stage != "tentative"  # somebody was quicker with the keyboard
+        if typed or (self._turn is not None and self._turn.confirmed):  # or speaks again: one answer for both
+            return [*self.answers.withdraw(), *self._put_down(turn)]
         self.history.user(turn.text)
-        return [Send(UserTurn(turn.number, turn.text)), *self._answers.answer(turn, self._config)]
+        return [Send(UserTurn(turn.number, turn.text)), *self.answers.answer(turn, self._config)]
 
     def _put_down(self, turn: UserSpeech) -> list[Effect]:
         """Keep the words of a turn that is not answered by itself."""
@@ -393,7 +395,7 @@ class Session:
         return [Send(UserTurn(turn.number, turn.text)), done]
 
     def _fail_turn(self, turn: UserSpeech, now: float) -> list[Effect]:
-        effects: list[Effect] = [*self._cancel_probe(turn), *self._answers.withdraw()]
+        effects: list[Effect] = [*self._cancel_probe(turn), *self.answers.withdraw()]
         if turn is self._closing:
             self._closing = None
         else:
@@ -410,14 +412,14 @@ class Session:
         for turn in (self._turn, self._closing):
             if turn is not None:
                 effects += self._fail_turn(turn, now)
-        self._answers.lose_engine()
+        self.answers.lose_engine()
         return [effect for effect in effects if isinstance(effect, Send)]  # who is gone needs no commands
 
     # ---- after every event
 
     def _settle(self, effects: list[Effect], now: float) -> list[Effect]:
         """Draw the conclusions of an event: who has the floor, what may be sent, what is finished."""
-        effects = [*effects, *self._consider(now), *self._answers.settle(self._config, now)]
+        effects = [*effects, *self._consider(now), *self.answers.settle(self._config, now)]
         state = self._name_state()
         if state != self._state:
             self._state = state
@@ -425,11 +427,11 @@ class Session:
         return effects
 
     def _name_state(self) -> StateName:
-        reply, turn = self._answers.reply, self._turn
+        reply, turn = self.answers.reply, self._turn
         if reply is not None and reply.stage == "held":
             return "held"
         if turn is not None and turn.confirmed:
             return "hearing"
-        if self._answers.talking:
+        if self.answers.talking:
             return "speaking"
-        return "thinking" if self._closing is not None or self._answers.thinking else "listening"
+        return "thinking" if self._closing is not None or self.answers.thinking else "listening"

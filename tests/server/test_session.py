@@ -368,7 +368,8 @@ class Conversation(RuleBasedStateMachine):
                 table.work()
                 table.wait(120)
             begun = {event.turn for event in table.of(SpeechStarted, UserTurn, ReplyStarted)}
-            assert begun == {event.turn for event in table.of(TurnDone)}, "a turn never ended"
+            ended = {event.turn for event in table.of(TurnDone)}
+            assert begun == ended, f"turns that never ended: {begun - ended}"
             assert not table.engine.work, "the engine still works for nobody"
             results = [m.call_id for m in table.session.history.messages if m.role == "tool"]
             assert len(results) == len(set(results)), "a result was kept twice"

@@ -1,0 +1,120 @@
+"""What the person has heard of one reply: which words lie at which samples, what was sent, what was played.
+
+It knows sample numbers of the reply and character numbers of its text. It never sees a sample, a clock or a socket, and
+whether the numbers come from acks, from a carrier's marks or from a truncation is the same to it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from voxlane.engine.api import SpokenWord
+
+
+class LedgerError(ValueError):
+    """Numbers that cannot be true of this reply; the text says which. Always a fault of ours, never of the client."""
+
+
+class Ledger:
+    """One reply's account. Always: played <= sent <= added, and none of the three ever falls."""
+
+    def __init__(self) -> None:
+        self._added = 0
+        self._sent = 0
+        self._played = 0
+        self._end: int | None = None  # of what is played, once that is settled
+        self._chars: list[int] = [0]  # where each word ends in the text, after a first entry for no word at all
+        self._middles: list[int] = [-1]  # the sample by which half of it has sounded, in the same order
+
+    @property
+    def added_samples(self) -> int:
+        """Samples that exist."""
+        return self._added
+
+    @property
+    def sent_samples(self) -> int:
+        """Samples that have left for the client."""
+        return self._sent
+
+    @property
+    def played_samples(self) -> int:
+        """Samples that the client has played, as far as it told."""
+        return self._played
+
+    @property
+    def unplayed_samples(self) -> int:
+        """Samples that have left and are not known to be played."""
+        return self._sent - self._played
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the client has said that it plays no more of this reply."""
+        return self._end is not None
+
+    def add(self, offset: int, samples: int, words: tuple[SpokenWord, ...]) -> None:
+        """Take the reply's next samples and the words in them; raise LedgerError if they are not the next."""
+        if offset != self._added:
+            what = "a gap" if offset > self._added else "a repeat"
+            raise LedgerError(f"{what}: samples begin at {offset}, those before them end at {self._added}")
+        if samples < 0:
+            raise LedgerError(f"{samples} samples")
+        ends, middles = self._place(words, offset, offset + samples)
+        self._added += samples
+        self._chars += ends
+        self._middles += middles
+
+    def sent(self, samples: int) -> None:
+        """Note that `samples` more have left for the client."""
+        if not 0 <= samples <= self._added - self._sent:
+            raise LedgerError(f"{samples} more sent after {self._sent}, of {self._added}")
+        self._sent += samples
+
+    def played(self, samples: int) -> None:
+        """Note that the reply's first `samples` have been played; never fewer than before, never more than were sent.
+
+        A late ack or one of a client that counts wrongly is no error: it is clamped.
+        """
+        limit = self._sent if self._end is None else min(self._sent, self._end)
+        self._played = max(self._played, min(samples, limit))
+
+    def truncate(self, sample: int) -> None:
+        """Note that the client has played up to `sample` and will play nothing more of this reply.
+
+        What was acked before stays heard, however early `sample` is; acks that come later change nothing.
+        """
+        self.played(sample)
+        self._end = self._played
+
+    def heard_chars(self, position: int) -> int:
+        """Return how many characters of the text are heard when it is played up to `position`.
+
+        A word counts when at least half of its sound was played; nothing counts that was not sent.
+        """
+        return self._chars[bisect_right(self._middles, min(position, self._sent)) - 1]
+
+    def heard_text(self, text: str) -> str:
+        """Return the part of the reply's text that has been heard."""
+        return text[: self.heard_chars(self._played)]
+
+    def _place(self, words: tuple[SpokenWord, ...], first: int, last: int) -> tuple[list[int], list[int]]:
+        """Return where the words end in the text, and the samples by which each counts as heard."""
+        ends, middles, starts = [self._chars[-1]], [self._middles[-1]], [first]
+        char, sample = self._chars[-1], first
+        for word in words:
+            if not char <= word.start < word.end or word.end < ends[-1]:
+                raise LedgerError(f"a word of characters {word.start} to {word.end} behind one of {char} to {ends[-1]}")
+            if not sample <= word.start_sample <= word.end_sample <= last:
+                raise LedgerError(
+                    f"a word at samples {word.start_sample} to {word.end_sample}, not within {sample} to {last}"
+                )
+            begin = word.start_sample
+            if word.start < ends[-1]:
+                # Several spoken words of one written word, "$4.50" for one: it is heard with half of them all.
+                begin = starts.pop()
+                ends.pop()
+                middles.pop()
+            char, sample = word.start, word.end_sample
+            starts.append(begin)
+            ends.append(word.end)
+            middles.append((begin + word.end_sample + 1) // 2)
+        return ends[1:], middles[1:]
