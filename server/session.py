@@ -193,16 +193,16 @@ class Session:
             effects = [*reply.hold(now), Tell(Interrupt(self.name))]
             if self._closing is not None:  # it is not what was interrupted
                 effects.append(Tell(Resume(self._closing.asr_id)))
-        effects += self._open_turn(at, now, Priority.CRITICAL if talks else Priority.HIGH)
-        assert self._turn is not None
-        self._turn.held = talks
+        effects += self._open_turn(at, now, Priority.CRITICAL if talks else Priority.HIGH, held=talks)
         return effects
 
-    def _open_turn(self, at: int, now: float, priority: Priority) -> list[Effect]:
+    def _open_turn(
+        self, at: int, now: float, priority: Priority, *, held: bool = False, manual: bool = False
+    ) -> list[Effect]:
         self._turns += 1
         late_s = (self._ear.heard - at) / RATE
         turn = UserSpeech(self._turns, f"{self.name}/hear{self._turns}", at, max(0, at - PRE_ROLL))
-        turn.onset_s, turn.hold_ms = now - late_s, late_s * 1e3
+        turn.onset_s, turn.hold_ms, turn.held, turn.manual = now - late_s, late_s * 1e3, held, manual
         self._turn = turn
         listen = ListenParams(language=self._config.language)
         return [Tell(Submit(turn.asr_id, "asr", listen=listen, priority=priority, session=self.name))]
@@ -234,9 +234,7 @@ class Session:
         if self._turn is not None or not self._listens:
             return []
         effects = self.answers.cut(now)
-        effects += self._open_turn(self._ear.heard, now, Priority.CRITICAL)
-        assert self._turn is not None
-        self._turn.manual = True
+        effects += self._open_turn(self._ear.heard, now, Priority.CRITICAL, manual=True)
         return [*effects, *self._confirm(now), *self._pass_on()]
 
     def _typed(self, text: str, now: float) -> list[Effect]:
