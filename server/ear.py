@@ -5,8 +5,26 @@ What it says depends on the sound alone, not on how it was cut. It knows no word
 means is for turns.py and the session to say.
 
 Two detectors share the work. WebRTC's looks at every 10 ms, and with it a measure of loudness above the background: a
-gate that is quick and often wrong. Silero's, a hundred times dearer, runs only while the gate is open or speech has
-just paused, and says whether the gate was right.
+gate that is quick and often wrong. Silero's, a hundred times dearer, runs only while the gate is open or speech is
+confirmed, and says whether the gate was right.
+
+Measured with 100 utterances in five synthetic voices at -20, -30 and -40 dB, at -25 dB in pink and in white noise 20
+and 10 dB below, guarded and not, and with 31 beginnings of sentences in recordings; milliseconds of sound:
+
+    first voiced sound to Onset        median up to 30, 95 % within 50; guarded at -40 dB, a level not learnt, 40 and 90
+    first voiced sound to Confirmed    median 120 to 140, 95 % within 240
+    last sound to Silent.since         median -6 to 50, 95 % within 126
+    missed                             none of 1,400; one of the 31 recorded ones
+    onsets before the voice            none of 1,400
+
+    10 each, at -20 and -35 dB: cough, keys, knocks, breath, paper, hum, white and pink noise, traffic: nearly each is
+    an onset and dropped, none of 180 confirmed. Confirmed of 20: 3 tones, 6 of a telephone's key tones, 4 pieces of
+    music, 17 slams.
+
+    An assistant's voice that leaks in 25 dB below a person's of -20 dB, or 20 dB below one of -30: none of 40 heard by
+    a guarded ear. 5 dB louder: most are.
+
+On a Neoverse N1 a second of sound costs 1.3 ms if it is quiet and 10 ms if it is speech.
 """
 
 from __future__ import annotations
@@ -56,7 +74,7 @@ class EarPolicy:
     certain_frames: int = 6  # or so many are in any case
     doubt_s: float = 0.6  # an onset not confirmed by then is none
     distrust_s: float = 3.0  # after one that was none, the gate alone is not believed for this long
-    warm_frames: int = 4  # heard by Silero before the onset: cold, it takes 64 ms longer
+    warm_frames: int = 4  # heard by Silero before the onset: cold, it takes 32 ms longer, often 100
     late_frames: int = 4  # of Silero's that a voice may have ended earlier
     # Memory
     keep_s: float = 3.0  # of the last sound, for those who begin to listen late
@@ -300,7 +318,7 @@ class Ear:
                 self._hearing = Hearing.VOICED
                 events.append(Confirmed(self._begin, self._framed))
             case Hearing.VOICED if not voiced:
-                # Silero hears a voice for up to five frames after it has ended; the gate knows better when that was.
+                # Silero hears a voice for 90 ms after its end, at times 200; the gate knows better when that was.
                 end = max(self._since, min(start, self._last_up), start - policy.late_frames * FRAME_SAMPLES)
                 self._hearing = Hearing.PAUSED
                 self._before += end - self._since

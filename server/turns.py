@@ -34,6 +34,7 @@ class BargePolicy:
     """When a voice that cuts into a reply takes the floor."""
 
     stop_phrases: tuple[str, ...] | None = None  # take it at once; None: those of the language
+    brief_s: float = 0.6  # speech shorter than this takes it only with words that are known to
     lasting_s: float = 1.1  # speech this long takes it, words or none
     release_s: float = 0.5  # silence after which the reply goes on;
     backchannel_release_s: float = 0.3  # after words that only say "go on";
@@ -59,6 +60,7 @@ class Phrasebook:
     stop: tuple[str, ...] = ()
     backchannels: frozenset[str] = frozenset()  # phrases that leave the floor to the other
     murmur: re.Pattern[str] | None = None  # words of no fixed spelling that do so, too
+    claims: frozenset[str] = frozenset()  # words that take it, be they the only one
     open: frozenset[str] = frozenset()  # last words of one who thinks, or of half a sentence,
     closed: frozenset[str] = frozenset()  # except in these
 
@@ -85,6 +87,13 @@ ENGLISH = Phrasebook(
     murmur=re.compile(
         r"m+|(m+h+)+m*|(h+m+)+|m+hu+m+|u+h+m*|u+m+|h+u+h+|h+u+m+|u+hu+[hm]+|e+r+m*|e+h+|a+h*|a+ha+h*|o+h+|o{2,}h*"
         r"|ye+a+h*|ye+p+|yu+p+|ya+h*|b?w?a?(ha)+h*|a?(he)+h*|(hee)+|p+f+t*|phe+w+|tsk|ts+|s+h+|u+gh+|a+rgh+|a+w+"
+    ),
+    claims=_phrases(
+        "no, nope, nah, not, don't, but, what, why, who, when, where, how, which, sorry, pardon, hello, hey, hi, help,"
+        "listen, look, next, skip, back, again, repeat, continue, louder, slower, faster, quiet, thanks, thank, bye,"
+        "goodbye, please, actually, question, wrong, zero, one, two, three, four, five, six, seven, eight, nine, ten,"
+        "twelve, twenty, hundred, today, tomorrow, tonight, monday, tuesday, wednesday, thursday, friday, saturday,"
+        "sunday"
     ),
     open=_phrases(
         "um, uh, er, erm, uhm, hm, hmm, mm, well, like, so, let me see, let's see, let me think, you know, i mean,"
@@ -156,21 +165,30 @@ def judge(text: str, confirmed: bool, speech_s: float, silence_s: float, dropped
 
     `text` is its transcript, `confirmed` and `dropped` the ear's word on it, `speech_s` how long it has spoken,
     `silence_s` how long it has been silent since.
+
+    A recogniser writes words for a hum, too: of three synthetic voices that said "mhm", "hmm", "mm-hmm", "uh-huh" and
+    "aha" in 0.38 to 0.62 s, Moonshine made "Her.", "Tell me.", "I dunno.", "Ma'am." and the like, never what was said.
+    So brief speech needs a word that is known to be meant: "no", "what", a number.
     """
     if stops(text, policy):
         return Verdict.COMMIT
     if dropped:
         return Verdict.RELEASE
     words, harmless = spell(text), leaves_floor(text, policy.language)
-    if confirmed and not harmless:
+    if confirmed and not harmless and (speech_s >= policy.brief_s or _claims(words, policy.language)):
         return Verdict.COMMIT
     if confirmed and not words and speech_s >= policy.lasting_s:
         return Verdict.COMMIT
     if words and harmless:
         patience = policy.backchannel_release_s
     else:
-        patience = policy.wordless_release_s if confirmed else policy.release_s
+        patience = policy.wordless_release_s if confirmed and not words else policy.release_s
     return Verdict.RELEASE if silence_s >= patience else Verdict.WAIT
+
+
+def _claims(words: list[str], language: str) -> bool:
+    claims = phrasebook(language).claims
+    return not claims or any(word in claims or word.isdigit() for word in words)
 
 
 # ---- end of turn
@@ -250,12 +268,14 @@ _EAGER_S = 0.15
 def _completeness(p_end: float | None, how: Ending) -> float:
     """Return how far to believe that the sentence is complete, the model and the words together."""
     believed = _UNKNOWN if p_end is None else min(1.0, max(0.0, p_end))
-    match how:
-        case Ending.OPEN:
-            return 0.25 * believed
-        case Ending.NUMBER:
-            return 0.5 * believed
-        case Ending.QUESTION:
-            return 0.5 + 0.5 * believed
-        case Ending.PLAIN:
-            return believed
+    at_least, share = _BELIEF[how]
+    return at_least + share * believed
+
+
+_BELIEF = {
+    Ending.OPEN: (0.0, 0.25),
+    Ending.NUMBER: (0.0, 0.5),
+    Ending.PLAIN: (0.0, 1.0),
+    Ending.QUESTION: (0.5, 0.5),
+}
+"""What the words alone say, and how much the model may add."""
