@@ -146,7 +146,8 @@ class Session:
         if turn is not None and turn.silent and not turn.manual:
             silence, heard, config = self._silence_s(now), self._ear.heard, self._config
             waits = [turn.end_wait(config.turns, heard), turn.eager_wait(config.turns, heard)]
-            waits += [config.barge_in.release_s, config.barge_in.backchannel_release_s]
+            barge = config.barge_in
+            waits += [barge.release_s, barge.backchannel_release_s, barge.wordless_release_s]
             times += [now + wait - silence + ROUNDING_S for wait in waits if silence < wait < config.turns.max_turn_s]
         return min(times, default=None)
 

@@ -1,0 +1,186 @@
+"""Interruptions through a real server in real time: how soon a reply stops, and whether for the right reasons.
+
+People let the assistant talk and cut in at random moments. Measured at the client, from the first sample of the
+interrupting word that was sent: when `hold` came, when `interrupted` came. Then the same people cough, click and say
+"mhm": a reply that ends for that is a false interruption. Writes barge_in.json and docs/img/barge-in.svg.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from barge_picture import draw
+from common import machine, table
+from numpy.typing import NDArray
+from voice_common import RATE, Person, person, server, spoken
+
+Sound = NDArray[np.int16]
+
+INTERRUPTIONS = (
+    "Stop, that is enough.",
+    "No, I meant something else.",
+    "Wait a moment, please.",
+    "What about the weather tomorrow?",
+    "Sorry, can you repeat that?",
+)
+BACKCHANNELS = ("Mm-hmm.", "Yeah.", "Right.", "Okay.", "Uh-huh.")
+PROMPT = "Tell me a long story about a ship that sails around the world."
+SESSIONS = (1, 4, 8)
+PER_COUNT = 34  # barge-ins with each number of sessions: about a hundred in all
+FALSE_CLIPS = 50
+HOLD_BAR_MS, MISSED_BAR, FALSE_BAR = 80.0, 0.02, 0.10
+RESULT = Path("barge_in.json")
+PICTURE = Path(__file__).parent.parent / "docs" / "img" / "barge-in.svg"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One sound that was made while the assistant talked; -1: did not happen."""
+
+    kind: str
+    hold_ms: float
+    commit_ms: float
+    release_ms: float
+    quiet_ms: float  # until the loudspeaker fell silent
+    stale_frames: int  # audio of the old epoch after `interrupted`
+
+
+def noises() -> dict[str, Sound]:
+    """Return sounds that are nobody's words."""
+    chance = np.random.default_rng(1)
+
+    def burst(seconds: float, decay: float) -> NDArray[np.float64]:
+        time = np.arange(int(seconds * RATE)) / RATE
+        return chance.normal(0, 0.3, len(time)) * np.exp(-time / decay)
+
+    cough = np.convolve(burst(0.25, 0.06), np.ones(6) / 3, "same")
+    made = {
+        "cough": np.concatenate([cough, np.zeros(RATE // 8), cough * 0.7]),
+        "click": burst(0.01, 0.002) * 2,
+        "typing": np.concatenate([np.concatenate([burst(0.012, 0.003) * 1.5, np.zeros(RATE // 9)]) for _ in range(5)]),
+        "knock": np.sin(2 * np.pi * 140 * np.arange(RATE // 8) / RATE) * np.exp(-np.arange(RATE // 8) / 300) * 0.8,
+        "breath": np.convolve(burst(0.6, 0.3), np.ones(12) / 8, "same") * 0.5,
+    }
+    return {name: (np.clip(sound, -1, 1) * 32767).astype(np.int16) for name, sound in made.items()}
+
+
+async def attempt(somebody: Person, kind: str, sound: Sound, delay_s: float) -> Attempt | None:
+    """Let the assistant talk, make a sound, and see what comes of it; None if there was no reply to interrupt."""
+    since = len(somebody.events)
+    await somebody.client.say(PROMPT)
+    if await somebody.wait("audio", since, 20.0) is None:
+        return None
+    await asyncio.sleep(delay_s)
+    since = len(somebody.events)
+    if not somebody.player.queued:
+        return None  # a short reply, and already over
+    somebody.speak(sound)
+    meant = kind == "words"
+    ended = await somebody.wait("interrupted" if meant else "release", since, 4.0)
+    await asyncio.sleep(0.4 if meant else 0.8)
+    first = {name: at for at, event in reversed(somebody.events[since:]) if (name := event.name)}
+    begin = somebody.began_s
+
+    def after(name: str) -> float:
+        return (first[name] - begin) * 1e3 if name in first else -1.0
+
+    cut = next(
+        (
+            (place, e["epoch"])
+            for place, (_, e) in enumerate(somebody.events)
+            if e.name == "interrupted" and place >= since
+        ),
+        None,
+    )
+    stale = sum(1 for _, e in somebody.events[cut[0] :] if e.name == "audio" and e["epoch"] <= cut[1]) if cut else 0
+    # The last moment before the verdict at which anything was heard.
+    loud = [at for at, level in somebody.output if begin < at and level > 300 and (ended is None or at < ended[0])]
+    quiet = (max(loud, default=begin) - begin) * 1e3
+    result = Attempt(kind, after("hold"), after("interrupted"), after("release"), quiet, stale)
+    await somebody.client.stop()
+    await asyncio.sleep(0.8)
+    return result
+
+
+async def sitting(somebody: Person, sounds: list[tuple[str, Sound]], chance: random.Random) -> list[Attempt]:
+    """Return one person's attempts."""
+    await asyncio.sleep(chance.uniform(0.2, 1.0))
+    found = [await attempt(somebody, kind, sound, chance.uniform(0.3, 1.5)) for kind, sound in sounds]
+    return [one for one in found if one is not None]
+
+
+async def measure(url: str, sessions: int, sounds: list[tuple[str, Sound]], seed: int) -> tuple[list[Attempt], Person]:
+    """Share the sounds out among some people and return all attempts, and one of the people."""
+    chance = random.Random(seed)
+    async with AsyncExitStack() as stack:
+        people = [
+            await stack.enter_async_context(person(url, max_tokens=200, temperature=0.0)) for _ in range(sessions)
+        ]
+        results = await asyncio.gather(
+            *(sitting(somebody, sounds[place::sessions], chance) for place, somebody in enumerate(people))
+        )
+    return [one for result in results for one in result], people[0]
+
+
+def percentiles(values: list[float]) -> list[str]:
+    """Return p50, p95 and p99 in print."""
+    ordered = sorted(values) or [float("nan")]
+    return [f"{ordered[min(len(ordered) - 1, int(share * len(ordered)))]:.0f}" for share in (0.5, 0.95, 0.99)]
+
+
+def main() -> None:
+    """Measure, print the tables, write the files."""
+    with server() as url:
+        words = [("words", spoken(url, text)) for text in INTERRUPTIONS]
+        meant = {}
+        for count in SESSIONS:
+            sounds = [words[place % len(words)] for place in range(PER_COUNT)]
+            meant[count], somebody = asyncio.run(measure(url, count, sounds, count))
+            if count == 1:
+                PICTURE.write_text(draw(somebody.events, somebody.output, machine()), encoding="utf-8")
+        nothing = [*noises().items(), *((text, spoken(url, text)) for text in BACKCHANNELS)]
+        clips = [nothing[place % len(nothing)] for place in range(FALSE_CLIPS)]
+        false, _ = asyncio.run(measure(url, 2, clips, 99))
+    rows = []
+    for count, attempts in meant.items():
+        done = [one for one in attempts if one.commit_ms >= 0]
+        rows.append(
+            [
+                str(count),
+                *percentiles([one.hold_ms for one in attempts if one.hold_ms >= 0]),
+                percentiles([one.quiet_ms for one in done])[1],
+                *percentiles([one.commit_ms for one in done]),
+                f"{len(attempts) - len(done)} of {len(attempts)}",
+                str(sum(one.stale_frames for one in attempts)),
+            ]
+        )
+    header = ["sessions", "hold p50", "p95", "p99", "quiet p95", "commit p50", "p95", "p99", "missed", "stale frames"]
+    table(f"barge-in, {machine()}: milliseconds from the first sample of the interrupting word", header, rows)
+    wrong = [one for one in false if one.commit_ms >= 0]
+    by_kind = {kind: sum(1 for one in wrong if one.kind == kind) for kind in {one.kind for one in wrong}}
+    print(f"  false interruptions: {len(wrong)} of {len(false)} {by_kind or ''}")
+    hold = float(rows[0][2])
+    everyone = [one for attempts in meant.values() for one in attempts]
+    missed = sum(1 for one in everyone if one.commit_ms < 0) / len(everyone)
+    print(
+        f"  bars: hold p95 ≤ {HOLD_BAR_MS:.0f} ms with one session: {'met' if hold <= HOLD_BAR_MS else 'missed'}; "
+        f"missed ≤ {MISSED_BAR:.0%}: {'met' if missed <= MISSED_BAR else 'missed'}; "
+        f"false ≤ {FALSE_BAR:.0%}: {'met' if len(wrong) <= FALSE_BAR * len(false) else 'missed'}; "
+        f"no stale frame: {'met' if not sum(one.stale_frames for one in everyone) else 'missed'}"
+    )
+    document = {
+        "machine": machine(),
+        "meant": {k: [asdict(o) for o in v] for k, v in meant.items()},
+        "false": [asdict(o) for o in false],
+    }
+    RESULT.write_text(json.dumps(document, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

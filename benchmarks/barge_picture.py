@@ -1,0 +1,73 @@
+"""Draw a barge-in as a timeline: what the loudspeaker played, what the server said, and when."""
+
+from __future__ import annotations
+
+from voxlane.server.client import Event
+
+WIDTH, HEIGHT, LEFT, RIGHT = 920, 300, 110, 24
+INK, FAINT, PAPER, RULE = "#23303f", "#6b7785", "#fbfaf7", "#e4e1d9"
+OUTPUT, CUT = "#4a6a94", "#b5300b"
+BEFORE_S, AFTER_S = 1.0, 2.5
+LANES = {"loudspeaker": 70, "state": 150, "words": 200, "events": 250}
+
+
+def draw(events: list[tuple[float, Event]], output: list[tuple[float, float]], where: str) -> str:
+    """Return the picture of the first interruption in some events."""
+    cut = next(at for at, event in events if event.name == "interrupted")
+    hold = max((at for at, event in events if event.name == "hold" and at <= cut), default=cut)
+    report = next(event for at, event in events if event.name == "barge_in" and at >= hold)
+    onset = hold - report["hold_ms"] / 1e3
+    begin, end = onset - BEFORE_S, onset + AFTER_S
+
+    def x(at: float) -> float:
+        return LEFT + (min(max(at, begin), end) - begin) * (WIDTH - LEFT - RIGHT) / (end - begin)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="system-ui, sans-serif">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" rx="8" fill="{PAPER}"/>',
+        _text(20, 28, "A person interrupts", 17, INK, 600),
+        _text(20, 46, f"one session, {where}; milliseconds from the first sound of the interrupting word"),
+    ]
+    for tick in range(int(-BEFORE_S * 1000), int(AFTER_S * 1000) + 1, 500):
+        at = x(onset + tick / 1e3)
+        parts.append(f'<path d="M{at:.1f} 58V272" stroke="{RULE}"/>')
+        parts.append(_text(at, 288, str(tick), anchor="middle"))
+    for name, y in LANES.items():
+        parts.append(_text(LEFT - 10, y + 14, name, anchor="end"))
+    for at, level in output:
+        if begin <= at <= end and level > 0:
+            height = min(44.0, level / 32768 * 70)
+            parts.append(
+                f'<rect x="{x(at):.1f}" y="{92 - height / 2:.1f}" width="4" height="{height:.1f}" fill="{OUTPUT}"/>'
+            )
+    states = [(at, event["name"]) for at, event in events if event.name == "state"]
+    for (at, name), (until, _) in zip(states, [*states[1:], (end, "")], strict=False):
+        if until > begin and at < end:
+            left, right = x(at), x(until)
+            colour = CUT if name == "held" else "#a9bdd8"
+            width = max(1.0, right - left - 1)
+            parts.append(f'<rect x="{left:.1f}" y="150" width="{width:.1f}" height="20" rx="3" fill="{colour}"/>')
+            if right - left > 50:
+                parts.append(_text(left + 5, 164, name, 11, INK))
+    shown = -100.0
+    for at, event in events:
+        if event.name == "user_words" and onset <= at <= end and x(at) - shown > 90:
+            shown = x(at)
+            parts.append(_text(shown, 214, (event["settled"] + event["tail"])[-18:], 11, INK))
+    for at, label in (
+        (onset, "first sound"),
+        (hold, f"hold {1e3 * (hold - onset):.0f}"),
+        (cut, f"interrupted {1e3 * (cut - onset):.0f}"),
+    ):
+        parts.append(f'<path d="M{x(at):.1f} 58V272" stroke="{CUT}" stroke-dasharray="3 3"/>')
+        anchor, nudge = ("end", -4) if label == "first sound" else ("start", 4)
+        parts.append(_text(x(at) + nudge, 264 if "hold" not in label else 250, label, 11, CUT, 600, anchor))
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _text(
+    x: float, y: float, words: str, size: int = 12, fill: str = FAINT, weight: int = 400, anchor: str = "start"
+) -> str:
+    safe = words.replace("&", "&amp;").replace("<", "&lt;")
+    style = f'font-size="{size}" fill="{fill}" font-weight="{weight}" text-anchor="{anchor}"'
+    return f'<text x="{x:.1f}" y="{y}" {style}>{safe}</text>'

@@ -1,0 +1,130 @@
+"""What the benchmarks of whole conversations share: a real server, and people who speak to it in real time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxlane.codecs.resample import resample
+from voxlane.codecs.wav import decode_wav
+from voxlane.server.client import Event, VoiceClient
+from voxlane.server.player import Player
+
+RATE = 16_000
+FRAME = RATE // 50
+FORMAT = {"codec": "pcm16", "rate": RATE}
+
+
+@contextlib.contextmanager
+def server(*arguments: str) -> Iterator[str]:
+    """Run `voxlane serve` and yield its address."""
+    command = [sys.executable, "-m", "voxlane.server.cli", "serve", "--port", "0", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    try:
+        url = process.stdout.readline().split()[-1]
+        while True:
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/healthz") as answer:
+                if answer.status == 200:
+                    break
+            time.sleep(0.2)
+        yield url
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+
+
+def spoken(url: str, text: str) -> NDArray[np.int16]:
+    """Return a text as the server's own voice says it, at the microphone's rate, without the silence around it."""
+    body = json.dumps({"model": "tts-1", "voice": "alloy", "input": text, "response_format": "wav"}).encode()
+    request = urllib.request.Request(f"{url}/v1/audio/speech", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request) as answer:
+        samples, rate = decode_wav(answer.read())
+    sound = np.asarray(resample(samples, rate, RATE))
+    loud = np.flatnonzero(np.abs(sound) > 0.02)
+    trimmed = sound[loud[0] : loud[-1] + 1]
+    return (np.clip(trimmed, -1, 1) * 32767).astype(np.int16)
+
+
+@dataclass
+class Person:
+    """Somebody at a microphone and a loudspeaker, both of which run all the time."""
+
+    client: VoiceClient
+    player: Player
+    events: list[tuple[float, Event]] = field(default_factory=list)
+    output: list[tuple[float, float]] = field(default_factory=list)  # (when, how loud)
+    _speech: list[NDArray[np.int16]] = field(default_factory=list)
+    _news: asyncio.Condition = field(default_factory=asyncio.Condition)
+    began_s: float = 0.0  # when the first sample of what was last said was sent,
+    stopped_s: float = 0.0  # and the last
+
+    def speak(self, sound: NDArray[np.int16]) -> None:
+        """Say something with the next frame."""
+        self.began_s = self.stopped_s = 0.0
+        self._speech = [sound[start : start + FRAME] for start in range(0, len(sound), FRAME)]
+
+    async def wait(self, name: str, since: int, most_s: float) -> tuple[float, Event] | None:
+        """Return the first event of a name after `since` events, or None if it does not come in time."""
+
+        def found() -> tuple[float, Event] | None:
+            return next(((at, event) for at, event in self.events[since:] if event.name == name), None)
+
+        async with self._news:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait_for(lambda: found() is not None), most_s)
+        return found()
+
+    async def live(self) -> None:
+        """Run the microphone and the loudspeaker on the clock."""
+        next_s = time.perf_counter()
+        while True:
+            frame = np.zeros(FRAME, np.int16)
+            if self._speech:
+                piece = self._speech.pop(0)
+                frame[: len(piece)] = piece
+                self.began_s = self.began_s or time.perf_counter()
+                self.stopped_s = time.perf_counter()
+            await self.client.send_audio(frame.tobytes())
+            heard = np.frombuffer(self.player.pull(self.player.rate // 50), np.int16)
+            self.output.append((time.perf_counter(), float(np.abs(heard).max())))
+            await self.client.send_acks()
+            next_s += 0.02
+            await asyncio.sleep(max(0.0, next_s - time.perf_counter()))
+
+    async def listen(self) -> None:
+        """Take down what the server says."""
+        async for event in self.client:
+            async with self._news:
+                self.events.append((time.perf_counter(), event))
+                self._news.notify_all()
+
+
+@contextlib.asynccontextmanager
+async def person(url: str, **config: object) -> AsyncIterator[Person]:
+    """Connect somebody."""
+    player = Player(24_000)
+    client = VoiceClient(
+        url.replace("http", "ws") + "/v1/voice",
+        input_format=FORMAT,
+        output_format={"codec": "pcm16", "rate": 24_000},
+        config=config,
+        player=player,
+    )
+    async with client, asyncio.TaskGroup() as tasks:
+        somebody = Person(client, player)
+        running = [tasks.create_task(somebody.live()), tasks.create_task(somebody.listen())]
+        yield somebody
+        for task in running:
+            task.cancel()

@@ -1,0 +1,80 @@
+"""From the end of a spoken question to the first frame of the spoken answer, through a real server in real time.
+
+The questions are said by the server's own voice and sent as a microphone would send them. Times are the client's; the
+parts are what the server reports: when it took the turn for over, knew the words, had a token, a sample, a frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+from contextlib import AsyncExitStack
+
+import numpy as np
+from common import machine, table
+from numpy.typing import NDArray
+from voice_common import Person, person, server, spoken
+
+QUESTIONS = (
+    "What is the capital of France?",
+    "Why is the sky blue in the morning?",
+    "Can you tell me something about the moon?",
+    "How do I make a good cup of tea?",
+    "What should I cook for dinner tonight?",
+)
+ROUNDS = 2
+SESSIONS = (1, 4)
+BAR_MS = 900.0
+PARTS = ("turn_end_ms", "words_ms", "first_token_ms", "first_sample_ms", "first_frame_ms")
+
+
+async def converse(somebody: Person, offset: int, clips: list[NDArray[np.int16]]) -> list[dict[str, float]]:
+    """Ask every question and return where the time went."""
+    found = []
+    await asyncio.sleep(0.5 + 0.7 * offset)
+    for turn in range(ROUNDS * len(clips)):
+        since = len(somebody.events)
+        somebody.speak(clips[(turn + offset) % len(clips)])
+        first = await somebody.wait("audio", since, 30.0)
+        if first is None:
+            print(f"no answer to question {turn}", file=sys.stderr)
+            continue
+        await somebody.client.stop()
+        report = await somebody.wait("latency", since, 5.0)
+        times = {"voice_to_voice_ms": (first[0] - somebody.stopped_s) * 1e3}
+        if report is not None:
+            times |= {part: float(report[1][part]) for part in PARTS}
+        found.append(times)
+        await asyncio.sleep(0.5)
+    return found
+
+
+async def measure(url: str, sessions: int, clips: list[NDArray[np.int16]]) -> list[dict[str, float]]:
+    """Return every turn of some people who talk at the same time."""
+    async with AsyncExitStack() as stack:
+        people = [await stack.enter_async_context(person(url, max_tokens=60)) for _ in range(sessions)]
+        results = await asyncio.gather(*(converse(somebody, offset, clips) for offset, somebody in enumerate(people)))
+    return [turn for result in results for turn in result]
+
+
+def main() -> None:
+    """Measure and print the table."""
+    with server() as url:
+        clips = [spoken(url, question) for question in QUESTIONS]
+        results = {sessions: asyncio.run(measure(url, sessions, clips)) for sessions in SESSIONS}
+    rows = []
+    for name in ("voice_to_voice_ms", *PARTS):
+        cells = [name.removesuffix("_ms").replace("_", " ")]
+        for turns in results.values():
+            values = sorted(turn[name] for turn in turns if name in turn)
+            cells += [f"{statistics.median(values):.0f}", f"{values[int(0.95 * (len(values) - 1))]:.0f}"]
+        rows.append(cells)
+    header = ["", *(f"{label}, {count} session{'s' * (count > 1)}" for count in SESSIONS for label in ("p50", "p95"))]
+    table(f"voice to voice, {machine()}: milliseconds from the last sound of the question", header, rows)
+    median = statistics.median(turn["voice_to_voice_ms"] for turn in results[1])
+    print(f"  bar: {BAR_MS:.0f} ms with one session: {'met' if median <= BAR_MS else 'missed'}")
+
+
+if __name__ == "__main__":
+    main()
