@@ -143,7 +143,7 @@ def main() -> None:
             sounds = [words[place % len(words)] for place in range(PER_COUNT)]
             meant[count], somebody = asyncio.run(measure(url, count, sounds, count))
             if count == 1:
-                PICTURE.write_text(draw(somebody.events, somebody.output, machine()), encoding="utf-8")
+                PICTURE.write_text(draw(somebody.events, somebody.input, somebody.output, machine()), encoding="utf-8")
         nothing = [*noises().items(), *((text, spoken(url, text)) for text in BACKCHANNELS)]
         clips = [nothing[place % len(nothing)] for place in range(FALSE_CLIPS)]
         false, _ = asyncio.run(measure(url, 2, clips, 99))

@@ -8,10 +8,13 @@ WIDTH, HEIGHT, LEFT, RIGHT = 920, 300, 110, 24
 INK, FAINT, PAPER, RULE = "#23303f", "#6b7785", "#fbfaf7", "#e4e1d9"
 OUTPUT, CUT = "#4a6a94", "#b5300b"
 BEFORE_S, AFTER_S = 1.0, 2.5
-LANES = {"loudspeaker": 70, "state": 150, "words": 200, "events": 250}
+LANES = {"microphone": 72, "loudspeaker": 122, "state": 172, "words": 212, "events": 250}
 
 
-def draw(events: list[tuple[float, Event]], output: list[tuple[float, float]], where: str) -> str:
+Levels = list[tuple[float, float]]
+
+
+def draw(events: list[tuple[float, Event]], said: Levels, output: Levels, where: str) -> str:
     """Return the picture of the first interruption in some events."""
     cut = next(at for at, event in events if event.name == "interrupted")
     hold = max((at for at, event in events if event.name == "hold" and at <= cut), default=cut)
@@ -34,26 +37,26 @@ def draw(events: list[tuple[float, Event]], output: list[tuple[float, float]], w
         parts.append(_text(at, 288, str(tick), anchor="middle"))
     for name, y in LANES.items():
         parts.append(_text(LEFT - 10, y + 14, name, anchor="end"))
-    for at, level in output:
-        if begin <= at <= end and level > 0:
-            height = min(44.0, level / 32768 * 70)
-            parts.append(
-                f'<rect x="{x(at):.1f}" y="{92 - height / 2:.1f}" width="4" height="{height:.1f}" fill="{OUTPUT}"/>'
-            )
+    for levels, middle, colour in ((said, 82, CUT), (output, 132, OUTPUT)):
+        for at, level in levels:
+            if begin <= at <= end and level > 0:
+                height = min(40.0, level / 32768 * 60)
+                box = f'x="{x(at):.1f}" y="{middle - height / 2:.1f}" width="4" height="{height:.1f}"'
+                parts.append(f'<rect {box} fill="{colour}"/>')
     states = [(at, event["name"]) for at, event in events if event.name == "state"]
     for (at, name), (until, _) in zip(states, [*states[1:], (end, "")], strict=False):
         if until > begin and at < end:
             left, right = x(at), x(until)
             colour = CUT if name == "held" else "#a9bdd8"
             width = max(1.0, right - left - 1)
-            parts.append(f'<rect x="{left:.1f}" y="150" width="{width:.1f}" height="20" rx="3" fill="{colour}"/>')
+            parts.append(f'<rect x="{left:.1f}" y="172" width="{width:.1f}" height="20" rx="3" fill="{colour}"/>')
             if right - left > 50:
-                parts.append(_text(left + 5, 164, name, 11, INK))
+                parts.append(_text(left + 5, 186, name, 11, INK))
     shown = -100.0
     for at, event in events:
         if event.name == "user_words" and onset <= at <= end and x(at) - shown > 90:
             shown = x(at)
-            parts.append(_text(shown, 214, (event["settled"] + event["tail"])[-18:], 11, INK))
+            parts.append(_text(shown, 226, (event["settled"] + event["tail"])[-18:], 11, INK))
     for at, label in (
         (onset, "first sound"),
         (hold, f"hold {1e3 * (hold - onset):.0f}"),

@@ -6,7 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-ALL = ("cpu_llm", "interrupt_lane", "int8_pages", "listening", "speaking", "mixed_load", "resampling")
+ALL = (
+    "cpu_llm",
+    "interrupt_lane",
+    "int8_pages",
+    "listening",
+    "speaking",
+    "mixed_load",
+    "resampling",
+    "voice_to_voice",
+    "barge_in",
+)
 
 
 def main() -> int:

@@ -64,7 +64,8 @@ class Person:
     client: VoiceClient
     player: Player
     events: list[tuple[float, Event]] = field(default_factory=list)
-    output: list[tuple[float, float]] = field(default_factory=list)  # (when, how loud)
+    output: list[tuple[float, float]] = field(default_factory=list)  # (when, how loud): what was played,
+    input: list[tuple[float, float]] = field(default_factory=list)  # and what was said
     _speech: list[NDArray[np.int16]] = field(default_factory=list)
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
     began_s: float = 0.0  # when the first sample of what was last said was sent,
@@ -97,6 +98,7 @@ class Person:
                 self.began_s = self.began_s or time.perf_counter()
                 self.stopped_s = time.perf_counter()
             await self.client.send_audio(frame.tobytes())
+            self.input.append((time.perf_counter(), float(np.abs(frame).max())))
             heard = np.frombuffer(self.player.pull(self.player.rate // 50), np.int16)
             self.output.append((time.perf_counter(), float(np.abs(heard).max())))
             await self.client.send_acks()

@@ -224,8 +224,8 @@ class Submit:
     """Start a request.
 
     `chat` renders messages with the model's template; `complete` and `score` take text as it is. `probe` takes messages
-    whose last is the user's and may not be finished, and asks whether it is. `asr` and `tts` take their input by Append,
-    as much as there is and when there is some, until EndInput.
+    whose last is the user's and may not be finished, and asks whether it is. `asr` and `tts` take their input by
+    Append, as much as there is and when there is some, until EndInput.
     """
 
     request_id: str
@@ -241,7 +241,7 @@ class Submit:
     session: str = ""  # what Interrupt names
     epoch: int = 0
     tools: tuple[Tool, ...] = ()  # tasks "chat" and "probe"
-    tool_choice: str = "auto"  # "none", "required" (one well-formed call and nothing else), or one tool's name: that one
+    tool_choice: str = "auto"  # or "none"; "required": one well-formed call and nothing else; a name: of that tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +392,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Probability:
-    """The answer to a probe: how likely it is, from 0 to 1, that the user's turn ends here."""
+    """The answer to a probe: how likely it is, from 0 to 1, that the user's turn ends here. From 0.5 on it does."""
 
     request_id: str
     epoch: int

@@ -12,6 +12,7 @@ import torch
 
 from voxlane.engine.api import EngineConfig, Ready
 from voxlane.engine.cache import KVCache
+from voxlane.engine.constraint import Grammars
 from voxlane.engine.core import Core
 from voxlane.engine.intake import Intake
 from voxlane.engine.jobs.text import TextDesk
@@ -123,8 +124,11 @@ def _chat_part(config: EngineConfig, progress: Progress) -> Part:
         draw_seed=lambda: secrets.randbits(63),
     )
     progress("warming up", 0.0)
-    part = Part(station, runner, TextDesk(intake, tokenizer), _chat_ready(config, weights.config, model, cache))
+    grammars = Grammars(tokenizer, model.vocab_size)
+    desk = TextDesk(intake, tokenizer, grammars)
+    part = Part(station, runner, desk, _chat_ready(config, weights.config, model, cache))
     _warm_up(part, model, config.max_batch)
+    grammars.warm_up()
     progress("warming up", 1.0)
     return part
 

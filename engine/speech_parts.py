@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from voxlane.codecs.voicing import Voicing
 from voxlane.engine.api import LISTEN_RATE, EngineConfig
 from voxlane.engine.cost import CostModel
 from voxlane.engine.jobs.listen import ListenDesk
@@ -22,7 +23,6 @@ from voxlane.engine.plan import Station
 from voxlane.engine.recogniser import Recogniser
 from voxlane.engine.request import Request
 from voxlane.engine.voice import Clause, Voice
-from voxlane.engine.voicing import Voicing
 from voxlane.engine.weights import store
 from voxlane.engine.weights.files import open_weights
 

@@ -24,6 +24,12 @@ from voxlane.engine.weights.gguf_header import MAGIC, map_file, read_header
 
 _GUARDS = (*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))
 
+_SENTENCE_ENDS = (
+    "\n", "\n\n",
+    *(space + mark + rest for mark in ".?!。？！" for space in ("", " ") for rest in ("", '"', "\n", "\n\n")),
+)  # fmt: skip
+_OPEN_ENDS = " \t\r\n.?!,;:…。？！、"
+
 
 class HasPath(Protocol):
     """Opened weights: a GGUF file or a directory."""
@@ -41,6 +47,8 @@ class Tokenizer:
         self._first_characters = "".join({re.escape(text[0]) for text in vocabulary.controls})
         longest_first = sorted(vocabulary.controls, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        marks = [self._encode_plain(mark, first=False) for mark in _SENTENCE_ENDS]
+        self._sentence_ends = frozenset(ids[0] for ids in marks if len(ids) == 1)
 
     @classmethod
     def open(cls, path: str | Path) -> Tokenizer:
@@ -107,17 +115,20 @@ class Tokenizer:
     def encode_open(
         self, messages: Sequence[ChatMessage], *, tools: Sequence[Tool] = ()
     ) -> tuple[list[int], frozenset[int]]:
-        """Return a conversation whose last message is not over, and the tokens that would end it.
+        """Return a conversation whose last message is not over, and the tokens that would end it or its sentence.
 
-        It is a prefix of what `encode_chat` makes of the same messages, as long as their content ends alike.
+        Its punctuation at the end is left out: speech recognition puts some after half a sentence too. So the end is
+        told by the turn's own end and by every mark a sentence can end with. But for the last token or two it is a
+        prefix of what `encode_chat` makes of the same messages.
         """
         mark = self._unused(messages, tools)
-        last = dataclasses.replace(messages[-1], content=messages[-1].content.rstrip() + mark)
+        last = dataclasses.replace(messages[-1], content=messages[-1].content.rstrip(_OPEN_ENDS) + mark)
         rendered, guard = self._render([*messages[:-1], last], tools, add_generation_prompt=False)
         head, found, tail = rendered.rpartition(mark)
         if not found:
             raise ChatTemplateError("the model's chat template does not show the last message")
-        return self._encode_rendered(head, guard), self.eos_ids | set(self._encode_rendered(tail, guard, first=False)[:1])
+        ends = self._encode_rendered(tail, guard, first=False)[:1]
+        return self._encode_rendered(head, guard), self.eos_ids.union(ends, self._sentence_ends)
 
     @property
     def call_style(self) -> CallStyle:

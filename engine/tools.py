@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from voxlane.engine.api import ChatMessage, Tool
+from voxlane.engine.schema import SchemaError, json_object
 
 MAX_TOOLS = 128
 """As many as OpenAI allows."""
@@ -22,14 +23,16 @@ CALL, CALL_END = "<tool_call>", "</tool_call>"
 RESULT, RESULT_END = "<tool_response>", "</tool_response>"
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_CHOICES = {"auto", "none", "required"}
 _BARE = '{"name"'
 
-_INSTRUCTIONS = """You can call these functions:
+# The shortest wording did best with SmolLM2-135M, which needs all the help there is: made to call, it chose the right
+# one of four functions in 7 of 8 cases, against 5 or 6 with longer ones. Left to itself it never calls, however told.
+_INSTRUCTIONS = """Functions:
 {tools}
-
-To call a function, write nothing but this, with its name and its arguments:
+If one of the functions helps, answer only with
 {call}
-{{"name": "<function>", "arguments": {{<arguments>}}}}
+{{"name": "...", "arguments": {{...}}}}
 {end}"""
 
 
@@ -62,7 +65,9 @@ def check_tools(tools: Sequence[Tool], choice: str) -> None:
     names = {tool.name for tool in tools}
     if len(names) < len(tools):
         raise ToolError("two tools have the same name")
-    if choice not in ("auto", "none", "required", *names):
+    if names & _CHOICES:
+        raise ToolError("a tool must not be called auto, none or required")
+    if choice not in _CHOICES | names:
         raise ToolError("tool_choice names no declared tool")
     if choice == "required" and not tools:
         raise ToolError("tool_choice is required, but there are no tools")
@@ -118,7 +123,8 @@ def spelt_out(messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> list[Ch
             plain.append(ChatMessage("user", content))
         else:
             calls = [f"{CALL}\n{_call_json(use.name, use.arguments)}\n{CALL_END}" for use in message.tool_calls]
-            plain.append(ChatMessage(message.role, "\n".join([*([message.content] if message.content else []), *calls])))
+            content = "\n".join([message.content, *calls]) if message.content else "\n".join(calls)
+            plain.append(ChatMessage(message.role, content))
         after_result = is_result
     if tools:
         text = instructions(tools)
@@ -272,12 +278,9 @@ def _refuse(name: str) -> None:
 
 def _object(text: str, what: str) -> dict[str, Any]:
     try:
-        value = _loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ToolError(f"{what} are not JSON") from error
-    if not isinstance(value, dict):
-        raise ToolError(f"{what} are not an object")
-    return value
+        return json_object(text)
+    except SchemaError as error:
+        raise ToolError(f"{what}: the JSON {error}") from error
 
 
 def _overlap(text: str, mark: str) -> int:

@@ -43,6 +43,7 @@ ASYNC = {
     "server.app", "server.connection", "server.engine_link", "server.packets", "server.front", "server.gate",
     "server.serve", "server.cli", "server.chat_cli", "server.perplexity_cli", "server.api.chat",
     "server.api.disconnect", "server.api.body", "server.api.speech", "server.decoding", "server.feeding",
+    "server.client", "server.conversation", "server.hub", "server.remote_chat", "server.talk_cli",
     "server.say_cli", "server.sinks", "server.speaking", "server.stream", "server.terminal", "server.transcribe_cli",
 }  # fmt: skip
 """Modules that do I/O or wait for it."""

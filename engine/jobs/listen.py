@@ -32,9 +32,10 @@ from voxlane.engine.plan import Row
 from voxlane.engine.request import Request
 from voxlane.engine.runner import Outcome
 
-PARTIAL_TARGET_S = 0.3
+PARTIAL_TARGET_S = 1.0
 FINAL_TARGET_S = 0.1
-"""When a look is due. Somebody waits for the words of a finished turn; those of a running one are for show."""
+"""When a look is due. Somebody waits for the words of a finished turn; those of a running one can wait for a listener
+who is about to run out of sound."""
 
 WORK_SAMPLES = LISTEN_RATE // 2
 """Audio that goes through the voice detector between two steps: a few milliseconds of work."""

@@ -1,49 +1,117 @@
-"""Chat, completion and scoring: tokens to text as it comes, and when to stop. It knows no schedule and no tensor."""
+"""Chat, completion and scoring: tokens to text and calls as they come, and when to stop.
+
+It knows no schedule and no tensor.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import math
+from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import replace
 
-from voxlane.engine.api import FinishReason, RequestStats, Submit, Text, TokenLogprob
+from voxlane.engine.api import (
+    FinishReason,
+    FromEngine,
+    Probability,
+    RequestStats,
+    Submit,
+    Text,
+    TokenLogprob,
+    ToolCall,
+)
+from voxlane.engine.constraint import Grammar, GrammarBusy, Grammars
 from voxlane.engine.detokenizer import TextStream
-from voxlane.engine.intake import Intake, TextCodec
+from voxlane.engine.intake import Intake, Refusal, TextCodec, must_call, schema_refusal
 from voxlane.engine.jobs.job import Change, Job
 from voxlane.engine.plan import Row
 from voxlane.engine.request import Request
 from voxlane.engine.runner import Outcome
 from voxlane.engine.sampler import Choice
+from voxlane.engine.schema import SchemaError
+from voxlane.engine.tools import Call, CallReader
+
+EVEN = 0.01
+"""The probability at which a probe's answer is one half: half sentences are far below it and whole ones far above."""
 
 
 class TextDesk:
     """Opens jobs for the chat model."""
 
-    def __init__(self, intake: Intake, tokenizer: TextCodec) -> None:
+    def __init__(self, intake: Intake, tokenizer: TextCodec, grammars: Grammars | None = None) -> None:
         self.intake = intake
         self._tokenizer = tokenizer
+        self._grammars = grammars
 
     def open(self, submit: Submit, now: float) -> Job:
         """Return the job that serves `submit`, or raise Refusal."""
         requests = self.intake.requests(submit, now)
-        job = ScoreJob if submit.task == "score" else TextJob
-        return job(submit, requests, self._tokenizer, now)
+        if submit.task == "score":
+            return ScoreJob(submit, requests, self._tokenizer, now)
+        if submit.task == "probe":
+            return ProbeJob(submit, requests, self._tokenizer, now)
+        job = TextJob(submit, requests, self._tokenizer, now)
+        if grammar := self.intake.grammar(submit):
+            job.grammar = self._compile(grammar)
+        return job
+
+    def _compile(self, grammar: str) -> Future[Grammar]:
+        if self._grammars is None:
+            raise Refusal("bad_request", "this engine cannot constrain its output")
+        try:
+            return self._grammars.compile(grammar)
+        except GrammarBusy as error:
+            raise Refusal("overloaded", "too many schemas wait to be compiled") from error
 
 
 class TextJob(Job):
-    """One sequence whose new tokens are told as text."""
+    """One sequence whose new tokens are told as text, or as calls."""
 
     def __init__(self, submit: Submit, requests: list[Request], tokenizer: TextCodec, now: float) -> None:
         super().__init__(submit, now)
+        self.grammar: Future[Grammar] | None = None  # the output follows it; None too once it is in use
         self._tokenizer = tokenizer
         self._waiting = requests
         self._last = requests[-1]
         self._stream = TextStream(submit.sampling.stop)
         self._logprobs: list[TokenLogprob] = []  # of text that is still held back
         self._prompt_tokens = sum(request.prompt_tokens for request in requests)
+        self._calls = 0
+        forced = must_call(submit)
+        free = submit.tool_choice != "none" and not submit.sampling.schema
+        self._reader = CallReader(submit.tools, whole=forced) if submit.tools and (forced or free) else None
+
+    @property
+    def wants_work(self) -> bool:
+        """Whether it waits for its grammar."""
+        return self.grammar is not None
+
+    @property
+    def awaited(self) -> Future[Grammar] | None:
+        """Its grammar."""
+        return self.grammar
 
     def open(self, now: float) -> Change:
-        """Begin with the whole prompt."""
+        """Begin with the whole prompt, once its grammar is there."""
+        if self.grammar is not None:
+            return self.work(now)
         requests, self._waiting = self._waiting, []
         return Change(begin=requests)
+
+    def work(self, now: float) -> Change:
+        """Begin if the grammar has become ready."""
+        if self.grammar is None or not self.grammar.done():
+            return Change()
+        try:
+            grammar = self.grammar.result()
+        except SchemaError as error:
+            return Change(refusal=schema_refusal(error))
+        self.grammar = None
+        for request in self._waiting:
+            request.constraint = grammar.constraint(request.prompt_tokens)
+        return self.open(now)
 
     def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
         """Tell the new tokens, and end with the last."""
@@ -61,11 +129,37 @@ class TextJob(Job):
         if outcome.choices:
             request.table.rewind(len(request.tokens) - 1)  # rejected guesses go
         request.table.seal(request.tokens)
-        change = Change(end=reason)
-        if text or (reason and self._logprobs):
-            change.messages.append(Text(self.submit.request_id, self.submit.epoch, text, tuple(self._logprobs)))
-            self._logprobs.clear()
-        return change
+        return self._told(text, reason)
+
+    def _told(self, text: str, reason: FinishReason | None) -> Change:
+        """Return what new text and the end mean: text, calls, or nothing yet."""
+        if self._reader is None:
+            pieces: list[str | Call] = [text]
+        else:
+            pieces = self._reader.push(text)
+            if self._reader.over:
+                reason = reason or "stop"
+            if reason:
+                pieces += self._reader.finish()
+        return Change(messages=list(self._messages(pieces, last=reason is not None)), end=reason)
+
+    def _messages(self, pieces: Iterable[str | Call], *, last: bool) -> Iterable[FromEngine]:
+        submit = self.submit
+        for is_call, group in itertools.groupby(pieces, key=lambda piece: isinstance(piece, Call)):
+            if is_call:
+                self._logprobs.clear()  # of the call's own text, which is not shown
+                yield from (self._tool_call(call) for call in group if isinstance(call, Call))
+            elif text := "".join(map(str, group)):
+                yield Text(submit.request_id, submit.epoch, text, tuple(self._logprobs))
+                self._logprobs.clear()
+        if last and self._logprobs:
+            yield Text(submit.request_id, submit.epoch, "", tuple(self._logprobs))
+
+    def _tool_call(self, call: Call) -> ToolCall:
+        submit = self.submit
+        mark = hashlib.blake2b(f"{submit.request_id}/{self._calls}".encode(), digest_size=12).hexdigest()
+        self._calls += 1
+        return ToolCall(submit.request_id, submit.epoch, f"call_{mark}", call.name, call.arguments)
 
     def stats(self, now: float) -> RequestStats:
         """Return what it has cost so far."""
@@ -91,6 +185,8 @@ class TextJob(Job):
     def _reason(self, request: Request, choice: Choice) -> FinishReason | None:
         sampling = request.sampling
         if choice.token in self._tokenizer.eos_ids and not sampling.ignore_eos:
+            return "eos"
+        if request.constraint is not None and request.constraint.complete(request.tokens):
             return "eos"
         if self._stream.stopped:
             return "stop"
@@ -120,3 +216,28 @@ class ScoreJob(TextJob):
     def stats(self, now: float) -> RequestStats:
         """Return what it has cost so far."""
         return replace(super().stats(now), logprob_sum=self._sum, scored_tokens=self._scored)
+
+
+class ProbeJob(TextJob):
+    """How likely the user's turn is to be over: one number, and a prompt that stays in the cache.
+
+    The number is p / (p + EVEN), where p is the model's probability that what it heard, less its last punctuation,
+    goes on with the end of a sentence or of the turn. On 50 English sentences and their beginnings, SmolLM2-135M tells
+    the two apart with an area under the curve of 0.996, 0.998 after two turns of conversation; lower case without
+    commas does as well. At 0.5 it takes 2 % of the beginnings for whole and 1.5 % of the whole for beginnings. The
+    turn's end token alone has 0.89: small models want the full stop first. With punctuation as recognised, a full stop
+    after beginnings too, 0.83 falls to 0.64 after two turns.
+    """
+
+    def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
+        """Tell the number once the whole prompt is through."""
+        request = row.request
+        request.table.seal(request.tokens)
+        if not outcome.choices:
+            return Change()
+        request.first_token_s = request.last_token_s = now
+        (choice,) = outcome.choices
+        assert choice.logprob is not None
+        likely = math.exp(min(choice.logprob, 0.0))
+        value = likely / (likely + EVEN)
+        return Change(messages=[Probability(self.submit.request_id, self.submit.epoch, value)], end="length")

@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, aclosing
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from voxlane.engine.api import Finished, SamplingParams, Submit, Text
+from voxlane.engine.api import Finished, SamplingParams, Submit, Text, ToolCall
 from voxlane.server.api import chat_reply, chat_request
 from voxlane.server.api.body import read_object
 from voxlane.server.api.chat_reply import Choice, Envelope
@@ -49,6 +49,7 @@ class Answer:
         self._service = service
         self._ask = ask
         self._with_logprobs = ask.sampling.logprobs >= 0
+        self._calls = [0] * ask.choices
         self._envelope = Envelope(
             completion_id=f"chatcmpl-{secrets.token_hex(12)}",
             created=int(time.time()),
@@ -92,6 +93,8 @@ class Answer:
                 priority=ask.priority,
                 deadline_s=ask.deadline_s,
                 tenant=ask.tenant,
+                tools=ask.tools,
+                tool_choice=ask.tool_choice,
             )
         )
 
@@ -100,6 +103,8 @@ class Answer:
         async for index, output in outputs:
             if isinstance(output, Text):
                 choices[index].add(output)
+            elif isinstance(output, ToolCall) and self._count_call(index):
+                choices[index].calls.append(output)
             elif isinstance(output, Finished):
                 choices[index].end = _checked(output)
         return self._envelope.completion(choices, with_logprobs=self._with_logprobs)
@@ -124,9 +129,18 @@ class Answer:
     async def _output_event(self, outgoing: Outgoing, index: int, output: Output, ends: list[Finished]) -> None:
         if isinstance(output, Text):
             await outgoing.event(self._chunk([chat_reply.piece(index, output, with_logprobs=self._with_logprobs)]))
+        elif isinstance(output, ToolCall) and self._count_call(index):
+            await outgoing.event(self._chunk([chat_reply.call(index, output, self._calls[index] - 1)]))
         elif isinstance(output, Finished):
             ends.append(_checked(output))
-            await outgoing.event(self._chunk([chat_reply.closing(index, output)]))
+            await outgoing.event(self._chunk([chat_reply.closing(index, output, calls=self._calls[index])]))
+
+    def _count_call(self, index: int) -> bool:
+        """Return whether one more call may be told: only the first, for a client that handles one at a time."""
+        if self._calls[index] and not self._ask.parallel_calls:
+            return False
+        self._calls[index] += 1
+        return True
 
     def _chunk(self, choices: list[dict[str, object]]) -> bytes:
         usage_field: dict[str, object] | None = {"usage": None} if self._ask.include_usage else None

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from voxlane.engine.api import Finished, RequestStats, Text, TokenLogprob
+from voxlane.engine.api import Finished, RequestStats, Text, TokenLogprob, ToolCall
 
 FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length"}
 
@@ -20,6 +20,7 @@ class Choice:
 
     text: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
     end: Finished | None = None
 
     def add(self, message: Text) -> None:
@@ -70,9 +71,14 @@ def piece(index: int, message: Text, *, with_logprobs: bool) -> dict[str, object
     return _delta(index, {"content": message.text}, None, message.logprobs if with_logprobs else None)
 
 
-def closing(index: int, end: Finished) -> dict[str, object]:
-    """Return the delta that says why the answer ended."""
-    return _delta(index, {}, FINISH_REASONS[end.reason])
+def call(index: int, message: ToolCall, number: int) -> dict[str, object]:
+    """Return the delta for a call, whole, the answer's call of that number."""
+    return _delta(index, {"tool_calls": [{"index": number, **_call(message)}]}, None)
+
+
+def closing(index: int, end: Finished, *, calls: int) -> dict[str, object]:
+    """Return the delta that says why an answer with so many calls ended."""
+    return _delta(index, {}, _reason(end, calls))
 
 
 def usage(all_stats: Iterable[RequestStats]) -> dict[str, object]:
@@ -101,12 +107,26 @@ def usage(all_stats: Iterable[RequestStats]) -> dict[str, object]:
 
 def _whole(index: int, choice: Choice, with_logprobs: bool) -> dict[str, object]:
     assert choice.end is not None
+    text = "".join(choice.text)
+    message: dict[str, object] = {"role": "assistant", "content": text, "refusal": None, "annotations": []}
+    if choice.calls:
+        message |= {"content": text or None, "tool_calls": [_call(made) for made in choice.calls]}
     return {
         "index": index,
-        "message": {"role": "assistant", "content": "".join(choice.text), "refusal": None, "annotations": []},
+        "message": message,
         "logprobs": _logprobs(choice.logprobs) if with_logprobs else None,
-        "finish_reason": FINISH_REASONS[choice.end.reason],
+        "finish_reason": _reason(choice.end, len(choice.calls)),
     }
+
+
+def _reason(end: Finished, calls: int) -> str:
+    reason = FINISH_REASONS[end.reason]
+    return "tool_calls" if calls and reason == "stop" else reason
+
+
+def _call(message: ToolCall) -> dict[str, object]:
+    function = {"name": message.name, "arguments": message.arguments}
+    return {"id": message.call_id, "type": "function", "function": function}
 
 
 def _delta(

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from voxlane.engine.api import ChatMessage, Priority, SamplingParams
+from voxlane.engine.api import ChatMessage, Priority, SamplingParams, Tool
 from voxlane.server import limits
+from voxlane.server.api import tool_request
 from voxlane.server.api.fields import Fields, in_range, wrong
 from voxlane.server.config import PRIORITIES
 from voxlane.server.errors import UnsupportedParameter
@@ -19,26 +20,22 @@ from voxlane.server.log import quote
 
 HARMLESS = frozenset(
     {
-        "metadata", "parallel_tool_calls", "prediction", "prompt_cache_key", "prompt_cache_retention",
-        "safety_identifier", "service_tier", "store", "user",
+        "metadata", "prediction", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier",
+        "store", "user",
     }
 )  # fmt: skip
 """Parameters that change nothing in the answer here: bookkeeping, and hints for another company's caches."""
 
 UNSUPPORTED = frozenset(
     {
-        "audio", "function_call", "functions", "modalities", "reasoning_effort", "response_format", "tool_choice",
-        "tools", "verbosity", "web_search_options",
+        "audio", "function_call", "functions", "modalities", "reasoning_effort", "verbosity", "web_search_options",
     }
 )  # fmt: skip
 """Parameters of OpenAI's that we know and do not honour; their neutral values are let through."""
 
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
-    "tools": ([],),
     "functions": ([],),
-    "tool_choice": ("none", "auto"),
     "function_call": ("none", "auto"),
     "reasoning_effort": ("none",),
 }
@@ -52,8 +49,8 @@ ROLES: Mapping[str, str] = {
 }
 
 # What clients send back when they append our own answer to the history, and what may stand in it.
-_MESSAGE_EXTRAS = frozenset({"name", "tool_call_id"})
-_MESSAGE_MUST_BE_EMPTY = frozenset({"refusal", "annotations", "audio", "function_call", "tool_calls"})
+_MESSAGE_EXTRAS = frozenset({"name", "tool_call_id", "tool_calls"})
+_MESSAGE_MUST_BE_EMPTY = frozenset({"refusal", "annotations", "audio", "function_call"})
 
 LEAST_TOP_P = 1e-6
 """OpenAI takes top_p 0 and means: only the likeliest token."""
@@ -73,12 +70,19 @@ class ChatRequest:
     priority: Priority
     deadline_s: float | None
     tenant: str
+    tools: tuple[Tool, ...]
+    tool_choice: str  # as in Submit
+    parallel_calls: bool  # whether one answer may hold several
 
 
 def parse(body: Mapping[str, Any]) -> ChatRequest:
     """Return the request in `body`, or raise an error that names the parameter."""
     fields = Fields(body)
     stream = fields.flag("stream")
+    tools = tool_request.tools(fields.take("tools"))
+    parallel = fields.take("parallel_tool_calls")
+    if not isinstance(parallel, bool | None):
+        raise wrong("parallel_tool_calls", "must be true or false")
     request = ChatRequest(
         model=fields.text("model"),
         messages=_messages(fields.take("messages")),
@@ -90,6 +94,9 @@ def parse(body: Mapping[str, Any]) -> ChatRequest:
         priority=PRIORITIES[fields.choice("priority", PRIORITIES) or "normal"],
         deadline_s=fields.seconds("deadline_ms", 1, 3_600_000),
         tenant=fields.text("cache_salt") or "",
+        tools=tools,
+        tool_choice=tool_request.tool_choice(fields.take("tool_choice"), tools),
+        parallel_calls=parallel is not False,
     )
     fields.refuse_the_rest(harmless=HARMLESS, unsupported=UNSUPPORTED, neutral=_NEUTRAL)
     return request
@@ -114,6 +121,7 @@ def _sampling(fields: Fields) -> SamplingParams:
         stop=_stop(fields.take("stop")),
         logprobs=_logprobs(fields),
         ignore_eos=fields.flag("ignore_eos"),
+        schema=tool_request.response_format(fields.take("response_format")),
     )
 
 
@@ -187,12 +195,19 @@ def _message(path: str, value: Any) -> ChatMessage:
         if name in _MESSAGE_MUST_BE_EMPTY:
             if extra:
                 raise UnsupportedParameter(f"{path}.{name} is not supported.", param=f"{path}.{name}")
+        elif name == "tool_calls" and extra and role != "assistant":
+            raise wrong(f"{path}.tool_calls", "can only be the assistant's")
         elif name not in _MESSAGE_EXTRAS and name not in ("role", "content"):
             raise wrong(f"{path}.{quote(name)}", "is not known")
     content = value.get("content")
     if role == "assistant" and content is None:
         content = ""  # an answer without text, as clients send it back
-    return ChatMessage(ROLES[role], _content(f"{path}.content", content))
+    return ChatMessage(
+        ROLES[role],
+        _content(f"{path}.content", content),
+        tool_request.tool_calls(f"{path}.tool_calls", value.get("tool_calls")),
+        tool_request.call_id(f"{path}.tool_call_id", value.get("tool_call_id") if role == "tool" else None),
+    )
 
 
 def _content(path: str, value: Any) -> str:

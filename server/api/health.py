@@ -1,4 +1,4 @@
-"""GET /healthz, /metrics and /: how the server is, for machines and for somebody who just opened its address."""
+"""GET /healthz, /readyz, /metrics and /: how the server is, for machines and for whoever just opened its address."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ async def index(request: Request) -> Response:
                 "POST /v1/audio/transcriptions": "audio to text, OpenAI's protocol",
                 "POST /v1/audio/speech": "text to audio, OpenAI's protocol",
                 "GET /v1/models": "what is served",
-                "GET /healthz": "200 when ready",
+                "WebSocket /v1/voice": "conversations, docs/protocol.md",
+                "GET /healthz": "200 when ready; so is /readyz",
                 "GET /metrics": "Prometheus metrics",
             },
         }

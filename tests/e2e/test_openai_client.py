@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import openai
+import pydantic
 import pytest
 from openai import AsyncOpenAI
 
@@ -164,9 +166,63 @@ def test_errors_arrive_as_the_clients_exceptions(server: Any) -> None:
         ask(server, [{"role": "user", "content": "word " * 20_000}])
     assert long.value.code == "context_length_exceeded"
     with pytest.raises(openai.BadRequestError, match="tools"):
-        ask(server, tools=[{"type": "function", "function": {"name": "f"}}])
+        ask(server, tools=[{"type": "function", "function": {}}])
     with pytest.raises(openai.BadRequestError, match="logit_bias"):
         ask(server, logit_bias={"999999": 1})
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the current weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+
+
+def test_a_function_is_called_and_its_result_is_used(server: Any) -> None:
+    talk: list[Any] = [{"role": "user", "content": "What is the weather in Paris?"}]
+    first = ask(server, talk, tools=[WEATHER], tool_choice="required").choices[0]
+    assert first.finish_reason == "tool_calls"
+    assert first.message.content is None
+    (call,) = first.message.tool_calls
+    assert (call.type, call.function.name) == ("function", "get_weather")
+    assert json.loads(call.function.arguments) == {"city": "Paris"}
+    result = {"role": "tool", "tool_call_id": call.id, "content": "It is raining in Paris, 11 degrees."}
+    second = ask(server, [*talk, first.message, result], tools=[WEATHER], tool_choice="none").choices[0]
+    assert second.finish_reason in ("stop", "length")
+    assert "rain" in second.message.content.lower()
+
+
+def test_a_streamed_call_adds_up(server: Any) -> None:
+    talk: Any = [{"role": "user", "content": "What is the weather in Rome?"}]
+    choice: Any = {"type": "function", "function": {"name": "get_weather"}}
+    parameters: Any = {"model": MODEL, "messages": talk, "tools": [WEATHER], "tool_choice": choice, "temperature": 0}
+    with server.client.chat.completions.stream(**parameters) as stream:
+        answer = stream.get_final_completion()
+    (call,) = answer.choices[0].message.tool_calls
+    assert json.loads(call.function.arguments) == {"city": "Rome"}
+    assert answer.choices[0].finish_reason == "tool_calls"
+
+
+class Person(pydantic.BaseModel):
+    name: str
+    age: int = pydantic.Field(ge=0, le=120)
+    colours: list[Literal["red", "green", "blue"]] = pydantic.Field(max_length=3)
+
+
+def test_an_answer_of_a_type(server: Any) -> None:
+    talk: Any = [{"role": "user", "content": "Describe a person."}]
+    for seed in range(3):
+        parameters: Any = {"model": MODEL, "messages": talk, "temperature": 1, "seed": seed, "max_tokens": 200}
+        answer = server.client.chat.completions.parse(response_format=Person, **parameters)
+        assert isinstance(answer.choices[0].message.parsed, Person)
+    text = ask(server, talk, response_format={"type": "json_object"}, max_tokens=300).choices[0].message.content
+    assert text.startswith("{")
+    schema: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"not": {}}}}
+    with pytest.raises(openai.BadRequestError, match="cannot be enforced: not"):
+        ask(server, talk, response_format=schema)
 
 
 def test_a_killed_engine_is_a_retryable_error_and_the_next_request_works(server: Any) -> None:

@@ -19,16 +19,19 @@ sampling = st.builds(
     stop=st.lists(texts, max_size=3).map(tuple),
     ignore_eos=st.booleans(),
 )
+uses = st.builds(api.ToolUse, texts, texts, texts)
 submits = st.builds(
     api.Submit,
     texts,
-    st.sampled_from(["chat", "complete", "score"]),
-    messages=st.lists(st.builds(api.ChatMessage, texts, texts), max_size=3).map(tuple),
+    st.sampled_from(["chat", "complete", "score", "probe"]),
+    messages=st.lists(st.builds(api.ChatMessage, texts, texts, st.tuples(uses), texts), max_size=3).map(tuple),
     text=texts,
     sampling=sampling,
     priority=st.sampled_from(list(api.Priority)),
     deadline_s=st.none() | numbers,
     epoch=st.integers(0, 1 << 31),
+    tools=st.lists(st.builds(api.Tool, texts, texts, texts), max_size=2).map(tuple),
+    tool_choice=texts,
 )
 pieces = st.binary(max_size=4)
 logprobs = st.builds(api.TokenLogprob, pieces, numbers, st.lists(st.tuples(pieces, numbers), max_size=3).map(tuple))
@@ -39,6 +42,8 @@ messages = st.one_of(
     st.builds(api.Interrupt, texts),
     st.just(api.Shutdown()),
     st.builds(api.Text, texts, st.integers(0, 9), texts, st.lists(logprobs, max_size=2).map(tuple)),
+    st.builds(api.ToolCall, texts, st.integers(0, 9), texts, texts, texts),
+    st.builds(api.Probability, texts, st.integers(0, 9), numbers),
     st.builds(api.Refused, texts, st.integers(0, 9), st.just("too_long"), texts),
     st.builds(api.Loading, texts, numbers),
 )

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -144,3 +145,63 @@ def test_a_draw_is_always_a_token_the_rules_allow(logits, temperature, top_k, to
     if top_k:
         assert logits[token] >= order[min(top_k, len(order)) - 1]
     assert (logits[token] - order[0]) / temperature >= (math.log(min_p) if min_p else -math.inf) - 1e-6
+
+
+class Only:
+    """A constraint that allows some tokens."""
+
+    def __init__(self, *tokens: int) -> None:
+        self._tokens = tokens
+
+    def allowed(self, tokens):
+        mask = np.zeros(5, dtype=np.bool_)
+        mask[list(self._tokens)] = True
+        return mask if self._tokens else None
+
+
+def bound(constraint: Only, **settings) -> Request:
+    made = request(**settings)
+    made.constraint = constraint
+    return made
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"temperature": 5.0},
+        {"temperature": 5.0, "top_k": 4},
+        {"temperature": 5.0, "top_p": 0.99},
+        {"temperature": 5.0, "min_p": 0.001},
+        {"logit_bias": ((0, 50.0),), "repetition_penalty": 1.5, "presence_penalty": 1.0},
+    ],
+)
+def test_a_constraint_holds_under_every_rule_and_for_its_own_row(settings):
+    logits = torch.tensor([[9.0, 0.0, 1.0, 2.0, 3.0]])
+    for seed in range(50):
+        rows = [bound(Only(1, 2), seed=seed, **settings), request(seed=seed, **settings)]
+        constrained, free = choose(logits.repeat(2, 1), rows)
+        assert constrained.token in (1, 2)
+        assert free == choose(logits, [request(seed=seed, **settings)])[0]
+
+
+def test_log_probabilities_under_a_constraint_are_among_what_it_allows():
+    (choice,) = choose(torch.tensor([[9.0, 0.0, 0.0, 0.0, 0.0]]), [bound(Only(1, 2), logprobs=4)])
+    assert choice.logprob == pytest.approx(math.log(0.5))
+    assert {token for token, _ in choice.top} == {1, 2}
+
+
+def test_a_dead_end_leaves_nothing_to_choose():
+    logits = torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 2.0, -torch.inf, 4.0, 5.0], [1.0] * 5])
+    dead, unlikely, free = choose(logits, [bound(Only()), bound(Only(2)), request()])
+    assert dead is None
+    assert unlikely is None
+    assert free is not None
+
+
+def test_a_probe_is_told_the_probability_of_all_its_ends():
+    made = request()
+    made.ends = frozenset({1, 3})
+    (choice,) = choose(torch.log(torch.tensor([[0.4, 0.3, 0.1, 0.2]])), [made])
+    assert choice.logprob == pytest.approx(math.log(0.5))
+    assert choice.token == 0

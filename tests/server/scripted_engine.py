@@ -9,9 +9,12 @@ The last user message says what to do:
     count N           N words                          size            how many characters arrived
     big N             one piece of N characters        sampling        the parameters that arrived, as text
     logprobs          a word with log-probabilities    emoji           log-probabilities of half characters
-    submission        priority, deadline and tenant    anything else   is echoed word by word
+    submission        priority, deadline and tenant    tools           the tools, the choice and the messages' calls
+    call TEXT         TEXT, then call every tool       … history       the roles and texts of the messages
+    anything else     is echoed word by word
+A probe finds every sentence complete. The voice "two" takes 50 ms for each character, others a sample.
 A request to listen hears text: each sample that is not zero is a character (conftest's `recording` makes such audio). A
-request to speak answers each clause with one sample a character. Both obey, as their text's first words:
+request to speak answers each clause with its characters as samples. Both obey, as their text's first words:
     crash             die                              wait            go on for ever
     fail              finish with `failed`             params          tell the parameters that arrived
     refuse CODE       refuse (listening only)          lag             hear nothing until 60 s wait, tell the most
@@ -43,6 +46,7 @@ from voxlane.engine.api import (
     Loading,
     Message,
     Pause,
+    Probability,
     Ready,
     Refused,
     RequestStats,
@@ -57,6 +61,7 @@ from voxlane.engine.api import (
     Submit,
     Text,
     TokenLogprob,
+    ToolCall,
     Word,
     Words,
     encode,
@@ -143,8 +148,14 @@ class ScriptedEngine:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _serve(self, submit: Submit) -> None:
+        if submit.task == "probe":
+            self._send(Probability(submit.request_id, submit.epoch, 1.0))
+            self._finish(submit, "eos", 0)
+            return
         said = submit.messages[-1].content if submit.messages else submit.text
         command, _, rest = said.partition(" ")
+        if said.endswith("history"):
+            command = "history"  # what came before may be a turn that was not answered
         if said == "crash":
             os.kill(os.getpid(), signal.SIGKILL)
         if said == "stall":
@@ -180,10 +191,22 @@ class ScriptedEngine:
                 self._finish_with(submit, [str(sum(len(message.content) for message in submit.messages))])
             case "big":
                 self._finish_with(submit, ["x" * int(rest)])
+            case "history":
+                self._finish_with(submit, [f"{one.role}={one.content};" for one in submit.messages])
             case "sampling":
                 self._finish_with(submit, [repr(submit.sampling)])
             case "submission":
                 self._finish_with(submit, [f"{submit.priority!r} {submit.deadline_s} {submit.tenant}"])
+            case "tools":
+                calls = [(message.tool_calls, message.call_id) for message in submit.messages]
+                self._finish_with(submit, [repr((submit.tools, submit.tool_choice, calls))])
+            case "call":
+                if rest:
+                    self._say(submit, rest)
+                for tool in submit.tools:
+                    call_id = f"call_{tool.name}"
+                    self._send(ToolCall(submit.request_id, submit.epoch, call_id, tool.name, '{"city": "Paris"}'))
+                self._finish(submit, "eos", 3)
             case "logprobs":
                 scores = (TokenLogprob("é".encode(), -0.5, (("é".encode(), -0.5), (b"e", float("-inf")))),)
                 self._send(Text(submit.request_id, submit.epoch, "é", scores))
@@ -243,13 +266,12 @@ class ScriptedEngine:
             said = repr(submit.speak)
         if not re.search(r"\w", said):
             return
+        each, base = SPEAK_RATE // 20 if submit.speak.voice == "two" else 1, speech.offset
         words = tuple(
-            SpokenWord(
-                start + word.start(), start + word.end(), speech.offset + word.start(), speech.offset + word.end()
-            )
+            SpokenWord(start + word.start(), start + word.end(), base + word.start() * each, base + word.end() * each)
             for word in re.finditer(r"\S+", said)
         )
-        self._give(speech, array("h", (min(ord(one), 0x7FFF) for one in said)).tobytes(), words)
+        self._give(speech, array("h", (min(ord(one), 0x7FFF) for one in said for _ in range(each))).tobytes(), words)
         if start == 0 and command == "wait":
             self._report(running=1)
             del self._speech[submit.request_id]

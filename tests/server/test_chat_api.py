@@ -449,3 +449,57 @@ async def test_content_never_reaches_the_log(serving: Any, caplog: pytest.LogCap
 )
 def test_a_models_name_does_not_tell_where_its_file_lies(model: str, name: str) -> None:
     assert served_name(model) == name
+
+
+def declared(*names: str) -> list[dict[str, Any]]:
+    return [{"type": "function", "function": {"name": name}} for name in names]
+
+
+async def test_calls_are_part_of_a_whole_answer(serving: Any) -> None:
+    async with serving() as server:
+        (choice,) = (await server.chat("call", tools=declared("f", "g"))).json()["choices"]
+        assert choice["finish_reason"] == "tool_calls"
+        assert choice["message"]["content"] is None
+        function = {"name": "f", "arguments": '{"city": "Paris"}'}
+        assert choice["message"]["tool_calls"][0] == {"id": "call_f", "type": "function", "function": function}
+        assert [call["id"] for call in choice["message"]["tool_calls"]] == ["call_f", "call_g"]
+        (choice,) = (await server.chat("call wait", tools=declared("f"))).json()["choices"]
+        assert choice["message"]["content"] == "wait"
+        (choice,) = (await server.chat("call wait")).json()["choices"]
+        assert choice["finish_reason"] == "stop"
+        assert "tool_calls" not in choice["message"]
+
+
+@MANY("n", [1, 2])
+async def test_calls_are_part_of_a_stream(serving: Any, n: int) -> None:
+    async with serving() as server:
+        *chunks, _ = events_of((await server.chat("call wait", tools=declared("f", "g"), stream=True, n=n)).text)
+        for index in range(n):
+            choices = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == index]
+            calls = [call for choice in choices for call in choice["delta"].get("tool_calls", ())]
+            assert [(call["index"], call["id"], call["function"]["name"]) for call in calls] == [
+                (0, "call_f", "f"),
+                (1, "call_g", "g"),
+            ]
+            assert "".join(choice["delta"].get("content", "") for choice in choices) == "wait"
+            assert choices[-1]["finish_reason"] == "tool_calls"
+
+
+@MANY("stream", [False, True])
+async def test_a_client_that_handles_one_call_at_a_time_gets_one(serving: Any, stream: bool) -> None:
+    async with serving() as server:
+        answer = await server.chat("call", tools=declared("f", "g"), parallel_tool_calls=False, stream=stream)
+        assert "call_f" in answer.text
+        assert "call_g" not in answer.text
+
+
+async def test_tools_and_schemas_reach_the_engine(serving: Any) -> None:
+    async with serving() as server:
+        choice: Any = {"type": "function", "function": {"name": "g"}}
+        told = (await server.chat("tools", tools=declared("f", "g"), tool_choice=choice)).json()
+        text = told["choices"][0]["message"]["content"]
+        assert "Tool(name='f'" in text
+        assert "'g', [((), '')]" in text
+        schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
+        told = (await server.chat("sampling", response_format=schema)).json()
+        assert """schema='{"type": "object"}'""" in told["choices"][0]["message"]["content"]

@@ -10,12 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxlane.engine.api import ChatMessage, Priority, Submit, decode, encode
+from voxlane.engine.api import ChatMessage, Priority, Submit, Tool, ToolUse, decode, encode
 from voxlane.server.api.body import parse_json
 from voxlane.server.api.chat_request import HARMLESS, UNSUPPORTED, parse
 from voxlane.server.errors import InvalidRequest, UnsupportedParameter, VoxlaneError
 
 HELLO = [{"role": "user", "content": "hello"}]
+
+
+def function(**parts: Any) -> dict[str, Any]:
+    return {"type": "function", "function": parts}
+
+
+TOOLS = [function(name="f", description="does it", parameters={"type": "object"}, strict=True), function(name="g")]
+CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
 def test_the_least_request() -> None:
@@ -108,6 +116,35 @@ def test_an_assistants_message_may_be_without_content() -> None:
         ({"deadline_ms": 0}, "deadline_ms"),
         ({"cache_salt": ""}, "cache_salt"),
         ({"colour": "blue"}, "colour"),
+        ({"tools": {}}, "tools"),
+        ({"tools": TOOLS * 129}, "tools"),
+        ({"tools": ["f"]}, "tools[0]"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"tools": [function()]}, "tools[0].function.name"),
+        ({"tools": [function(name="f", description=3)]}, "tools[0].function.description"),
+        ({"tools": [function(name="f", parameters=[])]}, "tools[0].function.parameters"),
+        ({"tools": [function(name="f", colour=1)]}, "tools[0].function.colour"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": "sometimes"}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": 3}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": function(name="other")}, "tool_choice"),
+        ({"parallel_tool_calls": "no"}, "parallel_tool_calls"),
+        ({"response_format": "json"}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.schema"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "colour": 1}}},
+            "response_format.json_schema.colour",
+        ),
+        ({"messages": [{"role": "user", "content": "x", "tool_calls": [CALL]}]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "assistant", "tool_calls": 3}]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{**CALL, "id": 3}]}]}, "messages[0].tool_calls[0].id"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f"}}]}]},
+            "messages[0].tool_calls[0].function",
+        ),
+        ({"messages": [{"role": "tool", "content": "x", "tool_call_id": 3}]}, "messages[0].tool_call_id"),
     ],
 )
 def test_what_is_wrong_is_named(parameters: dict[str, Any], param: str) -> None:
@@ -121,20 +158,56 @@ def test_what_is_wrong_is_named(parameters: dict[str, Any], param: str) -> None:
 @pytest.mark.parametrize(
     "parameters",
     [
-        {"tools": [{"type": "function"}]},
-        {"tool_choice": "required"},
-        {"response_format": {"type": "json_object"}},
+        {"tools": [{"type": "custom", "custom": {"name": "f"}}]},
+        {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {}}},
+        {"functions": [{"name": "f"}]},
         {"modalities": ["text", "audio"]},
         {"audio": {"voice": "alloy"}},
         {"reasoning_effort": "high"},
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
-        {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}]},
+        {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1", "type": "custom"}]}]},
     ],
 )
 def test_what_is_not_supported_says_so(parameters: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedParameter) as caught:
         parse({"messages": HELLO, **parameters})
     assert caught.value.param is not None
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [(None, "auto"), ("none", "none"), ("required", "required"), (function(name="g"), "g")],
+)
+def test_tools_and_who_chooses(choice: Any, expected: str) -> None:
+    request = parse({"messages": HELLO, "tools": TOOLS, "tool_choice": choice, "parallel_tool_calls": False})
+    assert request.tools == (Tool("f", "does it", '{"type": "object"}'), Tool("g"))
+    assert request.tool_choice == expected
+    assert not request.parallel_calls
+    assert parse({"messages": HELLO}).parallel_calls
+
+
+def test_calls_and_their_results_in_a_conversation() -> None:
+    answer = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+    request = parse({"messages": [*HELLO, answer, {"role": "tool", "content": "done", "tool_call_id": "call_1"}]})
+    assert request.messages[1:] == (
+        ChatMessage("assistant", "", (ToolUse("call_1", "f", "{}"),)),
+        ChatMessage("tool", "done", call_id="call_1"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("response_format", "schema"),
+    [
+        ({"type": "text"}, ""),
+        ({"type": "json_object"}, "json"),
+        (
+            {"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": {"type": "object"}}},
+            '{"type": "object"}',
+        ),
+    ],
+)
+def test_response_formats(response_format: Any, schema: str) -> None:
+    assert parse({"messages": HELLO, "response_format": response_format}).sampling.schema == schema
 
 
 def test_harmless_and_neutral_values_pass() -> None:
@@ -152,7 +225,8 @@ KNOWN = sorted(
     HARMLESS | UNSUPPORTED
     | {
         "model", "messages", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "n", "max_tokens", "logprobs",
-        "logit_bias", "stream", "stream_options", "priority", "deadline_ms", "cache_salt",
+        "logit_bias", "stream", "stream_options", "priority", "deadline_ms", "cache_salt", "tools", "tool_choice",
+        "parallel_tool_calls", "response_format",
     }
 )  # fmt: skip
 
@@ -162,7 +236,8 @@ def refusal_of(data: bytes) -> VoxlaneError | None:
         request = parse(parse_json(data))
     except VoxlaneError as error:
         return error
-    submit = Submit("r", "chat", request.messages, sampling=request.sampling, tenant=request.tenant)
+    asked = {"sampling": request.sampling, "tenant": request.tenant, "tools": request.tools}
+    submit = Submit("r", "chat", request.messages, **asked)
     assert decode(encode(submit)) == submit
     return None
 

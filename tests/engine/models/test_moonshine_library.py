@@ -1,8 +1,8 @@
 """Moonshine against the C++ library that comes with its weights: the same words where the speech is clear.
 
 The library rounds activations to 8 bits as it goes. The same graph in another version of its runtime, or by its other
-branch, differs from it in about one stretch of eight, so on unclear speech "the same words" cannot be had: ours in
-float32 are those of transformers, token by token (test_moonshine.py), and against the known text each is right at times.
+branch, differs from it in about one stretch of eight, so on unclear speech "the same words" cannot be had. Ours in
+float32 are those of transformers, token by token (test_moonshine.py); against the known text each is right at times.
 """
 
 from __future__ import annotations

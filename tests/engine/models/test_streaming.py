@@ -9,10 +9,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from voxlane.codecs.voicing import Voicing
 from voxlane.engine.listening import Closed, Listener, Look, max_tokens
 from voxlane.engine.models import Moonshine, load_recogniser
 from voxlane.engine.segmenter import RATE
-from voxlane.engine.voicing import Voicing
 from voxlane.engine.weights.files import open_weights
 from voxlane.engine.weights.store import resolve
 
