@@ -16,13 +16,16 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
 
 from voxlane.server.api import chat, health, models, speech, transcriptions
 from voxlane.server.api.reply import error_response
+from voxlane.server.connection import converse
 from voxlane.server.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, VoxlaneError
 from voxlane.server.front import Front
 from voxlane.server.metrics import Metrics
+from voxlane.server.protocols.native import NATIVE
 from voxlane.server.service import Service
 
 LAG_INTERVAL_SECONDS = 0.25
@@ -37,20 +40,26 @@ def make_app(service: Service) -> Starlette:
         async with service.link:
             lag = asyncio.create_task(_measure_lag(service.metrics), name="loop lag")
             yield
+            await service.voice.aclose()
             lag.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await lag
+
+    async def voice(websocket: WebSocket) -> None:
+        await converse(websocket, NATIVE, service.voice, service.metrics, service.api_key)
 
     app = Starlette(
         routes=[
             Route("/", health.index),
             Route("/healthz", health.healthz),
+            Route("/readyz", health.healthz),
             Route("/metrics", health.metrics),
             Route("/v1/models", models.list_models),
             Route("/v1/models/{name:path}", models.get_model),
             Route("/v1/chat/completions", chat.completions, methods=["POST"]),
             Route("/v1/audio/transcriptions", transcriptions.transcriptions, methods=["POST"]),
             Route("/v1/audio/speech", speech.speech, methods=["POST"]),
+            WebSocketRoute("/v1/voice", voice),
         ],
         middleware=[Middleware(Front, service=service)],
         exception_handlers={HTTPException: _http_error},

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from voxlane.server import config as configuration
 from voxlane.server import log
-from voxlane.server.config import API_KEY_VARIABLE, Config
+from voxlane.server.auth import is_loopback
+from voxlane.server.config import API_KEY_VARIABLE, CHAT_KEY_VARIABLE, Config
 from voxlane.server.errors import ConfigError, EngineStartFailed, VoxlaneError
 from voxlane.server.service import VERSION
 
@@ -91,7 +92,8 @@ def _parser(*, with_models: bool) -> argparse.ArgumentParser:
         '  voxlane chat "Why is the sky blue?"  one question, one answer\n'
         '  voxlane say "Hello." -o hello.wav   speak a text\n'
         "  voxlane transcribe hello.wav        write down what is said in a recording\n"
-        "  voxlane serve                       OpenAI-compatible server on http://127.0.0.1:8000\n\n"
+        "  voxlane serve                       OpenAI-compatible server on http://127.0.0.1:8000\n"
+        "  voxlane talk                        converse with that server by voice\n\n"
         "`voxlane COMMAND --help` explains each command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -101,6 +103,7 @@ def _parser(*, with_models: bool) -> argparse.ArgumentParser:
     _add_chat(commands)
     _add_transcribe(commands)
     _add_say(commands)
+    _add_talk(commands)
     _add_models(commands, with_arguments=with_models)
     _add_perplexity(commands)
     _add_check_config(commands)
@@ -225,6 +228,28 @@ def _add_say(commands: _Commands[argparse.ArgumentParser]) -> None:
     parser.set_defaults(command=_say)
 
 
+def _add_talk(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _add(
+        commands,
+        "talk",
+        "converse with a server by voice",
+        "  voxlane talk                                     microphone and loudspeaker; needs voxlane[talk]\n"
+        "  voxlane talk --in question.wav --out answer.wav  without a sound card\n"
+        "  voxlane talk --url wss://example.org/v1/voice    another server\n"
+        f"  {API_KEY_VARIABLE}=secret voxlane talk            a server that wants a key",
+    )
+    parser.add_argument("--url", default="ws://127.0.0.1:8000/v1/voice", help="default: %(default)s")
+    parser.add_argument("--in", dest="source", metavar="FILE", default="", help="say this file instead of listening")
+    parser.add_argument("--out", dest="target", metavar="FILE", default="", help="write what is heard into this WAV")
+    parser.add_argument("--voice", metavar="NAME", help="who speaks")
+    parser.add_argument("--instructions", metavar="TEXT", help="how the assistant should behave")
+    parser.add_argument("--greeting", metavar="TEXT", help="what it says first")
+    parser.add_argument("--temperature", type=float, help="0: always the likeliest word")
+    parser.add_argument("--seed", type=int, help="same seed, same answers")
+    parser.add_argument("--eagerness", choices=("low", "medium", "high", "auto"), help="how soon it answers")
+    parser.set_defaults(command=_talk)
+
+
 def _add_models(commands: _Commands[argparse.ArgumentParser], *, with_arguments: bool) -> None:
     parser = commands.add_parser("models", help="list, pull, locate and remove models")
     if with_arguments:
@@ -278,15 +303,25 @@ def _serve(arguments: argparse.Namespace) -> int:
     from voxlane.server.serve import serve
 
     config = _config(arguments)
-    api_key = os.environ.get(API_KEY_VARIABLE, "")
-    if not api_key.isascii() or api_key != api_key.strip():
-        raise ConfigError(f"{API_KEY_VARIABLE}: a key is ASCII without spaces around it")
+    api_key, chat_key = _key(API_KEY_VARIABLE), _key(CHAT_KEY_VARIABLE)
+    if not api_key and not config.server.open and not is_loopback(config.server.host):
+        raise ConfigError(
+            f"server.host: {config.server.host} can be reached by others: set {API_KEY_VARIABLE}, "
+            "or server.open = true to serve everybody"
+        )
     log.set_up(config.server.log_level)
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(config, api_key))
+        runner.run(serve(config, api_key, chat_key))
     return 0
+
+
+def _key(variable: str) -> str:
+    key = os.environ.get(variable, "")
+    if not key.isascii() or key != key.strip():
+        raise ConfigError(f"{variable}: a key is ASCII without spaces around it")
+    return key
 
 
 def _chat(arguments: argparse.Namespace) -> int:
@@ -331,6 +366,19 @@ def _say(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
     )
     return run_say(_config(arguments).engine, options, " ".join(arguments.text) if arguments.text else None)
+
+
+def _talk(arguments: argparse.Namespace) -> int:
+    from voxlane.server.talk_cli import TalkOptions, run_talk
+
+    log.set_up("warning")
+    names = ("voice", "instructions", "greeting", "temperature", "seed")
+    config = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    if arguments.eagerness is not None:
+        config["turns"] = {"eagerness": arguments.eagerness}
+    return run_talk(
+        TalkOptions(arguments.url, arguments.source, arguments.target, os.environ.get(API_KEY_VARIABLE, ""), config)
+    )
 
 
 def _perplexity(arguments: argparse.Namespace) -> int:

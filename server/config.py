@@ -19,10 +19,14 @@ from typing import Any, Literal
 from voxlane.engine.api import EngineConfig, Priority
 from voxlane.server import limits
 from voxlane.server.errors import ConfigError
+from voxlane.server.events import INSTRUCTIONS
 from voxlane.server.log import quote
 
 API_KEY_VARIABLE = "VOXLANE_API_KEY"
 """When set, every request to /v1 needs `Authorization: Bearer` with this value."""
+
+CHAT_KEY_VARIABLE = "VOXLANE_CHAT_KEY"
+"""The key for the server at chat.url."""
 
 PRIORITIES = {"normal": Priority.NORMAL, "high": Priority.HIGH, "critical": Priority.CRITICAL}
 """What priorities are called outside."""
@@ -34,6 +38,7 @@ class ServerConfig:
 
     host: str = "127.0.0.1"
     port: int = 8000  # 0: any free one, see the banner
+    open: bool = False  # serve others than this machine without a key
     model_alias: str = ""  # a second name under which the model is served
     highest_priority: Literal["normal", "high", "critical"] = "critical"  # what a request may ask for
     drain_s: float = 15.0  # how long running requests may go on after SIGTERM
@@ -58,12 +63,36 @@ class LimitsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class VoiceConfig:
+    """Conversations: how they are led by default, and how many and how long they may be."""
+
+    instructions: str = INSTRUCTIONS
+    greeting: str = ""  # said when a conversation begins
+    origins: tuple[str, ...] = ()  # pages of other addresses that may connect, as https://example.org
+    sessions: int = limits.VOICE_SESSIONS
+    sessions_per_address: int = limits.VOICE_SESSIONS_PER_ADDRESS
+    session_s: float = limits.VOICE_SESSION_SECONDS
+    idle_s: float = limits.VOICE_IDLE_SECONDS
+    resume_s: float = limits.VOICE_RESUME_SECONDS  # 0: a lost connection ends the conversation
+
+
+@dataclass(frozen=True, slots=True)
+class ChatConfig:
+    """Another server that does the thinking in conversations. Its key, if it wants one, is in the environment."""
+
+    url: str = ""  # as http://127.0.0.1:11434/v1; "": our own engine does it
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The whole tree."""
 
     server: ServerConfig = field(default_factory=ServerConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
+    voice: VoiceConfig = field(default_factory=VoiceConfig)
+    chat: ChatConfig = field(default_factory=ChatConfig)
 
 
 RANGES: Mapping[str, tuple[float, float]] = {
@@ -91,6 +120,11 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "limits.audio_held_bytes": (1 << 20, 1 << 40),
     "limits.audio_decoders": (1, 256),
     "limits.speech_characters": (1, limits.SPEECH_CHARACTERS),
+    "voice.sessions": (1, 1 << 20),
+    "voice.sessions_per_address": (1, 1 << 20),
+    "voice.session_s": (1, 7 * 86400),
+    "voice.idle_s": (1, 86400),
+    "voice.resume_s": (0, 3600),
 }
 """Least and most of every number in the tree, both allowed."""
 
@@ -107,8 +141,10 @@ def load(path: Path | None = None, overrides: Mapping[str, object] | None = None
         hint = typing.get_type_hints(type(part))[name]
         part = dataclasses.replace(part, **{name: _value(key, hint, value, "command line")})
         config = dataclasses.replace(config, **{section: part})
+    source = f"{path}: " if path is not None else ""
+    if config.chat.url and (not config.chat.url.startswith(("http://", "https://")) or not config.chat.model):
+        raise ConfigError(f"{source}chat.url must begin with http:// or https://, and chat.model must be given with it")
     if not (config.engine.model or config.engine.asr_model or config.engine.tts_model):
-        source = f"{path}: " if path is not None else ""
         raise ConfigError(
             f"{source}engine.model, engine.asr_model and engine.tts_model are all empty: nothing to serve"
         )
@@ -164,6 +200,10 @@ def _value(key: str, hint: Any, value: object, source: str) -> Any:
         if value not in choices:
             raise ConfigError(f"{source}: {key} must be one of {', '.join(choices)}, not {quote(value)}")
         return value
+    if hint == tuple[str, ...]:
+        if not isinstance(value, list) or not all(isinstance(item, str) and item.isprintable() for item in value):
+            raise ConfigError(f"{source}: {key} must be a list of printable strings, not {quote(value)}")
+        return tuple(value)
     if hint is float and type(value) is int:
         value = float(value)
     if type(value) is not hint:
@@ -198,4 +238,6 @@ def _items(part: Any) -> Iterator[tuple[str, Any]]:
 def _toml(value: object) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
     return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -45,6 +45,7 @@ from voxlane.engine.api import (
     Words,
 )
 from voxlane.server import limits
+from voxlane.server.channel import Channel, Receive
 from voxlane.server.errors import (
     ContextTooLong,
     EngineLost,
@@ -130,6 +131,7 @@ class EngineLink:
         self._observers = tuple(observers)
         self._restarts = restarts or RestartBudget()
         self._inboxes: dict[str, Inbox] = {}
+        self._channels: dict[str, Channel] = {}
         self._pipe: PacketPipe | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._supervisor: asyncio.Task[None] | None = None
@@ -201,6 +203,25 @@ class EngineLink:
                 raise ContextTooLong(detail=str(error)) from error
             raise
         return Stream(submit.request_id, inbox, self._from_stream)
+
+    def channel(self, name: str, receive: Receive) -> Channel:
+        """Open a line for all requests whose ids begin with `name` and a slash; it lasts over restarts."""
+        assert name not in self._channels
+        channel = self._channels[name] = Channel(name, self, receive, lambda: self._drop_channel(name))
+        return channel
+
+    def _drop_channel(self, name: str) -> None:
+        self._channels.pop(name, None)
+
+    @property
+    def listening(self) -> bool:
+        """Whether there is an engine that takes requests."""
+        return self.state == "ready" and self._pipe is not None
+
+    @property
+    def hopeful(self) -> bool:
+        """Whether there will be one."""
+        return self.state in ("starting", "restarting")
 
     def abandon(self, make_error: Callable[[], VoxlaneError]) -> int:
         """End every stream with an error, cancel its request, and return how many there were."""
@@ -281,12 +302,16 @@ class EngineLink:
         if self.state == "ready":
             self._set_state("restarting")
         self.abandon(EngineLost)
+        for channel in list(self._channels.values()):
+            channel.lost()
 
     def _give_up(self, reason: str) -> None:
         self.failure = reason
         if self.ready is not None:  # a first start that fails is reported by whoever waits for it
             logger.error(line("engine failed", reason=reason))
         self._set_state("failed")
+        for channel in list(self._channels.values()):
+            channel.give_up()
 
     def _set_state(self, state: State) -> None:
         self.state = state
@@ -301,6 +326,7 @@ class EngineLink:
                 if isinstance(message, Finished):
                     for observer in self._observers:
                         observer.finished(message)
+                self._pass_on(message)
                 # No inbox: the stream was given up, and what was already on its way is dropped here and nowhere else.
                 if inbox is not None and not inbox.ended:
                     inbox.put(message)
@@ -308,6 +334,7 @@ class EngineLink:
                 inbox = self._inboxes.get(message.request_id)
                 if inbox is not None and not inbox.ended:
                     inbox.put(_REFUSALS[message.code](message.detail, detail=message.code))
+                self._pass_on(message)
             case StepStats():
                 for observer in self._observers:
                     observer.stepped(message)
@@ -317,10 +344,18 @@ class EngineLink:
             case Ready():
                 self.ready = message
                 self._set_state("ready")
+                for channel in list(self._channels.values()):
+                    channel.back()
             case StartFailed():
                 self.failure = message.reason
                 if self._pipe is not None:
                     self._pipe.fail("start failed")
+
+    def _pass_on(self, message: Started | Text | Words | Samples | ToolCall | Probability | Finished | Refused) -> None:
+        """Give a message about a conversation's request to its channel, if that is still there."""
+        channel = self._channels.get(message.request_id.partition("/")[0])
+        if channel is not None:
+            channel.take(message)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -14,12 +14,19 @@ VoxlaneError
 ├── RequestTimeout           408  the body did not arrive in time
 ├── TooLarge                 413
 ├── Overloaded               429  retryable: the queue is full
+│   └── Full                 503  as many conversations as there may be
+├── TimedOut                 408  a conversation's client was silent for too long
+│   └── SlowReader           408  it does not take what it is told
+├── TooFast                  429  it sends more than anybody can say
+├── ResumedElsewhere         409  its conversation goes on on another connection
+├── SessionLimit             403  the conversation has lasted as long as one may
 ├── Unavailable              503  retryable
 │   ├── EngineNotReady       503  still loading, or being restarted
 │   ├── EngineLost           503  the engine died under this request
 │   └── Draining             503  the server is going down
 ├── EngineStartFailed        503  not retryable; carries the engine's one line
 ├── PlayerFailed                  a command's: the program that plays sound did not
+├── ConversationFailed            a command's: the server could not be reached, or ended it
 ├── ModelFailed              500  the model computed nonsense under this request
 └── InternalError            500  our bug
 
@@ -147,6 +154,47 @@ class Overloaded(VoxlaneError):
     http_status, close_code, retryable = 429, 1013, True
 
 
+class Full(Overloaded):
+    """There are as many conversations as there may be."""
+
+    code, text = "full", "There is no room for another conversation: try again shortly."
+    http_status = 503
+
+
+class TimedOut(VoxlaneError):
+    """The client of a conversation said nothing for too long."""
+
+    code, kind, text = "timed_out", "invalid_request_error", "Nothing was received for too long."
+    http_status, close_code = 408, 4408
+
+
+class SlowReader(TimedOut):
+    """The client of a conversation does not take what it is told."""
+
+    code, text = "slow_reader", "What was sent to you is not being received."
+
+
+class TooFast(VoxlaneError):
+    """The client of a conversation sends more than anybody can say."""
+
+    code, kind, text = "too_fast", "rate_limit_error", "More was sent than the limits allow."
+    http_status, close_code = 429, 4429
+
+
+class ResumedElsewhere(VoxlaneError):
+    """The conversation goes on on another connection."""
+
+    code, kind, text = "resumed_elsewhere", "invalid_request_error", "The conversation goes on on another connection."
+    http_status, close_code = 409, 4409
+
+
+class SessionLimit(VoxlaneError):
+    """The conversation has lasted as long as one may."""
+
+    code, kind, text = "session_limit", "permission_error", "The conversation has reached its time limit."
+    http_status, close_code = 403, 4440
+
+
 class Unavailable(VoxlaneError):
     """Nothing can be served right now."""
 
@@ -183,6 +231,12 @@ class PlayerFailed(VoxlaneError):
     """The program that plays sound did not; only commands meet this."""
 
     code, text = "player_failed", "The sound could not be played."
+
+
+class ConversationFailed(VoxlaneError):
+    """The server could not be reached, or has ended the conversation; only commands meet this."""
+
+    code, text = "conversation_failed", "The conversation could not be held:"
 
 
 class ModelFailed(VoxlaneError):

@@ -25,7 +25,7 @@ CLIENT_GONE = 499
 
 _ROUTES = frozenset(
     {
-        "/", "/healthz", "/metrics", "/v1/models", "/v1/chat/completions", "/v1/audio/transcriptions",
+        "/", "/healthz", "/readyz", "/metrics", "/v1/models", "/v1/chat/completions", "/v1/audio/transcriptions",
         "/v1/audio/speech",
     }
 )  # fmt: skip
@@ -105,7 +105,7 @@ class _Visit:
         route = path if path in _ROUTES else ("/v1/models/{name}" if model else "other")
         self._service.metrics.http_requests.labels(route, str(self._status)).inc()
         client = self._scope.get("client") or ("-",)
-        level = logging.DEBUG if route in ("/healthz", "/metrics") else logging.INFO
+        level = logging.DEBUG if route in ("/healthz", "/readyz", "/metrics") else logging.INFO
         fields = {"request": self._request_id, "client": client[0], "method": self._scope["method"], "route": route}
         logger.log(level, line("http", **fields, status=self._status, code=self._code, seconds=seconds))
 

@@ -41,6 +41,9 @@ TOP_LOGPROBS = 20
 LOGIT_BIASES = 1024
 """Entries of logit_bias, as OpenAI has it: each is applied at every token."""
 
+TOOLS = 128
+"""Functions of one request, and calls in one message, as OpenAI has it."""
+
 NAME_CHARACTERS = 256
 """Length of identifiers that a client sends (model, user, cache_salt)."""
 
@@ -106,3 +109,63 @@ SPEEDS = (0.5, 2.0)
 
 LARGEST_SEED = (1 << 32) - 1
 """Seed of a voice: what every random generator takes."""
+
+VOICE_FRAME_BYTES = 64 * 1024
+"""Largest message of a conversation's client: 680 ms of the widest audio, where 20 ms are usual."""
+
+SOCKET_FRAME_BYTES = 256 * 1024
+"""Largest WebSocket message of all: above it the connection is closed with 1009 before anything is read of it."""
+
+VOICE_FRAMES_PER_SECOND = 200
+"""Messages a second from one client: audio in pieces of 10 ms, with acks and pings among them."""
+
+VOICE_FRAMES_BURST = 600
+"""Messages at once: what a network that stalled for three seconds lets through."""
+
+VOICE_BYTES_PER_SECOND = 192 * 1024
+"""Bytes a second from one client: PCM16 at 48 kHz, twice as fast as it is spoken."""
+
+VOICE_BYTES_BURST = 512 * 1024
+"""Bytes at once: five seconds of that."""
+
+VOICE_AUDIO_RATE = 1.25
+"""Seconds of audio a second: a client's clock may be off, or catch up after a stall."""
+
+VOICE_AUDIO_BURST_SECONDS = 2.0
+"""Audio at once: what piles up in a stall."""
+
+VOICE_HELLO_SECONDS = 5.0
+"""Time for a client to say hello: it has nothing to wait for."""
+
+VOICE_CLOSE_SECONDS = 2.0
+"""Time for the last words to a client before its socket is closed over them."""
+
+VOICE_WARNING_SECONDS = 60.0
+"""How long before a conversation's time limit its client is told."""
+
+VOICE_SESSIONS = 1024
+"""Default number of conversations: three hundred that speak, and those that do not."""
+
+VOICE_SESSIONS_PER_ADDRESS = 256
+"""Default number of conversations from one address: an office behind one, or a carrier."""
+
+VOICE_SESSION_SECONDS = 3600.0
+"""Default length of a conversation."""
+
+VOICE_IDLE_SECONDS = 600.0
+"""Default time in which a client must say something: a ping will do."""
+
+VOICE_RESUME_SECONDS = 30.0
+"""Default time for which a conversation is kept without a connection: a lift, a tunnel, a change of networks."""
+
+UNACKNOWLEDGED_MS = 30_000
+"""Time that bytes may lie unacknowledged before the kernel gives a connection up: a peer that never reads is gone."""
+
+REMOTE_CONNECT_SECONDS = 5.0
+"""Time to reach another chat server: longer than any handshake, short enough for a person who waits."""
+
+REMOTE_READ_SECONDS = 60.0
+"""Time between two pieces of another server's answer: it may be loading a model."""
+
+REMOTE_LINE_CHARACTERS = 1024 * 1024
+"""Longest line, or tool call, of another server's answer."""

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from voxlane.engine.api import Finished, FinishReason, StepStats
 from voxlane.server.engine_link import Observer, State
+from voxlane.server.events import BargeIn, Fault, Latency, ServerEvent, TurnDone, TurnEnd
 
 _LATENCY_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 60)
 _SHORT_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1)
@@ -106,6 +107,7 @@ class Metrics(Observer):
             buckets=_SHORT_SECONDS,
             registry=registry,
         )
+        self._declare_voice(registry)
         # A metric that appears with its first event cannot show that there was none before it.
         for reason in get_args(FinishReason):
             self.finished_requests.labels(reason)
@@ -118,6 +120,79 @@ class Metrics(Observer):
         for block_state in ("free", "cached", "used"):
             self.kv_blocks.labels(block_state)
         self.state_changed("starting")
+
+    def _declare_voice(self, registry: CollectorRegistry) -> None:
+        self.sessions = Gauge("voxlane_sessions", "Conversations, parked ones included.", registry=registry)
+        self.sockets_closed = Counter(
+            "voxlane_sockets_closed_total",
+            "WebSockets closed or refused, by close code or HTTP status.",
+            ["code"],
+            registry=registry,
+        )
+        self.resumed = Counter("voxlane_sessions_resumed_total", "Conversations brought back.", registry=registry)
+        self.turns = Counter("voxlane_turns_total", "Turns, by how they ended.", ["end"], registry=registry)
+        self.barge_ins = Counter(
+            "voxlane_barge_ins_total", "Replies put on hold by a voice, by verdict.", ["verdict"], registry=registry
+        )
+        self.false_interruptions = Counter(
+            "voxlane_false_interruptions_total", "Replies put on hold by what was no interruption.", registry=registry
+        )
+        self.barge_in_stop = Histogram(
+            "voxlane_barge_in_stop_seconds",
+            "First sound of a voice to the hold of a reply, in audio time.",
+            buckets=_SHORT_SECONDS,
+            registry=registry,
+        )
+        self.barge_in_verdict = Histogram(
+            "voxlane_barge_in_verdict_seconds",
+            "First sound of a voice to the verdict on a held reply.",
+            buckets=_LATENCY_SECONDS,
+            registry=registry,
+        )
+        self.reply_first_audio = Histogram(
+            "voxlane_reply_first_audio_seconds",
+            "Last sound of a person to the first audio frame sent.",
+            buckets=_LATENCY_SECONDS,
+            registry=registry,
+        )
+        self.turn_end_delay = Histogram(
+            "voxlane_turn_end_delay_seconds",
+            "Last sound of a person to the decision that their turn is over.",
+            buckets=_LATENCY_SECONDS,
+            registry=registry,
+        )
+        self.audio_underruns = Counter(
+            "voxlane_audio_underruns_total", "Times a client's player ran dry within a reply.", registry=registry
+        )
+        self.session_faults = Counter(
+            "voxlane_session_faults_total", "Faults that conversations were told of.", registry=registry
+        )
+        for end in get_args(TurnEnd):
+            self.turns.labels(end)
+        for verdict in ("commit", "release"):
+            self.barge_ins.labels(verdict)
+
+    def told(self, event: ServerEvent) -> None:
+        """Count what a client is told."""
+        match event:
+            case TurnDone(how=how):
+                self.turns.labels(how).inc()
+            case BargeIn(committed=committed):
+                self.barge_ins.labels("commit" if committed else "release").inc()
+                self.false_interruptions.inc(not committed)
+                self.barge_in_stop.observe(event.hold_ms / 1e3)
+                self.barge_in_verdict.observe(event.verdict_ms / 1e3)
+            case Latency():
+                for histogram, value in (
+                    (self.reply_first_audio, event.first_frame_ms),
+                    (self.turn_end_delay, event.turn_end_ms),
+                ):
+                    if value >= 0:
+                        histogram.observe(value / 1e3)
+            case Fault():
+                self.session_faults.inc()
+            case _:
+                pass
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 import uvicorn
 
 from voxlane.engine.api import Ready
+from voxlane.server import limits
 from voxlane.server.app import make_app
 from voxlane.server.config import Config
 from voxlane.server.engine_link import ENGINE_COMMAND, EngineLink
@@ -47,6 +48,8 @@ class HttpServer:
         self._config = uvicorn.Config(
             make_app(service),
             ws="websockets-sansio",
+            ws_max_size=limits.SOCKET_FRAME_BYTES,
+            ws_per_message_deflate=False,  # 200 KiB of bomb cost seconds of the event loop
             lifespan="on",
             log_config=None,
             access_log=False,
@@ -74,16 +77,18 @@ class HttpServer:
         await self._server.shutdown(sockets=[self._listener])
 
 
-async def serve(config: Config, api_key: str, *, engine_command: Sequence[str] = ENGINE_COMMAND) -> None:
+async def serve(
+    config: Config, api_key: str, chat_key: str = "", *, engine_command: Sequence[str] = ENGINE_COMMAND
+) -> None:
     """Serve until SIGTERM or SIGINT; raise when the port is taken or the engine cannot start."""
     listener = listen(config.server.host, config.server.port)
     allow_descriptors(config.limits.connections)
     with Progress(sys.stderr) as progress:
         metrics = Metrics()
         link = EngineLink(config.engine, command=engine_command, observers=(metrics, progress))
-        service = make_service(config, link, metrics, api_key)
+        service = make_service(config, link, metrics, api_key, chat_key)
         http = HttpServer(service, listener)
-        with stop_requests(link) as stop:
+        with stop_requests(service) as stop:
             await http.start()
             try:
                 await main_loop(service, listener, progress, stop)
@@ -122,7 +127,8 @@ async def drain(service: Service, http: HttpServer) -> None:
     service.gate.closed = True
     http.stop_accepting()
     running = service.gate.inside
-    await service.gate.wait_empty(service.config.server.drain_s)
+    seconds = service.config.server.drain_s
+    await asyncio.gather(service.gate.wait_empty(seconds), service.voice.drain(seconds))
     ended = service.gate.inside
     service.link.abandon(Draining)
     logger.info(line("drained", running=running, finished=running - ended, ended=ended))
@@ -139,6 +145,8 @@ def listen(host: str, port: int) -> socket.socket:
         raise ConfigError(f"server.host: {host}: {error.strerror}") from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; accepted sockets inherit it
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limits.UNACKNOWLEDGED_MS)
         listener.bind(address)
         # From here on the kernel takes connections: a client that comes while we start waits instead of failing.
         listener.listen(2048)
@@ -163,14 +171,15 @@ def allow_descriptors(connections: int) -> None:
 
 
 @contextlib.contextmanager
-def stop_requests(link: EngineLink) -> Iterator[asyncio.Event]:
+def stop_requests(service: Service) -> Iterator[asyncio.Event]:
     """Give an event that SIGTERM and SIGINT set; a second signal ends at once what the drain would wait for."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
 
     def on_signal(number: signal.Signals) -> None:
         if stop.is_set():
-            logger.info(line("stopping at once", signal=number.name, ended=link.abandon(Draining)))
+            ended = service.link.abandon(Draining) + service.voice.end_all()
+            logger.info(line("stopping at once", signal=number.name, ended=ended))
         else:
             logger.info(line("stopping", signal=number.name))
             stop.set()

@@ -18,6 +18,7 @@ from voxlane.server.decoding import Decoder
 from voxlane.server.engine_link import EngineLink
 from voxlane.server.errors import EngineNotReady, Forbidden, ModelNotFound
 from voxlane.server.gate import Allowance, Gate
+from voxlane.server.hub import Hub
 from voxlane.server.log import quote
 from voxlane.server.metrics import Metrics
 
@@ -39,6 +40,7 @@ class Service:
     gate: Gate
     audio: Allowance
     decoder: Decoder
+    voice: Hub
     api_key: str  # "": no key is asked for
 
     @property
@@ -87,8 +89,8 @@ def service_of(request: Request) -> Service:
     return cast(Service, request.app.state.service)
 
 
-def make_service(config: Config, link: EngineLink, metrics: Metrics, api_key: str) -> Service:
-    """Return the parts of a server as its configuration sizes them."""
+def make_service(config: Config, link: EngineLink, metrics: Metrics, api_key: str, chat_key: str = "") -> Service:
+    """Return the parts of a server as its configuration sizes them; `chat_key` is for the server at chat.url."""
     limits = config.limits
     return Service(
         config,
@@ -97,5 +99,6 @@ def make_service(config: Config, link: EngineLink, metrics: Metrics, api_key: st
         Gate(limits.open_requests),
         Allowance(limits.audio_held_bytes),
         Decoder(limits.audio_s, limits.audio_decoders),
+        Hub(config, link, metrics, f"voxlane {VERSION}", chat_key),
         api_key,
     )

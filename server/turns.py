@@ -216,7 +216,7 @@ _UNKNOWN = 0.6
 """Taken for the probability of an end if nobody says: of the pauses that are heard at all, most end a turn."""
 
 
-@lru_cache(maxsize=4096)  # asked again and again while a turn is silent
+@lru_cache(maxsize=256)  # asked again and again while a turn is silent
 def ending(words: str, language: str = "en") -> Ending:
     """Return how a transcript ends."""
     book, spelt, last = phrasebook(language), spell(words), _ASIDE.sub("", words).rstrip(" \"'”’")
