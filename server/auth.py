@@ -1,0 +1,51 @@
+"""Who may come in: keys, and the pages that may speak for a visitor. It knows headers and hosts, not endpoints."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from collections.abc import Collection, Sequence
+from urllib.parse import urlsplit
+
+KEY_SUBPROTOCOL = "voxlane.key."
+"""A browser cannot set headers on a WebSocket: it may offer its key as a subprotocol, which is never selected."""
+
+
+def key_matches(given: str, api_key: str) -> bool:
+    """Return whether a key is the right one; how long that takes does not tell how much of it is right."""
+    return secrets.compare_digest(given.encode("utf-8", "surrogatepass"), api_key.encode())
+
+
+def offered_key(authorization: str, subprotocols: Sequence[str]) -> str | None:
+    """Return the key that a handshake carries, if it carries one."""
+    if authorization:
+        return authorization.removeprefix("Bearer ")
+    return next((name.removeprefix(KEY_SUBPROTOCOL) for name in subprotocols if name.startswith(KEY_SUBPROTOCOL)), None)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host name or address is this machine's own."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def origin_allowed(origin: str | None, host: str, allowed: Collection[str], *, with_key: bool) -> bool:
+    """Return whether a page of this origin may open a connection to this host.
+
+    Only browsers send an origin, and they always do: without one there is no visitor to be spoken for. A page of our
+    own address is ours, but a name that somebody made point to this machine is not our address: where no key is asked
+    for, only this machine's own names count.
+    """
+    if origin is None or origin in allowed:
+        return True
+    page = urlsplit(origin)
+    if page.scheme not in ("http", "https") or not page.hostname:
+        return False
+    if page.netloc.lower() == host.lower() and with_key:
+        return True
+    here = urlsplit(f"//{host}").hostname or ""
+    return is_loopback(page.hostname) and is_loopback(here)

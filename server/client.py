@@ -1,0 +1,256 @@
+"""A client of the native dialect, for programs that talk to a voxlane server; docs/protocol.md is what it follows.
+
+    async with VoiceClient("ws://127.0.0.1:8000/v1/voice") as client:
+        await client.say("Hello!")
+        async for event in client:
+            print(event.name, event.fields)
+
+It connects, speaks the dialect, and comes back to its conversation when a connection breaks. It does not play or
+record: see `player` for what a loudspeaker needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import msgpack
+import websockets.asyncio.client
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.typing import Subprotocol
+
+from voxlane.server.player import Player
+
+SUBPROTOCOL = Subprotocol("voxlane.v1")
+
+FIELDS: dict[str, tuple[str, ...]] = {
+    "state": ("name",),
+    "speech_started": ("turn", "at_s"),
+    "speech_stopped": ("turn", "at_s"),
+    "user_words": ("turn", "settled", "tail"),
+    "user_turn": ("turn", "text"),
+    "reply": ("epoch", "turn"),
+    "reply_text": ("epoch", "text"),
+    "audio": ("epoch", "offset", "data", "words"),
+    "audio_done": ("epoch", "samples"),
+    "hold": ("epoch",),
+    "release": ("epoch",),
+    "interrupted": ("epoch", "heard", "samples"),
+    "reply_done": ("epoch", "text"),
+    "turn_done": ("turn", "how"),
+    "tool_call": ("epoch", "call_id", "name", "arguments"),
+    "latency": ("turn", "turn_end_ms", "words_ms", "first_token_ms", "first_sample_ms", "first_frame_ms"),
+    "barge_in": ("epoch", "hold_ms", "verdict_ms", "committed"),
+    "error": ("code", "message", "retryable", "retry_after_s"),
+    "configured": ("config",),
+    "pong": ("mark", "audio_s"),
+    "go_away": ("seconds", "reason"),
+    "bye": (),
+}
+"""The server's messages: what their fields are called, after the name and the sequence number. `ready` has a map."""
+
+RETRY_S = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
+"""Waits before attempts to come back; the last is repeated until the server has given the conversation up."""
+
+WORTH_RETURNING = frozenset({1001, 1005, 1006, 1011, 1012, 1013})
+"""Close codes after which a conversation may still be there. A 1006 is a connection that broke."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One of the server's messages."""
+
+    name: str
+    sequence: int
+    fields: dict[str, Any]
+
+    def __getitem__(self, field: str) -> Any:
+        return self.fields[field]
+
+
+class VoiceClient:
+    """One conversation. Iterate over it for events; everything else is a method."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str = "",
+        input_format: Mapping[str, object] | None = None,
+        output_format: Mapping[str, object] | None = None,
+        config: Mapping[str, object] | None = None,
+        comes_back: bool = True,
+        player: Player | None = None,
+    ) -> None:
+        self.ready: dict[str, Any] = {}
+        self.player = player  # is given every event before it is yielded
+        self._url = url
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._hello: dict[str, object] = {"config": dict(config or {})}
+        if input_format is not None:
+            self._hello["input"] = dict(input_format)
+        if output_format is not None:
+            self._hello["output"] = dict(output_format)
+        self._comes_back = comes_back
+        self._socket: websockets.asyncio.client.ClientConnection | None = None
+        self._sequence = 0
+        self._played: tuple[int, int] | None = None
+        self._first: Event | None = None
+        self.close_code: int | None = None
+
+    # ---- coming and going
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def connect(self) -> Event:
+        """Open the connection and say hello; return `ready`, or raise ConnectionClosed or InvalidHandshake."""
+        event = await self._open(self._hello)
+        self._first = event
+        return event
+
+    async def close(self) -> None:
+        """Say good-bye and close."""
+        if self._socket is None:
+            return
+        with contextlib.suppress(ConnectionClosed):
+            await self._send("bye")
+        await self._socket.close()
+
+    async def _open(self, hello: dict[str, object]) -> Event:
+        self._socket = await websockets.asyncio.client.connect(
+            self._url, subprotocols=[SUBPROTOCOL], additional_headers=self._headers, compression=None, max_size=1 << 20
+        )
+        await self._send("hello", hello)
+        event = self._parse(await self._socket.recv())
+        if event.name == "error":
+            await self._socket.recv()  # raises with the close code that follows
+        self.ready = event.fields
+        self._take(event)
+        return event
+
+    async def _come_back(self) -> Event:
+        """Resume the conversation on a new connection; raise what the last attempt raised when it is too late."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + float(self.ready["limits"]["resume_s"])
+        hello: dict[str, object] = {"resume": self.ready["token"], "last_seq": self._sequence}
+        if self.player is not None and self.player.epoch:
+            hello["played"] = [self.player.epoch, self.player.position]
+        elif self._played is not None:
+            hello["played"] = list(self._played)
+        attempt = 0
+        while True:
+            await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
+            attempt += 1
+            try:
+                return await self._open(hello)
+            except (OSError, InvalidHandshake):
+                if loop.time() > deadline:
+                    raise
+
+    # ---- events
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        """Yield what the server says, until one side is done; raise ConnectionClosed when the server sends one away."""
+        if self._first is not None:
+            first, self._first = self._first, None
+            yield first
+        while True:
+            assert self._socket is not None
+            try:
+                event = self._parse(await self._socket.recv())
+            except ConnectionClosed as closed:
+                self.close_code = closed.rcvd.code if closed.rcvd is not None else 1006
+                if self.close_code == 1000:
+                    return
+                if not self._comes_back or self.close_code not in WORTH_RETURNING:
+                    raise
+                event = await self._come_back()
+            else:
+                self._take(event)
+            yield event
+
+    def _parse(self, message: str | bytes) -> Event:
+        if isinstance(message, str):
+            raise ValueError("the server sent text")
+        name, sequence, *values = msgpack.unpackb(message)
+        if name == "ready":
+            return Event(name, sequence, values[0])
+        # A server may be newer than we are: what it adds is passed on under its number.
+        names = FIELDS.get(name, ())
+        fields = {names[place] if place < len(names) else str(place): value for place, value in enumerate(values)}
+        return Event(name, sequence, fields)
+
+    def _take(self, event: Event) -> None:
+        self._sequence = max(self._sequence, event.sequence)
+        if self.player is not None:
+            self.player.take(event.name, event.fields)
+
+    # ---- what a client can say
+
+    async def send_audio(self, data: bytes) -> None:
+        """Send the next piece of the microphone's sound, in the input format; 20 ms are usual.
+
+        While the connection is broken sound is lost, as are acks; whoever iterates over the client brings it back.
+        """
+        await self._send_if_open("audio", data)
+
+    async def say(self, text: str) -> None:
+        """Type a turn."""
+        await self._send("text", text)
+
+    async def start_turn(self) -> None:
+        """Take the floor, as by pressing a button."""
+        await self._send("start")
+
+    async def end_turn(self) -> None:
+        """Give the floor, as by letting the button go."""
+        await self._send("end")
+
+    async def stop(self) -> None:
+        """Make the assistant be quiet."""
+        await self._send("stop")
+
+    async def configure(self, **values: object) -> None:
+        """Change the conversation's configuration; what is not named stays."""
+        await self._send("config", values)
+
+    async def tool_result(self, call_id: str, output: str) -> None:
+        """Answer a tool call."""
+        await self._send("tool_result", call_id, output)
+
+    async def played(self, epoch: int, samples: int, queued: int) -> None:
+        """Tell how far a reply was played and how much waits, in samples of the output format."""
+        self._played = (epoch, samples)
+        await self._send_if_open("played", epoch, samples, queued)
+
+    async def send_acks(self) -> None:
+        """Tell what the player says is due."""
+        if self.player is not None:
+            for ack in self.player.acks():
+                await self.played(ack.epoch, ack.samples, ack.queued)
+
+    async def ping(self, mark: int) -> None:
+        """Ask for a pong that tells when all before it was dealt with."""
+        await self._send("ping", mark)
+
+    async def _send_if_open(self, name: str, *fields: object) -> None:
+        try:
+            await self._send(name, *fields)
+        except ConnectionClosed:
+            if not self._comes_back:
+                raise
+
+    async def _send(self, name: str, *fields: object) -> None:
+        assert self._socket is not None
+        await self._socket.send(msgpack.packb((name, *fields)))

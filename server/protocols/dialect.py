@@ -1,0 +1,177 @@
+"""What every dialect has in common: the values it reads and writes beside the conversation's own events.
+
+A dialect is a row of this shape: how its first message is read, and a codec that lives as long as the conversation. It
+knows no bytes; those are each dialect's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from voxlane.engine.api import ChatMessage
+from voxlane.server.events import ClientEvent, Played, ServerEvent, SessionConfig, StateName
+
+CodecName = Literal["pcm16", "mulaw", "alaw", "opus"]
+
+
+class BadMessage(ValueError):
+    """The message is not one of the dialect's; the text says what is wrong, in our words and numbers only."""
+
+
+@dataclass(frozen=True, slots=True)
+class AudioFormat:
+    """How sound travels one way."""
+
+    codec: CodecName = "pcm16"
+    rate: int = 16_000
+
+
+# ---- from the client, beside ClientEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """How a client wants to converse, or which conversation it wants back."""
+
+    input: AudioFormat = AudioFormat()
+    output: AudioFormat = AudioFormat(rate=24_000)
+    config: SessionConfig = field(default_factory=SessionConfig)
+    key: str = ""
+    resume: str = ""  # the last token it was given
+    last_seq: int | None = None  # the last message it has; None: nothing is left of them
+    played: Played | None = None  # where its player stands, in its own samples
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Answer when all that came before is dealt with."""
+
+    mark: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """The client is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Starved:
+    """The client's player has nothing left to play of a reply; whether that is its end, the server knows."""
+
+    epoch: int
+
+
+Incoming = ClientEvent | Hello | Ping | Bye | Starved
+
+
+# ---- to the client, beside ServerEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What this server can do."""
+
+    server: str
+    chat_model: str
+    asr_model: str
+    tts_model: str
+    languages: tuple[str, ...]
+    voices: tuple[str, ...]  # the default one first
+    codecs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a client must keep to."""
+
+    frame_bytes: int
+    frames_per_s: float
+    bytes_per_s: float
+    audio_rate: float  # seconds of audio a second,
+    audio_burst_s: float  # and this much at once
+    idle_s: float
+    session_s: float
+    resume_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The conversation is on, or on again."""
+
+    session: str
+    token: str
+    resumed: bool
+    config: SessionConfig
+    capabilities: Capabilities
+    bounds: Bounds
+    state: StateName
+    history: tuple[ChatMessage, ...] = ()
+    position: Played | None = None  # where its sound goes on, in the client's samples
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """Everything before the ping was dealt with."""
+
+    mark: int
+    audio_s: float  # of the client's audio
+
+
+@dataclass(frozen=True, slots=True)
+class GoAway:
+    """The conversation will be closed in so many seconds."""
+
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Farewell:
+    """Nothing follows."""
+
+
+Outgoing = ServerEvent | Ready | Pong | GoAway | Farewell
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """One message to be written, and what of a reply's sound is in it."""
+
+    fields: tuple[object, ...]
+    epoch: int = 0  # of the sound; 0: there is none
+    end: int = 0  # sample of the reply after the last one in it, in the client's samples
+    seconds: float = 0.0
+
+
+class Codec(Protocol):
+    """One conversation's dialect: keeps what its formats need, and the configuration that updates are merged into.
+
+    Played, both ways, is in the client's samples; every other event is in the session's.
+    """
+
+    def decode(self, message: bytes | str) -> list[Incoming]:
+        """Return what a client says, or raise BadMessage."""
+
+    def encode(self, event: Outgoing) -> list[Packet]:
+        """Return what to write for an event."""
+
+    def write(self, packet: Packet, sequence: int) -> bytes | str:
+        """Return a packet's bytes under its number."""
+
+    def heard_s(self) -> float:
+        """Return how much audio has come, in seconds."""
+
+    def session_samples(self, played: Played) -> Played:
+        """Return a position of the client's player in the session's samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one kind of client is served."""
+
+    subprotocol: str
+    frame_bytes: int
+    read_hello: Callable[[bytes | str, SessionConfig], Hello]  # raises BadMessage; the second: the operator's defaults
+    make: Callable[[Hello, int], Codec]  # the second: samples a second of the session's sound

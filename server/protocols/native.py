@@ -1,0 +1,241 @@
+"""The native dialect, `voxlane.v1`: msgpack arrays in binary frames; docs/protocol.md is its specification.
+
+A message is an array: its name, for the server's the sequence number, then its fields. Sound is `bin`; what is said
+once is a map. Everything is checked before it is believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgpack
+
+from voxlane.engine.api import SpokenWord
+from voxlane.server import events
+from voxlane.server.events import SessionConfig
+from voxlane.server.limits import RETRY_AFTER_SECONDS
+from voxlane.server.limits import VOICE_FRAME_BYTES as FRAME_BYTES
+from voxlane.server.protocols import dialect
+from voxlane.server.protocols.dialect import AudioFormat, BadMessage, Dialect, Hello, Incoming, Outgoing, Packet
+from voxlane.server.protocols.settings import TEXT_CHARACTERS, as_map, configured, number, text
+from voxlane.server.protocols.sound import Loudspeaker, Microphone, Piece, check_format
+
+SUBPROTOCOL = "voxlane.v1"
+
+MOST_ITEMS = 256
+"""Entries of a list or a map in a message."""
+
+LARGEST = (1 << 53) - 1
+"""Largest number of a message: what JavaScript counts exactly."""
+
+_OUTPUT_CHARACTERS = 32_000
+_SECRET_CHARACTERS = 512
+
+
+def unpack(message: bytes | str) -> tuple[str, tuple[Any, ...]]:
+    """Return a message's name and fields, or raise BadMessage before anything large is made of it."""
+    if isinstance(message, str):
+        raise BadMessage("messages are binary")
+    if len(message) > FRAME_BYTES:
+        raise BadMessage(f"a message has at most {FRAME_BYTES} bytes")
+    try:
+        parts = msgpack.unpackb(
+            message,
+            use_list=False,
+            strict_map_key=True,
+            max_array_len=MOST_ITEMS,
+            max_map_len=MOST_ITEMS,
+            max_ext_len=0,
+        )
+    except (ValueError, msgpack.UnpackException) as error:  # UnicodeDecodeError is a ValueError
+        raise BadMessage("not msgpack, or over its limits") from error
+    if not isinstance(parts, tuple) or not parts or not isinstance(parts[0], str):
+        raise BadMessage("a message is an array that begins with its name")
+    return parts[0], parts[1:]
+
+
+def read_hello(message: bytes | str, defaults: SessionConfig) -> Hello:
+    """Return the first message of a connection."""
+    name, fields = unpack(message)
+    if name != "hello":
+        raise BadMessage("the first message is hello")
+    _count(name, fields, 1)
+    values = fields[0]
+    if not isinstance(values, dict):
+        raise BadMessage("hello: not a map")
+    known = ("input", "output", "config", "key", "resume", "last_seq", "played")
+    if not values.keys() <= set(known):
+        raise BadMessage(f"hello: unknown key; known are {', '.join(known)}")
+    hello = Hello()
+    return Hello(
+        input=_format("input", values.get("input"), hello.input),
+        output=_format("output", values.get("output"), hello.output),
+        config=configured(defaults, values.get("config", {})),
+        key=text("key", values.get("key", ""), _SECRET_CHARACTERS),
+        resume=text("resume", values.get("resume", ""), _SECRET_CHARACTERS),
+        last_seq=None if values.get("last_seq") is None else number("last_seq", values["last_seq"], 0, LARGEST),
+        played=None if values.get("played") is None else _position(values["played"]),
+    )
+
+
+def _format(key: str, value: object, usual: AudioFormat) -> AudioFormat:
+    if value is None:
+        return usual
+    if not isinstance(value, dict) or not value.keys() <= {"codec", "rate"}:
+        raise BadMessage(f"{key}: a map of codec and rate")
+    codec: Any = text(f"{key}.codec", value.get("codec", usual.codec), 16)
+    form = AudioFormat(codec, number(f"{key}.rate", value.get("rate", usual.rate), 1, 192_000))
+    check_format(form, incoming=key == "input")
+    return form
+
+
+def _position(value: object) -> events.Played:
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise BadMessage("played: a list of an epoch and a number of samples")
+    return events.Played(number("epoch", value[0], 0, LARGEST), number("samples", value[1], 0, LARGEST))
+
+
+def _count(name: str, fields: tuple[Any, ...], wanted: int) -> None:
+    if len(fields) != wanted:
+        raise BadMessage(f"{name} has {wanted} fields")
+
+
+class Native:
+    """One conversation in the native dialect."""
+
+    def __init__(self, hello: Hello, session_rate: int) -> None:
+        self.formats = hello.input, hello.output
+        self._config = hello.config
+        self._microphone = Microphone(hello.input)
+        self._loudspeaker = Loudspeaker(hello.output, session_rate)
+
+    def heard_s(self) -> float:
+        """Return how much audio has come, in seconds."""
+        return self._microphone.seconds
+
+    def session_samples(self, played: events.Played) -> events.Played:
+        """Return a position of the client's player in the session's samples."""
+        return replace(played, samples=self._loudspeaker.session_samples(played.samples))
+
+    def decode(self, message: bytes | str) -> list[Incoming]:
+        """Return what a client says, or raise BadMessage."""
+        name, fields = unpack(message)
+        if name == "audio":  # fifty times a second, all others now and then
+            _count(name, fields, 1)
+            if not isinstance(fields[0], bytes):
+                raise BadMessage("audio: not bin")
+            pcm = self._microphone.push(fields[0])
+            return [events.Audio(pcm)] if pcm else []
+        if name not in _READERS:
+            raise BadMessage("there is no message of this name")
+        count, read = _READERS[name]
+        _count(name, fields, count)
+        return read(self, *fields)
+
+    def configure(self, values: object) -> list[Incoming]:
+        """Return an update: what is not in it stays."""
+        self._config = configured(self._config, values)
+        return [events.Configure(self._config)]
+
+    def encode(self, event: Outgoing) -> list[Packet]:
+        """Return what to write for an event."""
+        match event:
+            case events.Speech():
+                return [self._sound(piece) for piece in self._loudspeaker.push(event)]
+            case events.SpeechDone(epoch, samples):
+                pieces, total = self._loudspeaker.finish(epoch, samples)
+                return [*map(self._sound, pieces), Packet(("audio_done", epoch, total))]
+            case events.Interrupted(epoch, heard, samples):
+                return [Packet(("interrupted", epoch, heard, self._loudspeaker.client_samples(samples)))]
+            case dialect.Ready():
+                return [Packet(("ready", self._ready(event)))]
+            case _:
+                name, fields = _WRITERS[type(event)]
+                return [Packet((name, *fields(event)))]
+
+    def write(self, packet: Packet, sequence: int) -> bytes:
+        """Return a packet's bytes under its number."""
+        data: bytes = msgpack.packb((packet.fields[0], sequence, *packet.fields[1:]))
+        return data
+
+    def _sound(self, piece: Piece) -> Packet:
+        words = [_word(word) for word in piece.words]
+        fields = ("audio", piece.epoch, piece.offset, piece.data, words)
+        return Packet(fields, piece.epoch, piece.offset + piece.samples, piece.samples / self.formats[1].rate)
+
+    def _ready(self, ready: dialect.Ready) -> dict[str, object]:
+        incoming, outgoing = self.formats
+        position = ready.position
+        return {
+            "session": ready.session,
+            "token": ready.token,
+            "resumed": ready.resumed,
+            "state": ready.state,
+            "input": as_map(incoming),
+            "output": as_map(outgoing),
+            "config": as_map(ready.config),
+            "capabilities": as_map(ready.capabilities),
+            "limits": as_map(ready.bounds),
+            "history": [as_map(message) for message in ready.history],
+            "played": position and [position.epoch, position.samples],
+        }
+
+
+def _word(word: SpokenWord) -> list[int]:
+    return [word.start, word.end, word.start_sample, word.end_sample]
+
+
+def _played(_: Native, epoch: object, samples: object, queued: object) -> list[Incoming]:
+    position = _position((epoch, samples))
+    starved = number("queued", queued, 0, LARGEST) == 0
+    return [position, *([dialect.Starved(position.epoch)] if starved else [])]
+
+
+def _tool_result(_: Native, call_id: object, output: object) -> list[Incoming]:
+    return [events.ToolResult(text("call_id", call_id, 256), text("output", output, _OUTPUT_CHARACTERS))]
+
+
+_READERS: dict[str, tuple[int, Callable[..., list[Incoming]]]] = {
+    "text": (1, lambda _, said: [events.TextTurn(text("text", said, TEXT_CHARACTERS))]),
+    "start": (0, lambda _: [events.StartTurn()]),
+    "end": (0, lambda _: [events.EndTurn()]),
+    "played": (3, _played),
+    "stop": (0, lambda _: [events.Stop()]),
+    "config": (1, Native.configure),
+    "tool_result": (2, _tool_result),
+    "ping": (1, lambda _, mark: [dialect.Ping(number("mark", mark, 0, LARGEST))]),
+    "bye": (0, lambda _: [dialect.Bye()]),
+}
+"""How many fields a message has, and what becomes of them."""
+
+_WRITERS: dict[type, tuple[str, Callable[[Any], tuple[object, ...]]]] = {
+    events.State: ("state", lambda e: (e.name,)),
+    events.SpeechStarted: ("speech_started", lambda e: (e.turn, e.at_s)),
+    events.SpeechStopped: ("speech_stopped", lambda e: (e.turn, e.at_s)),
+    events.UserWords: ("user_words", lambda e: (e.turn, e.settled, e.tail)),
+    events.UserTurn: ("user_turn", lambda e: (e.turn, e.text)),
+    events.ReplyStarted: ("reply", lambda e: (e.epoch, e.turn)),
+    events.ReplyText: ("reply_text", lambda e: (e.epoch, e.text)),
+    events.Hold: ("hold", lambda e: (e.epoch,)),
+    events.Release: ("release", lambda e: (e.epoch,)),
+    events.ReplyDone: ("reply_done", lambda e: (e.epoch, e.text)),
+    events.TurnDone: ("turn_done", lambda e: (e.turn, e.how)),
+    events.ToolCalled: ("tool_call", lambda e: (e.epoch, e.call_id, e.name, e.arguments)),
+    events.Latency: (
+        "latency",
+        lambda e: (e.turn, e.turn_end_ms, e.words_ms, e.first_token_ms, e.first_sample_ms, e.first_frame_ms),
+    ),
+    events.BargeIn: ("barge_in", lambda e: (e.epoch, e.hold_ms, e.verdict_ms, e.committed)),
+    events.Fault: (
+        "error",
+        lambda e: (e.code, e.message, e.retryable, RETRY_AFTER_SECONDS if e.retryable else 0),
+    ),
+    events.Configured: ("configured", lambda e: (as_map(e.config),)),
+    dialect.Pong: ("pong", lambda e: (e.mark, e.audio_s)),
+    dialect.GoAway: ("go_away", lambda e: (e.seconds, e.reason)),
+    dialect.Farewell: ("bye", lambda e: ()),
+}
+
+NATIVE = Dialect(SUBPROTOCOL, FRAME_BYTES, read_hello, Native)

@@ -1,0 +1,177 @@
+"""Sound between a client's format and the session's: PCM16 at 16 kHz in, PCM16 at the voice's rate out.
+
+It counts samples on both sides, so that a position of the client's player is one of the reply, exactly. It knows no
+messages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+
+import numpy as np
+
+from voxlane.codecs.errors import AudioError
+from voxlane.codecs.g711 import decode_alaw, decode_mulaw, encode_alaw, encode_mulaw
+from voxlane.codecs.opus import DECODED_RATE, OpusDecoder, OpusEncoder
+from voxlane.codecs.pcm import Floats, decode_pcm16, encode_pcm16
+from voxlane.codecs.resample import Resampler
+from voxlane.engine.api import LISTEN_RATE, SpokenWord
+from voxlane.server.events import Speech
+from voxlane.server.protocols.dialect import AudioFormat, BadMessage, CodecName
+
+PCM_RATES = (8_000, 16_000, 24_000, 48_000)
+TELEPHONE_RATE = 8_000
+
+
+def codecs() -> tuple[CodecName, ...]:
+    """Return the codecs this installation has."""
+    return ("pcm16", "mulaw", "alaw", "opus") if find_spec("av") is not None else ("pcm16", "mulaw", "alaw")
+
+
+def check_format(form: AudioFormat, *, incoming: bool) -> None:
+    """Raise BadMessage unless sound can travel so."""
+    if form.codec not in codecs():
+        raise BadMessage(f"this server has the codecs {', '.join(codecs())}")
+    rates: tuple[int, ...] = PCM_RATES
+    if form.codec in ("mulaw", "alaw"):
+        rates = (TELEPHONE_RATE,)
+    elif form.codec == "opus" and incoming:
+        rates = (DECODED_RATE,)
+    if form.rate not in rates:
+        raise BadMessage(f"{form.codec} has the rates {', '.join(map(str, rates))}")
+
+
+class Microphone:
+    """What comes in."""
+
+    def __init__(self, form: AudioFormat) -> None:
+        self._codec = form.codec
+        self._opus = OpusDecoder() if form.codec == "opus" else None
+        self._resampler = Resampler(form.rate, LISTEN_RATE)
+        self._straight = form == AudioFormat("pcm16", LISTEN_RATE)
+        self._heard = 0
+
+    @property
+    def seconds(self) -> float:
+        """Sound so far."""
+        return self._heard / self._resampler.source_rate
+
+    def push(self, data: bytes) -> bytes:
+        """Return the next sound as the session hears it."""
+        if self._straight:
+            if len(data) % 2:
+                raise BadMessage("16-bit audio has an odd number of bytes")
+            self._heard += len(data) // 2
+            return data
+        samples = self._decode(data)
+        self._heard += len(samples)
+        return encode_pcm16(self._resampler.push(samples))
+
+    def _decode(self, data: bytes) -> Floats:
+        try:
+            match self._codec:
+                case "mulaw":
+                    return decode_mulaw(data)
+                case "alaw":
+                    return decode_alaw(data)
+                case "opus":
+                    assert self._opus is not None
+                    return self._opus.decode(data)
+                case _:
+                    return decode_pcm16(data)
+        except AudioError as error:
+            raise BadMessage(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Sound of a reply as the client gets it; all numbers are in the client's samples."""
+
+    epoch: int
+    offset: int
+    samples: int
+    data: bytes
+    words: tuple[SpokenWord, ...]
+
+
+class Loudspeaker:
+    """What goes out: one reply at a time."""
+
+    def __init__(self, form: AudioFormat, session_rate: int) -> None:
+        self._form = form
+        # Without a voice there is no sound, and no rate: any will do for the arithmetic.
+        self._session_rate = session_rate or form.rate
+        self._epoch = 0
+        self._start_reply(0)
+
+    def _start_reply(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._resampler = Resampler(self._session_rate, self._form.rate)
+        self._opus: OpusEncoder | None = None
+        self._made = 0
+        self._words: deque[SpokenWord] = deque()
+
+    def push(self, speech: Speech) -> list[Piece]:
+        """Return what can leave of a reply's next sound; its words leave with the sound they begin in."""
+        if speech.epoch != self._epoch:
+            self._start_reply(speech.epoch)
+        self._words.extend(self._converted(word) for word in speech.words)
+        if self._form == AudioFormat("pcm16", self._session_rate):
+            return self._pieces(speech.pcm, len(speech.pcm) // 2)
+        return self._encode(self._resampler.push(decode_pcm16(speech.pcm)))
+
+    def finish(self, epoch: int, samples: int) -> tuple[list[Piece], int]:
+        """Return what was held back of a reply of `samples` session samples, and how many samples it has."""
+        if epoch != self._epoch:
+            self._start_reply(epoch)
+        total = self.client_samples(samples, up=True)
+        if self._form.codec == "opus":
+            last = self._resampler.flush()
+            pieces = self._encode(last)
+            if self._opus is not None:
+                pieces += [piece for packet in self._opus.finish() for piece in self._packet(packet)]
+            return pieces, total
+        if self._form.rate == self._session_rate:
+            return [], total
+        return self._encode(self._resampler.flush()), total
+
+    def client_samples(self, samples: int, *, up: bool = False) -> int:
+        """Return a position in the session's samples as one in the client's; a length is rounded up."""
+        scaled = samples * self._form.rate
+        return -(-scaled // self._session_rate) if up else scaled // self._session_rate
+
+    def session_samples(self, samples: int) -> int:
+        """Return a position in the client's samples as one in the session's."""
+        return samples * self._session_rate // self._form.rate
+
+    def _encode(self, samples: Floats) -> list[Piece]:
+        match self._form.codec:
+            case "mulaw":
+                return self._pieces(encode_mulaw(samples), len(samples))
+            case "alaw":
+                return self._pieces(encode_alaw(samples), len(samples))
+            case "opus":
+                if self._opus is None:
+                    self._opus = OpusEncoder(self._form.rate)
+                return [piece for packet in self._opus.push(samples) for piece in self._packet(packet)]
+            case _:
+                return self._pieces(encode_pcm16(np.asarray(samples)), len(samples))
+
+    def _packet(self, packet: bytes) -> list[Piece]:
+        return self._pieces(packet, self._form.rate // 50)
+
+    def _pieces(self, data: bytes, samples: int) -> list[Piece]:
+        if not samples:
+            return []
+        offset = self._made
+        self._made += samples
+        words = []
+        while self._words and self._words[0].start_sample < self._made:
+            words.append(self._words.popleft())
+        return [Piece(self._epoch, offset, samples, data, tuple(words))]
+
+    def _converted(self, word: SpokenWord) -> SpokenWord:
+        start, end = self.client_samples(word.start_sample), self.client_samples(word.end_sample)
+        return replace(word, start_sample=start, end_sample=end)

@@ -1,0 +1,77 @@
+"""The engine dies again and again under conversations: nobody is cut off, every turn ends once, nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from typing import Any
+
+import pytest
+from house import start
+from peer import Peer, eventually, speech
+
+from voxlane.server import limits
+from voxlane.server.engine_link import RestartBudget
+
+PEOPLE, KILLS = 4, 10
+HELLO: dict[str, Any] = {"config": {"turns": {"mode": "manual"}, "voice": "two", "buffer_s": 0.2}}
+
+
+async def converse(peer: Peer, chance: random.Random, done: asyncio.Event) -> None:
+    """Speak and type, wait for answers or not, until told to stop."""
+    while not done.is_set():
+        if chance.random() < 0.5:
+            await peer.send("text", "say this" if chance.random() < 0.7 else "count 20")
+        else:
+            await peer.send("start")
+            await peer.send("audio", speech("hear this"))
+            await peer.send("end")
+        await peer.send("ping", 0)
+        await peer.until(chance.choice(["turn_done", "pong"]))
+    await peer.send("ping", 1)
+    await peer.until("pong")
+
+
+@pytest.mark.usefixtures("no_leaks")
+async def test_the_engine_is_killed_ten_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("VOICE_FRAMES_BURST", "VOICE_AUDIO_BURST_SECONDS", "VOICE_BYTES_BURST"):
+        monkeypatch.setattr(limits, limit, 1 << 30)  # these people are in a hurry
+    chance = random.Random(7)
+    async with start(restarts=RestartBudget(most=1000, window_s=0.0)) as running:
+        link, metrics = running.service.link, running.service.metrics
+        peers = [await Peer.open(running.url, HELLO) for _ in range(PEOPLE)]
+        done = asyncio.Event()
+        talks = [asyncio.create_task(converse(peer, random.Random(n), done)) for n, peer in enumerate(peers)]
+        for _ in range(KILLS):
+            ended = sum(metrics.turns.labels(how)._value.get() for how in ("done", "interrupted", "failed"))
+            wanted = ended + chance.randrange(1, 6)
+
+            def busy(wanted: float = wanted) -> bool:
+                turns = sum(metrics.turns.labels(how)._value.get() for how in ("done", "interrupted", "failed"))
+                return turns >= wanted and link.pid is not None and link.state == "ready"
+
+            await eventually(busy)
+            assert link.pid is not None
+            os.kill(link.pid, signal.SIGKILL)
+            await eventually(lambda: link.state != "ready")
+        await link.wait_ready()
+        done.set()
+        await asyncio.gather(*talks)
+        for peer in peers:
+            await peer.send("config", {"speaks": False})
+            await peer.send("text", "history")
+            turn = await peer.until("user_turn", lambda message: message[3] == "history")
+            end = await peer.until("turn_done", lambda message, turn=turn[2]: message[2] == turn)
+            assert end[3] == "done"
+            assert peer.of("error")
+            ends = [message[2] for message in peer.of("turn_done")]
+            assert len(ends) == len(set(ends))
+            begun = {message[2] for message in peer.of("user_turn") + peer.of("speech_started")}
+            assert begun <= set(ends)
+            assert [message[1] for message in peer.seen] == list(range(1, len(peer.seen) + 1))
+            await peer.bye()
+        assert not link._channels
+        assert len(running.service.voice) == 0
+        await eventually(lambda: metrics.engine_requests.labels("running")._value.get() == 0)

@@ -1,0 +1,247 @@
+"""The reference client and its player, against a real server; and `voxlane talk` around them."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from voxlane.codecs.wav import decode_wav, encode_wav
+from voxlane.server.client import VoiceClient
+from voxlane.server.config import VoiceConfig
+from voxlane.server.errors import ConfigError, ConversationFailed
+from voxlane.server.player import Ack, Player
+from voxlane.server.talk_cli import OUTPUT_RATE, TalkOptions, run_talk
+
+RATE = 24_000
+CONFIG: dict[str, Any] = {"turns": {"mode": "manual"}, "voice": "two"}
+
+
+def voice(running: Any) -> str:
+    return f"{running.url.replace('http', 'ws', 1)}/v1/voice"
+
+
+def letters(pcm: bytes) -> str:
+    """Return what the scripted voice said: 50 ms a character, silence left out."""
+    return "".join(chr(sample) for sample in array("h", pcm)[::1200] if sample)
+
+
+# ---- the player
+
+
+def pcm(start: int, count: int) -> bytes:
+    return array("h", (1 + (start + number) % 30_000 for number in range(count))).tobytes()
+
+
+def audio(epoch: int, offset: int, count: int) -> tuple[str, dict[str, Any]]:
+    return "audio", {"epoch": epoch, "offset": offset, "data": pcm(offset, count)}
+
+
+def test_silence_where_there_is_nothing() -> None:
+    player = Player(RATE)
+    assert player.pull(4) == bytes(8)
+    assert player.acks() == []
+
+
+def test_acks_fall_due_and_say_when_all_is_played() -> None:
+    player = Player(RATE)
+    player.take(*audio(1, 0, 6000))
+    assert player.pull(2000) == pcm(0, 2000)
+    assert player.acks() == []
+    player.pull(2000)
+    assert player.acks() == [Ack(1, 4000, 2000)]
+    assert player.pull(3000) == pcm(4000, 2000) + bytes(2000)
+    assert player.acks() == [Ack(1, 6000, 0)]
+
+
+def test_hold_keeps_the_sample_and_release_goes_on_with_it() -> None:
+    player = Player(RATE)
+    player.take(*audio(1, 0, 1000))
+    player.pull(300)
+    player.take("hold", {"epoch": 1})
+    assert player.acks() == [Ack(1, 300, 700)]
+    assert player.pull(100) == bytes(200)
+    player.take("release", {"epoch": 1})
+    assert player.pull(100) == pcm(300, 100)
+
+
+def test_an_interruption_empties_the_queue_and_its_late_sound_is_ignored() -> None:
+    player = Player(RATE)
+    player.take(*audio(1, 0, 1000))
+    player.pull(300)
+    player.take("hold", {"epoch": 1})
+    player.take("interrupted", {"epoch": 1, "heard": "", "samples": 300})
+    player.take(*audio(1, 1000, 500))
+    assert player.pull(100) == bytes(200)
+    assert player.queued == 0
+    player.take(*audio(2, 0, 100))
+    assert player.pull(100) == pcm(0, 100)
+
+
+def test_the_next_reply_waits_for_the_end_of_this_one() -> None:
+    player = Player(RATE)
+    player.take(*audio(1, 0, 100))
+    player.take(*audio(2, 0, 100))
+    assert player.pull(150) == pcm(0, 100) + pcm(0, 50)
+    assert player.acks() == [Ack(1, 100, 100)]
+    player.take("interrupted", {"epoch": 1, "heard": "", "samples": 100})
+    assert player.pull(50) == pcm(50, 50)
+
+
+@given(st.lists(st.tuples(st.sampled_from("prhb"), st.integers(1, 700)), max_size=60))
+def test_whatever_happens_no_sample_is_lost_or_repeated(steps: list[tuple[str, int]]) -> None:
+    player, heard, sent = Player(RATE), b"", 0
+    for what, count in [*steps, ("r", 1), ("p", 100_000)]:
+        match what:
+            case "p":
+                heard += player.pull(count).rstrip(b"\0") if not player.held else b""
+            case "r":
+                player.take("release", {"epoch": 1})
+                player.take(*audio(1, sent, count))
+                sent += count
+            case "h":
+                player.take("hold", {"epoch": 1})
+            case "b":  # the connection breaks, and all from somewhat before the player's sample is sent again
+                player.take("ready", {"resumed": True, "state": "held" if player.held else "speaking"})
+                first = max(0, player.position - count)
+                player.take(*audio(1, first, sent - first))
+    # No sample of `pcm` ends in a zero byte but multiples of 256: compare without them.
+    assert heard.replace(b"\0", b"") == pcm(0, sent).replace(b"\0", b"")
+
+
+# ---- the client
+
+
+async def play(client: VoiceClient, until: Callable[[Any], bool]) -> bytes:
+    """Play whatever comes at once, until an event."""
+    assert client.player is not None
+    heard = b""
+    async for event in client:
+        heard += client.player.pull(client.player.queued)
+        await client.send_acks()
+        if until(event):
+            return heard
+    raise AssertionError("the server left")
+
+
+async def test_a_conversation(serving: Any) -> None:
+    async with serving() as running:
+        async with VoiceClient(voice(running), config=CONFIG, player=Player(RATE)) as client:
+            assert client.ready["session"].startswith("voice-")
+            await client.say("hello you")
+            heard = await play(client, lambda event: event.name == "turn_done")
+            assert letters(heard) == "hello you"
+            await client.start_turn()
+            await client.send_audio(array("h", map(ord, "and you")).tobytes())
+            await client.end_turn()
+            assert letters(await play(client, lambda event: event.name == "turn_done")) == "and you"
+            await client.configure(voice="one")
+            await play(client, lambda event: event.name == "configured")
+            await client.ping(3)
+            await play(client, lambda event: event.name == "pong" and event["mark"] == 3)
+        assert [event async for event in client] == []
+        assert client.close_code == 1000
+
+
+async def test_a_broken_connection_is_not_heard(serving: Any) -> None:
+    async with serving() as running:
+        text = "a reply that is not to be heard twice or with holes in it"
+        async with VoiceClient(voice(running), config=CONFIG, player=Player(RATE)) as client:
+            await client.say(text)
+            heard, breaks = b"", 0
+            async for event in client:
+                assert client.player is not None
+                heard += client.player.pull(min(client.player.queued, 4000))
+                await client.send_acks()
+                if event.name == "audio" and len(heard) > breaks * 30_000 and breaks < 3:
+                    breaks += 1
+                    assert client._socket is not None
+                    client._socket.transport.abort()
+                if event.name == "turn_done":
+                    break
+            heard += client.player.pull(client.player.queued) if client.player else b""
+        assert breaks == 3
+        assert letters(heard) == text
+        assert running.service.metrics.resumed._value.get() >= 1  # the last break may fall behind the end
+
+
+async def test_a_server_that_sends_one_away(serving: Any) -> None:
+    async with serving(api_key="secret") as running:
+        with pytest.raises(InvalidStatus):
+            await VoiceClient(voice(running), key="wrong").connect()
+        with pytest.raises(ConnectionClosed) as closed:
+            await VoiceClient(voice(running), key="secret", config={"speed": 100}).connect()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 4400
+        async with VoiceClient(voice(running), key="secret") as client:
+            await client.tool_result("nobody", "x")
+            await client._send("nonsense")
+            with pytest.raises(ConnectionClosed):
+                await play(VoiceClientWithPlayer(client), lambda event: False)
+            assert client.close_code == 4400
+
+
+class VoiceClientWithPlayer(VoiceClient):
+    """The same client, with a player that was not there at first."""
+
+    def __new__(cls, client: VoiceClient) -> Any:
+        client.player = Player(RATE)
+        return client
+
+
+async def test_who_is_gone_for_too_long_is_told(serving: Any) -> None:
+    async with serving(voice=VoiceConfig(resume_s=0)) as running:
+        client = VoiceClient(voice(running))
+        await client.connect()
+        assert client._socket is not None
+        client._socket.transport.abort()
+        with pytest.raises(ConnectionClosed) as closed:
+            async for _ in client:
+                pass
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 4401
+
+
+# ---- voxlane talk
+
+
+async def test_talking_from_file_to_file(serving: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, target = tmp_path / "in.wav", tmp_path / "out.wav"
+    source.write_bytes(encode_wav(np.zeros(4_000, np.float32), 8_000))
+    async with serving() as running:
+        config = {"greeting": "welcome", "voice": "two"}
+        options = TalkOptions(voice(running), str(source), str(target), config=config)
+        assert await asyncio.to_thread(run_talk, options) == 0
+    samples, rate = decode_wav(target.read_bytes())
+    assert rate == OUTPUT_RATE
+    spoken = (samples[samples != 0] * 32768).astype(np.int16)
+    assert letters(spoken.tobytes()) == "welcome"
+    out, err = capsys.readouterr()
+    assert out == "assistant: welcome\n"
+    assert "[speaking]" in err
+    assert "[listening]" in err
+
+
+def test_talk_says_what_is_wrong(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.wav", tmp_path / "bad.wav"
+    good.write_bytes(encode_wav(np.zeros(4_000, np.float32), 16_000))
+    bad.write_bytes(b"nothing")
+    with pytest.raises(ConfigError, match="go together"):
+        TalkOptions(source="x")
+    for source, target, says in (
+        (tmp_path / "none.wav", tmp_path / "o.wav", "No such file"),
+        (bad, tmp_path / "o.wav", "none of WAV"),
+        (good, tmp_path / "nowhere" / "o.wav", "no such folder"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            run_talk(TalkOptions(source=str(source), target=str(target)))
+    with pytest.raises(ConversationFailed, match=r"127\.0\.0\.1:9"):
+        run_talk(TalkOptions("ws://127.0.0.1:9/v1/voice", str(good), str(tmp_path / "o.wav")))

@@ -1,0 +1,76 @@
+"""A server in this process around the scripted engine, and a client that talks to it over TCP."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from voxlane.engine.api import EngineConfig
+from voxlane.server.config import ChatConfig, Config, LimitsConfig, ServerConfig, VoiceConfig
+from voxlane.server.engine_link import EngineLink, RestartBudget
+from voxlane.server.metrics import Metrics
+from voxlane.server.serve import HttpServer, listen
+from voxlane.server.service import Service, make_service
+
+SCRIPTED_ENGINE = Path(__file__).parent.parent / "server" / "scripted_engine.py"
+ENGINE_COMMAND = (sys.executable, str(SCRIPTED_ENGINE))
+
+
+@dataclass(slots=True)
+class Running:
+    """A server, and a client of its HTTP side."""
+
+    service: Service
+    http: HttpServer
+    client: httpx.AsyncClient
+    listener: socket.socket
+
+    @property
+    def url(self) -> str:
+        """Return where the server is."""
+        return str(self.client.base_url).rstrip("/")
+
+    async def chat(self, said: str, **parameters: object) -> httpx.Response:
+        """Post one message."""
+        body = {"messages": [{"role": "user", "content": said}], **parameters}
+        return await self.client.post("/v1/chat/completions", json=body)
+
+
+@asynccontextmanager
+async def start(
+    *,
+    model: str = "scripted",
+    asr_model: str = "moonshine-tiny-en",
+    tts_model: str = "hibari",
+    api_key: str = "",
+    limits: LimitsConfig | None = None,
+    server: ServerConfig | None = None,
+    voice: VoiceConfig | None = None,
+    chat: ChatConfig | None = None,
+    restarts: RestartBudget | None = None,
+    wait: bool = True,
+) -> AsyncIterator[Running]:
+    """Serve as long as the context lasts."""
+    engine = EngineConfig(model, asr_model, tts_model)
+    parts = (limits or LimitsConfig(), voice or VoiceConfig(), chat or ChatConfig())
+    config = Config(server or ServerConfig(), engine, *parts)
+    metrics = Metrics()
+    link = EngineLink(config.engine, command=ENGINE_COMMAND, observers=(metrics,), restarts=restarts)
+    service = make_service(config, link, metrics, api_key)
+    listener = listen("127.0.0.1", 0)
+    http = HttpServer(service, listener)
+    await http.start()
+    try:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+            if wait:
+                await link.wait_ready()
+            yield Running(service, http, client, listener)
+    finally:
+        await http.close()
