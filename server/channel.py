@@ -105,7 +105,9 @@ class Channel:
         return None
 
     def _wait(self, message: ToEngine) -> FromEngine | None:
-        if isinstance(message, Cancel) and self._unsay(message.request_id):
+        request_id = getattr(message, "request_id", None)
+        if request_id is not None and request_id not in self._live:  # cancelled, refused, or gone with the last engine
+            self._unsay(request_id)
             return None
         size = _size(message)
         if self._waiting_bytes + size > WAITING_BYTES:
@@ -114,13 +116,10 @@ class Channel:
         self._waiting.append(message)
         return None
 
-    def _unsay(self, request_id: str) -> bool:
-        """Forget what waits of a request; return whether that was all there is of it."""
-        kept = [one for one in self._waiting if getattr(one, "request_id", None) != request_id]
-        dropped = len(self._waiting) - len(kept)
-        self._waiting = kept
-        self._waiting_bytes = sum(map(_size, kept))
-        return dropped > 0
+    def _unsay(self, request_id: str) -> None:
+        """Forget what waits of a request."""
+        self._waiting = [one for one in self._waiting if getattr(one, "request_id", None) != request_id]
+        self._waiting_bytes = sum(map(_size, self._waiting))
 
     def _refuse(self, message: ToEngine) -> FromEngine | None:
         """End the request that a message which cannot be delivered belongs to."""

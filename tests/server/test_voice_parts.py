@@ -225,7 +225,7 @@ def test_too_much_that_waits_for_an_engine_ends_its_request(monkeypatch: pytest.
     ends.channel.tell(Submit("s/a", "asr"))
     ends.channel.tell(Submit("s/b", "asr"))
     assert ends.channel.tell(Append("s/a", bytes(8))) is None
-    refused = ends.channel.tell(Append("s/a", bytes(8)))
+    refused = ends.channel.tell(Append("s/a", bytes(80)))
     assert isinstance(refused, Refused)
     assert refused.code == "overloaded"
     assert ends.channel.tell(Append("s/a", bytes(8))) is None
