@@ -338,7 +338,7 @@ class StartFailed:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The request left the queue."""
+    """The request left the queue. One that has nothing to hear or to say ends without it."""
 
     request_id: str
     epoch: int

@@ -35,6 +35,9 @@ from voxlane.engine.trace import Trace
 
 log = logging.getLogger(__name__)
 
+WORK_BUDGET_S = 0.01
+"""How long jobs may work between two steps; who was left out is first the next time."""
+
 CRITICAL_QUEUE_FACTOR = 4
 """How much longer than `max_waiting` the queue may get before a critical request is refused too."""
 
@@ -89,6 +92,9 @@ class Core:
         self._jobs: dict[str, Job] = {}
         self._owner: dict[str, Job] = {}  # by the id of a request, of which a job may have several
         self._meter = Meter(clock())
+        self._opened = 0  # jobs
+        self._round = 0  # of work between steps
+        self._touched = True  # something was done since the books were checked
 
     @property
     def busy(self) -> bool:
@@ -122,9 +128,7 @@ class Core:
     def step(self) -> list[FromEngine]:
         """Run one step; return the messages it leads to."""
         begin = self._clock()
-        messages: list[FromEngine] = []
-        for job in [job for job in self._jobs.values() if job.wants_work]:
-            messages += self._apply(job, job.work(begin), begin)
+        messages = self._work(begin)
         if not self.scheduler.ready():
             if awaited := [job.awaited for job in self._jobs.values() if job.awaited is not None]:
                 wait(awaited, REST_S, FIRST_COMPLETED)
@@ -147,8 +151,23 @@ class Core:
         self._record(plan, begin, planned, ran)
         return messages
 
+    def _work(self, begin: float) -> list[FromEngine]:
+        """Let jobs do what no step waits for, the urgent and the long neglected first, for a few milliseconds."""
+        self._round += 1
+        messages: list[FromEngine] = []
+        wanting = [job for job in self._jobs.values() if job.wants_work]
+        for job in sorted(wanting, key=lambda job: (-job.submit.priority, job.worked)):
+            job.worked = self._round
+            messages += self._apply(job, job.work(begin), begin)
+            if self._clock() - begin > WORK_BUDGET_S:
+                break
+        return messages
+
     def idle(self) -> list[FromEngine]:
-        """Note that there is nothing to do: check the books, flush the trace, report."""
+        """Note that there is nothing to do: check the books, flush the trace, report; once after something was done."""
+        if not self._touched:
+            return []
+        self._touched = False
         self.scheduler.check()
         if self._trace:
             self._trace.flush()
@@ -171,6 +190,8 @@ class Core:
             job = desk.open(submit, now)
         except Refusal as refusal:
             return [Refused(submit.request_id, submit.epoch, refusal.code, refusal.detail)]
+        self._opened += 1
+        job.number, self._touched = self._opened, True
         self._jobs[submit.request_id] = job
         return self._apply(job, job.open(now), now)
 
@@ -222,7 +243,8 @@ class Core:
         for request in change.begin:
             job.requests[request.id] = request
             self._owner[request.id] = job
-            self.scheduler.add(request)
+            request.job, request.continues = job.submit.request_id, job.started or request.model != "chat"
+            self.scheduler.add(request, job.number)
             if job.paused:
                 self.scheduler.pause(request, now)
         return change.messages
@@ -233,8 +255,7 @@ class Core:
         for request in list(job.requests.values()):
             self._forget(job, request)
         del self._jobs[job.submit.request_id]
-        if self._trace and reason == "cancelled":  # else its last row is still to be written
-            self._trace.forget(job.submit.request_id)
+        self._touched = True
         return Finished(job.submit.request_id, job.submit.epoch, reason, stats)
 
     def _forget(self, job: Job, request: Request) -> None:
@@ -249,7 +270,7 @@ class Core:
         engine, station, begin = self._engines[model], self.scheduler.stations[model], self._clock()
         try:
             outcomes = engine.run(load)
-        except (RuntimeError, ValueError, IndexError, TypeError):
+        except (RuntimeError, ValueError, IndexError, TypeError, OSError, MemoryError):
             log.exception("step failed model=%s rows=%d", model, len(load.rows))
             self.scheduler.drop_swapped(model)
             return [Outcome(failed=True) for _ in load.rows]
@@ -280,6 +301,7 @@ class Core:
 
     def _record(self, plan: Plan, begin: float, planned: float, ran: float) -> None:
         end = self._clock()
+        self._touched = True
         phases = {"schedule": (begin, planned), "publish": (ran, end)}
         for model in plan.loads:
             mark = "" if model == "chat" else f"{model} "
@@ -297,14 +319,8 @@ class Core:
             elif row.encode:
                 what = f"hear {row.request.states}"
             self._trace_row(row.request, what, planned, ran, start=row.start, drafts=len(row.drafts))
-            if _lane(row.request) not in self._jobs:
-                self._trace.forget(_lane(row.request))
+        self._trace.keep(self._jobs)
 
     def _trace_row(self, request: Request, what: str, start_s: float, stop_s: float, **counts: object) -> None:
         if self._trace:
-            self._trace.row(_lane(request), request.priority.name.lower(), what, start_s, stop_s, **counts)
-
-
-def _lane(request: Request) -> str:
-    """Return the job a request belongs to: its looks, clauses or windows share one lane of the trace."""
-    return request.id.partition("/")[0]
+            self._trace.row(request.job, request.priority.name.lower(), what, start_s, stop_s, **counts)

@@ -36,9 +36,11 @@ class Meter:
     def count(self, plan: Plan, seconds: float, phases: Mapping[str, tuple[float, float]]) -> None:
         self.steps += 1
         self._rows += len(plan.rows)
-        for name in self._phases:
-            begin, end = phases.get(name, (0.0, 0.0))
-            self._phases[name] += end - begin
+        for name, (begin, end) in phases.items():
+            kind = name.rpartition(" ")[2]  # "asr forward" is time in a model like any other
+            kind = "forward" if kind == "encode" else kind
+            if kind in self._phases:
+                self._phases[kind] += end - begin
         self._busy_s += seconds
         self._longest_s = max(self._longest_s, seconds)
         self._prefill += plan.prefill_tokens

@@ -78,8 +78,8 @@ class Plan:
 
     @property
     def prefill_tokens(self) -> int:
-        """How many prompt tokens the step reads."""
-        return sum(load.work.prefill_tokens for load in self.loads.values())
+        """How many prompt tokens the step reads; a clause has none."""
+        return sum(load.work.prefill_tokens for model, load in self.loads.items() if model != "tts")
 
     def load(self, model: ModelName) -> Load:
         """Return what the step asks of a model so far, to be added to."""

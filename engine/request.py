@@ -62,7 +62,9 @@ class Request:
     ends: frozenset[int] = frozenset()  # task "probe": tokens whose probability is wanted
     wants_attention: bool = False  # where the decoder looked is wanted at the end, for the words' times
 
-    number: int = 0  # order of arrival, given by the scheduler
+    job: str = ""  # the submission it belongs to,
+    continues: bool = False  # which waits for no place of its own any more: it was in a step, or it is a stream
+    number: tuple[int, int] = (0, 0)  # order of arrival of that, and its own, given by the scheduler
     state: State = State.WAITING
     host_blocks: list[int] = field(default_factory=list)  # swapped out: the table's content is here
     host_length: int = 0

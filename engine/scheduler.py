@@ -77,12 +77,13 @@ class _Time:
             return wanted if not plan.rows or _with(load, request, wanted).seconds(station) <= left_s else 0
         if request.aged and not request.decoding and self.lane_in_use:
             return min(wanted, MIN_CHUNK)  # it goes first, but the lane behind it stays open
-        fits = station.cost.largest_chunk(load.work, request.computed, wanted, left_s)
+        encoding_s = Load(encoding=load.encoding).seconds(station)
+        fits = station.cost.largest_chunk(load.work, request.computed, wanted, left_s - encoding_s)
         smallest = min(MIN_CHUNK, wanted)
         if fits >= smallest:
             return fits
         # An empty step always takes somebody, and a step of decodes always one prompt, so that prompts are read too.
-        first_prompt = not request.decoding and plan.prefill_tokens == 0 and not self.lane_in_use
+        first_prompt = not request.decoding and load.work.prefill_tokens == 0 and not self.lane_in_use
         return smallest if not plan.rows or first_prompt else 0
 
 
@@ -111,10 +112,10 @@ class Scheduler:
 
     # ---- the request's life
 
-    def add(self, request: Request) -> None:
-        """Take a new request into the queue."""
+    def add(self, request: Request, job: int | None = None) -> None:
+        """Take a new request into the queue; one of an earlier `job` goes where its job stands."""
         request.progress_s = request.arrival_s
-        request.number = self._added
+        request.number = (self._added if job is None else job, self._added)
         self._added += 1
         self.requests[request.id] = request
 
@@ -211,7 +212,7 @@ class Scheduler:
         ready = [request for request in self.requests.values() if request.state in (State.WAITING, State.RUNNING)]
         if self.limits.policy == "fcfs":
             # Who has started goes on first: one that was paused before it started must not block them.
-            return sorted(ready, key=lambda request: (not request.started, request.number))
+            return sorted(ready, key=lambda request: (not (request.started or request.continues), request.number))
         self._age(ready, now)
         if self.limits.policy == "priority":
             return sorted(ready, key=lambda request: (not request.aged, -request.priority, request.number))
@@ -294,11 +295,12 @@ class Scheduler:
         ]
         return sorted(paused, key=lambda other: other.progress_s) + sorted(below, key=self._rank)
 
-    def _rank(self, request: Request) -> tuple[int, int]:
+    def _rank(self, request: Request) -> tuple[int, tuple[int, int]]:
         """Order requests by their claim on memory. It does not depend on the clock: two cannot evict each other."""
+        job, place = request.number
         if self.limits.policy == "fcfs":
-            return 0, -request.number
-        return (len(Priority) if request.aged else int(request.priority)), -request.number
+            return 0, (-job, -place)
+        return (len(Priority) if request.aged else int(request.priority)), (-job, -place)
 
     def _evict(self, victim: Request, plan: Plan) -> None:
         station, load = self.stations[victim.model], plan.load(victim.model)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -49,9 +49,9 @@ class Trace:
             self._name(REQUESTS, number, "thread_name", f"{lane} {number}")
         self._span(REQUESTS, number, what, start_s, stop_s, counts)
 
-    def forget(self, request_id: str) -> None:
-        """Close a request's lane."""
-        self._lanes.pop(request_id, None)
+    def keep(self, request_ids: Container[str]) -> None:
+        """Close the lanes of all other requests."""
+        self._lanes = {name: number for name, number in self._lanes.items() if name in request_ids}
 
     def close(self) -> None:
         """Finish the file."""

@@ -5,12 +5,18 @@ It knows a clause and how it is to be said. The order of clauses, their offsets 
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 
-from voxlane.engine.models.synthesis import Prepared, Synthesiser
+from voxlane.engine.models.synthesis import RUN_ERRORS, Prepared, Synthesiser
 from voxlane.engine.plan import Load
 from voxlane.engine.runner import Outcome
+from voxlane.engine.weights.errors import ModelError
+
+log = logging.getLogger(__name__)
+
+_FAULTS = (ValueError, RuntimeError, IndexError, TypeError, OSError, MemoryError, ModelError, *RUN_ERRORS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +39,15 @@ class Voice:
     def run(self, load: Load) -> list[Outcome]:
         """Say the clauses of a plan; outcomes are in the order of its rows."""
         begin = time.monotonic()
-        clauses: list[Clause] = [row.request.material for row in load.rows]
-        outcomes = [
-            Outcome(
-                speech=self.model.synthesise(clause.prepared, voice=clause.voice, speed=clause.speed, seed=clause.seed)
-            )
-            for clause in clauses
-        ]
+        outcomes = [self._say(row.request.material) for row in load.rows]
         self.phases = {"forward": (begin, time.monotonic())}
         return outcomes
+
+    def _say(self, clause: Clause) -> Outcome:
+        """Say one clause; what goes wrong with it is its own."""
+        try:
+            speech = self.model.synthesise(clause.prepared, voice=clause.voice, speed=clause.speed, seed=clause.seed)
+        except _FAULTS:
+            log.exception("clause failed phonemes=%d", clause.prepared.phonemes)
+            return Outcome(failed=True)
+        return Outcome(speech=speech)

@@ -6,6 +6,8 @@ heard. When to do which is session.py's decision; this is what it takes. Pure: t
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from voxlane.engine.api import Finished, Refused, Samples, Text, ToolCall, ToolUse
 from voxlane.server.events import (
     Effect,
@@ -34,6 +36,7 @@ class Answers:
         self._speak_rate = speak_rate
         self._epoch = 0
         self._expected = ""  # the words a prepared reply answers
+        self._vain = ""  # words for which one could not be prepared
         self._answered: UserSpeech | None = None  # the turn the reply is about, for its latencies
         self._broken = False  # the engine will bring no more of the reply
         self.open_calls: set[str] = set()  # asked of the client, not yet answered
@@ -52,6 +55,11 @@ class Answers:
             self.reply is not None and self.reply.stage == "live" and self.reply.silent
         )
 
+    @property
+    def busy(self) -> bool:
+        """Whether a turn is being answered: another one has to wait for its end."""
+        return self._awaiting is not None or (self.reply is not None and self.reply.stage != "tentative")
+
     # ---- beginning
 
     def greet(self, text: str, turn: int, config: SessionConfig, now: float) -> list[Effect]:
@@ -60,7 +68,7 @@ class Answers:
 
     def prepare(self, turn: UserSpeech, config: SessionConfig) -> list[Effect]:
         """Begin a reply that nobody knows of, in case the turn is over."""
-        if self.reply is not None or self._awaiting is not None:
+        if self.reply is not None or self._awaiting is not None or turn.text == self._vain:
             return []
         self._expected = turn.text
         reply = self._new(turn.number, config, tentative=True)
@@ -76,7 +84,7 @@ class Answers:
 
     def answer(self, turn: UserSpeech, config: SessionConfig) -> list[Effect]:
         """Answer a turn that is in the history, with what was prepared if it fits."""
-        self._answered = turn
+        self._answered, self._vain = turn, ""
         reply = self.reply
         if reply is not None and reply.stage == "tentative" and self._expected == turn.text:
             effects = reply.go_live()
@@ -156,6 +164,8 @@ class Answers:
         name, reply = message.request_id, self.reply
         if reply is None or name not in (reply.chat_id, reply.tts_id):
             return []
+        if self._broken:  # what is here of it is all there is; this was on its way, or says that we cancelled it
+            return []
         match message:
             case Text(text=text):
                 return reply.add_text(text, now) if text else []
@@ -176,8 +186,11 @@ class Answers:
     def _fail(self, reply: Reply, message: Finished | Refused) -> list[Effect]:
         """End a reply that the engine could not finish with what is there of it."""
         if reply.stage == "tentative":
+            self._vain = self._expected
             return self.withdraw()
         self._broken = True
+        if isinstance(message, Refused) and message.code == "too_long":
+            self.history.shorten()
         return [Send(fault_of(message)), *reply.break_off()]
 
     # ---- tools
@@ -203,6 +216,8 @@ class Answers:
         if waiting is None or any(call.call_id in self.open_calls for call in waiting.calls):
             return []
         self._awaiting = None
+        # Required was the call, and it was made: required again, nothing would ever be said.
+        config = replace(config, tool_choice="auto") if config.tool_choice != "none" else config
         return self._new(waiting.turn, config).begin(self.history.prompt(config.instructions))
 
 

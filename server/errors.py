@@ -236,7 +236,7 @@ class PlayerFailed(VoxlaneError):
 class ConversationFailed(VoxlaneError):
     """The server could not be reached, or has ended the conversation; only commands meet this."""
 
-    code, text = "conversation_failed", "The conversation could not be held:"
+    code, text = "conversation_failed", "The conversation could not be held."
 
 
 class ModelFailed(VoxlaneError):

@@ -46,8 +46,8 @@ class History:
 
     def tool(self, call_id: str, output: str) -> None:
         """Add what a call brought, after the calls it belongs to and their earlier results."""
-        for place, message in enumerate(self._messages):
-            if any(call.call_id == call_id for call in message.tool_calls):
+        for place in range(len(self._messages) - 1, -1, -1):  # ids of other servers' calls are not always unique
+            if any(call.call_id == call_id for call in self._messages[place].tool_calls):
                 while place + 1 < len(self._messages) and self._messages[place + 1].role == "tool":
                     place += 1  # results stand in the order they came
                 self._messages.insert(place + 1, ChatMessage("tool", output, call_id=call_id))
@@ -64,12 +64,19 @@ class History:
         opening = [ChatMessage("system", instructions)] if instructions else []
         return (*opening, *messages)
 
-    def _forget(self) -> None:
+    def shorten(self) -> None:
+        """Forget half of it: it was too long for the model."""
+        self._forget(sum(len(message.content) for message in self._messages) // 2)
+
+    def _forget(self, most: int = MAX_CHARS) -> None:
         """Drop the oldest exchanges, each with all that answers it, until the rest is short enough."""
         size = sum(len(message.content) for message in self._messages)
-        while size > MAX_CHARS:
+        while size > most:
             turns = [place for place, message in enumerate(self._messages) if message.role == "user"]
             if len(turns) < 2:
+                if turns:  # what was said last counts most
+                    last = self._messages[turns[0]]
+                    self._messages[turns[0]] = replace(last, content=last.content[-most:])
                 return
             size -= sum(len(message.content) for message in self._messages[: turns[1]])
             del self._messages[: turns[1]]

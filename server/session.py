@@ -12,6 +12,8 @@ longer ours is dropped where it comes in, and nowhere else.
 
 from __future__ import annotations
 
+from collections import deque
+
 from voxlane.engine.api import (
     Append,
     Cancel,
@@ -70,6 +72,10 @@ ROUNDING_S = 0.005
 """How much later than the very moment to wake, so that rounding does not wake for nothing."""
 
 
+MUTE_S = 1.0
+"""Without any sound for this long, nobody speaks: the microphone is off, or the line is broken."""
+
+
 class Session:
     """A conversation with one person."""
 
@@ -83,11 +89,15 @@ class Session:
         self._listens = listens
         self._probes = probes  # the chat model can say how complete a sentence sounds
         self._turn: UserSpeech | None = None  # being spoken
-        self._closing: UserSpeech | None = None  # over; its last words are awaited
+        self._closing: deque[UserSpeech] = deque()  # over, oldest first; their last words are awaited
         self._turns = 0
         self._asked = 0  # probes
         self._state: StateName = "listening"
         self._audio_s = 0.0  # when sound last came
+        self._ignored = False  # the ear follows a voice that opened no turn
+        self._failed = False  # and none before it pauses: the engine could not listen to it
+        self._muted = False  # the turn is silent only because no sound comes
+        self._owed = False  # words in the history wait for the turn after them, to be answered with it
 
     @property
     def config(self) -> SessionConfig:
@@ -128,7 +138,7 @@ class Session:
                 effects = self._stop(now)
             case Configure(config):
                 self._config = config
-                effects = [Send(Configured(config))]
+                effects = [Send(Configured(config)), *self.answers.withdraw()]  # nobody knows of it: it has not begun
             case ToolResult(call_id, output):
                 effects = self.answers.tool_result(call_id, output, self._config)
             case EngineLost():
@@ -143,6 +153,8 @@ class Session:
         reply, turn = self.answers.reply, self._turn
         if reply is not None and (at := reply.wake_at(now)) is not None:
             times.append(at)
+        if turn is not None and not turn.silent and not turn.manual:
+            times.append(max(now, self._audio_s + MUTE_S) + ROUNDING_S)
         if turn is not None and turn.silent and not turn.manual:
             silence, heard, config = self._silence_s(now), self._ear.heard, self._config
             waits = [turn.end_wait(config.turns, heard), turn.eager_wait(config.turns, heard)]
@@ -159,14 +171,21 @@ class Session:
             return []
         self._ear.guarded = self.answers.talking
         effects: list[Effect] = []
+        if self._ignored and not self._failed and self._turn is None and self._heeds_voices:
+            self._ignored = False
+            self._ear.rest()  # whoever still speaks begins again, with the pre-roll
+        if self._turn is not None and self._muted:
+            self._muted, self._turn.silent = False, False
         for event in self._ear.feed(pcm):
             match event:
                 case Onset(at=at):
                     effects += self._onset(at, now)
                 case Confirmed():
                     effects += self._confirm(now)
-                case Dropped():
+                case Dropped() if self._turn is not None and not self._turn.manual:
                     effects += self._drop_turn(now)
+                case Silent() | Dropped() if self._turn is None:
+                    self._failed = False
                 case Silent() if self._turn is not None:
                     self._turn.silent = True
                 case Voiced() if self._turn is not None:
@@ -187,15 +206,21 @@ class Session:
 
     def _onset(self, at: int, now: float) -> list[Effect]:
         reply, talks = self.answers.reply, self.answers.talking
-        if self._config.turns.mode == "manual" or self._turn is not None or (talks and not self._config.interruptible):
+        if self._turn is not None or not self._heeds_voices:
+            self._ignored = True
             return []
         effects: list[Effect] = []
         if talks and reply is not None:
             effects = [*reply.hold(now), Tell(Interrupt(self.name))]
-            if self._closing is not None:  # it is not what was interrupted
-                effects.append(Tell(Resume(self._closing.asr_id)))
+            effects += [Tell(Resume(one.asr_id)) for one in self._closing]  # they are not what was interrupted
         effects += self._open_turn(at, now, Priority.CRITICAL if talks else Priority.HIGH, held=talks)
         return effects
+
+    @property
+    def _heeds_voices(self) -> bool:
+        """Whether a voice opens a turn now."""
+        config = self._config
+        return config.turns.mode != "manual" and (config.interruptible or not self.answers.talking)
 
     def _open_turn(
         self, at: int, now: float, priority: Priority, *, held: bool = False, manual: bool = False
@@ -214,8 +239,11 @@ class Session:
             return []
         turn.confirmed = True
         effects: list[Effect] = [Send(SpeechStarted(turn.number, turn.onset / RATE))]
-        # Who goes on before a word of the answer was heard has not been answered.
-        return effects + self.answers.cut(now) if self.answers.thinking else effects
+        if turn.held or not (self.answers.thinking or self.answers.talking):
+            return effects
+        # Who goes on before a word of the answer was heard has not been answered; nor who began before its first sound.
+        self._owed = self._owed or self.answers.reply is not None
+        return effects + self.answers.cut(now)
 
     def _drop_turn(self, now: float) -> list[Effect]:
         """Take it that nobody spoke, or said anything."""
@@ -225,15 +253,15 @@ class Session:
         effects: list[Effect] = [Tell(Cancel(turn.asr_id)), *self._cancel_probe(turn), *self.answers.withdraw()]
         if turn.held:
             effects += self._release(turn, now)
-        if turn.confirmed:
-            effects.append(Send(TurnDone(turn.number, "done")))
-        self._ear.rest()
-        return effects
+        return effects + self._end_wordless(turn) if turn.confirmed else effects
 
     def _press(self, now: float) -> list[Effect]:
         """Begin a turn because the client says so."""
-        if self._turn is not None or not self._listens:
+        if not self._listens:
             return []
+        if (turn := self._turn) is not None:  # the button is right, whatever the detector will think
+            turn.manual = True
+            return self._commit(turn, now) if turn.held else self._confirm(now)
         effects = self.answers.cut(now)
         effects += self._open_turn(self._ear.heard, now, Priority.CRITICAL, manual=True)
         return [*effects, *self._confirm(now), *self._pass_on()]
@@ -248,6 +276,9 @@ class Session:
 
     def _stop(self, now: float) -> list[Effect]:
         """Be quiet at once; a voice that had the reply on hold keeps its turn."""
+        self._owed = False
+        for one in self._closing:  # remembered, not answered
+            one.dismissed = True
         if self._turn is not None and self._turn.held:
             return self._commit(self._turn, now)
         return self.answers.cut(now)
@@ -263,20 +294,26 @@ class Session:
     def _consider(self, now: float) -> list[Effect]:
         """Decide what the sound so far means: an interruption, the end of a turn, or the time to prepare for it."""
         turn, config, heard = self._turn, self._config, self._ear.heard
-        if turn is None or turn.manual:
+        if turn is None:
             return []
+        if heard - turn.onset > (config.turns.max_turn_s + 2.0) * RATE:
+            return self._end_turn(now)
+        if turn.manual:
+            return []
+        if not turn.silent and now - self._audio_s >= MUTE_S:  # the microphone was switched off in mid word
+            if not turn.confirmed:
+                self._ear.rest()
+                return self._drop_turn(now)
+            self._muted = turn.silent = True
         silence = self._silence_s(now)
         if turn.held:
             spoken = self._ear.voiced_for / RATE
             verdict = judge(turn.text, turn.confirmed, spoken, silence, False, config.barge_in)
             if verdict is Verdict.RELEASE:
+                self._ear.rest()
                 return self._drop_turn(now)
             return self._commit(turn, now) if verdict is Verdict.COMMIT else []
-        if not turn.confirmed:
-            return []
-        if heard - turn.onset > (config.turns.max_turn_s + 2.0) * RATE:
-            return self._end_turn(now)
-        if not turn.silent:
+        if not turn.confirmed or not turn.silent:
             return []
         if silence >= turn.end_wait(config.turns, heard):
             return self._end_turn(now)
@@ -295,9 +332,8 @@ class Session:
         effects.append(Send(SpeechStopped(turn.number, self._ear.heard / RATE - (now - turn.stopped_s))))
         if turn.held:  # the client ended it while the verdict was out, so it was meant
             effects += self._commit(turn, now)
-        before, self._closing, self._turn = self._closing, turn, None
-        if before is not None:  # two turns in a breath: nobody waits for the last words of the first
-            effects += [Tell(Cancel(before.asr_id)), *self._put_down(before)]
+        self._turn, self._muted = None, False
+        self._closing.append(turn)
         self._ear.rest()
         return effects
 
@@ -309,7 +345,15 @@ class Session:
         self._asked += 1
         turn.probe_id, turn.probed, turn.p_end = f"{self.name}/probe{self._asked}", turn.text, None
         messages = self.history.prompt(self._config.instructions, turn.text)
-        return [*effects, Tell(Submit(turn.probe_id, "probe", messages=messages, priority=Priority.HIGH))]
+        submit = Submit(
+            turn.probe_id,
+            "probe",
+            messages=messages,
+            priority=Priority.HIGH,
+            tools=self._config.tools,
+            tool_choice=self._config.tool_choice,
+        )
+        return [*effects, Tell(submit)]
 
     @staticmethod
     def _cancel_probe(turn: UserSpeech) -> list[Effect]:
@@ -347,7 +391,7 @@ class Session:
     def _from_engine(
         self, message: Words | Text | Samples | Finished | Refused | Probability | ToolCall, now: float
     ) -> list[Effect]:
-        for turn in (self._turn, self._closing):
+        for turn in (self._turn, *self._closing):
             if turn is not None and message.request_id == turn.asr_id:
                 return self._understand(turn, message, now)
             if turn is not None and message.request_id == turn.probe_id and isinstance(message, Probability):
@@ -368,20 +412,36 @@ class Session:
                 return effects
             case Finished(reason="failed" | "cancelled") | Refused():
                 return [Send(fault_of(message)), *self._fail_turn(turn, now)]
-            case Finished() if turn is self._closing:
-                self._closing, turn.tail = None, ""
-                if turn.text:
-                    return self._answer(turn, now)
-                return [*self.answers.withdraw(), Send(TurnDone(turn.number, "done"))]
+            case Finished() if turn in self._closing:
+                turn.understood, turn.tail = True, ""
+                return self._close_understood(now)
         return []
+
+    def _close_understood(self, now: float) -> list[Effect]:
+        """Answer what is understood, in the order in which it was said."""
+        effects: list[Effect] = []
+        while self._closing and self._closing[0].understood:
+            turn = self._closing.popleft()
+            effects += self._answer(turn, now) if turn.text else [*self.answers.withdraw(), *self._end_wordless(turn)]
+        return effects
+
+    def _end_wordless(self, turn: UserSpeech) -> list[Effect]:
+        """End a turn in which nothing was said: what was said before it is answered now."""
+        free = self._turn is None and not self._closing and not self.answers.busy
+        if not self._owed or not free:
+            return [Send(TurnDone(turn.number, "done"))]
+        self._owed = False
+        return self.answers.answer(turn, self._config)
 
     def _answer(self, turn: UserSpeech, now: float) -> list[Effect]:
         """Put a turn into the history and answer it."""
         turn.words_s = now
-        reply = self.answers.reply
-        typed = reply is not None and reply.stage != "tentative"  # somebody was quicker with the keyboard
-        if typed or (self._turn is not None and self._turn.confirmed):  # or speaks again: one answer for both
+        # Somebody was quicker, or speaks again: then there is one answer for both.
+        speaks_again = (self._turn is not None and self._turn.confirmed) or (self._closing and turn.asr_id)
+        if self.answers.busy or speaks_again or turn.dismissed:
+            self._owed = self._owed or not (self.answers.busy or turn.dismissed)
             return [*self.answers.withdraw(), *self._put_down(turn)]
+        self._owed = False
         self.history.user(turn.text)
         return [Send(UserTurn(turn.number, turn.text)), *self.answers.answer(turn, self._config)]
 
@@ -395,20 +455,20 @@ class Session:
 
     def _fail_turn(self, turn: UserSpeech, now: float) -> list[Effect]:
         effects: list[Effect] = [*self._cancel_probe(turn), *self.answers.withdraw()]
-        if turn is self._closing:
-            self._closing = None
+        if turn in self._closing:
+            self._closing.remove(turn)
         else:
             self._turn = None
             if turn.held:
                 effects += self._release(turn, now)
-            self._ear.rest()
+            self._ignored = self._failed = True  # else the same voice would ask, fail and tell again 20 times a second
             if not turn.confirmed:
                 return effects
         return [*effects, Send(TurnDone(turn.number, "failed"))]
 
     def _engine_lost(self, now: float) -> list[Effect]:
         effects: list[Effect] = [Send(Fault("engine_lost", "the engine is restarting; please repeat", retryable=True))]
-        for turn in (self._turn, self._closing):
+        for turn in (self._turn, *self._closing):
             if turn is not None:
                 effects += self._fail_turn(turn, now)
         self.answers.lose_engine()
@@ -433,4 +493,4 @@ class Session:
             return "hearing"
         if self.answers.talking:
             return "speaking"
-        return "thinking" if self._closing is not None or self.answers.thinking else "listening"
+        return "thinking" if self._closing or self.answers.thinking else "listening"

@@ -9,7 +9,7 @@ from voxlane.server.turns import TurnPolicy, eager_wait_s, end_wait_s
 RATE = 16_000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class UserSpeech:
     """One turn of the person, from the first sound to the last word understood."""
 
@@ -22,6 +22,8 @@ class UserSpeech:
     settled: str = ""
     tail: str = ""
     silent: bool = False
+    dismissed: bool = False  # remembered, not answered: the person said stop
+    understood: bool = False  # its last word is known
     p_end: float | None = None  # how complete `probed` sounds
     probe_id: str = ""
     probed: str = ""

@@ -33,6 +33,8 @@ class Job:
         self.arrival_s = now
         self.started_s: float | None = None
         self.paused = False
+        self.number = 0  # order of arrival,
+        self.worked = 0  # and the round in which it last did its work between steps; both kept by the core
 
     @property
     def started(self) -> bool:

@@ -115,6 +115,7 @@ class ListenJob(Job):
         self._pool = pool
         self._listener = listener
         self._language = submit.listen.language or ("" if model.detects_language else model.languages[0])
+        self._guess = ""  # what the look under way takes it for; believed once a segment has words in it
         self._unheard = bytearray()
         self._ended = False  # no more input will come,
         self._told = False  # and the listener knows
@@ -231,7 +232,9 @@ class ListenJob(Job):
 
     def _request(self, look: Look, now: float) -> Request:
         clip = self._listener.clip(look)
-        prompt = self._model.prompt_tokens(self._language)
+        # A guess holds for what was settled by it; a new look may think better of it.
+        language = self._language or (self._guess if look.forced else "")
+        prompt = self._model.prompt_tokens(language)
         start, logprobs = self._before
         self._logprobs = logprobs[: len(look.forced)] if start == look.start else []
         self._looks += 1
@@ -251,13 +254,13 @@ class ListenJob(Job):
             material=clip,
             cross=BlockTable(self._pool),
             states=self._model.states(len(clip)),
-            drafts=list(look.drafts),
-            detects_language=not self._language,
+            drafts=list(look.drafts) if language else [],
+            detects_language=not language,
             wants_attention=self.submit.listen.word_times,
         )
 
     def _name_language(self, request: Request, token: int) -> None:
-        self._language = self._model.language_of(token)
+        self._guess = self._model.language_of(token)
         request.tokens += [token, *self._model.after_language(token)]
         request.prompt_tokens = len(request.tokens)
         request.detects_language = False
@@ -292,7 +295,10 @@ class ListenJob(Job):
         self._tail = self._joined(heard.tail)
         if heard.closed is not None and self._space is None:
             self._space = " "
-        segments = (self._segment(heard.closed),) if heard.closed is not None and heard.closed.tokens else ()
+        segments: tuple[Segment, ...] = ()
+        if heard.closed is not None and heard.closed.tokens:
+            self._language = self._language or self._guess
+            segments = (self._segment(heard.closed),)
         if settled or self._tail:
             self._first_text_s = self._first_text_s or now
         self._publish(settled, change, segments)

@@ -28,6 +28,10 @@ MAX_UNIT = 160
 """Most phonemes of a unit, if the clause can be cut: some 7 s of speech, 0.15 s of work. Nobody is heard meanwhile."""
 
 
+MAX_CLAUSE_CHARS = 400
+"""Longer text is cut before it is read: 4,000 characters of unknown words took half a second to read."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Piece:
     """Text that waits to be said, and where it begins in all the text of the request."""
@@ -46,6 +50,8 @@ class SpeakDesk:
     def open(self, submit: Submit, now: float) -> Job:
         """Return the job that serves `submit`, or raise Refusal."""
         speak = submit.speak
+        if len(submit.text) > MAX_UNSAID_CHARS:
+            raise Refusal("too_long", f"the text has {len(submit.text)} characters; {MAX_UNSAID_CHARS} may wait")
         voice = speak.voice or self._model.default_voice
         if voice not in self._model.voices:
             raise Refusal("bad_request", f"there is no voice {voice[:40]!r}; there are {', '.join(self._model.voices)}")
@@ -72,6 +78,7 @@ class SpeakJob(Job):
         self._units = 0
         self._spoken = 0  # samples
         self._first_s = 0.0
+        self._heard_until_s = 0.0  # when a listener who waits for nothing will have heard all of it so far
         if submit.text:
             self._push(submit.text)
 
@@ -123,6 +130,7 @@ class SpeakJob(Job):
             pcm = np.rint(speech.samples * 32767.0).astype("<i2").tobytes()
             change.messages.append(Samples(self.submit.request_id, self.submit.epoch, self._spoken, pcm, words))
             self._spoken += len(speech.samples)
+            self._heard_until_s = max(self._heard_until_s, now) + len(speech.samples) / self._model.sample_rate
         return change
 
     def stats(self, now: float) -> RequestStats:
@@ -145,11 +153,13 @@ class SpeakJob(Job):
         self._unsaid += len(text)
 
     def _prepare(self, piece: _Piece, change: Change, now: float) -> None:
-        try:
-            prepared = self._model.prepare(piece.text, voice=self._voice)
-            long = prepared.phonemes > MAX_UNIT
-        except ClauseTooLong:
-            prepared, long = None, True
+        prepared, long = None, len(piece.text) > MAX_CLAUSE_CHARS
+        if not long:
+            try:
+                prepared = self._model.prepare(piece.text, voice=self._voice)
+                long = prepared.phonemes > MAX_UNIT
+            except ClauseTooLong:
+                long = True
         halves = _halves(piece) if long else ()
         if halves:
             self._queue.extendleft(reversed(halves))
@@ -160,7 +170,7 @@ class SpeakJob(Job):
         self._unit = piece
         self._units += 1
         speak = self.submit.speak
-        due_s = self._first_s + self._spoken / self._model.sample_rate if self._first_s else now + FIRST_TARGET_S
+        due_s = max(self._heard_until_s, now) if self._first_s else now + FIRST_TARGET_S
         change.begin.append(
             Request(
                 id=f"{self.submit.request_id}/{self._units}",

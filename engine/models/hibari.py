@@ -52,11 +52,7 @@ class Hibari:
         self._threads = threads
         self._phonemiser = phonemiser or Phonemiser()
         self._sessions: dict[str, onnxruntime.InferenceSession] = {}
-
-    @property
-    def voices(self) -> tuple[str, ...]:
-        """The voices whose files are here."""
-        return tuple(voice for voice in hibari.voices.VOICES if _file(voice) is not None)
+        self.voices = tuple(voice for voice in hibari.voices.VOICES if _is_whole(voice))
 
     def warm_up(self) -> None:
         """Load the default voice and its lexicon, and say a word with it."""
@@ -93,11 +89,18 @@ class Hibari:
         if voice not in self._sessions:
             path = _file(voice)
             assert path is not None
-            model = path.read_bytes()
-            if hashlib.sha256(model).hexdigest() != hibari.voices.VOICES[voice]["sha256"]:
+            if not _is_whole(voice):
                 raise WeightsError(path, f"not the file of hibari's voice {voice}: its sha256 is another")
-            self._sessions[voice] = open_session(model, path, self._threads, _DURATIONS)
+            self._sessions[voice] = open_session(path.read_bytes(), path, self._threads, _DURATIONS)
         return self._sessions[voice]
+
+
+def _is_whole(voice: str) -> bool:
+    path = _file(voice)
+    if path is None:
+        return False
+    wanted: str = hibari.voices.VOICES[voice]["sha256"]
+    return hashlib.sha256(path.read_bytes()).hexdigest() == wanted
 
 
 def _file(voice: str) -> Path | None:

@@ -52,14 +52,16 @@ the words' predicted times when these are moved forward by 40 to 60 ms, at speed
 _AUDIBLE = 10 ** (-45 / 20)  # of the loudest 10 ms: consonants are some 35 dB below, what surrounds the words 55
 _SILENT_PHONEMES = frozenset(' ;:,.!?—…"“”()')
 _PAD = 0
-_CANNOT_LOAD = (
+RUN_ERRORS = (
     runtime_errors.Fail,
     runtime_errors.InvalidArgument,
     runtime_errors.InvalidGraph,
     runtime_errors.InvalidProtobuf,
     runtime_errors.NotImplemented,
     runtime_errors.RuntimeException,
+    runtime_errors.EPFail,
 )
+"""What ONNX Runtime raises; all of it derives from Exception directly."""
 
 
 class SynthesisError(ValueError):
@@ -219,7 +221,7 @@ def open_session(
         model += _output_declaration(extra_output)
     try:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except _CANNOT_LOAD as error:
+    except RUN_ERRORS as error:
         raise WeightsError(path, f"not a model that can be run: {error}") from error
 
 

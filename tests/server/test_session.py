@@ -5,11 +5,11 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from session_simulation import SPEAK_RATE, Client, ScriptedEar, ScriptedEngine, sound
+from session_simulation import SPEAK_RATE
+from session_table import Table, ask, begin_reply
 
 from voxlane.engine.api import Submit
 from voxlane.server.events import (
-    Audio,
     BargeIn,
     Configure,
     EndTurn,
@@ -28,74 +28,12 @@ from voxlane.server.events import (
     State,
     Stop,
     TextTurn,
-    Tick,
     ToolCalled,
     ToolResult,
     TurnDone,
     UserTurn,
 )
-from voxlane.server.session import Session
 from voxlane.server.turns import TurnPolicy
-
-FRAME_S = 0.02
-
-
-class Table:
-    """A session, its client, its engine and a clock, driven one event at a time."""
-
-    def __init__(self, config: SessionConfig | None = None, **engine) -> None:
-        self.session = Session("s", config or SessionConfig(), ScriptedEar(), speak_rate=SPEAK_RATE)
-        self.engine = ScriptedEngine(**engine)
-        self.client = Client()
-        self.now = 100.0
-        self.log: list = []
-
-    def feed(self, event) -> list:
-        effects = self.session.feed(event, self.now)
-        self.log += effects
-        return self.client.take(effects, self.engine)
-
-    def speak(self, kind: str, frames: int) -> list:
-        """Send sound as the clock goes; the engine keeps up."""
-        events = []
-        for _ in range(frames):
-            self.now += FRAME_S
-            events += self.feed(Audio(sound(kind, 1)))
-            events += self.work(3)
-        return events
-
-    def work(self, most: int = 1000) -> list:
-        """Let the engine bring up to `most` messages."""
-        events = []
-        for _ in range(most):
-            ready = self.engine.ready()
-            if not ready:
-                break
-            events += self.feed(self.engine.bring(ready[0]))
-        return events
-
-    def wait(self, seconds: float) -> list:
-        """Let time pass in silence, with ticks where they are wanted."""
-        events, until = [], self.now + seconds
-        while True:
-            at = self.session.wake_at(self.now)
-            assert at is None or at > self.now, "a tick that would not help"
-            if at is None or at > until:
-                break
-            self.now = at
-            events += self.feed(Tick())
-            events += self.work()
-        self.now = until
-        return events
-
-    def of(self, *kinds: type) -> list:
-        return [event for event in self.client.events if isinstance(event, kinds)]
-
-
-def ask(table: Table) -> None:
-    table.speak("v", 40)
-    table.speak("s", 60)
-    table.work()
 
 
 def test_a_spoken_turn_is_answered_and_remembered():
@@ -122,13 +60,6 @@ def test_speech_runs_ahead_of_the_listener_by_the_buffer_and_no_more():
     table.wait(1.0)
     sent = sum(len(event.pcm) // 2 for event in table.of(Speech))
     assert 1.45 * SPEAK_RATE <= sent <= 1.6 * SPEAK_RATE
-
-
-def begin_reply(table: Table) -> ReplyStarted:
-    table.feed(TextTurn("hello"))
-    table.work()
-    table.wait(0.7)
-    return table.of(ReplyStarted)[-1]
 
 
 def test_a_real_interruption_cuts_the_history_to_what_was_heard():
