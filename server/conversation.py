@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from typing import Protocol
 
 from voxlane.engine.api import FromEngine, ToEngine
@@ -116,11 +115,11 @@ class Conversation:
 
     def open(self) -> None:
         """Begin."""
-        self._apply(deque([None]))
+        self._apply(None)
 
     def feed(self, event: ClientEvent | FromEngine | EngineLost | Tick) -> None:
         """Take what happened."""
-        self._apply(deque([event]))
+        self._apply(event)
 
     def played(self, played: Played) -> None:
         """Take what the client says it has played, in its samples."""
@@ -133,33 +132,30 @@ class Conversation:
         if epoch > self._complete:
             self._metrics.audio_underruns.inc()
 
-    def _apply(self, events: deque[ClientEvent | FromEngine | EngineLost | Tick | None]) -> None:
+    def _apply(self, event: ClientEvent | FromEngine | EngineLost | Tick | None) -> None:
         if self.over:
             return
+        now = self._now()
         try:
-            while events:
-                event, now = events.popleft(), self._now()
-                effects = self.session.open(now) if event is None else self.session.feed(event, now)
-                for effect in effects:
-                    match effect:
-                        case Send(event=told):
-                            self._observe(told)
-                            self.tell(told)
-                        case Tell(message=message):
-                            self._tell_engine(message, events)
+            for effect in self.session.open(now) if event is None else self.session.feed(event, now):
+                match effect:
+                    case Send(event=told):
+                        self._observe(told)
+                        self.tell(told)
+                    case Tell(message=message):
+                        self._tell_engine(message)
         except Exception as error:
             # The boundary of this conversation: whatever it was, it is not the others' and not the engine's.
             logger.exception(line("bug", session=self.name, error=type(error).__name__))
             self._fail(InternalError())
         self._set_timer()
 
-    def _tell_engine(
-        self, message: ToEngine, events: deque[ClientEvent | FromEngine | EngineLost | Tick | None]
-    ) -> None:
-        assert self.channel is not None
+    def _tell_engine(self, message: ToEngine) -> None:
+        if self.over or self.channel is None:
+            return
         answer = self.channel.tell(message)
-        if answer is not None:
-            events.append(answer)
+        if answer is not None:  # later, as if it came from the engine: nobody answers within a breath
+            self._loop.call_soon(self.feed, answer)
 
     # ---- events out
 

@@ -68,6 +68,9 @@ from voxlane.server.user_turn import RATE, UserSpeech
 PRE_ROLL = int(0.3 * RATE)
 """Sound before the onset that is heard with it: the gate opens a little after a soft first consonant."""
 
+LAST_WORDS_S = 2.0
+"""How long a reply stays on hold for the words of a voice that has stopped: on a busy machine they come late."""
+
 ROUNDING_S = 0.005
 """How much later than the very moment to wake, so that rounding does not wake for nothing."""
 
@@ -159,7 +162,7 @@ class Session:
             silence, heard, config = self._silence_s(now), self._ear.heard, self._config
             waits = [turn.end_wait(config.turns, heard), turn.eager_wait(config.turns, heard)]
             barge = config.barge_in
-            waits += [barge.release_s, barge.backchannel_release_s, barge.wordless_release_s]
+            waits += [barge.release_s, barge.backchannel_release_s, barge.wordless_release_s, LAST_WORDS_S]
             times += [now + wait - silence + ROUNDING_S for wait in waits if silence < wait < config.turns.max_turn_s]
         return min(times, default=None)
 
@@ -188,6 +191,8 @@ class Session:
                     self._failed = False
                 case Silent() if self._turn is not None:
                     self._turn.silent = True
+                case Voiced() if self._turn is not None and self._turn.asked:
+                    effects += self._end_turn(now)  # it goes on, so it was meant; the rest is a turn of its own
                 case Voiced() if self._turn is not None:
                     self._turn.silent = False
                     effects += self.answers.withdraw()
@@ -309,10 +314,15 @@ class Session:
         if turn.held:
             spoken = self._ear.voiced_for / RATE
             verdict = judge(turn.text, turn.confirmed, spoken, silence, False, config.barge_in)
-            if verdict is Verdict.RELEASE:
-                self._ear.rest()
-                return self._drop_turn(now)
-            return self._commit(turn, now) if verdict is Verdict.COMMIT else []
+            if verdict is Verdict.COMMIT:
+                return [*self._end_turn(now), *self._close_understood(now)] if turn.asked else self._commit(turn, now)
+            if verdict is not Verdict.RELEASE:
+                return []
+            wordless = turn.confirmed and not turn.text and not turn.understood
+            if wordless and silence < LAST_WORDS_S and spoken >= config.barge_in.brief_s:
+                return self._ask_last_words(turn)
+            self._ear.rest()
+            return self._drop_turn(now)
         if not turn.confirmed or not turn.silent:
             return []
         if silence >= turn.end_wait(config.turns, heard):
@@ -321,6 +331,12 @@ class Session:
         if turn.text and silence >= turn.eager_wait(config.turns, heard):
             effects += self.answers.prepare(turn, config)
         return effects
+
+    @staticmethod
+    def _ask_last_words(turn: UserSpeech) -> list[Effect]:
+        """Have the engine say what it understood of a voice that has stopped, before the reply goes on."""
+        asked, turn.asked = turn.asked, True
+        return [] if asked else [Tell(EndInput(turn.asr_id))]
 
     def _end_turn(self, now: float) -> list[Effect]:
         """Take the turn as over; its last words are on their way."""
@@ -412,6 +428,8 @@ class Session:
                 return effects
             case Finished(reason="failed" | "cancelled") | Refused():
                 return [Send(fault_of(message)), *self._fail_turn(turn, now)]
+            case Finished() if turn.asked and turn is self._turn:
+                turn.understood, turn.tail = True, ""
             case Finished() if turn in self._closing:
                 turn.understood, turn.tail = True, ""
                 return self._close_understood(now)

@@ -27,6 +27,7 @@ class UserSpeech:
     p_end: float | None = None  # how complete `probed` sounds
     probe_id: str = ""
     probed: str = ""
+    asked: bool = False  # for its last words, before a reply on hold goes on
     held: bool = False  # it has put a reply on hold, and the verdict is out
     hold_ms: float = 0.0  # from its first sound to the hold
     onset_s: float = 0.0
