@@ -12,9 +12,9 @@ The last user message says what to do:
     submission        priority, deadline and tenant    tools           the tools, the choice and the messages' calls
     call TEXT         TEXT, then call every tool       … history       the roles and texts of the messages
     anything else     is echoed word by word
-A probe finds every sentence complete. The voice "two" takes 50 ms for each character, others a sample.
+A probe finds every sentence complete. In a session the voice "two" takes 50 ms for a character.
 A request to listen hears text: each sample that is not zero is a character (conftest's `recording` makes such audio). A
-request to speak answers each clause with its characters as samples. Both obey, as their text's first words:
+request to speak answers each clause with one sample a character. Both obey, as their text's first words:
     crash             die                              wait            go on for ever
     fail              finish with `failed`             params          tell the parameters that arrived
     refuse CODE       refuse (listening only)          lag             hear nothing until 60 s wait, tell the most
@@ -266,7 +266,8 @@ class ScriptedEngine:
             said = repr(submit.speak)
         if not re.search(r"\w", said):
             return
-        each, base = SPEAK_RATE // 20 if submit.speak.voice == "two" else 1, speech.offset
+        slow = submit.session and submit.speak.voice == "two"
+        each, base = SPEAK_RATE // 20 if slow else 1, speech.offset
         words = tuple(
             SpokenWord(start + word.start(), start + word.end(), base + word.start() * each, base + word.end() * each)
             for word in re.finditer(r"\S+", said)

@@ -93,6 +93,18 @@ def test_overrides_are_checked_too() -> None:
         configuration.load(None, {"server.port": -1})
 
 
+def test_lists_and_the_other_chat_server() -> None:
+    config = configuration.load(None, {"voice.origins": ["https://a.example"], "chat.model": "m", "engine.model": ""})
+    assert config.voice.origins == ("https://a.example",)
+    for wrong in ("https://a.example", [1], ["\n"]):
+        with pytest.raises(ConfigError, match=r"voice\.origins must be a list"):
+            configuration.load(None, {"voice.origins": wrong})
+    assert configuration.load(None, {"chat.model": "m", "chat.url": "http://a"}).chat.url == "http://a"
+    for parts in ({"chat.url": "http://a"}, {"chat.url": "a", "chat.model": "m"}):
+        with pytest.raises(ConfigError, match=r"chat\.url must begin"):
+            configuration.load(None, parts)
+
+
 def test_every_number_has_a_range_that_holds_its_default() -> None:
     numbers = {key for key, hint in leaves() if hint in (int, float)}
     assert numbers == set(RANGES)
@@ -106,8 +118,13 @@ def value_for(key: str, hint: object) -> st.SearchStrategy[object]:
         return st.sampled_from(typing.get_args(hint))
     if hint is bool:
         return st.booleans()
+    texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).filter(str.isprintable)
+    if key == "chat.url":
+        return st.just("")  # it needs a model with it
     if hint is str:
-        return st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).filter(str.isprintable)
+        return texts
+    if hint == tuple[str, ...]:
+        return st.lists(texts, max_size=3)
     least, most = RANGES[key]
     return st.integers(math.ceil(least), math.floor(most)) if hint is int else st.floats(least, most)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
@@ -16,6 +19,7 @@ from voxlane.server.channel import Channel
 from voxlane.server.errors import Overloaded
 from voxlane.server.events import EngineLost
 from voxlane.server.mailbox import KEPT_PACKETS, LATE_AUDIO_S, WAITING_PACKETS, Mailbox, TooSlow
+from voxlane.server.metrics import Metrics
 from voxlane.server.protocols.dialect import Packet
 from voxlane.server.resume import Tokens
 
@@ -286,3 +290,16 @@ def test_keys() -> None:
     assert [is_loopback(host) for host in ("localhost", "127.0.0.9", "[::1]", "0.0.0.0", "example.org")] == [
         True, True, True, False, False,
     ]  # fmt: skip
+
+
+# ---- the dashboard
+
+
+def test_the_dashboard_shows_metrics_that_exist() -> None:
+    dashboard = json.loads((Path(__file__).parents[2] / "docs" / "grafana.json").read_text())
+    queries = " ".join(target["expr"] for panel in dashboard["panels"] for target in panel["targets"])
+    asked = set(re.findall(r"voxlane_\w+", queries))
+    known = {family.name for family in Metrics().registry.collect()}
+    for name in asked:
+        assert name.removesuffix("_total").removesuffix("_bucket") in known
+    assert len(asked) > 15

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgpack
@@ -12,6 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 SUBPROTOCOL = "voxlane.v1"
+MANUAL: dict[str, Any] = {"config": {"turns": {"mode": "manual"}}}
 
 
 def speech(text: str, seconds: float = 0.1) -> bytes:
@@ -95,3 +97,12 @@ class Peer:
     def of(self, name: str) -> list[list[Any]]:
         """Return all messages of a name."""
         return [message for message in self.seen if message[0] == name]
+
+
+@asynccontextmanager
+async def bystander(running: Any) -> AsyncIterator[Peer]:
+    """Hold a conversation beside something else, and see that it was not disturbed."""
+    peer = await Peer.open(running.url, MANUAL)
+    yield peer
+    assert (await peer.say("still here"))[-1][3] == "done"
+    await peer.bye()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from session_simulation import SPEAK_RATE, Client, ScriptedEar, ScriptedEngine, sound
 
-from voxlane.server.events import Audio, ReplyStarted, SessionConfig, TextTurn, Tick
+from voxlane.engine.api import Submit
+from voxlane.server.events import Audio, ReplyStarted, SessionConfig, Tell, TextTurn, Tick
 from voxlane.server.session import Session
 
 FRAME_S = 0.02
@@ -80,3 +81,9 @@ def hear_no_engine(table: Table, kind: str, frames: int) -> None:
     for _ in range(frames):
         table.now += FRAME_S
         table.feed(Audio(sound(kind, 1)))
+
+
+def submits(table: Table, task: str) -> list[Submit]:
+    """Return the requests of a task that the session has sent so far."""
+    told = [effect.message for effect in table.log if isinstance(effect, Tell)]
+    return [message for message in told if isinstance(message, Submit) and message.task == task]
