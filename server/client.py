@@ -56,8 +56,9 @@ FIELDS: dict[str, tuple[str, ...]] = {
 RETRY_S = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 """Waits before attempts to come back; the last is repeated until the server has given the conversation up."""
 
-WORTH_RETURNING = frozenset({1001, 1005, 1006, 1011, 1012, 1013})
-"""Close codes after which a conversation may still be there. A 1006 is a connection that broke."""
+WORTH_RETURNING = frozenset({1001, 1005, 1006, 1011})
+"""Close codes after which a conversation may still be there: 1006 is a connection that broke, 1011 one that did not
+answer the server's pings in time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,9 @@ DONE = 1000
 GONE = 1005
 """What the log shows for a peer that left without a close code."""
 
+FINISHED = frozenset({DONE, 1002, 1003, 1007, 1009})
+"""Closes after which nobody comes back: the client was done, or broke the rules of WebSockets."""
+
 
 async def converse(websocket: WebSocket, dialect: Dialect, hub: Hub, metrics: Metrics, api_key: str) -> None:
     """Serve one WebSocket from its handshake to its end."""
@@ -321,7 +324,7 @@ class Connection:
         conversation = self._conversation
         if conversation is None or isinstance(error, ResumedElsewhere):
             return
-        if error is None and code != DONE:
+        if error is None and code not in FINISHED:
             self._hub.park(conversation)
         else:
             self._hub.close(conversation)

@@ -28,6 +28,7 @@ class TooSlow(Exception):
 class _Numbered:
     packet: Packet
     sequence: int = 0  # 0: not yet written
+    told_once: bool = False  # and never again
 
 
 class Mailbox:
@@ -59,8 +60,8 @@ class Mailbox:
         self._waiting.insert(place, _Numbered(packet))
 
     def put_first(self, packet: Packet) -> None:
-        """Take a message that comes before all that wait."""
-        self._waiting.appendleft(_Numbered(packet))
+        """Take a message that comes before all that wait, and that is not told again: another like it will be."""
+        self._waiting.appendleft(_Numbered(packet, told_once=True))
 
     def drop_sound(self, epoch: int) -> None:
         """Forget the sound of a reply, told or not."""
@@ -77,7 +78,8 @@ class Mailbox:
         if not item.sequence:
             self._sequence += 1
             item.sequence = self._sequence
-            self._kept.append(item)
+            if not item.told_once:
+                self._kept.append(item)
             if len(self._kept) > KEPT_PACKETS:
                 self._kept.popleft()
         return item.packet, item.sequence

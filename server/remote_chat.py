@@ -189,9 +189,11 @@ class RemoteChannel:
             await goes_on.wait()
             for call in calls.values():
                 self._say(ToolCall(submit.request_id, submit.epoch, call.call_id, call.name, call.arguments))
-        except (RemoteFailed, ValueError, KeyError, TypeError) as error:
-            # The other server's answers are outside our control: whatever is wrong with one, that reply fails.
-            logger.warning(line("remote chat failed", session=submit.session, error=str(error) or type(error).__name__))
+        except (RemoteFailed, ValueError, KeyError, TypeError, AttributeError) as error:
+            # The other server's answers are outside our control: whatever is wrong with one, that reply fails. What an
+            # error of Python's says may hold words of the conversation.
+            what = str(error) if isinstance(error, RemoteFailed) else type(error).__name__
+            logger.warning(line("remote chat failed", session=submit.session, error=what))
             reason = "failed"
         self._requests.pop(submit.request_id, None)
         self._receive(Finished(submit.request_id, submit.epoch, reason, _NO_STATS))

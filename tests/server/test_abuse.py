@@ -10,7 +10,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from peer import MANUAL, Peer, bystander
+from peer import MANUAL, Peer, bystander, eventually
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from voxlane.server import limits, mailbox
@@ -70,6 +70,7 @@ async def test_a_frame_beyond_all_limits_is_not_even_read(serving: Any) -> None:
         peer = await Peer.open(running.url, MANUAL)
         await peer.socket.send(bytes(limits.SOCKET_FRAME_BYTES + 1))
         assert await peer.closed() == 1009
+        await eventually(lambda: len(running.service.voice) == 1)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from voxlane.server import cli
 from voxlane.server.errors import ModelFailed
 from voxlane.server.perplexity_cli import run_perplexity
 
-COMMANDS = ("serve", "chat", "transcribe", "say", "models", "perplexity", "check-config")
+COMMANDS = ("serve", "chat", "transcribe", "say", "talk", "models", "perplexity", "check-config")
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -107,6 +107,19 @@ def test_a_key_with_spaces_is_refused(capsys: pytest.CaptureFixture[str], monkey
     status, _, error = run(capsys, "serve")
     assert status == 2
     assert error.startswith("voxlane: VOXLANE_API_KEY: ")
+
+
+def test_others_are_not_served_without_a_key(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VOXLANE_API_KEY", raising=False)
+    assert cli.main(["serve", "--host", "0.0.0.0", "--port", "0"]) == 2
+    assert "server.host: 0.0.0.0 can be reached by others: set VOXLANE_API_KEY" in capsys.readouterr().err
+
+
+def test_talking_needs_both_files(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["talk", "--in", "question.wav"]) == 2
+    assert "--in and --out go together" in capsys.readouterr().err
 
 
 def test_a_reader_that_leaves_is_no_traceback() -> None:

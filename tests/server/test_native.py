@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
@@ -15,7 +17,7 @@ from hypothesis import given
 from voxlane.codecs.pcm import decode_pcm16, encode_pcm16
 from voxlane.codecs.resample import resample
 from voxlane.engine.api import ChatMessage, SpokenWord, Tool, ToolUse
-from voxlane.server import events
+from voxlane.server import errors, events
 from voxlane.server.client import FIELDS
 from voxlane.server.events import SessionConfig
 from voxlane.server.protocols import dialect, native
@@ -330,3 +332,16 @@ def test_a_broken_opus_packet_is_refused() -> None:
     one = codec(input=AudioFormat("opus", 48_000))
     with pytest.raises(BadMessage):
         one.decode(msgpack.packb(("audio", b"")))
+
+
+def test_the_specification_names_everything() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+    named = set(re.findall(r"`(\w+)`", page))
+    assert named >= {*FIELDS, *native._READERS, "hello", "ready"}
+    config = as_map(SessionConfig())
+    assert named >= {*config, *config["turns"], *config["barge_in"]}  # type: ignore[misc]
+    (packet,) = codec().encode(ready())
+    told: Any = packet.fields[1]
+    assert named >= {*told, *told["limits"], *told["capabilities"]}
+    codes = {error.close_code for error in vars(errors).values() if isinstance(error, type) and error is not Exception}
+    assert set(map(int, re.findall(r"^\| (\d{4}) \|", page, re.MULTILINE))) >= codes - {4403}
