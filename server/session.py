@@ -327,7 +327,7 @@ class Session:
             return []
         if silence >= turn.end_wait(config.turns, heard):
             return self._end_turn(now)
-        effects = self._probe(turn)
+        effects = self._probe(turn, turn.text)
         if turn.text and silence >= turn.eager_wait(config.turns, heard):
             effects += self.answers.prepare(turn, config)
         return effects
@@ -353,14 +353,14 @@ class Session:
         self._ear.rest()
         return effects
 
-    def _probe(self, turn: UserSpeech) -> list[Effect]:
+    def _probe(self, turn: UserSpeech, words: str) -> list[Effect]:
         """Ask the chat model whether the sentence sounds complete; that also warms its cache for the answer."""
-        if not self._probes or not turn.text or turn.probed == turn.text:
+        if not self._probes or not words or turn.probed == words:
             return []
         effects = self._cancel_probe(turn)
         self._asked += 1
-        turn.probe_id, turn.probed, turn.p_end = f"{self.name}/probe{self._asked}", turn.text, None
-        messages = self.history.prompt(self._config.instructions, turn.text)
+        turn.probe_id, turn.probed, turn.p_end = f"{self.name}/probe{self._asked}", words, None
+        messages = self.history.prompt(self._config.instructions, words)
         submit = Submit(
             turn.probe_id,
             "probe",
@@ -425,6 +425,9 @@ class Session:
                 effects = self.answers.withdraw(unless=turn.text) if changed else []
                 if turn.confirmed and not turn.held and (settled or changed):
                     effects.append(Send(UserWords(turn.number, settled, tail)))
+                if settled and turn is self._turn and not turn.held:
+                    # Words that stay are read while the person still speaks; what is left at the end is little.
+                    effects += self._probe(turn, turn.settled.strip())
                 return effects
             case Finished(reason="failed" | "cancelled") | Refused():
                 return [Send(fault_of(message)), *self._fail_turn(turn, now)]

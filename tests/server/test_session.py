@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from session_simulation import SPEAK_RATE
 from session_table import Table, ask, begin_reply
 
-from voxlane.engine.api import Submit
+from voxlane.engine.api import Submit, Words
 from voxlane.server.events import (
     BargeIn,
     Configure,
@@ -139,6 +139,17 @@ def test_an_eager_reply_that_is_taken_back_leaves_no_trace():
     table.work()
     assert len(table.of(UserTurn)) == 1
     assert len(table.of(ReplyStarted)) == 1
+
+
+def test_settled_words_are_read_by_the_chat_model_while_the_person_speaks():
+    table = Table()
+    table.speak("v", 30)
+    table.feed(Words("s/hear1", 0, "the ship that sails around the world", " is", 1.0))
+    table.speak("v", 5)
+    probes = [e.message for e in table.log if isinstance(getattr(e, "message", None), Submit)][1:]
+    assert [(message.task, message.messages[-1].content) for message in probes] == [
+        ("probe", "the ship that sails around the world")
+    ]
 
 
 def test_push_to_talk_begins_and_ends_when_the_client_says():
