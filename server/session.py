@@ -12,31 +12,20 @@ longer ours is dropped where it comes in, and nowhere else.
 
 from __future__ import annotations
 
-from collections import deque
-
 from voxlane.engine.api import (
-    Append,
-    Cancel,
-    EndInput,
     Finished,
     FromEngine,
-    Interrupt,
-    ListenParams,
-    Priority,
     Probability,
     Refused,
-    Resume,
     Samples,
-    Submit,
     Text,
     ToolCall,
     Words,
 )
-from voxlane.server.answers import Answers, fault_of
-from voxlane.server.ear import Confirmed, Dropped, Ear, Onset, Silent, Voiced
+from voxlane.server.answers import Answers
+from voxlane.server.ear import Ear
 from voxlane.server.events import (
     Audio,
-    BargeIn,
     ClientEvent,
     Configure,
     Configured,
@@ -47,65 +36,33 @@ from voxlane.server.events import (
     Played,
     Send,
     SessionConfig,
-    SpeechStarted,
-    SpeechStopped,
     StartTurn,
     State,
     StateName,
     Stop,
-    Tell,
     TextTurn,
     Tick,
     ToolResult,
-    TurnDone,
-    UserTurn,
-    UserWords,
 )
+from voxlane.server.floor import Floor
 from voxlane.server.history import History
-from voxlane.server.turns import Verdict, judge
-from voxlane.server.user_turn import RATE, UserSpeech
-
-PRE_ROLL = int(0.3 * RATE)
-"""Sound before the onset that is heard with it: the gate opens a little after a soft first consonant."""
-
-LAST_WORDS_S = 2.0
-"""How long a reply stays on hold for the words of a voice that has stopped: on a busy machine they come late."""
-
-ROUNDING_S = 0.005
-"""How much later than the very moment to wake, so that rounding does not wake for nothing."""
-
-
-MUTE_S = 1.0
-"""Without any sound for this long, nobody speaks: the microphone is off, or the line is broken."""
 
 
 class Session:
-    """A conversation with one person."""
+    """A conversation with one person: their side is the floor, the assistant's are the answers."""
 
     def __init__(
         self, name: str, config: SessionConfig, ear: Ear, *, speak_rate: int, listens: bool = True, probes: bool = True
     ) -> None:
         self.name = name
-        self._config = config
-        self._ear = ear
         self.answers = Answers(name, speak_rate)
-        self._listens = listens
-        self._probes = probes  # the chat model can say how complete a sentence sounds
-        self._turn: UserSpeech | None = None  # being spoken
-        self._closing: deque[UserSpeech] = deque()  # over, oldest first; their last words are awaited
-        self._turns = 0
-        self._asked = 0  # probes
+        self._floor = Floor(name, config, ear, self.answers, listens=listens, probes=probes)
         self._state: StateName = "listening"
-        self._audio_s = 0.0  # when sound last came
-        self._ignored = False  # the ear follows a voice that opened no turn
-        self._failed = False  # and none before it pauses: the engine could not listen to it
-        self._muted = False  # the turn is silent only because no sound comes
-        self._owed = False  # words in the history wait for the turn after them, to be answered with it
 
     @property
     def config(self) -> SessionConfig:
         """How the conversation is led now."""
-        return self._config
+        return self._floor.config
 
     @property
     def history(self) -> History:
@@ -114,392 +71,53 @@ class Session:
 
     def open(self, now: float) -> list[Effect]:
         """Begin: say the greeting, if there is one."""
-        if not self._config.greeting:
+        if not self.config.greeting:
             return []
-        self._turns += 1
-        return self._settle(self.answers.greet(self._config.greeting, self._turns, self._config, now), now)
+        return self._settle(self.answers.greet(self.config.greeting, self._floor.next_turn(), self.config, now), now)
 
     def feed(self, event: ClientEvent | FromEngine | EngineLost | Tick, now: float) -> list[Effect]:
         """Take what happened; return what is to be done about it, in order."""
+        floor, answers = self._floor, self.answers
         effects: list[Effect] = []
         match event:
             case Audio(pcm):
-                effects = self._hear(pcm, now)
+                effects = floor.hear(pcm, now)
             case Words() | Text() | Samples() | Finished() | Refused() | Probability() | ToolCall():
-                effects = self._from_engine(event, now)
+                effects = floor.take(event, now)
             case Played(epoch, samples):
-                reply = self.answers.reply
+                reply = answers.reply
                 if reply is not None and reply.epoch == epoch and reply.stage in ("live", "held"):
                     reply.played(samples, now)
             case TextTurn(text):
-                effects = self._typed(text, now)
+                effects = floor.typed(text, now)
             case StartTurn():
-                effects = self._press(now)
+                effects = floor.press(now)
             case EndTurn():
-                effects = self._end_turn(now) if self._turn is not None else []
+                effects = floor.end(now)
             case Stop():
-                effects = self._stop(now)
+                effects = floor.stop(now)
             case Configure(config):
-                self._config = config
-                effects = [Send(Configured(config)), *self.answers.withdraw()]  # nobody knows of it: it has not begun
+                floor.config = config
+                effects = [Send(Configured(config)), *answers.withdraw()]  # nobody knows of it: it has not begun
             case ToolResult(call_id, output):
-                effects = self.answers.tool_result(call_id, output, self._config)
+                effects = answers.tool_result(call_id, output, self.config)
             case EngineLost():
-                effects = self._engine_lost(now)
+                told = Fault("engine_lost", "the engine is restarting; please repeat", retryable=True)
+                effects = [Send(told), *floor.lose_engine(now)]
+                answers.lose_engine()
             case _:
                 pass
         return self._settle(effects, now)
 
     def wake_at(self, now: float) -> float | None:
         """Return when to feed a Tick if nothing else happens, None if that is never needed."""
-        times = []
-        reply, turn = self.answers.reply, self._turn
-        if reply is not None and (at := reply.wake_at(now)) is not None:
-            times.append(at)
-        if turn is not None and not turn.silent and not turn.manual:
-            times.append(max(now, self._audio_s + MUTE_S) + ROUNDING_S)
-        if turn is not None and turn.silent and not turn.manual:
-            silence, heard, config = self._silence_s(now), self._ear.heard, self._config
-            waits = [turn.end_wait(config.turns, heard), turn.eager_wait(config.turns, heard)]
-            barge = config.barge_in
-            waits += [barge.release_s, barge.backchannel_release_s, barge.wordless_release_s, LAST_WORDS_S]
-            times += [now + wait - silence + ROUNDING_S for wait in waits if silence < wait < config.turns.max_turn_s]
-        return min(times, default=None)
-
-    # ---- the person's voice
-
-    def _hear(self, pcm: bytes, now: float) -> list[Effect]:
-        self._audio_s = now
-        if not self._listens:
-            return []
-        self._ear.guarded = self.answers.talking
-        effects: list[Effect] = []
-        if self._ignored and not self._failed and self._turn is None and self._heeds_voices:
-            self._ignored = False
-            self._ear.rest()  # whoever still speaks begins again, with the pre-roll
-        if self._turn is not None and self._muted:
-            self._muted, self._turn.silent = False, False
-        for event in self._ear.feed(pcm):
-            match event:
-                case Onset(at=at):
-                    effects += self._onset(at, now)
-                case Confirmed():
-                    effects += self._confirm(now)
-                case Dropped() if self._turn is not None and not self._turn.manual:
-                    effects += self._drop_turn(now)
-                case Silent() | Dropped() if self._turn is None:
-                    self._failed = False
-                case Silent() if self._turn is not None:
-                    self._turn.silent = True
-                case Voiced() if self._turn is not None and self._turn.asked:
-                    effects += self._end_turn(now)  # it goes on, so it was meant; the rest is a turn of its own
-                case Voiced() if self._turn is not None:
-                    self._turn.silent = False
-                    effects += self.answers.withdraw()
-                case _:
-                    pass
-        return effects + self._pass_on()
-
-    def _pass_on(self) -> list[Effect]:
-        """Give the engine what it has not heard of the turn."""
-        turn = self._turn
-        if turn is None or turn.fed >= self._ear.heard:
-            return []
-        audio = self._ear.since(turn.fed)
-        turn.fed = self._ear.heard
-        return [Tell(Append(turn.asr_id, audio=audio))]
-
-    def _onset(self, at: int, now: float) -> list[Effect]:
-        reply, talks = self.answers.reply, self.answers.talking
-        if self._turn is not None or not self._heeds_voices:
-            self._ignored = True
-            return []
-        effects: list[Effect] = []
-        if talks and reply is not None:
-            effects = [*reply.hold(now), Tell(Interrupt(self.name))]
-            effects += [Tell(Resume(one.asr_id)) for one in self._closing]  # they are not what was interrupted
-        effects += self._open_turn(at, now, Priority.CRITICAL if talks else Priority.HIGH, held=talks)
-        return effects
-
-    @property
-    def _heeds_voices(self) -> bool:
-        """Whether a voice opens a turn now."""
-        config = self._config
-        return config.turns.mode != "manual" and (config.interruptible or not self.answers.talking)
-
-    def _open_turn(
-        self, at: int, now: float, priority: Priority, *, held: bool = False, manual: bool = False
-    ) -> list[Effect]:
-        self._turns += 1
-        late_s = (self._ear.heard - at) / RATE
-        turn = UserSpeech(self._turns, f"{self.name}/hear{self._turns}", at, max(0, at - PRE_ROLL))
-        turn.onset_s, turn.hold_ms, turn.held, turn.manual = now - late_s, late_s * 1e3, held, manual
-        self._turn = turn
-        listen = ListenParams(language=self._config.language)
-        return [Tell(Submit(turn.asr_id, "asr", listen=listen, priority=priority, session=self.name))]
-
-    def _confirm(self, now: float) -> list[Effect]:
-        turn = self._turn
-        if turn is None or turn.confirmed:
-            return []
-        turn.confirmed = True
-        effects: list[Effect] = [Send(SpeechStarted(turn.number, turn.onset / RATE))]
-        if turn.held or not (self.answers.thinking or self.answers.talking):
-            return effects
-        # Who goes on before a word of the answer was heard has not been answered; nor who began before its first sound.
-        self._owed = self._owed or self.answers.reply is not None
-        return effects + self.answers.cut(now)
-
-    def _drop_turn(self, now: float) -> list[Effect]:
-        """Take it that nobody spoke, or said anything."""
-        turn, self._turn = self._turn, None
-        if turn is None:
-            return []
-        effects: list[Effect] = [Tell(Cancel(turn.asr_id)), *self._cancel_probe(turn), *self.answers.withdraw()]
-        if turn.held:
-            effects += self._release(turn, now)
-        return effects + self._end_wordless(turn) if turn.confirmed else effects
-
-    def _press(self, now: float) -> list[Effect]:
-        """Begin a turn because the client says so."""
-        if not self._listens:
-            return []
-        if (turn := self._turn) is not None:  # the button is right, whatever the detector will think
-            turn.manual = True
-            return self._commit(turn, now) if turn.held else self._confirm(now)
-        effects = self.answers.cut(now)
-        effects += self._open_turn(self._ear.heard, now, Priority.CRITICAL, manual=True)
-        return [*effects, *self._confirm(now), *self._pass_on()]
-
-    def _typed(self, text: str, now: float) -> list[Effect]:
-        if not text.strip():
-            return []
-        effects = self._stop(now)
-        self._turns += 1
-        turn = UserSpeech(self._turns, "", 0, 0, settled=text.strip(), stopped_s=now, ended_s=now)
-        return effects + self._answer(turn, now)
-
-    def _stop(self, now: float) -> list[Effect]:
-        """Be quiet at once; a voice that had the reply on hold keeps its turn."""
-        self._owed = False
-        for one in self._closing:  # remembered, not answered
-            one.dismissed = True
-        if self._turn is not None and self._turn.held:
-            return self._commit(self._turn, now)
-        return self.answers.cut(now)
-
-    # ---- what a silence means
-
-    def _silence_s(self, now: float) -> float:
-        """Return how long nobody has spoken; where no sound comes, the clock goes on."""
-        if self._turn is None or not self._turn.silent:
-            return 0.0
-        return self._ear.silence(self._ear.heard) / RATE + max(0.0, now - self._audio_s)
-
-    def _consider(self, now: float) -> list[Effect]:
-        """Decide what the sound so far means: an interruption, the end of a turn, or the time to prepare for it."""
-        turn, config, heard = self._turn, self._config, self._ear.heard
-        if turn is None:
-            return []
-        if heard - turn.onset > (config.turns.max_turn_s + 2.0) * RATE:
-            return self._end_turn(now)
-        if turn.manual:
-            return []
-        if not turn.silent and now - self._audio_s >= MUTE_S:  # the microphone was switched off in mid word
-            if not turn.confirmed:
-                self._ear.rest()
-                return self._drop_turn(now)
-            self._muted = turn.silent = True
-        silence = self._silence_s(now)
-        if turn.held:
-            spoken = self._ear.voiced_for / RATE
-            verdict = judge(turn.text, turn.confirmed, spoken, silence, False, config.barge_in)
-            if verdict is Verdict.COMMIT:
-                return [*self._end_turn(now), *self._close_understood(now)] if turn.asked else self._commit(turn, now)
-            if verdict is not Verdict.RELEASE:
-                return []
-            wordless = turn.confirmed and not turn.text and not turn.understood
-            if wordless and silence < LAST_WORDS_S and spoken >= config.barge_in.brief_s:
-                return self._ask_last_words(turn)
-            self._ear.rest()
-            return self._drop_turn(now)
-        if not turn.confirmed or not turn.silent:
-            return []
-        if silence >= turn.end_wait(config.turns, heard):
-            return self._end_turn(now)
-        effects = self._probe(turn, turn.text)
-        if turn.text and silence >= turn.eager_wait(config.turns, heard):
-            effects += self.answers.prepare(turn, config)
-        return effects
-
-    @staticmethod
-    def _ask_last_words(turn: UserSpeech) -> list[Effect]:
-        """Have the engine say what it understood of a voice that has stopped, before the reply goes on."""
-        asked, turn.asked = turn.asked, True
-        return [] if asked else [Tell(EndInput(turn.asr_id))]
-
-    def _end_turn(self, now: float) -> list[Effect]:
-        """Take the turn as over; its last words are on their way."""
-        turn = self._turn
-        assert turn is not None
-        turn.ended_s = now
-        turn.stopped_s = now - (0.0 if turn.manual else self._silence_s(now))
-        effects: list[Effect] = [*self._confirm(now), *self._cancel_probe(turn), Tell(EndInput(turn.asr_id))]
-        effects.append(Send(SpeechStopped(turn.number, self._ear.heard / RATE - (now - turn.stopped_s))))
-        if turn.held:  # the client ended it while the verdict was out, so it was meant
-            effects += self._commit(turn, now)
-        self._turn, self._muted = None, False
-        self._closing.append(turn)
-        self._ear.rest()
-        return effects
-
-    def _probe(self, turn: UserSpeech, words: str) -> list[Effect]:
-        """Ask the chat model whether the sentence sounds complete; that also warms its cache for the answer."""
-        if not self._probes or not words or turn.probed == words:
-            return []
-        effects = self._cancel_probe(turn)
-        self._asked += 1
-        turn.probe_id, turn.probed, turn.p_end = f"{self.name}/probe{self._asked}", words, None
-        messages = self.history.prompt(self._config.instructions, words)
-        submit = Submit(
-            turn.probe_id,
-            "probe",
-            messages=messages,
-            priority=Priority.HIGH,
-            tools=self._config.tools,
-            tool_choice=self._config.tool_choice,
-        )
-        return [*effects, Tell(submit)]
-
-    @staticmethod
-    def _cancel_probe(turn: UserSpeech) -> list[Effect]:
-        probe_id, turn.probe_id = turn.probe_id, ""
-        return [Tell(Cancel(probe_id))] if probe_id else []
-
-    # ---- interruptions
-
-    def _commit(self, turn: UserSpeech, now: float) -> list[Effect]:
-        """Give the person the floor."""
-        turn.held = False
         reply = self.answers.reply
-        if reply is None:
-            return []
-        effects: list[Effect] = [
-            Send(BargeIn(reply.epoch, turn.hold_ms, (now - turn.onset_s) * 1e3, committed=True)),
-            *self.answers.cut(now),
-        ]
-        if not turn.confirmed:
-            effects += self._confirm(now)
-        # The words so far were kept back while the verdict was out.
-        return [*effects, Send(UserWords(turn.number, turn.settled, turn.tail))] if turn.text else effects
-
-    def _release(self, turn: UserSpeech, now: float) -> list[Effect]:
-        """Go on speaking: it was nothing."""
-        turn.held = False
-        reply = self.answers.reply
-        if reply is None or reply.stage != "held":
-            return []
-        told = BargeIn(reply.epoch, turn.hold_ms, (now - turn.onset_s) * 1e3, committed=False)
-        return [*reply.release(now), Send(told)]
-
-    # ---- what the engine brings
-
-    def _from_engine(
-        self, message: Words | Text | Samples | Finished | Refused | Probability | ToolCall, now: float
-    ) -> list[Effect]:
-        for turn in (self._turn, *self._closing):
-            if turn is not None and message.request_id == turn.asr_id:
-                return self._understand(turn, message, now)
-            if turn is not None and message.request_id == turn.probe_id and isinstance(message, Probability):
-                turn.p_end = message.value
-        if isinstance(message, Words | Probability):
-            return []
-        return self.answers.take(message, now)
-
-    def _understand(self, turn: UserSpeech, message: FromEngine, now: float) -> list[Effect]:
-        match message:
-            case Words(settled=settled, tail=tail):
-                before = turn.text
-                turn.settled, turn.tail = turn.settled + settled, tail
-                changed = turn.text != before
-                effects = self.answers.withdraw(unless=turn.text) if changed else []
-                if turn.confirmed and not turn.held and (settled or changed):
-                    effects.append(Send(UserWords(turn.number, settled, tail)))
-                if settled and turn is self._turn and not turn.held:
-                    # Words that stay are read while the person still speaks; what is left at the end is little.
-                    effects += self._probe(turn, turn.settled.strip())
-                return effects
-            case Finished(reason="failed" | "cancelled") | Refused():
-                return [Send(fault_of(message)), *self._fail_turn(turn, now)]
-            case Finished() if turn.asked and turn is self._turn:
-                turn.understood, turn.tail = True, ""
-            case Finished() if turn in self._closing:
-                turn.understood, turn.tail = True, ""
-                return self._close_understood(now)
-        return []
-
-    def _close_understood(self, now: float) -> list[Effect]:
-        """Answer what is understood, in the order in which it was said."""
-        effects: list[Effect] = []
-        while self._closing and self._closing[0].understood:
-            turn = self._closing.popleft()
-            effects += self._answer(turn, now) if turn.text else [*self.answers.withdraw(), *self._end_wordless(turn)]
-        return effects
-
-    def _end_wordless(self, turn: UserSpeech) -> list[Effect]:
-        """End a turn in which nothing was said: what was said before it is answered now."""
-        free = self._turn is None and not self._closing and not self.answers.busy
-        if not self._owed or not free:
-            return [Send(TurnDone(turn.number, "done"))]
-        self._owed = False
-        return self.answers.answer(turn, self._config)
-
-    def _answer(self, turn: UserSpeech, now: float) -> list[Effect]:
-        """Put a turn into the history and answer it."""
-        turn.words_s = now
-        # Somebody was quicker, or speaks again: then there is one answer for both.
-        speaks_again = (self._turn is not None and self._turn.confirmed) or (self._closing and turn.asr_id)
-        if self.answers.busy or speaks_again or turn.dismissed:
-            self._owed = self._owed or not (self.answers.busy or turn.dismissed)
-            return [*self.answers.withdraw(), *self._put_down(turn)]
-        self._owed = False
-        self.history.user(turn.text)
-        return [Send(UserTurn(turn.number, turn.text)), *self.answers.answer(turn, self._config)]
-
-    def _put_down(self, turn: UserSpeech) -> list[Effect]:
-        """Keep the words of a turn that is not answered by itself."""
-        done: Effect = Send(TurnDone(turn.number, "interrupted"))
-        if not turn.text:
-            return [done]
-        self.history.user(turn.text)
-        return [Send(UserTurn(turn.number, turn.text)), done]
-
-    def _fail_turn(self, turn: UserSpeech, now: float) -> list[Effect]:
-        effects: list[Effect] = [*self._cancel_probe(turn), *self.answers.withdraw()]
-        if turn in self._closing:
-            self._closing.remove(turn)
-        else:
-            self._turn = None
-            if turn.held:
-                effects += self._release(turn, now)
-            self._ignored = self._failed = True  # else the same voice would ask, fail and tell again 20 times a second
-            if not turn.confirmed:
-                return effects
-        return [*effects, Send(TurnDone(turn.number, "failed"))]
-
-    def _engine_lost(self, now: float) -> list[Effect]:
-        effects: list[Effect] = [Send(Fault("engine_lost", "the engine is restarting; please repeat", retryable=True))]
-        for turn in (self._turn, *self._closing):
-            if turn is not None:
-                effects += self._fail_turn(turn, now)
-        self.answers.lose_engine()
-        return [effect for effect in effects if isinstance(effect, Send)]  # who is gone needs no commands
-
-    # ---- after every event
+        times = (None if reply is None else reply.wake_at(now), self._floor.wake_at(now))
+        return min((at for at in times if at is not None), default=None)
 
     def _settle(self, effects: list[Effect], now: float) -> list[Effect]:
         """Draw the conclusions of an event: who has the floor, what may be sent, what is finished."""
-        effects = [*effects, *self._consider(now), *self.answers.settle(self._config, now)]
+        effects = [*effects, *self._floor.consider(now), *self.answers.settle(self.config, now)]
         state = self._name_state()
         if state != self._state:
             self._state = state
@@ -507,11 +125,11 @@ class Session:
         return effects
 
     def _name_state(self) -> StateName:
-        reply, turn = self.answers.reply, self._turn
+        reply = self.answers.reply
         if reply is not None and reply.stage == "held":
             return "held"
-        if turn is not None and turn.confirmed:
+        if self._floor.hearing:
             return "hearing"
         if self.answers.talking:
             return "speaking"
-        return "thinking" if self._closing or self.answers.thinking else "listening"
+        return "thinking" if self._floor.closing or self.answers.thinking else "listening"

@@ -1,0 +1,420 @@
+"""The person's side of a conversation: whose voice opens a turn, holds a reply, means it, and is done.
+
+It follows one ear and the engine's words, decides what each silence means, and tells the assistant's side
+(answers.py) when to prepare, answer, hold, go on or be quiet. Pure: the clock is an argument.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from voxlane.engine.api import (
+    Append,
+    Cancel,
+    EndInput,
+    Finished,
+    FromEngine,
+    Interrupt,
+    ListenParams,
+    Priority,
+    Probability,
+    Refused,
+    Resume,
+    Samples,
+    Submit,
+    Text,
+    ToolCall,
+    Words,
+)
+from voxlane.server.answers import Answers, fault_of
+from voxlane.server.ear import Confirmed, Dropped, Ear, Onset, Silent, Voiced
+from voxlane.server.events import (
+    BargeIn,
+    Effect,
+    Send,
+    SessionConfig,
+    SpeechStarted,
+    SpeechStopped,
+    Tell,
+    TurnDone,
+    UserTurn,
+    UserWords,
+)
+from voxlane.server.probes import Probes
+from voxlane.server.turns import Verdict, judge
+from voxlane.server.user_turn import RATE, UserSpeech
+
+PRE_ROLL = int(0.3 * RATE)
+"""Sound before the onset that is heard with it: the gate opens a little after a soft first consonant."""
+
+LAST_WORDS_S = 2.0
+"""How long a reply stays on hold for the words of a voice that has stopped: on a busy machine they come late."""
+
+ROUNDING_S = 0.005
+"""How much later than the very moment to wake, so that rounding does not wake for nothing."""
+
+
+MUTE_S = 1.0
+"""Without any sound for this long, nobody speaks: the microphone is off, or the line is broken."""
+
+
+class Floor:
+    """Who speaks, as far as the person is concerned."""
+
+    def __init__(
+        self, name: str, config: SessionConfig, ear: Ear, answers: Answers, *, listens: bool, probes: bool
+    ) -> None:
+        self.config = config
+        self._name = name
+        self._ear = ear
+        self._answers = answers
+        self._listens = listens
+        self._probes = Probes(name, enabled=probes)
+        self._turn: UserSpeech | None = None  # being spoken
+        self._closing: deque[UserSpeech] = deque()  # over, oldest first; their last words are awaited
+        self._turns = 0
+        self._audio_s = 0.0  # when sound last came
+        self._ignored = False  # the ear follows a voice that opened no turn
+        self._failed = False  # and none before it pauses: the engine could not listen to it
+        self._muted = False  # the turn is silent only because no sound comes
+        self._owed = False  # words in the history wait for the turn after them, to be answered with it
+
+    @property
+    def hearing(self) -> bool:
+        """Whether the person is speaking."""
+        return self._turn is not None and self._turn.confirmed
+
+    @property
+    def closing(self) -> bool:
+        """Whether last words are awaited."""
+        return bool(self._closing)
+
+    def next_turn(self) -> int:
+        """Return the number of a new turn."""
+        self._turns += 1
+        return self._turns
+
+    def end(self, now: float) -> list[Effect]:
+        """Take a turn as over because the client says so."""
+        return self._end_turn(now) if self._turn is not None else []
+
+    def wake_at(self, now: float) -> float | None:
+        """Return when a silence will mean something, None if sound has to come first."""
+        times: list[float] = []
+        turn = self._turn
+        if turn is not None and not turn.silent and not turn.manual:
+            times.append(max(now, self._audio_s + MUTE_S) + ROUNDING_S)
+        if turn is not None and turn.silent and not turn.manual:
+            silence, heard, config = self._silence_s(now), self._ear.heard, self.config
+            waits = [turn.end_wait(config.turns, heard), turn.eager_wait(config.turns, heard)]
+            barge = config.barge_in
+            waits += [barge.release_s, barge.backchannel_release_s, barge.wordless_release_s, LAST_WORDS_S]
+            times += [now + wait - silence + ROUNDING_S for wait in waits if silence < wait < config.turns.max_turn_s]
+        return min(times, default=None)
+
+    # ---- the person's voice
+
+    def hear(self, pcm: bytes, now: float) -> list[Effect]:
+        """Take more sound of the microphone."""
+        self._audio_s = now
+        if not self._listens:
+            return []
+        self._ear.guarded = self._answers.talking
+        effects: list[Effect] = []
+        if self._ignored and not self._failed and self._turn is None and self._heeds_voices:
+            self._ignored = False
+            self._ear.rest()  # whoever still speaks begins again, with the pre-roll
+        if self._turn is not None and self._muted:
+            self._muted, self._turn.silent = False, False
+        for event in self._ear.feed(pcm):
+            match event:
+                case Onset(at=at):
+                    effects += self._onset(at, now)
+                case Confirmed():
+                    effects += self._confirm(now)
+                case Dropped() if self._turn is not None and not self._turn.manual:
+                    effects += self._drop_turn(now)
+                case Silent() | Dropped() if self._turn is None:
+                    self._failed = False
+                case Silent() if self._turn is not None:
+                    self._turn.silent = True
+                case Voiced() if self._turn is not None and self._turn.asked:
+                    effects += self._end_turn(now)  # it goes on, so it was meant; the rest is a turn of its own
+                case Voiced() if self._turn is not None:
+                    self._turn.silent = False
+                    effects += self._answers.withdraw()
+                case _:
+                    pass
+        return effects + self._pass_on()
+
+    def _pass_on(self) -> list[Effect]:
+        """Give the engine what it has not heard of the turn."""
+        turn = self._turn
+        if turn is None or turn.fed >= self._ear.heard:
+            return []
+        audio = self._ear.since(turn.fed)
+        turn.fed = self._ear.heard
+        return [Tell(Append(turn.asr_id, audio=audio))]
+
+    def _onset(self, at: int, now: float) -> list[Effect]:
+        reply, talks = self._answers.reply, self._answers.talking
+        if self._turn is not None or not self._heeds_voices:
+            self._ignored = True
+            return []
+        effects: list[Effect] = []
+        if talks and reply is not None:
+            effects = [*reply.hold(now), Tell(Interrupt(self._name))]
+            effects += [Tell(Resume(one.asr_id)) for one in self._closing]  # they are not what was interrupted
+        effects += self._open_turn(at, now, Priority.CRITICAL if talks else Priority.HIGH, held=talks)
+        return effects
+
+    @property
+    def _heeds_voices(self) -> bool:
+        """Whether a voice opens a turn now."""
+        config = self.config
+        return config.turns.mode != "manual" and (config.interruptible or not self._answers.talking)
+
+    def _open_turn(
+        self, at: int, now: float, priority: Priority, *, held: bool = False, manual: bool = False
+    ) -> list[Effect]:
+        number, late_s = self.next_turn(), (self._ear.heard - at) / RATE
+        turn = UserSpeech(number, f"{self._name}/hear{number}", at, max(0, at - PRE_ROLL))
+        turn.onset_s, turn.hold_ms, turn.held, turn.manual = now - late_s, late_s * 1e3, held, manual
+        self._turn = turn
+        listen = ListenParams(language=self.config.language)
+        return [Tell(Submit(turn.asr_id, "asr", listen=listen, priority=priority, session=self._name))]
+
+    def _confirm(self, now: float) -> list[Effect]:
+        turn = self._turn
+        if turn is None or turn.confirmed:
+            return []
+        turn.confirmed = True
+        effects: list[Effect] = [Send(SpeechStarted(turn.number, turn.onset / RATE))]
+        if turn.held or not (self._answers.thinking or self._answers.talking):
+            return effects
+        # Who goes on before a word of the answer was heard has not been answered; nor who began before its first sound.
+        self._owed = self._owed or self._answers.reply is not None
+        return effects + self._answers.cut(now)
+
+    def _drop_turn(self, now: float) -> list[Effect]:
+        """Take it that nobody spoke, or said anything."""
+        turn, self._turn = self._turn, None
+        if turn is None:
+            return []
+        effects: list[Effect] = [Tell(Cancel(turn.asr_id)), *self._probes.cancel(turn), *self._answers.withdraw()]
+        if turn.held:
+            effects += self._release(turn, now)
+        return effects + self._end_wordless(turn) if turn.confirmed else effects
+
+    def press(self, now: float) -> list[Effect]:
+        """Begin a turn because the client says so."""
+        if not self._listens:
+            return []
+        if (turn := self._turn) is not None:  # the button is right, whatever the detector will think
+            turn.manual = True
+            return self._commit(turn, now) if turn.held else self._confirm(now)
+        effects = self._answers.cut(now)
+        effects += self._open_turn(self._ear.heard, now, Priority.CRITICAL, manual=True)
+        return [*effects, *self._confirm(now), *self._pass_on()]
+
+    def typed(self, text: str, now: float) -> list[Effect]:
+        """Take a turn that was typed."""
+        if not text.strip():
+            return []
+        effects = self.stop(now)
+        turn = UserSpeech(self.next_turn(), "", 0, 0, settled=text.strip(), stopped_s=now, ended_s=now)
+        return effects + self._answer(turn, now)
+
+    def stop(self, now: float) -> list[Effect]:
+        """Be quiet at once; a voice that had the reply on hold keeps its turn."""
+        self._owed = False
+        for one in self._closing:  # remembered, not answered
+            one.dismissed = True
+        if self._turn is not None and self._turn.held:
+            return self._commit(self._turn, now)
+        return self._answers.cut(now)
+
+    # ---- what a silence means
+
+    def _silence_s(self, now: float) -> float:
+        """Return how long nobody has spoken; where no sound comes, the clock goes on."""
+        if self._turn is None or not self._turn.silent:
+            return 0.0
+        return self._ear.silence(self._ear.heard) / RATE + max(0.0, now - self._audio_s)
+
+    def consider(self, now: float) -> list[Effect]:
+        """Decide what the sound so far means: an interruption, the end of a turn, or the time to prepare for it."""
+        turn, config, heard = self._turn, self.config, self._ear.heard
+        if turn is None:
+            return []
+        if heard - turn.onset > (config.turns.max_turn_s + 2.0) * RATE:
+            return self._end_turn(now)
+        if turn.manual:
+            return []
+        if not turn.silent and now - self._audio_s >= MUTE_S:  # the microphone was switched off in mid word
+            if not turn.confirmed:
+                self._ear.rest()
+                return self._drop_turn(now)
+            self._muted = turn.silent = True
+        silence = self._silence_s(now)
+        if turn.held:
+            spoken = self._ear.voiced_for / RATE
+            verdict = judge(turn.text, turn.confirmed, spoken, silence, False, config.barge_in)
+            if verdict is Verdict.COMMIT:
+                return [*self._end_turn(now), *self._close_understood(now)] if turn.asked else self._commit(turn, now)
+            if verdict is not Verdict.RELEASE:
+                return []
+            wordless = turn.confirmed and not turn.text and not turn.understood
+            if wordless and silence < LAST_WORDS_S and spoken >= config.barge_in.brief_s:
+                return self._ask_last_words(turn)
+            self._ear.rest()
+            return self._drop_turn(now)
+        if not turn.confirmed or not turn.silent:
+            return []
+        if silence >= turn.end_wait(config.turns, heard):
+            return self._end_turn(now)
+        effects = self._probes.ask(turn, turn.text, self._answers.history, self.config)
+        if turn.text and silence >= turn.eager_wait(config.turns, heard):
+            effects += self._answers.prepare(turn, config)
+        return effects
+
+    @staticmethod
+    def _ask_last_words(turn: UserSpeech) -> list[Effect]:
+        """Have the engine say what it understood of a voice that has stopped, before the reply goes on."""
+        asked, turn.asked = turn.asked, True
+        return [] if asked else [Tell(EndInput(turn.asr_id))]
+
+    def _end_turn(self, now: float) -> list[Effect]:
+        """Take the turn as over; its last words are on their way."""
+        turn = self._turn
+        assert turn is not None
+        turn.ended_s = now
+        turn.stopped_s = now - (0.0 if turn.manual else self._silence_s(now))
+        effects: list[Effect] = [*self._confirm(now), *self._probes.cancel(turn), Tell(EndInput(turn.asr_id))]
+        effects.append(Send(SpeechStopped(turn.number, self._ear.heard / RATE - (now - turn.stopped_s))))
+        if turn.held:  # the client ended it while the verdict was out, so it was meant
+            effects += self._commit(turn, now)
+        self._turn, self._muted = None, False
+        self._closing.append(turn)
+        self._ear.rest()
+        return effects
+
+    # ---- interruptions
+
+    def _commit(self, turn: UserSpeech, now: float) -> list[Effect]:
+        """Give the person the floor."""
+        turn.held = False
+        reply = self._answers.reply
+        if reply is None:
+            return []
+        effects: list[Effect] = [
+            Send(BargeIn(reply.epoch, turn.hold_ms, (now - turn.onset_s) * 1e3, committed=True)),
+            *self._answers.cut(now),
+        ]
+        if not turn.confirmed:
+            effects += self._confirm(now)
+        # The words so far were kept back while the verdict was out.
+        return [*effects, Send(UserWords(turn.number, turn.settled, turn.tail))] if turn.text else effects
+
+    def _release(self, turn: UserSpeech, now: float) -> list[Effect]:
+        """Go on speaking: it was nothing."""
+        turn.held = False
+        reply = self._answers.reply
+        if reply is None or reply.stage != "held":
+            return []
+        told = BargeIn(reply.epoch, turn.hold_ms, (now - turn.onset_s) * 1e3, committed=False)
+        return [*reply.release(now), Send(told)]
+
+    # ---- what the engine brings
+
+    def take(
+        self, message: Words | Text | Samples | Finished | Refused | Probability | ToolCall, now: float
+    ) -> list[Effect]:
+        """Take what the engine brings; for a request that is not ours it is too late."""
+        for turn in (self._turn, *self._closing):
+            if turn is not None and message.request_id == turn.asr_id:
+                return self._understand(turn, message, now)
+            if turn is not None and message.request_id == turn.probe_id and isinstance(message, Probability):
+                turn.p_end = message.value
+        if isinstance(message, Words | Probability):
+            return []
+        return self._answers.take(message, now)
+
+    def _understand(self, turn: UserSpeech, message: FromEngine, now: float) -> list[Effect]:
+        match message:
+            case Words(settled=settled, tail=tail):
+                before = turn.text
+                turn.settled, turn.tail = turn.settled + settled, tail
+                changed = turn.text != before
+                effects = self._answers.withdraw(unless=turn.text) if changed else []
+                if turn.confirmed and not turn.held and (settled or changed):
+                    effects.append(Send(UserWords(turn.number, settled, tail)))
+                if settled and turn is self._turn and not turn.held:
+                    # Words that stay are read while the person still speaks; what is left at the end is little.
+                    effects += self._probes.ask(turn, turn.settled.strip(), self._answers.history, self.config)
+                return effects
+            case Finished(reason="failed" | "cancelled") | Refused():
+                return [Send(fault_of(message)), *self._fail_turn(turn, now)]
+            case Finished() if turn.asked and turn is self._turn:
+                turn.understood, turn.tail = True, ""
+            case Finished() if turn in self._closing:
+                turn.understood, turn.tail = True, ""
+                return self._close_understood(now)
+        return []
+
+    def _close_understood(self, now: float) -> list[Effect]:
+        """Answer what is understood, in the order in which it was said."""
+        effects: list[Effect] = []
+        while self._closing and self._closing[0].understood:
+            turn = self._closing.popleft()
+            effects += self._answer(turn, now) if turn.text else [*self._answers.withdraw(), *self._end_wordless(turn)]
+        return effects
+
+    def _end_wordless(self, turn: UserSpeech) -> list[Effect]:
+        """End a turn in which nothing was said: what was said before it is answered now."""
+        free = self._turn is None and not self._closing and not self._answers.busy
+        if not self._owed or not free:
+            return [Send(TurnDone(turn.number, "done"))]
+        self._owed = False
+        return self._answers.answer(turn, self.config)
+
+    def _answer(self, turn: UserSpeech, now: float) -> list[Effect]:
+        """Put a turn into the history and answer it."""
+        turn.words_s = now
+        # Somebody was quicker, or speaks again: then there is one answer for both.
+        speaks_again = (self._turn is not None and self._turn.confirmed) or (self._closing and turn.asr_id)
+        if self._answers.busy or speaks_again or turn.dismissed:
+            self._owed = self._owed or not (self._answers.busy or turn.dismissed)
+            return [*self._answers.withdraw(), *self._put_down(turn)]
+        self._owed = False
+        self._answers.history.user(turn.text)
+        return [Send(UserTurn(turn.number, turn.text)), *self._answers.answer(turn, self.config)]
+
+    def _put_down(self, turn: UserSpeech) -> list[Effect]:
+        """Keep the words of a turn that is not answered by itself."""
+        done: Effect = Send(TurnDone(turn.number, "interrupted"))
+        if not turn.text:
+            return [done]
+        self._answers.history.user(turn.text)
+        return [Send(UserTurn(turn.number, turn.text)), done]
+
+    def _fail_turn(self, turn: UserSpeech, now: float) -> list[Effect]:
+        effects: list[Effect] = [*self._probes.cancel(turn), *self._answers.withdraw()]
+        if turn in self._closing:
+            self._closing.remove(turn)
+        else:
+            self._turn = None
+            if turn.held:
+                effects += self._release(turn, now)
+            self._ignored = self._failed = True  # else the same voice would ask, fail and tell again 20 times a second
+            if not turn.confirmed:
+                return effects
+        return [*effects, Send(TurnDone(turn.number, "failed"))]
+
+    def lose_engine(self, now: float) -> list[Effect]:
+        """Take it that nothing more comes of any voice so far."""
+        effects: list[Effect] = []
+        for turn in (self._turn, *self._closing):
+            if turn is not None:
+                effects += self._fail_turn(turn, now)
+        return [effect for effect in effects if isinstance(effect, Send)]  # who is gone needs no commands
