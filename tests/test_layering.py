@@ -19,7 +19,8 @@ PACKAGES = ("server", "engine", "codecs")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 PURE = {
-    "server.session", "server.floor", "server.probes", "server.ear", "server.turns", "server.ledger", "server.speech", "server.limits", "server.events",
+    "server.floor", "server.probes",
+    "server.session", "server.ear", "server.turns", "server.ledger", "server.speech", "server.limits", "server.events",
     "server.api.chat_reply", "server.api.chat_request", "server.errors",
     "engine.scheduler", "engine.cost", "engine.kv", "engine.api", "engine.wire", "engine.request", "engine.lookup",
     "engine.detokenizer", "engine.intake", "engine.listening", "engine.segmenter",
