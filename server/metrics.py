@@ -22,6 +22,23 @@ class Metrics(Observer):
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
+        self._declare_requests(registry)
+        self._declare_engine(registry)
+        self._declare_voice(registry)
+        # A metric that appears with its first event cannot show that there was none before it.
+        for reason in get_args(FinishReason):
+            self.finished_requests.labels(reason)
+        for kind in ("heard", "spoken"):
+            self.audio.labels(kind)
+        for request_state in ("running", "waiting", "paused"):
+            self.engine_requests.labels(request_state)
+        for phase in ("schedule", "move", "forward", "sample"):
+            self.phases.labels(phase)
+        for block_state in ("free", "cached", "used"):
+            self.kv_blocks.labels(block_state)
+        self.state_changed("starting")
+
+    def _declare_requests(self, registry: CollectorRegistry) -> None:
         self.http_requests = Counter(
             "voxlane_http_requests_total", "HTTP requests answered.", ["route", "status"], registry=registry
         )
@@ -60,6 +77,8 @@ class Metrics(Observer):
         self.request_preemptions = Counter(
             "voxlane_preemptions_total", "Times a request was preempted.", registry=registry
         )
+
+    def _declare_engine(self, registry: CollectorRegistry) -> None:
         self.engine_state = Gauge(
             "voxlane_engine_state", "1 for the state the engine is in.", ["state"], registry=registry
         )
@@ -107,19 +126,6 @@ class Metrics(Observer):
             buckets=_SHORT_SECONDS,
             registry=registry,
         )
-        self._declare_voice(registry)
-        # A metric that appears with its first event cannot show that there was none before it.
-        for reason in get_args(FinishReason):
-            self.finished_requests.labels(reason)
-        for kind in ("heard", "spoken"):
-            self.audio.labels(kind)
-        for request_state in ("running", "waiting", "paused"):
-            self.engine_requests.labels(request_state)
-        for phase in ("schedule", "move", "forward", "sample"):
-            self.phases.labels(phase)
-        for block_state in ("free", "cached", "used"):
-            self.kv_blocks.labels(block_state)
-        self.state_changed("starting")
 
     def _declare_voice(self, registry: CollectorRegistry) -> None:
         self.sessions = Gauge("voxlane_sessions", "Conversations, parked ones included.", registry=registry)
