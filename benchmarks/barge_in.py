@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import tempfile
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from barge_picture import draw
 from common import machine, table
+from lane_picture import Lane, read
 from numpy.typing import NDArray
 from voice_common import RATE, Person, person, server, spoken
 
@@ -128,6 +130,23 @@ async def measure(url: str, sessions: int, sounds: list[tuple[str, Sound]], seed
     return [one for result in results for one in result], people[0]
 
 
+def late_work(somebody: Person, lanes: list[Lane]) -> list[tuple[int, float]]:
+    """Return, for every hold, how many steps of the reply began after it, and how much later the last of them ended."""
+    found = []
+    for at, event in somebody.events:
+        if event.name == "hold":
+            ends = [t for t, e in somebody.events if e.name in ("interrupted", "release") and t > at]
+            hold_ms, over_ms = at * 1e3, min(ends, default=at) * 1e3  # both processes' clocks are the machine's
+            spans = {
+                (start, stop)
+                for lane in lanes
+                for what, start, stop in lane.spans
+                if lane.name.startswith("high") and what in ("prefill", "decode", "say") and hold_ms < start < over_ms
+            }
+            found.append((len(spans), max((stop - hold_ms for _, stop in spans), default=0.0)))
+    return found
+
+
 def percentiles(values: list[float]) -> list[str]:
     """Return p50, p95 and p99 in print."""
     ordered = sorted(values) or [float("nan")]
@@ -136,14 +155,18 @@ def percentiles(values: list[float]) -> list[str]:
 
 def main() -> None:
     """Measure, print the tables, write the files."""
+    meant: dict[int, list[Attempt]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace.json"
+        with server("--trace", str(trace)) as url:
+            words = [("words", spoken(url, text)) for text in INTERRUPTIONS]
+            meant[1], somebody = asyncio.run(measure(url, 1, [words[place % 5] for place in range(PER_COUNT)], 1))
+        lanes = read(trace)
+    PICTURE.write_text(draw(somebody.events, somebody.input, somebody.output, lanes, machine()), encoding="utf-8")
+    late = late_work(somebody, lanes)
     with server() as url:
-        words = [("words", spoken(url, text)) for text in INTERRUPTIONS]
-        meant = {}
-        for count in SESSIONS:
-            sounds = [words[place % len(words)] for place in range(PER_COUNT)]
-            meant[count], somebody = asyncio.run(measure(url, count, sounds, count))
-            if count == 1:
-                PICTURE.write_text(draw(somebody.events, somebody.input, somebody.output, machine()), encoding="utf-8")
+        for count in SESSIONS[1:]:
+            meant[count], _ = asyncio.run(measure(url, count, [words[place % 5] for place in range(PER_COUNT)], count))
         nothing = [*noises().items(), *((text, spoken(url, text)) for text in BACKCHANNELS)]
         clips = [nothing[place % len(nothing)] for place in range(FALSE_CLIPS)]
         false, _ = asyncio.run(measure(url, 2, clips, 99))
@@ -162,6 +185,11 @@ def main() -> None:
         )
     header = ["sessions", "hold p50", "p95", "p99", "quiet p95", "commit p50", "p95", "p99", "missed", "stale frames"]
     table(f"barge-in, {machine()}: milliseconds from the first sample of the interrupting word", header, rows)
+    steps, longest = max(count for count, _ in late), max(ms for _, ms in late)
+    print(
+        f"  engine, {len(late)} holds: at most {steps} steps of the held reply began after the client was told, "
+        f"the last of them ended {longest:.0f} ms later"
+    )
     wrong = [one for one in false if one.commit_ms >= 0]
     by_kind = {kind: sum(1 for one in wrong if one.kind == kind) for kind in {one.kind for one in wrong}}
     print(f"  false interruptions: {len(wrong)} of {len(false)} {by_kind or ''}")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from lane_picture import Lane
+
 from voxlane.server.client import Event
 
-WIDTH, HEIGHT, LEFT, RIGHT = 920, 300, 110, 24
+WIDTH, HEIGHT, LEFT, RIGHT = 920, 390, 110, 24
 INK, FAINT, PAPER, RULE = "#23303f", "#6b7785", "#fbfaf7", "#e4e1d9"
 OUTPUT, CUT = "#4a6a94", "#b5300b"
 BEFORE_S, AFTER_S = 1.0, 2.5
-LANES = {"microphone": 72, "loudspeaker": 122, "state": 172, "words": 212, "events": 250}
+ROWS = {"microphone": 72, "loudspeaker": 122, "state": 172, "words": 212, "voice heard": 250}
+ENGINE = {"hear": ("listens", 290), "decode": ("thinks", 312), "say": ("speaks", 334)}
+TONES = {"hear": "#b5300b", "decode": "#a9bdd8", "prefill": "#4a6a94", "say": "#4a6a94"}
 
 
 Levels = list[tuple[float, float]]
 
 
-def draw(events: list[tuple[float, Event]], said: Levels, output: Levels, where: str) -> str:
+def draw(events: list[tuple[float, Event]], said: Levels, output: Levels, lanes: list[Lane], where: str) -> str:
     """Return the picture of the first interruption in some events."""
     cut = next(at for at, event in events if event.name == "interrupted")
     hold = max((at for at, event in events if event.name == "hold" and at <= cut), default=cut)
@@ -33,9 +37,9 @@ def draw(events: list[tuple[float, Event]], said: Levels, output: Levels, where:
     ]
     for tick in range(int(-BEFORE_S * 1000), int(AFTER_S * 1000) + 1, 500):
         at = x(onset + tick / 1e3)
-        parts.append(f'<path d="M{at:.1f} 58V272" stroke="{RULE}"/>')
-        parts.append(_text(at, 288, str(tick), anchor="middle"))
-    for name, y in LANES.items():
+        parts.append(f'<path d="M{at:.1f} 58V352" stroke="{RULE}"/>')
+        parts.append(_text(at, 370, str(tick), anchor="middle"))
+    for name, y in [*ROWS.items(), *((f"engine {name}", y - 6) for name, y in ENGINE.values())]:
         parts.append(_text(LEFT - 10, y + 14, name, anchor="end"))
     for levels, middle, colour in ((said, 82, CUT), (output, 132, OUTPUT)):
         for at, level in levels:
@@ -62,9 +66,17 @@ def draw(events: list[tuple[float, Event]], said: Levels, output: Levels, where:
         (hold, f"hold {1e3 * (hold - onset):.0f}"),
         (cut, f"interrupted {1e3 * (cut - onset):.0f}"),
     ):
-        parts.append(f'<path d="M{x(at):.1f} 58V272" stroke="{CUT}" stroke-dasharray="3 3"/>')
+        parts.append(f'<path d="M{x(at):.1f} 58V352" stroke="{CUT}" stroke-dasharray="3 3"/>')
         anchor, nudge = ("end", -4) if label == "first sound" else ("start", 4)
         parts.append(_text(x(at) + nudge, 264 if "hold" not in label else 250, label, 11, CUT, 600, anchor))
+    for lane in lanes:
+        listens = any(what == "hear" for what, _, _ in lane.spans)
+        for what, start_ms, stop_ms in lane.spans:
+            if what in TONES and start_ms / 1e3 < end and stop_ms / 1e3 > begin:
+                kind = "hear" if listens else "say" if what == "say" else "decode"
+                left, right = x(start_ms / 1e3), x(stop_ms / 1e3)
+                box = f'x="{left:.1f}" y="{ENGINE[kind][1]}" width="{max(0.8, right - left):.1f}" height="14"'
+                parts.append(f'<rect {box} fill="{TONES["hear" if listens else what]}"/>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 

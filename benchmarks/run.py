@@ -16,6 +16,8 @@ ALL = (
     "resampling",
     "voice_to_voice",
     "barge_in",
+    "many_sessions",
+    "killed_engine",
 )
 
 

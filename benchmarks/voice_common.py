@@ -29,20 +29,32 @@ FORMAT = {"codec": "pcm16", "rate": RATE}
 @contextlib.contextmanager
 def server(*arguments: str) -> Iterator[str]:
     """Run `voxlane serve` and yield its address."""
+    with server_process(*arguments) as (url, _):
+        yield url
+
+
+@contextlib.contextmanager
+def server_process(*arguments: str) -> Iterator[tuple[str, int]]:
+    """Run `voxlane serve` and yield its address and the number of its process."""
     command = [sys.executable, "-m", "voxlane.server.cli", "serve", "--port", "0", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     try:
         url = process.stdout.readline().split()[-1]
-        while True:
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/healthz") as answer:
-                if answer.status == 200:
-                    break
-            time.sleep(0.2)
-        yield url
+        wait_healthy(url)
+        yield url, process.pid
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
+
+
+def wait_healthy(url: str) -> None:
+    """Wait until the engine is ready."""
+    while True:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/healthz") as answer:
+            if answer.status == 200:
+                return
+        time.sleep(0.2)
 
 
 def spoken(url: str, text: str) -> NDArray[np.int16]:
