@@ -145,7 +145,7 @@ def test_only_voices_that_are_here(voice: Hibari, tmp_path: Path, monkeypatch: p
         voice.prepare("Hello.", voice="emma")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "bf_emma.int8.onnx").write_bytes(b"something else")
-    assert voice.voices == ("heart", "emma")
+    assert Hibari().voices == ("heart",)
     with pytest.raises(WeightsError, match=r"bf_emma\.int8\.onnx: not the file of hibari's voice emma"):
         voice.synthesise(voice.prepare("Hello."), voice="emma")
 
