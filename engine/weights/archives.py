@@ -147,7 +147,11 @@ def _run_pip(
 def _keep_growing(temporary: Path, kept: Path) -> int:
     """Give the archive that pip is downloading a second name in `kept`, and return how long it is."""
     size = 0
-    for growing in [*temporary.glob("*/*.whl"), *temporary.glob("*/*.tar.gz")]:
+    # os.walk, not glob: a folder that pip removes meanwhile is no error to it.
+    found = [Path(folder) / name for folder, _, names in os.walk(temporary) for name in names]
+    for growing in found:
+        if growing.parent.parent != temporary or not growing.name.endswith((".whl", ".tar.gz")):
+            continue
         part = kept / f"{growing.name}{PART}"
         # pip may move the file at any moment, and some file systems know no second names: then it is not kept.
         with contextlib.suppress(OSError):
