@@ -218,6 +218,10 @@ class VoiceClient:
         """Give the floor, as by letting the button go."""
         await self._send("end")
 
+    async def respond(self) -> None:
+        """Ask for a reply, where the conversation gives none by itself."""
+        await self._send("respond")
+
     async def stop(self) -> None:
         """Make the assistant be quiet."""
         await self._send("stop")

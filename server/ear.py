@@ -67,7 +67,7 @@ class EarPolicy:
     close_s: float = 0.15  # and this long without any closes it
     # The verdict
     voiced_on: float = 0.5  # the probability that makes 32 ms voiced,
-    voiced_off: float = 0.35  # and the one that keeps the next voiced
+    voiced_slack: float = 0.15  # and how much less keeps the next voiced
     confirm_frames: int = 2  # so many voiced ones in a row are speech,
     sustain_frames: int = 9  # if so many of 10 ms are nearly as loud as the loudest: a knock fades sooner;
     sustain_db: float = 12.0
@@ -172,6 +172,7 @@ class Ear:
     ) -> None:
         self.guarded = False  # the assistant speaks
         self._policy = policy or EarPolicy()
+        self.threshold = self._policy.voiced_on  # the probability that makes 32 ms voiced
         self._gate = gate()
         self._new_detector = detector
         self._detector: Detector | None = None  # 2.6 MB, so only while it is needed
@@ -309,7 +310,7 @@ class Ear:
     def _judge(self, probability: float, start: int, events: list[EarEvent]) -> None:
         """Take Silero's word on the 32 ms that begin at `start`."""
         policy = self._policy
-        voiced = probability >= (policy.voiced_off if self._run else policy.voiced_on)
+        voiced = probability >= self.threshold - (policy.voiced_slack if self._run else 0.0)
         self._run = self._run + 1 if voiced else 0
         match self._hearing:
             case Hearing.QUIET | Hearing.SUSPECTED if self._run >= policy.confirm_frames and self._sustained:

@@ -34,11 +34,29 @@ class SessionConfig:
     greeting: str = ""  # said when the conversation begins
     tools: tuple[Tool, ...] = ()
     tool_choice: str = "auto"
+    replies: bool = True  # False: turns are answered when the client asks for it
+    chains_tools: bool = True  # False: so are the results of tool calls
     turns: TurnPolicy = field(default_factory=TurnPolicy)
     barge_in: BargePolicy = field(default_factory=BargePolicy)
     interruptible: bool = True  # False: speech during a reply is heard after it
     speaks: bool = True  # False: replies are text only
     buffer_s: float = 1.5  # speech sent ahead of what the client has played
+
+
+ItemKind = Literal["user", "assistant", "system", "call", "result"]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One piece of a conversation, as it is remembered."""
+
+    id: str
+    kind: ItemKind
+    text: str = ""  # the words; a call's arguments, as JSON; a result's output
+    name: str = ""  # of the tool that is called
+    call_id: str = ""  # of a call and of its result
+    spoken: bool = False  # the words were said, not written
+    whole: bool = True  # False: of a reply, only what was heard; of speech, what is yet to be understood
 
 
 # ---- from the client
@@ -96,7 +114,80 @@ class ToolResult:
     output: str
 
 
-ClientEvent = Audio | TextTurn | StartTurn | EndTurn | Played | Stop | Configure | ToolResult
+@dataclass(frozen=True, slots=True)
+class PlaceItem:
+    """Remember this, behind the item `after`; None: at the end, "": as the first. `ref` is the client's word for it."""
+
+    item: Item
+    after: str | None = None
+    pcm: bytes = b""  # of an item of the person's that is sound: 16-bit at 16 kHz; its words are found out
+    ref: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DropItem:
+    """Forget this."""
+
+    id: str
+    ref: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ShowItem:
+    """Say what is remembered of this."""
+
+    id: str
+    ref: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CutItem:
+    """Of this reply, so many seconds were heard, and no more will be."""
+
+    id: str
+    seconds: float
+    ref: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitInput:
+    """What was said so far is a turn."""
+
+    ref: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClearInput:
+    """What was said so far was nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Respond:
+    """Reply now, to all that is remembered, led by `config`.
+
+    An aside is no part of the conversation: it is not remembered and interrupts nothing. Where `input` is given, the
+    reply is to that alone.
+    """
+
+    config: SessionConfig
+    tag: str = ""  # the client's word for the reply, in its ReplyStarted
+    aside: bool = False
+    input: tuple[Item | str, ...] | None = None  # a string is the id of an item that is remembered
+    ref: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelReply:
+    """Stop a reply; None: the one of the conversation, or else the newest aside."""
+
+    epoch: int | None = None
+    ref: str = ""
+
+
+ClientEvent = (
+    Audio | TextTurn | StartTurn | EndTurn | Played | Stop | Configure | ToolResult | PlaceItem | DropItem | ShowItem
+    | CutItem | CommitInput | ClearInput | Respond | CancelReply
+)  # fmt: skip
 
 
 # ---- from the engine's side, beside its messages
@@ -161,6 +252,8 @@ class ReplyStarted:
 
     epoch: int
     turn: int
+    item: str = ""  # the id under which it is remembered; "": it is not
+    tag: str = ""  # of the Respond that asked for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +329,7 @@ class ToolCalled:
     call_id: str
     name: str
     arguments: str  # JSON
+    item: str = ""  # the id under which the call is remembered; "": it is not
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +361,73 @@ class Fault:
     code: str
     message: str
     retryable: bool
+    ref: str = ""  # the client's word for what went wrong
+
+
+@dataclass(frozen=True, slots=True)
+class InputCommitted:
+    """What was said is a turn, remembered as an item whose words are yet to come; UserTurn or TurnDone follow."""
+
+    turn: int
+    item: str
+    after: str  # the item before it; "": it is the first
+
+
+@dataclass(frozen=True, slots=True)
+class InputCleared:
+    """What was said before was nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleTimeout:
+    """Nobody has spoken for long: a reply to the silence follows. Times are of the person's audio."""
+
+    turn: int
+    item: str
+    from_s: float
+    to_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ItemPlaced:
+    """An item is remembered."""
+
+    item: Item
+    after: str  # the item before it; "": it is the first
+
+
+@dataclass(frozen=True, slots=True)
+class ItemDropped:
+    """An item is forgotten."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ItemShown:
+    """What is remembered of an item."""
+
+    item: Item
+
+
+@dataclass(frozen=True, slots=True)
+class ItemCut:
+    """What is remembered of a reply is what was heard of it."""
+
+    id: str
+    seconds: float
+    heard: str
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """The chat model is done with a reply; its sound may still be on its way."""
+
+    epoch: int
+    reason: str  # the engine's FinishReason
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +440,7 @@ class Configured:
 ServerEvent = (
     State | SpeechStarted | SpeechStopped | UserWords | UserTurn | ReplyStarted | ReplyText | Speech | SpeechDone
     | Hold | Release | Interrupted | ReplyDone | TurnDone | ToolCalled | Latency | BargeIn | Fault | Configured
+    | InputCommitted | InputCleared | IdleTimeout | ItemPlaced | ItemDropped | ItemShown | ItemCut | Thought
 )  # fmt: skip
 
 

@@ -6,8 +6,6 @@ It follows one ear and the engine's words, decides what each silence means, and 
 
 from __future__ import annotations
 
-from collections import deque
-
 from voxlane.engine.api import (
     Append,
     Cancel,
@@ -15,37 +13,39 @@ from voxlane.engine.api import (
     Finished,
     FromEngine,
     Interrupt,
-    ListenParams,
     Priority,
     Probability,
     Refused,
     Resume,
     Samples,
-    Submit,
     Text,
     ToolCall,
     Words,
 )
 from voxlane.server.answers import Answers, fault_of
+from voxlane.server.closing import Closing
 from voxlane.server.ear import Confirmed, Dropped, Ear, Onset, Silent, Voiced
 from voxlane.server.events import (
     BargeIn,
     Effect,
+    Fault,
+    InputCleared,
+    Item,
     Send,
     SessionConfig,
     SpeechStarted,
     SpeechStopped,
     Tell,
     TurnDone,
-    UserTurn,
     UserWords,
 )
+from voxlane.server.history import turn_item
 from voxlane.server.probes import Probes
 from voxlane.server.turns import Verdict, judge
 from voxlane.server.user_turn import RATE, UserSpeech
 
-PRE_ROLL = int(0.3 * RATE)
-"""Sound before the onset that is heard with it: the gate opens a little after a soft first consonant."""
+SHORTEST_S = 0.1
+"""Sound that a client may take for a turn."""
 
 LAST_WORDS_S = 2.0
 """How long a reply stays on hold for the words of a voice that has stopped: on a busy machine they come late."""
@@ -71,13 +71,12 @@ class Floor:
         self._listens = listens
         self._probes = Probes(name, enabled=probes)
         self._turn: UserSpeech | None = None  # being spoken
-        self._closing: deque[UserSpeech] = deque()  # over, oldest first; their last words are awaited
+        self.closing = Closing(name, self, answers)  # turns that are over; their last words are awaited
         self._turns = 0
         self._audio_s = 0.0  # when sound last came
         self._ignored = False  # the ear follows a voice that opened no turn
         self._failed = False  # and none before it pauses: the engine could not listen to it
         self._muted = False  # the turn is silent only because no sound comes
-        self._owed = False  # words in the history wait for the turn after them, to be answered with it
 
     @property
     def hearing(self) -> bool:
@@ -85,14 +84,20 @@ class Floor:
         return self._turn is not None and self._turn.confirmed
 
     @property
-    def closing(self) -> bool:
-        """Whether last words are awaited."""
-        return bool(self._closing)
+    def suspected(self) -> bool:
+        """Whether somebody may be speaking."""
+        return self._turn is not None
 
     def next_turn(self) -> int:
         """Return the number of a new turn."""
         self._turns += 1
         return self._turns
+
+    def reconfigure(self, config: SessionConfig, now: float) -> list[Effect]:
+        """Go on in another way; what was gathered and is no longer is forgotten."""
+        self.config = config
+        stale = self._turn is not None and self._turn.quiet and config.turns.mode != "buffer"
+        return self._drop_turn(now) if stale else []
 
     def end(self, now: float) -> list[Effect]:
         """Take a turn as over because the client says so."""
@@ -110,6 +115,8 @@ class Floor:
             barge = config.barge_in
             waits += [barge.release_s, barge.backchannel_release_s, barge.wordless_release_s, LAST_WORDS_S]
             times += [now + wait - silence + ROUNDING_S for wait in waits if silence < wait < config.turns.max_turn_s]
+        if (idle_s := self.closing.idle_at()) is not None:
+            times.append(max(now, idle_s) + ROUNDING_S)
         return min(times, default=None)
 
     # ---- the person's voice
@@ -119,7 +126,9 @@ class Floor:
         self._audio_s = now
         if not self._listens:
             return []
-        self._ear.guarded = self._answers.talking
+        if self.config.turns.mode == "buffer":
+            return self._gather(pcm, now)
+        self._ear.guarded, self._ear.threshold = self._answers.talking, self.config.turns.threshold
         effects: list[Effect] = []
         if self._ignored and not self._failed and self._turn is None and self._heeds_voices:
             self._ignored = False
@@ -147,10 +156,20 @@ class Floor:
                     pass
         return effects + self._pass_on()
 
+    def _gather(self, pcm: bytes, now: float) -> list[Effect]:
+        """Take sound that is part of a turn because all of it is."""
+        effects: list[Effect] = []
+        if self._turn is None:
+            effects = self._open_turn(self._ear.heard, now, Priority.HIGH, quiet=True)
+        turn = self._turn
+        assert turn is not None
+        turn.gathered += len(pcm) // 2
+        return [*effects, Tell(Append(turn.asr_id, audio=pcm))]
+
     def _pass_on(self) -> list[Effect]:
         """Give the engine what it has not heard of the turn."""
         turn = self._turn
-        if turn is None or turn.fed >= self._ear.heard:
+        if turn is None or turn.quiet or turn.fed >= self._ear.heard:
             return []
         audio = self._ear.since(turn.fed)
         turn.fed = self._ear.heard
@@ -164,7 +183,8 @@ class Floor:
         effects: list[Effect] = []
         if talks and reply is not None:
             effects = [*reply.hold(now), Tell(Interrupt(self._name))]
-            effects += [Tell(Resume(one.asr_id)) for one in self._closing]  # they are not what was interrupted
+            effects += [Tell(Resume(one.asr_id)) for one in self.closing]  # they are not what was interrupted
+            effects += self._answers.resume_asides()
         effects += self._open_turn(at, now, Priority.CRITICAL if talks else Priority.HIGH, held=talks)
         return effects
 
@@ -172,17 +192,20 @@ class Floor:
     def _heeds_voices(self) -> bool:
         """Whether a voice opens a turn now."""
         config = self.config
-        return config.turns.mode != "manual" and (config.interruptible or not self._answers.talking)
+        return config.turns.mode == "auto" and (config.interruptible or not self._answers.talking)
 
     def _open_turn(
-        self, at: int, now: float, priority: Priority, *, held: bool = False, manual: bool = False
+        self, at: int, now: float, priority: Priority, *, held: bool = False, manual: bool = False, quiet: bool = False
     ) -> list[Effect]:
         number, late_s = self.next_turn(), (self._ear.heard - at) / RATE
-        turn = UserSpeech(number, f"{self._name}/hear{number}", at, max(0, at - PRE_ROLL))
-        turn.onset_s, turn.hold_ms, turn.held, turn.manual = now - late_s, late_s * 1e3, held, manual
+        pre_roll = int(self.config.turns.pre_roll_s * RATE)
+        turn = UserSpeech(
+            number, turn_item(self._name, number), f"{self._name}/hear{number}", at, max(0, at - pre_roll)
+        )
+        turn.onset_s, turn.hold_ms, turn.held = now - late_s, late_s * 1e3, held
+        turn.manual, turn.quiet = manual or quiet, quiet
         self._turn = turn
-        listen = ListenParams(language=self.config.language)
-        return [Tell(Submit(turn.asr_id, "asr", listen=listen, priority=priority, session=self._name))]
+        return [self.closing.listen(turn, priority)]
 
     def _confirm(self, now: float) -> list[Effect]:
         turn = self._turn
@@ -193,7 +216,7 @@ class Floor:
         if turn.held or not (self._answers.thinking or self._answers.talking):
             return effects
         # Who goes on before a word of the answer was heard has not been answered; nor who began before its first sound.
-        self._owed = self._owed or self._answers.reply is not None
+        self.closing.owed = self.closing.owed or self._answers.reply is not None
         return effects + self._answers.cut(now)
 
     def _drop_turn(self, now: float) -> list[Effect]:
@@ -204,7 +227,7 @@ class Floor:
         effects: list[Effect] = [Tell(Cancel(turn.asr_id)), *self._probes.cancel(turn), *self._answers.withdraw()]
         if turn.held:
             effects += self._release(turn, now)
-        return effects + self._end_wordless(turn) if turn.confirmed else effects
+        return effects + self.closing.end_wordless(turn) if turn.confirmed else effects
 
     def press(self, now: float) -> list[Effect]:
         """Begin a turn because the client says so."""
@@ -222,17 +245,16 @@ class Floor:
         if not text.strip():
             return []
         effects = self.stop(now)
-        turn = UserSpeech(self.next_turn(), "", 0, 0, settled=text.strip(), stopped_s=now, ended_s=now)
-        return effects + self._answer(turn, now)
+        number = self.next_turn()
+        item = turn_item(self._name, number)
+        turn = UserSpeech(number, item, "", 0, 0, settled=text.strip(), stopped_s=now, ended_s=now)
+        self._answers.history.place(Item(item, "user", turn.text))
+        return effects + self.closing.answer(turn, now)
 
     def stop(self, now: float) -> list[Effect]:
         """Be quiet at once; a voice that had the reply on hold keeps its turn."""
-        self._owed = False
-        for one in self._closing:  # remembered, not answered
-            one.dismissed = True
-        if self._turn is not None and self._turn.held:
-            return self._commit(self._turn, now)
-        return self._answers.cut(now)
+        self.closing.dismiss()
+        return self.cut(now)
 
     # ---- what a silence means
 
@@ -246,8 +268,8 @@ class Floor:
         """Decide what the sound so far means: an interruption, the end of a turn, or the time to prepare for it."""
         turn, config, heard = self._turn, self.config, self._ear.heard
         if turn is None:
-            return []
-        if heard - turn.onset > (config.turns.max_turn_s + 2.0) * RATE:
+            return self.closing.break_silence(heard / RATE, now)
+        if heard - turn.onset + turn.gathered > (config.turns.max_turn_s + 2.0) * RATE:
             return self._end_turn(now)
         if turn.manual:
             return []
@@ -261,7 +283,11 @@ class Floor:
             spoken = self._ear.voiced_for / RATE
             verdict = judge(turn.text, turn.confirmed, spoken, silence, False, config.barge_in)
             if verdict is Verdict.COMMIT:
-                return [*self._end_turn(now), *self._close_understood(now)] if turn.asked else self._commit(turn, now)
+                return (
+                    [*self._end_turn(now), *self.closing.close_understood(now)]
+                    if turn.asked
+                    else self._commit(turn, now)
+                )
             if verdict is not Verdict.RELEASE:
                 return []
             wordless = turn.confirmed and not turn.text and not turn.understood
@@ -274,7 +300,7 @@ class Floor:
         if silence >= turn.end_wait(config.turns, heard):
             return self._end_turn(now)
         effects = self._probes.ask(turn, turn.text, self._answers.history, self.config)
-        if turn.text and silence >= turn.eager_wait(config.turns, heard):
+        if turn.text and config.replies and silence >= turn.eager_wait(config.turns, heard):
             effects += self._answers.prepare(turn, config)
         return effects
 
@@ -290,14 +316,40 @@ class Floor:
         assert turn is not None
         turn.ended_s = now
         turn.stopped_s = now - (0.0 if turn.manual else self._silence_s(now))
-        effects: list[Effect] = [*self._confirm(now), *self._probes.cancel(turn), Tell(EndInput(turn.asr_id))]
-        effects.append(Send(SpeechStopped(turn.number, self._ear.heard / RATE - (now - turn.stopped_s))))
+        effects: list[Effect] = [] if turn.quiet else self._confirm(now)
+        effects += [*self._probes.cancel(turn), Tell(EndInput(turn.asr_id))]
+        if not turn.quiet:
+            effects.append(Send(SpeechStopped(turn.number, self._ear.heard / RATE - (now - turn.stopped_s))))
         if turn.held:  # the client ended it while the verdict was out, so it was meant
             effects += self._commit(turn, now)
+        effects.append(self.closing.remember(turn))
         self._turn, self._muted = None, False
-        self._closing.append(turn)
+        self.closing.add(turn)
         self._ear.rest()
         return effects
+
+    # ---- what the client does by itself
+
+    def commit_input(self, ref: str, now: float) -> list[Effect]:
+        """Take what was said so far for a turn."""
+        turn = self._turn
+        sound_s = 0.0 if turn is None else (self._ear.heard - turn.onset + turn.gathered) / RATE
+        if turn is None or (turn.quiet and sound_s < SHORTEST_S):
+            told = f"the input audio buffer holds {sound_s * 1e3:.0f} ms; a turn has at least {SHORTEST_S * 1e3:.0f} ms"
+            return [Send(Fault("input_audio_buffer_commit_empty", told, retryable=False, ref=ref))]
+        return self._end_turn(now)
+
+    def clear_input(self, now: float) -> list[Effect]:
+        """Take what was said so far for nothing."""
+        effects = self._drop_turn(now)
+        self._ear.rest()
+        return [*effects, Send(InputCleared())]
+
+    def cut(self, now: float) -> list[Effect]:
+        """End the reply because the client has; a voice that had it on hold keeps its turn."""
+        if self._turn is not None and self._turn.held:
+            return self._commit(self._turn, now)
+        return self._answers.cut(now)
 
     # ---- interruptions
 
@@ -331,7 +383,7 @@ class Floor:
         self, message: Words | Text | Samples | Finished | Refused | Probability | ToolCall, now: float
     ) -> list[Effect]:
         """Take what the engine brings; for a request that is not ours it is too late."""
-        for turn in (self._turn, *self._closing):
+        for turn in (self._turn, *self.closing):
             if turn is not None and message.request_id == turn.asr_id:
                 return self._understand(turn, message, now)
             if turn is not None and message.request_id == turn.probe_id and isinstance(message, Probability):
@@ -357,64 +409,25 @@ class Floor:
                 return [Send(fault_of(message)), *self._fail_turn(turn, now)]
             case Finished() if turn.asked and turn is self._turn:
                 turn.understood, turn.tail = True, ""
-            case Finished() if turn in self._closing:
+            case Finished() if turn in self.closing:
                 turn.understood, turn.tail = True, ""
-                return self._close_understood(now)
+                return self.closing.close_understood(now)
         return []
-
-    def _close_understood(self, now: float) -> list[Effect]:
-        """Answer what is understood, in the order in which it was said."""
-        effects: list[Effect] = []
-        while self._closing and self._closing[0].understood:
-            turn = self._closing.popleft()
-            effects += self._answer(turn, now) if turn.text else [*self._answers.withdraw(), *self._end_wordless(turn)]
-        return effects
-
-    def _end_wordless(self, turn: UserSpeech) -> list[Effect]:
-        """End a turn in which nothing was said: what was said before it is answered now."""
-        free = self._turn is None and not self._closing and not self._answers.busy
-        if not self._owed or not free:
-            return [Send(TurnDone(turn.number, "done"))]
-        self._owed = False
-        return self._answers.answer(turn, self.config)
-
-    def _answer(self, turn: UserSpeech, now: float) -> list[Effect]:
-        """Put a turn into the history and answer it."""
-        turn.words_s = now
-        # Somebody was quicker, or speaks again: then there is one answer for both.
-        speaks_again = (self._turn is not None and self._turn.confirmed) or (self._closing and turn.asr_id)
-        if self._answers.busy or speaks_again or turn.dismissed:
-            self._owed = self._owed or not (self._answers.busy or turn.dismissed)
-            return [*self._answers.withdraw(), *self._put_down(turn)]
-        self._owed = False
-        self._answers.history.user(turn.text)
-        return [Send(UserTurn(turn.number, turn.text)), *self._answers.answer(turn, self.config)]
-
-    def _put_down(self, turn: UserSpeech) -> list[Effect]:
-        """Keep the words of a turn that is not answered by itself."""
-        done: Effect = Send(TurnDone(turn.number, "interrupted"))
-        if not turn.text:
-            return [done]
-        self._answers.history.user(turn.text)
-        return [Send(UserTurn(turn.number, turn.text)), done]
 
     def _fail_turn(self, turn: UserSpeech, now: float) -> list[Effect]:
         effects: list[Effect] = [*self._probes.cancel(turn), *self._answers.withdraw()]
-        if turn in self._closing:
-            self._closing.remove(turn)
-        else:
-            self._turn = None
-            if turn.held:
-                effects += self._release(turn, now)
-            self._ignored = self._failed = True  # else the same voice would ask, fail and tell again 20 times a second
-            if not turn.confirmed:
-                return effects
-        return [*effects, Send(TurnDone(turn.number, "failed"))]
+        if turn in self.closing:
+            return [*effects, *self.closing.fail(turn, now)]
+        self._turn = None
+        if turn.held:
+            effects += self._release(turn, now)
+        self._ignored = self._failed = True  # else the same voice would ask, fail and tell again 20 times a second
+        return [*effects, Send(TurnDone(turn.number, "failed"))] if turn.confirmed else effects
 
     def lose_engine(self, now: float) -> list[Effect]:
         """Take it that nothing more comes of any voice so far."""
         effects: list[Effect] = []
-        for turn in (self._turn, *self._closing):
+        for turn in (self._turn, *self.closing):
             if turn is not None:
                 effects += self._fail_turn(turn, now)
         return [effect for effect in effects if isinstance(effect, Send)]  # who is gone needs no commands

@@ -1,82 +1,139 @@
-"""What was said in a conversation, as the chat model sees it: the person's words, and what they heard of the replies.
+"""What is remembered of a conversation: items in their order, and what the chat model is shown of them.
 
-It keeps roles in an order that every template takes. It knows nothing of epochs, samples or time.
+The model is shown roles in an order that every template takes, and each call's result behind it. It knows nothing of
+epochs, samples or time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from voxlane.engine.api import ChatMessage, ToolUse
+from voxlane.server.events import Item
 
 MAX_CHARS = 24_000
-"""History beyond this is forgotten, oldest first: some 6,000 tokens, within the context of every model served."""
+"""What is beyond this is forgotten, oldest first: some 6,000 tokens, within the context of every model served."""
+
+MAX_ITEMS = 1000
+"""And so many items, be they empty."""
+
+
+def turn_item(session: str, turn: int) -> str:
+    """Return the id under which a turn is remembered."""
+    return f"item_{session.rpartition('-')[2]}_t{turn}"
+
+
+def reply_item(session: str, epoch: int) -> str:
+    """Return the id under which a reply is remembered."""
+    return f"item_{session.rpartition('-')[2]}_r{epoch}"
 
 
 class History:
-    """The messages of one conversation, without the instructions."""
+    """The items of one conversation, without the instructions."""
 
     def __init__(self) -> None:
-        self._messages: list[ChatMessage] = []
+        self._items: dict[str, Item] = {}  # in their order
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        """Everything that is remembered."""
+        return tuple(self._items.values())
 
     @property
     def messages(self) -> tuple[ChatMessage, ...]:
-        """Everything that is remembered."""
-        return tuple(self._messages)
+        """What the model is shown of it."""
+        return as_messages(self._items.values())
 
-    def user(self, text: str) -> None:
-        """Add what the person said; two turns without a reply between them are one message."""
-        last = self._messages[-1] if self._messages else None
-        if last is not None and last.role == "user":
-            self._messages[-1] = replace(last, content=f"{last.content} {text}")
+    def __contains__(self, name: str) -> bool:
+        return name in self._items
+
+    def get(self, name: str) -> Item | None:
+        """Return an item, None if there is none of this id."""
+        return self._items.get(name)
+
+    def place(self, item: Item, after: str | None = None) -> str:
+        """Remember an item behind another, None: at the end, "": as the first; return the id of the one before it."""
+        names = list(self._items)
+        place = len(names) if after is None else (names.index(after) + 1 if after else 0)
+        if place == len(names):
+            self._items[item.id] = item
         else:
-            self._messages.append(ChatMessage("user", text))
+            rest = {name: self._items.pop(name) for name in names[place:]}
+            self._items |= {item.id: item} | rest
+        before = names[place - 1] if place else ""
         self._forget()
+        return before
 
-    def assistant(self, heard: str, calls: tuple[ToolUse, ...] = ()) -> None:
-        """Add what was heard of a reply, and the tools it called; a reply nobody heard leaves no trace."""
-        heard = heard.strip()
-        if not heard and not calls:
-            return
-        last = self._messages[-1] if self._messages else None
-        if last is not None and last.role == "assistant" and not last.tool_calls and not calls:
-            self._messages[-1] = replace(last, content=f"{last.content} {heard}")
-        else:
-            self._messages.append(ChatMessage("assistant", heard, tool_calls=calls))
+    def fill(self, name: str, text: str, *, whole: bool = True) -> None:
+        """Set an item's words, if it is still remembered."""
+        if name in self._items:
+            self._items[name] = replace(self._items[name], text=text, whole=whole)
+            self._forget()
 
-    def tool(self, call_id: str, output: str) -> None:
-        """Add what a call brought, after the calls it belongs to and their earlier results."""
-        for place in range(len(self._messages) - 1, -1, -1):  # ids of other servers' calls are not always unique
-            if any(call.call_id == call_id for call in self._messages[place].tool_calls):
-                while place + 1 < len(self._messages) and self._messages[place + 1].role == "tool":
-                    place += 1  # results stand in the order they came
-                self._messages.insert(place + 1, ChatMessage("tool", output, call_id=call_id))
-                return
+    def drop(self, name: str) -> None:
+        """Forget an item, if it is remembered."""
+        self._items.pop(name, None)
 
     def prompt(self, instructions: str, saying: str = "") -> tuple[ChatMessage, ...]:
         """Return what the model is asked: instructions, history, and what the person is `saying` right now."""
-        messages = list(self._messages)
-        if saying:
-            if messages and messages[-1].role == "user":
-                messages[-1] = replace(messages[-1], content=f"{messages[-1].content} {saying}")
-            else:
-                messages.append(ChatMessage("user", saying))
-        opening = [ChatMessage("system", instructions)] if instructions else []
-        return (*opening, *messages)
+        return prompt_of(self._items.values(), instructions, saying)
 
     def shorten(self) -> None:
         """Forget half of it: it was too long for the model."""
-        self._forget(sum(len(message.content) for message in self._messages) // 2)
+        self._forget(sum(len(item.text) for item in self._items.values()) // 2)
 
     def _forget(self, most: int = MAX_CHARS) -> None:
         """Drop the oldest exchanges, each with all that answers it, until the rest is short enough."""
-        size = sum(len(message.content) for message in self._messages)
+        while len(self._items) > MAX_ITEMS:
+            del self._items[next(iter(self._items))]
+        size = sum(len(item.text) for item in self._items.values())
         while size > most:
-            turns = [place for place, message in enumerate(self._messages) if message.role == "user"]
+            items = list(self._items.values())
+            turns = [place for place, item in enumerate(items) if item.kind == "user" and item.text]
             if len(turns) < 2:
                 if turns:  # what was said last counts most
-                    last = self._messages[turns[0]]
-                    self._messages[turns[0]] = replace(last, content=last.content[-most:])
+                    last = items[turns[0]]
+                    self._items[last.id] = replace(last, text=last.text[-most:])
                 return
-            size -= sum(len(message.content) for message in self._messages[: turns[1]])
-            del self._messages[: turns[1]]
+            for item in items[: turns[1]]:
+                size -= len(item.text)
+                del self._items[item.id]
+
+
+def prompt_of(items: Iterable[Item], instructions: str, saying: str = "") -> tuple[ChatMessage, ...]:
+    """Return what a model is asked: instructions, items, and what the person is `saying` right now."""
+    opening = [Item("", "system", instructions)] if instructions else []
+    closing = [Item("", "user", saying)] if saying else []
+    return as_messages([*opening, *items, *closing])
+
+
+def as_messages(items: Iterable[Item]) -> tuple[ChatMessage, ...]:
+    """Return items as a model is shown them: without empty ones, one message for one voice, results behind calls."""
+    kept = [item for item in items if item.kind in ("call", "result") or item.text.strip()]
+    results = [item for item in kept if item.kind == "result"]
+    groups: list[tuple[ChatMessage, list[ChatMessage]]] = []  # a message, and the results of its calls
+    for item in kept:
+        last = groups[-1][0] if groups else None
+        match item.kind:
+            case "result":
+                continue
+            case "call":
+                call = ToolUse(item.call_id, item.name, item.text)
+                if (
+                    last is None
+                    or last.role != "assistant"
+                    or any(use.call_id == call.call_id for use in last.tool_calls)
+                ):
+                    groups.append((ChatMessage("assistant", ""), []))
+                message, found = groups[-1]
+                result = next((one for one in results if one.call_id == call.call_id), None)
+                if result is not None:  # ids of other servers' calls are not always unique
+                    results.remove(result)
+                    found.append(ChatMessage("tool", result.text, call_id=call.call_id))
+                groups[-1] = (replace(message, tool_calls=(*message.tool_calls, call)), found)
+            case kind if last is not None and last.role == kind and not last.tool_calls:
+                groups[-1] = (replace(last, content=f"{last.content} {item.text.strip()}"), groups[-1][1])
+            case kind:
+                groups.append((ChatMessage(kind, item.text.strip() if kind != "system" else item.text), []))
+    return tuple(message for first, found in groups for message in (first, *found))

@@ -15,6 +15,7 @@ from voxlane.engine.api import (
     ChatMessage,
     EndInput,
     Priority,
+    RequestStats,
     Resume,
     Samples,
     SamplingParams,
@@ -34,6 +35,7 @@ from voxlane.server.events import (
     SessionConfig,
     SpeechDone,
     Tell,
+    Thought,
 )
 from voxlane.server.events import Speech as SpeechFrame
 from voxlane.server.ledger import Ledger
@@ -49,15 +51,28 @@ class Reply:
     """A reply under way, from its first token to its last sample."""
 
     def __init__(
-        self, epoch: int, turn: int, session: str, config: SessionConfig, rate: int, *, tentative: bool = False
+        self,
+        epoch: int,
+        turn: int,
+        session: str,
+        config: SessionConfig,
+        rate: int,
+        *,
+        tentative: bool = False,
+        item: str = "",
+        tag: str = "",
+        begins_s: float | None = None,
     ) -> None:
         self.epoch = epoch
         self.turn = turn
+        self.item = item  # the id under which it is remembered; "": it is not
+        self.tag = tag
         self.chat_id = f"{session}/chat{epoch}"
         self.tts_id = f"{session}/say{epoch}"
         self.stage: Stage = "tentative" if tentative else "live"
         self.text = ""
         self.calls: list[ToolUse] = []
+        self.thought: Thought | None = None  # when the chat model is done
         self.ledger = Ledger()
         self.first_token_s: float | None = None
         self.first_sample_s: float | None = None
@@ -73,6 +88,7 @@ class Reply:
         self._unsent = bytearray()
         self._sent = 0  # samples
         self._words: deque[SpokenWord] = deque()  # of samples not yet sent
+        self._begins_s = begins_s  # when the listener is done with what came before it
         self._anchor: tuple[int, float | None] = (0, None)  # (sample, when it was played); None: playing has stopped
         self._told_done = False
 
@@ -93,12 +109,15 @@ class Reply:
             tools=config.tools,
             tool_choice=config.tool_choice,
         )
-        opening: list[Effect] = [] if self.stage == "tentative" else [Send(ReplyStarted(self.epoch, self.turn))]
+        opening: list[Effect] = [] if self.stage == "tentative" else [self._started()]
         return [*opening, Tell(submit)]
 
     def begin_with(self, text: str, now: float) -> list[Effect]:
         """Say a text that no model has to think about."""
-        return [Send(ReplyStarted(self.epoch, self.turn)), *self.add_text(text, now), *self.end_text()]
+        return [self._started(), *self.add_text(text, now), *self.end_text()]
+
+    def _started(self) -> Effect:
+        return Send(ReplyStarted(self.epoch, self.turn, self.item, self.tag))
 
     def add_text(self, text: str, now: float) -> list[Effect]:
         """Take more of its words."""
@@ -110,8 +129,14 @@ class Reply:
             effects += self._say(clause.text)
         return effects
 
+    def end_thought(self, reason: str, stats: RequestStats) -> list[Effect]:
+        """Take it that the chat model is done, and how."""
+        told = Thought(self.epoch, reason, stats.prompt_tokens, stats.cached_tokens, stats.output_tokens)
+        self.thought = told
+        return [*([] if self.stage == "tentative" else [Send(told)]), *self.end_text()]
+
     def end_text(self) -> list[Effect]:
-        """Take it that the chat model is done."""
+        """Take it that there will be no more words."""
         self._chat_done = True
         effects: list[Effect] = []
         for clause in self._cutter.finish():
@@ -140,10 +165,10 @@ class Reply:
         """Let out what was prepared."""
         assert self.stage == "tentative"
         self.stage = "live"
-        effects: list[Effect] = [Send(ReplyStarted(self.epoch, self.turn))]
+        effects = [self._started()]
         if self.text:
             effects.append(Send(ReplyText(self.epoch, self.text)))
-        return effects
+        return [*effects, Send(self.thought)] if self.thought is not None else effects
 
     def hold(self, now: float) -> list[Effect]:
         """Stop where it is, and keep everything; whoever calls this pauses its work in the engine."""
@@ -166,6 +191,10 @@ class Reply:
         self.stage = "over"
         return [Send(Interrupted(self.epoch, self.heard(position), position)), *self._each(Cancel)]
 
+    def go_on(self) -> list[Effect]:
+        """Return what lets its work in the engine go on."""
+        return self._each(Resume)
+
     def withdraw(self) -> list[Effect]:
         """End it before anybody knew of it."""
         assert self.stage == "tentative"
@@ -180,6 +209,11 @@ class Reply:
     # ---- the listener
 
     @property
+    def speaks(self) -> bool:
+        """Whether it is said aloud."""
+        return self._config.speaks
+
+    @property
     def silent(self) -> bool:
         """Whether nothing of it was sent: a person who goes on speaking does not interrupt it."""
         return self._sent == 0
@@ -192,13 +226,17 @@ class Reply:
     def position(self, now: float) -> int:
         """Return the sample that is being played, as far as the client has told and the clock says since."""
         sample, since = self._anchor
-        return sample if since is None else min(self._sent, sample + int((now - since) * self._rate))
+        return sample if since is None else min(self._sent, sample + max(0, int((now - since) * self._rate)))
 
     def played(self, samples: int, now: float) -> None:
         """Take what the client says it has played; it cannot have played what was not sent, nor unplay anything."""
         self.ledger.played(min(samples, self._sent))
         known = self.ledger.played_samples
         self._anchor = (known, None if self.stage == "held" else now)
+
+    def played_to(self, sample: int) -> None:
+        """Take it that the client has played so far, be that less than the clock says."""
+        self._anchor = (max(self.ledger.played_samples, min(sample, self._sent)), None)
 
     def heard(self, position: int) -> str:
         """Return the words heard up to a sample; all of a reply that is only text."""
@@ -223,6 +261,15 @@ class Reply:
                 effects.append(Send(SpeechDone(self.epoch, self._sent)))
         return effects
 
+    @property
+    def told(self) -> bool:
+        """Whether all of it was sent: what is left is up to the listener."""
+        return self._told_done
+
+    def over_at(self, now: float) -> float:
+        """Return when the listener will be done with what was sent."""
+        return now + (self._sent - self.position(now)) / self._rate
+
     def finished(self, now: float) -> bool:
         """Return whether all of it was sent and played."""
         return self.stage == "live" and self._told_done and self.position(now) >= self._sent
@@ -240,8 +287,9 @@ class Reply:
     def _next_frame(self, size: int, now: float) -> SpeechFrame:
         if self.first_frame_s is None:
             self.first_frame_s = now
-        if self._anchor[1] is None or self.position(now) >= self._sent:
-            self._anchor = (self._sent, now)  # the listener begins, or has waited for this
+        if self._anchor[1] is None or (self._sent and self.position(now) >= self._sent):
+            begins_s = now if self._sent or self._begins_s is None else max(now, self._begins_s)
+            self._anchor = (self._sent, begins_s)  # the listener begins, or has waited for this
         stop = self._sent + size
         words = []
         while self._words and self._words[0].start_sample < stop:

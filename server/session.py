@@ -24,18 +24,27 @@ from voxlane.engine.api import (
 )
 from voxlane.server.answers import Answers
 from voxlane.server.ear import Ear
+from voxlane.server.editing import edit
 from voxlane.server.events import (
     Audio,
+    CancelReply,
+    ClearInput,
     ClientEvent,
+    CommitInput,
     Configure,
     Configured,
+    CutItem,
+    DropItem,
     Effect,
     EndTurn,
     EngineLost,
     Fault,
+    PlaceItem,
     Played,
+    Respond,
     Send,
     SessionConfig,
+    ShowItem,
     StartTurn,
     State,
     StateName,
@@ -46,6 +55,9 @@ from voxlane.server.events import (
 )
 from voxlane.server.floor import Floor
 from voxlane.server.history import History
+
+PIECE_BYTES = 2 * 1600
+"""Sound that is looked at in one go: 0.1 s."""
 
 
 class Session:
@@ -80,6 +92,10 @@ class Session:
         floor, answers = self._floor, self.answers
         effects: list[Effect] = []
         match event:
+            case Audio(pcm) if len(pcm) > PIECE_BYTES:  # sent faster than it was said: it may hold several turns
+                for at in range(0, len(pcm), PIECE_BYTES):
+                    effects += self.feed(Audio(pcm[at : at + PIECE_BYTES]), now)
+                return effects
             case Audio(pcm):
                 effects = floor.hear(pcm, now)
             case Words() | Text() | Samples() | Finished() | Refused() | Probability() | ToolCall():
@@ -97,10 +113,20 @@ class Session:
             case Stop():
                 effects = floor.stop(now)
             case Configure(config):
-                floor.config = config
-                effects = [Send(Configured(config)), *answers.withdraw()]  # nobody knows of it: it has not begun
+                # A reply that was prepared is taken back: nobody knows of it, so it has not begun.
+                effects = [Send(Configured(config)), *answers.withdraw(), *floor.reconfigure(config, now)]
             case ToolResult(call_id, output):
                 effects = answers.tool_result(call_id, output, self.config)
+            case PlaceItem() | DropItem() | ShowItem() | CutItem():
+                effects = edit(event, floor, answers, now)
+            case CommitInput(ref):
+                effects = floor.commit_input(ref, now)
+            case ClearInput():
+                effects = floor.clear_input(now)
+            case Respond():
+                effects = floor.closing.respond(event, now)
+            case CancelReply():
+                effects = self._cancel(event, now)
             case EngineLost():
                 told = Fault("engine_lost", "the engine is restarting; please repeat", retryable=True)
                 effects = [Send(told), *floor.lose_engine(now)]
@@ -111,9 +137,19 @@ class Session:
 
     def wake_at(self, now: float) -> float | None:
         """Return when to feed a Tick if nothing else happens, None if that is never needed."""
-        reply = self.answers.reply
-        times = (None if reply is None else reply.wake_at(now), self._floor.wake_at(now))
+        times = (self.answers.wake_at(now), self._floor.wake_at(now))
         return min((at for at in times if at is not None), default=None)
+
+    def _cancel(self, event: CancelReply, now: float) -> list[Effect]:
+        reply, answers = self.answers.reply, self.answers
+        running = reply is not None and reply.stage in ("live", "held") and not reply.told
+        if running and reply is not None and event.epoch in (None, reply.epoch):
+            return self._floor.cut(now)
+        effects = answers.cancel_aside(event.epoch, now)
+        if effects is not None:
+            return effects
+        told = "there is no response under way that could be cancelled"
+        return [Send(Fault("response_cancel_not_active", told, retryable=False, ref=event.ref))]
 
     def _settle(self, effects: list[Effect], now: float) -> list[Effect]:
         """Draw the conclusions of an event: who has the floor, what may be sent, what is finished."""
@@ -132,4 +168,4 @@ class Session:
             return "hearing"
         if self.answers.talking:
             return "speaking"
-        return "thinking" if self._floor.closing or self.answers.thinking else "listening"
+        return "thinking" if len(self._floor.closing) or self.answers.thinking else "listening"

@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import inf
 from typing import Literal
 
-Mode = Literal["auto", "manual"]
+Mode = Literal["auto", "manual", "buffer"]
 Eagerness = Literal["low", "medium", "high", "auto"]
 
 
@@ -21,11 +21,14 @@ Eagerness = Literal["low", "medium", "high", "auto"]
 class TurnPolicy:
     """When a turn is over."""
 
-    mode: Mode = "auto"  # manual: when the client says so
+    mode: Mode = "auto"  # manual: begun and ended by the client; buffer: all sound is a turn that the client ends
     eagerness: Eagerness = "auto"
     min_wait_s: float = 0.25  # no silence below this ends a turn,
     max_wait_s: float = 2.5  # and every one above it does
     max_turn_s: float = 120.0  # a turn is over then, whoever still speaks
+    pre_roll_s: float = 0.3  # sound before the onset that is heard with it: the gate opens after a soft consonant
+    threshold: float = 0.5  # how probably it must be speech
+    idle_s: float | None = None  # nobody has spoken for this long after a reply: the assistant speaks again
     language: str = "en"
 
 
@@ -39,6 +42,7 @@ class BargePolicy:
     release_s: float = 0.5  # silence after which the reply goes on;
     backchannel_release_s: float = 0.3  # after words that only say "go on";
     wordless_release_s: float = 0.7  # and after speech whose words may yet come
+    at_once: bool = False  # every voice that is speech takes it
     language: str = "en"
 
 
@@ -170,7 +174,7 @@ def judge(text: str, confirmed: bool, speech_s: float, silence_s: float, dropped
     "aha" in 0.38 to 0.62 s, Moonshine made "Her.", "Tell me.", "I dunno.", "Ma'am." and the like, never what was said.
     So brief speech needs a word that is known to be meant: "no", "what", a number.
     """
-    if stops(text, policy):
+    if stops(text, policy) or (confirmed and policy.at_once):
         return Verdict.COMMIT
     if dropped:
         return Verdict.RELEASE
@@ -239,7 +243,7 @@ def end_wait_s(p_end: float | None, policy: TurnPolicy, words: str, turn_s: floa
     """
     if turn_s >= policy.max_turn_s:
         return 0.0
-    if policy.mode == "manual":
+    if policy.mode != "auto":
         return inf
     shortest, longest = _WAITS_S[policy.eagerness]
     wait = longest + (shortest - longest) * _completeness(p_end, ending(words, policy.language))
@@ -253,7 +257,7 @@ def eager_wait_s(p_end: float | None, policy: TurnPolicy, words: str, turn_s: fl
     """
     wait = end_wait_s(p_end, policy, words, turn_s)
     if (
-        policy.mode == "manual"
+        policy.mode != "auto"
         or policy.eagerness == "low"
         or _completeness(p_end, ending(words, policy.language)) < _WORTH_IT
     ):

@@ -14,11 +14,15 @@ class UserSpeech:
     """One turn of the person, from the first sound to the last word understood."""
 
     number: int
+    item: str  # the id under which it is remembered
     asr_id: str
     onset: int  # sample
     fed: int  # samples up to here went to the engine
+    gathered: int = 0  # samples of a quiet one
     confirmed: bool = False  # it is speech
     manual: bool = False  # begun by a button, and ended by it
+    quiet: bool = False  # what the client gathers until it says that it is a turn: nobody is interrupted
+    clip: bool = False  # sound that the client put into the conversation, not a turn
     settled: str = ""
     tail: str = ""
     silent: bool = False

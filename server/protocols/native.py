@@ -139,6 +139,10 @@ class Native:
         self._config = configured(self._config, values)
         return [events.Configure(self._config)]
 
+    def respond(self) -> list[Incoming]:
+        """Return a wish for a reply."""
+        return [events.Respond(self._config)]
+
     def encode(self, event: Outgoing) -> list[Packet]:
         """Return what to write for an event."""
         match event:
@@ -151,6 +155,8 @@ class Native:
                 return [Packet(("interrupted", epoch, heard, self._loudspeaker.client_samples(samples)))]
             case dialect.Ready():
                 return [Packet(("ready", self._ready(event)))]
+            case _ if type(event) in _UNSPOKEN:
+                return []
             case _:
                 name, fields = _WRITERS[type(event)]
                 return [Packet((name, *fields(event)))]
@@ -203,6 +209,7 @@ _READERS: dict[str, tuple[int, Callable[..., list[Incoming]]]] = {
     "end": (0, lambda _: [events.EndTurn()]),
     "played": (3, _played),
     "stop": (0, lambda _: [events.Stop()]),
+    "respond": (0, Native.respond),
     "config": (1, Native.configure),
     "tool_result": (2, _tool_result),
     "ping": (1, lambda _, mark: [dialect.Ping(number("mark", mark, 0, LARGEST))]),
@@ -237,5 +244,13 @@ _WRITERS: dict[type, tuple[str, Callable[[Any], tuple[object, ...]]]] = {
     dialect.GoAway: ("go_away", lambda e: (e.seconds, e.reason)),
     dialect.Farewell: ("bye", lambda e: ()),
 }
+
+_UNSPOKEN = frozenset(
+    {
+        events.InputCommitted, events.InputCleared, events.IdleTimeout, events.ItemPlaced, events.ItemDropped,
+        events.ItemShown, events.ItemCut, events.Thought,
+    }
+)  # fmt: skip
+"""What this dialect has no words for: its clients have no items, and turns that need no naming."""
 
 NATIVE = Dialect(SUBPROTOCOL, FRAME_BYTES, read_hello, Native)

@@ -33,6 +33,9 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "buffer_s": (0.1, 10.0),
     "turns.max_wait_s": (0.1, 30.0),
     "turns.max_turn_s": (1.0, 600.0),
+    "turns.pre_roll_s": (0.0, 2.0),
+    "turns.threshold": (0.0, 1.0),
+    "turns.idle_s": (1.0, 600.0),
 }
 """Least and most of every number that is not a wait of up to _LONGEST_WAIT_S."""
 
@@ -101,7 +104,7 @@ def _value(key: str, hint: Any, before: Any, value: Any) -> Any:
             raise BadMessage(f"{key}: true or false")
         return value
     least, most = (0.0, _LONGEST_WAIT_S) if key.endswith("_s") and key not in _RANGES else _RANGES[key]
-    return number(key, value, least, most, whole=hint is not float)
+    return number(key, value, least, most, whole=float not in (hint, *typing.get_args(hint)))
 
 
 def number(key: str, value: object, least: float, most: float, *, whole: bool = True) -> Any:

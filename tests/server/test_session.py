@@ -11,17 +11,27 @@ from session_table import Table, ask, begin_reply
 from voxlane.engine.api import Submit, Words
 from voxlane.server.events import (
     BargeIn,
+    CancelReply,
+    ClearInput,
+    CommitInput,
     Configure,
+    CutItem,
+    DropItem,
     EndTurn,
     EngineLost,
     Fault,
     Hold,
+    InputCommitted,
     Interrupted,
+    Item,
+    PlaceItem,
     Played,
     Release,
     ReplyDone,
     ReplyStarted,
+    Respond,
     SessionConfig,
+    ShowItem,
     Speech,
     SpeechStarted,
     StartTurn,
@@ -33,7 +43,7 @@ from voxlane.server.events import (
     TurnDone,
     UserTurn,
 )
-from voxlane.server.turns import TurnPolicy
+from voxlane.server.turns import BargePolicy, TurnPolicy
 
 
 def test_a_spoken_turn_is_answered_and_remembered():
@@ -213,6 +223,10 @@ def test_a_lost_engine_ends_the_turn_once_and_the_next_one_works():
     assert [event.how for event in table.of(TurnDone)] == ["failed", "done"]
 
 
+BEGINNINGS = (SpeechStarted, UserTurn, ReplyStarted, InputCommitted)
+ASIDE = 0  # the turn of replies that belong to none
+
+
 class Conversation(RuleBasedStateMachine):
     """Random events; every law after each of them."""
 
@@ -269,10 +283,46 @@ class Conversation(RuleBasedStateMachine):
 
         self._both(acknowledge)
 
-    @rule(mode=st.sampled_from(["auto", "manual"]))
-    def configure(self, mode):
-        policy = TurnPolicy(mode=mode)
-        self._both(lambda table: table.feed(Configure(SessionConfig(turns=policy))))
+    @rule(
+        mode=st.sampled_from(["auto", "auto", "manual", "buffer"]),
+        idle=st.sampled_from([None, None, 3.0]),
+        at_once=st.booleans(),
+        replies=st.sampled_from([True, True, False]),
+        chains=st.booleans(),
+    )
+    def configure(self, mode, idle, at_once, replies, chains):
+        policy, barge = TurnPolicy(mode=mode, idle_s=idle), BargePolicy(at_once=at_once)
+        config = SessionConfig(turns=policy, barge_in=barge, replies=replies, chains_tools=chains)
+        self._both(lambda table: table.feed(Configure(config)))
+
+    @rule(event=st.sampled_from([CommitInput("r"), ClearInput(), CancelReply(), CancelReply(2), CancelReply(99)]))
+    def command(self, event):
+        self._both(lambda table: table.feed(event))
+
+    @rule(aside=st.booleans(), speaks=st.booleans(), given=st.sampled_from([None, (), ("nobody",), ("i0",)]))
+    def respond(self, aside, speaks, given):
+        event = Respond(SessionConfig(speaks=speaks), tag="t", aside=aside, input=given, ref="r")
+        self._both(lambda table: table.feed(event))
+
+    @rule(
+        name=st.sampled_from(["i0", "i1"]),
+        kind=st.sampled_from(["user", "assistant", "system", "result"]),
+        after=st.sampled_from([None, "", "i0", "nobody"]),
+        sounds=st.booleans(),
+    )
+    def place(self, name, kind, after, sounds):
+        pcm = bytes(40_000) if sounds and kind == "user" else b""
+        event = PlaceItem(Item(name, kind, "" if pcm else "words", call_id="call-x"), after, pcm, "r")
+        self._both(lambda table: table.feed(event))
+
+    @rule(kind=st.sampled_from([DropItem, ShowItem, CutItem]), pick=st.integers(0, 40), seconds=st.floats(0, 9))
+    def edit(self, kind, pick, seconds):
+        def change(table: Table) -> None:
+            items = table.session.history.items
+            name = items[pick % len(items)].id if items else "nobody"
+            table.feed(CutItem(name, seconds, "r") if kind is CutItem else kind(name, "r"))
+
+        self._both(change)
 
     @precondition(lambda self: hasattr(self, "tables"))
     @rule()
@@ -291,8 +341,8 @@ class Conversation(RuleBasedStateMachine):
         assert first.log == second.log, "not the same twice"
         turns = [event.turn for event in first.of(TurnDone)]
         assert len(turns) == len(set(turns)), "a turn ended twice"
-        begun = {event.turn for event in first.of(SpeechStarted, UserTurn, ReplyStarted)}
-        assert set(turns) <= begun, "a turn ended that had not begun"
+        begun = {event.turn for event in first.of(*BEGINNINGS)}
+        assert set(turns) <= begun - {ASIDE}, "a turn ended that had not begun"
 
     def teardown(self):
         if not hasattr(self, "tables"):
@@ -300,6 +350,7 @@ class Conversation(RuleBasedStateMachine):
 
         def finish(table: Table) -> None:
             table.feed(EndTurn())
+            table.feed(Configure(SessionConfig()))
             table.speak("s", 400)
             table.work()
             table.wait(120)
@@ -309,7 +360,7 @@ class Conversation(RuleBasedStateMachine):
                     table.feed(ToolResult(call_id, "late"))
                 table.work()
                 table.wait(120)
-            begun = {event.turn for event in table.of(SpeechStarted, UserTurn, ReplyStarted)}
+            begun = {event.turn for event in table.of(*BEGINNINGS)} - {ASIDE}
             ended = {event.turn for event in table.of(TurnDone)}
             assert begun == ended, f"turns that never ended: {begun - ended}"
             assert not table.engine.work, "the engine still works for nobody"

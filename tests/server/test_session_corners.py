@@ -7,7 +7,7 @@ from collections import deque
 from session_simulation import STATS, sound
 from session_table import Table, ask, begin_reply, hear_no_engine, submits
 
-from voxlane.engine.api import Cancel, EndInput, Finished, Refused, Submit, Text, Tool, ToolUse, Words
+from voxlane.engine.api import Cancel, EndInput, Finished, Refused, Submit, Text, Tool, Words
 from voxlane.server.events import (
     Audio,
     Configure,
@@ -15,6 +15,7 @@ from voxlane.server.events import (
     Fault,
     Hold,
     Interrupted,
+    Item,
     Release,
     ReplyDone,
     ReplyStarted,
@@ -143,8 +144,8 @@ def test_words_of_a_closed_turn_that_come_while_a_tool_is_awaited_are_kept():
     table.work()  # now the words
     table.feed(ToolResult(call.call_id, "rain"))
     prompt = submits(table, "chat")[-1].messages
-    assert [message.role for message in prompt] == ["system", "user", "assistant", "tool", "user"]
-    assert prompt[-1].content == "tell me a story"
+    assert [message.role for message in prompt] == ["system", "user", "assistant", "tool"]
+    assert prompt[1].content == "tell me a story What is the weather?"  # in the order in which it was said
 
 
 def test_a_microphone_that_goes_mute_in_mid_word_ends_the_turn():
@@ -211,8 +212,8 @@ def test_a_prompt_too_long_does_not_stay_forever():
 
 def test_history_is_bounded_without_replies():
     table = Table()
-    for _ in range(20):
-        table.session.history.user("word " * 2000)
+    for number in range(20):
+        table.session.history.place(Item(f"item{number}", "user", "word " * 2000))
     assert sum(len(message.content) for message in table.session.history.messages) <= 34_000
 
 
@@ -320,9 +321,9 @@ def test_a_setting_changed_before_the_reply_begins_holds_for_it():
 def test_the_same_call_id_may_come_in_two_turns():
     history = Table().session.history
     for number in (1, 2):
-        history.user(f"question {number}")
-        history.assistant("", (ToolUse("call_0", "f", "{}"),))
-        history.tool("call_0", f"result {number}")
+        history.place(Item(f"question{number}", "user", f"question {number}"))
+        history.place(Item(f"call{number}", "call", "{}", "f", "call_0"))
+        history.place(Item(f"result{number}", "result", f"result {number}", call_id="call_0"))
     assert [message.role for message in history.messages] == ["user", "assistant", "tool"] * 2
 
 

@@ -245,7 +245,7 @@ class Client:
             assert epoch not in self.dead, f"{kind} of an epoch that was interrupted"
         match event:
             case Speech(epoch, offset, pcm):
-                assert self.held is None, "speech while held"
+                assert self.held != epoch, "speech while held"
                 assert offset == self.samples.get(epoch, 0), "a gap or a repeat"
                 self.samples[epoch] = offset + len(pcm) // 2
             case Interrupted(epoch):

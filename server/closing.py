@@ -1,0 +1,170 @@
+"""What was said and is not yet understood: turns that are over, oldest first, until their last words are known.
+
+They are answered in the order in which they were said, one answer for those that nobody answered in between. Replies
+that a client asks for wait here, too, while there is something left to understand. Pure: the clock is an argument.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Protocol
+
+from voxlane.engine.api import Append, EndInput, ListenParams, Priority, Submit
+from voxlane.server.answers import Answers
+from voxlane.server.events import (
+    Effect,
+    Fault,
+    IdleTimeout,
+    InputCommitted,
+    Item,
+    Respond,
+    Send,
+    SessionConfig,
+    Tell,
+    TurnDone,
+    UserTurn,
+)
+from voxlane.server.history import turn_item
+from voxlane.server.user_turn import RATE, UserSpeech
+
+CLIP_BYTES = 2 * RATE
+"""Of a clip, sent to the engine at a time: a second."""
+
+
+class Speaker(Protocol):
+    """The person, as far as it matters for an answer to what they said before."""
+
+    config: SessionConfig
+
+    @property
+    def hearing(self) -> bool:
+        """Whether they are speaking,"""
+
+    @property
+    def suspected(self) -> bool:
+        """or may be."""
+
+    def next_turn(self) -> int:
+        """Return the number of a new turn."""
+
+
+class Closing:
+    """The turns of one conversation that are over and not yet answered."""
+
+    def __init__(self, name: str, speaker: Speaker, answers: Answers) -> None:
+        self.owed = False  # words in the history wait for the turn after them, to be answered with it
+        self._name = name
+        self._speaker = speaker
+        self._answers = answers
+        self._turns: deque[UserSpeech] = deque()
+        self._asked: Respond | None = None  # a reply to all of them
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    def __iter__(self) -> Iterator[UserSpeech]:
+        return iter(self._turns)
+
+    def add(self, turn: UserSpeech) -> None:
+        """Take a turn that is over."""
+        self._turns.append(turn)
+
+    def remember(self, turn: UserSpeech) -> Effect:
+        """Give a turn its place in the history; its words are filled in when they are known."""
+        before = self._answers.history.place(Item(turn.item, "user", spoken=True, whole=False))
+        return Send(InputCommitted(turn.number, turn.item, before))
+
+    def listen(self, turn: UserSpeech, priority: Priority) -> Effect:
+        """Return what makes the engine listen to a turn."""
+        listen = ListenParams(language=self._speaker.config.language)
+        return Tell(Submit(turn.asr_id, "asr", listen=listen, priority=priority, session=self._name))
+
+    def listen_to(self, item: str, pcm: bytes) -> list[Effect]:
+        """Find out the words of an item that is sound."""
+        number = self._speaker.next_turn()
+        clip = UserSpeech(number, item, f"{self._name}/hear{number}", 0, 0, clip=True)
+        self._turns.append(clip)
+        pieces = [Tell(Append(clip.asr_id, audio=pcm[at : at + CLIP_BYTES])) for at in range(0, len(pcm), CLIP_BYTES)]
+        return [self.listen(clip, Priority.HIGH), *pieces, Tell(EndInput(clip.asr_id))]
+
+    def respond(self, asked: Respond, now: float) -> list[Effect]:
+        """Reply because the client wants it: at once, or when the last words of what was said are known."""
+        if asked.aside or not self._turns:
+            return self._answers.respond(asked, 0 if asked.aside else self._speaker.next_turn(), now)
+        if self._asked is not None:
+            told = "a response to what was said last is under way"
+            return [Send(Fault("conversation_already_has_active_response", told, retryable=False, ref=asked.ref))]
+        self._asked = asked
+        return []
+
+    def dismiss(self) -> None:
+        """Remember what was said, and do not answer it."""
+        self.owed, self._asked = False, None
+        for turn in self._turns:
+            turn.dismissed = True
+
+    def close_understood(self, now: float) -> list[Effect]:
+        """Answer what is understood."""
+        effects: list[Effect] = []
+        while self._turns and self._turns[0].understood:
+            turn = self._turns.popleft()
+            self._answers.history.fill(turn.item, turn.text)
+            if turn.clip:
+                continue
+            effects += self.answer(turn, now) if turn.text else [*self._answers.withdraw(), *self.end_wordless(turn)]
+        return effects + self._respond_asked(now)
+
+    def fail(self, turn: UserSpeech, now: float) -> list[Effect]:
+        """Take it that a turn will never be understood."""
+        self._turns.remove(turn)
+        told: list[Effect] = [] if turn.clip else [Send(TurnDone(turn.number, "failed"))]
+        return [*told, *self._respond_asked(now)]
+
+    def _respond_asked(self, now: float) -> list[Effect]:
+        """Reply where the client asked for it before the words were known."""
+        if self._asked is None or self._turns:
+            return []
+        asked, self._asked = self._asked, None
+        return self._answers.respond(asked, self._speaker.next_turn(), now)
+
+    def idle_at(self) -> float | None:
+        """Return when the silence after a reply will have been too long, None if there is none."""
+        config, rested_s = self._speaker.config, self._answers.rested_s
+        if config.turns.idle_s is None or rested_s is None or not config.replies:
+            return None
+        free = not self._speaker.suspected and not self._turns and not self._answers.busy
+        return rested_s + config.turns.idle_s if free else None
+
+    def break_silence(self, heard_s: float, now: float) -> list[Effect]:
+        """Speak again when nobody else does; `heard_s` is how much sound has come so far."""
+        due_s, config = self.idle_at(), self._speaker.config
+        if due_s is None or now < due_s:
+            return []
+        number = self._speaker.next_turn()
+        turn = UserSpeech(number, turn_item(self._name, number), "", 0, 0, stopped_s=now, ended_s=now, words_s=now)
+        from_s = max(0.0, heard_s - (config.turns.idle_s or 0.0))
+        told: list[Effect] = [Send(IdleTimeout(number, turn.item, from_s, heard_s)), self.remember(turn)]
+        return [*told, *self._answers.answer(turn, config)]
+
+    def end_wordless(self, turn: UserSpeech) -> list[Effect]:
+        """End a turn in which nothing was said: what was said before it is answered now."""
+        free = not self._speaker.suspected and not self._turns and not self._answers.busy
+        if not self.owed or not free:
+            return [Send(TurnDone(turn.number, "done"))]
+        self.owed = False
+        return self._answers.answer(turn, self._speaker.config)
+
+    def answer(self, turn: UserSpeech, now: float) -> list[Effect]:
+        """Answer a turn that is in the history."""
+        turn.words_s = now
+        said = Send(UserTurn(turn.number, turn.text))
+        if not self._speaker.config.replies:
+            return [*self._answers.withdraw(), said, Send(TurnDone(turn.number, "done"))]
+        # Somebody was quicker, or speaks again: then there is one answer for both.
+        speaks_again = self._speaker.hearing or (self._turns and turn.asr_id)
+        if self._answers.busy or speaks_again or turn.dismissed:
+            self.owed = self.owed or not (self._answers.busy or turn.dismissed)
+            return [*self._answers.withdraw(), said, Send(TurnDone(turn.number, "interrupted"))]
+        self.owed = False
+        return [said, *self._answers.answer(turn, self._speaker.config)]

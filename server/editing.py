@@ -1,0 +1,62 @@
+"""What a client does to the memory of a conversation: place an item, show, cut or drop it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from voxlane.server.answers import Answers
+from voxlane.server.events import (
+    CutItem,
+    DropItem,
+    Effect,
+    Fault,
+    ItemCut,
+    ItemDropped,
+    ItemPlaced,
+    ItemShown,
+    PlaceItem,
+    Send,
+    ShowItem,
+)
+from voxlane.server.floor import Floor
+
+Edit = PlaceItem | DropItem | ShowItem | CutItem
+
+
+def edit(event: Edit, floor: Floor, answers: Answers, now: float) -> list[Effect]:
+    """Do what a client wants done to an item, or tell why that cannot be."""
+    history = answers.history
+    match event:
+        case PlaceItem(item=item, after=after):
+            if item.id in history:
+                return _refuse("item_create_duplicate_item_id", "there is an item of this id", event)
+            if after and after not in history:
+                return _refuse("item_create_invalid_previous_item_id", "there is no item to place it behind", event)
+            if item.kind == "result":
+                answers.open_calls.discard(item.call_id)
+            placed: list[Effect] = [Send(ItemPlaced(item, history.place(item, after)))]
+            return [*placed, *floor.closing.listen_to(item.id, event.pcm)] if event.pcm else placed
+        case DropItem(id=name):
+            if name not in history:
+                return _refuse("item_delete_invalid_item_id", "there is no item of this id", event)
+            history.drop(name)
+            return [Send(ItemDropped(name))]
+        case ShowItem(id=name):
+            item_or_none = history.get(name)
+            if item_or_none is None:
+                return _refuse("item_retrieve_invalid_item_id", "there is no item of this id", event)
+            reply = answers.reply
+            if reply is not None and reply.item == name:  # its words are put down when it is over
+                item_or_none = replace(item_or_none, text=reply.heard(reply.position(now)))
+            return [Send(ItemShown(item_or_none))]
+        case CutItem(id=name, seconds=seconds):
+            heard = answers.cut_at(name, seconds, now) if name in history else None
+            if heard is None:
+                return _refuse("item_truncate_invalid_item_id", "there is no spoken reply of this id", event)
+            reply = answers.reply
+            effects = floor.cut(now) if reply is not None and reply.item == name else []
+            return [*effects, Send(ItemCut(name, seconds, heard))]
+
+
+def _refuse(code: str, why: str, event: Edit) -> list[Effect]:
+    return [Send(Fault(code, why, retryable=False, ref=event.ref))]
