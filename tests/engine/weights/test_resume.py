@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import itertools
 import json
 import os
 import random
@@ -14,6 +15,7 @@ import ssl
 import subprocess
 import sys
 import tarfile
+import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from voxlane.engine.weights import catalog, resume, store
+from voxlane.engine.weights import archives, catalog, resume, store
 from voxlane.engine.weights.errors import StoreError
 
 from .file_server import Cut, FileServer, serving
@@ -379,3 +381,28 @@ def test_credentials_stay_with_the_first_host(index: FileServer, tmp_path: Path)
         assert [(one.range, one.authorization) for one in index.log] == [(f"bytes={HALF}-", "Basic secret")]
         assert [(one.range, one.authorization) for one in other.log] == [(f"bytes={HALF}-", None)]
     assert part.read_bytes() == CONTENT
+
+
+def test_pip_may_remove_its_folders_while_they_are_looked_at(tmp_path: Path) -> None:
+    temporary, kept, stop = tmp_path / "tmp", tmp_path / "kept", threading.Event()
+    temporary.mkdir()
+    kept.mkdir()
+
+    def come_and_go() -> None:
+        for number in itertools.count():
+            folder = temporary / f"pip-{number % 50}"
+            folder.mkdir()
+            (folder / "one-1.0-py3-none-any.whl").write_bytes(b"growing")
+            shutil.rmtree(folder)
+            if stop.is_set():
+                return
+
+    pip = threading.Thread(target=come_and_go)
+    pip.start()
+    try:
+        sizes = {archives._keep_growing(temporary, kept) for _ in range(2000)}
+    finally:
+        stop.set()
+        pip.join()
+    assert sizes <= {0, 7}
+    assert 7 in sizes
