@@ -73,15 +73,15 @@ def noises() -> dict[str, Sound]:
 
 
 async def attempt(somebody: Person, kind: str, sound: Sound, delay_s: float) -> Attempt | None:
-    """Let the assistant talk, make a sound, and see what comes of it; None if there was no reply to interrupt."""
+    """Let the assistant talk, make a sound, and see what comes of it; None if the reply was over before."""
     since = len(somebody.events)
     await somebody.client.say(PROMPT)
-    if await somebody.wait("audio", since, 20.0) is None:
-        return None
+    assert await somebody.wait("audio", since, 60.0) is not None, "no reply"
     await asyncio.sleep(delay_s)
+    sent_all = any(event.name == "audio_done" for _, event in somebody.events[since:])
     since = len(somebody.events)
-    if not somebody.player.queued:
-        return None  # a short reply, and already over
+    if sent_all and not somebody.player.queued:  # played to its last sample: there is nothing to interrupt
+        return None
     somebody.speak(sound)
     meant = kind == "words"
     ended = await somebody.wait("interrupted" if meant else "release", since, 4.0)
@@ -111,10 +111,14 @@ async def attempt(somebody: Person, kind: str, sound: Sound, delay_s: float) -> 
 
 
 async def sitting(somebody: Person, sounds: list[tuple[str, Sound]], chance: random.Random) -> list[Attempt]:
-    """Return one person's attempts."""
+    """Return one person's attempts, as many as there are sounds: where a reply was over too soon, there is another."""
     await asyncio.sleep(chance.uniform(0.2, 1.0))
-    found = [await attempt(somebody, kind, sound, chance.uniform(0.3, 1.5)) for kind, sound in sounds]
-    return [one for one in found if one is not None]
+    found = []
+    for kind, sound in sounds:
+        while (one := await attempt(somebody, kind, sound, chance.uniform(0.3, 1.5))) is None:
+            print("  a reply was over before it could be interrupted: again")
+        found.append(one)
+    return found
 
 
 async def measure(url: str, sessions: int, sounds: list[tuple[str, Sound]], seed: int) -> tuple[list[Attempt], Person]:
