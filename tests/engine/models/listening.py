@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import random
-import wave
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from voxlane.codecs.resample import resample
+from voxlane.codecs.wav import decode_wav
 from voxlane.engine.cache import KVCache
 from voxlane.engine.kernels.pages import Layout
 from voxlane.engine.models.encoder_decoder import Cross
@@ -19,14 +21,17 @@ from voxlane.engine.models.moonshine import Moonshine
 from voxlane.engine.models.whisper import Whisper
 
 
+@cache
+def _recording(path: Path) -> np.ndarray:
+    samples, rate = decode_wav(path.read_bytes())
+    return np.asarray(resample(samples, rate, 16_000), np.float32)
+
+
 def clip(path: Path, start_s: float = 0.0, end_s: float = 1e9) -> Tensor:
-    """Return part of a 16-bit file as float32 at 16 kHz; higher rates are thinned out, which is good enough here."""
-    with wave.open(str(path)) as file:
-        assert (file.getsampwidth(), file.getnchannels()) == (2, 1)
-        samples = np.frombuffer(file.readframes(file.getnframes()), dtype="<i2").astype(np.float32) / 32768
-        step = file.getframerate() // 16_000
-    first, last = int(start_s * 16_000), int(min(end_s * 16_000, len(samples) // step))
-    return torch.from_numpy(samples[::step][first:last].copy())
+    """Return part of a file as float32 at 16 kHz."""
+    samples = _recording(path)
+    first, last = int(start_s * 16_000), int(min(end_s * 16_000, len(samples)))
+    return torch.from_numpy(samples[first:last].copy())
 
 
 def _int32(values: object) -> Tensor:
