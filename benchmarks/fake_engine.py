@@ -1,7 +1,7 @@
 """An engine that thinks nothing: fixed words for a voice, a fixed answer for a question, silence for a clause.
 
 It speaks the real messages on the real socket, so that a server can be measured without the models' share of the
-processor. Started by many_sessions.py as the engine's child is.
+processor. Started by crowded_server.py as the engine's child is.
 """
 
 from __future__ import annotations

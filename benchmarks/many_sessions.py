@@ -1,166 +1,111 @@
 """Two hundred idle and fifty live conversations on one server process: what its event loop suffers.
 
-The engine is a script at the other end of the real socket, so that the server alone is measured. Fifty people stream
-recorded speech as microphones do; their turns are heard, answered and spoken by the script. The clients run in a
-process of their own.
+The server is crowded_server.py; its engine is a script at the other end of the real socket, fake_engine.py. Fifty
+people stream recorded speech as microphones do, and never listen: whatever is answered is interrupted. The clients,
+crowd.py, are this process. The three share the machine; the table says what each takes of a core. "p99 own" counts of
+each lag only what the server itself worked meanwhile: the same, if nobody else is on the machine.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import uvloop
 from common import machine, table
+from crowd import FRAME_S, Caller, microphone, speak
 from speech_common import pcm, recording
 
-from voxlane.server.client import VoiceClient
-from voxlane.server.config import Config, VoiceConfig
-from voxlane.server.engine_link import EngineLink
-from voxlane.server.metrics import Metrics
-from voxlane.server.serve import HttpServer, listen
-from voxlane.server.service import make_service
-
 IDLE, LIVE = 200, 50
-SECONDS = 60.0
 FRAME_BYTES = 640  # 20 ms at 16 kHz
-PROBE_S = 0.005
-ENGINE = (sys.executable, str(Path(__file__).with_name("fake_engine.py")))
+SPREAD = 37  # frames between two people in the same recording
 
-
-def memory_kib() -> int:
-    """Return what this process holds."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4
-
-
-async def serve() -> None:
-    """Be the server: print the address, and at the end of input what the loop's lag was."""
-    lags: list[float] = []
-
-    async def probe() -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            due = loop.time() + PROBE_S
-            await asyncio.sleep(PROBE_S)
-            lags.append(max(0.0, loop.time() - due) * 1e3)
-
-    config = Config(voice=VoiceConfig(sessions=1000, sessions_per_address=1000))
-    metrics = Metrics()
-    link = EngineLink(config.engine, command=ENGINE, observers=(metrics,))
-    listener = listen("127.0.0.1", 0)
-    server = HttpServer(make_service(config, link, metrics, ""), listener)
-    await server.start()
-    try:
-        await link.wait_ready()
-        print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
-        task = asyncio.create_task(probe())
-        loop = asyncio.get_running_loop()
-        while command := (await loop.run_in_executor(None, sys.stdin.readline)).strip():
-            ordered = sorted(lags) or [0.0]
-            shares = {f"p{share}": ordered[int(share / 100 * (len(ordered) - 1))] for share in (50, 95, 99)}
-            print(
-                json.dumps({"command": command, "memory_kib": memory_kib(), "max": ordered[-1], **shares}), flush=True
-            )
-            lags.clear()
-        task.cancel()
-    finally:
-        await server.close()
+Report = dict[str, float]
 
 
 class Server:
     """The server's process."""
 
     def __init__(self) -> None:
-        command = [sys.executable, __file__, "serve"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        self.url = self._process.stdout.readline().strip().replace("http", "ws") + "/v1/voice"
+        command = [sys.executable, str(Path(__file__).with_name("crowded_server.py"))]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.address = ("127.0.0.1", int(self.process.stdout.readline()))
 
-    def report(self, name: str) -> dict[str, float]:
-        """Return the lag since the last report, in milliseconds."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{name}\n")
-        self._process.stdin.flush()
-        found: dict[str, float] = json.loads(self._process.stdout.readline())
-        return found
+    def report(self) -> Report:
+        """Return the lag since the last report in milliseconds, the memory, and all processor time so far."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("report\n")
+        self.process.stdin.flush()
+        found: Report = json.loads(self.process.stdout.readline())
+        return {**found, "clients_s": time.process_time()}
 
     def stop(self) -> None:
         """End it."""
-        self._process.communicate(timeout=60)
+        self.process.communicate(timeout=60)
 
 
-async def idle(url: str, stop: asyncio.Event) -> None:
-    """Be connected and silent."""
-    async with VoiceClient(url) as client:
-        reader = asyncio.create_task(_drain(client))
-        await stop.wait()
-        reader.cancel()
-
-
-async def live(url: str, speech: bytes, offset: int, stop: asyncio.Event, turns: list[int]) -> None:
-    """Stream speech as a microphone does."""
-    async with VoiceClient(url, input_format={"codec": "pcm16", "rate": 16_000}) as client:
-        reader = asyncio.create_task(_drain(client, turns))
-        at, place = time.perf_counter(), offset * FRAME_BYTES
-        while not stop.is_set():
-            place = (place + FRAME_BYTES) % (len(speech) - FRAME_BYTES)
-            await client.send_audio(speech[place : place + FRAME_BYTES])
-            at += 0.02
-            await asyncio.sleep(max(0.0, at - time.perf_counter()))
-        reader.cancel()
-
-
-async def _drain(client: VoiceClient, turns: list[int] | None = None) -> None:
-    async for event in client:
-        if turns is not None and event.name == "user_turn":
-            turns.append(1)
-
-
-async def measure(server: Server) -> list[list[str]]:
+async def measure(server: Server, seconds: float) -> list[list[str]]:
     """Bring the people in and return the table's rows."""
-    stop, turns = asyncio.Event(), list[int]()
-    speech = pcm(recording("two_cities.wav"))
-    before = server.report("nobody")
-    async with asyncio.TaskGroup() as tasks:
-        for number in range(IDLE):
-            tasks.create_task(idle(server.url, stop))
-            if number % 20 == 19:
-                await asyncio.sleep(0.2)
-        await asyncio.sleep(5.0)
-        quiet = server.report("idle")
-        for number in range(LIVE):
-            tasks.create_task(live(server.url, speech, number * 37, stop, turns))
-            await asyncio.sleep(0.05)
-        server.report("coming")
-        await asyncio.sleep(SECONDS)
-        busy = server.report("live")
-        stop.set()
-    each = (quiet["memory_kib"] - before["memory_kib"]) / IDLE
-    rows = [
-        [name, *(f"{found[key]:.1f}" for key in ("p50", "p95", "p99", "max"))]
-        for name, found in ((f"{IDLE} idle", quiet), (f"{IDLE} idle, {LIVE} speaking", busy))
+    stop, heard = asyncio.Event(), Counter[str]()
+    frames = microphone(pcm(recording("two_cities.wav")), FRAME_BYTES)
+    callers = [Caller(server.address, heard) for _ in range(IDLE + LIVE)]
+    empty = server.report()
+    for caller in callers[:IDLE]:
+        await caller.connect()
+    came = server.report()
+    await asyncio.sleep(5.0)
+    quiet = server.report()
+    for caller in callers[IDLE:]:
+        await caller.connect(input={"codec": "pcm16", "rate": 16_000})
+    speaking = asyncio.create_task(speak(callers[IDLE:], frames, SPREAD, stop))
+    await asyncio.sleep(2.0)
+    before, turns = server.report(), heard["user_turn"]
+    await asyncio.sleep(seconds)
+    busy, turns = server.report(), heard["user_turn"] - turns
+    stop.set()
+    late = await speaking
+    closed = Counter(caller.close_code for caller in callers if caller.close_code is not None)
+    for caller in callers:
+        caller.hang_up()
+    each = (quiet["memory_kib"] - empty["memory_kib"]) / IDLE
+    spent = (busy["server_s"] - before["server_s"]) / (seconds * LIVE / FRAME_S)
+    print(f"\n{each:.0f} KiB for each idle session; {turns} turns in {seconds:.0f} s; closed: {dict(closed)}")
+    print(f"{spent * 1e6:.0f} µs of the server for 20 ms of a microphone; clients at most {late * 1e3:.0f} ms late")
+    print(", ".join(f"{count} {name}" for name, count in heard.most_common()))
+    return [
+        row(f"{IDLE} idle", came, quiet, 5.0),
+        row(f"{IDLE} idle, {LIVE} speaking", before, busy, seconds),
     ]
-    print(f"\n{each:.0f} KiB for each idle session; {sum(turns)} turns in {SECONDS:.0f} s")
-    return rows
+
+
+def row(name: str, before: Report, after: Report, seconds: float) -> list[str]:
+    """Return the lag between two reports, and what each process took of a core."""
+    shares = [(after[key] - before[key]) / seconds for key in ("server_s", "engine_s", "clients_s")]
+    lags = [f"{after[key]:.1f}" for key in ("p50", "p95", "p99", "max", "own_p99")]
+    return [name, *lags, *(f"{one:.0%}" for one in shares)]
 
 
 def main() -> None:
     """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    seconds = parser.parse_args().seconds
     server = Server()
     try:
-        rows = uvloop.run(measure(server))
+        rows = uvloop.run(measure(server, seconds))
     finally:
         server.stop()
-    table(f"event-loop lag, {machine()}: milliseconds", ["sessions", "p50", "p95", "p99", "max"], rows)
+    header = ["sessions", "p50", "p95", "p99", "max", "p99 own", "server", "engine", "clients"]
+    table(f"event-loop lag, {machine()}: milliseconds; share of a core", header, rows)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["serve"]:
-        uvloop.run(serve())
-    else:
-        main()
+    main()

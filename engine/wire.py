@@ -18,10 +18,19 @@ class BadMessage(ValueError):
 
 def flatten(value: Any) -> list[Any]:
     """Return a dataclass's fields in order, as values msgpack can write."""
-    return [_plain(getattr(value, field.name)) for field in dataclasses.fields(value)]
+    cls = type(value)
+    if cls not in _NAMES:
+        _NAMES[cls] = tuple(field.name for field in dataclasses.fields(cls))
+    return [_plain(getattr(value, name)) for name in _NAMES[cls]]
+
+
+_NAMES: dict[type, tuple[str, ...]] = {}
+_PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
 
 
 def _plain(value: Any) -> Any:
+    if type(value) in _PLAIN:  # nearly all of them, fifty times a second for every microphone
+        return value
     if dataclasses.is_dataclass(value):
         return flatten(value)
     if isinstance(value, tuple):

@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from voxlane.engine.api import Append, BadMessage, Cancel, Finished, FromEngine, Refused, Submit, ToEngine
+from voxlane.engine.api import Append, BadMessage, Cancel, Finished, FromEngine, Priority, Refused, Submit, ToEngine
 from voxlane.server.errors import VoxlaneError
 from voxlane.server.events import EngineLost
 
 WAITING_BYTES = 1 << 20
 """What may wait for the next engine: half a minute of a voice, or forty prompts of the longest kind."""
+
+GATHERED_BYTES = 1920
+"""Sound that is sent at once, 60 ms: a message costs both sides more than what is in it. Nobody waits for it: the first
+sound of a voice, all of one that interrupts, and the last before anything else is said are sent as they come."""
 
 Receive = Callable[[FromEngine | EngineLost], None]
 
@@ -45,14 +49,26 @@ class Channel:
         self._live: set[str] = set()
         self._waiting: list[ToEngine] = []
         self._waiting_bytes = 0
+        self._unhurried = ""  # the request whose sound may be gathered,
+        self._begun = False  # once its first has gone
+        self._gathered = bytearray()
         self._closed = False
 
     def tell(self, message: ToEngine) -> FromEngine | None:
         """Tell the engine; return the answer where it can be known at once: a request that cannot be."""
+        if isinstance(message, Append) and message.request_id == self._unhurried:
+            if self._gather(message.audio):
+                return None
+            message = Append(message.request_id, audio=self._take_gathered())
+        elif self._gathered:
+            self._say(Append(self._unhurried, audio=self._take_gathered()))
         if isinstance(message, Submit):
             if not self._line.listening and not self._line.hopeful:
                 return Refused(message.request_id, message.epoch, "overloaded", "there is no engine")
             self._live.add(message.request_id)
+            if message.task == "asr":
+                self._unhurried = "" if message.priority is Priority.CRITICAL else message.request_id
+                self._begun = False
         elif isinstance(message, Cancel):
             self._live.discard(message.request_id)
         if self._line.listening:
@@ -97,6 +113,17 @@ class Channel:
         self._forget()
         self._leave()
 
+    def _gather(self, audio: bytes) -> bool:
+        """Keep sound for later; return False if it is to be sent now."""
+        self._gathered += audio
+        begun, self._begun = self._begun, True
+        return begun and len(self._gathered) < GATHERED_BYTES and self._line.listening
+
+    def _take_gathered(self) -> bytes:
+        audio = bytes(self._gathered)
+        self._gathered.clear()
+        return audio
+
     def _say(self, message: ToEngine) -> FromEngine | None:
         try:
             self._line.send(message)
@@ -134,6 +161,7 @@ class Channel:
 
     def _forget(self) -> None:
         self._waiting, self._waiting_bytes = [], 0
+        self._gathered.clear()
 
 
 def _size(message: ToEngine) -> int:

@@ -5,7 +5,7 @@ What it says depends on the sound alone, not on how it was cut. It knows no word
 means is for turns.py and the session to say.
 
 Two detectors share the work. WebRTC's looks at every 10 ms, and with it a measure of loudness above the background: a
-gate that is quick and often wrong. Silero's, a hundred times dearer, runs only while the gate is open or speech is
+gate that is quick and often wrong. Silero's, twenty times dearer, runs only while the gate is open or speech is
 confirmed, and says whether the gate was right.
 
 Measured with 100 utterances in five synthetic voices at -20, -30 and -40 dB, at -25 dB in pink and in white noise 20
@@ -24,7 +24,7 @@ and 10 dB below, guarded and not, and with 31 beginnings of sentences in recordi
     An assistant's voice that leaks in 25 dB below a person's of -20 dB, or 20 dB below one of -30: none of 40 heard by
     a guarded ear. 5 dB louder: most are.
 
-On a Neoverse N1 a second of sound costs 1.3 ms if it is quiet and 10 ms if it is speech.
+On a Neoverse N1 a second of sound costs 0.9 ms if it is quiet and 5.3 ms if it is speech.
 """
 
 from __future__ import annotations
@@ -150,14 +150,27 @@ class _Background:
 
     def feed(self, level: float) -> None:
         """Take the loudness of the next frame."""
-        self._smooth += (self.SMOOTHING if self._smooth else 1.0) * (level - self._smooth)
-        self._lowest = min(self._lowest, self._smooth)
-        self.level = min(self.level, self._lowest)
+        self._smooth = smooth = self._smooth + (self.SMOOTHING if self._smooth else 1.0) * (level - self._smooth)
+        if smooth < self._lowest:
+            self._lowest = smooth
+        if self._lowest < self.level:
+            self.level = self._lowest
         self._frames += 1
         if self._frames == self.BLOCK_FRAMES:
             self._blocks.append(self._lowest)
             self._frames, self._lowest = 0, self._smooth
             self.level = min(self._blocks) if len(self._blocks) == self.BLOCKS else min(self.AT_FIRST, *self._blocks)
+
+
+def _levels(sound: bytes) -> list[float]:
+    """Return how loud each 10 ms is, in dB of full scale."""
+    # The sums are whole numbers below 2 ** 53, so exact in any order.
+    samples = np.frombuffer(sound, "<i2").astype(np.float64)
+    levels = []
+    for start in range(0, len(samples), GATE_SAMPLES):
+        frame = samples[start : start + GATE_SAMPLES]
+        levels.append(10 * log10(float(frame.dot(frame)) / (GATE_SAMPLES * 32768.0**2) + 1e-12))
+    return levels
 
 
 class Ear:
@@ -175,7 +188,7 @@ class Ear:
         self.threshold = self._policy.voiced_on  # the probability that makes 32 ms voiced
         self._gate = gate()
         self._new_detector = detector
-        self._detector: Detector | None = None  # 2.6 MB, so only while it is needed
+        self._detector: Detector | None = None  # a fresh one for every voice
         self._detected = 0  # samples that the detector has seen
         self._background = _Background()
         self._usual = _USUAL  # dB, the loudness of the person
@@ -236,22 +249,22 @@ class Ear:
         """Take the next bytes of the stream and return what they made known."""
         events: list[EarEvent] = []
         self._kept += pcm
-        while self.heard - self._framed >= GATE_SAMPLES:
-            first = 2 * (self._framed - self._kept_from)
+        first = 2 * (self._framed - self._kept_from)
+        sound = bytes(self._kept[first : first + (len(self._kept) - first) // GATE_BYTES * GATE_BYTES])
+        for number, level in enumerate(_levels(sound)):
             self._framed += GATE_SAMPLES
-            self._pass_gate(bytes(self._kept[first : first + GATE_BYTES]))
-            self._listen(events)
+            self._pass_gate(sound[number * GATE_BYTES : (number + 1) * GATE_BYTES], level)
+            if self._is_open or self._detector is not None or self._hearing is not Hearing.QUIET:
+                self._listen(events)
         excess = len(self._kept) // 2 - round(self._policy.keep_s * RATE)
         if excess > RATE // 2:  # cutting moves all that is kept: not for every piece
             del self._kept[: 2 * excess]
             self._kept_from += excess
         return events
 
-    def _pass_gate(self, frame: bytes) -> None:
+    def _pass_gate(self, frame: bytes, level: float) -> None:
         """Look at the next 10 ms: does it pass, and is the gate open after it?"""
         policy = self._policy
-        samples = np.frombuffer(frame, "<i2").astype(np.float32)
-        level = 10 * log10(float(samples @ samples) / (GATE_SAMPLES * 32768.0**2) + 1e-12)
         bar = self._background.level + (policy.keep_margin if self._is_open else policy.margin)
         if self.guarded and not self._is_open:
             bar = max(bar, self._usual - policy.guard)

@@ -45,12 +45,13 @@ class PacketPipe:
         if not self._open:
             return
         packets = fragments(encode(message))
+        size = sum(map(len, packets))
         # What ends work is always let through: it is what makes room.
-        if isinstance(message, Submit) and self._outbox_bytes + sum(map(len, packets)) > limits.OUTBOX_BYTES:
+        if isinstance(message, Submit) and self._outbox_bytes + size > limits.OUTBOX_BYTES:
             raise Overloaded(detail="outbox full")
         was_empty = not self._outbox
         self._outbox.extend(packets)
-        self._outbox_bytes += sum(map(len, packets))
+        self._outbox_bytes += size
         if was_empty and not self._flush() and self._open:
             self._loop.add_writer(self._sock.fileno(), self._on_writable)
 

@@ -126,10 +126,11 @@ def phrasebook(language: str) -> Phrasebook:
     return PHRASEBOOKS.get(language.lower().replace("_", "-").split("-")[0], Phrasebook())
 
 
-def spell(text: str) -> list[str]:
+@lru_cache(maxsize=1024)  # the same words are asked about with every frame of sound
+def spell(text: str) -> tuple[str, ...]:
     """Return the words of a transcript in one plain spelling: small letters, no marks, no asides, no hyphens."""
     plain = _ASIDE.sub(" ", text).translate(_APOSTROPHES).casefold()
-    return re.findall(r"[^\W_]+(?:'[^\W_]+)*", plain)
+    return tuple(re.findall(r"[^\W_]+(?:'[^\W_]+)*", plain))
 
 
 def stops(text: str, policy: BargePolicy) -> bool:
@@ -142,7 +143,7 @@ def stops(text: str, policy: BargePolicy) -> bool:
 
 def leaves_floor(text: str, language: str = "en") -> bool:
     """Return whether the words, if any, are backchannels, laughter and sighs only."""
-    return _leaves_floor(tuple(spell(text)), language)
+    return _leaves_floor(spell(text), language)
 
 
 @lru_cache(maxsize=1024)
@@ -190,7 +191,7 @@ def judge(text: str, confirmed: bool, speech_s: float, silence_s: float, dropped
     return Verdict.RELEASE if silence_s >= patience else Verdict.WAIT
 
 
-def _claims(words: list[str], language: str) -> bool:
+def _claims(words: tuple[str, ...], language: str) -> bool:
     claims = phrasebook(language).claims
     return not claims or any(word in claims or word.isdigit() for word in words)
 

@@ -11,11 +11,21 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from voxlane.engine.api import Append, Cancel, ChatMessage, EndInput, Finished, Refused, RequestStats, Submit
+from voxlane.engine.api import (
+    Append,
+    Cancel,
+    ChatMessage,
+    EndInput,
+    Finished,
+    Priority,
+    Refused,
+    RequestStats,
+    Submit,
+)
 from voxlane.server import channel as channels
 from voxlane.server.auth import is_loopback, key_matches, offered_key, origin_allowed
 from voxlane.server.buckets import Bucket
-from voxlane.server.channel import Channel
+from voxlane.server.channel import GATHERED_BYTES, Channel
 from voxlane.server.errors import Overloaded
 from voxlane.server.events import EngineLost
 from voxlane.server.mailbox import KEPT_PACKETS, LATE_AUDIO_S, WAITING_PACKETS, Mailbox, TooSlow
@@ -220,6 +230,48 @@ def test_what_is_cancelled_before_it_was_said_is_never_said() -> None:
     ends.line.listening = True
     ends.channel.back()
     assert ends.line.sent == []
+
+
+@given(sizes=st.lists(st.integers(1, GATHERED_BYTES), min_size=1, max_size=20))
+def test_sound_is_gathered_and_all_of_it_is_there_before_anything_else_is_said(sizes: list[int]) -> None:
+    ends = Ends()
+    pieces = [bytes([number]) * size for number, size in enumerate(sizes)]
+    ends.channel.tell(Submit("s/a", "asr", priority=Priority.HIGH))
+    for piece in pieces:
+        assert ends.channel.tell(Append("s/a", audio=piece)) is None
+    sent = [message.audio for message in ends.line.sent[1:]]
+    assert sent[0] == pieces[0]
+    assert all(len(audio) >= GATHERED_BYTES for audio in sent[1:])
+    assert sum(map(len, pieces)) - sum(map(len, sent)) < GATHERED_BYTES
+    ends.channel.tell(EndInput("s/a"))
+    assert b"".join(message.audio for message in ends.line.sent[1:-1]) == b"".join(pieces)
+    assert ends.line.sent[-1] == EndInput("s/a")
+
+
+def test_sound_that_interrupts_is_not_gathered() -> None:
+    ends = Ends()
+    ends.channel.tell(Submit("s/a", "asr", priority=Priority.HIGH))
+    ends.channel.tell(Append("s/a", b"12"))
+    ends.channel.tell(Append("s/a", b"34"))
+    ends.channel.tell(Submit("s/b", "asr", priority=Priority.CRITICAL))
+    for _ in range(3):
+        ends.channel.tell(Append("s/b", b"56"))
+    assert ends.line.sent[2] == Append("s/a", b"34")
+    assert ends.line.sent[4:] == [Append("s/b", b"56")] * 3
+
+
+def test_gathered_sound_is_lost_with_the_engine() -> None:
+    ends = Ends()
+    ends.channel.tell(Submit("s/a", "asr", priority=Priority.HIGH))
+    ends.channel.tell(Append("s/a", b"12"))
+    ends.channel.tell(Append("s/a", b"34"))
+    ends.channel.lost()
+    ends.channel.tell(Submit("s/b", "asr", priority=Priority.HIGH))
+    assert ends.line.sent == [
+        Submit("s/a", "asr", priority=Priority.HIGH),
+        Append("s/a", b"12"),
+        Submit("s/b", "asr", priority=Priority.HIGH),
+    ]
 
 
 def test_too_much_that_waits_for_an_engine_ends_its_request(monkeypatch: pytest.MonkeyPatch) -> None:

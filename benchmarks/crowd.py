@@ -1,0 +1,124 @@
+"""Many clients of the native dialect in one thread, as cheap as can be: they must not be what is measured.
+
+A microphone's frames are masked and packed before the first is sent, so that 20 ms of sound cost one system call. Of
+what the server says only the names of messages are read. It knows WebSockets as far as an honest server goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Sequence
+
+import msgpack
+
+FRAME_S = 0.02
+BINARY, CLOSE, PING, PONG = 2, 8, 9, 10
+READ_BYTES = 1 << 18
+
+
+def framed(data: bytes, opcode: int = BINARY) -> bytes:
+    """Return a client's WebSocket frame; its mask is zero, which costs the server what any other does."""
+    length = bytes([0x80 | len(data)]) if len(data) < 126 else bytes([0xFE]) + len(data).to_bytes(2, "big")
+    return bytes([0x80 | opcode]) + length + bytes(4) + data
+
+
+def microphone(speech: bytes, frame_bytes: int) -> list[bytes]:
+    """Return sound as the frames that carry it."""
+    starts = range(0, len(speech) - frame_bytes + 1, frame_bytes)
+    return [framed(msgpack.packb(("audio", speech[start : start + frame_bytes]))) for start in starts]
+
+
+class Caller:
+    """One client."""
+
+    def __init__(self, address: tuple[str, int], heard: Counter[str]) -> None:
+        self.close_code: int | None = None  # what the server has closed with
+        self._address = address
+        self._heard = heard  # how often each message came, for all callers together
+        self._socket = socket.socket()
+        self._data = bytearray()
+
+    async def connect(self, **hello: object) -> None:
+        """Shake hands and say hello."""
+        loop, host = asyncio.get_running_loop(), "{}:{}".format(*self._address)
+        self._socket.setblocking(False)
+        await loop.sock_connect(self._socket, self._address)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        request = (
+            f"GET /v1/voice HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"Sec-WebSocket-Key: {b64encode(os.urandom(16)).decode()}\r\nSec-WebSocket-Version: 13\r\n"
+            "Sec-WebSocket-Protocol: voxlane.v1\r\n\r\n"
+        )
+        await loop.sock_sendall(self._socket, request.encode())
+        while b"\r\n\r\n" not in self._data:
+            if not (more := await loop.sock_recv(self._socket, READ_BYTES)):
+                raise ConnectionError("the server hung up in the handshake")
+            self._data += more
+        status, _, rest = bytes(self._data).partition(b"\r\n\r\n")
+        if not status.startswith(b"HTTP/1.1 101"):
+            raise ConnectionError(status.partition(b"\r\n")[0].decode())
+        self._data[:] = rest
+        self._socket.send(framed(msgpack.packb(("hello", hello))))
+        loop.add_reader(self._socket.fileno(), self._on_readable)
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame; a server that does not read for so long that it does not fit is an error."""
+        if self.close_code is None and self._socket.send(frame) != len(frame):
+            raise ConnectionError("the server does not read")
+
+    def hang_up(self) -> None:
+        """Be gone."""
+        asyncio.get_running_loop().remove_reader(self._socket.fileno())
+        self._socket.close()
+
+    def _on_readable(self) -> None:
+        more = self._socket.recv(READ_BYTES)
+        if not more:
+            self.close_code = self.close_code or 1006
+            asyncio.get_running_loop().remove_reader(self._socket.fileno())
+            return
+        data = self._data
+        data += more
+        at = 0
+        while at + 2 <= len(data):
+            head, length = (
+                (2, data[at + 1]) if data[at + 1] < 126 else (4, int.from_bytes(data[at + 2 : at + 4], "big"))
+            )
+            if data[at + 1] == 127:
+                head, length = 10, int.from_bytes(data[at + 2 : at + 10], "big")
+            if len(data) < at + head + length:
+                break
+            self._take(data[at] & 15, at + head, length)
+            at += head + length
+        del data[:at]
+
+    def _take(self, opcode: int, start: int, length: int) -> None:
+        data = self._data
+        if opcode == BINARY:  # an array of up to 15, that begins with a name of up to 31 bytes
+            self._heard[data[start + 2 : start + 2 + (data[start + 1] & 31)].decode()] += 1
+        elif opcode == PING:
+            self.send(framed(bytes(data[start : start + length]), PONG))
+        elif opcode == CLOSE:
+            self.close_code = int.from_bytes(data[start : start + 2], "big") if length else 1005
+
+
+async def speak(callers: Sequence[Caller], frames: Sequence[bytes], spread: int, stop: asyncio.Event) -> float:
+    """Let each send its next frame every 20 ms, evenly spread as clocks are; return how late one was at most.
+
+    Each begins `spread` frames after the one before it.
+    """
+    loop = asyncio.get_running_loop()
+    began, sent, late = loop.time(), 0, 0.0
+    while not stop.is_set():
+        due = int((loop.time() - began) / FRAME_S * len(callers))
+        late = max(late, (due - sent) * FRAME_S / len(callers))
+        while sent < due:
+            turn, number = divmod(sent, len(callers))
+            callers[number].send(frames[(turn + number * spread) % len(frames)])
+            sent += 1
+        await asyncio.sleep(0.001)
+    return late

