@@ -5,19 +5,30 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 TESTED := $(VENV)/.ready-test
+FOREIGN := .venv-clients
+CLIENTS := pipecat livekit node
 MODELS := smollm2-135m-instruct moonshine-tiny-en whisper-tiny-en kokoro-82m speech-samples
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check types format bench weights clean
+.PHONY: help serve test test-clients check types format bench weights clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 serve: $(READY) ## set everything up and serve on http://127.0.0.1:8000 (ARGS="--port 9000" for options)
 	@$(BIN)/voxlane serve $(ARGS)
 
 test: $(TESTED) weights check ## set everything up, lint, type-check and run all tests (ARGS="-k kv" to choose)
+ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
+else
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadscope -m "not alone"
+	@$(BIN)/python -m pytest -q -m alone
+endif
+
+# Each client in an environment of its own: their requirements quarrel.
+test-clients: $(TESTED) weights $(CLIENTS:%=$(FOREIGN)/%/.ready) ## run the heavier foreign clients of the Realtime API
+	@$(BIN)/python -m pytest tests/clients/foreign_clients.py $(ARGS)
 
 check: $(TESTED) types ## formatting, lint and types
 	@$(BIN)/ruff format --check .
@@ -40,8 +51,19 @@ bench: $(TESTED) weights ## measure against llama.cpp and print ratios (compiles
 weights: $(READY) ## fetch the default models, and those the tests need
 	@for model in $(MODELS); do $(BIN)/voxlane models pull $$model >/dev/null || exit 1; done
 
-clean: ## remove the virtual environment and build output; models stay in the user's cache
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+$(FOREIGN)/%/.ready: tests/clients/%.txt
+	@echo "installing $* ..."
+	@$(PYTHON) -m venv $(FOREIGN)/$*
+	@$(FOREIGN)/$*/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+$(FOREIGN)/node/.ready: tests/clients/node/package.json
+	@command -v npm >/dev/null || { echo "the clients in JavaScript need Node 20 or later, with npm"; exit 1; }
+	@cd tests/clients/node && npm install --no-package-lock --no-audit --no-fund --loglevel=error
+	@mkdir -p $(@D) && touch $@
+
+clean: ## remove the virtual environments and build output; models stay in the user's cache
+	rm -rf $(VENV) $(FOREIGN) tests/clients/node/node_modules build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(READY): pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "voxlane needs Python 3.11 or later: set PYTHON=/path/to/python3"; exit 1; }

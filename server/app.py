@@ -20,12 +20,16 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from voxlane.server.api import chat, health, models, speech, transcriptions
+from voxlane.server.api.client_secrets import client_secrets
+from voxlane.server.api.docs import docs
+from voxlane.server.api.openapi import openapi
 from voxlane.server.api.reply import error_response
 from voxlane.server.connection import converse
 from voxlane.server.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, VoxlaneError
 from voxlane.server.front import Front
 from voxlane.server.metrics import Metrics
 from voxlane.server.protocols.native import NATIVE
+from voxlane.server.protocols.openai_realtime import REALTIME
 from voxlane.server.service import Service
 
 LAG_INTERVAL_SECONDS = 0.25
@@ -48,17 +52,24 @@ def make_app(service: Service) -> Starlette:
     async def voice(websocket: WebSocket) -> None:
         await converse(websocket, NATIVE, service.voice, service.metrics, service.api_key)
 
+    async def realtime(websocket: WebSocket) -> None:
+        await converse(websocket, REALTIME, service.voice, service.metrics, service.api_key)
+
     app = Starlette(
         routes=[
             Route("/", health.index),
             Route("/healthz", health.healthz),
             Route("/readyz", health.healthz),
             Route("/metrics", health.metrics),
+            Route("/openapi.json", openapi),
+            Route("/docs", docs),
             Route("/v1/models", models.list_models),
             Route("/v1/models/{name:path}", models.get_model),
             Route("/v1/chat/completions", chat.completions, methods=["POST"]),
             Route("/v1/audio/transcriptions", transcriptions.transcriptions, methods=["POST"]),
             Route("/v1/audio/speech", speech.speech, methods=["POST"]),
+            Route("/v1/realtime/client_secrets", client_secrets, methods=["POST"]),
+            WebSocketRoute("/v1/realtime", realtime),
             WebSocketRoute("/v1/voice", voice),
         ],
         middleware=[Middleware(Front, service=service)],

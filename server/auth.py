@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Collection, Sequence
 from urllib.parse import urlsplit
 
-KEY_SUBPROTOCOL = "voxlane.key."
+KEY_SUBPROTOCOLS = ("voxlane.key.", "openai-insecure-api-key.")
 """A browser cannot set headers on a WebSocket: it may offer its key as a subprotocol, which is never selected."""
 
 
@@ -20,7 +20,8 @@ def offered_key(authorization: str, subprotocols: Sequence[str]) -> str | None:
     """Return the key that a handshake carries, if it carries one."""
     if authorization:
         return authorization.removeprefix("Bearer ")
-    return next((name.removeprefix(KEY_SUBPROTOCOL) for name in subprotocols if name.startswith(KEY_SUBPROTOCOL)), None)
+    keys = (name.removeprefix(way) for name in subprotocols for way in KEY_SUBPROTOCOLS if name.startswith(way))
+    return next(keys, None)
 
 
 def is_loopback(host: str) -> bool:

@@ -9,16 +9,17 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from voxlane.server import limits
+from voxlane.server.admission import Admission, check_handshake
 from voxlane.server.api.reply import error_response
-from voxlane.server.auth import key_matches, offered_key, origin_allowed
+from voxlane.server.auth import key_matches
 from voxlane.server.buckets import Bucket
 from voxlane.server.conversation import Conversation
 from voxlane.server.errors import (
-    Forbidden,
     InternalError,
     InvalidRequest,
     ResumedElsewhere,
@@ -29,7 +30,7 @@ from voxlane.server.errors import (
     Unauthorized,
     VoxlaneError,
 )
-from voxlane.server.events import Audio, Configure, Fault, Played
+from voxlane.server.events import Audio, Configure, Played, Respond
 from voxlane.server.hub import Hub
 from voxlane.server.log import line
 from voxlane.server.mailbox import TooSlow
@@ -37,9 +38,12 @@ from voxlane.server.metrics import Metrics
 from voxlane.server.protocols.dialect import (
     BadMessage,
     Bye,
+    Complaint,
     Dialect,
+    Ending,
     Farewell,
     GoAway,
+    Handshake,
     Hello,
     Incoming,
     Ping,
@@ -62,34 +66,28 @@ async def converse(websocket: WebSocket, dialect: Dialect, hub: Hub, metrics: Me
     """Serve one WebSocket from its handshake to its end."""
     address = websocket.client.host if websocket.client is not None else "-"
     try:
-        check_handshake(websocket, dialect, hub, api_key)
+        admission = check_handshake(websocket, dialect, hub, api_key)
         with hub.socket(address):
-            await websocket.accept(subprotocol=dialect.subprotocol)
-            await Connection(websocket, dialect, hub, metrics, api_key, address).run()
+            await websocket.accept(subprotocol=admission.subprotocol)
+            await Connection(websocket, dialect, hub, metrics, api_key, address, admission).run()
     except VoxlaneError as error:
         metrics.sockets_closed.labels(str(error.http_status)).inc()
         logger.info(line("voice refused", client=address, code=error.code, detail=error.detail or None))
         await websocket.send_denial_response(error_response(error))
 
 
-def check_handshake(websocket: WebSocket, dialect: Dialect, hub: Hub, api_key: str) -> None:
-    """Raise what a handshake is refused with, before there is a connection."""
-    headers, offered = websocket.headers, websocket.scope["subprotocols"]
-    host, origin = headers.get("host", ""), headers.get("origin")
-    if not origin_allowed(origin, host, hub.config.origins, with_key=bool(api_key)):
-        raise Forbidden("Pages of this origin may not connect: see voice.origins.")
-    if dialect.subprotocol not in offered:
-        raise InvalidRequest(f"The subprotocol {dialect.subprotocol} must be offered.")
-    key = offered_key(headers.get("authorization", ""), offered)
-    if api_key and key is not None and not key_matches(key, api_key):
-        raise Unauthorized
-
-
 class Connection:
     """One open socket."""
 
     def __init__(
-        self, websocket: WebSocket, dialect: Dialect, hub: Hub, metrics: Metrics, api_key: str, address: str
+        self,
+        websocket: WebSocket,
+        dialect: Dialect,
+        hub: Hub,
+        metrics: Metrics,
+        api_key: str,
+        address: str,
+        admission: Admission,
     ) -> None:
         self._websocket = websocket
         self._dialect = dialect
@@ -97,10 +95,12 @@ class Connection:
         self._metrics = metrics
         self._api_key = api_key
         self._address = address
+        self._admission = admission
+        self._pace = pace = dialect.pace
         self._loop = asyncio.get_running_loop()
         self._began_s = self._read_s = self._loop.time()
-        self._frames = Bucket(limits.VOICE_FRAMES_PER_SECOND, limits.VOICE_FRAMES_BURST, self._began_s)
-        self._bytes = Bucket(limits.VOICE_BYTES_PER_SECOND, limits.VOICE_BYTES_BURST, self._began_s)
+        self._frames = Bucket(pace.frames_per_s, pace.frames_burst, self._began_s)
+        self._bytes = Bucket(pace.bytes_per_s, pace.bytes_burst, self._began_s)
         self._audio_began_s: float | None = None
         self._audio_before_s = 0.0  # audio of connections before this one
         self._conversation: Conversation | None = None
@@ -134,9 +134,7 @@ class Connection:
     async def _converse(self) -> VoxlaneError | None:
         """Run until somebody ends it; return why, None if the client is simply done."""
         try:
-            async with asyncio.timeout(limits.VOICE_HELLO_SECONDS):
-                hello = self._dialect.read_hello(await self._receive(), self._hub.defaults)
-            self._greet(hello)
+            self._greet(await self._hello())
         except TimeoutError:
             return TimedOut("No hello came.")
         except BadMessage as error:
@@ -176,10 +174,17 @@ class Connection:
 
     # ---- beginning
 
+    async def _hello(self) -> Hello:
+        """Return how the client wants to converse: from its first message, or from its handshake."""
+        if self._dialect.opening is not None:
+            query, capabilities = self._websocket.query_params, self._hub.capabilities(self._hub.engine)
+            return self._dialect.opening(Handshake(query, self._admission.session, capabilities), self._hub.defaults)
+        assert self._dialect.read_hello is not None
+        async with asyncio.timeout(limits.VOICE_HELLO_SECONDS):
+            return self._dialect.read_hello(await self._receive(), self._hub.defaults)
+
     def _greet(self, hello: Hello) -> None:
-        authorization = self._websocket.headers.get("authorization", "")
-        offered = offered_key(authorization, self._websocket.scope["subprotocols"])
-        if self._api_key and not key_matches(hello.key if offered is None else offered, self._api_key):
+        if not self._admission.keyed and not key_matches(hello.key, self._api_key):
             raise Unauthorized
         if hello.resume:
             conversation = self._take_over(hello)
@@ -188,7 +193,7 @@ class Connection:
             conversation.attach(self)
         self._conversation = conversation
         self._audio_before_s = conversation.codec.heard_s()
-        token = self._hub.tokens.issue(conversation.name)
+        token = self._hub.tokens.issue(conversation.name) if self._dialect.resumable else ""
         ready = Ready(
             session=conversation.name,
             token=token,
@@ -229,12 +234,12 @@ class Connection:
         data = message.get("text", "") if data is None else data
         self._read_s = now = self._loop.time()
         size = len(data or b"")
-        if size > self._dialect.frame_bytes:
-            raise TooLarge(f"A message has at most {self._dialect.frame_bytes} bytes.")
+        if size > self._pace.frame_bytes:
+            raise TooLarge(f"A message has at most {self._pace.frame_bytes} bytes.")
         if not self._frames.take(1, now):
-            raise TooFast(f"At most {limits.VOICE_FRAMES_PER_SECOND} messages a second.")
+            raise TooFast(f"At most {self._pace.frames_per_s} messages a second.")
         if not self._bytes.take(size, now):
-            raise TooFast(f"At most {limits.VOICE_BYTES_PER_SECOND} bytes a second.")
+            raise TooFast(f"At most {self._pace.bytes_per_s} bytes a second.")
         return data or b""
 
     async def _read(self) -> VoxlaneError | None:
@@ -242,11 +247,14 @@ class Connection:
         assert conversation is not None
         try:
             while True:
-                for incoming in conversation.codec.decode(await self._receive()):
+                for place, incoming in enumerate(conversation.codec.decode(await self._receive())):
                     if isinstance(incoming, Bye):
                         conversation.tell(Farewell())
                         return None
+                    if place and isinstance(incoming, Audio):
+                        await asyncio.sleep(0)  # a message may hold half a minute of sound: others have their turn
                     self._take(conversation, incoming)
+                await asyncio.sleep(0)  # messages that came together would otherwise make all others wait
         except BadMessage as error:
             return InvalidRequest(str(error))
         except VoxlaneError as error:
@@ -263,8 +271,10 @@ class Connection:
                 conversation.starved(epoch)
             case Ping(mark):
                 conversation.tell(Pong(mark, conversation.codec.heard_s()))
-            case Configure(config):
-                conversation.feed(Configure(self._hub.checked(config)))
+            case Configure(config) | Respond(config):
+                conversation.feed(replace(incoming, config=self._hub.checked(config)))
+            case Complaint():
+                conversation.tell(incoming)
             case Hello() | Bye():
                 raise InvalidRequest("There is one hello, and it comes first.")
             case _:
@@ -275,7 +285,7 @@ class Connection:
         now = self._loop.time()
         if self._audio_began_s is None:
             self._audio_began_s = now
-        allowed = (now - self._audio_began_s) * limits.VOICE_AUDIO_RATE + limits.VOICE_AUDIO_BURST_SECONDS
+        allowed = (now - self._audio_began_s) * self._pace.audio_rate + self._pace.audio_burst_s
         if conversation.codec.heard_s() - self._audio_before_s > allowed:
             raise TooFast("Audio comes faster than anybody speaks.")
 
@@ -324,7 +334,7 @@ class Connection:
         conversation = self._conversation
         if conversation is None or isinstance(error, ResumedElsewhere):
             return
-        if error is None and code not in FINISHED:
+        if error is None and code not in FINISHED and self._dialect.resumable:
             self._hub.park(conversation)
         else:
             self._hub.close(conversation)
@@ -344,7 +354,8 @@ class Connection:
         conversation = self._conversation
         mine = conversation is not None and not isinstance(error, ResumedElsewhere)
         codec = conversation.codec if conversation is not None else self._dialect.make(Hello(), 0)
-        last = [] if error is None else codec.encode(Fault(error.code, error.message, error.retryable))
+        ending = None if error is None else Ending(error.kind, error.code, error.message, error.retryable)
+        last = [] if ending is None else codec.encode(ending)
         if conversation is None or not mine:  # there is no conversation to count messages in, or no longer
             yield from (codec.write(packet, 0) for packet in last)
             return

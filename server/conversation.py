@@ -77,6 +77,8 @@ class Conversation:
         self._behind_s = 0.0  # of the session's clock
         self._stopped_s: float | None = self.began_s  # when that was stopped
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0  # when that is due,
+        self._wake_s = 0.0  # and when the session is to be woken: not earlier
         self._complete = 0  # the last epoch all sound of which was told
 
     # ---- who listens
@@ -211,10 +213,25 @@ class Conversation:
         return (self._loop.time() if self._stopped_s is None else self._stopped_s) - self._behind_s
 
     def _set_timer(self) -> None:
+        at = None if self.over or self._stopped_s is not None else self.session.wake_at(self._now())
+        if at is not None:
+            self._wake_s = at + self._behind_s
+            # While somebody speaks, every frame puts the moment off; the timer looks again when it is due.
+            if self._timer is not None and self._timer_s <= self._wake_s:
+                return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._stopped_s is None and not self.over:
-            at = self.session.wake_at(self._now())
-            if at is not None:
-                self._timer = self._loop.call_at(at + self._behind_s, self.feed, Tick())
+        if at is not None:
+            self._start_timer()
+
+    def _start_timer(self) -> None:
+        self._timer_s = self._wake_s
+        self._timer = self._loop.call_at(self._wake_s, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        if self._loop.time() < self._wake_s:
+            self._start_timer()
+        else:
+            self.feed(Tick())

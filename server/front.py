@@ -25,8 +25,8 @@ CLIENT_GONE = 499
 
 _ROUTES = frozenset(
     {
-        "/", "/healthz", "/readyz", "/metrics", "/v1/models", "/v1/chat/completions", "/v1/audio/transcriptions",
-        "/v1/audio/speech",
+        "/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/v1/models", "/v1/chat/completions",
+        "/v1/audio/transcriptions", "/v1/audio/speech", "/v1/realtime/client_secrets",
     }
 )  # fmt: skip
 

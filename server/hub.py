@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from voxlane.engine.api import Ready as EngineReady
 from voxlane.server import limits
+from voxlane.server.client_secrets import ClientSecrets
 from voxlane.server.config import Config
 from voxlane.server.conversation import Conversation
 from voxlane.server.ear import Ear
@@ -28,7 +29,7 @@ from voxlane.server.protocols.sound import codecs
 from voxlane.server.remote_chat import RemoteChat
 from voxlane.server.resume import Tokens
 from voxlane.server.session import Session
-from voxlane.server.voices import find_voice, names
+from voxlane.server.voices import find_voice, names, served_name
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ class Hub:
     def __init__(self, config: Config, link: EngineLink, metrics: Metrics, server: str, chat_key: str = "") -> None:
         self.config = config.voice
         self.tokens = Tokens()
+        self.secrets = ClientSecrets()
         self._link = link
         self._metrics = metrics
         self._server = server
@@ -75,12 +77,12 @@ class Hub:
 
     def capabilities(self, ready: EngineReady) -> Capabilities:
         """Return what this server can do."""
-        chat = self._remote.model if self._remote is not None else ready.model
+        chat = self._remote.model if self._remote is not None else served_name(ready.model)
         return Capabilities(
             server=self._server,
             chat_model=chat,
-            asr_model=ready.asr_model,
-            tts_model=ready.tts_model,
+            asr_model=served_name(ready.asr_model),
+            tts_model=served_name(ready.tts_model),
             languages=ready.asr_languages,
             voices=ready.voices,
             codecs=codecs(),

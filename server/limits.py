@@ -113,7 +113,7 @@ LARGEST_SEED = (1 << 32) - 1
 VOICE_FRAME_BYTES = 64 * 1024
 """Largest message of a conversation's client: 680 ms of the widest audio, where 20 ms are usual."""
 
-SOCKET_FRAME_BYTES = 256 * 1024
+SOCKET_FRAME_BYTES = 2 * 1024 * 1024
 """Largest WebSocket message of all: above it the connection is closed with 1009 before anything is read of it."""
 
 VOICE_FRAMES_PER_SECOND = 200
@@ -133,6 +133,18 @@ VOICE_AUDIO_RATE = 1.25
 
 VOICE_AUDIO_BURST_SECONDS = 2.0
 """Audio at once: what piles up in a stall."""
+
+REALTIME_FRAME_BYTES = 2 * 1024 * 1024
+"""Largest message of an OpenAI client: half a minute of PCM16 at 24 kHz as base64; 20 ms are usual, whole files occur."""
+
+REALTIME_AUDIO_BURST_SECONDS = 120.0
+"""Audio at once from one: who ends turns by itself sends a recording as fast as the line goes. The longest turn."""
+
+REALTIME_BYTES_BURST = 8 * 1024 * 1024
+"""Bytes at once from one: that much audio, with room for instructions and tools."""
+
+REALTIME_FRAMES_BURST = 6500
+"""Messages at once from one: that much audio in pieces of 20 ms."""
 
 VOICE_HELLO_SECONDS = 5.0
 """Time for a client to say hello: it has nothing to wait for."""
@@ -169,3 +181,18 @@ REMOTE_READ_SECONDS = 60.0
 
 REMOTE_LINE_CHARACTERS = 1024 * 1024
 """Longest line, or tool call, of another server's answer."""
+
+CLIENT_SECRETS = 2048
+"""Client secrets at one time, before the oldest goes: two for each conversation there may be, 128 MiB at the worst."""
+
+CLIENT_SECRET_SESSION_BYTES = 64 * 1024
+"""JSON of the session that a client secret stands for: the longest instructions and some fifty tools."""
+
+CLIENT_SECRET_SESSION_LEVELS = 32
+"""Nesting of that JSON: a tool's schema has ten levels, and every reader after us may recurse."""
+
+CLIENT_SECRET_SECONDS = (10, 7200)
+"""Shortest and longest life of a client secret, as OpenAI has it."""
+
+CLIENT_SECRET_USUAL_SECONDS = 600
+"""Life of a client secret whose maker does not say, as OpenAI has it."""

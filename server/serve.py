@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import resource
 import signal
@@ -26,8 +27,8 @@ from voxlane.server.errors import ConfigError, Draining
 from voxlane.server.log import line
 from voxlane.server.metrics import Metrics
 from voxlane.server.progress import Progress
-from voxlane.server.service import VERSION, Service, make_service, served_name
-from voxlane.server.voices import names
+from voxlane.server.service import VERSION, Service, make_service
+from voxlane.server.voices import names, served_name
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +106,9 @@ async def main_loop(service: Service, listener: socket.socket, progress: Progres
         if starting.done():
             ready = starting.result()
             progress.close()
+            # What was made so far lives as long as the process: a full collection need not walk through it again.
+            gc.collect()
+            gc.freeze()
             print(banner(ready, listener, with_key=bool(service.api_key)), flush=True)
             logger.info(
                 line(

@@ -7,7 +7,6 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import PurePath
 from typing import cast
 
 from starlette.requests import Request
@@ -21,6 +20,7 @@ from voxlane.server.gate import Allowance, Gate
 from voxlane.server.hub import Hub
 from voxlane.server.log import quote
 from voxlane.server.metrics import Metrics
+from voxlane.server.voices import served_name
 
 VERSION = version("voxlane")
 
@@ -77,11 +77,6 @@ class Service:
         """Return what a seed's reproducibility depends on, as OpenAI's system_fingerprint."""
         digest = hashlib.sha256(repr((VERSION, self.config.engine, self.link.ready)).encode()).hexdigest()
         return f"fp_{digest[:10]}"
-
-
-def served_name(model: str) -> str:
-    """Return what a model is called outside: where its file lies on this machine is nobody's business."""
-    return model if model.startswith("hf:") else PurePath(model).name.removesuffix(".gguf") or model
 
 
 def service_of(request: Request) -> Service:

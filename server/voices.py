@@ -1,4 +1,4 @@
-"""Which voice is meant by a name. Pure.
+"""Which voice is meant by a name, and what a model is called outside. Pure.
 
 Programs written for OpenAI must name one of its voices. Those names are taken for our voice of that name where the
 model has one (`alloy` is Kokoro's `af_alloy`), and for the default voice otherwise. Any other name must be one of ours.
@@ -7,6 +7,7 @@ model has one (`alloy` is Kokoro's `af_alloy`), and for the default voice otherw
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePath
 
 OPENAI_VOICES = frozenset(
     {
@@ -29,3 +30,8 @@ def names(voices: Sequence[str], most: int = 12) -> str:
     """Return the voices as a person would list them."""
     more = f" and {len(voices) - most} more" if len(voices) > most else ""
     return ", ".join(voices[:most]) + more
+
+
+def served_name(model: str) -> str:
+    """Return what a model is called outside: where its file lies on this machine is nobody's business."""
+    return model if model.startswith("hf:") else PurePath(model).name.removesuffix(".gguf") or model

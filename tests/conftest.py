@@ -26,6 +26,17 @@ settings.load_profile("voxlane")
 DEADLINE_SECONDS = 120
 """A coroutine test that takes this long hangs."""
 
+ALONE = ("e2e", "faults", "server/test_abuse.py", "server/test_chat_cli.py", "server/test_serve.py")
+"""Tests that go by the clock, or start programs that want the machine: they run one at a time, after all others."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that want the machine for themselves."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here) and item.path.relative_to(here).as_posix().startswith(ALONE):
+            item.add_marker("alone")
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:

@@ -31,6 +31,8 @@ PURE = {
     "server.player",
     "server.reply",
     "server.history",
+    "server.closing",
+    "server.editing",
     "server.user_turn",
     "server.transcript",
     "server.voices",
@@ -47,7 +49,8 @@ IMPURITIES = {"asyncio", "time", "random", "secrets", "logging", "socket", "thre
 ASYNC = {
     "server.app", "server.connection", "server.engine_link", "server.packets", "server.front", "server.gate",
     "server.serve", "server.cli", "server.chat_cli", "server.perplexity_cli", "server.api.chat",
-    "server.api.disconnect", "server.api.body", "server.api.speech", "server.decoding", "server.feeding",
+    "server.api.disconnect", "server.api.docs", "server.api.body", "server.api.speech", "server.decoding",
+    "server.feeding",
     "server.client", "server.conversation", "server.hub", "server.remote_chat", "server.talk_cli",
     "server.say_cli", "server.sinks", "server.speaking", "server.stream", "server.terminal", "server.transcribe_cli",
 }  # fmt: skip

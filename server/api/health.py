@@ -6,8 +6,10 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
 
+from voxlane.server.api.openapi import endpoints, facts_of
 from voxlane.server.api.reply import json_response
-from voxlane.server.service import VERSION, served_name, service_of
+from voxlane.server.service import VERSION, service_of
+from voxlane.server.voices import served_name
 
 
 async def healthz(request: Request) -> Response:
@@ -37,14 +39,6 @@ async def index(request: Request) -> Response:
             "name": "voxlane",
             "version": VERSION,
             "status": service_of(request).link.state,
-            "endpoints": {
-                "POST /v1/chat/completions": "chat with the model, OpenAI's protocol",
-                "POST /v1/audio/transcriptions": "audio to text, OpenAI's protocol",
-                "POST /v1/audio/speech": "text to audio, OpenAI's protocol",
-                "GET /v1/models": "what is served",
-                "WebSocket /v1/voice": "conversations, docs/protocol.md",
-                "GET /healthz": "200 when ready; so is /readyz",
-                "GET /metrics": "Prometheus metrics",
-            },
+            "endpoints": endpoints(facts_of(service_of(request))),
         }
     )

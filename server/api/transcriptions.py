@@ -23,8 +23,9 @@ from voxlane.server.api.transcription_request import TranscriptionRequest
 from voxlane.server.errors import InvalidRequest, VoxlaneError
 from voxlane.server.gate import Share
 from voxlane.server.hearing import hear, whole
-from voxlane.server.service import ASR_ALIASES, Service, served_name, service_of
+from voxlane.server.service import ASR_ALIASES, Service, service_of
 from voxlane.server.transcript import VTT_HEADER, Transcript, cues, srt, verbose, vtt
+from voxlane.server.voices import served_name
 
 
 async def transcriptions(request: Request) -> Answer:

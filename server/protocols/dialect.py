@@ -1,14 +1,14 @@
 """What every dialect has in common: the values it reads and writes beside the conversation's own events.
 
-A dialect is a row of this shape: how its first message is read, and a codec that lives as long as the conversation. It
-knows no bytes; those are each dialect's own.
+A dialect is a row of this shape: who speaks first and how that is read, what its clients must keep to, and a codec that
+lives as long as the conversation. It knows no bytes; those are each dialect's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from voxlane.engine.api import ChatMessage
 from voxlane.server.events import ClientEvent, Played, ServerEvent, SessionConfig, StateName
@@ -42,6 +42,7 @@ class Hello:
     resume: str = ""  # the last token it was given
     last_seq: int | None = None  # the last message it has; None: nothing is left of them
     played: Played | None = None  # where its player stands, in its own samples
+    wishes: object = None  # what else its codec wants to know
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,17 @@ class Starved:
     epoch: int
 
 
-Incoming = ClientEvent | Hello | Ping | Bye | Starved
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """The client said something that cannot be: it is told so, both ways through here, and the conversation goes on."""
+
+    code: str
+    message: str
+    param: str | None = None
+    ref: str = ""  # the client's word for what it said
+
+
+Incoming = ClientEvent | Hello | Ping | Bye | Starved | Complaint
 
 
 # ---- to the client, beside ServerEvent
@@ -132,7 +143,17 @@ class Farewell:
     """Nothing follows."""
 
 
-Outgoing = ServerEvent | Ready | Pong | GoAway | Farewell
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The connection is closed because of this."""
+
+    kind: str  # OpenAI's `type`
+    code: str
+    message: str
+    retryable: bool
+
+
+Outgoing = ServerEvent | Ready | Pong | GoAway | Farewell | Complaint | Ending
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +172,8 @@ class Codec(Protocol):
     Played, both ways, is in the client's samples; every other event is in the session's.
     """
 
-    def decode(self, message: bytes | str) -> list[Incoming]:
-        """Return what a client says, or raise BadMessage."""
+    def decode(self, message: bytes | str) -> Iterable[Incoming]:
+        """Return what a client says, or raise BadMessage; much of it may be made only as it is taken."""
 
     def encode(self, event: Outgoing) -> list[Packet]:
         """Return what to write for an event."""
@@ -168,10 +189,35 @@ class Codec(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """What one client may send."""
+
+    frame_bytes: int
+    frames_per_s: float
+    frames_burst: int
+    bytes_per_s: float
+    bytes_burst: int
+    audio_rate: float  # seconds of audio a second,
+    audio_burst_s: float  # and this much at once
+
+
+@dataclass(frozen=True, slots=True)
+class Handshake:
+    """What is known of a client before it has said anything."""
+
+    query: Mapping[str, str]
+    session: Mapping[str, Any] | None  # what its secret stands for
+    capabilities: Capabilities
+
+
+@dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one kind of client is served."""
+    """How one kind of client is served. The client says hello first, unless there is an `opening`."""
 
     subprotocol: str
-    frame_bytes: int
-    read_hello: Callable[[bytes | str, SessionConfig], Hello]  # raises BadMessage; the second: the operator's defaults
+    pace: Pace
     make: Callable[[Hello, int], Codec]  # the second: samples a second of the session's sound
+    read_hello: Callable[[bytes | str, SessionConfig], Hello] | None = None  # raises BadMessage; the second: defaults
+    opening: Callable[[Handshake, SessionConfig], Hello] | None = None  # the same of a dialect without a hello
+    subprotocol_needed: bool = True
+    resumable: bool = True

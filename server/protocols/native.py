@@ -13,12 +13,12 @@ from typing import Any
 import msgpack
 
 from voxlane.engine.api import SpokenWord
-from voxlane.server import events
+from voxlane.server import events, limits
 from voxlane.server.events import SessionConfig
 from voxlane.server.limits import RETRY_AFTER_SECONDS
 from voxlane.server.limits import VOICE_FRAME_BYTES as FRAME_BYTES
 from voxlane.server.protocols import dialect
-from voxlane.server.protocols.dialect import AudioFormat, BadMessage, Dialect, Hello, Incoming, Outgoing, Packet
+from voxlane.server.protocols.dialect import AudioFormat, BadMessage, Dialect, Hello, Incoming, Outgoing, Pace, Packet
 from voxlane.server.protocols.settings import TEXT_CHARACTERS, as_map, configured, number, text
 from voxlane.server.protocols.sound import Loudspeaker, Microphone, Piece, check_format
 
@@ -144,7 +144,7 @@ class Native:
         return [events.Respond(self._config)]
 
     def encode(self, event: Outgoing) -> list[Packet]:
-        """Return what to write for an event."""
+        """Return what to write for an event; of items this dialect does not speak."""
         match event:
             case events.Speech():
                 return [self._sound(piece) for piece in self._loudspeaker.push(event)]
@@ -199,6 +199,10 @@ def _played(_: Native, epoch: object, samples: object, queued: object) -> list[I
     return [position, *([dialect.Starved(position.epoch)] if starved else [])]
 
 
+def _error(code: str, message: str, retryable: bool) -> tuple[object, ...]:
+    return code, message, retryable, RETRY_AFTER_SECONDS if retryable else 0
+
+
 def _tool_result(_: Native, call_id: object, output: object) -> list[Incoming]:
     return [events.ToolResult(text("call_id", call_id, 256), text("output", output, _OUTPUT_CHARACTERS))]
 
@@ -235,10 +239,9 @@ _WRITERS: dict[type, tuple[str, Callable[[Any], tuple[object, ...]]]] = {
         lambda e: (e.turn, e.turn_end_ms, e.words_ms, e.first_token_ms, e.first_sample_ms, e.first_frame_ms),
     ),
     events.BargeIn: ("barge_in", lambda e: (e.epoch, e.hold_ms, e.verdict_ms, e.committed)),
-    events.Fault: (
-        "error",
-        lambda e: (e.code, e.message, e.retryable, RETRY_AFTER_SECONDS if e.retryable else 0),
-    ),
+    events.Fault: ("error", lambda e: _error(e.code, e.message, e.retryable)),
+    dialect.Ending: ("error", lambda e: _error(e.code, e.message, e.retryable)),
+    dialect.Complaint: ("error", lambda e: _error(e.code, e.message, False)),
     events.Configured: ("configured", lambda e: (as_map(e.config),)),
     dialect.Pong: ("pong", lambda e: (e.mark, e.audio_s)),
     dialect.GoAway: ("go_away", lambda e: (e.seconds, e.reason)),
@@ -253,4 +256,14 @@ _UNSPOKEN = frozenset(
 )  # fmt: skip
 """What this dialect has no words for: its clients have no items, and turns that need no naming."""
 
-NATIVE = Dialect(SUBPROTOCOL, FRAME_BYTES, read_hello, Native)
+PACE = Pace(
+    frame_bytes=FRAME_BYTES,
+    frames_per_s=limits.VOICE_FRAMES_PER_SECOND,
+    frames_burst=limits.VOICE_FRAMES_BURST,
+    bytes_per_s=limits.VOICE_BYTES_PER_SECOND,
+    bytes_burst=limits.VOICE_BYTES_BURST,
+    audio_rate=limits.VOICE_AUDIO_RATE,
+    audio_burst_s=limits.VOICE_AUDIO_BURST_SECONDS,
+)
+
+NATIVE = Dialect(SUBPROTOCOL, PACE, Native, read_hello)

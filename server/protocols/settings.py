@@ -10,6 +10,7 @@ import math
 import re
 import typing
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Literal
 
 from voxlane.engine.api import Tool
@@ -71,10 +72,15 @@ def as_map(config: Any) -> dict[str, object]:
     return values
 
 
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
 def _merged(prefix: str, base: Any, values: object) -> Any:
     if not isinstance(values, dict):
         raise BadMessage(f"{prefix.rstrip('.') or 'config'}: not a map")
-    hints = typing.get_type_hints(type(base))
+    hints = _hints(base.__class__)
     changes: dict[str, Any] = {}
     for name, value in values.items():
         if name not in hints:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -13,8 +14,9 @@ import pytest
 from peer import MANUAL, Peer, bystander, eventually
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from voxlane.server import limits, mailbox
+from voxlane.server import app, limits, mailbox
 from voxlane.server.config import VoiceConfig
+from voxlane.server.protocols.native import NATIVE
 
 
 async def flood(peer: Peer) -> None:
@@ -115,8 +117,8 @@ async def test_the_time_limit_is_announced(serving: Any, monkeypatch: pytest.Mon
 
 async def test_a_slow_reader_is_closed(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mailbox, "WAITING_PACKETS", 64)
-    monkeypatch.setattr(limits, "VOICE_FRAMES_BURST", 1 << 20)
-    monkeypatch.setattr(limits, "VOICE_BYTES_BURST", 1 << 30)
+    pace = replace(NATIVE.pace, frames_burst=1 << 20, bytes_burst=1 << 30)
+    monkeypatch.setattr(app, "NATIVE", replace(NATIVE, pace=pace))
     async with serving() as running, bystander(running):
         peer = await Peer.open(running.url, MANUAL, max_queue=1)
         config = {"instructions": "x" * 16_000}

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from voxlane.server.config import LimitsConfig, ServerConfig
-from voxlane.server.service import served_name
+from voxlane.server.voices import served_name
 
 MANY = pytest.mark.parametrize
 

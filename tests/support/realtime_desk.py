@@ -1,0 +1,80 @@
+"""The OpenAI Realtime codec at a desk: events in and out as a client sees them, each checked by the grammar."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from realtime_grammar import Event, Grammar
+
+from voxlane.server import events
+from voxlane.server.events import SessionConfig
+from voxlane.server.protocols.dialect import Bounds, Capabilities, Handshake, Incoming, Outgoing, Ready
+from voxlane.server.protocols.openai_realtime import OpenAIRealtime, opening
+
+RATE = 24_000
+CAPABILITIES = Capabilities(
+    server="voxlane",
+    chat_model="smol",
+    asr_model="moonshine",
+    tts_model="hibari",
+    languages=("en",),
+    voices=("one", "two", "af_alloy"),
+    codecs=("pcm16", "mulaw", "alaw"),
+)
+BOUNDS = Bounds(1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+DEFAULTS = SessionConfig(instructions="Be brief.")
+
+
+class Desk:
+    """One conversation without a session behind it."""
+
+    def __init__(
+        self,
+        session: Mapping[str, Any] | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        capabilities: Capabilities = CAPABILITIES,
+        rate: int = RATE,
+        name: str = "voice-7",
+    ) -> None:
+        self.grammar = Grammar()
+        self.hello = opening(Handshake(query or {}, session, capabilities), DEFAULTS)
+        self.codec = OpenAIRealtime(self.hello, rate)
+        self._sequence = 0
+        ready = Ready(name, "", False, self.hello.config, capabilities, BOUNDS, "listening")
+        (self.created,) = self.tell(ready)
+
+    @property
+    def session(self) -> Event:
+        """Return the session as the client knows it."""
+        shown = [one for one in self.grammar.events if one["type"] in ("session.created", "session.updated")]
+        return shown[-1]["session"]
+
+    def say(self, kind: str, **fields: Any) -> list[Incoming]:
+        """Return what becomes of a client event."""
+        return list(self.codec.decode(json.dumps({"type": kind, **fields})))
+
+    def tell(self, *told: Outgoing) -> list[Event]:
+        """Return what the client receives, in order and checked."""
+        received = []
+        for event in told:
+            for packet in self.codec.encode(event):
+                self._sequence += 1
+                received.append(json.loads(self.codec.write(packet, self._sequence)))
+                self.grammar.take(received[-1])
+        return received
+
+    def update(self, **session: Any) -> SessionConfig:
+        """Change the session, and return what is in force then."""
+        (configure,) = self.say("session.update", session=session)
+        assert isinstance(configure, events.Configure), configure
+        (event,) = self.tell(events.Configured(configure.config))
+        assert event["type"] == "session.updated"
+        return configure.config
+
+
+def kinds(received: list[Event]) -> list[str]:
+    """Return the types of events."""
+    return [event["type"] for event in received]

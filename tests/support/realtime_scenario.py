@@ -1,0 +1,190 @@
+"""One conversation for every client of the Realtime API, and what its wire must show afterwards.
+
+A question is asked and answered; a story is asked for and cut short by another question, which is answered; then a
+tool is called and its result used. The client may be any; what is checked here is what passed between it and the
+server.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any
+
+import numpy as np
+from realtime_grammar import Grammar
+from wiretap import Wire
+
+from voxlane.codecs.wav import decode_wav, encode_wav
+
+RATE = 24_000
+QUESTION = "What color is the sky on a clear day?"
+STORY = "Tell me a long story about the ocean."
+CUT_IN = "Wait, what color is the grass?"
+WEATHER = "What is the weather in Paris?"
+CLIPS = {"question": QUESTION, "story": STORY, "cut_in": CUT_IN, "weather": WEATHER}
+
+CUT = "conversation.item.truncated"
+
+Hear = Callable[[bytes], list[tuple[str, float]]]
+"""What a recogniser makes of 16-bit samples at 24 kHz: words, and the second in which each ends."""
+
+
+def record(client: Any) -> dict[str, bytes]:
+    """Return what the person says, in the server's own voice: 16-bit samples at 24 kHz without silence around them."""
+    clips = {}
+    for name, text in CLIPS.items():
+        spoken = client.audio.speech.create(model="tts-1", voice="alloy", input=text, response_format="wav")
+        samples, rate = decode_wav(spoken.content)
+        assert rate == RATE
+        loud = np.flatnonzero(np.abs(samples) > 0.02)
+        clips[name] = (np.clip(samples[loud[0] : loud[-1] + 1], -1, 1) * 32767).astype("<i2").tobytes()
+    return clips
+
+
+def steady_key(client: Any) -> str:
+    """Return a client secret whose session says the same whenever it is asked the same, and says it quickly.
+
+    The API has no temperature any more, and most clients cannot send one: the secret's session can hold ours.
+    """
+    session = {"type": "realtime", "temperature": 0, "audio": {"output": {"speed": 1.3}}}
+    return str(client.realtime.client_secrets.create(session=session).value)
+
+
+def listener(client: Any) -> Hear:
+    """Return a recogniser: the server's own, over HTTP."""
+
+    def hear(pcm: bytes) -> list[tuple[str, float]]:
+        wav = encode_wav(np.frombuffer(pcm, "<i2").astype(np.float32) / 32768, RATE)
+        heard = client.audio.transcriptions.create(
+            model="whisper-1",
+            file=("heard.wav", wav),
+            response_format="verbose_json",
+            timestamp_granularities=["word"],
+        )
+        return [(word.word, word.end) for word in heard.words]
+
+    return hear
+
+
+def words(text: str) -> list[str]:
+    """Return the words alone."""
+    return re.findall(r"[a-z0-9']+", text.lower())
+
+
+def likeness(one: str, other: str) -> float:
+    """Return how alike two texts are, word by word: 1 for the same words."""
+    return SequenceMatcher(None, words(one), words(other), autojunk=False).ratio()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One response as it passed over the wire."""
+
+    id: str
+    done: dict[str, Any]
+    item: str  # of its message; "": it has none
+    transcript: str
+    pcm: bytes
+    at: int  # where on the wire its first sound passed,
+    until: int  # its last,
+    ended: int  # and its end
+
+
+def answers(wire: Wire) -> list[Answer]:
+    """Return the responses in their order."""
+    lines = [(place, line.event) for place, line in enumerate(wire.messages) if line.sender == "server"]
+    found = []
+    for ended, event in lines:
+        if event["type"] != "response.done":
+            continue
+        name = event["response"]["id"]
+        own = [(place, other) for place, other in lines if other.get("response_id") == name]
+        sound = [(place, other) for place, other in own if other["type"] == "response.output_audio.delta"]
+        text = "".join(other["delta"] for _, other in own if other["type"] == "response.output_audio_transcript.delta")
+        pcm = b"".join(base64.b64decode(other["delta"]) for _, other in sound)
+        items = {other["item_id"] for _, other in sound}
+        assert len(items) <= 1
+        at, until = (sound[0][0], sound[-1][0]) if sound else (ended, ended)
+        found.append(Answer(name, event["response"], next(iter(items), ""), text, pcm, at, until, ended))
+    return found
+
+
+def check(wire: Wire, hear: Hear) -> None:
+    """Raise unless the wire shows the whole conversation, and nothing that the API does not allow."""
+    grammar = Grammar()
+    for event in wire.events("server"):
+        grammar.take(event)
+    assert wire.events("server", "error") == []
+    found = answers(wire)
+    at = next(place for place, answer in enumerate(found) if answer.done["status"] == "cancelled")
+    question, story, cut_in, call, forecast = found[at - 1 : at + 4]  # some clients have themselves greeted first
+    _check_what_was_understood(wire)
+    _check_said(question, hear)
+    assert "blue" in words(question.transcript)
+    _check_interrupted(wire, story)
+    _check_cut(wire, story, hear)
+    _check_said(cut_in, hear)
+    _check_tool(wire, call, forecast)
+    assert all(answer.done["usage"]["output_tokens"] > 0 for answer in found)
+
+
+def _check_what_was_understood(wire: Wire) -> None:
+    done = wire.events("server", "conversation.item.input_audio_transcription.completed")
+    assert len(done) >= 3
+    for event, said in zip(done, CLIPS.values(), strict=False):  # the last one is typed by most
+        assert likeness(event["transcript"], said) > 0.8, event["transcript"]
+
+
+def _check_said(answer: Answer, hear: Hear) -> None:
+    """What is written is what is spoken."""
+    assert answer.done["status"] in ("completed", "incomplete"), answer.done
+    (item,) = answer.done["output"]
+    assert item["content"][0]["transcript"] == answer.transcript
+    heard = " ".join(word for word, _ in hear(answer.pcm))
+    assert likeness(heard, answer.transcript) > 0.5, (heard, answer.transcript)
+
+
+def _check_interrupted(wire: Wire, story: Answer) -> None:
+    assert story.done["status"] == "cancelled"
+    assert story.done["status_details"]["reason"] == "turn_detected"
+    assert [item["status"] for item in story.done["output"]] == ["incomplete"]
+    between = [line.type for line in wire.messages[story.at : story.ended] if line.sender == "server"]
+    started = story.at + [line.type for line in wire.messages[story.at :]].index("input_audio_buffer.speech_started")
+    assert "input_audio_buffer.speech_started" in between  # players stop on it: it comes before the end
+    assert story.until < started  # and no sound after it
+
+
+def left(wire: Wire, item: str) -> str:
+    """Return what the server says is left of a reply, the last time it was asked after the reply was cut."""
+    types = [(line.type, line.event) for line in wire.messages]
+    cut = next(place for place, (kind, event) in enumerate(types) if kind == CUT and event["item_id"] == item)
+    shown = [event["item"] for kind, event in types[cut:] if kind == "conversation.item.retrieved"]
+    text = [one["content"][0]["transcript"] for one in shown if one["id"] == item]
+    assert text, "the client has not asked what is left"
+    return str(text[-1])
+
+
+def _check_cut(wire: Wire, story: Answer, hear: Hear) -> None:
+    """What is remembered of the story is what was heard of it."""
+    asked = [event for event in wire.events("client", "conversation.item.truncate") if event["item_id"] == story.item]
+    told = [event for event in wire.events("server", CUT) if event["item_id"] == story.item]
+    assert len(asked) == len(told) >= 1
+    text = left(wire, story.item)
+    assert story.transcript.startswith(text.rstrip())
+    assert 0 < len(words(text)) < len(words(story.transcript))
+    end_s = asked[0]["audio_end_ms"] / 1000
+    heard = [word for word, at_s in hear(story.pcm) if at_s <= end_s]
+    assert abs(len(heard) - len(words(text))) <= 2, (heard, text)
+
+
+def _check_tool(wire: Wire, call: Answer, answer: Answer) -> None:
+    (item,) = call.done["output"]
+    assert (item["type"], item["name"], call.pcm) == ("function_call", "get_weather", b"")
+    results = [event["item"] for event in wire.events("client", "conversation.item.create")]
+    assert [result["call_id"] for result in results if result["type"] == "function_call_output"] == [item["call_id"]]
+    assert answer.transcript  # what a small model makes of the result is its own affair
+    assert len(answer.pcm) > RATE

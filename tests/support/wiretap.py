@@ -1,0 +1,154 @@
+"""A relay in front of a server that keeps every WebSocket message in both directions.
+
+Bytes pass unchanged, the handshake included, so a client meets the real server. It understands frames and JSON, and
+nothing of what the messages mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+from urllib.parse import urlsplit
+
+from websockets.frames import Frame, Opcode
+from websockets.protocol import CLIENT, SERVER, Protocol, Side
+
+Sender = Literal["client", "server"]
+HEAD_END = b"\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One JSON message, and when it passed."""
+
+    at_s: float
+    sender: Sender
+    event: dict[str, Any]
+
+    @property
+    def type(self) -> str:
+        """Return what kind of event it is."""
+        return str(self.event.get("type"))
+
+
+@dataclass(slots=True)
+class Wire:
+    """One WebSocket connection, from its handshake to its close."""
+
+    answer: str = ""  # the head of the server's answer
+    messages: list[Message] = field(default_factory=list)
+    close_codes: dict[Sender, int] = field(default_factory=dict)
+
+    def events(self, sender: Sender, *types: str) -> list[dict[str, Any]]:
+        """Return what one side said, of these types or of all."""
+        return [line.event for line in self.messages if line.sender == sender and (not types or line.type in types)]
+
+
+class _Ear:
+    """Frames of one direction, read as they pass."""
+
+    def __init__(self, wire: Wire, sender: Sender) -> None:
+        side: Side = SERVER if sender == "client" else CLIENT  # who would receive them
+        self._wire = wire
+        self._sender = sender
+        self._protocol = Protocol(side, max_size=None)
+        self._head: bytes | None = b""
+        self._text = b""
+
+    def hear(self, data: bytes) -> None:
+        if self._head is not None:
+            self._head += data
+            head, found, data = self._head.partition(HEAD_END)
+            if not found:
+                return
+            self._head = None
+            if self._sender == "server":
+                self._wire.answer = head.decode("latin-1")
+        self._protocol.receive_data(data)
+        self._protocol.data_to_send()  # its answers to pings are the client's business
+        for frame in self._protocol.events_received():
+            assert isinstance(frame, Frame)
+            self._take(frame)
+
+    def _take(self, frame: Frame) -> None:
+        if frame.opcode is Opcode.CLOSE and frame.data:
+            self._wire.close_codes[self._sender] = int.from_bytes(frame.data[:2])
+        if frame.opcode in (Opcode.TEXT, Opcode.CONT):
+            self._text += frame.data
+            if frame.fin:
+                self._wire.messages.append(Message(time.monotonic(), self._sender, json.loads(self._text)))
+                self._text = b""
+
+
+class Wiretap:
+    """Listens on a port of its own as long as the context lasts; what it relays is in `wires`."""
+
+    def __init__(self, url: str) -> None:
+        self._upstream = urlsplit(url)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="wiretap")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.wires: list[Wire] = []
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    @property
+    def wire(self) -> Wire:
+        """Return the one connection that became a WebSocket."""
+        (found,) = [wire for wire in self.wires if wire.messages]
+        return found
+
+    async def _listen(self) -> asyncio.Server:
+        return await asyncio.start_server(self._relay, "127.0.0.1", 0)
+
+    async def _close(self) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        wire = Wire()
+        self.wires.append(wire)
+        host, port = self._upstream.hostname, self._upstream.port
+        up_reader, up_writer = await asyncio.open_connection(host, port)
+        try:
+            await asyncio.gather(
+                _pump(reader, up_writer, _Ear(wire, "client").hear),
+                _pump(up_reader, writer, _Ear(wire, "server").hear),
+            )
+        finally:
+            for each in (writer, up_writer):
+                each.close()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hear: Callable[[bytes], None]) -> None:
+    try:
+        while data := await reader.read(65536):
+            hear(data)
+            writer.write(data)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()
+    except OSError:  # one side left: the other is told by its own end
+        writer.close()
