@@ -120,7 +120,7 @@ class Answers:
 
     def respond(self, asked: Respond, turn: int, now: float) -> list[Effect]:
         """Reply because the client wants it; where that cannot be, say so."""
-        config, items = asked.config, self._input(asked)
+        config, items = asked.config, self._input(asked, now)
         if items is None:
             return [Send(Fault("invalid_item_id", "input: there is no such item", retryable=False, ref=asked.ref))]
         messages = prompt_of(items, config.instructions)
@@ -144,12 +144,20 @@ class Answers:
             effects += self._complete(reply, replace(config, chains_tools=False), now)
         return [*effects, *self._reply_to(messages, turn, config, tag=asked.tag, begins_s=begins_s)]
 
-    def _input(self, asked: Respond) -> list[Item] | None:
-        if asked.input is None:
-            return list(self.history.items)
-        items = [self.history.get(one) if isinstance(one, str) else one for one in asked.input]
-        found = [item for item in items if item is not None]
+    def _input(self, asked: Respond, now: float) -> list[Item] | None:
+        given = self.history.items if asked.input is None else asked.input
+        items = [self.history.get(one) if isinstance(one, str) else one for one in given]
+        found = [self.as_told(item, now) for item in items if item is not None]
         return found if len(found) == len(items) else None
+
+    def as_told(self, item: Item, now: float) -> Item:
+        """Return an item with the words of a reply that is still being heard: all of them once all of it was sent."""
+        reply = self.reply
+        if reply is None or reply.item != item.id:
+            return item
+        if reply.told and not self._broken:
+            return replace(item, text=reply.text.strip(), whole=True)
+        return replace(item, text=reply.heard(reply.position(now)))
 
     def _reply_to(
         self,
@@ -211,22 +219,25 @@ class Answers:
         self._put_down(reply, heard, now, whole=False)
         return [*effects, *self._latency(reply), Send(TurnDone(reply.turn, "interrupted"))]
 
-    def cut_at(self, item: str, seconds: float, now: float) -> str | None:
-        """Cut a reply to so many seconds of its sound; return what the history keeps of it, None if it never spoke.
+    def cut_at(self, item: str, seconds: float, now: float) -> tuple[str, float] | None:
+        """Cut a reply to so many seconds of its sound; return what the history keeps of it, and up to which second.
 
-        Of the reply that is being heard, only note how far: whoever calls this ends it.
+        None if it never spoke. Of the reply that is being heard, only note how far: whoever calls this ends it.
         """
-        sample = int(seconds * self._speak_rate)
-        reply = self.reply
+        sample, reply = int(seconds * self._speak_rate), self.reply
         if reply is not None and reply.item == item and reply.stage in ("live", "held"):
             reply.played_to(sample)
-            return reply.heard(reply.position(now))
+            position = reply.position(now)
+            return reply.heard(position), position / self._speak_rate
         spoken = self._spoken.get(item)
         if spoken is None:
             return None
-        heard = spoken.text[: spoken.ledger.heard_chars(sample)].strip()
+        end = spoken.ledger.heard_chars(sample)
+        if not any(letter.isalnum() for letter in spoken.text[end:]):  # a closing quote is never heard
+            end = len(spoken.text)
+        heard = spoken.text[:end].strip()
         self.history.fill(item, heard, whole=heard == spoken.text.strip())
-        return heard
+        return heard, min(seconds, spoken.ledger.sent_samples / self._speak_rate)
 
     def cancel_aside(self, epoch: int | None, now: float) -> list[Effect] | None:
         """End an aside, None: the newest; return None if there is none."""
@@ -337,7 +348,7 @@ class Answers:
             self._broken = True
             if isinstance(message, Refused) and message.code == "too_long":
                 self.history.shorten()
-        return [Send(fault_of(message)), *reply.break_off()]
+        return [Send(fault_of(message, reply.epoch)), *reply.break_off()]
 
     # ---- tools
 
@@ -372,8 +383,8 @@ class Answers:
         return self._reply_to(self.history.prompt(config.instructions), waiting.turn, config)
 
 
-def fault_of(message: Finished | Refused) -> Fault:
-    """Return what a client is told of a request that did not work."""
+def fault_of(message: Finished | Refused, epoch: int = 0) -> Fault:
+    """Return what a client is told of a request that did not work, and of which reply it was."""
     if isinstance(message, Refused):
-        return Fault(message.code, message.detail, retryable=message.code == "overloaded")
-    return Fault("engine_failed", "the engine could not finish this; please repeat", retryable=True)
+        return Fault(message.code, message.detail, retryable=message.code == "overloaded", epoch=epoch)
+    return Fault("engine_failed", "the engine could not finish this; please repeat", retryable=True, epoch=epoch)

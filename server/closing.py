@@ -26,10 +26,14 @@ from voxlane.server.events import (
     UserTurn,
 )
 from voxlane.server.history import turn_item
+from voxlane.server.turns import leaves_floor
 from voxlane.server.user_turn import RATE, UserSpeech
 
 CLIP_BYTES = 2 * RATE
 """Of a clip, sent to the engine at a time: a second."""
+
+MOST_ASKED = 8
+"""Replies that may wait for words."""
 
 
 class Speaker(Protocol):
@@ -58,7 +62,8 @@ class Closing:
         self._speaker = speaker
         self._answers = answers
         self._turns: deque[UserSpeech] = deque()
-        self._asked: Respond | None = None  # a reply to all of them
+        self._waiting: list[UserSpeech] = []  # understood, and to be answered when the reply is over
+        self._asked: deque[Respond] = deque()  # replies to all of them
 
     def __len__(self) -> int:
         return len(self._turns)
@@ -90,19 +95,37 @@ class Closing:
 
     def respond(self, asked: Respond, now: float) -> list[Effect]:
         """Reply because the client wants it: at once, or when the last words of what was said are known."""
-        if asked.aside or not self._turns:
-            return self._answers.respond(asked, 0 if asked.aside else self._speaker.next_turn(), now)
-        if self._asked is not None:
+        remembers = asked.input is None or any(isinstance(one, str) for one in asked.input)
+        if not self._turns or not remembers:
+            return self._respond(asked, now)
+        if len(self._asked) >= MOST_ASKED or (not asked.aside and any(not one.aside for one in self._asked)):
             told = "a response to what was said last is under way"
             return [Send(Fault("conversation_already_has_active_response", told, retryable=False, ref=asked.ref))]
-        self._asked = asked
+        self._asked.append(asked)
         return []
 
-    def dismiss(self) -> None:
+    def _respond(self, asked: Respond, now: float) -> list[Effect]:
+        return self._answers.respond(asked, 0 if asked.aside else self._speaker.next_turn(), now)
+
+    def dismiss(self) -> list[Effect]:
         """Remember what was said, and do not answer it."""
-        self.owed, self._asked = False, None
+        self.owed = False
+        self._asked.clear()
         for turn in self._turns:
             turn.dismissed = True
+        return self._give_up_waiting()
+
+    def _give_up_waiting(self) -> list[Effect]:
+        told: list[Effect] = [Send(TurnDone(turn.number, "interrupted")) for turn in self._waiting]
+        self._waiting.clear()
+        return told
+
+    def answer_waiting(self) -> list[Effect]:
+        """Answer what was said beside a reply, when that is over: one answer for all."""
+        if not self._waiting or self._turns or self._speaker.suspected or self._answers.busy:
+            return []
+        last = self._waiting.pop()
+        return [*self._give_up_waiting(), *self._answers.answer(last, self._speaker.config)]
 
     def close_understood(self, now: float) -> list[Effect]:
         """Answer what is understood."""
@@ -112,7 +135,8 @@ class Closing:
             self._answers.history.fill(turn.item, turn.text)
             if turn.clip:
                 continue
-            effects += self.answer(turn, now) if turn.text else [*self._answers.withdraw(), *self.end_wordless(turn)]
+            empty = not turn.text or (turn.beside and leaves_floor(turn.text, self._speaker.config.barge_in.language))
+            effects += self.answer(turn, now) if not empty else [*self._answers.withdraw(), *self.end_wordless(turn)]
         return effects + self._respond_asked(now)
 
     def fail(self, turn: UserSpeech, now: float) -> list[Effect]:
@@ -123,10 +147,10 @@ class Closing:
 
     def _respond_asked(self, now: float) -> list[Effect]:
         """Reply where the client asked for it before the words were known."""
-        if self._asked is None or self._turns:
-            return []
-        asked, self._asked = self._asked, None
-        return self._answers.respond(asked, self._speaker.next_turn(), now)
+        effects: list[Effect] = []
+        while self._asked and not self._turns:
+            effects += self._respond(self._asked.popleft(), now)
+        return effects
 
     def idle_at(self) -> float | None:
         """Return when the silence after a reply will have been too long, None if there is none."""
@@ -161,10 +185,13 @@ class Closing:
         said = Send(UserTurn(turn.number, turn.text))
         if not self._speaker.config.replies:
             return [*self._answers.withdraw(), said, Send(TurnDone(turn.number, "done"))]
+        if turn.beside and self._answers.busy and not turn.dismissed:
+            self._waiting.append(turn)
+            return [said]
         # Somebody was quicker, or speaks again: then there is one answer for both.
         speaks_again = self._speaker.hearing or (self._turns and turn.asr_id)
         if self._answers.busy or speaks_again or turn.dismissed:
             self.owed = self.owed or not (self._answers.busy or turn.dismissed)
             return [*self._answers.withdraw(), said, Send(TurnDone(turn.number, "interrupted"))]
         self.owed = False
-        return [said, *self._answers.answer(turn, self._speaker.config)]
+        return [said, *self._give_up_waiting(), *self._answers.answer(turn, self._speaker.config)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from voxlane.server.answers import Answers
 from voxlane.server.events import (
     CutItem,
@@ -45,16 +43,14 @@ def edit(event: Edit, floor: Floor, answers: Answers, now: float) -> list[Effect
             item_or_none = history.get(name)
             if item_or_none is None:
                 return _refuse("item_retrieve_invalid_item_id", "there is no item of this id", event)
-            reply = answers.reply
-            if reply is not None and reply.item == name:  # its words are put down when it is over
-                item_or_none = replace(item_or_none, text=reply.heard(reply.position(now)))
-            return [Send(ItemShown(item_or_none))]
+            return [Send(ItemShown(answers.as_told(item_or_none, now)))]
         case CutItem(id=name, seconds=seconds):
-            heard = answers.cut_at(name, seconds, now) if name in history else None
-            if heard is None:
+            cut = answers.cut_at(name, seconds, now) if name in history else None
+            if cut is None:
                 return _refuse("item_truncate_invalid_item_id", "there is no spoken reply of this id", event)
             reply = answers.reply
             effects = floor.cut(now) if reply is not None and reply.item == name else []
+            heard, seconds = cut
             return [*effects, Send(ItemCut(name, seconds, heard))]
 
 

@@ -38,7 +38,7 @@ class SessionConfig:
     chains_tools: bool = True  # False: so are the results of tool calls
     turns: TurnPolicy = field(default_factory=TurnPolicy)
     barge_in: BargePolicy = field(default_factory=BargePolicy)
-    interruptible: bool = True  # False: speech during a reply is heard after it
+    interruptible: bool = True  # False: what is said during a reply is answered after it
     speaks: bool = True  # False: replies are text only
     buffer_s: float = 1.5  # speech sent ahead of what the client has played
 
@@ -362,6 +362,7 @@ class Fault:
     message: str
     retryable: bool
     ref: str = ""  # the client's word for what went wrong
+    epoch: int = 0  # of the reply that failed; 0: it was none
 
 
 @dataclass(frozen=True, slots=True)

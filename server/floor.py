@@ -160,7 +160,7 @@ class Floor:
         """Take sound that is part of a turn because all of it is."""
         effects: list[Effect] = []
         if self._turn is None:
-            effects = self._open_turn(self._ear.heard, now, Priority.HIGH, quiet=True)
+            effects = self._open_turn(self._ear.heard, now, Priority.HIGH, manual=True, quiet=True)
         turn = self._turn
         assert turn is not None
         turn.gathered += len(pcm) // 2
@@ -180,30 +180,34 @@ class Floor:
         if self._turn is not None or not self._heeds_voices:
             self._ignored = True
             return []
-        effects: list[Effect] = []
-        if talks and reply is not None:
-            effects = [*reply.hold(now), Tell(Interrupt(self._name))]
-            effects += [Tell(Resume(one.asr_id)) for one in self.closing]  # they are not what was interrupted
-            effects += self._answers.resume_asides()
-        effects += self._open_turn(at, now, Priority.CRITICAL if talks else Priority.HIGH, held=talks)
-        return effects
+        if not (talks and self.config.interruptible) or reply is None:
+            return self._open_turn(at, now, Priority.HIGH, beside=talks)
+        effects = [*reply.hold(now), Tell(Interrupt(self._name))]
+        effects += [Tell(Resume(one.asr_id)) for one in self.closing]  # they are not what was interrupted
+        effects += self._answers.resume_asides()
+        return [*effects, *self._open_turn(at, now, Priority.CRITICAL, held=True)]
 
     @property
     def _heeds_voices(self) -> bool:
         """Whether a voice opens a turn now."""
-        config = self.config
-        return config.turns.mode == "auto" and (config.interruptible or not self._answers.talking)
+        return self.config.turns.mode == "auto"
 
     def _open_turn(
-        self, at: int, now: float, priority: Priority, *, held: bool = False, manual: bool = False, quiet: bool = False
+        self,
+        at: int,
+        now: float,
+        priority: Priority,
+        *,
+        held: bool = False,
+        manual: bool = False,
+        quiet: bool = False,
+        beside: bool = False,
     ) -> list[Effect]:
         number, late_s = self.next_turn(), (self._ear.heard - at) / RATE
-        pre_roll = int(self.config.turns.pre_roll_s * RATE)
-        turn = UserSpeech(
-            number, turn_item(self._name, number), f"{self._name}/hear{number}", at, max(0, at - pre_roll)
-        )
-        turn.onset_s, turn.hold_ms, turn.held = now - late_s, late_s * 1e3, held
-        turn.manual, turn.quiet = manual or quiet, quiet
+        name, item = f"{self._name}/hear{number}", turn_item(self._name, number)
+        turn = UserSpeech(number, item, name, at, max(0, at - int(self.config.turns.pre_roll_s * RATE)))
+        turn.held, turn.manual, turn.quiet, turn.beside = held, manual, quiet, beside
+        turn.onset_s, turn.hold_ms = now - late_s, late_s * 1e3
         self._turn = turn
         return [self.closing.listen(turn, priority)]
 
@@ -213,7 +217,7 @@ class Floor:
             return []
         turn.confirmed = True
         effects: list[Effect] = [Send(SpeechStarted(turn.number, turn.onset / RATE))]
-        if turn.held or not (self._answers.thinking or self._answers.talking):
+        if turn.held or turn.beside or not (self._answers.thinking or self._answers.talking):
             return effects
         # Who goes on before a word of the answer was heard has not been answered; nor who began before its first sound.
         self.closing.owed = self.closing.owed or self._answers.reply is not None
@@ -234,8 +238,8 @@ class Floor:
         if not self._listens:
             return []
         if (turn := self._turn) is not None:  # the button is right, whatever the detector will think
-            turn.manual = True
-            return self._commit(turn, now) if turn.held else self._confirm(now)
+            turn.manual, turn.beside = True, False
+            return self._commit(turn, now) if turn.held else [*self._confirm(now), *self._answers.cut(now)]
         effects = self._answers.cut(now)
         effects += self._open_turn(self._ear.heard, now, Priority.CRITICAL, manual=True)
         return [*effects, *self._confirm(now), *self._pass_on()]
@@ -253,8 +257,7 @@ class Floor:
 
     def stop(self, now: float) -> list[Effect]:
         """Be quiet at once; a voice that had the reply on hold keeps its turn."""
-        self.closing.dismiss()
-        return self.cut(now)
+        return [*self.closing.dismiss(), *self.cut(now)]
 
     # ---- what a silence means
 
@@ -355,16 +358,15 @@ class Floor:
 
     def _commit(self, turn: UserSpeech, now: float) -> list[Effect]:
         """Give the person the floor."""
+        effects = self._confirm(now)  # whoever takes it is told of before whoever loses it
         turn.held = False
         reply = self._answers.reply
         if reply is None:
-            return []
-        effects: list[Effect] = [
+            return effects
+        effects += [
             Send(BargeIn(reply.epoch, turn.hold_ms, (now - turn.onset_s) * 1e3, committed=True)),
             *self._answers.cut(now),
         ]
-        if not turn.confirmed:
-            effects += self._confirm(now)
         # The words so far were kept back while the verdict was out.
         return [*effects, Send(UserWords(turn.number, turn.settled, turn.tail))] if turn.text else effects
 

@@ -135,7 +135,7 @@ VOICE_AUDIO_BURST_SECONDS = 2.0
 """Audio at once: what piles up in a stall."""
 
 REALTIME_FRAME_BYTES = 2 * 1024 * 1024
-"""Largest message of an OpenAI client: half a minute of PCM16 at 24 kHz as base64; 20 ms are usual, whole files occur."""
+"""Largest message of an OpenAI client: half a minute of PCM16 at 24 kHz as base64; whole files occur."""
 
 REALTIME_AUDIO_BURST_SECONDS = 120.0
 """Audio at once from one: who ends turns by itself sends a recording as fast as the line goes. The longest turn."""

@@ -148,12 +148,13 @@ class Session:
         effects = answers.cancel_aside(event.epoch, now)
         if effects is not None:
             return effects
-        told = "there is no response under way that could be cancelled"
+        told = "Cancellation failed: no response is under way"
         return [Send(Fault("response_cancel_not_active", told, retryable=False, ref=event.ref))]
 
     def _settle(self, effects: list[Effect], now: float) -> list[Effect]:
         """Draw the conclusions of an event: who has the floor, what may be sent, what is finished."""
         effects = [*effects, *self._floor.consider(now), *self.answers.settle(self.config, now)]
+        effects += self._floor.closing.answer_waiting()
         state = self._name_state()
         if state != self._state:
             self._state = state

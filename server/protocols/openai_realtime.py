@@ -114,6 +114,7 @@ class OpenAIRealtime:
         self._responses: dict[int, Response] = {}  # under way, by epoch
         self._wishes: dict[str, Wish] = {}  # by tag
         self._fault: events.Fault | None = None  # what is wrong with a reply, or with a turn that is about to end
+        self._cut_short = False  # the last response, by the person
         self._made = 0  # ids
 
     def heard_s(self) -> float:
@@ -216,8 +217,10 @@ class OpenAIRealtime:
         return tuple(entries)
 
     def cancel(self, event: Event, ref: str) -> list[Incoming]:
-        """Take it that a response is to end."""
+        """Take it that a response is to end; a wish that crosses the end the server has put to it is no mistake."""
         if event.get("response_id") is None:
+            if self._cut_short and not self._responses:
+                return []
             inside = [response for response in self._responses.values() if not response.aside]
             for response in (inside or list(self._responses.values()))[-1:]:
                 response.cancelled = True
@@ -227,7 +230,7 @@ class OpenAIRealtime:
             if response.name == name:
                 response.cancelled = True
                 return [events.CancelReply(epoch, ref)]
-        raise Wrong("", "There is no response of this id under way", "response_cancel_not_active")
+        raise Wrong("", "Cancellation failed: no response of this id is under way", "response_cancel_not_active")
 
     def show(self, event: Event, ref: str) -> list[Incoming]:
         """Take the wish to see an item."""
@@ -325,7 +328,7 @@ class OpenAIRealtime:
     def _start(self, event: events.ReplyStarted) -> list[Packet]:
         wish = self._wishes.pop(event.tag, None) or Wish(self._session, self._config.speaks)
         if not wish.aside:
-            self._fault = None
+            self._fault, self._cut_short = None, False
         name, item = f"resp_{self._name}_{event.epoch}", event.item or f"item_{self._name}_a{event.epoch}"
         response = Response(name, item, f"conv_{self._name}", wish, self._known, self._rate)
         self._responses[event.epoch] = response
@@ -342,7 +345,7 @@ class OpenAIRealtime:
         closing = [] if response is None else response.cut()
         if response is not None and response.aside:
             return closing
-        self._fault = None
+        self._fault, self._cut_short = None, response is not None and not response.cancelled
         return self._listening.interrupted(closing)
 
     def _fail(self, fault: events.Fault) -> list[Packet]:
@@ -352,6 +355,9 @@ class OpenAIRealtime:
         """
         if fault.ref:
             return [_error("invalid_request_error", fault.code, fault.message, None, fault.ref)]
+        if fault.epoch in self._responses:
+            self._responses[fault.epoch].fault = fault
+            return []
         self._fault = fault
         if fault.code == "engine_lost":
             for response in self._responses.values():

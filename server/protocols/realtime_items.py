@@ -25,7 +25,7 @@ Shown = dict[str, Any]
 _TEXTS = {
     "user": ("input_text", "text"),
     "system": ("input_text", "text"),
-    "assistant": ("output_text", "text"),
+    "assistant": ("output_text", "text", "input_text"),  # the last is what pipecat writes
 }
 _SOUNDS = {"user": ("input_audio",), "assistant": ("output_audio", "audio")}
 

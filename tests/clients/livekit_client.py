@@ -125,58 +125,67 @@ class Watcher:
                 await self._news.wait()
 
 
+class Caller:
+    """The session of one agent, with a microphone and what it tells."""
+
+    def __init__(self, url: str, key: str) -> None:
+        address = url.replace("http", "ws", 1) + "/v1"
+        self.model = RealtimeModel(base_url=address, api_key=key, model="gpt-realtime", tool_choice="none")
+        self.model.update_options(max_response_output_tokens=30)
+        self.session: AgentSession[None] = AgentSession(llm=self.model)
+        self.agent, self.ear, self.microphone = Guide(), Ear(), Microphone()
+        self.watcher = Watcher(self.session)
+        self.session.input.audio, self.session.output.audio = self.ear, Loudspeaker()
+        self._replies = 0
+
+    async def reply_begins(self) -> None:
+        """Wait until the next reply is heard."""
+        self._replies += 1
+        await self.watcher.until("speaking", self._replies)
+
+    async def reply_ends(self) -> None:
+        """Hear the next reply to its end."""
+        await self.reply_begins()
+        await self.watcher.until("listening", self.watcher.states("listening") + 1)
+
+    async def retrieve(self, item: str) -> dict[str, Any]:
+        """Return an item as the server remembers it."""
+        shown: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+
+        def take(event: dict[str, Any]) -> None:
+            if event["type"] == "conversation.item.retrieved" and not shown.done():
+                shown.set_result(event["item"])
+
+        remote = self.agent.realtime_llm_session
+        remote.on("openai_server_event_received", take)
+        remote.send_event({"type": "conversation.item.retrieve", "item_id": item})
+        return await asyncio.wait_for(shown, 60)
+
+
 async def converse(url: str, key: str, clips: dict[str, bytes]) -> None:
     """Hold the conversation."""
-    model = RealtimeModel(
-        base_url=url.replace("http", "ws", 1) + "/v1",
-        api_key=key,
-        model="gpt-realtime",
-        tool_choice="none",
-    )
-    model.update_options(max_response_output_tokens=30)
-    session: AgentSession[None] = AgentSession(llm=model)
-    watcher, microphone, ear, agent = Watcher(session), Microphone(), Ear(), Guide()
-    session.input.audio, session.output.audio = ear, Loudspeaker()
-    await session.start(agent)
-    speaking = asyncio.create_task(microphone.run(ear.push))
-    spoken = 0
-
-    async def heard_out() -> None:
-        nonlocal spoken
-        await watcher.until("speaking", spoken + 1)
-        listening = watcher.states("listening")
-        spoken += 1
-        await watcher.until("listening", listening + 1)
-
-    microphone.say(clips["question"])
-    await heard_out()
-    microphone.say(clips["story"])
-    await watcher.until("speaking", spoken + 1)
-    spoken += 1
+    caller = Caller(url, key)
+    watcher = caller.watcher
+    await caller.session.start(caller.agent)
+    speaking = asyncio.create_task(caller.microphone.run(caller.ear.push))
+    caller.microphone.say(clips["question"])
+    await caller.reply_ends()
+    caller.microphone.say(clips["story"])
+    await caller.reply_begins()
     await asyncio.sleep(LISTENS_S)
-    microphone.say(clips["cut_in"])
-    await heard_out()
-    said = [
-        event.item for event in watcher.all("conversation_item_added") if getattr(event.item, "role", "") == "assistant"
-    ]
-    assert [item.interrupted for item in said] == [False, True, False]
-    remote = agent.realtime_llm_session
-    shown = asyncio.get_running_loop().create_future()
-
-    def server_event(event: dict[str, Any]) -> None:
-        if event["type"] == "conversation.item.retrieved" and not shown.done():
-            shown.set_result(event["item"])
-
-    remote.on("openai_server_event_received", server_event)
-    remote.send_event({"type": "conversation.item.retrieve", "item_id": said[1].id})
-    assert (await asyncio.wait_for(shown, 60))["content"][0]["transcript"]
-    await asyncio.wait_for(session.generate_reply(user_input=ASKED, tool_choice="required"), 60)
+    caller.microphone.say(clips["cut_in"])
+    await caller.reply_ends()
+    items = [event.item for event in watcher.all("conversation_item_added")]
+    replies = [item for item in items if getattr(item, "role", "") == "assistant"]
+    assert [reply.interrupted for reply in replies] == [False, True, False]
+    assert (await caller.retrieve(replies[1].id))["content"][0]["transcript"]
+    await asyncio.wait_for(caller.session.generate_reply(user_input=ASKED, tool_choice="required"), 60)
     (ran,) = watcher.all("function_tools_executed")
     assert [output.output for output in ran.function_call_outputs] == [FORECAST]
     assert len([event for event in watcher.all("user_input_transcribed") if event.is_final]) == 3
     speaking.cancel()
-    await session.aclose()
-    await model.aclose()
+    await caller.session.aclose()
+    await caller.model.aclose()
     assert not watcher.all("error"), watcher.all("error")
 
 

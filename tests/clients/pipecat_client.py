@@ -131,57 +131,67 @@ PROPERTIES = SessionProperties(
 """Turn detection is left to the server's default."""
 
 
-async def converse(url: str, key: str, clips: dict[str, bytes]) -> None:
-    """Hold the conversation."""
-    service = OpenAIRealtimeLLMService(
-        api_key=key,
-        base_url=url.replace("http", "ws", 1) + "/v1/realtime",
-        settings=OpenAIRealtimeLLMService.Settings(session_properties=PROPERTIES),
-    )
-    microphone, watcher = Microphone(), Watcher()
-    context = LLMContext(messages=[{"role": "user", "content": "Hello!"}], tools=ToolsSchema([WEATHER]))
-    pair = LLMContextAggregatorPair(context)
-    pipeline = Pipeline([Ear(microphone), pair.user(), service, Loudspeaker(), pair.assistant()])
-    parameters = PipelineParams(audio_in_sample_rate=RATE, audio_out_sample_rate=RATE)
-    worker = PipelineWorker(pipeline, params=parameters, observers=[watcher], enable_rtvi=False)
-    assistant_items: list[str] = []
+class Bot:
+    """The pipeline, and what the conversation needs of it."""
 
-    async def choose_tools(choice: str) -> None:
-        await service.send_client_event(SessionUpdateEvent(session=SessionProperties(tool_choice=choice)))
+    def __init__(self, url: str, key: str) -> None:
+        self.microphone, self.watcher = Microphone(), Watcher()
+        self.replies: list[str] = []  # ids of items
+        self.service = OpenAIRealtimeLLMService(
+            api_key=key,
+            base_url=url.replace("http", "ws", 1) + "/v1/realtime",
+            settings=OpenAIRealtimeLLMService.Settings(session_properties=PROPERTIES),
+        )
+        self.service.register_function("get_weather", self._get_weather)
+        self.service.add_event_handler("on_conversation_item_created", self._created)
+        context = LLMContext(messages=[{"role": "user", "content": "Hello!"}], tools=ToolsSchema([WEATHER]))
+        pair = LLMContextAggregatorPair(context)
+        self.worker = PipelineWorker(
+            Pipeline([Ear(self.microphone), pair.user(), self.service, Loudspeaker(), pair.assistant()]),
+            params=PipelineParams(audio_in_sample_rate=RATE, audio_out_sample_rate=RATE),
+            observers=[self.watcher],
+            enable_rtvi=False,
+        )
 
-    async def get_weather(call: FunctionCallParams) -> None:
+    async def choose_tools(self, choice: str) -> None:
+        """Change the session's tool choice."""
+        await self.service.send_client_event(SessionUpdateEvent(session=SessionProperties(tool_choice=choice)))
+
+    async def _get_weather(self, call: FunctionCallParams) -> None:
         assert call.arguments["city"]
-        await choose_tools("none")
+        await self.choose_tools("none")
         await call.result_callback(FORECAST)
 
-    async def created(_: object, name: str, item: object) -> None:
+    async def _created(self, _: object, name: str, item: object) -> None:
         if getattr(item, "role", None) == "assistant":
-            assistant_items.append(name)
+            self.replies.append(name)
 
-    service.register_function("get_weather", get_weather)
-    service.add_event_handler("on_conversation_item_created", created)
+
+async def converse(url: str, key: str, clips: dict[str, bytes]) -> None:
+    """Hold the conversation."""
+    bot = Bot(url, key)
     runner = WorkerRunner(handle_sigint=False)
-    await runner.add_workers(worker)
+    await runner.add_workers(bot.worker)
     running = asyncio.create_task(runner.run())
-    await worker.queue_frame(LLMRunFrame())
-    await watcher.until(BotStoppedSpeakingFrame, 1)  # the greeting
-    microphone.say(clips["question"])
-    await watcher.until(BotStoppedSpeakingFrame, 2)
-    microphone.say(clips["story"])
-    await watcher.until(BotStartedSpeakingFrame, 3)
-    interruptions = len(watcher.all(InterruptionFrame))
+    await bot.worker.queue_frame(LLMRunFrame())
+    await bot.watcher.until(BotStoppedSpeakingFrame, 1)  # the greeting
+    bot.microphone.say(clips["question"])
+    await bot.watcher.until(BotStoppedSpeakingFrame, 2)
+    bot.microphone.say(clips["story"])
+    await bot.watcher.until(BotStartedSpeakingFrame, 3)
+    interruptions = len(bot.watcher.all(InterruptionFrame))
     await asyncio.sleep(LISTENS_S)
-    story = assistant_items[-1]
-    microphone.say(clips["cut_in"])
-    await watcher.until(InterruptionFrame, interruptions + 1)
-    await watcher.until(BotStoppedSpeakingFrame, 4)
-    left = await service.retrieve_conversation_item(story)
+    story = bot.replies[-1]
+    bot.microphone.say(clips["cut_in"])
+    await bot.watcher.until(InterruptionFrame, interruptions + 1)
+    await bot.watcher.until(BotStoppedSpeakingFrame, 4)
+    left = await bot.service.retrieve_conversation_item(story)
     assert left.content[0].transcript
-    await choose_tools("required")
-    microphone.say(clips["weather"])
-    await watcher.until(FunctionCallResultFrame, 1)
-    await watcher.until(BotStoppedSpeakingFrame, 5)
-    assert len(watcher.all(TranscriptionFrame)) == 4
+    await bot.choose_tools("required")
+    bot.microphone.say(clips["weather"])
+    await bot.watcher.until(FunctionCallResultFrame, 1)
+    await bot.watcher.until(BotStoppedSpeakingFrame, 5)
+    assert len(bot.watcher.all(TranscriptionFrame)) == 4
     await runner.cancel()
     await running
 

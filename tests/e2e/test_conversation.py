@@ -68,6 +68,11 @@ class Caller:
         assert event is not None
         return event
 
+    async def finish_playing(self) -> None:
+        """Wait for the last frames at the loudspeaker."""
+        async with self.news:
+            await asyncio.wait_for(self.news.wait_for(lambda: not self.player.queued), 60)
+
     async def live(self) -> None:
         loop = asyncio.get_running_loop()
         at = loop.time()
@@ -82,6 +87,8 @@ class Caller:
             moved = self.player.position - (before[0] if before[1] == self.player.epoch else 0)
             if moved:
                 self.played.append(pcm[: 2 * moved])
+                async with self.news:
+                    self.news.notify_all()
             await self.client.send_acks()
             at += 0.02
             await asyncio.sleep(max(0.0, at - loop.time()))
@@ -137,8 +144,7 @@ async def reply_to(caller: Caller, turn: str | np.ndarray, disturbance: np.ndarr
         await caller.until("release", since)
     reply = await caller.until("reply", since)
     done = await caller.until("turn_done", since, turn=reply["turn"])
-    while caller.player.queued:  # its last frames
-        await asyncio.sleep(0.02)
+    await caller.finish_playing()
     names = [event.name for event in caller.events[since:]]
     assert names.count("hold") == names.count("release") == (disturbance is not None)
     assert (done["how"], "interrupted" in names) == ("done", False)

@@ -109,6 +109,7 @@ def test_every_client_event() -> None:
         ({**message("hi"), "id": "mine"}, Item("mine", "user", "hi")),
         (message("be kind", "system"), Item("", "system", "be kind")),
         (message("hello", "assistant", "output_text"), Item("", "assistant", "hello")),
+        (message("hello", "assistant", "input_text"), Item("", "assistant", "hello")),
         (
             {"type": "message", "role": "assistant", "content": [{"type": "output_audio", "transcript": "said"}]},
             Item("", "assistant", "said", spoken=True),
@@ -718,6 +719,16 @@ def test_who_ended_a_response_is_told() -> None:
         assert done["response"]["status_details"]["reason"] == "client_cancelled"
         assert received[-1]["type"] == "conversation.item.truncated"
         assert received[-1]["audio_end_ms"] == 10
+
+
+def test_a_wish_to_cancel_that_crosses_an_interruption_is_no_mistake() -> None:
+    desk = Desk()
+    desk.tell(*reply(1)[:3], events.Hold(1), events.SpeechStarted(2, 5.0), events.Interrupted(1, "H", 100))
+    assert desk.say("response.cancel") == []
+    desk.tell(*reply(2)[:3])
+    assert len(desk.say("response.cancel")) == 1
+    desk.tell(events.Interrupted(2, "H", 100))
+    assert len(desk.say("response.cancel")) == 1  # the client has ended that one: another wish is a mistake
 
 
 def test_what_is_left_of_an_item_is_shown() -> None:

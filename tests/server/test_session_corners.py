@@ -76,17 +76,33 @@ def test_noise_does_not_end_a_push_to_talk_turn():
     assert turns(table) == ["tell me a story"]
 
 
-def test_speech_during_an_uninterruptible_reply_does_not_deafen_the_ear():
+def test_what_is_said_during_an_uninterruptible_reply_is_answered_after_it():
     table = Table(SessionConfig(interruptible=False))
     begin_reply(table)
     table.speak("v", 20)
     table.speak("s", 5)
     table.work()
-    table.wait(60)
-    assert table.of(TurnDone)
+    table.wait(120)
+    assert turns(table) == ["hello", "tell me a story"]
+    assert not table.of(Hold, Interrupted)
+    kinds = [type(event) for event in table.of(UserTurn, ReplyStarted, ReplyDone)]
+    assert kinds == [UserTurn, ReplyStarted, UserTurn, ReplyDone, ReplyStarted, ReplyDone]
     ask(table)
     table.wait(60)
-    assert turns(table) == ["hello", "tell me a story"]
+    assert turns(table) == ["hello", "tell me a story", "tell me a story"]
+    assert [event.how for event in table.of(TurnDone)] == ["done"] * 3
+
+
+def test_a_murmur_during_an_uninterruptible_reply_is_not_answered():
+    table = Table(SessionConfig(interruptible=False))
+    table.engine.transcripts[0] = "mhm"
+    begin_reply(table)
+    table.speak("v", 20)
+    table.speak("s", 5)
+    table.work()
+    table.wait(120)
+    assert len(table.of(ReplyStarted)) == 1
+    assert len(table.of(TurnDone)) == 2
 
 
 def test_speech_in_manual_mode_does_not_deafen_the_ear():

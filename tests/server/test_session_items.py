@@ -195,6 +195,7 @@ def test_a_reply_that_is_over_can_still_be_cut_and_never_beyond_its_end():
     table.wait(60)
     assert table.of(ReplyDone)
     table.feed(CutItem(item, 1e6))
+    assert table.of(ItemCut)[-1].seconds == table.of(SpeechDone)[-1].samples / SPEAK_RATE
     assert table.session.history.get(item).text == "Well, that is easy."
     table.feed(CutItem(item, len("Well,") * SAMPLES_PER_CHAR / SPEAK_RATE))
     assert table.session.history.get(item).text == "Well,"
@@ -237,6 +238,25 @@ def test_one_reply_at_a_time_and_the_next_is_played_after_the_last():
     assert second.position(table.now + left_s + 0.1) > 0
 
 
+def test_what_was_sent_is_known_to_the_next_reply_though_it_is_still_being_played():
+    for aside in (False, True):
+        table = Table(ASKED)
+        table.feed(say("user", "hello"))
+        table.feed(Respond(ASKED))
+        table.work()
+        while not table.of(SpeechDone):
+            table.wait(0.1)
+        (started,) = table.of(ReplyStarted)
+        text = "".join(event.text for event in table.of(ReplyText)).strip()
+        table.feed(ShowItem(started.item))
+        (shown,) = table.of(ItemShown)
+        assert (shown.item.text, shown.item.whole) == (text, True)
+        assert not table.of(ReplyDone)
+        table.feed(say("user", "why?", "i1"))
+        table.feed(Respond(ASKED, aside=aside))
+        assert contents(table) == [("user", "hello"), ("assistant", text), ("user", "why?")]
+
+
 def test_an_aside_is_said_and_forgotten():
     table = Table(BUFFER, answer="Yes.")
     table.feed(say("user", "hello"))
@@ -254,6 +274,28 @@ def test_an_aside_is_said_and_forgotten():
     assert [event.text.strip() for event in table.of(ReplyDone) if event.epoch == side.epoch] == ["Yes."]
     assert {event.epoch for event in table.of(ReplyText)} == {side.epoch, main.epoch}
     assert [item.id for item in table.session.history.items] == [*(item.id for item in before), main.item]
+
+
+def test_an_aside_about_sound_waits_for_its_words():
+    table = Table(BUFFER)
+    table.feed(PlaceItem(Item("clip", "user", spoken=True), pcm=sound("v", 100)))
+    table.feed(Respond(SessionConfig(speaks=False), aside=True, input=(Item("x", "user", "At once."),)))
+    table.feed(Respond(SessionConfig(speaks=False), aside=True, input=("clip",)))
+    assert contents(table) == [("user", "At once.")]
+    table.work()
+    assert contents(table) == [("user", "tell me a story")]
+
+
+def test_whoever_takes_the_floor_is_told_of_before_whoever_loses_it():
+    table = Table()
+    ask(table)
+    table.wait(0.5)
+    table.engine.transcripts[0] = "stop"
+    since = len(table.client.events)
+    table.speak("v", 60)
+    table.work()
+    kinds = [type(event) for event in table.client.events[since:]]
+    assert kinds.index(SpeechStarted) < kinds.index(Interrupted)
 
 
 def test_an_interruption_does_not_stop_an_aside():

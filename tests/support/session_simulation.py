@@ -250,7 +250,7 @@ class Client:
                 self.samples[epoch] = offset + len(pcm) // 2
             case Interrupted(epoch):
                 self.dead.add(epoch)
-                self.held = None
+                self.held = None if self.held == epoch else self.held
             case _ if kind == "Hold":
                 self.held = epoch
             case _ if kind == "Release":
