@@ -399,10 +399,13 @@ def test_pip_may_remove_its_folders_while_they_are_looked_at(tmp_path: Path) -> 
 
     pip = threading.Thread(target=come_and_go)
     pip.start()
+    sizes: set[int] = set()
     try:
-        sizes = {archives._keep_growing(temporary, kept) for _ in range(2000)}
+        for number in itertools.count():
+            sizes.add(archives._keep_growing(temporary, kept))
+            if number > 2000 and 7 in sizes:  # whose turn it is on a busy machine is a matter of luck
+                break
     finally:
         stop.set()
         pip.join()
     assert sizes <= {0, 7}
-    assert 7 in sizes
