@@ -37,8 +37,9 @@ def check_handshake(websocket: WebSocket, dialect: Dialect, hub: Hub, api_key: s
     says_hello = dialect.opening is None
     if key is not None and key.startswith(SECRET_PREFIX) and not says_hello:
         session = hub.secrets.redeem(key)
-        if session is not None:
-            return Admission(selected, keyed=True, session=session)
+        if session is None:  # also where anybody may come in: its client expects what it stands for
+            raise Unauthorized
+        return Admission(selected, keyed=True, session=session)
     if not api_key:
         return Admission(selected, keyed=True)
     if key is None and says_hello:  # it may come with the hello

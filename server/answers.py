@@ -239,10 +239,9 @@ class Answers:
         self.history.fill(item, heard, whole=heard == spoken.text.strip())
         return heard, min(seconds, spoken.ledger.sent_samples / self._speak_rate)
 
-    def cancel_aside(self, epoch: int | None, now: float) -> list[Effect] | None:
-        """End an aside, None: the newest; return None if there is none."""
-        epoch = next(reversed(self.asides), None) if epoch is None else epoch
-        aside = self.asides.pop(epoch, None) if epoch is not None else None
+    def cancel_aside(self, epoch: int, now: float) -> list[Effect] | None:
+        """End an aside; return None if there is none of this epoch."""
+        aside = self.asides.pop(epoch, None)
         return None if aside is None else aside.interrupt(now)
 
     def settle(self, config: SessionConfig, now: float) -> list[Effect]:

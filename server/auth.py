@@ -19,7 +19,8 @@ def key_matches(given: str, api_key: str) -> bool:
 def offered_key(authorization: str, subprotocols: Sequence[str]) -> str | None:
     """Return the key that a handshake carries, if it carries one."""
     if authorization:
-        return authorization.removeprefix("Bearer ")
+        scheme, _, key = authorization.partition(" ")
+        return key.strip() if scheme.lower() == "bearer" else authorization
     keys = (name.removeprefix(way) for name in subprotocols for way in KEY_SUBPROTOCOLS if name.startswith(way))
     return next(keys, None)
 

@@ -32,8 +32,8 @@ from voxlane.server.user_turn import RATE, UserSpeech
 CLIP_BYTES = 2 * RATE
 """Of a clip, sent to the engine at a time: a second."""
 
-MOST_ASKED = 8
-"""Replies that may wait for words."""
+MOST_ASKED = MOST_CLIPS = 8
+"""Replies that may wait for words, and clips whose words are awaited."""
 
 
 class Speaker(Protocol):
@@ -85,6 +85,11 @@ class Closing:
         listen = ListenParams(language=self._speaker.config.language)
         return Tell(Submit(turn.asr_id, "asr", listen=listen, priority=priority, session=self._name))
 
+    @property
+    def clips(self) -> int:
+        """Items that are sound and not yet understood."""
+        return sum(1 for turn in self._turns if turn.clip)
+
     def listen_to(self, item: str, pcm: bytes) -> list[Effect]:
         """Find out the words of an item that is sound."""
         number = self._speaker.next_turn()
@@ -96,16 +101,55 @@ class Closing:
     def respond(self, asked: Respond, now: float) -> list[Effect]:
         """Reply because the client wants it: at once, or when the last words of what was said are known."""
         remembers = asked.input is None or any(isinstance(one, str) for one in asked.input)
-        if not self._turns or not remembers:
+        reply = self._answers.reply  # of one that was sent to its end a client does not know that it is on hold
+        unheard = not asked.aside and reply is not None and reply.told and reply.stage == "held"
+        if not (self._turns and remembers) and not unheard:
             return self._respond(asked, now)
-        if len(self._asked) >= MOST_ASKED or (not asked.aside and any(not one.aside for one in self._asked)):
+        if len(self._asked) >= MOST_ASKED or (not asked.aside and self._replies_soon):
             told = "a response to what was said last is under way"
             return [Send(Fault("conversation_already_has_active_response", told, retryable=False, ref=asked.ref))]
         self._asked.append(asked)
         return []
 
+    @property
+    def _replies_soon(self) -> bool:
+        """Whether the client has asked for a reply to what is not yet understood."""
+        return any(not one.aside for one in self._asked)
+
     def _respond(self, asked: Respond, now: float) -> list[Effect]:
-        return self._answers.respond(asked, 0 if asked.aside else self._speaker.next_turn(), now)
+        if asked.aside:
+            return self._answers.respond(asked, 0, now)
+        # It is to all that was said.
+        self.owed = False
+        return [*self._give_up_waiting(), *self._answers.respond(asked, self._speaker.next_turn(), now)]
+
+    def cancel_asked(self, now: float) -> list[Effect] | None:
+        """Take back the reply that was asked for and has not begun; return None if there is none."""
+        asked = next((one for one in self._asked if not one.aside), None)
+        if asked is None:
+            return None
+        self._asked.remove(asked)
+        return [*self._respond(asked, now), *self._answers.cut(now)]  # its client waits for its beginning and its end
+
+    def catch_up(self, now: float) -> list[Effect]:
+        """Do what had to wait: replies that were asked for, and answers to what was said before."""
+        reply = self._answers.reply
+        if self._turns or self._speaker.hearing or (reply is not None and reply.stage == "held"):
+            return []
+        effects: list[Effect] = []
+        while self._asked:
+            effects += self._respond(self._asked.popleft(), now)
+        if self._answers.busy or self._speaker.suspected or not (self._waiting or self.owed):
+            return effects
+        config, self.owed = self._speaker.config, False
+        number = self._speaker.next_turn()
+        last = UserSpeech(number, "", "", 0, 0, stopped_s=now, ended_s=now, words_s=now)
+        if self._waiting:
+            last = self._waiting.pop()  # one answer for all
+        effects += self._give_up_waiting()
+        if config.replies:
+            return [*effects, *self._answers.withdraw(), *self._answers.answer(last, config)]
+        return [*effects, Send(TurnDone(last.number, "interrupted"))] if last.asr_id else effects
 
     def dismiss(self) -> list[Effect]:
         """Remember what was said, and do not answer it."""
@@ -120,13 +164,6 @@ class Closing:
         self._waiting.clear()
         return told
 
-    def answer_waiting(self) -> list[Effect]:
-        """Answer what was said beside a reply, when that is over: one answer for all."""
-        if not self._waiting or self._turns or self._speaker.suspected or self._answers.busy:
-            return []
-        last = self._waiting.pop()
-        return [*self._give_up_waiting(), *self._answers.answer(last, self._speaker.config)]
-
     def close_understood(self, now: float) -> list[Effect]:
         """Answer what is understood."""
         effects: list[Effect] = []
@@ -135,22 +172,19 @@ class Closing:
             self._answers.history.fill(turn.item, turn.text)
             if turn.clip:
                 continue
-            empty = not turn.text or (turn.beside and leaves_floor(turn.text, self._speaker.config.barge_in.language))
-            effects += self.answer(turn, now) if not empty else [*self._answers.withdraw(), *self.end_wordless(turn)]
-        return effects + self._respond_asked(now)
+            if turn.beside and turn.text and leaves_floor(turn.text, self._speaker.config.barge_in.language):
+                effects.append(Send(UserTurn(turn.number, turn.text)))
+                effects += self.end_wordless(turn, now)
+            elif turn.text:
+                effects += self.answer(turn, now)
+            else:
+                effects += [*self._answers.withdraw(), *self.end_wordless(turn, now)]
+        return effects
 
-    def fail(self, turn: UserSpeech, now: float) -> list[Effect]:
+    def fail(self, turn: UserSpeech) -> list[Effect]:
         """Take it that a turn will never be understood."""
         self._turns.remove(turn)
-        told: list[Effect] = [] if turn.clip else [Send(TurnDone(turn.number, "failed"))]
-        return [*told, *self._respond_asked(now)]
-
-    def _respond_asked(self, now: float) -> list[Effect]:
-        """Reply where the client asked for it before the words were known."""
-        effects: list[Effect] = []
-        while self._asked and not self._turns:
-            effects += self._respond(self._asked.popleft(), now)
-        return effects
+        return [] if turn.clip else [Send(TurnDone(turn.number, "failed"))]
 
     def idle_at(self) -> float | None:
         """Return when the silence after a reply will have been too long, None if there is none."""
@@ -171,13 +205,11 @@ class Closing:
         told: list[Effect] = [Send(IdleTimeout(number, turn.item, from_s, heard_s)), self.remember(turn)]
         return [*told, *self._answers.answer(turn, config)]
 
-    def end_wordless(self, turn: UserSpeech) -> list[Effect]:
-        """End a turn in which nothing was said: what was said before it is answered now."""
-        free = not self._speaker.suspected and not self._turns and not self._answers.busy
-        if not self.owed or not free:
-            return [Send(TurnDone(turn.number, "done"))]
-        self.owed = False
-        return self._answers.answer(turn, self._speaker.config)
+    def end_wordless(self, turn: UserSpeech, now: float) -> list[Effect]:
+        """End a turn in which nothing was said that wants an answer."""
+        if self._answers.rested_s is not None:
+            self._answers.rested_s = now
+        return [Send(TurnDone(turn.number, "done"))]
 
     def answer(self, turn: UserSpeech, now: float) -> list[Effect]:
         """Answer a turn that is in the history."""
@@ -189,8 +221,8 @@ class Closing:
             self._waiting.append(turn)
             return [said]
         # Somebody was quicker, or speaks again: then there is one answer for both.
-        speaks_again = self._speaker.hearing or (self._turns and turn.asr_id)
-        if self._answers.busy or speaks_again or turn.dismissed:
+        speaks_again = self._speaker.hearing or (turn.asr_id and any(not one.clip for one in self._turns))
+        if self._answers.busy or speaks_again or turn.dismissed or self._replies_soon:
             self.owed = self.owed or not (self._answers.busy or turn.dismissed)
             return [*self._answers.withdraw(), said, Send(TurnDone(turn.number, "interrupted"))]
         self.owed = False

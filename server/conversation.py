@@ -20,6 +20,7 @@ from voxlane.server.events import (
     Interrupted,
     Played,
     ReplyDone,
+    ReplyStarted,
     Send,
     ServerEvent,
     SpeechDone,
@@ -196,8 +197,8 @@ class Conversation:
             case ReplyDone(epoch) if self.acked is None or self.acked.epoch != epoch:
                 # This client does not say what it has played: the session's clock must do.
                 self.mailbox.played(epoch + 1, 0)
-            case Configured(config):
-                self.mailbox.ahead_s = config.buffer_s
+            case Configured() | ReplyStarted():  # each reply under way has a buffer of its own
+                self.mailbox.ahead_s = self.session.config.buffer_s * (1 + len(self.session.answers.asides))
             case _:
                 pass
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from voxlane.server.answers import Answers
+from voxlane.server.closing import MOST_CLIPS
 from voxlane.server.events import (
     CutItem,
     DropItem,
@@ -30,15 +31,18 @@ def edit(event: Edit, floor: Floor, answers: Answers, now: float) -> list[Effect
                 return _refuse("item_create_duplicate_item_id", "there is an item of this id", event)
             if after and after not in history:
                 return _refuse("item_create_invalid_previous_item_id", "there is no item to place it behind", event)
+            if event.pcm and floor.closing.clips >= MOST_CLIPS:
+                return _refuse("too_many_audio_items", "too many items of sound are not yet understood", event)
             if item.kind == "result":
                 answers.open_calls.discard(item.call_id)
-            placed: list[Effect] = [Send(ItemPlaced(item, history.place(item, after)))]
+            # A reply that was prepared knows nothing of this.
+            placed: list[Effect] = [*answers.withdraw(), Send(ItemPlaced(item, history.place(item, after)))]
             return [*placed, *floor.closing.listen_to(item.id, event.pcm)] if event.pcm else placed
         case DropItem(id=name):
             if name not in history:
                 return _refuse("item_delete_invalid_item_id", "there is no item of this id", event)
             history.drop(name)
-            return [Send(ItemDropped(name))]
+            return [*answers.withdraw(), Send(ItemDropped(name))]
         case ShowItem(id=name):
             item_or_none = history.get(name)
             if item_or_none is None:
@@ -49,7 +53,7 @@ def edit(event: Edit, floor: Floor, answers: Answers, now: float) -> list[Effect
             if cut is None:
                 return _refuse("item_truncate_invalid_item_id", "there is no spoken reply of this id", event)
             reply = answers.reply
-            effects = floor.cut(now) if reply is not None and reply.item == name else []
+            effects = floor.cut(now) if reply is not None and reply.item == name else answers.withdraw()
             heard, seconds = cut
             return [*effects, Send(ItemCut(name, seconds, heard))]
 

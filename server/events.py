@@ -178,7 +178,7 @@ class Respond:
 
 @dataclass(frozen=True, slots=True)
 class CancelReply:
-    """Stop a reply; None: the one of the conversation, or else the newest aside."""
+    """Stop a reply; None: the one of the conversation. An aside is stopped by its epoch only."""
 
     epoch: int | None = None
     ref: str = ""

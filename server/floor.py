@@ -77,6 +77,7 @@ class Floor:
         self._ignored = False  # the ear follows a voice that opened no turn
         self._failed = False  # and none before it pauses: the engine could not listen to it
         self._muted = False  # the turn is silent only because no sound comes
+        self._gathered = 0  # samples that the ear never heard
 
     @property
     def hearing(self) -> bool:
@@ -94,10 +95,16 @@ class Floor:
         return self._turns
 
     def reconfigure(self, config: SessionConfig, now: float) -> list[Effect]:
-        """Go on in another way; what was gathered and is no longer is forgotten."""
-        self.config = config
-        stale = self._turn is not None and self._turn.quiet and config.turns.mode != "buffer"
-        return self._drop_turn(now) if stale else []
+        """Go on in another way; what the other way would never end is ended."""
+        before, self.config = self.config, config
+        turn = self._turn
+        if turn is None or before.turns.mode == config.turns.mode:
+            return []
+        if turn.quiet:
+            return self._drop_turn(now)
+        if turn.manual:
+            return []
+        return self._end_turn(now) if turn.confirmed else self._drop_turn(now)
 
     def end(self, now: float) -> list[Effect]:
         """Take a turn as over because the client says so."""
@@ -164,7 +171,8 @@ class Floor:
         turn = self._turn
         assert turn is not None
         turn.gathered += len(pcm) // 2
-        return [*effects, Tell(Append(turn.asr_id, audio=pcm))]
+        self._gathered += len(pcm) // 2
+        return effects if turn.failed else [*effects, Tell(Append(turn.asr_id, audio=pcm))]
 
     def _pass_on(self) -> list[Effect]:
         """Give the engine what it has not heard of the turn."""
@@ -181,7 +189,8 @@ class Floor:
             self._ignored = True
             return []
         if not (talks and self.config.interruptible) or reply is None:
-            return self._open_turn(at, now, Priority.HIGH, beside=talks)
+            beside = not self.config.interruptible and (talks or self._answers.thinking)
+            return self._open_turn(at, now, Priority.HIGH, beside=beside)
         effects = [*reply.hold(now), Tell(Interrupt(self._name))]
         effects += [Tell(Resume(one.asr_id)) for one in self.closing]  # they are not what was interrupted
         effects += self._answers.resume_asides()
@@ -216,11 +225,11 @@ class Floor:
         if turn is None or turn.confirmed:
             return []
         turn.confirmed = True
-        effects: list[Effect] = [Send(SpeechStarted(turn.number, turn.onset / RATE))]
+        effects: list[Effect] = [Send(SpeechStarted(turn.number, (turn.onset + self._gathered) / RATE))]
         if turn.held or turn.beside or not (self._answers.thinking or self._answers.talking):
             return effects
         # Who goes on before a word of the answer was heard has not been answered; nor who began before its first sound.
-        self.closing.owed = self.closing.owed or self._answers.reply is not None
+        self.closing.owed = self.closing.owed or (self.config.replies and self._answers.reply is not None)
         return effects + self._answers.cut(now)
 
     def _drop_turn(self, now: float) -> list[Effect]:
@@ -231,7 +240,7 @@ class Floor:
         effects: list[Effect] = [Tell(Cancel(turn.asr_id)), *self._probes.cancel(turn), *self._answers.withdraw()]
         if turn.held:
             effects += self._release(turn, now)
-        return effects + self.closing.end_wordless(turn) if turn.confirmed else effects
+        return effects + self.closing.end_wordless(turn, now) if turn.confirmed else effects
 
     def press(self, now: float) -> list[Effect]:
         """Begin a turn because the client says so."""
@@ -271,7 +280,7 @@ class Floor:
         """Decide what the sound so far means: an interruption, the end of a turn, or the time to prepare for it."""
         turn, config, heard = self._turn, self.config, self._ear.heard
         if turn is None:
-            return self.closing.break_silence(heard / RATE, now)
+            return self.closing.break_silence((heard + self._gathered) / RATE, now)
         if heard - turn.onset + turn.gathered > (config.turns.max_turn_s + 2.0) * RATE:
             return self._end_turn(now)
         if turn.manual:
@@ -317,12 +326,16 @@ class Floor:
         """Take the turn as over; its last words are on their way."""
         turn = self._turn
         assert turn is not None
+        if turn.failed:
+            self._turn = None
+            return [self.closing.remember(turn), Send(TurnDone(turn.number, "failed"))]
         turn.ended_s = now
         turn.stopped_s = now - (0.0 if turn.manual else self._silence_s(now))
         effects: list[Effect] = [] if turn.quiet else self._confirm(now)
         effects += [*self._probes.cancel(turn), Tell(EndInput(turn.asr_id))]
         if not turn.quiet:
-            effects.append(Send(SpeechStopped(turn.number, self._ear.heard / RATE - (now - turn.stopped_s))))
+            heard_s = (self._ear.heard + self._gathered) / RATE
+            effects.append(Send(SpeechStopped(turn.number, heard_s - (now - turn.stopped_s))))
         if turn.held:  # the client ended it while the verdict was out, so it was meant
             effects += self._commit(turn, now)
         effects.append(self.closing.remember(turn))
@@ -419,7 +432,10 @@ class Floor:
     def _fail_turn(self, turn: UserSpeech, now: float) -> list[Effect]:
         effects: list[Effect] = [*self._probes.cancel(turn), *self._answers.withdraw()]
         if turn in self.closing:
-            return [*effects, *self.closing.fail(turn, now)]
+            return [*effects, *self.closing.fail(turn)]
+        if turn.quiet:  # its client is told when it commits it
+            turn.failed = True
+            return effects
         self._turn = None
         if turn.held:
             effects += self._release(turn, now)

@@ -87,18 +87,19 @@ class History:
         """Drop the oldest exchanges, each with all that answers it, until the rest is short enough."""
         while len(self._items) > MAX_ITEMS:
             del self._items[next(iter(self._items))]
-        size = sum(len(item.text) for item in self._items.values())
-        while size > most:
+        while sum(len(item.text) for item in self._items.values()) > most:
             items = list(self._items.values())
             turns = [place for place, item in enumerate(items) if item.kind == "user" and item.text]
-            if len(turns) < 2:
-                if turns:  # what was said last counts most
-                    last = items[turns[0]]
-                    self._items[last.id] = replace(last, text=last.text[-most:])
-                return
-            for item in items[: turns[1]]:
-                size -= len(item.text)
-                del self._items[item.id]
+            if len(turns) > 1:
+                for item in items[: turns[1]]:
+                    del self._items[item.id]
+                continue
+            longest = max(items, key=lambda item: len(item.text))
+            if len(longest.text) > most // 2:  # of what was said, the last counts most
+                kept = longest.text[-(most // 2) :] if longest.kind == "user" else longest.text[: most // 2]
+                self._items[longest.id] = replace(longest, text=kept)
+            else:
+                del self._items[next(item.id for item in items if item.text and item.kind != "user")]
 
 
 def prompt_of(items: Iterable[Item], instructions: str, saying: str = "") -> tuple[ChatMessage, ...]:

@@ -145,7 +145,10 @@ class Session:
         running = reply is not None and reply.stage in ("live", "held") and not reply.told
         if running and reply is not None and event.epoch in (None, reply.epoch):
             return self._floor.cut(now)
-        effects = answers.cancel_aside(event.epoch, now)
+        if event.epoch is None:
+            effects = self._floor.closing.cancel_asked(now)
+        else:
+            effects = answers.cancel_aside(event.epoch, now)
         if effects is not None:
             return effects
         told = "Cancellation failed: no response is under way"
@@ -154,7 +157,7 @@ class Session:
     def _settle(self, effects: list[Effect], now: float) -> list[Effect]:
         """Draw the conclusions of an event: who has the floor, what may be sent, what is finished."""
         effects = [*effects, *self._floor.consider(now), *self.answers.settle(self.config, now)]
-        effects += self._floor.closing.answer_waiting()
+        effects += self._floor.closing.catch_up(now)
         state = self._name_state()
         if state != self._state:
             self._state = state

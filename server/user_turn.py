@@ -23,6 +23,7 @@ class UserSpeech:
     manual: bool = False  # begun by a button, and ended by it
     quiet: bool = False  # what the client gathers until it says that it is a turn: nobody is interrupted
     beside: bool = False  # said while a reply was spoken that nobody may interrupt: answered after it
+    failed: bool = False  # the engine could not listen to it
     clip: bool = False  # sound that the client put into the conversation, not a turn
     settled: str = ""
     tail: str = ""

@@ -113,8 +113,9 @@ class OpenAIRealtime:
         self._listening.transcribes = transcribes(self._session)
         self._responses: dict[int, Response] = {}  # under way, by epoch
         self._wishes: dict[str, Wish] = {}  # by tag
-        self._fault: events.Fault | None = None  # what is wrong with a reply, or with a turn that is about to end
+        self._fault: events.Fault | None = None  # what is wrong with a turn that is about to end
         self._cut_short = False  # the last response, by the person
+        self._cancels_next = False
         self._made = 0  # ids
 
     def heard_s(self) -> float:
@@ -219,11 +220,12 @@ class OpenAIRealtime:
     def cancel(self, event: Event, ref: str) -> list[Incoming]:
         """Take it that a response is to end; a wish that crosses the end the server has put to it is no mistake."""
         if event.get("response_id") is None:
-            if self._cut_short and not self._responses:
-                return []
             inside = [response for response in self._responses.values() if not response.aside]
-            for response in (inside or list(self._responses.values()))[-1:]:
+            if self._cut_short and not inside and not self._wishes:
+                return []
+            for response in inside:
                 response.cancelled = True
+            self._cancels_next = not inside  # one that was asked for and has not begun
             return [events.CancelReply(None, ref)]
         name = text("response_id", event["response_id"])
         for epoch, response in self._responses.items():
@@ -327,17 +329,16 @@ class OpenAIRealtime:
 
     def _start(self, event: events.ReplyStarted) -> list[Packet]:
         wish = self._wishes.pop(event.tag, None) or Wish(self._session, self._config.speaks)
-        if not wish.aside:
-            self._fault, self._cut_short = None, False
         name, item = f"resp_{self._name}_{event.epoch}", event.item or f"item_{self._name}_a{event.epoch}"
         response = Response(name, item, f"conv_{self._name}", wish, self._known, self._rate)
+        if not wish.aside:
+            self._cut_short = False
+            response.cancelled, self._cancels_next = self._cancels_next, False
         self._responses[event.epoch] = response
         return response.created()
 
     def _finish(self, epoch: int, samples: int) -> list[Packet]:
         response = self._responses.pop(epoch)
-        if response.fault is None:
-            response.fault, self._fault = self._fault, None
         return response.finish(epoch, samples)
 
     def _interrupt(self, epoch: int) -> list[Packet]:
@@ -345,7 +346,7 @@ class OpenAIRealtime:
         closing = [] if response is None else response.cut()
         if response is not None and response.aside:
             return closing
-        self._fault, self._cut_short = None, response is not None and not response.cancelled
+        self._cut_short = response is not None and not response.cancelled
         return self._listening.interrupted(closing)
 
     def _fail(self, fault: events.Fault) -> list[Packet]:
@@ -354,6 +355,7 @@ class OpenAIRealtime:
         Some clients take every `error` for the end of the conversation, which it is not.
         """
         if fault.ref:
+            self._cancels_next = False
             return [_error("invalid_request_error", fault.code, fault.message, None, fault.ref)]
         if fault.epoch in self._responses:
             self._responses[fault.epoch].fault = fault

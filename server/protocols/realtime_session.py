@@ -28,6 +28,7 @@ FORMATS: Mapping[str, AudioFormat] = {
 MOST_TOKENS = 4096
 """Of one reply, as OpenAI has it; it is what "inf" means here."""
 
+_LONGEST_PRE_ROLL_S = 2.0
 _SILENCES_S = (0.1, 10.0)
 """Shortest and longest silence that can end a turn."""
 
@@ -146,7 +147,7 @@ def _turns(detection: TurnDetection | None) -> dict[str, Any]:
         "eagerness": "auto",
         "min_wait_s": silence_s,
         "max_wait_s": silence_s,
-        "pre_roll_s": detection.prefix_padding_ms / 1000,
+        "pre_roll_s": min(detection.prefix_padding_ms / 1000, _LONGEST_PRE_ROLL_S),
         "threshold": float(detection.threshold),
         "idle_s": None if detection.idle_timeout_ms is None else detection.idle_timeout_ms / 1000,
     }

@@ -523,9 +523,9 @@ def test_a_reply_of_nothing_ends_all_the_same() -> None:
 
 def test_what_the_engine_cannot_do_fails_the_response_and_is_no_error() -> None:
     desk = Desk()
-    fault = events.Fault("engine_failed", "please repeat", retryable=True)
+    fault = events.Fault("engine_failed", "please repeat", retryable=True, epoch=1)
     started, text, sound, *_ = reply(1)
-    received = desk.tell(started, text, sound, fault, events.SpeechDone(1, 2400))
+    received = desk.tell(started, text, sound, replace(fault, epoch=0), fault, events.SpeechDone(1, 2400))
     assert received[-2]["response"]["status"] == "failed"
     assert received[-2]["response"]["status_details"]["error"]["code"] == "engine_failed"
     assert "error" not in kinds(received)
@@ -534,6 +534,9 @@ def test_what_the_engine_cannot_do_fails_the_response_and_is_no_error() -> None:
 
 def test_a_fault_that_concerned_nothing_fails_nothing() -> None:
     desk = Desk()
+    started, *rest = reply(7)
+    overheard = events.Fault("overloaded", "nobody can listen", retryable=True)
+    assert desk.tell(started, overheard, *rest)[-2]["response"]["status"] == "completed"
     assert desk.tell(events.Fault("engine_lost", "it is restarting", retryable=True)) == []
     assert desk.tell(*reply(1))[-2]["response"]["status"] == "completed"
 

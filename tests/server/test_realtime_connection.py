@@ -109,12 +109,14 @@ async def test_a_client_secret_brings_its_session(serving: Any) -> None:
             await client.socket.close()
 
 
-async def test_an_open_server_takes_any_key(serving: Any) -> None:
+async def test_an_open_server_takes_any_key_but_no_dead_secret(serving: Any) -> None:
     async with serving() as running:
-        for key in ("", "anything", "ek_anything"):
+        for key in ("", "anything"):
             client = await Client.open(running.url, key)
             await client.until("session.created")
             await client.socket.close()
+        with pytest.raises(InvalidStatus):  # whoever has one expects what it stands for
+            await Client.open(running.url, "ek_anything")
 
 
 async def test_compression_is_declined(serving: Any) -> None:

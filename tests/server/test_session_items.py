@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from session_simulation import SAMPLES_PER_CHAR, SPEAK_RATE, sound
-from session_table import Table, ask, submits
+from session_simulation import SAMPLES_PER_CHAR, SPEAK_RATE, STATS, sound
+from session_table import Table, ask, hear_no_engine, submits
 
+from voxlane.engine.api import Finished, Refused, Words
+from voxlane.server.closing import MOST_CLIPS
 from voxlane.server.events import (
     Audio,
     CancelReply,
@@ -13,7 +15,10 @@ from voxlane.server.events import (
     Configure,
     CutItem,
     DropItem,
+    EndTurn,
+    EngineLost,
     Fault,
+    Hold,
     IdleTimeout,
     InputCleared,
     InputCommitted,
@@ -25,6 +30,7 @@ from voxlane.server.events import (
     ItemShown,
     PlaceItem,
     Played,
+    Release,
     ReplyDone,
     ReplyStarted,
     ReplyText,
@@ -40,6 +46,7 @@ from voxlane.server.events import (
     TurnDone,
     UserTurn,
 )
+from voxlane.server.history import MAX_CHARS, History
 from voxlane.server.turns import BargePolicy, TurnPolicy
 
 BUFFER = SessionConfig(turns=TurnPolicy(mode="buffer"), replies=False, chains_tools=False)
@@ -376,3 +383,193 @@ def test_any_voice_takes_the_floor_at_once_where_that_is_wanted():
     table.feed(Played(table.of(ReplyStarted)[-1].epoch, SPEAK_RATE // 4))
     table.speak("v", 5)
     assert table.of(Interrupted)
+
+
+# ---- what once got lost, stuck or doubled
+
+
+def talking(config: SessionConfig, answer: str = "Well, that is easy. It was a sunny day, and we went home.") -> Table:
+    """Return a table at which a reply is being heard."""
+    table = Table(config, answer=answer)
+    table.feed(say("user", "hello"))
+    table.feed(Respond(config))
+    table.work()
+    table.wait(0.5)
+    return table
+
+
+def test_a_reply_asked_for_during_a_hold_follows_the_release():
+    table = talking(SessionConfig(chains_tools=False))
+    while not table.of(SpeechDone):
+        table.wait(0.1)
+    hear_no_engine(table, "n", 3)
+    assert table.of(Hold)
+    table.feed(Respond(SessionConfig(), tag="next"))
+    assert not faults(table)
+    table.speak("s", 60)
+    table.work()
+    assert table.of(Release)
+    assert table.of(ReplyStarted)[-1].tag == "next"
+
+
+def test_a_reply_that_waits_for_words_can_be_cancelled():
+    table = Table(BUFFER)
+    table.speak("v", 40)
+    table.feed(CommitInput())
+    table.feed(Respond(BUFFER, tag="never"))
+    table.feed(CancelReply())
+    assert [type(event) for event in table.of(ReplyStarted, Interrupted)] == [ReplyStarted, Interrupted]
+    table.work()
+    table.wait(10)
+    assert len(table.of(ReplyStarted)) == 1
+
+
+def test_a_cancel_without_a_name_spares_asides():
+    table = Table(BUFFER)
+    table.feed(Respond(SessionConfig(speaks=False), aside=True))
+    table.feed(CancelReply(ref="r"))
+    assert faults(table) == [("response_cancel_not_active", "r")]
+    table.work()
+    assert table.of(ReplyDone)
+
+
+def test_a_voice_does_not_take_a_reply_that_nobody_may_interrupt_before_its_first_sound():
+    table = Table(SessionConfig(interruptible=False))
+    table.feed(say("user", "hello"))
+    table.feed(Respond(SessionConfig(interruptible=False)))
+    hear_no_engine(table, "v", 20)
+    hear_no_engine(table, "s", 60)
+    table.work()
+    table.wait(60)
+    assert not table.of(Interrupted)
+    assert len(table.of(ReplyDone)) == 2
+
+
+def test_sound_that_is_placed_while_a_turn_is_understood_does_not_swallow_its_answer():
+    table = Table()
+    hear_no_engine(table, "v", 40)
+    hear_no_engine(table, "s", 150)
+    table.feed(PlaceItem(Item("clip", "user", spoken=True), pcm=sound("v", 50)))
+    table.work()
+    table.wait(30)
+    assert len(table.of(ReplyDone)) == 1
+
+
+def test_a_turn_that_fails_does_not_take_the_answer_to_the_one_before_it():
+    table = Table()
+    hear_no_engine(table, "v", 40)
+    table.feed(EndTurn())
+    hear_no_engine(table, "v", 40)
+    table.feed(EndTurn())
+    first, second = submits(table, "asr")
+    table.feed(Words(first.request_id, 0, "tell me a story", "", 0.0))
+    table.feed(Finished(first.request_id, 0, "eos", STATS))
+    table.feed(Refused(second.request_id, 0, "overloaded", "busy"))
+    assert submits(table, "chat")
+
+
+def test_a_reply_that_was_prepared_knows_what_was_placed_since():
+    table = Table()
+    table.speak("v", 40)
+    table.speak("s", 10)
+    assert table.session.answers.reply.stage == "tentative"
+    table.feed(say("system", "The caller is Ada."))
+    table.speak("s", 60)
+    assert submits(table, "chat")[-1].messages[0].content.endswith("The caller is Ada.")
+
+
+def test_a_voice_is_ended_when_the_client_takes_over():
+    for frames, ended in ((3, 0), (40, 1)):
+        table = talking(SessionConfig())
+        hear_no_engine(table, "v", frames)
+        assert table.of(Hold)
+        table.feed(Configure(BUFFER))
+        assert len(table.of(Interrupted)) == len(table.of(SpeechStopped)) == ended
+        assert len(table.of(Release)) == 1 - ended
+
+
+def test_nobody_answers_by_itself_where_only_the_client_does():
+    table = Table(ASKED)
+    table.feed(say("user", "hello"))
+    table.feed(Respond(ASKED))
+    table.engine.transcripts[0] = ""
+    hear_no_engine(table, "v", 20)  # before its first sound
+    hear_no_engine(table, "s", 100)
+    table.work()
+    table.wait(60)
+    assert len(table.of(ReplyStarted)) == 1
+
+
+def test_what_was_said_beside_a_reply_is_answered_once():
+    config = SessionConfig(interruptible=False, chains_tools=False)
+    table = talking(config)
+    table.speak("v", 20)
+    table.speak("s", 60)
+    assert len(table.of(UserTurn)) == 1
+    while not table.of(SpeechDone):
+        table.wait(0.1)
+    table.feed(Respond(config))
+    table.work()
+    table.wait(60)
+    assert len(table.of(ReplyDone)) == 2
+
+
+def test_what_is_remembered_is_bounded_whatever_it_is():
+    history = History()
+    for number in range(50):
+        history.place(Item(f"r{number}", "result", "x" * 5000, call_id="c"))
+    assert sum(len(item.text) for item in history.items) <= MAX_CHARS
+    history.place(Item("q", "user", "look"))
+    history.place(Item("long", "result", "y" * 32_000, call_id="c"))
+    for _ in range(3):
+        size = sum(len(item.text) for item in history.items)
+        history.shorten()
+        assert sum(len(item.text) for item in history.items) < size
+    assert history.get("q").text == "look"
+
+
+def test_clips_whose_words_are_awaited_are_few():
+    table = Table(BUFFER)
+    for number in range(20):
+        table.feed(PlaceItem(Item(f"i{number}", "user", spoken=True), pcm=sound("v", 50), ref="r"))
+    assert len(submits(table, "asr")) == MOST_CLIPS
+    assert set(faults(table)) == {("too_many_audio_items", "r")}
+
+
+def test_a_committed_turn_that_could_not_be_heard_fails():
+    table = Table(BUFFER)
+    hear_no_engine(table, "v", 10)
+    (asr,) = submits(table, "asr")
+    table.feed(Refused(asr.request_id, 0, "overloaded", "busy"))
+    hear_no_engine(table, "v", 40)
+    assert len(submits(table, "asr")) == 1
+    table.feed(CommitInput())
+    assert [type(event) for event in table.of(InputCommitted, TurnDone)] == [InputCommitted, TurnDone]
+    assert table.of(TurnDone)[0].how == "failed"
+
+
+def test_a_reply_that_waits_survives_the_engine():
+    table = Table(BUFFER)
+    table.feed(say("user", "hello"))
+    table.speak("v", 40)
+    table.feed(CommitInput())
+    table.feed(Respond(BUFFER))
+    table.engine.work.clear()
+    table.feed(EngineLost())
+    table.work()
+    table.wait(60)
+    assert table.of(ReplyDone)
+
+
+def test_silence_is_counted_from_the_last_voice():
+    table = Table(SessionConfig(turns=TurnPolicy(idle_s=3.0)))
+    ask(table)
+    while table.session.answers.reply is not None:
+        table.wait(0.1)
+    table.engine.transcripts[0] = ""
+    table.speak("s", 100)
+    table.speak("v", 40)
+    table.speak("s", 100)
+    assert not table.of(IdleTimeout)
+    table.speak("s", 150)
+    assert table.of(IdleTimeout)
