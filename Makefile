@@ -22,7 +22,7 @@ test: $(TESTED) weights check ## set everything up, lint, type-check and run all
 ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
 else
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadscope -m "not alone"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder -m "not alone"
 	@$(BIN)/python -m pytest -q -m alone
 endif
 

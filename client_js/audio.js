@@ -1,0 +1,232 @@
+/**
+ * The browser's side of sound: one AudioContext at its own rate, a microphone, a loudspeaker, and their worklets.
+ *
+ * It opens, wires and closes them, and says in one word what is missing. It knows no messages of the server.
+ */
+
+import { microphoneError, VoiceError } from "./errors.js";
+
+/** @typedef {import("./capture.js").Frame} Frame */
+/** @typedef {import("./jitter.js").Ack} Ack */
+/** @typedef {import("./playback.js").Order} Order */
+
+/**
+ * @typedef {object} SpeakerFigures
+ * @property {number} bufferMs what waits
+ * @property {number} targetMs what a reply begins with
+ * @property {number} underruns
+ * @property {number} starvedMs silence that they cost
+ * @property {number} level loudness, 0 to 1
+ * @property {boolean} playing
+ * @property {boolean} held
+ */
+
+/**
+ * @typedef {object} AudioHandlers
+ * @property {(frame: Frame) => void} frame
+ * @property {(acks: Ack[]) => void} acks positions in the context's samples
+ * @property {(epoch: number) => void} begins
+ * @property {(figures: SpeakerFigures) => void} figures
+ * @property {() => void} microphoneLost
+ */
+
+/**
+ * @typedef {object} MicrophoneOptions
+ * @property {string} [deviceId]
+ * @property {boolean} [echoCancellation]
+ * @property {boolean} [noiseSuppression]
+ * @property {boolean} [autoGainControl]
+ */
+
+/** Frames a second: 20 ms each. */
+const FRAMES_PER_S = 50;
+
+/** How long the worklet may take to say where it stands; one that does not run never does. */
+const POSITION_MS = 200;
+
+/** A microphone and a loudspeaker. */
+export class BrowserAudio {
+  /** @type {AudioContext | null} */
+  #context = null;
+  /** @type {AudioContext | null} Of the microphone, where that cannot join the loudspeaker's. */
+  #microphoneContext = null;
+  /** @type {AudioWorkletNode | null} */
+  #speaker = null;
+  /** @type {Promise<void> | null} */
+  #opening = null;
+  /** @type {AudioWorkletNode | null} */
+  #capture = null;
+  /** @type {MediaStreamAudioSourceNode | null} */
+  #source = null;
+  /** @type {MediaStream | null} */
+  #stream = null;
+  #muted = false;
+  /** @type {((position: { epoch: number, samples: number } | null) => void)[]} */
+  #asking = [];
+  #handlers;
+  #wireRate;
+
+  /** @param {AudioHandlers} handlers @param {number} wireRate of the microphone's frames */
+  constructor(handlers, wireRate) {
+    this.#handlers = handlers;
+    this.#wireRate = wireRate;
+  }
+
+  /** The loudspeaker's rate, 0 while there is none. */
+  get rate() {
+    return this.#speaker === null ? 0 : (this.#context?.sampleRate ?? 0);
+  }
+
+  /** Whether the microphone is open. */
+  get listening() {
+    return this.#capture !== null;
+  }
+
+  /** How long a sample takes from the worklet to the ear, as far as the browser knows. */
+  get outputLatencyMs() {
+    return 1000 * ((this.#context?.outputLatency || 0) + (this.#context?.baseLatency || 0));
+  }
+
+  /** Whether the browser keeps the loudspeaker silent until somebody clicks. */
+  get silenced() {
+    return this.#context?.state === "suspended";
+  }
+
+  /** Open the loudspeaker; call it from a click or a key, or browsers keep it silent. */
+  async openSpeaker() {
+    if (!("AudioWorkletNode" in globalThis)) throw missing("no_worklet");
+    this.#opening ??= this.#makeSpeaker();
+    try {
+      await this.#opening;
+    } catch (error) {
+      this.#opening = null;
+      throw error;
+    }
+    void this.#context?.resume(); // not awaited: without a click it may take for ever
+  }
+
+  async #makeSpeaker() {
+    const context = this.#context ?? new AudioContext({ latencyHint: "interactive" });
+    this.#context = context;
+    await context.audioWorklet.addModule(new URL("./playback-worklet.js", import.meta.url));
+    const speaker = new AudioWorkletNode(context, "voxlane-playback", { numberOfInputs: 0, outputChannelCount: [1] });
+    speaker.port.onmessage = ({ data }) => this.#hear(data);
+    speaker.connect(context.destination);
+    this.#speaker = speaker;
+  }
+
+  /**
+   * Open the microphone, or another one than before.
+   * @param {MicrophoneOptions} [options]
+   */
+  async openMicrophone(options = {}) {
+    if (!navigator.mediaDevices) throw missing("microphone_missing");
+    const { deviceId, echoCancellation = true, noiseSuppression = true, autoGainControl = true } = options;
+    const wish = { echoCancellation, noiseSuppression, autoGainControl, channelCount: 1 };
+    const audio = deviceId ? { ...wish, deviceId: { exact: deviceId } } : wish;
+    const stream = await navigator.mediaDevices.getUserMedia({ audio }).catch((error) => {
+      throw microphoneError(error);
+    });
+    this.closeMicrophone();
+    this.#stream = stream;
+    const [track] = stream.getAudioTracks();
+    track.onended = () => {
+      this.closeMicrophone();
+      this.#handlers.microphoneLost();
+    };
+    const source = await this.#attach(stream, track);
+    const processorOptions = { rate: this.#wireRate, frameSamples: this.#wireRate / FRAMES_PER_S };
+    const capture = new AudioWorkletNode(source.context, "voxlane-capture", { numberOfOutputs: 0, processorOptions });
+    capture.port.onmessage = ({ data }) => this.#handlers.frame(data);
+    capture.port.postMessage({ muted: this.#muted });
+    source.connect(capture);
+    this.#source = source;
+    this.#capture = capture;
+  }
+
+  /** @param {MediaStream} stream @param {MediaStreamTrack} track */
+  async #attach(stream, track) {
+    const module = new URL("./capture-worklet.js", import.meta.url);
+    const context = this.#context ?? new AudioContext({ latencyHint: "interactive" });
+    this.#context = context;
+    try {
+      const source = context.createMediaStreamSource(stream);
+      await context.audioWorklet.addModule(module);
+      return source;
+    } catch (error) {
+      // Firefox does not join a microphone to a context of another rate.
+      const rate = track.getSettings().sampleRate;
+      if (!(error instanceof DOMException) || error.name !== "NotSupportedError" || !rate) throw error;
+      this.#microphoneContext = new AudioContext({ sampleRate: rate, latencyHint: "interactive" });
+      await this.#microphoneContext.audioWorklet.addModule(module);
+      return this.#microphoneContext.createMediaStreamSource(stream);
+    }
+  }
+
+  /** Let the microphone go; the browser's sign that it is open goes out. */
+  closeMicrophone() {
+    for (const track of this.#stream?.getTracks() ?? []) {
+      track.onended = null;
+      track.stop();
+    }
+    this.#source?.disconnect();
+    this.#capture?.port.postMessage({ over: true });
+    if (this.#capture !== null) this.#capture.port.onmessage = null;
+    void this.#microphoneContext?.close();
+    this.#stream = this.#source = this.#capture = this.#microphoneContext = null;
+  }
+
+  /** Play through another device, where the browser can; return whether it could. @param {string} deviceId */
+  async useSpeaker(deviceId) {
+    /** @type {(AudioContext & { setSinkId?: (id: string) => Promise<void> }) | null} */
+    const context = this.#context;
+    if (typeof context?.setSinkId !== "function") return false;
+    await context.setSinkId(deviceId);
+    return true;
+  }
+
+  /** Send silence instead of sound, or sound again. @param {boolean} muted */
+  mute(muted) {
+    this.#muted = muted;
+    this.#capture?.port.postMessage({ muted });
+  }
+
+  /** Tell the loudspeaker what to do. @param {Order} order @param {Transferable[]} [transfer] */
+  order(order, transfer = []) {
+    this.#speaker?.port.postMessage(order, transfer);
+  }
+
+  /** Return where the loudspeaker stands, null if it does not say; what was played before is acked by then. */
+  position() {
+    /** @type {Promise<{ epoch: number, samples: number } | null>} */
+    const answer = new Promise((resolve) => {
+      if (this.#speaker === null) return resolve(null);
+      this.#asking.push(resolve);
+      setTimeout(() => resolve(null), POSITION_MS);
+      return this.order({ do: "position" });
+    });
+    return answer;
+  }
+
+  /** Close everything. */
+  async close() {
+    this.closeMicrophone();
+    this.#speaker?.disconnect();
+    const context = this.#context;
+    this.#context = this.#speaker = this.#opening = null;
+    if (context !== null && context.state !== "closed") await context.close();
+  }
+
+  /** @param {any} data */
+  #hear(data) {
+    if (data.acks) this.#handlers.acks(data.acks);
+    else if (data.begins) this.#handlers.begins(data.begins);
+    else if (data.figures) this.#handlers.figures(data.figures);
+    else if (data.position) this.#asking.shift()?.(data.position);
+  }
+}
+
+/** Return what a browser lacks: most have nothing to offer to a page that came unprotected. @param {string} code */
+function missing(code) {
+  return new VoiceError(globalThis.isSecureContext ? code : "insecure_origin");
+}

@@ -1,0 +1,51 @@
+/**
+ * What a microphone's callback does: bring any rate to the wire's, cut it into frames, and tell how loud they are.
+ *
+ * It has no clock, no card and no port. A muted microphone sends silence: pauses are how a turn's end is heard.
+ */
+
+import { OnsetDetector } from "./onset.js";
+import { loudness, toPcm16 } from "./pcm.js";
+import { Resampler } from "./resample.js";
+
+/** @typedef {{ pcm: Uint8Array<ArrayBuffer>, level: number, onset: boolean }} Frame */
+
+/** Makes frames of the wire's rate of a card's blocks. */
+export class Capture {
+  muted = false;
+  #resampler;
+  #onset = new OnsetDetector();
+  #frame;
+  #filled = 0;
+
+  /** @param {number} rate @param {number} wireRate @param {number} frameSamples */
+  constructor(rate, wireRate, frameSamples) {
+    this.#resampler = new Resampler(rate, wireRate);
+    this.#frame = new Float32Array(frameSamples);
+  }
+
+  /**
+   * Take the card's next samples; return the frames that are full.
+   * @param {Float32Array} block
+   * @returns {Frame[]}
+   */
+  push(block) {
+    const samples = this.#resampler.push(this.muted ? new Float32Array(block.length) : block);
+    const frames = [];
+    for (let at = 0; at < samples.length; ) {
+      const part = samples.subarray(at, at + this.#frame.length - this.#filled);
+      this.#frame.set(part, this.#filled);
+      this.#filled += part.length;
+      at += part.length;
+      if (this.#filled === this.#frame.length) frames.push(this.#take());
+    }
+    return frames;
+  }
+
+  /** @returns {Frame} */
+  #take() {
+    this.#filled = 0;
+    const level = loudness(this.#frame);
+    return { pcm: toPcm16(this.#frame), level, onset: this.#onset.push(level) };
+  }
+}

@@ -1,0 +1,398 @@
+/**
+ * One conversation over as many WebSockets as it takes: hello, sequence numbers, coming back, giving up.
+ *
+ *     connecting ──open──▶ greeting ──ready──▶ open ──close──▶ waiting ──delay──▶ connecting
+ *                                               │                 └─ too long, or a close that is final ─▶ closed
+ *
+ * Sockets, time and chance are given to it, so that it runs in a test as in a browser. It knows the messages that are
+ * about the connection; all of them are passed on.
+ */
+
+import { MsgpackError } from "./msgpack.js";
+import { FRAME_BYTES, judgeClose, parseMessage, ProtocolError, say, SUBPROTOCOL } from "./protocol.js";
+
+/** @typedef {import("./protocol.js").ServerMessage} ServerMessage */
+/** @typedef {import("./protocol.js").Ready} Ready */
+/** @typedef {import("./protocol.js").Hello} Hello */
+/** @typedef {"idle" | "connecting" | "greeting" | "open" | "waiting" | "closed"} Status */
+/** @typedef {"attempt" | "retry" | "ping" | "bye"} TimerName */
+/** @typedef {Extract<ServerMessage, { name: "error" }>} ErrorMessage */
+
+/**
+ * @typedef {object} SocketLike what is used of a WebSocket
+ * @property {string} binaryType
+ * @property {number} bufferedAmount
+ * @property {((event: any) => void) | null} onopen
+ * @property {((event: any) => void) | null} onmessage
+ * @property {((event: any) => void) | null} onclose
+ * @property {(data: Uint8Array<ArrayBuffer>) => void} send
+ * @property {(code?: number) => void} close
+ */
+
+/**
+ * @typedef {object} Environment
+ * @property {(url: string, protocols: string[]) => SocketLike} open
+ * @property {() => number} now milliseconds that only rise
+ * @property {(then: () => void, ms: number) => any} setTimer
+ * @property {(timer: any) => void} clearTimer
+ * @property {() => number} random from 0 to 1
+ */
+
+/** @typedef {{ status: Status, resuming: boolean, attempt: number, delayMs: number }} StatusChange */
+/**
+ * How it ended. `code` is the server's error, or `unreachable`, `protocol`, `gave_up`, `closed` or `done`.
+ * @typedef {{ code: string, message: string, closeCode: number }} Ending
+ */
+
+/**
+ * @typedef {object} Handlers
+ * @property {(message: ServerMessage) => void} message every message once, but for sound that is told again
+ * @property {(change: StatusChange) => void} status
+ * @property {(ready: Ready, how: "first" | "resumed" | "anew") => void} ready before the message itself
+ * @property {(ending: Ending) => void} over
+ * @property {() => Promise<[epoch: number, samples: number] | null>} position where the player stands
+ * @property {(roundTripMs: number) => void} pong
+ */
+
+/** Waits before attempts to come back, the last repeated; chance takes up to half away, lest all come at once. */
+const DELAYS_MS = [100, 250, 500, 1000, 2000, 4000];
+
+/** Time for an attempt to end in `ready`: the server waits five seconds for the hello. */
+const ATTEMPT_MS = 8000;
+
+/** How long to try to come back before the person is asked. */
+const GIVE_UP_MS = 5 * 60_000;
+
+/** How often the round trip is measured; and how long an unanswered ping may be before the line counts as dead. */
+const PING_MS = 3000;
+const DEAD_MS = 7000;
+
+/** Bytes that may wait in the socket before sound is left out: a second of it, later than that helps nobody. */
+const BUFFERED_BYTES = 32_000;
+
+/** Messages that wait for a connection: more is not typed while one is away. */
+const WAITING = 64;
+
+/** Time for the server's good-bye. */
+const BYE_MS = 2000;
+
+/** A conversation's connection. */
+export class Connection {
+  /** @type {Status} */
+  status = "idle";
+  token = "";
+  /** The last sequence number that came; `ready` does not count, since what is told again behind it is older. */
+  lastSeq = 0;
+  /** Frames of sound that were left out because the line was too slow or broken. */
+  droppedFrames = 0;
+  /** The microphone's sound that the server has got, as far as is known: what a broken line swallows does not count. */
+  sentSeconds = 0;
+  /** Largest message that the server takes. */
+  frameBytes = FRAME_BYTES;
+  /** Messages that never came: always 0, unless the server is at fault. */
+  missing = 0;
+
+  #url;
+  #hello;
+  #handlers;
+  #environment;
+  /** @type {SocketLike | null} */
+  #socket = null;
+  /** @type {ErrorMessage | null} The last thing that was said on this connection, if it was an error. */
+  #error = null;
+  #met = false; // whether there was ever a conversation
+  #attempt = 0;
+  #lostAt = 0;
+  #closing = false;
+  #readySeq = 0; // the number of this connection's `ready`; what is older is told again
+  /** @type {Record<TimerName, any>} */
+  #timers = { attempt: null, retry: null, ping: null, bye: null };
+  #ping = { mark: 0, sentAt: -1, answered: true, sentSeconds: 0 };
+  #heardAt = 0;
+  /** @type {{ frame: Uint8Array<ArrayBuffer>, survives: boolean }[]} */
+  #waiting = [];
+
+  /**
+   * @param {string} url
+   * @param {() => Hello} hello what to begin a conversation with
+   * @param {Handlers} handlers
+   * @param {Environment} environment
+   */
+  constructor(url, hello, handlers, environment) {
+    this.#url = url;
+    this.#hello = hello;
+    this.#handlers = handlers;
+    this.#environment = environment;
+  }
+
+  /**
+   * Connect; take a conversation up again where a token of one is given.
+   * @param {{ token: string, lastSeq: number }} [past]
+   */
+  start(past) {
+    if (this.status !== "idle" && this.status !== "closed") throw new Error("it is started already");
+    this.token = past?.token ?? "";
+    this.lastSeq = past?.lastSeq ?? 0;
+    this.#met = this.#closing = false;
+    this.#attempt = 0;
+    this.#lostAt = this.#environment.now();
+    this.#connect();
+  }
+
+  /** Try at once instead of waiting: the network is said to be back. */
+  poke() {
+    if (this.status !== "waiting") return;
+    this.#clear("retry");
+    this.#connect();
+  }
+
+  /**
+   * Send a message, or keep it until there is a connection; return false if neither can be.
+   * @param {Uint8Array<ArrayBuffer>} frame
+   * @param {{ survives?: boolean }} [how] whether it also makes sense in a conversation begun anew
+   */
+  send(frame, { survives = false } = {}) {
+    if (frame.length > this.frameBytes) throw new RangeError(`a message of more than ${this.frameBytes} bytes`);
+    if (this.status === "open") return this.#write(frame);
+    if (this.status === "idle" || this.status === "closed" || this.#waiting.length >= WAITING) return false;
+    this.#waiting.push({ frame, survives });
+    return true;
+  }
+
+  /** Send what is only worth something now; return whether it went. @param {Uint8Array<ArrayBuffer>} frame */
+  sendNow(frame) {
+    return this.status === "open" && this.#write(frame);
+  }
+
+  /** Send a frame of sound; return false if it had to be left out. @param {Uint8Array} pcm @param {number} seconds */
+  sendAudio(pcm, seconds) {
+    if (this.status === "open" && this.#socket !== null && this.#socket.bufferedAmount <= BUFFERED_BYTES) {
+      this.sentSeconds += seconds;
+      return this.#write(say.audio(pcm));
+    }
+    if (this.#met) this.droppedFrames += 1;
+    return false;
+  }
+
+  /** Say good-bye and close. */
+  close() {
+    if (this.status === "idle" || this.status === "closed" || this.#closing) return;
+    this.#closing = true;
+    if (this.status !== "open") return this.#finish({ code: "closed", message: "", closeCode: 1000 });
+    this.#write(say.bye());
+    this.#set("bye", () => this.#finish({ code: "closed", message: "", closeCode: 1000 }), BYE_MS);
+    return undefined;
+  }
+
+  // ---- coming
+
+  #connect() {
+    this.#change("connecting");
+    this.#error = null;
+    /** @type {SocketLike} */
+    let socket;
+    try {
+      socket = this.#environment.open(this.#url, [SUBPROTOCOL]);
+    } catch (error) {
+      return this.#finish({ code: "unreachable", message: String(error), closeCode: 1006 }); // not an address
+    }
+    this.#socket = socket;
+    socket.binaryType = "arraybuffer";
+    socket.onopen = () => void this.#greet(socket);
+    socket.onmessage = (event) => this.#receive(event.data);
+    socket.onclose = (event) => this.#lost(event.code);
+    this.#set("attempt", () => this.#lost(1006), ATTEMPT_MS);
+    return undefined;
+  }
+
+  /** @param {SocketLike} socket */
+  async #greet(socket) {
+    this.#change("greeting");
+    const hello = this.#hello();
+    if (!this.token) return socket.send(say.hello(hello));
+    const played = (await this.#handlers.position()) ?? undefined;
+    if (socket !== this.#socket) return undefined; // it was lost meanwhile
+    return socket.send(say.hello({ key: hello.key, resume: this.token, last_seq: this.lastSeq, played }));
+  }
+
+  /** @param {Extract<ServerMessage, { name: "ready" }>} message */
+  #greeted(message) {
+    const { ready, seq } = message;
+    this.#clear("attempt");
+    const how = ready.resumed ? "resumed" : this.#met ? "anew" : "first";
+    if (!ready.resumed) this.lastSeq = this.sentSeconds = 0;
+    this.token = ready.token;
+    this.#readySeq = seq;
+    this.frameBytes = ready.limits.frame_bytes;
+    this.#met = true;
+    this.#attempt = 0;
+    this.#ping.answered = true;
+    this.#change("open");
+    this.#handlers.ready(ready, how);
+    this.#handlers.message(message);
+    const waiting = this.#waiting.filter((one) => ready.resumed || one.survives);
+    this.#waiting = [];
+    for (const { frame } of waiting) this.#write(frame);
+    this.#sendPing();
+  }
+
+  // ---- messages
+
+  /** @param {unknown} data */
+  #receive(data) {
+    this.#heardAt = this.#environment.now();
+    /** @type {ServerMessage} */
+    let message;
+    try {
+      if (!(data instanceof ArrayBuffer)) throw new ProtocolError("a text frame");
+      message = parseMessage(new Uint8Array(data));
+    } catch (error) {
+      if (!(error instanceof ProtocolError || error instanceof MsgpackError)) throw error;
+      return this.#finish({ code: "protocol", message: error.message, closeCode: 4400 });
+    }
+    this.#error = message.name === "error" ? message : null;
+    if (message.name === "ready") return this.#greeted(message);
+    if (message.name === "pong") this.#pong(message);
+    if (!this.#isNews(message)) return undefined;
+    return this.#handlers.message(message);
+  }
+
+  /** Count a message; return false for one that came before. @param {ServerMessage} message */
+  #isNews({ name, seq }) {
+    if (seq === 0) return true;
+    const known = seq <= this.lastSeq;
+    const expected = Math.max(this.lastSeq, this.#readySeq) + 1;
+    if (seq > expected) this.missing += seq - expected;
+    this.lastSeq = Math.max(this.lastSeq, seq);
+    return !known || name === "audio"; // the player knows by itself what it has played
+  }
+
+  #sendPing() {
+    const { now } = this.#environment;
+    const { sentAt, answered } = this.#ping;
+    if (!answered && now() - sentAt > DEAD_MS && this.#heardAt < sentAt) return this.#lost(1006);
+    if (answered) {
+      this.#ping = { mark: this.#ping.mark + 1, sentAt: now(), answered: false, sentSeconds: this.sentSeconds };
+      this.#write(say.ping(this.#ping.mark));
+    }
+    this.#set("ping", () => this.#sendPing(), PING_MS);
+    return undefined;
+  }
+
+  /** @param {Extract<ServerMessage, { name: "pong" }>} message */
+  #pong(message) {
+    if (message.mark !== this.#ping.mark || this.#ping.answered) return;
+    this.#ping.answered = true;
+    this.sentSeconds += message.audio_s - this.#ping.sentSeconds;
+    this.#handlers.pong(this.#environment.now() - this.#ping.sentAt);
+  }
+
+  /** @param {Uint8Array<ArrayBuffer>} frame */
+  #write(frame) {
+    if (this.#socket === null) return false;
+    this.#socket.send(frame);
+    return true;
+  }
+
+  // ---- going
+
+  /** @param {number} code */
+  #lost(code) {
+    const wasOpen = this.status === "open";
+    const error = this.#error;
+    const resuming = !wasOpen && this.token !== "";
+    this.#drop();
+    if (this.#closing) return this.#finish({ code: "closed", message: "", closeCode: code });
+    const verdict = judgeClose(code, { afterError: error !== null, resuming });
+    if (verdict === "done") return this.#finish({ code: "done", message: "", closeCode: code });
+    if (verdict === "failed") return this.#finish(describe(code, error));
+    if (verdict === "resume" && !this.#met && !this.token) return this.#finish(describe(code, error));
+    if (verdict === "anew") this.token = "";
+    if (wasOpen) this.#lostAt = this.#environment.now();
+    return this.#wait(code, error);
+  }
+
+  /** @param {number} code @param {ErrorMessage | null} error */
+  #wait(code, error) {
+    const { now, random } = this.#environment;
+    if (now() - this.#lostAt > GIVE_UP_MS) {
+      return this.#finish({ ...describe(code, error), code: "gave_up" });
+    }
+    const asked = (error?.retry_after_s ?? 0) * 1000;
+    const usual = DELAYS_MS[Math.min(this.#attempt, DELAYS_MS.length - 1)] * (0.5 + random() / 2);
+    const delayMs = Math.max(usual, asked * (1 + random() / 2));
+    this.#attempt += 1;
+    this.#set("retry", () => this.#connect(), delayMs);
+    return this.#change("waiting", delayMs);
+  }
+
+  /** Forget the socket: a close on a dead line may never be answered. */
+  #drop() {
+    this.#clear("attempt");
+    this.#clear("ping");
+    const socket = this.#socket;
+    this.#socket = null;
+    if (socket === null) return;
+    socket.onopen = socket.onmessage = socket.onclose = null;
+    socket.close();
+  }
+
+  /** @param {Ending} ending */
+  #finish(ending) {
+    this.#drop();
+    this.#clear("retry");
+    this.#clear("bye");
+    this.#waiting = [];
+    this.token = "";
+    this.#change("closed");
+    this.#handlers.over(ending);
+  }
+
+  // ---- small things
+
+  /** @param {Status} status @param {number} [delayMs] */
+  #change(status, delayMs = 0) {
+    this.status = status;
+    this.#handlers.status({ status, resuming: this.token !== "", attempt: this.#attempt, delayMs });
+  }
+
+  /** @param {TimerName} name @param {() => void} then @param {number} ms */
+  #set(name, then, ms) {
+    this.#clear(name);
+    this.#timers[name] = this.#environment.setTimer(then, ms);
+  }
+
+  /** @param {TimerName} name */
+  #clear(name) {
+    if (this.#timers[name] !== null) this.#environment.clearTimer(this.#timers[name]);
+    this.#timers[name] = null;
+  }
+}
+
+/** @type {{ [code: number]: [code: string, message: string] }} */
+const CLOSES = {
+  1006: ["unreachable", "The server cannot be reached, or does not let this page connect."],
+  4401: ["invalid_api_key", "The server's key is needed, and this is not it."],
+  4408: ["timed_out", "Nothing was heard of this page for too long."],
+  4409: ["resumed_elsewhere", "The conversation goes on on another connection."],
+  4429: ["too_fast", "More was sent than the server allows."],
+  4440: ["session_limit", "The conversation has reached its time limit."],
+};
+
+/** @param {number} closeCode @param {ErrorMessage | null} error @returns {Ending} */
+function describe(closeCode, error) {
+  if (error !== null) return { code: error.code, message: error.message, closeCode };
+  const [code, message] = CLOSES[closeCode] ?? ["closed", `The connection was closed with ${closeCode}.`];
+  return { code, message, closeCode };
+}
+
+/** Return what a browser, or Node from version 22 on, has. @returns {Environment} */
+export function browserEnvironment() {
+  return {
+    open: (url, protocols) => new WebSocket(url, protocols),
+    now: () => performance.now(),
+    setTimer: (then, ms) => setTimeout(then, ms),
+    clearTimer: (timer) => clearTimeout(timer),
+    random: Math.random,
+  };
+}

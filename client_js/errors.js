@@ -1,0 +1,52 @@
+/** What can go wrong and that a page should explain; `code` says which, `message` is for a person. */
+
+/** @type {{ [code: string]: string }} */
+const TEXTS = {
+  insecure_origin: "Browsers give the microphone only to pages from https or from this machine.",
+  microphone_refused: "The microphone was not allowed. Allow it in the browser's settings of this page and try again.",
+  microphone_missing: "No microphone was found.",
+  microphone_busy: "The microphone cannot be opened: another program may be using it.",
+  microphone_lost: "The microphone was unplugged or taken away.",
+  no_worklet: "This browser is too old for voice: it has no AudioWorklet.",
+  connected_already: "There is a connection to the server already.",
+  not_connected: "There is no connection to the server.",
+  too_long: "That is longer than the server takes.",
+};
+
+/** An error with a code: one of those above, or of a connection's ending. */
+export class VoiceError extends Error {
+  name = "VoiceError";
+
+  /**
+   * @param {string} code
+   * @param {string} [message]
+   * @param {ErrorOptions} [options]
+   */
+  constructor(code, message, options) {
+    super(message || TEXTS[code] || code, options);
+    this.code = code;
+  }
+}
+
+/**
+ * Return what is made, or say in our own words that it is too long.
+ * @template T
+ * @param {() => T} make
+ */
+export function fit(make) {
+  try {
+    return make();
+  } catch (error) {
+    if (error instanceof RangeError) throw new VoiceError("too_long", undefined, { cause: error });
+    throw error;
+  }
+}
+
+/** Return what a browser's refusal of the microphone means. @param {unknown} error */
+export function microphoneError(error) {
+  const name = error instanceof Error || error instanceof DOMException ? error.name : "";
+  const refused = name === "NotAllowedError" || name === "SecurityError";
+  const missing = name === "NotFoundError" || name === "OverconstrainedError";
+  const code = refused ? "microphone_refused" : missing ? "microphone_missing" : "microphone_busy";
+  return new VoiceError(code, undefined, { cause: error });
+}

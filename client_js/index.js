@@ -1,0 +1,10 @@
+/** The browser client of voxlane: `VoiceClient`, and the parts it is made of for those who want another whole. */
+
+export { BrowserAudio } from "./audio.js";
+export { browserEnvironment, Connection } from "./connection.js";
+export { VoiceError } from "./errors.js";
+export { JitterBuffer } from "./jitter.js";
+export { judgeClose, parseMessage, ProtocolError, say, SUBPROTOCOL } from "./protocol.js";
+export { Resampler } from "./resample.js";
+export { ConversationState } from "./state.js";
+export { VoiceClient } from "./voice-client.js";

@@ -1,0 +1,61 @@
+/**
+ * The loudspeaker's thread: `Playback` between the page and the card's blocks.
+ *
+ * The page says orders. It hears {acks}, {begins: epoch} with a reply's first sample, {position} when asked, and ten
+ * times a second {figures}.
+ */
+
+import { loudness } from "./pcm.js";
+import { Playback } from "./playback.js";
+
+/** How often the page is told levels and buffers. */
+const FIGURES_S = 0.1;
+
+class PlaybackProcessor extends AudioWorkletProcessor {
+  #playback = new Playback(sampleRate);
+  #sinceFigures = 0;
+  #loudest = 0;
+
+  constructor() {
+    super();
+    this.port.onmessage = ({ data }) => {
+      this.#playback.take(data);
+      this.#tellAcks(); // what a hold or an interruption has made due
+      const { epoch, position } = this.#playback.jitter;
+      if (data.do === "position") this.port.postMessage({ position: { epoch, samples: position } });
+    };
+  }
+
+  /** @param {Float32Array[][]} _inputs @param {Float32Array[][]} outputs */
+  process(_inputs, outputs) {
+    const [block, ...others] = outputs[0];
+    const { jitter } = this.#playback;
+    const before = jitter.epoch;
+    this.#playback.render(block);
+    for (const other of others) other.set(block);
+    if (jitter.epoch !== before) this.port.postMessage({ begins: jitter.epoch });
+    this.#tellAcks();
+    this.#tellFigures(block);
+    return true;
+  }
+
+  #tellAcks() {
+    const acks = this.#playback.jitter.takeAcks();
+    if (acks.length) this.port.postMessage({ acks });
+  }
+
+  /** @param {Float32Array} block */
+  #tellFigures(block) {
+    this.#loudest = Math.max(this.#loudest, loudness(block));
+    this.#sinceFigures += block.length;
+    if (this.#sinceFigures < FIGURES_S * sampleRate) return;
+    const { queued, target, underruns, starvedSamples, playing, held } = this.#playback.jitter;
+    const ms = 1000 / sampleRate;
+    const figures = { bufferMs: queued * ms, targetMs: target * ms, underruns, starvedMs: starvedSamples * ms };
+    this.port.postMessage({ figures: { ...figures, level: this.#loudest, playing, held } });
+    this.#sinceFigures = 0;
+    this.#loudest = 0;
+  }
+}
+
+registerProcessor("voxlane-playback", PlaybackProcessor);

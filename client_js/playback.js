@@ -1,0 +1,121 @@
+/**
+ * What a loudspeaker's callback does: take samples from the jitter buffer, duck, and let no edge click.
+ *
+ * An edge (hold, release, interruption, underrun) is a jump of the waveform. What is played is the samples plus a
+ * correction that begins as large as the jump and dies away within milliseconds: no sample is left out, repeated or
+ * delayed for it. It has no clock, no card and no port.
+ */
+
+import { JitterBuffer } from "./jitter.js";
+
+/** Time constant of the correction: below hearing as a fade, slow enough not to click. */
+const SOFTENING_S = 0.0007;
+
+/** Smaller corrections are none: half a step of 16 bits. */
+const INAUDIBLE = 1 / 65536;
+
+/** How loud the assistant goes on while the person seems to begin to speak: 12 dB down. */
+const DUCKED = 0.25;
+
+/** How fast it gets there and back. */
+const DUCKING_S = 0.02;
+
+/** How long it stays there if the server hears no voice: its own verdict comes well before that. */
+const DUCKED_S = 0.6;
+
+/**
+ * What the page tells the loudspeaker.
+ * @typedef {{ do: "push", epoch: number, offset: number, samples: Float32Array }
+ *   | { do: "finish", epoch: number, offset: number, samples: Float32Array }
+ *   | { do: "hold" | "release" | "interrupt", epoch: number }
+ *   | { do: "restart", held: boolean }
+ *   | { do: "reset" | "duck" | "position" }} Order
+ */
+
+/** Everything between the page's orders and the card's blocks. */
+export class Playback {
+  #rate;
+  #gain = 1;
+  #duckedFor = Infinity; // samples since ducking was last asked for
+  #last = 0; // the sample that was played last
+  #flowing = false; // whether it was a reply's
+  #edge = false; // whether the next one may not follow it
+  #correction = 0;
+  #decay;
+  #step;
+
+  /** @param {number} rate */
+  constructor(rate) {
+    this.jitter = new JitterBuffer(rate);
+    this.#rate = rate;
+    this.#decay = Math.exp(-1 / (SOFTENING_S * rate));
+    this.#step = (1 - DUCKED) / (DUCKING_S * rate);
+  }
+
+  /** Do what the page says. @param {Order} order */
+  take(order) {
+    const { jitter } = this;
+    if (order.do === "interrupt" || order.do === "restart" || order.do === "reset") this.#edge = true;
+    switch (order.do) {
+      case "push":
+        return jitter.push(order.epoch, order.offset, order.samples);
+      case "finish": // first the news, so that the last few samples are no underrun
+        jitter.finish(order.epoch);
+        return jitter.push(order.epoch, order.offset, order.samples);
+      case "hold":
+        return jitter.hold(order.epoch);
+      case "release":
+        this.#duckedFor = Infinity;
+        return jitter.release(order.epoch);
+      case "interrupt":
+        this.#duckedFor = Infinity;
+        return jitter.interrupt(order.epoch);
+      case "restart":
+        return jitter.restart(order.held);
+      case "reset":
+        return jitter.reset();
+      case "duck":
+        if (jitter.playing && !jitter.held) this.#duckedFor = 0;
+        return undefined;
+      default: // position: the answer is the port's
+        return undefined;
+    }
+  }
+
+  /**
+   * Fill a block.
+   * @param {Float32Array} block not empty
+   * @returns {number} how many samples of it are a reply's
+   */
+  render(block) {
+    const filled = this.jitter.pull(block);
+    this.#duck(block, filled);
+    if (this.#edge || this.#flowing !== filled > 0) this.#correction = this.#last - block[0];
+    this.#soften(block, 0, filled);
+    if (filled > 0 && filled < block.length) this.#correction = block[filled - 1];
+    this.#soften(block, filled, block.length);
+    this.#last = block[block.length - 1];
+    this.#flowing = filled === block.length;
+    this.#edge = false;
+    return filled;
+  }
+
+  /** @param {Float32Array} block @param {number} filled */
+  #duck(block, filled) {
+    for (let place = 0; place < filled; place++) {
+      const goal = this.#duckedFor < DUCKED_S * this.#rate ? DUCKED : 1;
+      this.#duckedFor += 1;
+      this.#gain += Math.max(-this.#step, Math.min(this.#step, goal - this.#gain));
+      block[place] *= this.#gain;
+    }
+  }
+
+  /** @param {Float32Array} block @param {number} from @param {number} to */
+  #soften(block, from, to) {
+    for (let place = from; place < to && this.#correction; place++) {
+      block[place] += this.#correction;
+      this.#correction *= this.#decay;
+      if (Math.abs(this.#correction) < INAUDIBLE) this.#correction = 0;
+    }
+  }
+}

@@ -1,0 +1,74 @@
+/** A conversation's settings on the client's side: merging, and what survives a reload. */
+
+/** @typedef {{ [key: string]: any }} Config */
+/** @typedef {{ token: string, lastSeq: number }} Past */
+/** @typedef {Pick<import("./audio.js").BrowserAudio, keyof import("./audio.js").BrowserAudio>} AudioLike */
+
+/**
+ * @typedef {object} VoiceOptions
+ * @property {string | URL} url of the server's /v1/voice; ws: or wss:
+ * @property {string} [key] the server's key; never put it into a public page
+ * @property {Config} [config] any part of the configuration that docs/protocol.md describes
+ * @property {import("./tools.js").Tools} [tools] functions that the assistant may call
+ * @property {Pick<Storage, "getItem" | "setItem" | "removeItem">} [storage] sessionStorage: a reload goes on
+ * @property {boolean} [ducking] false: the assistant is not made quieter as soon as the person seems to speak
+ * @property {import("./connection.js").Environment} [environment] sockets and time, for tests
+ * @property {(handlers: import("./audio.js").AudioHandlers, wireRate: number) => AudioLike} [audio] sound, for tests
+ */
+
+const STORED = "voxlane.resume";
+
+/**
+ * Return a configuration with another laid over it, as the server merges: by key, nested maps too.
+ * @param {Config} below
+ * @param {Config} above
+ * @returns {Config}
+ */
+export function merge(below, above) {
+  const merged = { ...below };
+  for (const [key, value] of Object.entries(above)) {
+    if (value === undefined || key === "__proto__") continue;
+    merged[key] = isPlain(value) && isPlain(merged[key]) ? merge(merged[key], value) : value;
+  }
+  return merged;
+}
+
+/** @param {unknown} value */
+function isPlain(value) {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+/** Remembers where a conversation stands, for the page that is loaded next. */
+export class Memory {
+  #storage;
+  #url;
+
+  /** @param {Pick<Storage, "getItem" | "setItem" | "removeItem"> | undefined} storage @param {string} url */
+  constructor(storage, url) {
+    this.#storage = storage;
+    this.#url = url;
+  }
+
+  /** @returns {Past | undefined} */
+  read() {
+    const stored = this.#storage?.getItem(STORED);
+    if (!stored) return undefined;
+    try {
+      const { url, token, lastSeq } = JSON.parse(stored);
+      const fits = url === this.#url && typeof token === "string" && token !== "" && Number.isSafeInteger(lastSeq);
+      return fits ? { token, lastSeq } : undefined;
+    } catch (error) {
+      if (!(error instanceof SyntaxError)) throw error;
+      return undefined; // not ours
+    }
+  }
+
+  /** @param {Past} past */
+  write({ token, lastSeq }) {
+    this.#storage?.setItem(STORED, JSON.stringify({ url: this.#url, token, lastSeq }));
+  }
+
+  forget() {
+    this.#storage?.removeItem(STORED);
+  }
+}

@@ -1,0 +1,156 @@
+import assert from "node:assert/strict";
+import { afterEach, test } from "node:test";
+
+import { BrowserAudio } from "../audio.js";
+import { browserEnvironment } from "../connection.js";
+
+// A browser's sound, as far as it is used: what is wired to what, and what is let go.
+const made = { contexts: [], nodes: [], tracks: [], constraints: [] };
+
+class Port {
+  onmessage = null;
+  posted = [];
+  postMessage(data) {
+    this.posted.push(data);
+    if (data.do === "position") this.onmessage({ data: { position: { epoch: 2, samples: 7 } } });
+  }
+}
+
+class Context {
+  sampleRate = 44100;
+  state = "running";
+  destination = { name: "destination" };
+  modules = [];
+  outputLatency = 0.02;
+  baseLatency = 0.005;
+  audioWorklet = { addModule: async (url) => this.modules.push(url.pathname.split("/").at(-1)) };
+  constructor(options) {
+    Object.assign(this, { options });
+    if (options.sampleRate) this.sampleRate = options.sampleRate;
+    made.contexts.push(this);
+  }
+  createMediaStreamSource() {
+    if (Context.strict && !this.options.sampleRate) throw new DOMException("another rate", "NotSupportedError");
+    return { context: this, connect: (node) => (node.source = this), disconnect: () => {} };
+  }
+  async resume() {}
+  async close() {
+    this.state = "closed";
+  }
+}
+
+class Node {
+  port = new Port();
+  constructor(context, name, options) {
+    Object.assign(this, { context, name, options });
+    made.nodes.push(this);
+  }
+  connect(target) {
+    this.target = target;
+  }
+  disconnect() {
+    this.target = null;
+  }
+}
+
+function browser({ secure = true, refuses = "", worklets = true, devices = true } = {}) {
+  for (const list of Object.values(made)) list.length = 0;
+  Context.strict = false;
+  globalThis.isSecureContext = secure;
+  globalThis.AudioContext = Context;
+  if (worklets) globalThis.AudioWorkletNode = Node;
+  const getUserMedia = async (constraints) => {
+    made.constraints.push(constraints.audio);
+    if (refuses) throw new DOMException("no", refuses);
+    const getSettings = () => ({ sampleRate: 48000 });
+    const track = { onended: null, stopped: false, stop: () => (track.stopped = true), getSettings };
+    made.tracks.push(track);
+    return { getAudioTracks: () => [track], getTracks: () => [track] };
+  };
+  const navigator = devices ? { mediaDevices: { getUserMedia } } : {};
+  Object.defineProperty(globalThis, "navigator", { value: navigator, configurable: true });
+  const told = [];
+  const names = ["frame", "acks", "begins", "figures", "microphoneLost"];
+  const handlers = Object.fromEntries(names.map((name) => [name, (detail) => told.push([name, detail])]));
+  return { audio: new BrowserAudio(handlers, 16000), told };
+}
+
+afterEach(() => {
+  delete globalThis.AudioWorkletNode;
+});
+
+test("the loudspeaker plays at the card's own rate, and what it says is passed on", async () => {
+  const { audio, told } = browser();
+  assert.equal(audio.rate, 0);
+  await Promise.all([audio.openSpeaker(), audio.openSpeaker()]);
+  assert.equal(made.contexts.length, 1);
+  assert.equal(audio.silenced, false);
+  assert.deepEqual(made.contexts[0].modules, ["playback-worklet.js"]);
+  assert.equal(audio.rate, 44100);
+  assert.equal(audio.outputLatencyMs, 25);
+  const [{ port }] = made.nodes;
+  for (const data of [{ acks: [1] }, { begins: 3 }, { figures: { level: 0 } }]) port.onmessage({ data });
+  assert.deepEqual(told, [["acks", [1]], ["begins", 3], ["figures", { level: 0 }]]);
+  audio.order({ do: "hold", epoch: 1 });
+  assert.deepEqual(port.posted, [{ do: "hold", epoch: 1 }]);
+  assert.deepEqual(await audio.position(), { epoch: 2, samples: 7 });
+  assert.equal(await audio.useSpeaker("x"), false);
+  await audio.close();
+  assert.equal(made.contexts[0].state, "closed");
+  assert.equal(await audio.position(), null);
+});
+
+test("the microphone is opened, muted, changed for another, and let go", async () => {
+  const { audio, told } = browser();
+  await audio.openSpeaker();
+  audio.mute(true);
+  await audio.openMicrophone();
+  const capture = made.nodes[1];
+  assert.deepEqual(capture.options.processorOptions, { rate: 16000, frameSamples: 320 });
+  assert.deepEqual(capture.port.posted, [{ muted: true }]);
+  assert.equal(made.constraints[0].echoCancellation, true);
+  capture.port.onmessage({ data: "a frame" });
+  assert.deepEqual(told, [["frame", "a frame"]]);
+  await audio.openMicrophone({ deviceId: "other", echoCancellation: false });
+  assert.deepEqual(made.constraints[1].deviceId, { exact: "other" });
+  assert.equal(made.constraints[1].echoCancellation, false);
+  assert.equal(made.tracks[0].stopped, true);
+  assert.deepEqual(capture.port.posted.at(-1), { over: true });
+  assert.equal(audio.listening, true);
+  made.tracks[1].onended();
+  assert.deepEqual(told.at(-1)[0], "microphoneLost");
+  assert.equal(audio.listening, false);
+});
+
+test("a microphone of another rate gets a context of its own", async () => {
+  const { audio } = browser();
+  Context.strict = true;
+  await audio.openSpeaker();
+  await audio.openMicrophone();
+  assert.equal(made.nodes[1].context.sampleRate, 48000);
+  audio.closeMicrophone();
+  assert.equal(made.contexts[1].state, "closed");
+  assert.equal(made.contexts[0].state, "running");
+});
+
+test("what is missing is said in one word", async () => {
+  const found = { NotFoundError: "missing", OverconstrainedError: "missing" };
+  const codes = { NotAllowedError: "refused", ...found, NotReadableError: "busy" };
+  for (const [name, code] of Object.entries(codes)) {
+    const { audio } = browser({ refuses: name });
+    await audio.openSpeaker();
+    await assert.rejects(audio.openMicrophone(), { code: `microphone_${code}` });
+    assert.equal(audio.listening, false);
+  }
+  await assert.rejects(browser({ secure: false, devices: false }).audio.openMicrophone(), { code: "insecure_origin" });
+  await assert.rejects(browser({ devices: false }).audio.openMicrophone(), { code: "microphone_missing" });
+  delete globalThis.AudioWorkletNode;
+  await assert.rejects(browser({ worklets: false }).audio.openSpeaker(), { code: "no_worklet" });
+  await assert.rejects(browser({ worklets: false, secure: false }).audio.openSpeaker(), { code: "insecure_origin" });
+});
+
+test("a browser's time and chance", () => {
+  const { now, random, setTimer, clearTimer } = browserEnvironment();
+  assert.ok(now() >= 0 && random() < 1);
+  clearTimer(setTimer(() => assert.fail("it was cleared"), 0));
+});

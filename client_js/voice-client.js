@@ -1,0 +1,399 @@
+/**
+ * A conversation with a voxlane server, for pages: connect, talk, interrupt, type; everything else is events.
+ *
+ *     const client = new VoiceClient({ url: "ws://localhost:8000/v1/voice" });
+ *     client.on("change", ({ state, lines }) => show(state, lines));
+ *     button.onclick = async () => { await client.connect(); await client.talk(); };
+ *
+ * It joins the connection, the sound and the state; each of them knows nothing of the others. It knows no document.
+ */
+
+import { BrowserAudio } from "./audio.js";
+import { browserEnvironment, Connection } from "./connection.js";
+import { fit, VoiceError } from "./errors.js";
+import { NO_FIGURES, VoiceTarget } from "./events.js";
+import { toFloats } from "./pcm.js";
+import { say } from "./protocol.js";
+import { ReplySound } from "./reply-sound.js";
+import { Memory, merge } from "./settings.js";
+import { ConversationState } from "./state.js";
+import { findTool, toolConfig, toolResult } from "./tools.js";
+
+/** @typedef {import("./protocol.js").ServerMessage} ServerMessage */
+/** @typedef {import("./protocol.js").Ready} Ready */
+/** @typedef {import("./audio.js").AudioHandlers} AudioHandlers */
+/** @typedef {import("./settings.js").VoiceOptions} VoiceOptions */
+
+const INPUT = { codec: "pcm16", rate: 16000 };
+const OUTPUT = { codec: "pcm16", rate: 24000 };
+const FRAME_MS = 20;
+
+/** One conversation; see `VoiceEvents` for what it tells. */
+export class VoiceClient extends VoiceTarget {
+  state = new ConversationState();
+  /** @type {Ready | null} What the server said last of itself and of the conversation. */
+  ready = null;
+  muted = false;
+  pushToTalk = false;
+  pressed = false;
+  /** @type {import("./events.js").Figures} */
+  figures = { ...NO_FIGURES };
+
+  #options;
+  #config;
+  #tools;
+  #memory;
+  #now;
+  #connection;
+  #audio;
+  /** @type {ReplySound | null} While the loudspeaker is open. */
+  #sound = null;
+  #lastEpoch = 0;
+  #ending = false; // the button was let go, and its last frame is not yet there
+  #level = { input: 0, output: 0 };
+  /** @type {{ resolve: (ready: Ready) => void, reject: (error: VoiceError) => void } | null} */
+  #connecting = null;
+  #poke = () => this.#connection.poke();
+
+  /** @param {VoiceOptions} options */
+  constructor(options) {
+    super();
+    const environment = options.environment ?? browserEnvironment();
+    const makeAudio = options.audio ?? ((handlers, rate) => new BrowserAudio(handlers, rate));
+    this.#options = options;
+    this.#tools = options.tools ?? {};
+    this.#config = merge(options.config ?? {}, options.tools ? { tools: toolConfig(options.tools) } : {});
+    this.#memory = new Memory(options.storage, String(options.url));
+    this.#now = environment.now;
+    this.#audio = makeAudio(this.#audioHandlers(), INPUT.rate);
+    this.#connection = new Connection(String(options.url), () => this.#hello(), this.#handlers(), environment);
+  }
+
+  /** The connection's status. */
+  get status() {
+    return this.#connection.status;
+  }
+
+  /** Whether the microphone is open. */
+  get listening() {
+    return this.#audio.listening;
+  }
+
+  /** Whether the browser keeps the loudspeaker silent until somebody clicks: `listen` from that click. */
+  get silenced() {
+    return this.#audio.silenced;
+  }
+
+  // ---- coming and going
+
+  /**
+   * Connect, and take the stored conversation up again if there is one.
+   * @returns {Promise<Ready>} or a VoiceError that says why not
+   */
+  connect() {
+    if (this.status !== "idle" && this.status !== "closed") return Promise.reject(new VoiceError("connected_already"));
+    /** @type {Promise<Ready>} */
+    const done = new Promise((resolve, reject) => {
+      this.#connecting = { resolve, reject };
+    });
+    globalThis.addEventListener?.("online", this.#poke);
+    this.#connection.start(this.#memory.read());
+    return done;
+  }
+
+  /** Say good-bye, and let the microphone and the loudspeaker go. */
+  async close() {
+    this.#connection.close();
+    this.#sound = null;
+    await this.#audio.close();
+    this.#tellMicrophone();
+  }
+
+  // ---- sound
+
+  /** Open the loudspeaker alone: call it from a click or a key. */
+  async listen() {
+    await this.#audio.openSpeaker();
+    this.#sound ??= new ReplySound(OUTPUT.rate, this.#audio.rate);
+  }
+
+  /**
+   * Open the loudspeaker and the microphone, or another microphone: call it from a click or a key.
+   * @param {import("./audio.js").MicrophoneOptions} [microphone]
+   */
+  async talk(microphone) {
+    await this.listen();
+    await this.#audio.openMicrophone(microphone);
+    this.#applyMute();
+  }
+
+  /** Close the microphone; the conversation and the loudspeaker stay. */
+  hush() {
+    this.#audio.closeMicrophone();
+    this.#tellMicrophone();
+  }
+
+  /** Play through another device; return whether the browser can. @param {string} deviceId */
+  useSpeaker(deviceId) {
+    return this.#audio.useSpeaker(deviceId);
+  }
+
+  /** Send silence, or sound again. @param {boolean} muted */
+  mute(muted) {
+    this.muted = muted;
+    this.#applyMute();
+  }
+
+  // ---- what a person can do
+
+  /** Make the assistant be quiet: here at once, and the server learns exactly what was heard. */
+  async interrupt() {
+    if (this.#sound !== null && this.#lastEpoch) {
+      this.#audio.order({ do: "interrupt", epoch: this.#lastEpoch });
+      await this.#audio.position(); // by then what was played is acked
+    }
+    this.#connection.send(say.stop());
+  }
+
+  /** Type a turn; it interrupts. @param {string} text */
+  say(text) {
+    this.#send(fit(() => say.text(text)), { survives: true });
+    this.state.typed(this.#now());
+  }
+
+  /**
+   * Let turns go from press to release instead of from sound to silence, or as before.
+   * @param {boolean} on
+   */
+  setPushToTalk(on) {
+    if (this.pressed) this.release();
+    this.pushToTalk = on;
+    this.configure({ turns: { mode: on ? "manual" : "auto" } });
+    this.#applyMute();
+  }
+
+  /** Press the button: what is said from now on is a turn. It interrupts. */
+  press() {
+    if (this.pressed) return;
+    this.#endTurn(); // of the press before, if its last frame never came
+    this.#send(say.start());
+    this.pressed = true;
+    this.#applyMute();
+  }
+
+  /** Let the button go: the turn is over with the sound that is under way. */
+  release() {
+    if (!this.pressed) return;
+    this.pressed = false;
+    this.#ending = true;
+    if (!this.#audio.listening || this.status !== "open") this.#endTurn();
+    this.#tellMicrophone();
+  }
+
+  /** Ask for a reply, where the conversation gives none by itself. */
+  respond() {
+    this.#send(say.respond());
+  }
+
+  /** Change the configuration; what is not named stays. @param {import("./settings.js").Config} config */
+  configure(config) {
+    if (this.status !== "idle" && this.status !== "closed") this.#send(say.config(config), { survives: true });
+    this.#config = merge(this.#config, config);
+  }
+
+  /** Give the assistant other tools. @param {import("./tools.js").Tools} tools */
+  setTools(tools) {
+    this.#tools = tools;
+    this.configure({ tools: toolConfig(tools) });
+  }
+
+  // ---- the connection
+
+  #hello() {
+    return { input: INPUT, output: OUTPUT, config: this.#config, key: this.#options.key };
+  }
+
+  /** @returns {import("./connection.js").Handlers} */
+  #handlers() {
+    return {
+      message: (message) => this.#take(message),
+      ready: (ready, how) => this.#begin(ready, how),
+      status: (change) => this.tell("status", change),
+      over: (ending) => this.#over(ending),
+      position: () => this.#position(),
+      pong: (roundTripMs) => {
+        this.figures.roundTripMs = roundTripMs;
+      },
+    };
+  }
+
+  /** @param {Ready} ready @param {"first" | "resumed" | "anew"} how */
+  #begin(ready, how) {
+    this.ready = ready;
+    if (how === "resumed") {
+      this.#sound?.restart();
+      this.#audio.order({ do: "restart", held: ready.state === "held" });
+    } else {
+      this.#lastEpoch = 0;
+      this.#sound &&= new ReplySound(OUTPUT.rate, this.#audio.rate);
+      this.#audio.order({ do: "reset" });
+    }
+    this.state.begin(ready, how, this.#connection.lastSeq);
+    if (how !== "resumed" && this.pressed) this.#send(say.start());
+    this.#store();
+    this.tell("ready", { ready, how });
+    this.#connecting?.resolve(ready);
+    this.#connecting = null;
+  }
+
+  /** @param {import("./connection.js").Ending} ending */
+  #over(ending) {
+    globalThis.removeEventListener?.("online", this.#poke);
+    this.#memory.forget();
+    this.pressed = this.#ending = false;
+    this.#audio.order({ do: "reset" });
+    this.#connecting?.reject(new VoiceError(ending.code, ending.message));
+    this.#connecting = null;
+    this.tell("over", ending);
+  }
+
+  /** @param {Uint8Array<ArrayBuffer>} frame @param {{ survives?: boolean }} [how] */
+  #send(frame, how) {
+    let sent = false;
+    fit(() => (sent = this.#connection.send(frame, how)));
+    if (!sent) throw new VoiceError("not_connected");
+  }
+
+  #store() {
+    if (this.#connection.token) this.#memory.write({ token: this.#connection.token, lastSeq: this.state.checkpoint });
+  }
+
+  // ---- messages
+
+  /** @param {ServerMessage} message */
+  #take(message) {
+    this.#play(message);
+    const before = this.state.checkpoint;
+    this.state.take(message);
+    if (this.state.checkpoint !== before) this.#store();
+    if (message.name === "tool_call") this.#call(message);
+    if (message.name === "configured" && this.ready !== null) this.ready.config = message.config;
+    this.tell("message", message);
+    if (message.name !== "pong") this.tell("change", this.state);
+    if (message.name === "error") this.tell("fault", new VoiceError(message.code, message.message));
+  }
+
+  /** @param {ServerMessage} message */
+  #play(message) {
+    if ("epoch" in message) this.#lastEpoch = Math.max(this.#lastEpoch, message.epoch);
+    if (this.#sound === null) return;
+    switch (message.name) {
+      case "audio": {
+        // Another codec than PCM16 would be decoded here.
+        const piece = this.#sound.push(message.epoch, message.offset, toFloats(message.data));
+        return this.#audio.order({ do: "push", ...piece }, [piece.samples.buffer]);
+      }
+      case "audio_done": {
+        const piece = this.#sound.finish(message.epoch);
+        return this.#audio.order({ do: "finish", ...piece }, [piece.samples.buffer]);
+      }
+      case "hold":
+      case "release":
+        return this.#audio.order({ do: message.name, epoch: message.epoch });
+      case "interrupted":
+        return this.#audio.order({ do: "interrupt", epoch: message.epoch });
+      default:
+        return undefined;
+    }
+  }
+
+  /** @param {Extract<ServerMessage, { name: "tool_call" }>} message */
+  #call({ call_id: callId, tool: name, arguments: args }) {
+    /** @param {unknown} output */
+    const answer = (output) => {
+      // One that comes after the end of the conversation is for nobody.
+      this.#connection.send(toolResult(callId, output, this.#connection.frameBytes));
+    };
+    const run = findTool(this.#tools, name, args);
+    if (run === undefined) return this.tell("toolcall", { callId, name, arguments: args, answer });
+    // A tool is the page's code: whatever it throws is its answer, and the conversation goes on.
+    run().then(answer, (error) => {
+      this.tell("fault", new VoiceError("tool_failed", `The tool ${name} failed.`, { cause: error }));
+      answer({ error: error instanceof Error ? error.message : String(error) });
+    });
+    return undefined;
+  }
+
+  // ---- the microphone
+
+  /** @returns {AudioHandlers} */
+  #audioHandlers() {
+    return {
+      frame: (frame) => this.#hear(frame),
+      acks: (acks) => this.#acknowledge(acks),
+      begins: (epoch) => {
+        this.state.sounded(epoch, this.#now());
+        this.tell("change", this.state);
+      },
+      figures: ({ level, playing: _playing, held: _held, ...figures }) => {
+        const droppedMs = this.#connection.droppedFrames * FRAME_MS;
+        Object.assign(this.figures, figures, { droppedMs, outputLatencyMs: this.#audio.outputLatencyMs });
+        this.#level.output = level;
+        this.tell("figures", this.figures);
+        if (!this.#audio.listening) this.tell("level", { ...this.#level });
+      },
+      microphoneLost: () => {
+        this.#tellMicrophone();
+        this.tell("fault", new VoiceError("microphone_lost"));
+      },
+    };
+  }
+
+  /** @param {import("./capture.js").Frame} frame */
+  #hear({ pcm, level, onset }) {
+    const sent = this.#connection.sendAudio(pcm, FRAME_MS / 1000);
+    if (sent) this.state.captured(this.#connection.sentSeconds, this.#now());
+    if (this.#ending) this.#endTurn();
+    this.#level.input = level;
+    if (onset && (this.#options.ducking ?? true)) this.#audio.order({ do: "duck" });
+    this.tell("level", { ...this.#level });
+  }
+
+  /** Say that the button was let go, if that is still to be said. */
+  #endTurn() {
+    if (!this.#ending) return;
+    this.#ending = false;
+    this.#applyMute();
+    this.#connection.send(say.end());
+  }
+
+  #applyMute() {
+    this.#audio.mute(this.muted || (this.pushToTalk && !this.pressed && !this.#ending));
+    this.#tellMicrophone();
+  }
+
+  #tellMicrophone() {
+    const { muted, listening, pushToTalk, pressed } = this;
+    this.tell("microphone", { muted, listening, pushToTalk, pressed });
+  }
+
+  // ---- the loudspeaker
+
+  /** @param {import("./jitter.js").Ack[]} acks */
+  #acknowledge(acks) {
+    for (const { epoch, samples, queued } of acks) {
+      if (this.#sound === null || epoch > this.#lastEpoch) continue; // of a conversation that is over
+      const played = this.#sound.position(epoch, samples);
+      this.#connection.sendNow(say.played(epoch, played, this.#sound.duration(queued)));
+      this.state.played(epoch, played);
+    }
+    this.tell("change", this.state);
+  }
+
+  /** @returns {Promise<[epoch: number, samples: number] | null>} */
+  async #position() {
+    const position = await this.#audio.position();
+    if (position === null || !position.epoch || this.#sound === null) return null;
+    return [position.epoch, this.#sound.position(position.epoch, position.samples)];
+  }
+}
