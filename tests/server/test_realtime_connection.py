@@ -187,7 +187,7 @@ async def test_a_lost_engine_is_no_error(serving: Any) -> None:
 
 
 async def test_before_the_engine_is_there(serving: Any) -> None:
-    async with serving(wait=False) as running:
+    async with serving(model="never-ready", wait=False) as running:
         client = await Client.open(running.url)
         closed, last = await asyncio.wait_for(client.closed(), 20)
         assert (closed, last["error"]["code"]) == (1013, "engine_not_ready")
