@@ -11,7 +11,6 @@ import asyncio
 import json
 import random
 import tempfile
-from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -110,28 +109,33 @@ async def attempt(somebody: Person, kind: str, sound: Sound, delay_s: float) -> 
     return result
 
 
-async def sitting(somebody: Person, sounds: list[tuple[str, Sound]], chance: random.Random) -> list[Attempt]:
-    """Return one person's attempts, as many as there are sounds: where a reply was over too soon, there is another."""
+async def sitting(
+    url: str, sounds: list[tuple[str, Sound]], chance: random.Random, people: list[Person]
+) -> list[Attempt]:
+    """Return the attempts at one place, each in a conversation of its own: the next one would be answered shortly."""
     await asyncio.sleep(chance.uniform(0.2, 1.0))
     found = []
     for kind, sound in sounds:
-        while (one := await attempt(somebody, kind, sound, chance.uniform(0.3, 1.5))) is None:
-            print("  a reply was over before it could be interrupted: again")
+        one = None
+        while one is None:
+            async with person(url, max_tokens=200, temperature=0.0) as somebody:
+                one = await attempt(somebody, kind, sound, chance.uniform(0.3, 1.5))
+            if one is None:
+                print("  a reply was over before it could be interrupted: again")
+        people.append(somebody)
         found.append(one)
     return found
 
 
-async def measure(url: str, sessions: int, sounds: list[tuple[str, Sound]], seed: int) -> tuple[list[Attempt], Person]:
-    """Share the sounds out among some people and return all attempts, and one of the people."""
-    chance = random.Random(seed)
-    async with AsyncExitStack() as stack:
-        people = [
-            await stack.enter_async_context(person(url, max_tokens=200, temperature=0.0)) for _ in range(sessions)
-        ]
-        results = await asyncio.gather(
-            *(sitting(somebody, sounds[place::sessions], chance) for place, somebody in enumerate(people))
-        )
-    return [one for result in results for one in result], people[0]
+async def measure(
+    url: str, sessions: int, sounds: list[tuple[str, Sound]], seed: int
+) -> tuple[list[Attempt], list[Person]]:
+    """Share the sounds out among some places and return all attempts, and who made them."""
+    chance, people = random.Random(seed), list[Person]()
+    results = await asyncio.gather(
+        *(sitting(url, sounds[place::sessions], chance, people) for place in range(sessions))
+    )
+    return [one for result in results for one in result], people
 
 
 def late_work(somebody: Person, lanes: list[Lane]) -> list[tuple[int, float]]:
@@ -164,10 +168,11 @@ def main() -> None:
         trace = Path(folder) / "trace.json"
         with server("--trace", str(trace)) as url:
             words = [("words", spoken(url, text)) for text in INTERRUPTIONS]
-            meant[1], somebody = asyncio.run(measure(url, 1, [words[place % 5] for place in range(PER_COUNT)], 1))
+            meant[1], people = asyncio.run(measure(url, 1, [words[place % 5] for place in range(PER_COUNT)], 1))
         lanes = read(trace)
-    PICTURE.write_text(draw(somebody.events, somebody.input, somebody.output, lanes, machine()), encoding="utf-8")
-    late = late_work(somebody, lanes)
+    last = people[-1]
+    PICTURE.write_text(draw(last.events, last.input, last.output, lanes, machine()), encoding="utf-8")
+    late = [work for somebody in people for work in late_work(somebody, lanes)]
     with server() as url:
         for count in SESSIONS[1:]:
             meant[count], _ = asyncio.run(measure(url, count, [words[place % 5] for place in range(PER_COUNT)], count))

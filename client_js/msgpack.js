@@ -5,7 +5,11 @@
  * exactly, text against UTF-8. Extension types are refused. It knows nothing of messages.
  */
 
-/** @typedef {null | boolean | number | string | Uint8Array | Value[] | { [key: string]: Value }} Value */
+/** @typedef {{ [key: string]: Value }} Dictionary */
+/**
+ * Lists are `any[]` because compilers before TypeScript 7 take `Value[]` for a circle.
+ * @typedef {null | boolean | number | string | Uint8Array | any[] | Dictionary} Value
+ */
 
 /** Nesting of lists and maps, both ways: the dialect has five levels. */
 const DEEPEST = 32;

@@ -8,7 +8,7 @@
 import { decode, encode } from "./msgpack.js";
 
 /** @typedef {import("./msgpack.js").Value} Value */
-/** @typedef {{ [key: string]: Value }} Dictionary */
+/** @typedef {import("./msgpack.js").Dictionary} Dictionary */
 /** @typedef {"listening" | "hearing" | "thinking" | "speaking" | "held"} StateName */
 /** @typedef {{ codec: string, rate: number }} Format */
 /** @typedef {{ role: string, content: string, tool_calls?: Value, call_id?: string }} HistoryEntry */

@@ -217,8 +217,9 @@ export class ConversationState {
   transcript() {
     return this.lines
       .map(({ role, status, heard, unheard }) => {
-        const cut = role === "assistant" && status !== "done" && unheard.trim();
-        return `${role}: ${cut ? `${heard.trim()} [${unheard.trim()}]` : (heard + unheard).trim()}`;
+        const cut = role === "assistant" && status !== "done" && unheard.trim() !== "";
+        const said = cut ? `${heard.trim()} [${unheard.trim()}]` : heard + unheard;
+        return `${role}: ${said.trim()}`;
       })
       .join("\n");
   }

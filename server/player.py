@@ -76,7 +76,7 @@ class Player:
             chunk = self._queue[0]
             if chunk.epoch != self.epoch:
                 self._ack()
-                self.epoch, self.position = chunk.epoch, chunk.offset
+                self.epoch, self.position = self._acked = chunk.epoch, chunk.offset
             part = chunk.pcm[: 2 * wanted]
             chunk.pcm, count = chunk.pcm[2 * wanted :], len(part) // 2
             chunk.offset += count

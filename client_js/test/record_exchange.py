@@ -21,7 +21,8 @@ from house import start  # noqa: E402
 from peer import speech  # noqa: E402
 
 TOOLS = [{"name": "weather", "description": "Tell the weather.", "parameters": '{"type": "object", "properties": {}}'}]
-HELLO = {"config": {"turns": {"mode": "manual"}, "voice": "two", "tools": TOOLS}}
+OUTPUT = {"codec": "pcm16", "rate": 8000}  # the smallest recording
+HELLO = {"output": OUTPUT, "config": {"turns": {"mode": "manual"}, "voice": "two", "tools": TOOLS}}
 
 
 class Recorder:
@@ -64,11 +65,13 @@ async def converse(recorder: Recorder) -> None:
     await recorder.send("audio", speech("and you"))
     await recorder.send("end")
     await recorder.until("turn_done")
-    await recorder.send("text", "this is interrupted before it is over")
+    await recorder.send("text", "interrupted before it ends")
     sound = await recorder.until("audio", plays=False)
     await recorder.send("played", sound[2], len(sound[4]) // 2, 0)
     await recorder.send("stop")
     await recorder.until("turn_done", plays=False)
+    await recorder.send("text", "and on")  # what was not answered comes with it, so that the next text stands alone
+    await recorder.until("turn_done")
     await recorder.send("text", "fail")
     await recorder.until("turn_done")
     await recorder.send("config", {"speed": 1.5})
@@ -82,7 +85,8 @@ async def main() -> None:
         url = f"{running.url.replace('http', 'ws', 1)}/v1/voice"
         async with connect(url, subprotocols=["voxlane.v1"], compression=None) as socket:  # type: ignore[list-item]
             recorder = Recorder(socket)
-            await converse(recorder)
+            async with asyncio.timeout(20):
+                await converse(recorder)
     target = Path(__file__).parent / "data" / "exchange.json"
     document = {"client": recorder.client, "server": recorder.server}
     target.write_text(json.dumps(document, indent=0) + "\n", encoding="ascii")

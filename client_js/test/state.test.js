@@ -1,10 +1,11 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { parseMessage } from "../protocol.js";
 import { merge, Memory } from "../settings.js";
 import { ConversationState } from "../state.js";
 import { FakeStorage } from "./fakes.js";
-import { readyMap } from "./support.js";
+import { readData, readyMap, unhex } from "./support.js";
 
 function begin(values = {}) {
   const state = new ConversationState();
@@ -199,6 +200,26 @@ test("a resumed conversation keeps its lines; one begun anew ends those that liv
   take("reply_done", { epoch: 1, text: "Other" });
   assert.deepEqual(show(), ["assistant failed: |One two", "assistant done: Other|"]);
   assert.equal(new Set(state.lines.map(({ id }) => id)).size, 2);
+});
+
+test("the recorded exchange, as captions", () => {
+  const state = new ConversationState();
+  for (const hex of readData("exchange.json").server) {
+    const message = parseMessage(unhex(hex));
+    if (message.name === "ready") state.begin(message.ready, "first");
+    else state.take(message);
+    // All that comes is played at once, but for the reply that is interrupted: of that, one piece.
+    if (message.name === "audio" && (message.epoch !== 5 || message.offset === 0)) {
+      state.played(message.epoch, message.offset + message.data.length / 2);
+    }
+  }
+  assert.deepEqual(state.transcript().split("\n"), [
+    "user: grüße 🎉 you", "assistant: grüße 🎉 you", "user: call", "assistant: sunny", "user: and you",
+    "assistant: and you", "user: interrupted before it ends", "assistant: [interrupted before it ends]",
+    "user: and on", "assistant: interrupted before it ends and on", "user: fail",
+  ]);
+  assert.equal(state.state, "listening");
+  assert.deepEqual(state.turns.map(({ turn }) => turn), [1, 2, 3, 4, 5, 6]);
 });
 
 test("no page grows for ever", () => {

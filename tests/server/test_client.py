@@ -62,6 +62,19 @@ def test_acks_fall_due_and_say_when_all_is_played() -> None:
     assert player.acks() == [Ack(1, 6000, 0)]
 
 
+def test_every_reply_is_acked_as_often() -> None:
+    player, acks = Player(RATE), {1: 0, 2: 0}
+    for epoch in acks:
+        player.take("audio", {"epoch": epoch, "offset": 0, "data": bytes(2 * 2 * RATE)})
+        for _ in range(95):  # 1.9 s
+            player.pull(RATE // 50)
+            for ack in player.acks():
+                acks[ack.epoch] += 1
+        player.take("interrupted", {"epoch": epoch})
+        player.acks()
+    assert acks[1] == acks[2] > 10
+
+
 def test_hold_keeps_the_sample_and_release_goes_on_with_it() -> None:
     player = Player(RATE)
     player.take(*audio(1, 0, 1000))
