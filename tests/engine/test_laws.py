@@ -15,7 +15,7 @@ from voxlane.engine.scheduler import Limits
 
 pytestmark = pytest.mark.weights
 
-COUNT = 16
+COUNT = 24
 CONFIG = chat_config(kv_memory_mib=48, swap_memory_mib=48, policy="fcfs")
 
 
