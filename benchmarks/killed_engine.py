@@ -1,7 +1,8 @@
 """The real engine killed again and again under running conversations: what the people at the other end notice.
 
 Two people talk; at a random moment of a reply the engine gets SIGKILL. Counted: sockets that closed, turns that ended
-other than once, messages that went missing, and the time from the kill to the fault the client is told of.
+other than once, messages that went missing, lines of the history that are not what was said and heard, the time from
+the kill to the fault the client is told of; and, when all have left, what the server and the new engine still hold.
 """
 
 from __future__ import annotations
@@ -10,17 +11,22 @@ import asyncio
 import itertools
 import os
 import random
+import re
 import signal
+import sys
 import time
+import urllib.request
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 from common import machine, spread
 from voice_common import Person, person, server_process, wait_healthy
 
+from voxlane.server.client import Event
+
 KILLS = 10
 PEOPLE = 2
-PAUSE_S = 8.0  # more than five restarts a minute would be taken for a crash that does not go away
+PAUSE_S = 13.0  # more than five restarts a minute are taken for a crash that does not go away
 
 
 async def conversation(url: str, pid: int) -> None:
@@ -29,7 +35,7 @@ async def conversation(url: str, pid: int) -> None:
     faults_ms: list[float] = []
     async with AsyncExitStack() as stack:
         people = [await stack.enter_async_context(person(url, max_tokens=60)) for _ in range(PEOPLE)]
-        for _ in range(KILLS):
+        for kill in range(KILLS):
             marks = [len(somebody.events) for somebody in people]
             for somebody in people:
                 await somebody.client.say("Tell me about the sea.")
@@ -45,6 +51,8 @@ async def conversation(url: str, pid: int) -> None:
                 faults_ms.append((fault[0] - killed_s) * 1e3)
             await asyncio.sleep(PAUSE_S)
             await asyncio.to_thread(wait_healthy, url)
+            told = f"kill {kill + 1} of {KILLS}: told after {faults_ms[-1]:.0f} ms, engine is back"
+            print(told, file=sys.stderr, flush=True)
         marks = [len(somebody.events) for somebody in people]
         for somebody, mark in zip(people, marks, strict=True):
             await somebody.client.say("Tell me about the moon.")
@@ -53,7 +61,19 @@ async def conversation(url: str, pid: int) -> None:
         print(f"\nengine killed {KILLS} times under {PEOPLE} conversations, {machine()}")
         print(f"  kill to fault, ms: {spread(faults_ms)}")
         for somebody in people:
-            report(somebody)
+            events, closed = [event for _, event in somebody.events], somebody.client.close_code
+            report(events, closed, await history(somebody))
+
+
+async def history(somebody: Person) -> list[tuple[str, str]]:
+    """Break the line, and return the history that the server tells to who comes back."""
+    mark = len(somebody.events)
+    socket = somebody.client._socket
+    assert socket is not None
+    socket.transport.abort()
+    ready = await somebody.wait("ready", mark, 10.0)
+    assert ready is not None, "the conversation was not taken up again"
+    return [(line["role"], line["content"]) for line in ready[1]["history"]]
 
 
 def engine_of(pid: int) -> int:
@@ -61,23 +81,55 @@ def engine_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
-def report(somebody: Person) -> None:
+def holdings(url: str, pid: int) -> dict[str, int]:
+    """Return what could leak."""
+    with urllib.request.urlopen(f"{url}/metrics") as answer:
+        metrics = answer.read().decode()
+
+    def gauge(name: str) -> int:
+        found = re.search(rf"^{re.escape(name)} (\S+)$", metrics, re.MULTILINE)
+        assert found is not None, name
+        return int(float(found[1]))
+
+    return {
+        "descriptors": len(list(Path(f"/proc/{pid}/fd").iterdir())),
+        "threads": len(list(Path(f"/proc/{pid}/task").iterdir())),
+        "child processes": len(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()),
+        "conversations": gauge("voxlane_sessions"),
+        "requests in the engine": sum(
+            gauge(f'voxlane_engine_requests{{state="{state}"}}') for state in ("running", "waiting", "paused")
+        ),
+        "KV blocks in use": gauge('voxlane_kv_blocks{state="used"}'),
+    }
+
+
+def report(events: list[Event], closed: int | None, told: list[tuple[str, str]]) -> None:
     """Print one person's books."""
-    events = [event for _, event in somebody.events]
     ended = [event["turn"] for event in events if event.name == "turn_done"]
     begun = {event["turn"] for event in events if event.name in ("user_turn", "reply")}
     gaps = sum(1 for a, b in itertools.pairwise(events) if b.sequence != a.sequence + 1)
-    closed = somebody.client.close_code
+    said = [("user", event["text"]) for event in events if event.name == "user_turn"]
+    heard = [event["heard"] for event in events if event.name == "interrupted"]
+    heard += [event["text"] for event in events if event.name == "reply_done"]
+    wrong = [line for line in told if line[0] == "assistant" and line[1] not in heard]
+    kept = [line for line in told if line[0] == "user"] == said
     print(
         f"  turns begun {len(begun)}, ended {len(ended)}, ended twice {len(ended) - len(set(ended))}, "
-        f"gaps in the sequence {gaps}, socket {'open' if closed is None else closed}"
+        f"gaps in the sequence {gaps}, socket {'open' if closed is None else closed}, "
+        f"what was said is {'all' if kept else 'NOT'} in the history, {len(wrong)} lines of it were not heard so"
     )
 
 
 def main() -> None:
     """Run it against a real server."""
     with server_process() as (url, pid):
+        before = holdings(url, pid)
         asyncio.run(conversation(url, pid))
+        deadline_s = time.monotonic() + 15.0
+        while (after := holdings(url, pid)) != before and time.monotonic() < deadline_s:
+            time.sleep(0.5)
+        for name, held in after.items():
+            print(f"  {name}: {before[name]} before, {held} after")
 
 
 if __name__ == "__main__":
