@@ -20,9 +20,11 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from voxlane.server.api import chat, health, models, speech, transcriptions
+from voxlane.server.api.assets import read_assets
 from voxlane.server.api.client_secrets import client_secrets
 from voxlane.server.api.docs import docs
 from voxlane.server.api.openapi import openapi
+from voxlane.server.api.page import Pages
 from voxlane.server.api.reply import error_response
 from voxlane.server.connection import converse
 from voxlane.server.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, VoxlaneError
@@ -55,9 +57,11 @@ def make_app(service: Service) -> Starlette:
     async def realtime(websocket: WebSocket) -> None:
         await converse(websocket, REALTIME, service.voice, service.metrics, service.api_key)
 
+    pages = Pages(read_assets())
     app = Starlette(
         routes=[
-            Route("/", health.index),
+            Route("/", pages.index),
+            Route("/client/{name:path}", pages.file),
             Route("/healthz", health.healthz),
             Route("/readyz", health.healthz),
             Route("/metrics", health.metrics),

@@ -29,6 +29,8 @@ _ROUTES = frozenset(
         "/v1/audio/transcriptions", "/v1/audio/speech", "/v1/realtime/client_secrets",
     }
 )  # fmt: skip
+_FAMILIES = (("/v1/models/", "/v1/models/{name}"), ("/client/", "/client/{name}"))
+_QUIET = frozenset({"/healthz", "/readyz", "/metrics", "/client/{name}"})  # many, and nothing that an operator misses
 
 
 class Front:
@@ -101,11 +103,12 @@ class _Visit:
 
     def _record(self, seconds: float) -> None:
         path = self._scope["path"]
-        model = path.startswith("/v1/models/")
-        route = path if path in _ROUTES else ("/v1/models/{name}" if model else "other")
+        route = (
+            path if path in _ROUTES else next((kind for start, kind in _FAMILIES if path.startswith(start)), "other")
+        )
         self._service.metrics.http_requests.labels(route, str(self._status)).inc()
         client = self._scope.get("client") or ("-",)
-        level = logging.DEBUG if route in ("/healthz", "/readyz", "/metrics") else logging.INFO
+        level = logging.DEBUG if route in _QUIET else logging.INFO
         fields = {"request": self._request_id, "client": client[0], "method": self._scope["method"], "route": route}
         logger.log(level, line("http", **fields, status=self._status, code=self._code, seconds=seconds))
 

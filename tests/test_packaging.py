@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from voxlane.server.api.assets import read_assets
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("server", "engine", "codecs")
+PAGES = ("client_js", "client_js/demo")  # files that the server serves: no Python in them
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
@@ -28,6 +31,7 @@ def modules() -> list[str]:
 def test_the_package_list_is_the_tree() -> None:
     listed = set(PROJECT["tool"]["setuptools"]["packages"])
     folders = {path.parent.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    folders |= {Path(folder) for folder in PAGES}
     assert {".".join(("voxlane", *folder.parts)) for folder in folders} == listed
 
 
@@ -35,7 +39,7 @@ def test_the_package_list_is_the_tree() -> None:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the wheel from what a clone holds, not from what lies around in a build folder."""
     source = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "README.md", "LICENSE", *PACKAGES):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "client_js", *PACKAGES):
         subprocess.run(["cp", "-r", str(ROOT / name), str(source)], check=True)
     target = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target), str(source)]
@@ -68,6 +72,8 @@ def test_the_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
         for path in (ROOT / package).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".so", ".pyc"):
                 assert f"voxlane/{path.relative_to(ROOT).as_posix()}" in held
+    served = {f"voxlane/client_js/{name}" for name in read_assets(ROOT / "client_js")}
+    assert {name for name in held if "client_js" in name} == served
 
 
 def test_the_command_runs(installed: Path) -> None:
@@ -75,6 +81,13 @@ def test_the_command_runs(installed: Path) -> None:
     done = subprocess.run([command, "--help"], capture_output=True, text=True, cwd="/")
     assert done.returncode == 0, done.stderr
     assert "voxlane serve" in done.stdout
+
+
+def test_the_installed_server_finds_its_page(installed: Path) -> None:
+    code = "from voxlane.server.api.assets import read_assets; print(len(read_assets()['demo/index.html'].body))"
+    done = subprocess.run([installed, "-c", code], capture_output=True, text=True, cwd="/")
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 1000
 
 
 def test_every_module_can_be_imported(installed: Path) -> None:

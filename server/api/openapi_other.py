@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from voxlane.server import limits
+from voxlane.server.api.assets import TYPES
 from voxlane.server.api.openapi_parts import (
     JSON,
     READING,
@@ -26,7 +27,7 @@ from voxlane.server.api.openapi_parts import (
     whole,
 )
 from voxlane.server.engine_link import State
-from voxlane.server.errors import Draining, EngineNotReady, ModelNotFound
+from voxlane.server.errors import Draining, EngineNotReady, ModelNotFound, NotFound
 
 _SESSION_TYPES = ("realtime", "transcription")
 
@@ -198,15 +199,39 @@ def _health() -> Schema:
 def _description() -> Schema:
     document = answer("The document.", **{JSON: media({"type": "object", "required": ["openapi", "paths"]})})
     page = answer("The page.", **{"text/html": media(string())})
-    index = answer("The list.", **{JSON: media(ref("Index"))})
+    both = {JSON: media(ref("Index")), "text/html": media(string())}
+    index = answer("The list; a browser gets the page to talk on.", **both)
     said = {
         "/": ("index", "What is here", "A short list, for whoever just opened the address.", index),
         "/openapi.json": ("openapi", "This description", "OpenAPI 3.1, for programs.", document),
         "/docs": ("docs", "This description, to read", "A page without scripts and without requests elsewhere.", page),
     }
-    return {
+    found: Schema = {
         path: {
             "get": operation(identifier, "Description", summary, f"{text} Needs no key.", {"200": told}, public=True)
         }
         for path, (identifier, summary, text, told) in said.items()
     }
+    found["/client/{name}"] = {"get": _client()}
+    return found
+
+
+def _client() -> Schema:
+    parameter = {
+        "name": "name",
+        "in": "path",
+        "required": True,
+        "schema": string("A file of the client; `demo/` holds those of the page alone."),
+        "example": "index.js",
+    }
+    kinds = {kind: media(string()) for kind in TYPES.values()}
+    return operation(
+        "clientFile",
+        "Description",
+        "The browser client, file by file",
+        'For pages of this server: `import { VoiceClient } from "/client/index.js"`. Needs no key.',
+        {"200": answer("The file.", **kinds)},
+        (NotFound,),
+        public=True,
+        parameters=[parameter],
+    )

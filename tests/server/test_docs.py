@@ -73,7 +73,8 @@ async def test_the_commands_send_the_examples(serving: Any) -> None:
     for path, _, operation in operations():
         key = [] if operation.get("security") == [] else ["Authorization: Bearer $VOXLANE_API_KEY"]
         contents = operation.get("requestBody", {}).get("content", {})
-        address = f"{server.url}{path.replace('{name}', MODEL)}"
+        named = {one["name"]: one["example"] for one in operation.get("parameters", [])}
+        address = f"{server.url}{path.format(**named)}"
         if not contents:
             expected.append((address, key, None))
         for kind, content in contents.items():

@@ -1,0 +1,61 @@
+"""GET / for browsers and GET /client/…: the page to talk on, and the client library that it is made of.
+
+It knows headers and what a browser may do with our files; what the page does is the page's own business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from voxlane.server.api import health
+from voxlane.server.api.assets import Asset
+from voxlane.server.errors import NotFound
+
+PAGE = "demo/index.html"
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""Nothing but our own files, no script or style inside the page, nobody's frame. 'self' includes our WebSocket."""
+
+HEADERS = {
+    "content-security-policy": POLICY,
+    "permissions-policy": "microphone=(self), speaker-selection=(self), camera=(), geolocation=()",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    # Kept, but asked for anew each time: a page of yesterday must not meet a server of today.
+    "cache-control": "no-cache",
+}
+
+
+class Pages:
+    """The endpoints."""
+
+    def __init__(self, assets: Mapping[str, Asset]) -> None:
+        self._assets = assets
+
+    async def index(self, request: Request) -> Response:
+        """Answer a browser with the page, and a program with what there is."""
+        page = self._assets.get(PAGE)
+        wants_page = "text/html" in request.headers.get("accept", "")
+        answer = _send(page, request) if page is not None and wants_page else await health.index(request)
+        answer.headers["vary"] = "accept"
+        return answer
+
+    async def file(self, request: Request) -> Response:
+        """Answer with one of the files."""
+        asset = self._assets.get(request.path_params["name"])
+        if asset is None:
+            raise NotFound
+        return _send(asset, request)
+
+
+def _send(asset: Asset, request: Request) -> Response:
+    headers = {**HEADERS, "etag": asset.tag}
+    if asset.tag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(asset.body, headers=headers, media_type=asset.media_type)
