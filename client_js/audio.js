@@ -61,15 +61,22 @@ export class BrowserAudio {
   /** @type {MediaStream | null} */
   #stream = null;
   #muted = false;
+  #openings = 0; // of the microphone, closings too: which one is the last
   /** @type {((position: { epoch: number, samples: number } | null) => void)[]} */
   #asking = [];
   #handlers;
   #wireRate;
+  #worklets;
 
-  /** @param {AudioHandlers} handlers @param {number} wireRate of the microphone's frames */
-  constructor(handlers, wireRate) {
+  /**
+   * @param {AudioHandlers} handlers
+   * @param {number} wireRate of the microphone's frames
+   * @param {string | URL} [worklets] the address of the folder that has the worklets, if it is not this module's
+   */
+  constructor(handlers, wireRate, worklets = import.meta.url) {
     this.#handlers = handlers;
     this.#wireRate = wireRate;
+    this.#worklets = new URL(worklets, globalThis.location?.href);
   }
 
   /** The loudspeaker's rate, 0 while there is none. */
@@ -108,7 +115,7 @@ export class BrowserAudio {
   async #makeSpeaker() {
     const context = this.#context ?? new AudioContext({ latencyHint: "interactive" });
     this.#context = context;
-    await context.audioWorklet.addModule(new URL("./playback-worklet.js", import.meta.url));
+    await context.audioWorklet.addModule(new URL("./playback-worklet.js", this.#worklets));
     const speaker = new AudioWorkletNode(context, "voxlane-playback", { numberOfInputs: 0, outputChannelCount: [1] });
     speaker.port.onmessage = ({ data }) => this.#hear(data);
     speaker.connect(context.destination);
@@ -124,10 +131,13 @@ export class BrowserAudio {
     const { deviceId, echoCancellation = true, noiseSuppression = true, autoGainControl = true } = options;
     const wish = { echoCancellation, noiseSuppression, autoGainControl, channelCount: 1 };
     const audio = deviceId ? { ...wish, deviceId: { exact: deviceId } } : wish;
+    const opening = ++this.#openings;
     const stream = await navigator.mediaDevices.getUserMedia({ audio }).catch((error) => {
       throw microphoneError(error);
     });
+    this.#claim(opening, stream);
     this.closeMicrophone();
+    this.#openings = opening;
     this.#stream = stream;
     const [track] = stream.getAudioTracks();
     track.onended = () => {
@@ -135,6 +145,7 @@ export class BrowserAudio {
       this.#handlers.microphoneLost();
     };
     const source = await this.#attach(stream, track);
+    this.#claim(opening, stream);
     const processorOptions = { rate: this.#wireRate, frameSamples: this.#wireRate / FRAMES_PER_S };
     const capture = new AudioWorkletNode(source.context, "voxlane-capture", { numberOfOutputs: 0, processorOptions });
     capture.port.onmessage = ({ data }) => this.#handlers.frame(data);
@@ -144,9 +155,20 @@ export class BrowserAudio {
     this.#capture = capture;
   }
 
+  /**
+   * Let a microphone go that nobody wants any more: people may take minutes to allow it.
+   * @param {number} opening
+   * @param {MediaStream} stream
+   */
+  #claim(opening, stream) {
+    if (opening === this.#openings) return;
+    for (const track of stream.getTracks()) track.stop();
+    throw new VoiceError("microphone_closed");
+  }
+
   /** @param {MediaStream} stream @param {MediaStreamTrack} track */
   async #attach(stream, track) {
-    const module = new URL("./capture-worklet.js", import.meta.url);
+    const module = new URL("./capture-worklet.js", this.#worklets);
     const context = this.#context ?? new AudioContext({ latencyHint: "interactive" });
     this.#context = context;
     try {
@@ -165,6 +187,7 @@ export class BrowserAudio {
 
   /** Let the microphone go; the browser's sign that it is open goes out. */
   closeMicrophone() {
+    this.#openings += 1;
     for (const track of this.#stream?.getTracks() ?? []) {
       track.onended = null;
       track.stop();
@@ -183,6 +206,13 @@ export class BrowserAudio {
     if (typeof context?.setSinkId !== "function") return false;
     await context.setSinkId(deviceId);
     return true;
+  }
+
+  /** Make the microphone's frames of another rate. @param {number} rate */
+  useRate(rate) {
+    if (rate === this.#wireRate) return;
+    this.#wireRate = rate;
+    this.#capture?.port.postMessage({ rate, frameSamples: rate / FRAMES_PER_S, muted: this.#muted });
   }
 
   /** Send silence instead of sound, or sound again. @param {boolean} muted */

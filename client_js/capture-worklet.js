@@ -1,7 +1,8 @@
 /**
  * The microphone's thread: `Capture` between the card's blocks and the page.
  *
- * The page hears frames. It says {muted}, and {over} at the end: a processor lives until it says so itself.
+ * The page hears frames. It says {muted}, with {rate, frameSamples} also how frames are to be from now on, and {over}
+ * at the end: a processor lives until it says so itself.
  */
 
 import { Capture } from "./capture.js";
@@ -16,6 +17,7 @@ class CaptureProcessor extends AudioWorkletProcessor {
     const { rate, frameSamples } = options.processorOptions;
     this.#capture = new Capture(sampleRate, rate, frameSamples);
     this.port.onmessage = ({ data }) => {
+      if (data.rate) this.#capture = new Capture(sampleRate, data.rate, data.frameSamples);
       this.#capture.muted = Boolean(data.muted);
       this.#over = Boolean(data.over);
     };

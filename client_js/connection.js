@@ -9,14 +9,15 @@
  */
 
 import { MsgpackError } from "./msgpack.js";
-import { FRAME_BYTES, judgeClose, parseMessage, ProtocolError, say, SUBPROTOCOL } from "./protocol.js";
+import { describeClose, FRAME_BYTES, judgeClose, parseMessage, ProtocolError, say, SUBPROTOCOL } from "./protocol.js";
 
 /** @typedef {import("./protocol.js").ServerMessage} ServerMessage */
 /** @typedef {import("./protocol.js").Ready} Ready */
 /** @typedef {import("./protocol.js").Hello} Hello */
 /** @typedef {"idle" | "connecting" | "greeting" | "open" | "waiting" | "closed"} Status */
 /** @typedef {"attempt" | "retry" | "ping" | "bye"} TimerName */
-/** @typedef {Extract<ServerMessage, { name: "error" }>} ErrorMessage */
+/** @typedef {import("./protocol.js").ErrorMessage} ErrorMessage */
+/** @typedef {import("./protocol.js").Ending} Ending */
 
 /**
  * @typedef {object} SocketLike what is used of a WebSocket
@@ -39,10 +40,6 @@ import { FRAME_BYTES, judgeClose, parseMessage, ProtocolError, say, SUBPROTOCOL 
  */
 
 /** @typedef {{ status: Status, resuming: boolean, attempt: number, delayMs: number }} StatusChange */
-/**
- * How it ended. `code` is the server's error, or `unreachable`, `protocol`, `gave_up`, `closed` or `done`.
- * @typedef {{ code: string, message: string, closeCode: number }} Ending
- */
 
 /**
  * @typedef {object} Handlers
@@ -67,8 +64,8 @@ const GIVE_UP_MS = 5 * 60_000;
 const PING_MS = 3000;
 const DEAD_MS = 7000;
 
-/** Bytes that may wait in the socket before sound is left out: a second of it, later than that helps nobody. */
-const BUFFERED_BYTES = 32_000;
+/** Bytes that may wait in the socket before sound is left out: a second of it, later than that helps nobody; */
+const BUFFERED_BYTES = 4_000; // at least these, as packets of silence are small
 
 /** Messages that wait for a connection: more is not typed while one is away. */
 const WAITING = 64;
@@ -114,7 +111,7 @@ export class Connection {
 
   /**
    * @param {string} url
-   * @param {() => Hello} hello what to begin a conversation with
+   * @param {() => Hello | Promise<Hello>} hello what to begin a conversation with
    * @param {Handlers} handlers
    * @param {Environment} environment
    */
@@ -164,14 +161,21 @@ export class Connection {
     return this.status === "open" && this.#write(frame);
   }
 
-  /** Send a frame of sound; return false if it had to be left out. @param {Uint8Array} pcm @param {number} seconds */
-  sendAudio(pcm, seconds) {
-    if (this.status === "open" && this.#socket !== null && this.#socket.bufferedAmount <= BUFFERED_BYTES) {
+  /** Send a frame of sound; return false if it had to be left out. @param {Uint8Array} data @param {number} seconds */
+  sendAudio(data, seconds) {
+    const most = Math.max(BUFFERED_BYTES, data.length / seconds);
+    if (this.status === "open" && this.#socket !== null && this.#socket.bufferedAmount <= most) {
       this.sentSeconds += seconds;
-      return this.#write(say.audio(pcm));
+      return this.#write(say.audio(data));
     }
     if (this.#met) this.droppedFrames += 1;
     return false;
+  }
+
+  /** Leave the conversation and begin another: this one's formats can no longer be kept to. */
+  renew() {
+    this.token = "";
+    if (this.status === "open" && this.#write(say.bye())) this.#lost(1012);
   }
 
   /** Say good-bye and close. */
@@ -208,11 +212,11 @@ export class Connection {
   /** @param {SocketLike} socket */
   async #greet(socket) {
     this.#change("greeting");
-    const hello = this.#hello();
-    if (!this.token) return socket.send(say.hello(hello));
-    const played = (await this.#handlers.position()) ?? undefined;
-    if (socket !== this.#socket) return undefined; // it was lost meanwhile
-    return socket.send(say.hello({ key: hello.key, resume: this.token, last_seq: this.lastSeq, played }));
+    const hello = await this.#hello();
+    const played = (this.token && (await this.#handlers.position())) || undefined;
+    if (socket !== this.#socket) return; // it was lost meanwhile
+    const past = { key: hello.key, resume: this.token, last_seq: this.lastSeq, played };
+    socket.send(say.hello(this.token ? past : hello));
   }
 
   /** @param {Extract<ServerMessage, { name: "ready" }>} message */
@@ -305,8 +309,8 @@ export class Connection {
     if (this.#closing) return this.#finish({ code: "closed", message: "", closeCode: code });
     const verdict = judgeClose(code, { afterError: error !== null, resuming });
     if (verdict === "done") return this.#finish({ code: "done", message: "", closeCode: code });
-    if (verdict === "failed") return this.#finish(describe(code, error));
-    if (verdict === "resume" && !this.#met && !this.token) return this.#finish(describe(code, error));
+    if (verdict === "failed") return this.#finish(describeClose(code, error));
+    if (verdict === "resume" && !this.#met && !this.token) return this.#finish(describeClose(code, error));
     if (verdict === "anew") this.token = "";
     if (wasOpen) this.#lostAt = this.#environment.now();
     return this.#wait(code, error);
@@ -316,7 +320,7 @@ export class Connection {
   #wait(code, error) {
     const { now, random } = this.#environment;
     if (now() - this.#lostAt > GIVE_UP_MS) {
-      return this.#finish({ ...describe(code, error), code: "gave_up" });
+      return this.#finish({ ...describeClose(code, error), code: "gave_up" });
     }
     const asked = (error?.retry_after_s ?? 0) * 1000;
     const usual = DELAYS_MS[Math.min(this.#attempt, DELAYS_MS.length - 1)] * (0.5 + random() / 2);
@@ -367,23 +371,6 @@ export class Connection {
     if (this.#timers[name] !== null) this.#environment.clearTimer(this.#timers[name]);
     this.#timers[name] = null;
   }
-}
-
-/** @type {{ [code: number]: [code: string, message: string] }} */
-const CLOSES = {
-  1006: ["unreachable", "The server cannot be reached, or does not let this page connect."],
-  4401: ["invalid_api_key", "The server's key is needed, and this is not it."],
-  4408: ["timed_out", "Nothing was heard of this page for too long."],
-  4409: ["resumed_elsewhere", "The conversation goes on on another connection."],
-  4429: ["too_fast", "More was sent than the server allows."],
-  4440: ["session_limit", "The conversation has reached its time limit."],
-};
-
-/** @param {number} closeCode @param {ErrorMessage | null} error @returns {Ending} */
-function describe(closeCode, error) {
-  if (error !== null) return { code: error.code, message: error.message, closeCode };
-  const [code, message] = CLOSES[closeCode] ?? ["closed", `The connection was closed with ${closeCode}.`];
-  return { code, message, closeCode };
 }
 
 /** Return what a browser, or Node from version 22 on, has. @returns {Environment} */

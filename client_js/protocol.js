@@ -60,6 +60,13 @@ import { decode, encode } from "./msgpack.js";
  * )} ServerMessage
  */
 
+/** @typedef {Extract<ServerMessage, { name: "error" }>} ErrorMessage */
+
+/**
+ * How a conversation ended. `code` is the server's error, or `unreachable`, `protocol`, `gave_up`, `closed` or `done`.
+ * @typedef {{ code: string, message: string, closeCode: number }} Ending
+ */
+
 export const SUBPROTOCOL = "voxlane.v1";
 
 /** Largest frame that a server takes, where it does not say so itself. */
@@ -188,8 +195,8 @@ function isHistoryEntry(value) {
 
 /**
  * @typedef {object} Hello
- * @property {Format} [input]
- * @property {Format} [output]
+ * @property {Format | Format[]} [input] several: the best first
+ * @property {Format | Format[]} [output]
  * @property {object} [config]
  * @property {string} [key]
  * @property {string} [resume]
@@ -261,4 +268,26 @@ export function judgeClose(code, { afterError, resuming }) {
     default: // 1007, 1009, 4400, 4408, 4409, 4429, 4440, and whatever a newer server closes with
       return "failed";
   }
+}
+
+/** @type {{ [code: number]: [code: string, message: string] }} */
+const CLOSES = {
+  1006: ["unreachable", "The server cannot be reached, or does not let this page connect."],
+  4401: ["invalid_api_key", "The server's key is needed, and this is not it."],
+  4408: ["timed_out", "Nothing was heard of this page for too long."],
+  4409: ["resumed_elsewhere", "The conversation goes on on another connection."],
+  4429: ["too_fast", "More was sent than the server allows."],
+  4440: ["session_limit", "The conversation has reached its time limit."],
+};
+
+/**
+ * Return how a close reads as an ending, by the error before it if there was one.
+ * @param {number} closeCode
+ * @param {ErrorMessage | null} error
+ * @returns {Ending}
+ */
+export function describeClose(closeCode, error) {
+  if (error !== null) return { code: error.code, message: error.message, closeCode };
+  const [code, message] = CLOSES[closeCode] ?? ["closed", `The connection was closed with ${closeCode}.`];
+  return { code, message, closeCode };
 }

@@ -7,10 +7,13 @@
 /**
  * @typedef {object} VoiceOptions
  * @property {string | URL} url of the server's /v1/voice; ws: or wss:
- * @property {string} [key] the server's key; never put it into a public page
+ * @property {string | (() => string)} [key] the server's key, or what returns it; never put it into a public page
  * @property {Config} [config] any part of the configuration that docs/protocol.md describes
  * @property {import("./tools.js").Tools} [tools] functions that the assistant may call
  * @property {Pick<Storage, "getItem" | "setItem" | "removeItem">} [storage] sessionStorage: a reload goes on
+ * @property {import("./wire.js").CodecChoice} [codec] `auto` unless said; `ready` tells what came of it
+ * @property {string | URL} [worklets] the folder, with a slash at its end, that has this library's files: for bundlers,
+ *   which do not see what worklets import
  * @property {boolean} [ducking] false: the assistant is not made quieter as soon as the person seems to speak
  * @property {import("./connection.js").Environment} [environment] sockets and time, for tests
  * @property {(handlers: import("./audio.js").AudioHandlers, wireRate: number) => AudioLike} [audio] sound, for tests
@@ -36,6 +39,11 @@ export function merge(below, above) {
 /** @param {unknown} value */
 function isPlain(value) {
   return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+/** Return the key to give, if there is one. @param {Pick<VoiceOptions, "key">} options */
+export function keyOf({ key }) {
+  return (typeof key === "function" ? key() : key) || undefined;
 }
 
 /** Remembers where a conversation stands, for the page that is loaded next. */

@@ -134,6 +134,16 @@ export class ConversationState {
     this.#fromHistory = this.lines.length;
   }
 
+  /** Take it that nothing more comes: what is under way was cut. */
+  end() {
+    this.#replies.clear();
+    this.#speech.clear();
+    for (const line of this.lines.filter(({ status }) => status === "live")) {
+      line.status = line.role === "assistant" ? "interrupted" : "done";
+      if (!line.heard && !line.unheard) this.#remove(line);
+    }
+  }
+
   /**
    * Note when a second of the microphone's sound was captured.
    * @param {number} second as the server counts them

@@ -12,20 +12,17 @@ import { BrowserAudio } from "./audio.js";
 import { browserEnvironment, Connection } from "./connection.js";
 import { fit, VoiceError } from "./errors.js";
 import { NO_FIGURES, VoiceTarget } from "./events.js";
-import { toFloats } from "./pcm.js";
 import { say } from "./protocol.js";
-import { ReplySound } from "./reply-sound.js";
-import { Memory, merge } from "./settings.js";
+import { keyOf, Memory, merge } from "./settings.js";
 import { ConversationState } from "./state.js";
 import { findTool, toolConfig, toolResult } from "./tools.js";
+import { PCM16, Wire, wishes } from "./wire.js";
 
 /** @typedef {import("./protocol.js").ServerMessage} ServerMessage */
 /** @typedef {import("./protocol.js").Ready} Ready */
 /** @typedef {import("./audio.js").AudioHandlers} AudioHandlers */
 /** @typedef {import("./settings.js").VoiceOptions} VoiceOptions */
 
-const INPUT = { codec: "pcm16", rate: 16000 };
-const OUTPUT = { codec: "pcm16", rate: 24000 };
 const FRAME_MS = 20;
 
 /** One conversation; see `VoiceEvents` for what it tells. */
@@ -46,8 +43,8 @@ export class VoiceClient extends VoiceTarget {
   #now;
   #connection;
   #audio;
-  /** @type {ReplySound | null} While the loudspeaker is open. */
-  #sound = null;
+  #codec;
+  #wire;
   #lastEpoch = 0;
   #ending = false; // the button was let go, and its last frame is not yet there
   #level = { input: 0, output: 0 };
@@ -59,13 +56,15 @@ export class VoiceClient extends VoiceTarget {
   constructor(options) {
     super();
     const environment = options.environment ?? browserEnvironment();
-    const makeAudio = options.audio ?? ((handlers, rate) => new BrowserAudio(handlers, rate));
+    const makeAudio = options.audio ?? ((handlers, rate) => new BrowserAudio(handlers, rate, options.worklets));
     this.#options = options;
     this.#tools = options.tools ?? {};
     this.#config = merge(options.config ?? {}, options.tools ? { tools: toolConfig(options.tools) } : {});
     this.#memory = new Memory(options.storage, String(options.url));
     this.#now = environment.now;
-    this.#audio = makeAudio(this.#audioHandlers(), INPUT.rate);
+    this.#codec = options.codec ?? "auto";
+    this.#audio = makeAudio(this.#audioHandlers(), PCM16.input.rate);
+    this.#wire = new Wire(this.#audio, this.#sendSound.bind(this), this.#leaveOpus.bind(this));
     this.#connection = new Connection(String(options.url), () => this.#hello(), this.#handlers(), environment);
   }
 
@@ -104,7 +103,7 @@ export class VoiceClient extends VoiceTarget {
   /** Say good-bye, and let the microphone and the loudspeaker go. */
   async close() {
     this.#connection.close();
-    this.#sound = null;
+    this.#wire.close();
     await this.#audio.close();
     this.#tellMicrophone();
   }
@@ -114,7 +113,7 @@ export class VoiceClient extends VoiceTarget {
   /** Open the loudspeaker alone: call it from a click or a key. */
   async listen() {
     await this.#audio.openSpeaker();
-    this.#sound ??= new ReplySound(OUTPUT.rate, this.#audio.rate);
+    this.#wire.openSpeaker();
   }
 
   /**
@@ -148,8 +147,8 @@ export class VoiceClient extends VoiceTarget {
 
   /** Make the assistant be quiet: here at once, and the server learns exactly what was heard. */
   async interrupt() {
-    if (this.#sound !== null && this.#lastEpoch) {
-      this.#audio.order({ do: "interrupt", epoch: this.#lastEpoch });
+    if (this.#wire.speaker !== null && this.#lastEpoch) {
+      this.#wire.speaker.interrupt(this.#lastEpoch);
       await this.#audio.position(); // by then what was played is acked
     }
     this.#connection.send(say.stop());
@@ -209,8 +208,9 @@ export class VoiceClient extends VoiceTarget {
 
   // ---- the connection
 
-  #hello() {
-    return { input: INPUT, output: OUTPUT, config: this.#config, key: this.#options.key };
+  async #hello() {
+    const formats = await wishes(this.#codec, this.#options.url);
+    return { ...formats, config: this.#config, key: keyOf(this.#options) };
   }
 
   /** @returns {import("./connection.js").Handlers} */
@@ -230,14 +230,8 @@ export class VoiceClient extends VoiceTarget {
   /** @param {Ready} ready @param {"first" | "resumed" | "anew"} how */
   #begin(ready, how) {
     this.ready = ready;
-    if (how === "resumed") {
-      this.#sound?.restart();
-      this.#audio.order({ do: "restart", held: ready.state === "held" });
-    } else {
-      this.#lastEpoch = 0;
-      this.#sound &&= new ReplySound(OUTPUT.rate, this.#audio.rate);
-      this.#audio.order({ do: "reset" });
-    }
+    if (how !== "resumed") this.#lastEpoch = 0;
+    this.#wire.begin(ready);
     this.state.begin(ready, how, this.#connection.lastSeq);
     if (how !== "resumed" && this.pressed) this.#send(say.start());
     this.#store();
@@ -251,10 +245,13 @@ export class VoiceClient extends VoiceTarget {
     globalThis.removeEventListener?.("online", this.#poke);
     this.#memory.forget();
     this.pressed = this.#ending = false;
+    this.#wire.close();
     this.#audio.order({ do: "reset" });
     this.#connecting?.reject(new VoiceError(ending.code, ending.message));
     this.#connecting = null;
+    this.state.end();
     this.tell("over", ending);
+    this.tell("change", this.state);
   }
 
   /** @param {Uint8Array<ArrayBuffer>} frame @param {{ survives?: boolean }} [how] */
@@ -272,7 +269,8 @@ export class VoiceClient extends VoiceTarget {
 
   /** @param {ServerMessage} message */
   #take(message) {
-    this.#play(message);
+    if ("epoch" in message) this.#lastEpoch = Math.max(this.#lastEpoch, message.epoch);
+    this.#wire.speaker?.take(message);
     const before = this.state.checkpoint;
     this.state.take(message);
     if (this.state.checkpoint !== before) this.#store();
@@ -281,30 +279,6 @@ export class VoiceClient extends VoiceTarget {
     this.tell("message", message);
     if (message.name !== "pong") this.tell("change", this.state);
     if (message.name === "error") this.tell("fault", new VoiceError(message.code, message.message));
-  }
-
-  /** @param {ServerMessage} message */
-  #play(message) {
-    if ("epoch" in message) this.#lastEpoch = Math.max(this.#lastEpoch, message.epoch);
-    if (this.#sound === null) return;
-    switch (message.name) {
-      case "audio": {
-        // Another codec than PCM16 would be decoded here.
-        const piece = this.#sound.push(message.epoch, message.offset, toFloats(message.data));
-        return this.#audio.order({ do: "push", ...piece }, [piece.samples.buffer]);
-      }
-      case "audio_done": {
-        const piece = this.#sound.finish(message.epoch);
-        return this.#audio.order({ do: "finish", ...piece }, [piece.samples.buffer]);
-      }
-      case "hold":
-      case "release":
-        return this.#audio.order({ do: message.name, epoch: message.epoch });
-      case "interrupted":
-        return this.#audio.order({ do: "interrupt", epoch: message.epoch });
-      default:
-        return undefined;
-    }
   }
 
   /** @param {Extract<ServerMessage, { name: "tool_call" }>} message */
@@ -351,12 +325,17 @@ export class VoiceClient extends VoiceTarget {
 
   /** @param {import("./capture.js").Frame} frame */
   #hear({ pcm, level, onset }) {
-    const sent = this.#connection.sendAudio(pcm, FRAME_MS / 1000);
-    if (sent) this.state.captured(this.#connection.sentSeconds, this.#now());
-    if (this.#ending) this.#endTurn();
+    this.#wire.hear(pcm, this.#ending);
     this.#level.input = level;
     if (onset && (this.#options.ducking ?? true)) this.#audio.order({ do: "duck" });
     this.tell("level", { ...this.#level });
+  }
+
+  /** @param {Uint8Array} data @param {boolean} last whether the button was let go before the frame was full */
+  #sendSound(data, last) {
+    const sent = this.#connection.sendAudio(data, FRAME_MS / 1000);
+    if (sent) this.state.captured(this.#connection.sentSeconds, this.#now());
+    if (last) this.#endTurn();
   }
 
   /** Say that the button was let go, if that is still to be said. */
@@ -379,12 +358,19 @@ export class VoiceClient extends VoiceTarget {
 
   // ---- the loudspeaker
 
+  /** Go on without Opus, in another conversation: within one the formats stay. @param {unknown} cause */
+  #leaveOpus(cause) {
+    this.#codec = "pcm16";
+    this.tell("fault", new VoiceError("codec_failed", undefined, { cause }));
+    this.#connection.renew();
+  }
+
   /** @param {import("./jitter.js").Ack[]} acks */
   #acknowledge(acks) {
     for (const { epoch, samples, queued } of acks) {
-      if (this.#sound === null || epoch > this.#lastEpoch) continue; // of a conversation that is over
-      const played = this.#sound.position(epoch, samples);
-      this.#connection.sendNow(say.played(epoch, played, this.#sound.duration(queued)));
+      if (this.#wire.speaker === null || epoch > this.#lastEpoch) continue; // of a conversation that is over
+      const played = this.#wire.speaker.position(epoch, samples);
+      this.#connection.sendNow(say.played(epoch, played, this.#wire.speaker.duration(queued)));
       this.state.played(epoch, played);
     }
     this.tell("change", this.state);
@@ -393,7 +379,7 @@ export class VoiceClient extends VoiceTarget {
   /** @returns {Promise<[epoch: number, samples: number] | null>} */
   async #position() {
     const position = await this.#audio.position();
-    if (position === null || !position.epoch || this.#sound === null) return null;
-    return [position.epoch, this.#sound.position(position.epoch, position.samples)];
+    if (position === null || !position.epoch || this.#wire.speaker === null) return null;
+    return [position.epoch, this.#wire.speaker.position(position.epoch, position.samples)];
   }
 }

@@ -5,7 +5,7 @@ import { BrowserAudio } from "../audio.js";
 import { browserEnvironment } from "../connection.js";
 
 // A browser's sound, as far as it is used: what is wired to what, and what is let go.
-const made = { contexts: [], nodes: [], tracks: [], constraints: [] };
+const made = { contexts: [], nodes: [], tracks: [], constraints: [], urls: [] };
 
 class Port {
   onmessage = null;
@@ -23,7 +23,12 @@ class Context {
   modules = [];
   outputLatency = 0.02;
   baseLatency = 0.005;
-  audioWorklet = { addModule: async (url) => this.modules.push(url.pathname.split("/").at(-1)) };
+  audioWorklet = {
+    addModule: async (url) => {
+      made.urls.push(url.href);
+      this.modules.push(url.pathname.split("/").at(-1));
+    },
+  };
   constructor(options) {
     Object.assign(this, { options });
     if (options.sampleRate) this.sampleRate = options.sampleRate;
@@ -100,6 +105,13 @@ test("the loudspeaker plays at the card's own rate, and what it says is passed o
   assert.equal(await audio.position(), null);
 });
 
+test("the worklets may lie elsewhere", async () => {
+  browser();
+  const audio = new BrowserAudio({}, 16000, "https://here/files/");
+  await audio.openSpeaker();
+  assert.equal(made.urls.at(-1), "https://here/files/playback-worklet.js");
+});
+
 test("the microphone is opened, muted, changed for another, and let go", async () => {
   const { audio, told } = browser();
   await audio.openSpeaker();
@@ -109,9 +121,14 @@ test("the microphone is opened, muted, changed for another, and let go", async (
   assert.deepEqual(capture.options.processorOptions, { rate: 16000, frameSamples: 320 });
   assert.deepEqual(capture.port.posted, [{ muted: true }]);
   assert.equal(made.constraints[0].echoCancellation, true);
+  audio.useRate(16000);
+  assert.equal(capture.port.posted.length, 1);
+  audio.useRate(48000);
+  assert.deepEqual(capture.port.posted.at(-1), { rate: 48000, frameSamples: 960, muted: true });
   capture.port.onmessage({ data: "a frame" });
   assert.deepEqual(told, [["frame", "a frame"]]);
   await audio.openMicrophone({ deviceId: "other", echoCancellation: false });
+  assert.deepEqual(made.nodes[2].options.processorOptions, { rate: 48000, frameSamples: 960 });
   assert.deepEqual(made.constraints[1].deviceId, { exact: "other" });
   assert.equal(made.constraints[1].echoCancellation, false);
   assert.equal(made.tracks[0].stopped, true);
@@ -120,6 +137,21 @@ test("the microphone is opened, muted, changed for another, and let go", async (
   made.tracks[1].onended();
   assert.deepEqual(told.at(-1)[0], "microphoneLost");
   assert.equal(audio.listening, false);
+});
+
+test("a microphone that nobody wants any more is let go as soon as it is there", async () => {
+  const { audio } = browser();
+  await audio.openSpeaker();
+  const refused = assert.rejects(audio.openMicrophone(), { code: "microphone_closed" });
+  audio.closeMicrophone();
+  await refused;
+  assert.equal(made.tracks[0].stopped, true);
+  assert.equal(audio.listening, false);
+  const overtaken = assert.rejects(audio.openMicrophone({ deviceId: "first" }), { code: "microphone_closed" });
+  await audio.openMicrophone({ deviceId: "second" });
+  await overtaken;
+  assert.deepEqual(made.tracks.map(({ stopped }) => stopped), [true, true, false]);
+  assert.equal(audio.listening, true);
 });
 
 test("a microphone of another rate gets a context of its own", async () => {

@@ -148,6 +148,10 @@ export class FakeAudio {
     return true;
   }
 
+  useRate(rate) {
+    this.wireRate = rate;
+  }
+
   mute(muted) {
     this.muted.push(muted);
   }

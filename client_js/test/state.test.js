@@ -202,6 +202,20 @@ test("a resumed conversation keeps its lines; one begun anew ends those that liv
   assert.equal(new Set(state.lines.map(({ id }) => id)).size, 2);
 });
 
+test("an ending cuts what is under way, and leaves no empty line", () => {
+  const { state, take, reply, show } = begin();
+  reply(1, "One two");
+  take("audio", audio(1, 0, [[0, 3, 0, 100]]));
+  state.played(1, 100);
+  take("reply", { epoch: 2, turn: 2 });
+  take("user_words", { turn: 3, settled: "Wait", tail: " a" });
+  take("speech_started", { turn: 4, at_s: 9 });
+  state.end();
+  assert.deepEqual(show(), ["assistant interrupted: One| two", "user done: Wait| a"]);
+  state.played(1, 900);
+  assert.equal(state.lines[0].heard, "One");
+});
+
 test("the recorded exchange, as captions", () => {
   const state = new ConversationState();
   for (const hex of readData("exchange.json").server) {

@@ -36,6 +36,22 @@ test("connecting says what is wanted, and gives what the server says", async () 
   assert.equal(of("ready")[0].how, "first");
 });
 
+test("a key may be asked for when it is needed", async () => {
+  let key = "";
+  const { world, client } = await begin({ key: () => key }, { connected: false });
+  const connecting = client.connect();
+  await world.greet();
+  await connecting;
+  assert.equal("key" in world.socket.said("hello")[0][1], false);
+  await client.close();
+  world.socket.drop(1000);
+  key = "right";
+  const again = client.connect();
+  await world.greet();
+  await again;
+  assert.equal(world.socket.said("hello")[0][1].key, "right");
+});
+
 test("a connection that fails is an error with a code", async () => {
   const { world, client } = await begin({}, { connected: false });
   const failing = client.connect();

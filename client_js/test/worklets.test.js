@@ -77,6 +77,17 @@ test("a muted microphone goes on sending, silence", () => {
   assert.ok(frames.every(({ pcm, level, onset }) => pcm.every((byte) => byte === 0) && level === 0 && !onset));
 });
 
+test("a microphone changes to another rate as it runs, and stays as muted as it is told to be", () => {
+  const worklet = make("voxlane-capture", { rate: 16000, frameSamples: 320 });
+  worklet.say({ rate: RATE, frameSamples: 960, muted: false });
+  const signal = noise(QUANTUM * 15);
+  for (let at = 0; at < signal.length; at += QUANTUM) worklet.node.process([[signal.subarray(at, at + QUANTUM)]]);
+  const frames = worklet.take();
+  assert.deepEqual(frames.map(({ pcm }) => pcm.length), [1920, 1920]);
+  const got = concatenate(frames.map(({ pcm }) => toFloats(pcm)));
+  got.forEach((value, n) => assert.ok(Math.abs(value - signal[n]) <= 1 / 65536 + 1e-9));
+});
+
 test("a microphone that is let go ends its processor", () => {
   const worklet = make("voxlane-capture", { rate: 16000, frameSamples: 320 });
   worklet.say({ over: true });

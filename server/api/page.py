@@ -24,7 +24,7 @@ POLICY = (
 
 HEADERS = {
     "content-security-policy": POLICY,
-    "permissions-policy": "microphone=(self), speaker-selection=(self), camera=(), geolocation=()",
+    "permissions-policy": "microphone=(self), camera=(), geolocation=()",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
     # Kept, but asked for anew each time: a page of yesterday must not meet a server of today.

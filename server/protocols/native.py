@@ -20,7 +20,7 @@ from voxlane.server.limits import VOICE_FRAME_BYTES as FRAME_BYTES
 from voxlane.server.protocols import dialect
 from voxlane.server.protocols.dialect import AudioFormat, BadMessage, Dialect, Hello, Incoming, Outgoing, Pace, Packet
 from voxlane.server.protocols.settings import TEXT_CHARACTERS, as_map, configured, number, text
-from voxlane.server.protocols.sound import Loudspeaker, Microphone, Piece, check_format
+from voxlane.server.protocols.sound import LatePacket, Loudspeaker, Microphone, Piece, check_format
 
 SUBPROTOCOL = "voxlane.v1"
 
@@ -29,6 +29,9 @@ MOST_ITEMS = 256
 
 LARGEST = (1 << 53) - 1
 """Largest number of a message: what JavaScript counts exactly."""
+
+MOST_FORMATS = 4
+"""Formats that a client may offer each way."""
 
 _OUTPUT_CHARACTERS = 32_000
 _SECRET_CHARACTERS = 512
@@ -81,14 +84,28 @@ def read_hello(message: bytes | str, defaults: SessionConfig) -> Hello:
 
 
 def _format(key: str, value: object, usual: AudioFormat) -> AudioFormat:
+    """Return the format that a client asks for, or the first this server has of those that it offers."""
     if value is None:
         return usual
+    offered = value if isinstance(value, tuple) else (value,)
+    if not 1 <= len(offered) <= MOST_FORMATS:
+        raise BadMessage(f"{key}: a map, or a list of 1 to {MOST_FORMATS} maps")
+    # All are read before one is taken: whether a list is right does not depend on what the server has.
+    for form in [_read_format(key, one, usual) for one in offered]:
+        try:
+            check_format(form, incoming=key == "input")
+        except BadMessage as error:
+            refusal = error
+        else:
+            return form
+    raise refusal
+
+
+def _read_format(key: str, value: object, usual: AudioFormat) -> AudioFormat:
     if not isinstance(value, dict) or not value.keys() <= {"codec", "rate"}:
         raise BadMessage(f"{key}: a map of codec and rate")
     codec: Any = text(f"{key}.codec", value.get("codec", usual.codec), 16)
-    form = AudioFormat(codec, number(f"{key}.rate", value.get("rate", usual.rate), 1, 192_000))
-    check_format(form, incoming=key == "input")
-    return form
+    return AudioFormat(codec, number(f"{key}.rate", value.get("rate", usual.rate), 1, 192_000))
 
 
 def _position(value: object) -> events.Played:
@@ -163,12 +180,12 @@ class Native:
 
     def write(self, packet: Packet, sequence: int) -> bytes:
         """Return a packet's bytes under its number."""
-        data: bytes = msgpack.packb((packet.fields[0], sequence, *packet.fields[1:]))
+        data: bytes = msgpack.packb((packet.fields[0], sequence, *packet.fields[1:]), default=_late)
         return data
 
     def _sound(self, piece: Piece) -> Packet:
         words = [_word(word) for word in piece.words]
-        fields = ("audio", piece.epoch, piece.offset, piece.data, words)
+        fields = ("audio", piece.epoch, piece.offset, piece.packet or piece.data, words)
         return Packet(fields, piece.epoch, piece.offset + piece.samples, piece.samples / self.formats[1].rate)
 
     def _ready(self, ready: dialect.Ready) -> dict[str, object]:
@@ -187,6 +204,11 @@ class Native:
             "history": [as_map(message) for message in ready.history],
             "played": position and [position.epoch, position.samples],
         }
+
+
+def _late(value: object) -> bytes:
+    assert isinstance(value, LatePacket), value
+    return bytes(value)
 
 
 def _word(word: SpokenWord) -> list[int]:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from voxlane.codecs.opus import OpusDecoder, OpusEncoder
 from voxlane.codecs.pcm import decode_pcm16, encode_pcm16
 from voxlane.codecs.resample import resample
 from voxlane.engine.api import ChatMessage, SpokenWord, Tool, ToolUse
@@ -176,6 +177,13 @@ def test_hello() -> None:
         {"input": {"codec": "mulaw", "rate": 16_000}},
         {"input": {"codec": "opus", "rate": 16_000}},
         {"input": {"codec": "gsm"}},
+        {"input": []},
+        {"input": [None]},
+        {"input": [{"codec": "gsm"}, {"codec": "speex", "rate": 8000}]},
+        {"output": [{}, "pcm16"]},
+        {"output": [{}, {"surprise": 1}]},
+        {"output": [{}, [{}]]},
+        {"output": [{}] * 5},
         {"output": {"rate": 44_100}},
         {"output": {"rate": 0}},
         {"played": [1]},
@@ -188,6 +196,20 @@ def test_hello() -> None:
 def test_a_bad_hello(values: Any) -> None:
     with pytest.raises(BadMessage):
         hello(values)
+
+
+OPUS = {"codec": "opus", "rate": 48_000}
+
+
+def test_of_several_formats_the_first_that_the_server_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    offered = [{"codec": "gsm"}, {"codec": "opus", "rate": 44_100}, OPUS, {"codec": "pcm16", "rate": 8000}]
+    assert hello({"input": offered}).input == AudioFormat("opus", 48_000)
+    assert hello({"output": offered}).output == AudioFormat("opus", 48_000)
+    assert hello({"output": [{}]}).output == AudioFormat("pcm16", 24_000)
+    monkeypatch.setattr("voxlane.server.protocols.sound.find_spec", lambda _: None)
+    assert hello({"input": offered}).input == AudioFormat("pcm16", 8000)
+    with pytest.raises(BadMessage, match="has the codecs pcm16, mulaw, alaw"):
+        hello({"input": [OPUS]})
 
 
 def test_configuration_survives_the_journey() -> None:
@@ -318,7 +340,7 @@ def test_the_session_hears_what_was_said(form: AudioFormat) -> None:
         for start in range(0, 24_000, 480)
         for piece in speaker.push(events.Speech(1, start, sound[2 * start : 2 * start + 960]))
     ]
-    sent = [piece.data for piece in pieces + speaker.finish(1, 24_000)[0]]
+    sent = [bytes(piece.packet or piece.data) for piece in pieces + speaker.finish(1, 24_000)[0]]
     one = codec(input=form)
     heard = b"".join(event.pcm for data in sent for event in one.decode(msgpack.packb(("audio", data))))
     assert one.heard_s() == pytest.approx(1.0, abs=0.05)
@@ -326,6 +348,33 @@ def test_the_session_hears_what_was_said(form: AudioFormat) -> None:
     assert len(samples) == pytest.approx(16_000, abs=800)
     spectrum = np.abs(np.fft.rfft(samples[2000:14_000]))
     assert np.argmax(spectrum) == pytest.approx(440 * 12_000 / 16_000, abs=1)
+
+
+def test_an_opus_reply_lies_where_its_numbers_say() -> None:
+    form, total = AudioFormat("opus", RATE), 10_000
+    hiss = np.convolve(np.random.default_rng(1).normal(0, 0.1, total), np.full(4, 0.25), "same").astype(np.float32)
+    speaker, decoder = Loudspeaker(form, RATE), OpusDecoder()
+    pieces = speaker.push(events.Speech(1, 0, encode_pcm16(hiss)))
+    last, length = speaker.finish(1, total)
+    assert length == total
+    heard = np.concatenate([decoder.decode(bytes(piece.packet)) for piece in pieces + last if piece.packet])[312:]
+    wanted = resample(hiss, RATE, 48_000)
+    assert len(heard) >= len(wanted)
+    shifts = [np.dot(heard[at : at + 18_000], wanted[100:18_100]) for at in range(200)]
+    assert np.argmax(shifts) == pytest.approx(100, abs=2)
+
+
+def test_opus_is_encoded_when_it_is_written_and_once() -> None:
+    one = codec(output=AudioFormat("opus", RATE))
+    packets = one.encode(events.Speech(1, 0, encode_pcm16(tone(4800, RATE)))) + one.encode(events.SpeechDone(1, 4800))
+    *sound, done = packets
+    assert (len(sound), done.fields) == (11, ("audio_done", 1, 4800))
+    encoder = OpusEncoder(RATE)
+    wanted = encoder.push(decode_pcm16(encode_pcm16(tone(4800, RATE)))) + encoder.push(np.zeros(480))
+    for _ in range(2):  # the second time to a client that comes back
+        written = [msgpack.unpackb(one.write(packet, place)) for place, packet in enumerate(sound)]
+        assert [data for _, _, _, _, data, _ in written] == wanted
+        assert [offset for _, _, _, offset, _, _ in written] == list(range(0, 5280, 480))
 
 
 def test_a_broken_opus_packet_is_refused() -> None:

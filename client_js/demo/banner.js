@@ -1,0 +1,36 @@
+/** The notice above the conversation. It shows what `notices` says and hands clicks back. */
+
+import { part } from "./dom.js";
+
+/** @typedef {import("./notices.js").Notice} Notice */
+
+/** The banner in the page. */
+export class Banner {
+  #box = part("banner", HTMLElement);
+  #text = part("banner-text", HTMLElement);
+  #action = part("banner-action", HTMLButtonElement);
+  /** @type {Notice | null} */
+  #notice = null;
+
+  /** @param {(action: import("./notices.js").Action) => void} act @param {() => void} dismiss */
+  constructor(act, dismiss) {
+    this.#action.addEventListener("click", () => this.#notice && act(this.#notice.action));
+    part("banner-close", HTMLButtonElement).addEventListener("click", dismiss);
+  }
+
+  /** @param {Notice | null} notice */
+  show(notice) {
+    this.#notice = notice;
+    this.#box.hidden = notice === null;
+    if (notice === null) {
+      delete this.#box.dataset.code;
+      return;
+    }
+    this.#box.dataset.code = notice.code;
+    this.#box.dataset.tone = notice.tone;
+    this.#box.setAttribute("role", notice.tone === "error" ? "alert" : "status");
+    this.#text.textContent = notice.text;
+    this.#action.textContent = notice.label;
+    this.#action.hidden = notice.action === "none";
+  }
+}

@@ -1,0 +1,96 @@
+/**
+ * Captions: a line for each turn, with what was heard of it and what was not.
+ *
+ * `noteOf` is pure; `Captions` keeps a list in the page as the lines are, touching only what has changed.
+ */
+
+import { make } from "./dom.js";
+
+/** @typedef {import("../state.js").Line} Line */
+
+/** How near the end a reader must be for new lines to be scrolled to, in pixels. */
+const NEAR = 80;
+
+/** Return what is to be said of a line besides its text. @param {Pick<Line, "role" | "status" | "unheard">} line */
+export function noteOf({ role, status, unheard }) {
+  if (status === "failed") return role === "user" ? "not understood" : "broke off";
+  if (status === "interrupted") return unheard.trim() ? "interrupted: grey was not heard" : "interrupted";
+  return "";
+}
+
+/** A list of lines, in a box that scrolls. */
+export class Captions {
+  #box;
+  #list;
+  #follows = true; // whether the reader is at the end
+  /** @type {Map<number, Entry>} */
+  #entries = new Map();
+
+  /** @param {HTMLElement} box @param {HTMLElement} list */
+  constructor(box, list) {
+    this.#box = box;
+    this.#list = list;
+    box.addEventListener("scroll", () => {
+      this.#follows = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR;
+    });
+    new ResizeObserver(() => this.#follow()).observe(box);
+  }
+
+  /** Show these lines and no others. @param {readonly Line[]} lines */
+  show(lines) {
+    const left = new Set(this.#entries.keys());
+    let changed = false;
+    for (const line of lines) {
+      left.delete(line.id);
+      if (!this.#entries.has(line.id)) this.#entries.set(line.id, new Entry(line, this.#list));
+      changed = this.#entries.get(line.id)?.update(line) || changed;
+    }
+    for (const id of left) {
+      this.#entries.get(id)?.item.remove();
+      this.#entries.delete(id);
+    }
+    if (changed) this.#follow();
+  }
+
+  /** Draw a line under what there is. @param {string} words */
+  divide(words) {
+    if (!this.#entries.size) return;
+    this.#list.append(make("li", { className: "divider", text: words }));
+    this.#follow();
+  }
+
+  #follow() {
+    if (this.#follows) this.#box.scrollTop = this.#box.scrollHeight;
+  }
+}
+
+/** One line in the page. */
+class Entry {
+  #heard = make("span", { className: "heard" });
+  #unheard = make("span", { className: "unheard" });
+  #note = make("span", { className: "note" });
+  #shown = "";
+
+  /** @param {Line} line @param {HTMLElement} list */
+  constructor({ role }, list) {
+    this.item = make("li", { data: { role } });
+    const text = make("p");
+    text.append(this.#heard, this.#unheard);
+    this.item.append(make("span", { className: "who", text: role === "user" ? "You" : "Assistant" }), text, this.#note);
+    list.append(this.item);
+  }
+
+  /** Return whether anything was different. @param {Line} line */
+  update(line) {
+    const shown = `${line.status}\n${line.heard}\n${line.unheard}`;
+    if (shown === this.#shown) return false;
+    this.#shown = shown;
+    this.#heard.textContent = line.heard;
+    this.#unheard.textContent = line.unheard;
+    this.#note.textContent = noteOf(line);
+    this.item.dataset.status = line.status;
+    // A screen reader shall read a line once, when it is complete.
+    this.item.setAttribute("aria-busy", String(line.status === "live"));
+    return true;
+  }
+}

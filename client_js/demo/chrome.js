@@ -1,0 +1,74 @@
+/** What frames the conversation: light and dark, the side panel, the transcript as a file. */
+
+import { part } from "./dom.js";
+
+const THEME = "voxlane.theme";
+
+/** @typedef {"light" | "dark"} Theme */
+
+/** Let the button choose between light and dark; until it is pressed, the system does. @param {() => void} changed */
+export function installTheme(changed) {
+  const sheet = part("dark", HTMLLinkElement);
+  const button = part("theme", HTMLButtonElement);
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const isDark = () => matchMedia(sheet.media).matches;
+  const show = () => {
+    button.setAttribute("aria-pressed", String(isDark()));
+    changed();
+  };
+  /** @param {string | null} theme */
+  const use = (theme) => {
+    if (theme === "light" || theme === "dark") sheet.media = theme === "dark" ? "all" : "not all";
+    show();
+  };
+  button.addEventListener("click", () => {
+    const theme = isDark() ? "light" : "dark";
+    localStorage.setItem(THEME, theme);
+    use(theme);
+  });
+  system.addEventListener("change", show);
+  use(localStorage.getItem(THEME));
+}
+
+/** Below this width the panel lies over the conversation, and is closed at first. */
+const NARROW = "(max-width: 899px)";
+
+/** Let the button open and close the panel; return a function that opens it. */
+export function installPanel() {
+  const button = part("panel-toggle", HTMLButtonElement);
+  const panel = part("panel", HTMLElement);
+  const narrow = matchMedia(NARROW);
+  /** @param {boolean} open */
+  const show = (open) => {
+    panel.hidden = !open;
+    button.setAttribute("aria-expanded", String(open));
+    document.body.classList.toggle("with-panel", open);
+  };
+  button.addEventListener("click", () => show(panel.hidden));
+  narrow.addEventListener("change", () => show(!narrow.matches));
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !narrow.matches || panel.hidden) return;
+    event.stopImmediatePropagation(); // it is the panel that shall go, not the assistant's word
+    show(false);
+    button.focus();
+  });
+  show(!narrow.matches);
+  return () => show(true);
+}
+
+/** Return a transcript's text and its file's name. @param {string} lines @param {Date} now */
+export function transcriptFile(lines, now) {
+  const day = now.toISOString().slice(0, 16).replace("T", " ");
+  const spoken = lines.replaceAll(/^user:/gm, "You:").replaceAll(/^assistant:/gm, "Assistant:");
+  const text = `A conversation with voxlane, ${day} UTC\nIn brackets: what was not heard.\n\n${spoken}\n`;
+  return { text, name: `voxlane-${day.replace(" ", "-").replace(":", "")}.txt` };
+}
+
+/** Give a text to the person as a file. @param {{ text: string, name: string }} file */
+export function saveFile({ text, name }) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type: "text/plain" }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000); // the browser has taken it by then
+}

@@ -1,0 +1,98 @@
+/** The buttons and keys of a conversation: mute, push-to-talk, interrupt, end, and writing. */
+
+import { part } from "./dom.js";
+import { isTyping, meaningOf } from "./keys.js";
+
+/** @typedef {import("../voice-client.js").VoiceClient} VoiceClient */
+/** @typedef {import("./session.js").Session} Session */
+
+/** The controls in the page. */
+export class Controls {
+  #mute = part("mute", HTMLButtonElement);
+  #ptt = part("ptt", HTMLButtonElement);
+  #hold = part("hold", HTMLButtonElement);
+  #text = part("text", HTMLInputElement);
+  #client;
+  #session;
+
+  /** @param {VoiceClient} client @param {Session} session */
+  constructor(client, session) {
+    this.#client = client;
+    this.#session = session;
+    part("start", HTMLButtonElement).addEventListener("click", () => void session.begin());
+    part("end", HTMLButtonElement).addEventListener("click", () => void session.end());
+    part("interrupt", HTMLButtonElement).addEventListener("click", () => void client.interrupt());
+    this.#mute.addEventListener("click", () => this.#toggleMute());
+    this.#ptt.addEventListener("click", () => session.attempt(() => client.setPushToTalk(!client.pushToTalk)));
+    part("composer", HTMLFormElement).addEventListener("submit", (event) => {
+      event.preventDefault();
+      void this.#write();
+    });
+    this.#listenToHold();
+    this.#listenToKeys();
+  }
+
+  /** Show how the microphone is. @param {import("../events.js").VoiceEvents["microphone"]} microphone */
+  show({ muted, listening, pushToTalk, pressed }) {
+    this.#mute.setAttribute("aria-pressed", String(muted));
+    this.#mute.classList.toggle("off", muted || !listening);
+    part("mute-words", HTMLElement).textContent = !listening ? "Use mic" : muted ? "Muted" : "Mute";
+    this.#ptt.setAttribute("aria-pressed", String(pushToTalk));
+    this.#hold.hidden = !pushToTalk;
+    this.#hold.classList.toggle("pressed", pressed);
+    this.#hold.textContent = pressed ? "Listening: let go to send" : "Hold to talk";
+    part("space-key", HTMLElement).hidden = !pushToTalk;
+  }
+
+  #toggleMute() {
+    if (this.#client.listening) this.#client.mute(!this.#client.muted);
+    else void this.#session.openMicrophone();
+  }
+
+  async #write() {
+    const text = this.#text.value.trim();
+    if (!text) return;
+    this.#text.value = "";
+    if (!(await this.#session.write(text)) && !this.#text.value) this.#text.value = text; // not to be typed again
+  }
+
+  #press() {
+    this.#session.attempt(() => this.#client.press());
+  }
+
+  #release() {
+    this.#session.attempt(() => this.#client.release());
+  }
+
+  #listenToHold() {
+    const hold = this.#hold;
+    hold.addEventListener("pointerdown", (event) => {
+      hold.setPointerCapture(event.pointerId);
+      this.#press();
+    });
+    for (const name of ["pointerup", "pointercancel", "blur"]) hold.addEventListener(name, () => this.#release());
+    hold.addEventListener("contextmenu", (event) => event.preventDefault()); // a long touch is no menu here
+    hold.addEventListener("keydown", (event) => event.key === "Enter" && !event.repeat && this.#press());
+    hold.addEventListener("keyup", (event) => event.key === "Enter" && this.#release());
+  }
+
+  #listenToKeys() {
+    document.addEventListener("keydown", (event) => {
+      const modified = event.ctrlKey || event.altKey || event.metaKey;
+      const typing = isTyping(document.activeElement);
+      const { key, repeat } = event;
+      const meaning = meaningOf({ key, repeat, modified, typing, pushToTalk: this.#client.pushToTalk });
+      if (meaning === null || !this.#session.busy) return;
+      if (meaning !== "interrupt") event.preventDefault(); // space also scrolls, and presses buttons
+      if (meaning === "interrupt") void this.#client.interrupt();
+      if (meaning === "mute") this.#toggleMute();
+      if (meaning === "talk") this.#press();
+    });
+    document.addEventListener("keyup", (event) => {
+      if (event.key !== " " || !this.#client.pushToTalk || isTyping(document.activeElement)) return;
+      event.preventDefault();
+      this.#release();
+    });
+    window.addEventListener("blur", () => this.#release()); // the key is let go where we cannot hear it
+  }
+}

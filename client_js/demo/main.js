@@ -1,0 +1,172 @@
+/** The page: a VoiceClient, a Session that moves it, and views that show it. Only wiring. */
+
+import { browserEnvironment } from "../connection.js";
+import { Memory } from "../settings.js";
+import { VoiceClient } from "../voice-client.js";
+import { Banner } from "./banner.js";
+import { Captions } from "./captions.js";
+import { installPanel, installTheme, saveFile, transcriptFile } from "./chrome.js";
+import { Controls } from "./controls.js";
+import { Devices } from "./devices.js";
+import { part } from "./dom.js";
+import { Figures } from "./figures.js";
+import { LatencyBars } from "./latency.js";
+import { EventLog } from "./log.js";
+import { Meter } from "./meters.js";
+import { INTERRUPTED_MS, linkOf, moodOf, wordsOf } from "./mood.js";
+import { Notices } from "./notices.js";
+import { Orb } from "./orb.js";
+import { probe, Session } from "./session.js";
+import { SettingsForm } from "./settings.js";
+
+const KEY = "voxlane.key";
+
+const main = document.querySelector("main");
+const key = part("key", HTMLInputElement);
+const url = new URL("/v1/voice", location.href);
+url.protocol = location.protocol === "https:" ? "wss:" : "ws:";
+
+/** @type {import("../wire.js").CodecChoice[]} */
+const CODECS = ["auto", "opus", "pcm16"];
+const asked = new URLSearchParams(location.search);
+const codec = CODECS.find((choice) => choice === asked.get("codec"));
+
+const client = new VoiceClient({ url, storage: sessionStorage, key: () => key.value, codec });
+Object.assign(globalThis, { voxlane: { client } });
+
+const environment = browserEnvironment();
+const { now } = environment;
+const level = { input: 0, output: 0 };
+let interruptedAt = -Infinity;
+let shown = ""; // the mood that is shown
+let due = false; // whether a picture of the conversation is to be drawn
+
+// ---- views
+
+const captions = new Captions(part("captions", HTMLElement), part("lines", HTMLElement));
+const bars = new LatencyBars(part("latency", HTMLElement));
+const figures = new Figures();
+const log = new EventLog(part("log", HTMLElement));
+const meters = { input: new Meter(part("meter-in", HTMLElement)), output: new Meter(part("meter-out", HTMLElement)) };
+const orb = new Orb(part("orb", HTMLCanvasElement), drawLevels);
+const openPanel = installPanel();
+const banner = new Banner(act, () => notices.dismiss());
+const notices = new Notices((notice) => banner.show(notice), environment);
+
+// ---- the conversation
+
+const devices = new Devices({
+  microphone: () => void (client.listening && session.openMicrophone()),
+  speaker: () => void session.useSpeaker(devices.speaker),
+});
+const session = new Session(client, notices, {
+  microphone: () => devices.microphone,
+  speaker: () => devices.speaker,
+  probe: () => probe(() => fetch("/healthz", { cache: "no-store" })),
+  changed: showMood,
+  divide: (words) => captions.divide(words),
+  setTimer: environment.setTimer,
+});
+const settings = new SettingsForm((changes) => session.attempt(() => client.configure(changes)));
+const controls = new Controls(client, session);
+
+/** Do what a notice's button says. @param {import("./notices.js").Action} action */
+function act(action) {
+  if (action === "retry") void session.begin();
+  if (action === "microphone") void session.openMicrophone();
+  if (action === "sound") void session.openSound();
+  if (action !== "key") return;
+  openPanel();
+  part("settings", HTMLDetailsElement).open = true;
+  key.focus();
+}
+
+// ---- what the client tells
+
+client.on("change", () => {
+  if (due) return;
+  due = true;
+  setTimeout(draw, 40); // not a frame of the screen: a page in the background goes on as well
+});
+client.on("level", (heard) => Object.assign(level, heard));
+client.on("figures", (measured) => figures.show(measured, client.ready, now()));
+client.on("microphone", ({ listening }) => {
+  if (listening) void devices.refresh();
+  else level.input = 0;
+  showMood();
+});
+client.on("message", (message) => {
+  log.take(message);
+  if (message.name === "configured") settings.show(message.config);
+  if (message.name !== "interrupted") return;
+  interruptedAt = now();
+  setTimeout(showMood, INTERRUPTED_MS + 20);
+});
+client.on("ready", ({ ready }) => {
+  const { voices } = ready.capabilities;
+  settings.offer(Array.isArray(voices) ? voices.map(String) : []);
+  settings.show(ready.config);
+});
+client.on("status", ({ status, attempt }) => log.add(`connection ${status}${attempt ? `, attempt ${attempt}` : ""}`));
+client.on("fault", ({ code, message }) => log.add(`${code}: ${message}`, "fault"));
+client.on("over", ({ code, closeCode }) => log.add(`over: ${code} (${closeCode})`));
+
+// ---- drawing
+
+function draw() {
+  due = false;
+  captions.show(client.state.lines);
+  bars.show(client.state.turns);
+  main?.classList.toggle("empty", !client.state.lines.length);
+  part("download", HTMLButtonElement).disabled = !client.state.lines.length;
+  showMood();
+}
+
+function drawLevels() {
+  const time = now();
+  meters.input.show(client.listening ? level.input : 0, time);
+  meters.output.show(session.busy ? level.output : 0, time);
+  return { input: meters.input.value / 100, output: meters.output.value / 100 };
+}
+
+function showMood() {
+  const { status, muted, listening, pushToTalk, pressed } = client;
+  const { begun, starting, asking } = session;
+  const microphone = { muted, listening, pushToTalk, pressed };
+  const sinceInterruptionMs = now() - interruptedAt;
+  controls.show(microphone);
+  const moment = { status, state: client.state.state, begun, starting, asking, sinceInterruptionMs, microphone };
+  const mood = moodOf(moment);
+  const words = wordsOf(moment);
+  if (part("state", HTMLElement).textContent !== words) part("state", HTMLElement).textContent = words;
+  part("start", HTMLButtonElement).disabled = session.busy;
+  if (mood === shown) return;
+  shown = mood;
+  if (main !== null) main.dataset.state = mood;
+  part("start-words", HTMLElement).textContent = mood === "over" ? "Start again" : "Start talking";
+  const { link, words: linkWords } = linkOf(moment);
+  Object.assign(part("link", HTMLElement), { textContent: linkWords }).dataset.link = link;
+  orb.restyle(mood);
+}
+
+// ---- the rest of the page
+
+installTheme(() => orb.restyle(shown || "idle"));
+key.value = sessionStorage.getItem(KEY) ?? "";
+key.addEventListener("input", () => sessionStorage.setItem(KEY, key.value));
+key.addEventListener("keydown", (event) => {
+  if (event.key !== "Enter") return;
+  event.preventDefault(); // it is not the assistant's settings that are meant
+  void session.begin();
+});
+part("events", HTMLDetailsElement).addEventListener("toggle", () => log.scroll());
+part("log-clear", HTMLButtonElement).addEventListener("click", () => log.clear());
+part("download", HTMLButtonElement).addEventListener("click", () => {
+  saveFile(transcriptFile(client.state.transcript(), new Date()));
+});
+for (const name of ["pointerdown", "keydown"]) {
+  document.addEventListener(name, () => void (client.silenced && session.busy && session.openSound()));
+}
+if (asked.get("processing") === "off") devices.process(false);
+showMood();
+if (new Memory(sessionStorage, String(url)).read()) void session.begin({ returning: true });

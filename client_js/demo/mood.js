@@ -1,0 +1,59 @@
+/** What the page says of the moment, in one name for its looks and a few words for people. Pure. */
+
+/** @typedef {import("../connection.js").Status} Status */
+/** @typedef {import("../protocol.js").StateName} StateName */
+/** @typedef {StateName | "idle" | "connecting" | "interrupted" | "over"} Mood */
+
+/**
+ * @typedef {object} Moment
+ * @property {Status} status the connection's
+ * @property {StateName} state who has the floor
+ * @property {boolean} begun whether there was a conversation
+ * @property {boolean} starting whether somebody wants one, and it is not there yet
+ * @property {boolean} asking whether the browser asks for the microphone
+ * @property {number} sinceInterruptionMs Infinity: there was none
+ * @property {{ muted: boolean, listening: boolean, pushToTalk: boolean, pressed: boolean }} microphone
+ */
+
+/** How long an interruption is shown, unless somebody speaks again before. */
+export const INTERRUPTED_MS = 1500;
+
+/** @param {Moment} moment @returns {Mood} */
+export function moodOf({ status, state, begun, starting, asking, sinceInterruptionMs }) {
+  if (status === "idle" || status === "closed") return starting ? "connecting" : begun ? "over" : "idle";
+  if (status !== "open" || asking) return "connecting";
+  const quiet = state === "listening" || state === "hearing";
+  return quiet && sinceInterruptionMs < INTERRUPTED_MS ? "interrupted" : state;
+}
+
+/** @type {{ [mood in Mood]: string }} */
+const WORDS = {
+  idle: "Ready when you are",
+  connecting: "Connecting…",
+  listening: "Listening",
+  hearing: "Hearing you",
+  thinking: "Thinking",
+  speaking: "Speaking",
+  held: "Paused: was that for me?",
+  interrupted: "Interrupted",
+  over: "The conversation has ended",
+};
+
+/** Return the moment in words. @param {Moment} moment */
+export function wordsOf(moment) {
+  const mood = moodOf(moment);
+  const { muted, listening, pushToTalk, pressed } = moment.microphone;
+  if (mood === "connecting" && moment.asking) return "Please allow the microphone";
+  if (mood === "connecting" && moment.begun && !moment.starting) return "Connecting again…";
+  if (mood !== "listening") return WORDS[mood];
+  if (!listening) return "Type to talk: the microphone is off";
+  if (pushToTalk) return pressed ? "Listening" : "Hold space, or the button, to talk";
+  return muted ? "Muted: you are not heard" : WORDS.listening;
+}
+
+/** Return how the connection is, in a word for the header. @param {Moment} moment */
+export function linkOf({ status, starting }) {
+  if (status === "open") return { link: "on", words: "Connected" };
+  const trying = starting || (status !== "idle" && status !== "closed");
+  return trying ? { link: "trying", words: "Connecting" } : { link: "off", words: "Offline" };
+}

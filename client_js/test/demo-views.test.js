@@ -1,0 +1,177 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { noteOf } from "../demo/captions.js";
+import { transcriptFile } from "../demo/chrome.js";
+import { choicesOf } from "../demo/devices.js";
+import { textsOf } from "../demo/figures.js";
+import { isTyping, meaningOf } from "../demo/keys.js";
+import { scale, segments, totalMs } from "../demo/latency.js";
+import { clock, describe } from "../demo/log.js";
+import { ease, percent } from "../demo/meters.js";
+import { linkOf, moodOf, wordsOf } from "../demo/mood.js";
+import { outline } from "../demo/orb.js";
+import { changesOf, valuesOf, voiceName } from "../demo/settings.js";
+import { NO_FIGURES } from "../events.js";
+
+const OPEN = { muted: false, listening: true, pushToTalk: false, pressed: false };
+
+function moment(values = {}) {
+  return {
+    status: "open", state: "listening", begun: true, starting: false, asking: false, sinceInterruptionMs: Infinity,
+    microphone: OPEN, ...values,
+  };
+}
+
+test("the page has one mood at a time", () => {
+  const moods = [
+    [{ status: "idle", begun: false }, "idle"],
+    [{ status: "idle", begun: false, starting: true }, "connecting"],
+    [{ status: "connecting", begun: false, starting: true }, "connecting"],
+    [{ status: "closed", begun: false }, "idle"],
+    [{ status: "closed" }, "over"],
+    [{ status: "waiting", state: "speaking" }, "connecting"],
+    [{ asking: true }, "connecting"],
+    [{ state: "held" }, "held"],
+    [{ state: "hearing", sinceInterruptionMs: 100 }, "interrupted"],
+    [{ state: "hearing", sinceInterruptionMs: 5000 }, "hearing"],
+    [{ state: "thinking", sinceInterruptionMs: 100 }, "thinking"],
+  ];
+  for (const [values, mood] of moods) assert.equal(moodOf(moment(values)), mood, JSON.stringify(values));
+});
+
+test("the words say what to do", () => {
+  assert.equal(wordsOf(moment()), "Listening");
+  assert.match(wordsOf(moment({ microphone: { ...OPEN, muted: true } })), /not heard/);
+  assert.match(wordsOf(moment({ microphone: { ...OPEN, listening: false } })), /Type/);
+  assert.match(wordsOf(moment({ microphone: { ...OPEN, pushToTalk: true } })), /Hold space/);
+  assert.equal(wordsOf(moment({ microphone: { ...OPEN, pushToTalk: true, pressed: true } })), "Listening");
+  assert.match(wordsOf(moment({ asking: true })), /allow the microphone/);
+  assert.match(wordsOf(moment({ status: "waiting" })), /again/);
+  assert.equal(wordsOf(moment({ status: "connecting", begun: false, starting: true })), "Connecting…");
+  assert.equal(linkOf(moment()).link, "on");
+  assert.equal(linkOf(moment({ status: "waiting" })).link, "trying");
+  assert.equal(linkOf(moment({ status: "closed" })).link, "off");
+});
+
+const LATENCY = {
+  turn: 3, turn_end_ms: 410, words_ms: 563, first_token_ms: 539, first_sample_ms: 790, first_frame_ms: 791,
+  heard_ms: 842,
+};
+
+test("a latency bar shows what happened in its order, and its segments fill its whole", () => {
+  const parts = segments(LATENCY);
+  assert.deepEqual(parts.map(({ part }) => part), ["turn_end", "first_token", "words", "first_sample", "played"]);
+  assert.deepEqual(parts.map(({ lastsMs }) => lastsMs), [410, 129, 24, 227, 52]);
+  assert.equal(parts.reduce((sum, { lastsMs }) => sum + lastsMs, 0), totalMs(LATENCY));
+  assert.equal(totalMs(LATENCY), 842);
+});
+
+test("what did not happen has no segment, and quick turns look quick", () => {
+  const typed = { ...LATENCY, turn_end_ms: -1, words_ms: -1, first_token_ms: 100, first_sample_ms: 250, heard_ms: -1 };
+  assert.deepEqual(segments(typed).map(({ part }) => part), ["first_token", "first_sample"]);
+  assert.equal(totalMs(typed), 250);
+  assert.ok(scale([typed]) > 250);
+  assert.equal(scale([typed, { ...LATENCY, heard_ms: 2000 }]), 2000);
+});
+
+test("meters go by decibels, rise at once and fall slowly", () => {
+  assert.equal(percent(0), 0);
+  assert.equal(percent(NaN), 0);
+  assert.equal(percent(1), 100);
+  assert.equal(percent(10 ** (-54 / 20)), 0);
+  assert.ok(percent(0.1) > percent(0.01) && percent(0.01) > 0);
+  assert.equal(ease(10, 80), 80);
+  const falling = ease(80, 0);
+  assert.ok(falling < 80 && falling > 40);
+  assert.equal(ease(0.4, 0), 0);
+});
+
+test("the orb stays within its swell, and is a circle without one", () => {
+  for (const [x, y] of outline(100, 0, 7)) assert.ok(Math.abs(Math.hypot(x, y) - 100) < 1e-9);
+  for (const [x, y] of outline(100, 0.1, 3.3)) assert.ok(Math.abs(Math.hypot(x, y) - 100) <= 10 + 1e-9);
+});
+
+test("a line's note says what became of it", () => {
+  assert.equal(noteOf({ role: "assistant", status: "done", unheard: "" }), "");
+  assert.match(noteOf({ role: "assistant", status: "interrupted", unheard: " more" }), /grey/);
+  assert.equal(noteOf({ role: "assistant", status: "interrupted", unheard: " " }), "interrupted");
+  assert.notEqual(noteOf({ role: "user", status: "failed", unheard: "" }), "");
+});
+
+test("the log tells messages but no sound and no token", () => {
+  assert.equal(describe({ name: "audio", seq: 4, epoch: 1, offset: 0, data: new Uint8Array(2), words: [] }), null);
+  assert.equal(describe({ name: "pong", seq: 4, mark: 1, audio_s: 1 }), null);
+  const text = describe({ name: "reply_text", seq: 4, epoch: 1, text: 'Say "hi"' });
+  assert.equal(text, 'reply_text epoch=1 text="Say \\"hi\\""');
+  const started = describe({ name: "speech_started", seq: 4, turn: 2, at_s: 0.30999999 });
+  assert.equal(started, "speech_started turn=2 at_s=0.31");
+  const ready = { session: "voice-1", token: "secret", resumed: true, state: "listening" };
+  assert.equal(describe({ name: "ready", seq: 1, ready }), "ready voice-1 · taken up again · listening");
+  assert.ok(describe({ name: "reply_text", seq: 4, epoch: 1, text: "x".repeat(500) }).length < 300);
+  assert.equal(clock(new Date(2026, 0, 2, 3, 4, 5, 6)), "03:04:05.006");
+});
+
+test("keys mean something where no text is written", () => {
+  const pressed = { key: " ", repeat: false, modified: false, typing: false, pushToTalk: true };
+  assert.equal(meaningOf(pressed), "talk");
+  assert.equal(meaningOf({ ...pressed, repeat: true }), "swallow");
+  assert.equal(meaningOf({ ...pressed, pushToTalk: false }), null);
+  assert.equal(meaningOf({ ...pressed, typing: true }), null);
+  assert.equal(meaningOf({ ...pressed, key: "m" }), "mute");
+  assert.equal(meaningOf({ ...pressed, key: "M" }), "mute");
+  assert.equal(meaningOf({ ...pressed, key: "m", modified: true }), null);
+  assert.equal(meaningOf({ ...pressed, key: "m", typing: true }), null);
+  assert.equal(meaningOf({ ...pressed, key: "Escape", typing: true }), "interrupt");
+  assert.equal(meaningOf({ ...pressed, key: "x" }), null);
+  assert.equal(isTyping(null), false);
+  assert.equal(isTyping({ tagName: "BODY" }), false);
+  assert.equal(isTyping({ tagName: "BUTTON", type: "button" }), false);
+  assert.equal(isTyping({ tagName: "INPUT", type: "checkbox" }), false);
+  assert.equal(isTyping({ tagName: "INPUT", type: "range" }), true);
+  assert.equal(isTyping({ tagName: "TEXTAREA" }), true);
+  assert.equal(isTyping({ tagName: "DIV", isContentEditable: true }), true);
+});
+
+test("settings: the form holds what the server has, and only what differs is said", () => {
+  const values = valuesOf({ instructions: "Be brief.", voice: "af_heart", speed: 1.2, turns: { eagerness: "high" } });
+  assert.deepEqual(values, { prompt: "Be brief.", voice: "af_heart", speed: 1.2, eagerness: "high" });
+  assert.deepEqual(valuesOf({}), { prompt: "", voice: "", speed: 1, eagerness: "auto" });
+  assert.deepEqual(changesOf(values, values), {});
+  assert.deepEqual(changesOf(values, { prompt: "", voice: "bm_lewis", speed: 1, eagerness: "low" }), {
+    instructions: "", voice: "bm_lewis", speed: 1, turns: { eagerness: "low" },
+  });
+  assert.equal(voiceName("af_heart"), "Heart · American woman");
+  assert.equal(voiceName("bm_lewis"), "Lewis · British man");
+  assert.equal(voiceName("narrator"), "Narrator");
+  assert.equal(voiceName("xf_who"), "Xf_who");
+});
+
+test("devices: the default is the browser's choice, and what has no name gets a number", () => {
+  const devices = [
+    { kind: "audioinput", deviceId: "default", label: "Default" },
+    { kind: "audioinput", deviceId: "a", label: "Headset" },
+    { kind: "audioinput", deviceId: "b", label: "" },
+    { kind: "audioinput", deviceId: "", label: "" },
+    { kind: "audiooutput", deviceId: "c", label: "Speakers" },
+  ];
+  assert.deepEqual(choicesOf(devices, "audioinput"), [{ id: "a", label: "Headset" }, { id: "b", label: "Number 2" }]);
+  assert.deepEqual(choicesOf(devices, "audiooutput"), [{ id: "c", label: "Speakers" }]);
+});
+
+test("figures as people read them", () => {
+  assert.equal(textsOf(NO_FIGURES, null).rtt, "–");
+  const formats = { input: { codec: "pcm16", rate: 16000 }, output: { codec: "opus", rate: 24000 } };
+  const measured = { roundTripMs: 3.21, bufferMs: 812.4, underruns: 2, starvedMs: 60, droppedMs: 12_340 };
+  assert.deepEqual(textsOf({ ...NO_FIGURES, ...measured }, formats), {
+    rtt: "3.2 ms", buffer: "812 ms", target: "0 ms", underruns: "2 · 60 ms", dropped: "12.3 s",
+    codec: "pcm16 16 kHz → opus 24 kHz",
+  });
+});
+
+test("a transcript is a file that says when and who", () => {
+  const file = transcriptFile("user: Hello\nassistant: Hi [there]", new Date(Date.UTC(2026, 4, 6, 7, 8)));
+  assert.equal(file.name, "voxlane-2026-05-06-0708.txt");
+  assert.match(file.text, /2026-05-06 07:08 UTC/);
+  assert.ok(file.text.endsWith("You: Hello\nAssistant: Hi [there]\n"));
+});

@@ -1,0 +1,248 @@
+/**
+ * Sound between the wire and the devices, whatever the codec: which to ask for, frames to packets, messages about
+ * replies to a loudspeaker's orders.
+ *
+ * It knows formats and the messages about sound. It knows no socket, and of devices only that they take orders.
+ */
+
+import { canDecode, canEncode, OPUS_RATE, OpusMicrophone, OpusReplies } from "./opus.js";
+import { toFloats } from "./pcm.js";
+import { ReplySound } from "./reply-sound.js";
+
+/** @typedef {import("./opus.js").RepliesHandlers} RepliesHandlers */
+/** @typedef {import("./playback.js").Order} Order */
+/** @typedef {import("./protocol.js").Format} Format */
+/** @typedef {import("./protocol.js").ServerMessage} ServerMessage */
+
+/**
+ * `opus`: where both ends have it; `pcm16`: never that; `auto`: Opus over a network, PCM16 to a server on this machine,
+ * where a tenth of the bytes buys nothing and costs some milliseconds.
+ * @typedef {"auto" | "opus" | "pcm16"} CodecChoice
+ */
+
+/** What every server has. */
+export const PCM16 = { input: { codec: "pcm16", rate: 16000 }, output: { codec: "pcm16", rate: 24000 } };
+
+/** 24 kHz out is what voices have: a server then need not convert it first, which saves it a third of the work. */
+const OPUS = { input: { codec: "opus", rate: OPUS_RATE }, output: { codec: "opus", rate: 24000 } };
+
+/**
+ * Return the formats to ask for each way, the best first.
+ * @param {CodecChoice} choice
+ * @param {string | URL} url of the server
+ */
+export async function wishes(choice, url) {
+  if (choice === "pcm16" || (choice === "auto" && isHere(url))) return PCM16;
+  const [encodes, decodes] = await Promise.all([canEncode(), canDecode()]);
+  return {
+    input: encodes ? [OPUS.input, PCM16.input] : PCM16.input,
+    output: decodes ? [OPUS.output, PCM16.output] : PCM16.output,
+  };
+}
+
+/** Whether a server runs on this machine, by its name. @param {string | URL} url */
+function isHere(url) {
+  const page = globalThis.location?.href;
+  if (!URL.canParse(url, page)) return false; // the connection will say so
+  return /^(localhost|.+\.localhost|127(\.\d+){3}|\[::1\])$/.test(new URL(url, page).hostname);
+}
+
+/**
+ * Return what takes a microphone's frames and gives their messages' sound, for PCM16 at once.
+ * @param {Format} format
+ * @param {(data: Uint8Array, last: boolean) => void} packet
+ * @param {(error: unknown) => void} failed
+ */
+function makeMicrophone(format, packet, failed) {
+  return format.codec === "opus" ? new OpusMicrophone(packet, failed) : new PcmMicrophone(format.rate, packet);
+}
+
+class PcmMicrophone {
+  #frameBytes;
+  #packet;
+
+  /** @param {number} rate @param {(data: Uint8Array, last: boolean) => void} packet */
+  constructor(rate, packet) {
+    this.#frameBytes = 2 * (rate / 50);
+    this.#packet = packet;
+  }
+
+  /** @param {Uint8Array<ArrayBuffer>} pcm @param {boolean} last */
+  push(pcm, last) {
+    if (pcm.length === this.#frameBytes) this.#packet(pcm, last); // others are of another rate, and on their way since
+  }
+
+  close() {}
+}
+
+/** PCM16's side of what `OpusReplies` is for Opus: everything at once. */
+class PcmReplies {
+  #handlers;
+
+  /** @param {RepliesHandlers} handlers */
+  constructor(handlers) {
+    this.#handlers = handlers;
+  }
+
+  /** @param {number} epoch @param {number} offset @param {Uint8Array} data */
+  push(epoch, offset, data) {
+    this.#handlers.sound(epoch, offset, toFloats(data));
+  }
+
+  /** @param {number} epoch @param {number} _samples */
+  finish(epoch, _samples) {
+    this.#handlers.done(epoch);
+  }
+
+  /** @param {number} _epoch */
+  interrupt(_epoch) {}
+
+  restart() {}
+}
+
+/** Both ways of a conversation's sound. */
+export class Wire {
+  /** @type {Loudspeaker | null} While one is open, in a conversation. */
+  speaker = null;
+  /** @type {ReturnType<typeof makeMicrophone> | null} In a conversation. */
+  #microphone = null;
+  /** @type {Format | null} */
+  #output = null;
+  #audio;
+  #packet;
+  #failed;
+
+  /**
+   * @param {import("./settings.js").AudioLike} audio
+   * @param {(data: Uint8Array, last: boolean) => void} packet a frame is to be sent so
+   * @param {(error: unknown) => void} failed
+   */
+  constructor(audio, packet, failed) {
+    this.#audio = audio;
+    this.#packet = packet;
+    this.#failed = failed;
+  }
+
+  /** Begin a conversation, or take it up again. @param {import("./protocol.js").Ready} ready */
+  begin(ready) {
+    if (ready.resumed) this.speaker?.restart(ready.state === "held");
+    else {
+      this.close();
+      this.#audio.order({ do: "reset" });
+    }
+    this.#output = ready.output;
+    this.openSpeaker();
+    this.#microphone?.close();
+    this.#microphone = makeMicrophone(ready.input, this.#packet, this.#failed);
+    this.#audio.useRate(ready.input.rate);
+  }
+
+  /** Take it that the loudspeaker may be open now. */
+  openSpeaker() {
+    if (this.#output === null || !this.#audio.rate) return;
+    const order = this.#audio.order.bind(this.#audio);
+    this.speaker ??= new Loudspeaker(this.#output, this.#audio.rate, order, this.#failed);
+  }
+
+  /**
+   * Take the microphone's next frame.
+   * @param {Uint8Array<ArrayBuffer>} pcm
+   * @param {boolean} last whether that is to be known when it is sent
+   */
+  hear(pcm, last) {
+    this.#microphone?.push(pcm, last);
+  }
+
+  /** Drop all that is under way. */
+  close() {
+    this.speaker?.close();
+    this.#microphone?.close();
+    this.speaker = this.#microphone = this.#output = null;
+  }
+}
+
+/** Replies as the server sends them, for a loudspeaker. */
+class Loudspeaker {
+  #replies;
+  #sound;
+  #order;
+  #scale; // decoded samples for each that the server counts
+
+  /**
+   * @param {Format} format
+   * @param {number} rate the loudspeaker's own
+   * @param {(order: Order, transfer?: Transferable[]) => void} order
+   * @param {(error: unknown) => void} failed
+   */
+  constructor(format, rate, order, failed) {
+    const isOpus = format.codec === "opus";
+    const decodedRate = isOpus ? OPUS_RATE : format.rate;
+    const sound = new ReplySound(decodedRate, rate);
+    const handlers = {
+      /** @type {RepliesHandlers["sound"]} */
+      sound: (epoch, offset, samples) => {
+        const piece = sound.push(epoch, offset, samples);
+        order({ do: "push", ...piece }, [piece.samples.buffer]);
+      },
+      /** @param {number} epoch */
+      done: (epoch) => {
+        const piece = sound.finish(epoch);
+        order({ do: "finish", ...piece }, [piece.samples.buffer]);
+      },
+      failed,
+    };
+    this.#replies = isOpus ? new OpusReplies(handlers) : new PcmReplies(handlers);
+    this.#sound = sound;
+    this.#order = order;
+    this.#scale = decodedRate / format.rate;
+  }
+
+  /** Do what a message says about sound. @param {ServerMessage} message */
+  take(message) {
+    switch (message.name) {
+      case "audio":
+        return this.#replies.push(message.epoch, message.offset * this.#scale, message.data);
+      case "audio_done":
+        return this.#replies.finish(message.epoch, message.samples * this.#scale);
+      case "hold":
+      case "release":
+        return this.#order({ do: message.name, epoch: message.epoch });
+      case "interrupted":
+        return this.interrupt(message.epoch);
+      default:
+        return undefined;
+    }
+  }
+
+  /** Be silent, and throw a reply away with all before it. @param {number} epoch */
+  interrupt(epoch) {
+    this.#replies.interrupt(epoch);
+    this.#order({ do: "interrupt", epoch });
+  }
+
+  /** Take it that the connection was lost and is back: all that was not played comes again. @param {boolean} held */
+  restart(held) {
+    this.#replies.restart();
+    this.#sound.restart();
+    this.#order({ do: "restart", held });
+  }
+
+  /** Let it go. */
+  close() {
+    this.#replies.restart();
+  }
+
+  /**
+   * Return how many samples were played, as the server counts, when so many of the loudspeaker's were.
+   * @param {number} epoch
+   * @param {number} samples
+   */
+  position(epoch, samples) {
+    return Math.floor(this.#sound.position(epoch, samples) / this.#scale);
+  }
+
+  /** Return how many samples of the server's last as long. @param {number} samples */
+  duration(samples) {
+    return Math.ceil(this.#sound.duration(samples) / this.#scale);
+  }
+}
