@@ -86,10 +86,21 @@ export class JitterBuffer {
     if (this.#starved && epoch === this.epoch) this.#learn();
   }
 
-  /** Take it that all sound of a reply has come. @param {number} epoch */
-  finish(epoch) {
+  /**
+   * Take it that all sound of a reply has come, and that what lies behind its end is none of it: codecs add to it.
+   * @param {number} epoch
+   * @param {number} [end]
+   */
+  finish(epoch, end = Infinity) {
     this.#finished = Math.max(this.#finished, epoch);
-    if (epoch === this.epoch && this.queued === 0) this.#conclude();
+    for (const chunk of this.#queue) {
+      if (chunk.epoch === epoch) chunk.samples = chunk.samples.subarray(0, Math.max(0, end - chunk.offset));
+    }
+    this.#queue = this.#queue.filter((chunk) => chunk.samples.length);
+    this.queued = this.#queue.reduce((sum, chunk) => sum + chunk.samples.length, 0);
+    if (epoch !== this.epoch || this.queued) return;
+    this.#ack();
+    this.#conclude();
   }
 
   /** Be silent from the next sample on, and keep what waits. @param {number} epoch */

@@ -128,8 +128,9 @@ export class OpusMicrophone {
 
 /**
  * @typedef {object} RepliesHandlers
- * @property {(epoch: number, offset: number, samples: Float32Array) => void} sound without gaps, reply after reply
- * @property {(epoch: number) => void} done behind the last sound of a reply that is complete
+ * @property {(epoch: number, offset: number, samples: Float32Array) => void} sound without gaps, reply after reply;
+ *   what fills the last packets up may be among it
+ * @property {(epoch: number, length: number) => void} done behind the last sound of a reply that is complete
  * @property {(error: unknown) => void} failed
  */
 
@@ -163,8 +164,8 @@ export class OpusReplies {
   finish(epoch, samples) {
     if (this.#over) return;
     const reply = this.#open(epoch);
-    reply.complete = true;
-    reply.finish(samples);
+    reply.length = samples;
+    reply.finish();
   }
 
   /** Throw a reply away, and all before it. @param {number} epoch */
@@ -183,7 +184,7 @@ export class OpusReplies {
   #open(epoch) {
     const known = this.#replies.find((reply) => reply.epoch === epoch);
     if (known) return known;
-    this.#replies.at(-1)?.finish(Infinity); // one that broke off is not waited for
+    this.#replies.at(-1)?.finish(); // one that broke off is not waited for
     const reply = new Reply(epoch, () => this.#deliver(), (error) => this.#fail(error));
     this.#replies.push(reply);
     return reply;
@@ -195,7 +196,7 @@ export class OpusReplies {
       for (const { offset, samples } of reply.take()) this.#handlers.sound(reply.epoch, offset, samples);
       if (!reply.ended) return;
       this.#replies.shift();
-      if (reply.complete) this.#handlers.done(reply.epoch);
+      if (reply.length >= 0) this.#handlers.done(reply.epoch, reply.length);
     }
   }
 
@@ -209,8 +210,8 @@ export class OpusReplies {
 
 /** One reply in its decoder. */
 class Reply {
-  /** Whether the server has said that it is all there. */
-  complete = false;
+  /** How many samples it has, once the server has said so. */
+  length = -1;
   /** Whether all its sound has been taken out. */
   ended = false;
   /** @type {AudioDecoder | null} Made with the first packet. */
@@ -220,7 +221,6 @@ class Reply {
   #time = 0; // of the next packet, in microseconds
   #offset = 0; // of the next sample that comes out,
   #late = DELAY_SAMPLES; // but for so many
-  #end = Infinity; // of the reply, once that is known
   #closed = false;
   #news;
   #failed;
@@ -245,9 +245,8 @@ class Reply {
     return undefined;
   }
 
-  /** Take it that no packet follows. @param {number} end */
-  finish(end) {
-    this.#end = Math.min(this.#end, end);
+  /** Take it that no packet follows. */
+  finish() {
     if (this.#decoder === null) return this.#conclude();
     if (this.#decoder.state !== "configured") return undefined;
     // Rejected when it is closed, or with the error that is told by the other way.
@@ -285,7 +284,7 @@ class Reply {
     const whole = new Float32Array(data.numberOfFrames);
     data.copyTo(whole, { planeIndex: 0, format: "f32-planar" });
     data.close();
-    const samples = whole.subarray(this.#late, Math.max(this.#late, this.#late + this.#end - this.#offset));
+    const samples = whole.subarray(this.#late);
     this.#late = Math.max(0, this.#late - whole.length);
     if (samples.length) this.#sound.push({ offset: this.#offset, samples });
     this.#offset += samples.length;

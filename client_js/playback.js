@@ -26,7 +26,7 @@ const DUCKED_S = 0.6;
 /**
  * What the page tells the loudspeaker.
  * @typedef {{ do: "push", epoch: number, offset: number, samples: Float32Array }
- *   | { do: "finish", epoch: number, offset: number, samples: Float32Array }
+ *   | { do: "finish", epoch: number, offset: number, samples: Float32Array, end: number }
  *   | { do: "hold" | "release" | "interrupt", epoch: number }
  *   | { do: "restart", held: boolean }
  *   | { do: "reset" | "duck" | "position" }} Order
@@ -60,7 +60,7 @@ export class Playback {
       case "push":
         return jitter.push(order.epoch, order.offset, order.samples);
       case "finish": // first the news, so that the last few samples are no underrun
-        jitter.finish(order.epoch);
+        jitter.finish(order.epoch, order.end);
         return jitter.push(order.epoch, order.offset, order.samples);
       case "hold":
         return jitter.hold(order.epoch);

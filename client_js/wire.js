@@ -89,9 +89,9 @@ class PcmReplies {
     this.#handlers.sound(epoch, offset, toFloats(data));
   }
 
-  /** @param {number} epoch @param {number} _samples */
-  finish(epoch, _samples) {
-    this.#handlers.done(epoch);
+  /** @param {number} epoch @param {number} samples */
+  finish(epoch, samples) {
+    this.#handlers.done(epoch, samples);
   }
 
   /** @param {number} _epoch */
@@ -184,10 +184,12 @@ class Loudspeaker {
         const piece = sound.push(epoch, offset, samples);
         order({ do: "push", ...piece }, [piece.samples.buffer]);
       },
-      /** @param {number} epoch */
-      done: (epoch) => {
-        const piece = sound.finish(epoch);
-        order({ do: "finish", ...piece }, [piece.samples.buffer]);
+      /** @type {RepliesHandlers["done"]} */
+      done: (epoch, length) => {
+        const { offset, samples } = sound.finish(epoch);
+        const end = Math.ceil((length * rate) / decodedRate);
+        const last = samples.slice(0, Math.max(0, end - offset));
+        order({ do: "finish", epoch, offset, samples: last, end }, [last.buffer]);
       },
       failed,
     };

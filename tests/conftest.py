@@ -26,7 +26,7 @@ settings.load_profile("voxlane")
 DEADLINE_SECONDS = 120
 """A coroutine test that takes this long hangs."""
 
-ALONE = ("e2e", "faults", "server/test_abuse.py", "server/test_chat_cli.py", "server/test_serve.py")
+ALONE = ("browser", "e2e", "faults", "server/test_abuse.py", "server/test_chat_cli.py", "server/test_serve.py")
 """Tests that go by the clock, or start programs that want the machine: they run one at a time, after all others."""
 
 

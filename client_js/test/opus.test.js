@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
 
-import { VoiceClient } from "../index.js";
+import { JitterBuffer, VoiceClient } from "../index.js";
 import { OpusMicrophone, OpusReplies } from "../opus.js";
 import { wishes } from "../wire.js";
 import { FakeAudio, FakeWorld, settle } from "./fakes.js";
@@ -113,7 +113,7 @@ function replies() {
   const errors = [];
   const one = new OpusReplies({
     sound: (epoch, offset, samples) => told.push([epoch, offset, samples]),
-    done: (epoch) => told.push([epoch, "done"]),
+    done: (epoch, length) => told.push([epoch, "done", length]),
     failed: (error) => errors.push(error),
   });
   const push = (epoch, ...numbers) => {
@@ -121,12 +121,12 @@ function replies() {
   };
   /** What was told; of sound, where it begins and ends. */
   const taken = () => {
-    return told.splice(0).map(([epoch, what, samples]) => [epoch, what, ...(samples ? [what + samples.length] : [])]);
+    return told.splice(0).map(([epoch, what, rest]) => [epoch, what, rest.length ? what + rest.length : rest]);
   };
   return { one, push, told, taken, errors };
 }
 
-test("each sample lies where its number says: the codec's delay is cut away, and what is behind the end", async () => {
+test("each sample lies where its number says: the codec's delay is cut away", async () => {
   const { one, push, told, taken } = replies();
   push(1, 0, 1, 2);
   one.finish(1, 1500);
@@ -136,10 +136,11 @@ test("each sample lies where its number says: the codec's delay is cut away, and
   for (const [, offset, samples] of told) samples.forEach((value, n) => assert.equal(value, offset + n + DELAY));
   assert.deepEqual(taken(), [[1, 0, PACKET - DELAY]]);
   decoder.step(2);
-  assert.deepEqual(taken(), [[1, PACKET - DELAY, 1500]]);
+  const [second, third, end] = [1, 2, 3].map((number) => number * PACKET - DELAY);
+  assert.deepEqual(taken(), [[1, second, third], [1, third, end]]);
   decoder.step();
   await settle();
-  assert.deepEqual(taken(), [[1, "done"]]);
+  assert.deepEqual(taken(), [[1, "done", 1500]]);
   assert.equal(decoder.state, "closed");
   assert.equal(decoder.kept, 0);
 });
@@ -165,7 +166,8 @@ test("a reply waits for the end of the one before, however quick its decoder is"
   assert.deepEqual(taken(), []);
   first.step();
   await settle();
-  assert.deepEqual(taken(), [[1, 0, 500], [1, "done"], [2, 0, 600], [2, "done"], [3, "done"]]);
+  const end = PACKET - DELAY;
+  assert.deepEqual(taken(), [[1, 0, end], [1, "done", 500], [2, 0, end], [2, "done", 600], [3, "done", 0]]);
 });
 
 test("a reply that broke off is not waited for, nor said to be done", async () => {
@@ -196,7 +198,7 @@ test("an interruption drops what is in the decoder, and lets the next reply thro
   one.finish(2, 1000);
   second.step();
   await settle();
-  assert.deepEqual(taken(), [[2, PACKET - DELAY, 1000], [2, "done"]]);
+  assert.deepEqual(taken(), [[2, PACKET - DELAY, 2 * PACKET - DELAY], [2, "done", 1000]]);
   one.restart();
   push(2, 0); // it comes again
   assert.equal(codecs.decoders.length, 3);
@@ -226,6 +228,23 @@ test("a decoder that fails is told of once, and nothing comes after it", async (
   push(1, 0);
   push(1, 1);
   assert.equal(errors.length, 1);
+});
+
+test("what lies behind a reply's end is not played, and the end is acked all the same", () => {
+  const jitter = new JitterBuffer(48000);
+  const heard = new Float32Array(2000);
+  jitter.push(1, 0, new Float32Array(1960).fill(1));
+  jitter.push(2, 0, new Float32Array(100).fill(2));
+  jitter.finish(1, 1500);
+  jitter.finish(2, 100);
+  jitter.pull(heard);
+  assert.deepEqual([heard[1499], heard[1500], heard[1599], heard[1600]], [1, 2, 2, 0]);
+  jitter.push(3, 0, new Float32Array(3000));
+  jitter.takeAcks();
+  jitter.pull(heard);
+  jitter.finish(3, 1000); // which was too late
+  assert.deepEqual(jitter.takeAcks(), [{ epoch: 3, samples: 2000, queued: 0 }]);
+  assert.equal(jitter.playing, false);
 });
 
 // ---- a conversation
@@ -268,16 +287,17 @@ test("what is played of decoded sound is acked in the samples that the server co
   audio.orders.length = 0;
   world.socket.tell("reply", 2, 1, 1);
   for (const n of [0, 1]) world.socket.tell("audio", 3 + n, 1, 480 * n, Uint8Array.of(n), []);
-  world.socket.tell("audio_done", 5, 1, 700);
+  world.socket.tell("audio_done", 5, 1, 650);
   world.socket.tell("hold", 6, 1);
   assert.deepEqual(audio.orders, [{ do: "hold", epoch: 1 }]); // does not wait for the decoder
   codecs.decoders[0].step();
   await settle();
   const [, ...sound] = audio.orders;
   assert.deepEqual(sound.map((order) => order.do), ["push", "push", "finish"]);
-  assert.equal(sound.reduce((sum, order) => sum + order.samples.length, 0), 1400);
-  audio.handlers.acks([{ epoch: 1, samples: 961, queued: 439 }, { epoch: 1, samples: 1400, queued: 0 }]);
-  assert.deepEqual(world.socket.said("played"), [["played", 1, 480, 220], ["played", 1, 700, 0]]);
+  assert.equal(sound.reduce((sum, order) => sum + order.samples.length, 0), 2 * PACKET - DELAY);
+  assert.equal(sound[2].end, 1300);
+  audio.handlers.acks([{ epoch: 1, samples: 961, queued: 439 }, { epoch: 1, samples: 1300, queued: 0 }]);
+  assert.deepEqual(world.socket.said("played"), [["played", 1, 480, 220], ["played", 1, 650, 0]]);
 });
 
 test("an interruption leaves nothing of the reply in the decoder", async () => {

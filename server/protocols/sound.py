@@ -85,6 +85,26 @@ class Microphone:
             raise BadMessage(str(error)) from error
 
 
+class LatePacket:
+    """A packet of Opus that is encoded when it is first written; those of a reply must be written in their order.
+
+    What is sent ahead at a reply's beginning takes 40 ms to encode: the first packet need not wait for the others.
+    """
+
+    __slots__ = ("_data", "_encoder", "_samples")
+
+    def __init__(self, encoder: OpusEncoder, samples: Floats) -> None:
+        self._encoder = encoder
+        self._samples: Floats | None = samples  # of just one packet
+        self._data = b""
+
+    def __bytes__(self) -> bytes:
+        if self._samples is not None:
+            (self._data,) = self._encoder.push(self._samples)
+            self._samples = None
+        return self._data
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Sound of a reply as the client gets it; all numbers are in the client's samples."""
@@ -94,6 +114,7 @@ class Piece:
     samples: int
     data: bytes
     words: tuple[SpokenWord, ...]
+    packet: LatePacket | None = None  # of Opus, instead of data
 
 
 class Loudspeaker:
@@ -110,6 +131,7 @@ class Loudspeaker:
         self._epoch = epoch
         self._resampler = Resampler(self._session_rate, self._form.rate)
         self._opus: OpusEncoder | None = None
+        self._frame: Floats = np.zeros(0, dtype=np.float32)  # of Opus, and not full yet
         self._made = 0
         self._words: deque[SpokenWord] = deque()
 
@@ -128,10 +150,11 @@ class Loudspeaker:
             self._start_reply(epoch)
         total = self.client_samples(samples, up=True)
         if self._form.codec == "opus":
-            last = self._resampler.flush()
-            pieces = self._encode(last)
+            pieces = self._encode(self._resampler.flush())
             if self._opus is not None:
-                pieces += [piece for packet in self._opus.finish() for piece in self._packet(packet)]
+                # The last frame is filled up, and one more brings out what the encoder looks ahead.
+                size = self._form.rate // 50
+                pieces += self._packets(self._opus, np.zeros(size + -len(self._frame) % size, dtype=np.float32))
             return pieces, total
         if self._form.rate == self._session_rate:
             return [], total
@@ -155,14 +178,19 @@ class Loudspeaker:
             case "opus":
                 if self._opus is None:
                     self._opus = OpusEncoder(self._form.rate)
-                return [piece for packet in self._opus.push(samples) for piece in self._packet(packet)]
+                return self._packets(self._opus, samples)
             case _:
                 return self._pieces(encode_pcm16(np.asarray(samples)), len(samples))
 
-    def _packet(self, packet: bytes) -> list[Piece]:
-        return self._pieces(packet, self._form.rate // 50)
+    def _packets(self, encoder: OpusEncoder, samples: Floats) -> list[Piece]:
+        size = self._form.rate // 50
+        sound = np.concatenate((self._frame, samples))
+        whole = len(sound) // size * size
+        self._frame = sound[whole:].copy()
+        packets = [LatePacket(encoder, frame) for frame in sound[:whole].reshape(-1, size)]
+        return [piece for packet in packets for piece in self._pieces(b"", size, packet)]
 
-    def _pieces(self, data: bytes, samples: int) -> list[Piece]:
+    def _pieces(self, data: bytes, samples: int, packet: LatePacket | None = None) -> list[Piece]:
         if not samples:
             return []
         offset = self._made
@@ -170,7 +198,7 @@ class Loudspeaker:
         words = []
         while self._words and self._words[0].start_sample < self._made:
             words.append(self._words.popleft())
-        return [Piece(self._epoch, offset, samples, data, tuple(words))]
+        return [Piece(self._epoch, offset, samples, data, tuple(words), packet)]
 
     def _converted(self, word: SpokenWord) -> SpokenWord:
         start, end = self.client_samples(word.start_sample), self.client_samples(word.end_sample)

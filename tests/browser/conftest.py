@@ -1,0 +1,72 @@
+"""A real server, a real browser, and visitors whose microphones hear what a test says."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from chromium import Visitor, browser, script
+from playwright.sync_api import Playwright, sync_playwright
+from voice_server import Samples, VoiceServer
+
+
+class Visit(Protocol):
+    """Let somebody visit: each thing said into the microphone comes at its second after that was opened."""
+
+    def __call__(self, *said: tuple[float, str], allowed: bool = True, **options: Any) -> Visitor: ...
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VoiceServer]:
+    """The server that most tests share."""
+    shared = VoiceServer(tmp_path_factory.mktemp("server") / "log", "--kv-memory-mib", "256")
+    yield shared
+    assert shared.stop() == 0
+    assert "Traceback" not in shared.log.read_text()
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., VoiceServer]]:
+    """Start servers of the test's own, one after the other."""
+    started: list[VoiceServer] = []
+
+    def start(**options: Any) -> VoiceServer:
+        started.append(VoiceServer(tmp_path / "server.log", **options))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()
+    assert "Traceback" not in (tmp_path / "server.log").read_text()
+
+
+@pytest.fixture(scope="session")
+def say(server: VoiceServer) -> Callable[[str], Samples]:
+    """Return a text as sound."""
+    return functools.cache(server.say)
+
+
+# Not for the whole session: its event loop would be in the way of other tests'.
+@pytest.fixture(scope="module")
+def playwright() -> Iterator[Playwright]:
+    """Return what drives browsers."""
+    with sync_playwright() as started:
+        yield started
+
+
+@pytest.fixture
+def visit(playwright: Playwright, say: Callable[[str], Samples], tmp_path: Path) -> Iterator[Visit]:
+    """Open browsers for as long as the test lasts."""
+    with contextlib.ExitStack() as opened:
+
+        def come(*said: tuple[float, str], allowed: bool = True, **options: Any) -> Visitor:
+            sounds = [(at_s, say(text)) for at_s, text in said]
+            heard = script(tmp_path / "microphone.wav", *sounds)
+            context = opened.enter_context(browser(playwright, heard, allowed=allowed, **options))
+            return Visitor(context.new_page(), opened)
+
+        yield come

@@ -1,0 +1,60 @@
+"""What is not as it should be is said in words, and mended where it can be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from voice_server import VoiceServer, words
+
+pytestmark = pytest.mark.weights
+
+STEADY = {"temperature": 0, "seed": 7, "max_tokens": 20, "speed": 1.5}
+QUESTION = "What color is the sky on a clear day?"
+KEY = "the-right-key"
+
+
+def test_a_microphone_that_is_refused(server: VoiceServer, visit: Any) -> None:
+    visitor = visit((1.0, QUESTION), allowed=False)
+    visitor.open(server.url, **STEADY)
+    visitor.page.click("#start")
+    assert "microphone" in visitor.await_banner("microphone_refused")
+    visitor.type("Hello!")  # works without one
+    visitor.await_lines("assistant", "done")
+    visitor.page.context.grant_permissions(["microphone"])
+    visitor.page.click("#banner-action")
+    visitor.await_lines("assistant", "done", 2)
+    assert visitor.banner == ""
+    assert words(visitor.lines[2].text) == words(QUESTION)
+
+
+def test_a_wrong_key_and_a_server_that_is_restarted(visit: Any, serve: Any) -> None:
+    server = serve(key=KEY)
+    visitor = visit()
+    visitor.open(server.url, **STEADY)
+    visitor.page.click("#start")
+    assert "key" in visitor.await_banner("invalid_api_key")
+    visitor.page.click("#banner-action")
+    enter_key(visitor, "the-wrong-key")
+    visitor.page.click("#start")
+    visitor.await_banner("invalid_api_key")
+    enter_key(visitor, KEY)
+    visitor.page.click("#start")
+    visitor.await_state("listening")
+    assert visitor.banner == ""
+    visitor.type("Hello!")
+    visitor.await_lines("assistant", "done")
+
+    server.kill()
+    visitor.await_banner("reconnecting")
+    serve(port=server.port, key=KEY)
+    visitor.await_banner("gone")
+    visitor.await_state("listening")
+    visitor.type(QUESTION)
+    (*_, answer) = visitor.await_lines("assistant", "done", 2)
+    assert "blue" in words(answer.text)
+
+
+def enter_key(visitor: Any, key: str) -> None:
+    visitor.page.fill("#key", key)
+    visitor.page.press("#key", "Tab")

@@ -1,0 +1,98 @@
+"""`voxlane serve` in a process of its own, and what its speech models are good for in a test.
+
+It knows the command and two addresses; what is said over the server's other sockets is a test's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+
+from voxlane.codecs.resample import resample
+from voxlane.codecs.wav import decode_wav, encode_wav
+
+RATE = 48_000
+"""Of the sound that is said into microphones: what browsers and their devices run at."""
+
+START_S = 120.0
+
+Samples = NDArray[np.float32]
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+    """Ask until it is so."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
+        time.sleep(0.02)
+
+
+def words(text: str) -> list[str]:
+    """Return the words alone."""
+    return re.findall(r"[a-z0-9']+", text.lower())
+
+
+class VoiceServer:
+    """One server, from its start to its end."""
+
+    def __init__(self, log: Path, *arguments: str, port: int = 0, key: str = "") -> None:
+        self.log = log
+        command = [sys.executable, "-m", "voxlane.server.cli", "serve", "--port", str(port), *arguments]
+        environment = {**os.environ, "VOXLANE_API_KEY": key}
+        with log.open("a") as errors:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._http = httpx.Client(headers=headers, timeout=120)
+        with contextlib.ExitStack() as failed:
+            failed.callback(self.kill)
+            assert self._process.stdout is not None
+            first = self._process.stdout.readline()
+            assert first.startswith("voxlane "), f"the server did not start: {log.read_text()}"
+            self.url = first.split()[-1]
+            self.port = int(self.url.rpartition(":")[2])
+            self._http.base_url = httpx.URL(self.url)
+            until(lambda: self._http.get("/healthz").status_code == httpx.codes.OK, "the engine is ready", START_S)
+            failed.pop_all()
+
+    def say(self, text: str) -> Samples:
+        """Return a text as the server's voice says it, without silence around it."""
+        body = {"model": "tts-1", "voice": "alloy", "input": text, "response_format": "wav"}
+        answer = self._http.post("/v1/audio/speech", json=body).raise_for_status()
+        samples, rate = decode_wav(answer.content)
+        sound = np.asarray(resample(samples, rate, RATE))
+        loud = np.flatnonzero(np.abs(sound) > 0.02)
+        return sound[loud[0] : loud[-1] + 1]
+
+    def transcribe(self, sound: Samples, rate: int) -> str:
+        """Return what the server's listening model hears."""
+        wav = encode_wav(np.asarray(resample(sound, rate, 16_000)), 16_000)
+        answer = self._http.post(
+            "/v1/audio/transcriptions", files={"file": ("heard.wav", wav)}, data={"model": "whisper-1"}
+        )
+        return str(answer.raise_for_status().json()["text"])
+
+    def stop(self) -> int:
+        """End the server as an operator would, and return its exit status."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the server as a power cut would; its engine notices by itself."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> int:
+        self._http.close()
+        if self._process.returncode is None:
+            self._process.send_signal(how)
+            self._process.communicate(timeout=60)
+        return int(self._process.returncode)
