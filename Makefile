@@ -68,7 +68,8 @@ $(FOREIGN)/node/.ready: tests/clients/node/package.json
 	@mkdir -p $(@D) && touch $@
 
 $(BROWSER): client_js/package.json $(TESTED)
-	@command -v chromium >/dev/null || { \
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || { \
+	  command -v apt-get >/dev/null || { echo "the page's tests need Chromium: install it first"; exit 1; }; \
 	  test "$$(id -u)" = 0 || { echo "the page's tests need Chromium: sudo apt-get install chromium"; exit 1; }; \
 	  echo "installing chromium ..."; apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium >/dev/null; }
 	@node -e 'process.exit(+(parseInt(process.versions.node) < 20))' 2>/dev/null && command -v npm >/dev/null || { \

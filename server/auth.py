@@ -35,19 +35,28 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_address(host: str) -> bool:
+    """Return whether a host is an address in figures."""
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
 def origin_allowed(origin: str | None, host: str, allowed: Collection[str], *, with_key: bool) -> bool:
     """Return whether a page of this origin may open a connection to this host.
 
     Only browsers send an origin, and they always do: without one there is no visitor to be spoken for. A page of our
     own address is ours, but a name that somebody made point to this machine is not our address: where no key is asked
-    for, only this machine's own names count.
+    for, only this machine's own names count, and addresses in figures, which nobody can make point elsewhere.
     """
     if origin is None or origin in allowed:
         return True
     page = urlsplit(origin)
     if page.scheme not in ("http", "https") or not page.hostname:
         return False
-    if page.netloc.lower() == host.lower() and with_key:
+    if page.netloc.lower() == host.lower() and (with_key or is_address(page.hostname)):
         return True
     here = urlsplit(f"//{host}").hostname or ""
     return is_loopback(page.hostname) and is_loopback(here)

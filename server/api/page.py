@@ -20,7 +20,8 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Nothing but our own files, no script or style inside the page, nobody's frame. 'self' includes our WebSocket."""
+"""Nothing but our own files, no script or style inside the page, nobody's frame. 'self' includes our WebSocket
+(in Safari from version 16)."""
 
 HEADERS = {
     "content-security-policy": POLICY,
