@@ -57,10 +57,10 @@ class EngineConfig:
     pages: Literal["auto", "float32", "bfloat16", "int8"] = "auto"  # element type of the KV cache
     threads: int = 0  # compute threads; 0: every core this process may use
     context_tokens: int = 0  # longest prompt plus output; 0: the model's own limit
-    kv_memory_mib: int = 512  # KV cache of the chat model
+    kv_memory_mib: int = 512  # KV cache of the chat model on a CPU
     asr_memory_mib: int = 128  # KV cache of the listening model
     swap_memory_mib: int = 256  # host memory for swapped-out requests; 0 turns swapping off
-    block_tokens: int = 16  # tokens in a KV block
+    block_tokens: int = 0  # tokens in a KV block; 0: 16 on a CPU, 64 on a GPU
     max_batch: int = 16  # requests in one step
     max_step_tokens: int = 512  # tokens in one step, prefill chunks included
     max_waiting: int = 256  # requests in the queue before new ones are refused
@@ -69,6 +69,8 @@ class EngineConfig:
     prefix_cache: bool = True
     lookup_tokens: int = 0  # tokens guessed per step by prompt lookup; 0 turns it off
     trace: str = ""  # file for a Chrome/Perfetto trace; "" turns it off
+    device: Literal["auto", "cpu", "cuda"] = "cpu"  # where the chat model runs; "auto": on a GPU if there is one
+    gpu_memory_share: float = 0.85  # of the GPU memory that is free once the weights are there, for the KV cache
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from voxlane.engine.api import EngineConfig, Ready
 from voxlane.engine.cache import KVCache
 from voxlane.engine.constraint import Grammars
 from voxlane.engine.core import Core
+from voxlane.engine.cuda.parts import choose_device, describe, device_cache, make_runner
 from voxlane.engine.intake import Intake
 from voxlane.engine.jobs.text import TextDesk
 from voxlane.engine.kernels import native
@@ -89,6 +90,7 @@ def use_threads(wanted: int) -> None:
 def _ready(parts: dict[ModelName, Part]) -> Ready:
     kernels = native.description() if native.load() else f"torch, {torch.get_num_threads()} threads"
     told: dict[str, object] = {
+        "device": f"cpu, {kernels}",
         "model": "",
         "architecture": "",
         "weights": "",
@@ -101,21 +103,21 @@ def _ready(parts: dict[ModelName, Part]) -> Ready:
     }
     for part in parts.values():
         told |= part.ready
-    return Ready(device=f"cpu, {kernels}", **told)  # type: ignore[arg-type]  # every part tells its own fields
+    return Ready(**told)  # type: ignore[arg-type]  # every part tells its own fields
 
 
 def _chat_part(config: EngineConfig, progress: Progress) -> Part:
     check_task("model", config.model, "chat")
     path = store.resolve(config.model, progress=lambda done: progress("fetching the model", done))
     weights = open_weights(path)
-    mode: Mode = "packed" if config.weights == "auto" else config.weights
+    device = choose_device(config)
+    mode = _mode(config, device)
     model = load_model(
-        weights, mode, lambda done: progress("loading the model", done), context_tokens=config.context_tokens
+        *(weights, mode, lambda done: progress("loading the model", done), device), context_tokens=config.context_tokens
     )
     tokenizer = Tokenizer.from_weights(weights)
-    cache = make_cache(config, model, "kv_memory_mib", _pages(config, mode), host_mib=config.swap_memory_mib)
+    cache, runner = _engine(config, model, device, progress)
     station = build_station(cache, prefix_cache=config.prefix_cache)
-    runner = Runner(model, cache)
     intake = Intake(
         tokenizer,
         station.pool,
@@ -126,11 +128,32 @@ def _chat_part(config: EngineConfig, progress: Progress) -> Part:
     progress("warming up", 0.0)
     grammars = Grammars(tokenizer, model.vocab_size)
     desk = TextDesk(intake, tokenizer, grammars)
-    part = Part(station, runner, desk, _chat_ready(config, weights.config, model, cache))
+    ready = _chat_ready(config, weights.config, model, cache)
+    if device.type == "cuda":
+        ready["device"] = describe(device, config)
+    part = Part(station, runner, desk, ready)
     _warm_up(part, model, config.max_batch)
     grammars.warm_up()
     progress("warming up", 1.0)
     return part
+
+
+def _mode(config: EngineConfig, device: torch.device) -> Mode:
+    if config.weights == "auto":
+        return "packed" if device.type == "cpu" else "bfloat16"
+    if config.weights == "packed" and device.type != "cpu":
+        raise EngineConfigError("engine.weights: packed weights are for CPUs; a GPU takes bfloat16 or float32")
+    return config.weights
+
+
+def _engine(config: EngineConfig, model: Decoder, device: torch.device, progress: Progress) -> tuple[KVCache, Runner]:
+    """Return a cache for the model and what runs the two together."""
+    pages = _pages(config, model.mode)
+    if device.type == "cpu":
+        cache = make_cache(config, model, "kv_memory_mib", pages, host_mib=config.swap_memory_mib)
+        return cache, Runner(model, cache)
+    cache = device_cache(config, model, pages, device)
+    return cache, make_runner(config, model, cache, device, progress)
 
 
 def _pages(config: EngineConfig, mode: str) -> str:
@@ -144,11 +167,11 @@ def _chat_ready(config: EngineConfig, settings: dict[str, object], model: Decode
         "model": config.model,
         "architecture": architecture_of(settings),
         "parameters": model.parameters,
-        "context_tokens": min(model.context_tokens, cache.num_blocks * config.block_tokens),
+        "context_tokens": min(model.context_tokens, cache.num_blocks * cache.block_tokens),
         "weights": model.mode,
         "pages": str(cache.dtype).removeprefix("torch."),
         "kv_blocks": cache.num_blocks,
-        "block_tokens": config.block_tokens,
+        "block_tokens": cache.block_tokens,
         "page_bytes_per_token": cache.bytes_per_token,
     }
 

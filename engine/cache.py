@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from voxlane.engine.kernels.pages import Pages
+from voxlane.engine.kernels.swap import copy_blocks
 
 PAGE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 """The element types a page may have, under their names in the configuration."""
@@ -42,11 +43,11 @@ class _Storage:
             return cls(values, None)
         return cls(values, torch.empty(shape[:-1], dtype=_SCALE_DTYPE, device=device, pin_memory=pinned))
 
-    def write(self, targets: Tensor, source: _Storage, blocks: Tensor) -> None:
+    def write(self, targets: Sequence[int], source: _Storage, blocks: Sequence[int]) -> None:
         """Copy `blocks` of `source` over this storage's `targets`; every block is read before any is written."""
-        _move(self.values, targets, source.values, blocks)
+        copy_blocks(source.values, self.values, blocks, targets)
         if self.scales is not None and source.scales is not None:
-            _move(self.scales, targets, source.scales, blocks)
+            copy_blocks(source.scales, self.scales, blocks, targets)
 
 
 class KVCache:
@@ -106,7 +107,7 @@ class KVCache:
         sources, targets = zip(*pairs, strict=True)
         assert len(set(targets)) == len(targets), "two blocks cannot land in one"
         assert min(*sources, *targets) >= 0, "a block number is never negative"
-        target.write(torch.tensor(targets), source, torch.tensor(sources))
+        target.write(targets, source, sources)
 
 
 def _layer_pages(storage: _Storage, layer: int) -> Pages:
@@ -115,8 +116,3 @@ def _layer_pages(storage: _Storage, layer: int) -> Pages:
         return Pages(k, v)
     k_scale, v_scale = storage.scales[layer]
     return Pages(k, v, k_scale, v_scale)
-
-
-def _move(target: Tensor, target_blocks: Tensor, source: Tensor, source_blocks: Tensor) -> None:
-    picked = source.index_select(2, source_blocks.to(source.device))
-    target.index_copy_(2, target_blocks.to(target.device), picked.to(target.device))

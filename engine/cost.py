@@ -66,7 +66,25 @@ class CostModel:
 
     def predict(self, work: Work) -> float:
         """Return the expected seconds of a step with this work."""
-        return sum(w * x for w, x in zip(self._weights, work.features(), strict=True)) / 1e3
+        return self._seconds(work.rows, work.prefill_tokens, work.context_tokens, work.pairs)
+
+    def predict_with(self, work: Work, count: int, context: int) -> float:
+        """Return the same for `work.plus(count, context)`."""
+        prefill = count if count > 1 else 0
+        return self._seconds(
+            work.rows + 1, work.prefill_tokens + prefill, work.context_tokens + context, work.pairs + prefill * context
+        )
+
+    def _seconds(self, rows: int, prefill_tokens: int, context_tokens: int, pairs: int) -> float:
+        # Written out, and from plain numbers: a plan for 256 rows asks some thousand times.
+        base, row, prefill, context, pair = self._weights
+        return (
+            base / _SCALES[0]
+            + row * rows / _SCALES[1]
+            + prefill * prefill_tokens / _SCALES[2]
+            + context * context_tokens / _SCALES[3]
+            + pair * pairs / _SCALES[4]
+        ) / 1e3
 
     def observe(self, work: Work, seconds: float) -> None:
         """Learn from a step that took `seconds`.
@@ -104,7 +122,7 @@ class CostModel:
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
-            if self.predict(work.plus(middle, computed + middle)) <= seconds:
+            if self.predict_with(work, middle, computed + middle) <= seconds:
                 low = middle
             else:
                 high = middle - 1

@@ -177,14 +177,16 @@ class BlockTable:
 
     def append(self, count: int) -> list[Copy]:
         """Make room for `count` more tokens; return the block copies that must happen before they are written."""
-        fresh = self.pool.take(self.needed(count))
+        shared, size = self._must_copy(count), self.pool.block_tokens
+        wanted = -(-(self.length + count) // size) - len(self.blocks) + shared
+        fresh = self.pool.take(wanted) if wanted else []
         copies: list[Copy] = []
-        if self._must_copy(count):
+        if shared:
             source, target = self.blocks[-1], fresh.pop()
             self.blocks[-1] = target
             self.pool.release(source)
             copies.append((source, target))
-        elif count and self.length % self.pool.block_tokens:
+        elif count and self.length % size:
             self.pool.forget(self.blocks[-1])
         self.blocks.extend(fresh)
         self.length += count

@@ -25,6 +25,9 @@ Progress = Callable[[str, float], None]
 
 MEBIBYTE = 1 << 20
 
+BLOCK_TOKENS = 16
+"""Tokens in a block of a cache in host memory, if the configuration does not say."""
+
 
 class EngineConfigError(ModelError):
     """The settings cannot work together or on this machine; str() is one line that names the setting."""
@@ -64,11 +67,11 @@ def make_cache(
     config: EngineConfig, model: CachedModel, key: str, pages: str, *, host_mib: int = 0, least_tokens: int = 0
 ) -> KVCache:
     """Return a cache of the size that `key` of the configuration says, or raise if `least_tokens` do not fit."""
-    dtype = PAGE_DTYPES[pages]
-    block_bytes = model.kv_bytes_per_token(dtype) * config.block_tokens
+    dtype, block_tokens = PAGE_DTYPES[pages], config.block_tokens or BLOCK_TOKENS
+    block_bytes = model.kv_bytes_per_token(dtype) * block_tokens
     memory_mib: int = getattr(config, key)
     blocks = memory_mib * MEBIBYTE // block_bytes
-    least = max(2, -(-least_tokens // config.block_tokens))
+    least = max(2, -(-least_tokens // block_tokens))
     if blocks < least:
         raise EngineConfigError(
             f"engine.{key}: {memory_mib} MiB hold {blocks} blocks of {block_bytes} bytes; "
@@ -79,7 +82,7 @@ def make_cache(
         model.kv_heads,
         model.head_dim,
         blocks,
-        config.block_tokens,
+        block_tokens,
         dtype,
         host_blocks=host_mib * MEBIBYTE // block_bytes,
     )

@@ -83,7 +83,10 @@ class Plan:
 
     def load(self, model: ModelName) -> Load:
         """Return what the step asks of a model so far, to be added to."""
-        return self.loads.setdefault(model, Load())
+        found = self.loads.get(model)
+        if found is None:
+            found = self.loads[model] = Load()
+        return found
 
     def seconds(self, stations: Mapping[ModelName, Station]) -> float:
         """Return how long the step is expected to take: models run one after the other."""

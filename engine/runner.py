@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from voxlane.engine.cache import KVCache
 from voxlane.engine.kernels.pages import Layout, Pages
 from voxlane.engine.lookup import accepted
 from voxlane.engine.plan import Load, Move, Row
+from voxlane.engine.request import Request
 from voxlane.engine.sampler import Choice, choose
 
 SCORE_ROWS = 64
@@ -103,6 +105,7 @@ class Runner:
             query_starts=torch.tensor(starts, dtype=torch.int32),
             context_lengths=torch.tensor(lengths, dtype=torch.int32),
             block_tables=tables,
+            max_query=max(row.count + len(row.drafts) for row in rows),
         )
         return torch.tensor(tokens, dtype=torch.int64), layout
 
@@ -123,7 +126,7 @@ class Runner:
             start += size
         if wanted:
             logits = self._logits(hidden[torch.tensor(wanted)], [rows[owner] for owner in owners])
-            choices = choose(logits, [rows[owner].request for owner in owners])
+            choices = self._choose(logits, [rows[owner].request for owner in owners])
             for owner, group in itertools.groupby(zip(owners, choices, strict=True), key=lambda pair: pair[0]):
                 self._settle(rows[owner], [choice for _, choice in group], outcomes[owner])
         return outcomes
@@ -131,6 +134,10 @@ class Runner:
     def _logits(self, hidden: Tensor, rows: list[Row]) -> Tensor:
         """Return the logits a choice is made from; `rows` has a row's name as often as it has positions in `hidden`."""
         return self.model.logits(hidden)
+
+    def _choose(self, logits: Tensor, requests: Sequence[Request]) -> list[Choice | None]:
+        """Return a choice per row of logits; None where there is none to make."""
+        return choose(logits, requests)
 
     @staticmethod
     def _settle(row: Row, choices: list[Choice | None], outcome: Outcome) -> None:
@@ -147,7 +154,7 @@ class Runner:
         """Sum the log-probabilities of the tokens that really follow, each once even if it is computed again."""
         tokens = row.request.tokens
         start, stop = max(row.start, row.request.scored_tokens), min(row.start + row.count, len(tokens) - 1)
-        targets = torch.tensor(tokens[start + 1 : stop + 1], dtype=torch.int64)
+        targets = torch.tensor(tokens[start + 1 : stop + 1], dtype=torch.int64, device=hidden.device)
         hidden = hidden[start - row.start :]
         for begin in range(0, len(targets), SCORE_ROWS):
             part = targets[begin : begin + SCORE_ROWS]

@@ -38,6 +38,7 @@ NEXT_TOKEN_TARGET_S = 0.15
 """When each further token is due: about twice as fast as speech uses words."""
 
 _CACHED_TASKS = frozenset({"chat", "complete", "probe"})  # what they share with others need not be computed again
+_NOTHING = Load()  # what a plan without a model's rows asks of it; never added to
 _TOLD_TASKS = frozenset({"score", "probe"})  # they say something about a text and do not go on with it
 
 SLOW_MACHINE_FACTOR = 2.0
@@ -71,13 +72,16 @@ class _Time:
         wanted = request.pending if request.whole else min(request.pending, most)
         if self.budget_s == math.inf:
             return wanted
-        station, load = self.stations[request.model], plan.loads.get(request.model, Load())
-        left_s = self.budget_s - plan.seconds(self.stations) + load.seconds(station)
+        station, load = self.stations[request.model], plan.loads.get(request.model, _NOTHING)
+        left_s = self.budget_s
+        for model, other in plan.loads.items():
+            if model != request.model:
+                left_s -= other.seconds(self.stations[model])
         if request.whole:
-            return wanted if not plan.rows or _with(load, request, wanted).seconds(station) <= left_s else 0
+            return wanted if not plan.rows or _seconds_with(station, load, request, wanted) <= left_s else 0
         if request.aged and not request.decoding and self.lane_in_use:
             return min(wanted, MIN_CHUNK)  # it goes first, but the lane behind it stays open
-        encoding_s = Load(encoding=load.encoding).seconds(station)
+        encoding_s = Load(encoding=load.encoding).seconds(station) if load.encoding.rows else 0.0
         fits = station.cost.largest_chunk(load.work, request.computed, wanted, left_s - encoding_s)
         smallest = min(MIN_CHUNK, wanted)
         if fits >= smallest:
@@ -87,11 +91,14 @@ class _Time:
         return smallest if not plan.rows or first_prompt else 0
 
 
-def _with(load: Load, request: Request, count: int) -> Load:
-    """Return a load with `count` of the request's pending added; a unit counts as a prompt of its size."""
-    work = load.work.plus(count, request.computed + count)
-    encoding = load.encoding.plus(request.states, request.states) if request.unencoded else load.encoding
-    return Load(load.rows, load.moves, work, encoding)
+def _seconds_with(station: Station, load: Load, request: Request, count: int) -> float:
+    """Return how long a load takes with `count` of the request's pending; a unit counts as a prompt of its size."""
+    seconds = station.cost.predict_with(load.work, count, request.computed + count)
+    if station.encoder is None:
+        return seconds
+    if request.unencoded:
+        return seconds + station.encoder.predict_with(load.encoding, request.states, request.states)
+    return seconds + (station.encoder.predict(load.encoding) if load.encoding.rows else 0.0)
 
 
 def _recompute(request: Request) -> Load:
@@ -175,14 +182,16 @@ class Scheduler:
                 break
             if request.model in full and not request.decoding:
                 continue
-            if time.chunk(plan, request, MIN_CHUNK) == 0:
-                if not request.decoding:
+            decoding = request.decoding
+            if not (count := time.chunk(plan, request, MIN_CHUNK)):
+                if not decoding:
                     full.add(request.model)
                 continue
             # A score wants the logits of every token, so it can take nothing from the cache.
             if request.state is State.WAITING and not request.host_blocks and request.task in _CACHED_TASKS:
                 request.table.adopt(request.tokens)
-            count = time.chunk(plan, request, tokens_left)
+            if not decoding:
+                count = time.chunk(plan, request, tokens_left)
             if count and self._make_room(request, count, plan, placed):
                 placed.add(request.id)
                 tokens_left -= self._place(request, count, plan, tokens_left - count)
@@ -244,8 +253,8 @@ class Scheduler:
             lane = 1
         else:
             lane = 2 if promised else 3
-        needed = _with(Load(), request, request.pending).seconds(self.stations[request.model])
-        return lane, due - now - needed
+        needed_s = _seconds_with(self.stations[request.model], _NOTHING, request, request.pending)
+        return lane, due - now - needed_s
 
     # ---- blocks
 
@@ -323,23 +332,19 @@ class Scheduler:
         load = plan.load(request.model)
         if request.state is State.WAITING:
             self._admit(request, plan)
-        if request.unit:
-            return self._add(Row(request, 0, count), _with(load, request, count), plan)
         start, encode = request.table.length, request.unencoded
-        drafts = self._drafts(request, start + count, tokens_left)
-        grown = _with(load, request, count + len(drafts))
+        drafts = [] if request.unit else self._drafts(request, start + count, tokens_left)
+        size = count + len(drafts)
+        tokens = 0 if request.unit else size
+        load.work = load.work.plus(size, request.computed + size)
         if encode and request.cross is not None:
+            load.encoding = load.encoding.plus(request.states, request.states)
             request.cross.append(request.states)
-        copies = request.table.append(count + len(drafts))
-        grown.moves += [Move("copy", source, target) for source, target in copies]
-        return self._add(Row(request, start, count, drafts, encode), grown, plan)
-
-    @staticmethod
-    def _add(row: Row, grown: Load, plan: Plan) -> int:
-        grown.rows.append(row)
+        load.moves += [Move("copy", source, target) for source, target in request.table.append(tokens)]
+        row = Row(request, start, count, drafts, encode)
+        load.rows.append(row)
         plan.rows.append(row)
-        plan.loads[row.request.model] = grown
-        return 0 if row.request.unit else row.count + len(row.drafts)
+        return tokens
 
     def _admit(self, request: Request, plan: Plan) -> None:
         """Make a waiting request a running one: swapped-out blocks come back, a cached prefix counts as computed."""

@@ -126,7 +126,7 @@ class TextJob(Job):
             if reason:
                 text += self._stream.finish()
                 break
-        if outcome.choices:
+        if row.drafts and outcome.choices:
             request.table.rewind(len(request.tokens) - 1)  # rejected guesses go
         request.table.seal(request.tokens)
         return self._told(text, reason)
@@ -134,26 +134,30 @@ class TextJob(Job):
     def _told(self, text: str, reason: FinishReason | None) -> Change:
         """Return what new text and the end mean: text, calls, or nothing yet."""
         if self._reader is None:
-            pieces: list[str | Call] = [text]
-        else:
-            pieces = self._reader.push(text)
-            if self._reader.over:
-                reason = reason or "stop"
-            if reason:
-                pieces += self._reader.finish()
+            return Change(messages=self._text(text, last=reason is not None), end=reason)
+        pieces = self._reader.push(text)
+        if self._reader.over:
+            reason = reason or "stop"
+        if reason:
+            pieces += self._reader.finish()
         return Change(messages=list(self._messages(pieces, last=reason is not None)), end=reason)
 
     def _messages(self, pieces: Iterable[str | Call], *, last: bool) -> Iterable[FromEngine]:
-        submit = self.submit
         for is_call, group in itertools.groupby(pieces, key=lambda piece: isinstance(piece, Call)):
             if is_call:
                 self._logprobs.clear()  # of the call's own text, which is not shown
                 yield from (self._tool_call(call) for call in group if isinstance(call, Call))
-            elif text := "".join(map(str, group)):
-                yield Text(submit.request_id, submit.epoch, text, tuple(self._logprobs))
-                self._logprobs.clear()
-        if last and self._logprobs:
-            yield Text(submit.request_id, submit.epoch, "", tuple(self._logprobs))
+            else:
+                yield from self._text("".join(map(str, group)), last=False)
+        yield from self._text("", last=last)
+
+    def _text(self, text: str, *, last: bool) -> list[FromEngine]:
+        """Return new text with what is known of its tokens; at the end also what is known of tokens without text."""
+        if not text and not (last and self._logprobs):
+            return []
+        logprobs = tuple(self._logprobs)
+        self._logprobs.clear()
+        return [Text(self.submit.request_id, self.submit.epoch, text, logprobs)]
 
     def _tool_call(self, call: Call) -> ToolCall:
         submit = self.submit

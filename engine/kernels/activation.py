@@ -37,6 +37,10 @@ def gate_native(function: Callable[[int, int, int, int], None], gate_up: Tensor)
 def silu_mul(gate_up: Tensor) -> Tensor:
     """Return silu(gate) * up for `gate_up` [T, 2n], its first n columns the gate."""
     _check(gate_up)
+    if gate_up.is_cuda:
+        from .triton import activation
+
+        return activation.gate_mul(gate_up, gelu=False)
     library = native.library(gate_up)
     return silu_mul_ref(gate_up) if library is None else gate_native(library.vox_silu_mul, gate_up)
 
@@ -44,6 +48,10 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
     """Return gelu(gate) * up for `gate_up` [T, 2n], gelu in its tanh form."""
     _check(gate_up)
+    if gate_up.is_cuda:
+        from .triton import activation
+
+        return activation.gate_mul(gate_up, gelu=True)
     library = native.library(gate_up)
     return gelu_tanh_mul_ref(gate_up) if library is None else gate_native(library.vox_gelu_tanh_mul, gate_up)
 

@@ -2,7 +2,8 @@
 
 It knows pages and where rows lie in them; it does not know how the cache is shared. The native kernel walks the keys
 in tiles of 128 at fixed positions and joins the tiles in order, so that the bits of a result depend neither on the
-batch, nor on how a prompt was cut into chunks, nor on the number of threads.
+batch, nor on how a prompt was cut into chunks, nor on the number of threads. On CUDA the kernels of triton/ serve, and
+nothing else: there the bits of a row depend on its own length and number of queries, not on the batch.
 """
 
 from __future__ import annotations
@@ -125,6 +126,10 @@ def paged_attention(
     if head_dim % 4 or head_dim > MAX_HEAD_DIM:
         raise ValueError(f"head_dim {head_dim} is not a multiple of 4 up to {MAX_HEAD_DIM}")
     check_pages(pages, kv_heads, head_dim)
+    if q.is_cuda:
+        from .triton.attention import paged_attention_triton  # here: without a device there may be no Triton
+
+        return paged_attention_triton(q, pages, layout, scale, window, causal=causal, softcap=softcap)
     library = native.library(q)
     if library is None:
         return paged_attention_ref(q, pages, layout, scale, window, causal=causal, softcap=softcap)

@@ -13,17 +13,17 @@ from torch import Tensor
 from . import native
 
 
-def rms_norm_ref(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm_ref(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = None) -> Tensor:
     """Return each row of `x` [T, n] divided by its root mean square, times `weight` [n]."""
     wide = x.to(torch.float32)
     scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
-    return (wide * scale * weight.to(torch.float32)).to(x.dtype)
+    return (wide * scale * weight.to(torch.float32)).to(dtype or x.dtype)
 
 
 def add_rms_norm_ref(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Add `x` to `residual` in place; return (the sum normalised, the sum, which is `residual` itself)."""
     residual += x
-    return rms_norm_ref(residual, weight, eps), residual
+    return rms_norm_ref(residual, weight, eps, x.dtype), residual
 
 
 def rms_norm_native(library: ctypes.CDLL, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -44,19 +44,31 @@ def add_rms_norm_native(
     return out, residual
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Return each row of `x` [T, n] divided by its root mean square, times `weight` [n]."""
+def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = None) -> Tensor:
+    """Return each row of `x` [T, n] divided by its root mean square, times `weight` [n], as `dtype` or that of `x`."""
     _check(x, weight)
-    library = native.library(x)
-    return rms_norm_ref(x, weight, eps) if library is None else rms_norm_native(library, x, weight, eps)
+    dtype = dtype or x.dtype
+    if x.is_cuda:
+        from .triton import norm
+
+        return norm.rms_norm(x, weight, eps, dtype)
+    library = native.library(x) if dtype is x.dtype else None
+    return rms_norm_ref(x, weight, eps, dtype) if library is None else rms_norm_native(library, x, weight, eps)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Add `x` to `residual` in place; return (the sum normalised, the sum, which is `residual` itself)."""
+    """Add `x` to `residual` in place; return (the sum normalised, the sum, which is `residual` itself).
+
+    The residual may be wider than `x`; the norm is in the type of `x`.
+    """
     _check(x, weight)
-    if residual.shape != x.shape or residual.dtype != x.dtype or not residual.is_contiguous():
+    if residual.shape != x.shape or residual.dtype.itemsize < x.dtype.itemsize or not residual.is_contiguous():
         raise ValueError(f"residual {tuple(residual.shape)} does not match x {tuple(x.shape)}")
-    library = native.library(x)
+    if x.is_cuda:
+        from .triton import norm
+
+        return norm.add_rms_norm(x, residual, weight, eps)
+    library = native.library(x) if residual.dtype is x.dtype else None
     if library is None:
         return add_rms_norm_ref(x, residual, weight, eps)
     return add_rms_norm_native(library, x, residual, weight, eps)

@@ -29,3 +29,4 @@ class Layout:
     query_starts: Tensor  # [rows + 1], int32
     context_lengths: Tensor  # [rows], int32: cached tokens including this step's
     block_tables: Tensor  # [rows, max_blocks], int32, padded with 0
+    max_query: int = 0  # the most queries a row has, if the host knows; 0: it does not. Reading it back would wait

@@ -52,7 +52,7 @@ def rope_write_ref(
     where = (slots // block_tokens, slice(None), slots % block_tokens)
     _store(k[kept], pages.k, pages.k_scale, where)
     _store(v[kept], pages.v, pages.v_scale, where)
-    return q
+    return q.to(qkv.dtype)
 
 
 def _head_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
@@ -137,6 +137,10 @@ def rope_write(
     if cos.shape[1] * 2 != head_dim or sin.shape != cos.shape:
         raise ValueError(f"cos {tuple(cos.shape)} and sin {tuple(sin.shape)} do not fit head_dim {head_dim}")
     check_pages(pages, kv_heads, head_dim)
+    if qkv.is_cuda:
+        from .triton import rope
+
+        return rope.rope_write(qkv, heads, kv_heads, head_dim, cos, sin, layout, pages, q_norm, k_norm, eps)
     library = native.library(qkv)
     if library is None:
         return rope_write_ref(qkv, heads, kv_heads, head_dim, cos, sin, layout, pages, q_norm, k_norm, eps)

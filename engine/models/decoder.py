@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from voxlane.engine.cache import page_bytes_per_token
+from voxlane.engine.kernels import skinny
 from voxlane.engine.kernels.activation import gelu_tanh_mul, silu_mul
 from voxlane.engine.kernels.attention import paged_attention
 from voxlane.engine.kernels.linear import embed, linear
@@ -81,6 +82,9 @@ class Decoder:
         self._layers = layers
         self._head = head
         self._linear = _linear_for(mode, first_norm.device)
+        narrow = mode == "bfloat16" and first_norm.is_cuda
+        self._dtype = torch.bfloat16 if narrow else torch.float32  # of what lies between kernels; residuals are wider
+        self._fusable = not (config.gemma or config.out_bias or config.mlp_bias)
         self._activation = silu_mul if config.activation == "silu" else gelu_tanh_mul
         self._embedding_scale = _embedding_scale(config, mode)
         self._stack: Stack | None = None
@@ -130,6 +134,8 @@ class Decoder:
         residual = embed(tokens, self._embedding).to(torch.float32)
         if self._embedding_scale != 1.0:
             residual = residual * self._embedding_scale
+        if self._fusable and skinny.serves(tokens.shape[0], self._layers[0].qkv):
+            return self._run_few(residual, layout, pages)
         # The same loop in one native call, to the bit; None where it cannot serve.
         hidden = self._stack.run(residual, layout, pages) if self._stack else None
         return self._run_layers(residual, layout, pages) if hidden is None else hidden
@@ -138,7 +144,7 @@ class Decoder:
         config, project, activate = self.config, self._linear, self._activation
         heads, kv_heads, head_dim = config.heads, config.kv_heads, config.head_dim
         eps, scale = config.norm_eps, config.attention_scale
-        x = rms_norm(residual, self._first_norm, eps)
+        x = rms_norm(residual, self._first_norm, eps, self._dtype)
         for layer, page in zip(self._layers, pages, strict=True):
             qkv = project(x, layer.qkv, layer.qkv_bias)
             q = rope_write(
@@ -154,9 +160,30 @@ class Decoder:
             x, residual = add_rms_norm(x, residual, layer.next_norm, eps)
         return x
 
+    def _run_few(self, residual: Tensor, layout: Layout, pages: list[Pages]) -> Tensor:
+        """Do _run_layers' work for a few rows on CUDA, norms, gates and residuals fused with the products."""
+        config = self.config
+        sizes = (config.heads, config.kv_heads, config.head_dim)
+        eps, gelu, norm = config.norm_eps, config.activation != "silu", self._first_norm
+        for layer, page in zip(self._layers, pages, strict=True):
+            qkv = skinny.norm_linear(residual, norm, eps, _tensor(layer.qkv), layer.qkv_bias)
+            q = rope_write(qkv, *sizes, layer.cos, layer.sin, layout, page, layer.q_norm, layer.k_norm, eps)
+            seen = skinny.attend(q, page, layout, config.attention_scale, layer.window)
+            skinny.linear_add(seen, _tensor(layer.out), residual)
+            inner = skinny.norm_gate(residual, layer.mlp_norm, eps, _tensor(layer.gate_up), gelu=gelu)
+            skinny.linear_add(inner, _tensor(layer.down), residual)
+            norm = layer.next_norm
+        return rms_norm(residual, norm, eps, self._dtype)
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits [N, vocab] float32 of hidden rows [N, hidden] that forward returned."""
-        logits = self._linear(hidden, self._head, None)
+        if self._dtype is torch.bfloat16 and isinstance(
+            self._head, Tensor
+        ):  # float32: rounding makes equals of the best
+            few = skinny.serves(hidden.shape[0], self._head)
+            logits = skinny.linear_wide(hidden, self._head) if few else _mm_wide(hidden, self._head)
+        else:
+            logits = self._linear(hidden, self._head, None)
         if self.config.final_softcap:
             logits = torch.tanh(logits / self.config.final_softcap) * self.config.final_softcap
         return logits
@@ -223,7 +250,8 @@ def _embedding_scale(config: DecoderConfig, mode: Mode) -> float:
 def _linear_for(mode: Mode, device: torch.device) -> Linear:
     # A CPU without bfloat16 instructions multiplies that type at 0.1 GFLOP/s in torch; our own kernel widens as it
     # reads.
-    narrow = device.type != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    # On CUDA rows come and go in the weights' own type.
+    narrow = device.type == "cpu" and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return _linear_bfloat16 if mode == "bfloat16" and narrow else linear
 
 
@@ -231,6 +259,15 @@ def _linear_bfloat16(x: Tensor, weight: Weight, bias: Tensor | None = None) -> T
     """Multiply in bfloat16; what lies between two products, biases included, stays float32."""
     y = linear(x.to(torch.bfloat16), weight).to(torch.float32)
     return y if bias is None else y.add_(bias)
+
+
+def _mm_wide(x: Tensor, matrix: Tensor) -> Tensor:
+    return torch.mm(x, matrix.t(), out_dtype=torch.float32)
+
+
+def _tensor(weight: Weight) -> Tensor:
+    assert isinstance(weight, Tensor), "packed weights have no place here"
+    return weight
 
 
 def _aliases(names: list[str]) -> dict[str, str]:

@@ -47,8 +47,9 @@ class TensorReader:
         return self._floats(name, (size,)).to(self._device, torch.float32)
 
     def bias(self, names: Sequence[str], sizes: Sequence[int]) -> Tensor:
-        """Return the biases of a fused matrix one after the other, float32."""
-        return torch.cat([self.vector(name, size) for name, size in zip(names, sizes, strict=True)])
+        """Return the biases of a fused matrix one after the other, float32; on CUDA in the matrices' type."""
+        fused = torch.cat([self.vector(name, size) for name, size in zip(names, sizes, strict=True)])
+        return fused.to(torch.bfloat16) if fused.is_cuda and self._mode == "bfloat16" else fused
 
     def matrix(self, names: Sequence[str], outs: Sequence[int], inputs: int) -> Weight:
         """Return the matrices [out, inputs] fused along their rows, stored as the mode says."""

@@ -1,0 +1,294 @@
+"""The chat engine on one GPU: step times beside their floor, whole workloads, and transformers on the same weights.
+
+    mkdir -p build/gpu/voxlane
+    for part in server engine codecs; do ln -sfn "$PWD/$part" build/gpu/voxlane/$part; done
+    PYTHONPATH=build/gpu python3 benchmarks/gpu_engine.py                   # everything
+    PYTHONPATH=build/gpu python3 benchmarks/gpu_engine.py --parts steps,workload --shapes qwen3-0.6b
+    python benchmarks/gpu_engine.py --dry-run              # on a CPU, with Triton's interpreter and tiny shapes
+
+Floor: bytes of weights and of the rows' keys and values over the bandwidth of a large copy, measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+if "--dry-run" in sys.argv:
+    os.environ["TRITON_INTERPRET"] = "1"
+os.environ.setdefault("VOXLANE_NATIVE", "0")  # the CPU's share is a reference here; compiling it would take a minute
+
+import gpu_checks
+import gpu_parts as parts
+import gpu_tune
+import random_models
+import torch
+
+BATCHES = (1, 8, 32, 128, 256)
+CONTEXT = 512
+BARS: dict[str, Callable[[dict[str, float]], bool]] = {
+    "qwen3-0.6b batch 1 step <= 1.0 ms": lambda found: found.get("step qwen3-0.6b 1", 9.0) <= 1.0e-3,
+    "workload of 256 >= 18,000 tok/s": lambda found: found.get("workload fcfs", 0.0) >= 18_000,
+    "the same under deadline": lambda found: found.get("workload deadline", 0.0) >= 18_000,
+    "batch 128 >= 5 x transformers": lambda found: found.get("ours 128", 0) >= 5 * found.get("transformers 128", 1e12),
+}
+
+
+@dataclass
+class Session:
+    """What the parts share and find."""
+
+    device: torch.device
+    shapes: list[str]
+    dry: bool
+    folder: Path
+    deadline: float
+    blocks: list[int]  # sizes of pages to run the workload with
+    bandwidth: float = 1e9
+    fused: bool = True  # products of few rows with what is around them, unless `variants` found that they do not run
+    found: dict[str, float] = field(default_factory=dict)
+    table: list[str] = field(default_factory=list)
+
+    def say(self, line: str) -> None:
+        """Print a line of the table now, and again at the end."""
+        print(line, flush=True)
+        self.table.append(line)
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """The batches to measure."""
+        return (1, 3) if self.dry else BATCHES
+
+    def model(self, shape: str, context: int = 4096) -> parts.Decoder:
+        """Return a shape on the device."""
+        model = parts.make_model(random_models.SHAPES[shape], str(self.device), self.mode, context)
+        model._fusable &= self.fused
+        return model
+
+    def attempt(self, name: str, work: Callable[[], None]) -> bool:
+        """Do a piece of a part; if it fails that is told, and the next piece is done."""
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  # the boundary of a piece
+            self.say(f"{name} FAILED: {type(error).__name__}: {str(error)[:300]}")
+            traceback.print_exc()
+            return False
+        finally:
+            clear()
+        return True
+
+    @property
+    def mode(self) -> str:
+        """How weights are kept."""
+        return "float32" if self.dry else "bfloat16"
+
+    @property
+    def pages(self) -> torch.dtype:
+        """How keys and values are kept."""
+        return torch.float32 if self.dry else torch.bfloat16
+
+
+def clear() -> None:
+    """Give the device's memory back."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def check(session: Session) -> None:
+    """Kernels against references on the device, greedy tokens against the CPU's."""
+    for line in gpu_checks.kernels(session.device):
+        session.say(line)
+    for line in gpu_checks.greedy(session.device, dry=session.dry):
+        session.say(line)
+
+
+def variants(session: Session) -> None:
+    """What fusing and overlapping launches bring at small batches; what is right serves the parts after this."""
+    from voxlane.engine.kernels import skinny as few
+    from voxlane.engine.kernels.triton import skinny
+
+    model = session.model("speck" if session.dry else "qwen3-0.6b")
+    kept = few.MAX_ROWS, skinny.SPLIT
+    told: dict[str, list[int]] = {}
+
+    def measure(name: str, batches: tuple[int, ...]) -> None:
+        bench = parts.make_bench(model, 16 * 1024, max_batch=max(batches), pages=session.pages)
+        for batch in batches:
+            host, device = parts.step_times(bench, batch, 20 if session.dry else CONTEXT, 2 if session.dry else 50)
+            found = f"host {host * 1e3:7.3f} ms  graph {device * 1e3:7.3f} ms"
+            session.say(f"variant {name:10} batch {batch:3}  {found}  tokens {parts.last_tokens():08x}")
+            session.found[f"variant {name} {batch}"] = device
+            told.setdefault(name, []).append(parts.last_tokens())
+
+    usual, split = session.fused, skinny.SPLIT
+    for name, fused, pdl, most, piece, batches in (
+        ("plain", False, False, 2, split, (1, 2, 4)),
+        ("apart", True, False, 2, split, (1, 2)),
+        ("overlapped", True, True, 2, split, (1, 2)),
+        ("piece 64", True, True, 2, 64, (1, 2)),
+        ("piece 256", True, True, 2, 256, (1, 2)),
+        ("four rows", True, True, 4, split, (4,)),
+    ):
+        model._fusable, skinny.PDL, few.MAX_ROWS, skinny.SPLIT = fused and usual, pdl, most, piece
+        chosen = (min(batches),) if session.dry else batches
+        session.attempt(f"variant {name}", partial(measure, name, chosen))
+    few.MAX_ROWS, skinny.SPLIT = kept
+    session.fused = "apart" in told
+    skinny.PDL = "overlapped" in told and told["overlapped"] == told.get("apart")
+    session.say(f"from here on: fused {session.fused}, overlapped {skinny.PDL}")
+
+
+def steps(session: Session) -> None:
+    """Decode steps of every shape and batch beside their floor."""
+    for shape in session.shapes:
+        session.attempt(f"step {shape}", partial(_steps, session, shape))
+
+
+def _steps(session: Session, shape: str) -> None:
+    longest = max(session.batches)
+    bench = parts.make_bench(session.model(shape), longest * 1024, max_batch=longest, pages=session.pages)
+    session.say(f"{shape}: graphs captured in {bench.start_s:.1f} s")
+    for batch in session.batches:
+        context = 20 if session.dry else CONTEXT
+        host, device = parts.step_times(bench, batch, context, 2 if session.dry else 50)
+        floor = parts.floor_s(bench, batch, context, session.bandwidth)
+        session.found[f"step {shape} {batch}"] = host
+        session.found[f"graph {shape} {batch}"] = device
+        session.say(
+            f"step {shape:13} batch {batch:3} x {context}  host {host * 1e3:7.3f} ms  graph {device * 1e3:7.3f} ms  "
+            f"floor {floor * 1e3:6.3f} ms  graph/floor {device / floor:5.2f}  {batch / host:8.0f} tok/s"
+        )
+
+
+def workload(session: Session) -> None:
+    """256 requests of 100 to 1024 random tokens in and out, through the core."""
+    for block_tokens in session.blocks:
+        session.attempt(f"workload block {block_tokens}", partial(_workload, session, block_tokens))
+
+
+def _workload(session: Session, block_tokens: int) -> None:
+    count, low, high = (3, 2, 5) if session.dry else (256, 100, 1024)
+    model = session.model("speck" if session.dry else "qwen3-0.6b")
+    tokens = count * (2 * high + 64)
+    bench = parts.make_bench(
+        model, tokens, max_batch=count, block_tokens=block_tokens, pages=session.pages, prompts=True
+    )
+    work = parts.random_work(count, low, high, model.vocab_size)
+    policies: tuple[parts.Policy, ...] = ("fcfs", "deadline")
+    for policy in policies:
+        parts.run_workload(bench, [(prompt, 4) for prompt, _ in work], policy, count)
+        run = parts.run_workload(bench, work, policy, count)
+        name = f"workload {policy}"
+        session.found[name] = max(session.found.get(name, 0.0), run.rate)
+        session.say(
+            f"{name:18} block {block_tokens:3}  {run.rate:8.0f} tok/s  {run.seconds:6.2f} s in {run.steps} steps: "
+            f"planning and publishing {run.host_s:5.2f}, launching {run.launch_s:5.2f}, waiting {run.wait_s:5.2f}; "
+            f"steps with prompts {run.prompt_s:5.2f}"
+        )
+
+
+def transformers(session: Session) -> None:
+    """The same requests through transformers' continuous batching and through us, on weights from the same files."""
+    from voxlane.engine.weights.safetensors import SafetensorsDirectory
+
+    shape = "speck" if session.dry else "qwen3-0.6b"
+    folder = session.folder / shape
+    begin = time.monotonic()
+    random_models.write(random_models.SHAPES[shape], folder, str(session.device))
+    session.say(f"{shape}: written in {time.monotonic() - begin:.1f} s")
+    batches = (2,) if session.dry else (8, 128)
+    inputs, outputs = (8, 4) if session.dry else (256, 128)
+    vocabulary = random_models.SHAPES[shape]["vocab_size"]
+    assert isinstance(vocabulary, int)
+    work = parts.random_work(max(batches), inputs, inputs, vocabulary)
+    begin = time.monotonic()
+    model = parts.load_model(SafetensorsDirectory(folder), str(session.device))
+    session.say(f"{shape}: loaded in {time.monotonic() - begin:.1f} s")
+    bench = parts.make_bench(model, max(batches) * 512, max_batch=max(batches), pages=session.pages)
+    for batch in batches:
+        same = [(prompt, outputs) for prompt, _ in work[:batch]]
+        parts.run_workload(bench, same, "fcfs", batch)
+        run = parts.run_workload(bench, same, "fcfs", batch)
+        session.found[f"ours {batch}"] = run.rate
+        session.say(f"ours         batch {batch:3}, {inputs} in, {outputs} out  {run.rate:8.0f} tok/s")
+    del bench, model
+    clear()
+    for batch in batches:
+        rate = gpu_checks.transformers_rate(folder, [prompt for prompt, _ in work[:batch]], outputs, session.device)
+        session.found[f"transformers {batch}"] = rate
+        session.say(f"transformers batch {batch:3}, {inputs} in, {outputs} out  {rate:8.0f} tok/s")
+        clear()
+
+
+def tune(session: Session) -> None:
+    """Cuts of the products of few rows."""
+    for line in gpu_tune.sweep(session.device, dry=session.dry, deadline=session.deadline + 60):
+        session.say(line)
+
+
+PARTS: dict[str, Callable[[Session], None]] = {
+    "check": check,
+    "variants": variants,
+    "steps": steps,
+    "workload": workload,
+    "transformers": transformers,
+    "tune": tune,
+}
+
+
+def run_parts(session: Session, names: list[str]) -> None:
+    """Run parts one after the other; one that fails does not stop the others."""
+    for name in names:
+        if time.monotonic() > session.deadline:
+            session.say(f"{name}: no time left")
+            continue
+        begin = time.monotonic()
+        print(f"---- {name}", flush=True)
+        session.attempt(name, partial(PARTS[name], session))
+        print(f"---- {name} took {time.monotonic() - begin:.1f} s", flush=True)
+
+
+def main() -> int:
+    """Measure what was asked for and print the table last."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--shapes", default="qwen3-0.6b,llama-3.2-1b,qwen3-1.7b,qwen3-8b")
+    parser.add_argument("--blocks", default="16,64", help="tokens in a KV block, for the workload")
+    parser.add_argument("--seconds", type=float, default=440.0, help="start no part after this long")
+    parser.add_argument("--dry-run", action="store_true")
+    options = parser.parse_args()
+    if options.dry_run:
+        gpu_checks.interpret_kernels()
+    device = torch.device("cpu" if options.dry_run else "cuda")
+    shapes = ["speck"] if options.dry_run else options.shapes.split(",")
+    deadline = time.monotonic() + options.seconds
+    with tempfile.TemporaryDirectory() as folder:
+        blocks = [int(size) for size in options.blocks.split(",")]
+        session = Session(device, shapes, options.dry_run, Path(folder), deadline, blocks)
+        session.bandwidth = parts.copy_bandwidth(device)
+        name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU, interpreted"
+        session.say(f"{name}, torch {torch.__version__}, copy {session.bandwidth / 1e12:.2f} TB/s")
+        run_parts(session, options.parts.split(","))
+    for bar, met in BARS.items():
+        session.say(f"bar: {bar}: {'yes' if met(session.found) else 'no'}")
+    print("\n==== table", *session.table, sep="\n")
+    if os.environ.get("OUT"):
+        report: dict[str, Any] = {"found": session.found, "table": session.table}
+        (Path(os.environ["OUT"]) / "gpu_engine.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

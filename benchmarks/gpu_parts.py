@@ -1,0 +1,264 @@
+"""What the GPU benchmarks share: a model with its cache and runner, requests, a loop without text, and timing."""
+
+from __future__ import annotations
+
+import random
+import time
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import stand_ins
+import torch
+from gpu_clock import copy_bandwidth as copy_bandwidth
+from gpu_clock import time_device as time_device
+
+assert stand_ins.MISSING is not None  # first, so that what follows can be imported
+
+from random_models import RandomWeights  # noqa: E402
+
+from voxlane.engine.api import Finished, Policy, SamplingParams, Submit, Text  # noqa: E402
+from voxlane.engine.cache import KVCache  # noqa: E402
+from voxlane.engine.core import Core  # noqa: E402
+from voxlane.engine.cuda.runner import CudaRunner  # noqa: E402
+from voxlane.engine.jobs.text import TextJob  # noqa: E402
+from voxlane.engine.kv import BlockTable  # noqa: E402
+from voxlane.engine.models.decoder import Decoder  # noqa: E402
+from voxlane.engine.parts import build_station  # noqa: E402
+from voxlane.engine.plan import Load, Row, Station  # noqa: E402
+from voxlane.engine.request import Request  # noqa: E402
+from voxlane.engine.scheduler import Limits, Scheduler  # noqa: E402
+from voxlane.engine.weights.tensors import WeightFile  # noqa: E402
+
+STEP_TOKENS = 16_384
+
+
+class Codec:
+    """A tokenizer whose every token is the same letter."""
+
+    vocab_size = 1 << 30
+    eos_ids: frozenset[int] = frozenset()
+    special_ids: frozenset[int] = frozenset()
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return a letter."""
+        return b"x"
+
+
+@dataclass(slots=True)
+class Bench:
+    """A model on a device, ready to step."""
+
+    model: Decoder
+    cache: KVCache
+    station: Station
+    runner: CudaRunner
+    device: torch.device
+    start_s: float = 0.0  # how long compiling and graphs took
+
+    def request(self, name: str, tokens: list[int], sampling: SamplingParams) -> Request:
+        """Return a request for a prompt of tokens."""
+        limit = self.model.context_tokens
+        table = BlockTable(self.station.pool)
+        return Request(name, "complete", tokens, len(tokens), table, sampling=sampling, limit=limit, seed=7)
+
+
+def make_model(
+    config: dict[str, object], device: str, mode: str = "bfloat16", context: int = 4096, drawn_on: str = ""
+) -> Decoder:
+    """Return a decoder with random weights that were never on a disk; they depend on the device they are drawn on."""
+    weights = RandomWeights(config, drawn_on or device, torch.bfloat16 if mode == "bfloat16" else torch.float32)
+    return Decoder.load(weights, mode, device=device, context_tokens=context)  # type: ignore[arg-type]
+
+
+def load_model(weights: WeightFile, device: str, context: int = 4096) -> Decoder:
+    """Return a decoder from files."""
+    return Decoder.load(weights, "bfloat16", device=device, context_tokens=context)
+
+
+def make_bench(
+    model: Decoder,
+    tokens: int,
+    *,
+    max_batch: int,
+    block_tokens: int = 64,
+    pages: torch.dtype = torch.bfloat16,
+    prompts: bool = False,
+) -> Bench:
+    """Return a bench with a cache for `tokens` tokens, its graphs captured and its steps with `prompts` compiled."""
+    device = model._first_norm.device
+    blocks = -(-tokens // block_tokens) + max_batch
+    cache = KVCache(model.layers, model.kv_heads, model.head_dim, blocks, block_tokens, pages, device)
+    runner = CudaRunner(model, cache, device, max_batch=max_batch, context_tokens=model.context_tokens)
+    begin = time.monotonic()
+    if prompts:
+        runner.rehearse(STEP_TOKENS if device.type == "cuda" else 64)
+    if device.type == "cuda":
+        runner.capture()
+    return Bench(
+        model, cache, build_station(cache, prefix_cache=False), runner, device, start_s=time.monotonic() - begin
+    )
+
+
+def drive(bench: Bench, requests: list[Request], steps: int, chunk: int = 1 << 30) -> list[list[int]]:
+    """Run requests to `steps` outputs each by hand, all in one batch, prompts cut into chunks; return their outputs."""
+    first = [len(request.tokens) for request in requests]
+    while any(len(r.tokens) - start < steps for r, start in zip(requests, first, strict=True)):
+        rows = []
+        for request, start in zip(requests, first, strict=True):
+            if len(request.tokens) - start >= steps:
+                continue
+            count = min(len(request.tokens) - request.table.length, chunk)
+            rows.append(Row(request, request.table.length, count))
+            request.table.append(count)
+        for row, outcome in zip(rows, bench.runner.run(Load(rows=rows)), strict=True):
+            assert not outcome.failed, "logits are not finite"
+            row.request.tokens += [choice.token for choice in outcome.choices]
+    outputs = [request.tokens[start:] for request, start in zip(requests, first, strict=True)]
+    for request in requests:
+        request.table.free()
+    return outputs
+
+
+def fill(bench: Bench, batch: int, context: int) -> list[Request]:
+    """Return requests that stand at `context` tokens, their pages full of noise."""
+    source = random.Random(1)
+    requests = []
+    for number in range(batch):
+        tokens = [source.randrange(bench.model.vocab_size) for _ in range(context)]
+        request = bench.request(f"row-{number}", tokens, SamplingParams(max_tokens=1 << 20, ignore_eos=True))
+        request.table.append(context - 1)
+        requests.append(request)
+    noise = torch.Generator(bench.device).manual_seed(1)
+    for page in bench.cache.pages:
+        for part in (page.k, page.v):
+            if part.is_floating_point():
+                part.normal_(generator=noise)
+    return requests
+
+
+def step(bench: Bench, requests: Iterable[Request]) -> None:
+    """Decode one token of each."""
+    rows = []
+    for request in requests:
+        rows.append(Row(request, request.table.length, 1))
+        request.table.append(1)
+    for row, outcome in zip(rows, bench.runner.run(Load(rows=rows)), strict=True):
+        row.request.tokens.append(outcome.choices[0].token)
+
+
+def step_times(bench: Bench, batch: int, context: int, steps: int) -> tuple[float, float]:
+    """Return the seconds of a decode step, median: as the host sees it with a plan ready, and the graph's own."""
+    requests = fill(bench, batch, context)
+    for _ in range(3):
+        step(bench, requests)
+    host = []
+    for _ in range(steps):
+        begin = time.perf_counter()
+        step(bench, requests)
+        host.append(time.perf_counter() - begin)
+    size = bench.runner._rows.bucket(batch)
+    device = time_device(lambda: bench.runner._graphs.launch(size), steps, bench.device)
+    global _tokens
+    _tokens = zlib.crc32(repr([request.tokens[context:] for request in requests]).encode())
+    for request in requests:
+        request.table.free()
+    return sorted(host)[len(host) // 2], device
+
+
+_tokens = 0
+
+
+def last_tokens() -> int:
+    """Return a hash of what the last measured rows wrote: two ways to the same bits show the same."""
+    return _tokens
+
+
+def floor_s(bench: Bench, batch: int, context: int, bandwidth: float) -> float:
+    """Return the seconds it takes to read the weights a step needs and the rows' keys and values once."""
+    model = bench.model
+    embedding = 0 if model._embedding is model._head else model.vocab_size * model.config.hidden_size
+    weights = (model.parameters - embedding) * (2 if model.mode == "bfloat16" else 4)
+    return (weights + batch * context * bench.cache.bytes_per_token) / bandwidth
+
+
+class Desk:
+    """Opens jobs for prompts of tokens that were laid down here before."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self.prompts: dict[str, list[int]] = {}
+
+    def open(self, submit: Submit, now: float) -> TextJob:
+        """Return the job of a prompt."""
+        request = self._bench.request(submit.request_id, list(self.prompts[submit.request_id]), submit.sampling)
+        request.arrival_s = now
+        return TextJob(submit, [request], Codec(), now)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a workload took."""
+
+    seconds: float
+    output_tokens: int
+    steps: int
+    host_s: float  # of it, outside the runner: planning and publishing
+    launch_s: float
+    wait_s: float
+    prompt_s: float  # of all, steps that read prompts
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second."""
+        return self.output_tokens / self.seconds
+
+
+def run_workload(
+    bench: Bench, work: list[tuple[list[int], int]], policy: Policy, max_batch: int, step_tokens: int = STEP_TOKENS
+) -> Run:
+    """Send (prompt, outputs) pairs to a core all at once and step until all are done."""
+    desk = Desk(bench)
+    limits = Limits(max_batch=max_batch, max_step_tokens=step_tokens, step_budget_s=0.06, policy=policy)
+    engines = {"chat": bench.runner}
+    core = Core(
+        Scheduler({"chat": bench.station}, limits),
+        engines,  # type: ignore[arg-type]
+        {"chat": desk},
+        clock=time.monotonic,
+        max_waiting=len(work) + 1,
+    )
+    submits = []
+    for number, (prompt, count) in enumerate(work):
+        desk.prompts[str(number)] = prompt
+        sampling = SamplingParams(max_tokens=count, ignore_eos=True)
+        submits.append(Submit(str(number), "complete", sampling=sampling))
+    begin = time.monotonic()
+    messages = core.handle(submits)
+    steps, launch, wait, letters, ended, prompt = 0, 0.0, 0.0, 0, 0, 0.0
+    while core.busy:
+        before = time.monotonic()
+        messages = core.step()
+        if core._meter._prefill:
+            prompt += time.monotonic() - before
+            core._meter._prefill = 0
+        steps += 1
+        launch += sum(stop - start for name, (start, stop) in bench.runner.phases.items() if name != "wait")
+        start, stop = bench.runner.phases["wait"]
+        wait += stop - start
+        letters += sum(len(message.text) for message in messages if isinstance(message, Text))
+        ended += sum(1 for message in messages if isinstance(message, Finished))
+    seconds = time.monotonic() - begin
+    core.idle()
+    wanted = sum(count for _, count in work)
+    assert (letters, ended) == (wanted, len(work)), f"{letters} of {wanted} tokens, {ended} of {len(work)} requests"
+    return Run(seconds, wanted, steps, seconds - launch - wait, launch, wait, prompt)
+
+
+def random_work(count: int, low: int, high: int, vocabulary: int, seed: int = 0) -> list[tuple[list[int], int]]:
+    """Return prompts of low to high random tokens, each with as random a number of outputs."""
+    source = random.Random(seed)
+    return [
+        ([source.randrange(vocabulary) for _ in range(source.randint(low, high))], source.randint(low, high))
+        for _ in range(count)
+    ]

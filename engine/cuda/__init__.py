@@ -1,0 +1,1 @@
+"""A language model on a CUDA device: rows that keep their place, decode steps as graphs, one wait a step."""

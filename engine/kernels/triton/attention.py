@@ -1,0 +1,255 @@
+"""Launches of paged attention on a CUDA device: shapes to constants, room for parts, and how many programs.
+
+Nothing here waits for the device or reads from it, so that launches can be captured in a CUDA graph. A step's lengths
+are read by the kernels themselves; the host knows capacities, and optionally how many queries the longest row has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from voxlane.engine.kernels.pages import Layout, Pages
+
+from .attention_decode import decode_kernel
+from .attention_prefill import prefill_kernel
+
+_LOG2_E = 1.4426950408889634
+_MIN_ROWS = 16  # of a matrix product's left side
+_STREAMS = 16
+_ARRIVALS = 1 << 18  # counters a stream may use: rows × tiles of a row that is cut × kv_heads
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How a kernel is cut and compiled; figures come from benchmarks/gpu_kernels.py --tune."""
+
+    tile: int  # keys at a time
+    warps: int
+    stages: int  # tiles in flight
+    programs: int  # launched per multiprocessor
+    split: int  # positions of a piece
+    rows: int = _MIN_ROWS  # prefill: queries × heads of a tile
+    split_queries: int = 0  # prefill: rows of at most so many queries are cut into pieces
+    registers: int | None = None  # the most a thread may use; fewer let more programs share a multiprocessor
+    join: int = 4096  # decode: numbers of parts held in registers at once while they are joined
+
+    def options(self) -> dict[str, Any]:
+        """Return what the compiler is told."""
+        # Said aloud, because versions differ in what they take for granted, and bits would differ with them.
+        options = {"num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": True}
+        return options if self.registers is None else {**options, "maxnreg": self.registers}
+
+
+def decode_tuning(head_dim: int, page: torch.dtype) -> Tuning:
+    """Return how rows of few queries are served: measured on an H200, but for float32 and heads wider than 128.
+
+    Pieces are 512 positions: 1024 are 4 % faster at 64 rows, but at 8 rows there are too few of them to go round.
+    Programs beyond what fits at once cost nothing. One warp to a piece is fastest where its tile fits the registers.
+    """
+    if page is torch.float32:
+        return Tuning(tile=32, warps=4, stages=2, programs=4, split=512)
+    if head_dim > 128:
+        return Tuning(tile=64, warps=4, stages=2, programs=8, split=512)
+    if page is torch.int8:
+        if head_dim > 64:
+            return Tuning(tile=64, warps=2, stages=2, programs=64, split=512, registers=128)
+        return Tuning(tile=64, warps=1, stages=3, programs=64, split=512)
+    if head_dim > 64:
+        return Tuning(tile=32, warps=2, stages=3, programs=16, split=512)
+    return Tuning(tile=32, warps=1, stages=2, programs=16, split=512)
+
+
+def prefill_tuning(head_dim: int, page: torch.dtype, compute: torch.dtype) -> Tuning:
+    """Return how rows of many queries are served: measured on an H200, but for float32 and heads wider than 128.
+
+    At 128 wide, tiles of 64 rows cost whole prompts 3 % and save short chunks over long contexts 20 %.
+    """
+    if compute is torch.float32 or head_dim > 128:
+        tile, rows = (32, 32) if head_dim <= 128 else (16, 16)
+        return Tuning(tile=tile, warps=4, stages=2, programs=4, split=1024, rows=rows, split_queries=256)
+    if head_dim > 64:
+        return Tuning(tile=64, warps=4, stages=3, programs=16, split=512, rows=64, split_queries=256)
+    return Tuning(tile=64, warps=4, stages=4, programs=16, split=1024, rows=128, split_queries=256)
+
+
+def paged_attention_triton(
+    q: Tensor,
+    pages: Pages,
+    layout: Layout,
+    scale: float,
+    window: int = 0,
+    *,
+    causal: bool = True,
+    softcap: float = 0.0,
+    decode: Tuning | None = None,
+    prefill: Tuning | None = None,
+) -> Tensor:
+    """Do paged_attention_ref's work in Triton; rows of a few queries and rows of many are one launch each.
+
+    Positions are taken from the layout's promise that a row's queries are its newest tokens. Graphs that may run at the
+    same time must be captured on different streams, and one call must come before the first capture.
+    """
+    tokens, heads, head_dim = q.shape
+    if window and not causal:
+        raise ValueError("a window needs causal attention")
+    table = layout.block_tables
+    if not (pages.k.is_contiguous() and pages.v.is_contiguous() and (table.shape[1] == 1 or table.stride(1) == 1)):
+        raise ValueError("pages must be contiguous, and block tables along a row")
+    out = torch.empty((tokens, heads * head_dim), dtype=q.dtype, device=q.device)
+    if tokens == 0:
+        return out
+    decode = decode or decode_tuning(head_dim, pages.k.dtype)
+    prefill = prefill or prefill_tuning(head_dim, pages.k.dtype, q.dtype)
+    kv_heads = pages.k.shape[1]
+    queries = max(1, _MIN_ROWS // (heads // kv_heads))
+    shared = _shared(q, out, pages, layout, scale, window, causal, softcap, queries)
+    _decode(q, pages, layout, shared, queries, decode)
+    if not 0 < layout.max_query <= queries:
+        _prefill(q, pages, layout, shared, prefill)
+    return out
+
+
+def _decode(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], queries: int, tuning: Tuning) -> None:
+    tokens, heads, _ = q.shape
+    rows, kv_heads = layout.context_lengths.shape[0], pages.k.shape[1]
+    group, splits = heads // kv_heads, _splits(layout, pages, tuning)
+    join_rows = triton.next_power_of_2(group)
+    room = rows * queries
+    partials, logs = _parts(q, min(tokens, room) * heads * splits, shared["DIM"], splits)
+    decode_kernel[(_programs(q.device, tuning, rows * splits * kv_heads),)](
+        **shared,
+        partials=partials,
+        logs=logs,
+        arrivals=_arrivals(q.device, rows * kv_heads),
+        max_splits=splits,
+        M=max(_MIN_ROWS, join_rows),
+        SPLIT=tuning.split,
+        TILE=tuning.tile,
+        SLOT_BY_TOKEN=tokens <= room,
+        JOIN_ROWS=join_rows,
+        JOIN_SPLITS=max(1, min(32, tuning.join // (join_rows * shared["DIM"]))),
+        **tuning.options(),
+    )
+
+
+def _prefill(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], tuning: Tuning) -> None:
+    tokens, heads, _ = q.shape
+    rows, kv_heads = layout.context_lengths.shape[0], pages.k.shape[1]
+    group, splits = heads // kv_heads, _splits(layout, pages, tuning)
+    tile_rows = max(tuning.rows, triton.next_power_of_2(group))
+    tiles = tokens // (tile_rows // group) + rows
+    room = rows * tuning.split_queries
+    partials, logs = _parts(q, min(tokens, room) * heads * splits, shared["DIM"], splits)
+    prefill_kernel[(_programs(q.device, tuning, tiles * splits * kv_heads),)](
+        **shared,
+        partials=partials,
+        logs=logs,
+        arrivals=_arrivals(q.device, rows * kv_heads * -(-tuning.split_queries // (tile_rows // group))),
+        max_splits=splits,
+        M=tile_rows,
+        SPLIT=tuning.split,
+        TILE=tuning.tile,
+        SPLIT_QUERIES=tuning.split_queries,
+        SLOT_BY_TOKEN=tokens <= room,
+        **tuning.options(),
+    )
+
+
+def _shared(
+    q: Tensor,
+    out: Tensor,
+    pages: Pages,
+    layout: Layout,
+    scale: float,
+    window: int,
+    causal: bool,
+    softcap: float,
+    queries: int,
+) -> dict[str, Any]:
+    """Return the arguments that both kernels take."""
+    _, heads, head_dim = q.shape
+    kv_heads, block_tokens = pages.k.shape[1:3]
+    rows = layout.context_lengths.shape[0]
+    return {
+        "q": q,
+        "out": out,
+        "k_pages": pages.k,
+        "v_pages": pages.v,
+        "k_scales": pages.k_scale,
+        "v_scales": pages.v_scale,
+        "query_starts": layout.query_starts,
+        "context_lengths": layout.context_lengths,
+        "block_tables": layout.block_tables,
+        "rows": rows,
+        "table_width": layout.block_tables.stride(0),
+        "scale": scale / softcap if softcap else scale * _LOG2_E,
+        "softcap": softcap * _LOG2_E,
+        "ROWS": _row_room(rows),
+        "KV_HEADS": kv_heads,
+        "GROUP": heads // kv_heads,
+        "HEAD_DIM": head_dim,
+        "DIM": max(16, triton.next_power_of_2(head_dim)),
+        "BLOCK_TOKENS": block_tokens,
+        "QUERIES": queries,
+        "WINDOW": window,
+        "CAUSAL": causal,
+        "SOFTCAP": softcap > 0.0,
+    }
+
+
+def _row_room(rows: int) -> int:
+    """Return the compiled number of rows: 16, 64, 256, …, so that few variants serve every batch."""
+    room = 16
+    while room < rows:
+        room *= 4
+    return room
+
+
+def _splits(layout: Layout, pages: Pages, tuning: Tuning) -> int:
+    """Return into how many pieces the longest row that the tables can hold may be cut."""
+    return max(1, -(-layout.block_tables.shape[1] * pages.k.shape[2] // tuning.split))
+
+
+def _parts(q: Tensor, count: int, dim: int, splits: int) -> tuple[Tensor, Tensor]:
+    """Return room for parts and their logarithms; the allocator gives every layer of a step the same memory again."""
+    count = count if splits > 1 else 1
+    partials = torch.empty((count, dim), dtype=torch.float32, device=q.device)
+    return partials, torch.empty(count, dtype=torch.float32, device=q.device)
+
+
+def _programs(device: torch.device, tuning: Tuning, most: int) -> int:
+    return max(1, min(most, tuning.programs * _multiprocessors(device)))
+
+
+@cache
+def _multiprocessors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1  # Triton's interpreter: one program after the other
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@cache
+def _counters(device: torch.device) -> Tensor:
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("attention must run once before it is captured in a graph: its counters start from zero")
+    return torch.zeros((_STREAMS, _ARRIVALS), dtype=torch.int32, device=device)
+
+
+_streams: dict[tuple[torch.device, int], int] = {}
+
+
+def _arrivals(device: torch.device, count: int) -> Tensor:
+    """Return this stream's counters of finished pieces: zero between launches, since the last to arrive resets them."""
+    if count > _ARRIVALS:
+        raise ValueError(f"{count} pieces of attention to wait for in one launch, where {_ARRIVALS} are possible")
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    number = _streams.setdefault((device, stream), sum(known == device for known, _ in _streams))
+    if number >= _STREAMS:
+        raise RuntimeError(f"attention runs on more than {_STREAMS} streams of one device")
+    return _counters(device)[number]

@@ -1,0 +1,83 @@
+"""Paged attention for rows of many queries: chunks of a prompt over what is cached before them, clips of an encoder.
+
+Queries of a head group are packed into tiles of M rows, so that keys are read once for the group. Short chunks over
+long contexts would leave most of the device idle: those are cut at fixed positions, as decodes are. Whether a row is
+cut depends on its own number of queries alone.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .attention_decode import numbered
+from .attention_tile import finish, load_queries, walk
+
+
+@triton.jit(do_not_specialize=["rows", "table_width", "max_splits"])
+def prefill_kernel(
+    q, out, k_pages, v_pages, k_scales, v_scales, query_starts, context_lengths, block_tables,
+    partials, logs, arrivals, rows, table_width, max_splits, scale, softcap,
+    ROWS: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr, QUERIES: tl.constexpr, M: tl.constexpr, SPLIT: tl.constexpr, TILE: tl.constexpr,
+    SPLIT_QUERIES: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr, SOFTCAP: tl.constexpr,
+    SLOT_BY_TOKEN: tl.constexpr,
+):  # fmt: skip
+    """Serve the rows that have more than QUERIES queries."""
+    tile_queries: tl.constexpr = M // GROUP
+    cut_tiles: tl.constexpr = (SPLIT_QUERIES + tile_queries - 1) // tile_queries  # at most, of a row that is cut
+    index = tl.arange(0, ROWS)
+    starts = tl.load(query_starts + index, mask=index < rows, other=0)
+    counts = tl.load(query_starts + index + 1, mask=index < rows, other=0) - starts
+    lengths = tl.load(context_lengths + index, mask=index < rows, other=0)
+    cuts = tl.where(counts <= SPLIT_QUERIES, tl.maximum(tl.cdiv(lengths, SPLIT), 1), 1)
+    sizes = tl.where(counts > QUERIES, tl.cdiv(counts, tile_queries) * cuts, 0)
+    ends = tl.cumsum(sizes, 0)
+    for item in range(tl.program_id(0), tl.sum(sizes, 0) * KV_HEADS, tl.num_programs(0)):
+        head = item % KV_HEADS
+        row, number = numbered(ends, sizes, item // KV_HEADS)
+        token = tl.load(query_starts + row)
+        count = tl.load(query_starts + row + 1) - token
+        length = tl.load(context_lengths + row)
+        cut = count <= SPLIT_QUERIES
+        span = tl.where(cut, SPLIT, tl.maximum(length, 1))
+        cuts_here = tl.where(cut, tl.maximum(tl.cdiv(length, SPLIT), 1), 1)
+        tile = tl.cdiv(count, tile_queries) - 1 - number // cuts_here  # the longest work first
+        split = number % cuts_here
+        oldest = tile * tile_queries
+        inside = tl.minimum(count - oldest, tile_queries)
+        seen = length - count + oldest + 1 if CAUSAL else length  # by the tile's oldest query
+        visible = seen + inside - 1 if CAUSAL else length  # by its newest
+        low = tl.maximum(seen - WINDOW, 0) if WINDOW > 0 else 0
+        first = low // span
+        splits = tl.maximum(tl.cdiv(visible, span) - first, 1)
+        if (split >= first) & (split < first + splits):
+            limits = tl.full([M], 0, dtype=tl.int32) + seen
+            if CAUSAL:
+                limits += tl.minimum(tl.arange(0, M) // GROUP, inside - 1)
+            begin = tl.maximum(split * span, low // TILE * TILE)
+            end = tl.minimum(split * span + span, visible)
+            # Up to here every query sees every key, unless a window hides old ones.
+            clear = begin if WINDOW > 0 else tl.maximum(tl.minimum(end, seen) // TILE * TILE, begin)
+            queries = load_queries(q, token + oldest, inside, head, KV_HEADS, GROUP, HEAD_DIM, DIM, M)
+            table = block_tables + row.to(tl.int64) * table_width
+            acc = tl.zeros([M, DIM], dtype=tl.float32)
+            top = tl.full([M], float("-inf"), dtype=tl.float32)
+            total = tl.zeros([M], dtype=tl.float32)
+            if WINDOW == 0:
+                acc, top, total = walk(
+                    acc, top, total, queries, limits, table, head, begin, clear,
+                    k_pages, v_pages, k_scales, v_scales, scale, softcap,
+                    KV_HEADS, HEAD_DIM, DIM, BLOCK_TOKENS, TILE, WINDOW, SOFTCAP, False,
+                )  # fmt: skip
+            acc, top, total = walk(
+                acc, top, total, queries, limits, table, head, clear, end,
+                k_pages, v_pages, k_scales, v_scales, scale, softcap,
+                KV_HEADS, HEAD_DIM, DIM, BLOCK_TOKENS, TILE, WINDOW, SOFTCAP, True,
+            )  # fmt: skip
+            slot = token if SLOT_BY_TOKEN else row * SPLIT_QUERIES
+            finish(
+                acc, top, total, out, partials, logs, arrivals + (row * cut_tiles + tile) * KV_HEADS + head,
+                token + oldest, slot + oldest, inside, split - first, splits, max_splits, head,
+                KV_HEADS, GROUP, HEAD_DIM, DIM, M, M, 1,
+            )  # fmt: skip

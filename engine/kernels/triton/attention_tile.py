@@ -1,0 +1,189 @@
+"""What paged decode and paged prefill share on the device: a walk over a range of keys, and how ranges are joined.
+
+It knows pages, tiles and the online softmax; which program does which range is the kernels' business. Logarithms are to
+base 2 throughout: the caller's `scale` carries the factor.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+_INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
+
+
+@triton.jit
+def product(left, right, acc):
+    """Return acc + left · right, the right side in the left's type, summed in float32."""
+    if _INTERPRETED:  # the interpreter multiplies bfloat16 as if it were integers, and makes none out of integers
+        return tl.dot(left.to(tl.float32), right.to(tl.float32).to(left.dtype).to(tl.float32), acc)
+    else:
+        return tl.dot(left, right.to(left.dtype), acc, input_precision="ieee")
+
+
+@triton.jit
+def tile_blocks(table, start, end, BLOCK_TOKENS: tl.constexpr, TILE: tl.constexpr):
+    """Return the blocks of positions start : start + TILE: one number if a page holds the tile, else one a position."""
+    if BLOCK_TOKENS % TILE == 0:
+        return tl.load(table + start // BLOCK_TOKENS, mask=start < end, other=0)
+    else:
+        positions = start + tl.arange(0, TILE)
+        return tl.load(table + positions // BLOCK_TOKENS, mask=positions < end, other=0)
+
+
+@triton.jit
+def tile_rows(blocks, head, start, KV_HEADS: tl.constexpr, BLOCK_TOKENS: tl.constexpr, TILE: tl.constexpr):
+    """Return where positions start : start + TILE of one head lie in the pages, as a base and offsets, in vectors."""
+    first = (blocks.to(tl.int64) * KV_HEADS + head) * BLOCK_TOKENS
+    if BLOCK_TOKENS % TILE == 0:  # one address, the rest is constant
+        return first + start % BLOCK_TOKENS, tl.arange(0, TILE)
+    else:
+        return tl.zeros([], dtype=tl.int64), first + (start + tl.arange(0, TILE)) % BLOCK_TOKENS
+
+
+@triton.jit
+def load_vectors(pages, base, offsets, positions, end, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, MASKED: tl.constexpr):
+    """Return a tile of keys or values [TILE, DIM]; what lies past `end` is never read and counts as zero."""
+    dims = tl.arange(0, DIM)
+    where = pages + base * HEAD_DIM + offsets[:, None] * HEAD_DIM + dims[None, :]
+    if MASKED and DIM != HEAD_DIM:
+        return tl.load(where, mask=(positions < end)[:, None] & (dims < HEAD_DIM)[None, :], other=0)
+    elif MASKED:
+        return tl.load(where, mask=(positions < end)[:, None], other=0)
+    elif DIM != HEAD_DIM:
+        return tl.load(where, mask=(dims < HEAD_DIM)[None, :], other=0)
+    else:
+        return tl.load(where)
+
+
+@triton.jit
+def soft_scores(products, scale, softcap, SOFTCAP: tl.constexpr):
+    """Return scores in base 2. With a cap, `scale` is scale / cap and `softcap` is cap · log2 e."""
+    scores = products * scale
+    if SOFTCAP:
+        scores = softcap * (2.0 * tl.sigmoid(2.0 * scores) - 1.0)  # tanh
+    return scores
+
+
+@triton.jit
+def walk(
+    acc, top, total, q, limits, table, head, begin, end,
+    k_pages, v_pages, k_scales, v_scales, scale, softcap,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
+    TILE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Carry the online softmax (acc [M, DIM], top [M], total [M]) of queries `q` over positions begin : end.
+
+    `begin` is a multiple of TILE. Query m sees positions below limits[m], and with a WINDOW only the last so many of
+    those; without MASKED the caller vouches that every query sees all of begin : end, a multiple of TILE as well.
+    """
+    blocks = tile_blocks(table, begin, end, BLOCK_TOKENS, TILE)
+    for start in range(begin, end, TILE):
+        positions = start + tl.arange(0, TILE)
+        base, offsets = tile_rows(blocks, head, start, KV_HEADS, BLOCK_TOKENS, TILE)
+        blocks = tile_blocks(table, start + TILE, end, BLOCK_TOKENS, TILE)  # a tile ahead: addresses wait for nothing
+        k = load_vectors(k_pages, base, offsets, positions, end, HEAD_DIM, DIM, MASKED)
+        products = product(q, tl.trans(k), tl.zeros([q.shape[0], TILE], dtype=tl.float32))
+        if k_scales is not None:
+            products *= tl.load(k_scales + base + offsets, mask=positions < end, other=0.0).to(tl.float32)[None, :]
+        scores = soft_scores(products, scale, softcap, SOFTCAP)
+        if MASKED:
+            seen = positions[None, :] < limits[:, None]
+            if WINDOW > 0:
+                seen = seen & (positions[None, :] >= limits[:, None] - WINDOW)
+            scores = tl.where(seen, scores, float("-inf"))
+        higher = tl.maximum(top, tl.max(scores, 1))
+        level = tl.where(higher == float("-inf"), 0.0, higher) if MASKED else higher
+        weights = tl.exp2(scores - level[:, None])
+        fade = tl.exp2(top - level)
+        total = total * fade + tl.sum(weights, 1)
+        if v_scales is not None:
+            weights *= tl.load(v_scales + base + offsets, mask=positions < end, other=0.0).to(tl.float32)[None, :]
+        v = load_vectors(v_pages, base, offsets, positions, end, HEAD_DIM, DIM, MASKED)
+        acc = product(weights.to(q.dtype), v, acc * fade[:, None])
+        top = higher
+    return acc, top, total
+
+
+@triton.jit
+def join(
+    out, partials, logs, token, slot, count, splits, max_splits, head,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
+    JOIN_ROWS: tl.constexpr, JOIN_SPLITS: tl.constexpr,
+):  # fmt: skip
+    """Write the output of `count` queries of one head group from their parts, taken in the order of positions."""
+    dims = tl.arange(0, DIM)
+    for first in range(0, count * GROUP, JOIN_ROWS):
+        rows = first + tl.arange(0, JOIN_ROWS)
+        live = rows < count * GROUP
+        heads = head * GROUP + rows % GROUP
+        parts = ((slot + rows // GROUP) * (KV_HEADS * GROUP) + heads).to(tl.int64) * max_splits
+        acc = tl.zeros([JOIN_ROWS, DIM], dtype=tl.float32)
+        top = tl.full([JOIN_ROWS], float("-inf"), dtype=tl.float32)
+        total = tl.zeros([JOIN_ROWS], dtype=tl.float32)
+        for begin in range(0, splits, JOIN_SPLITS):
+            numbers = begin + tl.arange(0, JOIN_SPLITS)
+            there = (numbers < splits)[:, None] & live[None, :]
+            where = parts[None, :] + numbers[:, None]  # [JOIN_SPLITS, JOIN_ROWS]
+            # .cg: other multiprocessors wrote these during this launch, and only the L2 has seen it.
+            level = tl.load(logs + where, mask=there, other=float("-inf"), cache_modifier=".cg")
+            part = tl.load(
+                partials + where[:, :, None] * DIM + dims[None, None, :], mask=there[:, :, None], other=0.0,
+                cache_modifier=".cg",
+            )  # fmt: skip
+            higher = tl.maximum(top, tl.max(level, 0))
+            safe = tl.where(higher == float("-inf"), 0.0, higher)
+            share, fade = tl.exp2(level - safe[None, :]), tl.exp2(top - safe)
+            total = total * fade + tl.sum(share, 0)
+            acc = acc * fade[:, None] + tl.sum(part * share[:, :, None], 0)
+            top = higher
+        where = ((token + rows // GROUP) * (KV_HEADS * GROUP) + heads).to(tl.int64) * HEAD_DIM
+        values = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+        mask = live[:, None] & (dims < HEAD_DIM)[None, :]
+        tl.store(out + where[:, None] + dims[None, :], values.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def finish(
+    acc, top, total, out, partials, logs, arrived, token, slot, count, split, splits, max_splits, head,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, M: tl.constexpr,
+    JOIN_ROWS: tl.constexpr, JOIN_SPLITS: tl.constexpr,
+):  # fmt: skip
+    """Write a range's result: the output itself if it is the only range, else a part, joined by who comes last.
+
+    `arrived` counts those who came before.
+    Which program comes last is chance; what it computes is not: it reads all parts, its own too, in order.
+    """
+    dims = tl.arange(0, DIM)
+    rows = tl.arange(0, M)
+    live = rows < count * GROUP
+    heads = head * GROUP + rows % GROUP
+    values = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+    if splits <= 1:
+        where = ((token + rows // GROUP) * (KV_HEADS * GROUP) + heads).to(tl.int64) * HEAD_DIM
+        mask = live[:, None] & (dims < HEAD_DIM)[None, :]
+        tl.store(out + where[:, None] + dims[None, :], values.to(out.dtype.element_ty), mask=mask)
+    else:
+        where = ((slot + rows // GROUP) * (KV_HEADS * GROUP) + heads).to(tl.int64) * max_splits + split
+        tl.store(partials + where[:, None] * DIM + dims[None, :], values, mask=live[:, None])
+        tl.store(logs + where, top + tl.log2(total), mask=live)
+        tl.debug_barrier()  # every thread's part is stored before one of them says so
+        before = tl.atomic_add(arrived, 1, sem="acq_rel", scope="gpu")
+        if before == splits - 1:
+            tl.store(arrived, 0)  # ready for the next launch
+            join(
+                out, partials, logs, token, slot, count, splits, max_splits, head,
+                KV_HEADS, GROUP, HEAD_DIM, DIM, JOIN_ROWS, JOIN_SPLITS,
+            )  # fmt: skip
+
+
+@triton.jit
+def load_queries(
+    q, token, count, head,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, M: tl.constexpr,
+):  # fmt: skip
+    """Return `count` queries of one head group as rows [M, DIM], heads within a query adjacent, zeros below."""
+    rows, dims = tl.arange(0, M), tl.arange(0, DIM)
+    heads = (token + rows // GROUP) * (KV_HEADS * GROUP) + head * GROUP + rows % GROUP
+    mask = (rows < count * GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
+    return tl.load(q + heads.to(tl.int64)[:, None] * HEAD_DIM + dims[None, :], mask=mask, other=0.0)

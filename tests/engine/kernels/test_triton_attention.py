@@ -1,0 +1,222 @@
+"""Paged attention in Triton, interpreted on the CPU: against the reference, and to the bit whoever is in the batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from voxlane.engine.kernels.attention import paged_attention_ref
+from voxlane.engine.kernels.pages import Layout, Pages
+from voxlane.engine.kernels.triton.attention import Tuning, _counters, paged_attention_triton
+
+from .batches import Shape, layout, new_pages, tables
+
+# The interpreter computes in numpy, which warns where a GPU gives an infinity or a NaN and goes on.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.* encountered in .*:RuntimeWarning"),
+    pytest.mark.usefixtures("interpreter"),
+]
+
+F32, BF16, F16, INT8 = torch.float32, torch.bfloat16, torch.float16, torch.int8
+TOLERANCES = {F32: 1e-6, F16: 1e-3, BF16: 8e-3}
+"""The error's norm over the result's, by the queries' type: what products of that type lose."""
+
+DECODE = Tuning(tile=16, warps=4, stages=1, programs=3, split=32)
+PREFILL = Tuning(tile=32, warps=4, stages=1, programs=3, split=32, rows=64, split_queries=35)
+"""Pieces so short that a small test has many of them, and fewer programs than pieces."""
+
+ROWS = [(0, 40), (69, 1), (37, 30), (0, 1), (31, 2), (5, 0)]
+SMALL = Shape(3, 1, 16, 16)
+
+
+def filled(shape: Shape, kind: torch.dtype, lengths: list[int], random: torch.Generator) -> tuple[Tensor, Pages]:
+    """Return a block table and pages whose first `lengths` positions hold random vectors; the rest stays poisoned."""
+    table, blocks = tables(lengths, shape.block_tokens, random)
+    pages = new_pages(shape, blocks, kind)
+    for row, length in enumerate(lengths):
+        at = torch.arange(length)
+        where = (table[row, at // shape.block_tokens].long(), slice(None), at % shape.block_tokens)
+        for page, scale in ((pages.k, pages.k_scale), (pages.v, pages.v_scale)):
+            vectors = torch.randn((length, shape.kv_heads, shape.head_dim), generator=random)
+            if scale is not None:
+                vectors = vectors.mul(40).clamp(-127, 127)
+                scale[where] = torch.rand((length, shape.kv_heads), generator=random).mul(0.05).to(BF16)
+            page[where] = vectors.to(kind)
+    return table, pages
+
+
+def step(
+    shape: Shape, kind: torch.dtype, random: torch.Generator, rows: list[tuple[int, int]] | None = None
+) -> tuple[Tensor, Pages, Layout]:
+    """Return queries in float32, pages and layout of a batch of rows (start, count)."""
+    rows = ROWS if rows is None else rows
+    table, pages = filled(shape, kind, [start + count for start, count in rows], random)
+    place = layout(rows, table, shape.block_tokens)
+    q = torch.randn((place.positions.shape[0], shape.heads, shape.head_dim), generator=random)
+    return q, pages, place
+
+
+def run(
+    q: Tensor,
+    pages: Pages,
+    place: Layout,
+    scale: float = 0.25,
+    window: int = 0,
+    *,
+    causal: bool = True,
+    softcap: float = 0.0,
+) -> Tensor:
+    """Run the kernels; no piece may be left that somebody still waits for."""
+    out = paged_attention_triton(
+        q, pages, place, scale, window, causal=causal, softcap=softcap, decode=DECODE, prefill=PREFILL
+    )
+    assert not _counters(torch.device("cpu")).any()
+    return out
+
+
+def check(got: Tensor, q: Tensor, pages: Pages, place: Layout, *args: float, **options: bool | float) -> None:
+    expected = paged_attention_ref(q.to(F32), pages, place, *args, **options)  # type: ignore[arg-type]
+    assert got.shape == expected.shape
+    assert got.dtype is q.dtype
+    error = torch.linalg.vector_norm(got.to(F32) - expected)
+    assert error <= TOLERANCES[q.dtype] * torch.linalg.vector_norm(expected)  # a NaN fails
+
+
+@pytest.mark.parametrize(
+    ("compute", "kind", "window", "softcap"),
+    [
+        (F32, F32, 0, 0.0),
+        (F32, F32, 25, 3.0),
+        (F32, BF16, 25, 0.0),
+        (F32, INT8, 0, 0.0),
+        (BF16, BF16, 0, 3.0),
+        (BF16, INT8, 25, 3.0),
+        (F16, F16, 0, 0.0),
+    ],
+)
+def test_every_type(
+    compute: torch.dtype, kind: torch.dtype, window: int, softcap: float, random: torch.Generator
+) -> None:
+    q, pages, place = step(SMALL, kind, random)
+    q = q.to(compute)
+    check(run(q, pages, place, 0.25, window, softcap=softcap), q, pages, place, 0.25, window, softcap=softcap)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [Shape(6, 2, 64, 16), Shape(2, 2, 20, 5), Shape(8, 1, 128, 32), Shape(2, 1, 256, 64), Shape(20, 1, 32, 128)],
+)
+def test_every_shape(shape: Shape, random: torch.Generator) -> None:
+    q, pages, place = step(shape, BF16, random, [(37, 20), (69, 1), (0, 1)])
+    check(run(q, pages, place), q, pages, place, 0.25)
+
+
+@pytest.mark.parametrize("window", [1, 32])
+def test_windows(window: int, random: torch.Generator) -> None:
+    q, pages, place = step(SMALL, F32, random)
+    check(run(q, pages, place, 0.25, window), q, pages, place, 0.25, window)
+
+
+@pytest.mark.parametrize("kind", [F32, INT8])
+def test_cross_attention_sees_everything(kind: torch.dtype, random: torch.Generator) -> None:
+    shape = SMALL
+    table, pages = filled(shape, kind, [70, 0, 33, 50, 0], random)
+    place = Layout(
+        positions=torch.zeros(52, dtype=torch.int32),  # of no meaning here
+        slots=torch.full((52,), -1, dtype=torch.int32),
+        query_starts=torch.tensor([0, 2, 3, 4, 44, 52], dtype=torch.int32),
+        context_lengths=torch.tensor([70, 0, 33, 50, 0], dtype=torch.int32),
+        block_tables=table,
+    )
+    q = torch.randn((52, shape.heads, shape.head_dim), generator=random)
+    got = run(q, pages, place, causal=False)
+    check(got, q, pages, place, 0.25, causal=False)
+    assert (got[2] == 0.0).all()  # nothing to see, for a row of few queries
+    assert (got[44:] == 0.0).all()  # and for one of many
+
+
+def test_decodes_of_a_padded_batch(random: torch.Generator) -> None:
+    """What a captured graph runs: one query a row, tables wider than needed, rows that are padding."""
+    rows = [(99, 1), (0, 1), (31, 1), (32, 1), (-1, 1)]
+    shape = Shape(2, 1, 32, 32)
+    table, pages = filled(shape, BF16, [100, 1, 32, 33, 0], random)
+    wide = torch.zeros((8, 20), dtype=torch.int32)
+    wide[:5, : table.shape[1]] = table
+    place = replace(layout(rows, wide[:5], 32), max_query=1)
+    q = torch.randn((5, 2, 32), generator=random).to(BF16)
+    got = run(q, pages, place)
+    check(got, q, pages, place, 0.25)
+    assert (got[4] == 0.0).all()
+    assert torch.equal(got, run(q, pages, replace(place, block_tables=wide[:5, : table.shape[1]])))
+
+
+@pytest.mark.parametrize(("kind", "window"), [(F32, 0), (BF16, 0), (INT8, 40)])
+def test_bits_of_a_decode_do_not_depend_on_its_batch(kind: torch.dtype, window: int, random: torch.Generator) -> None:
+    """Alone, among prefills, or as one of several drafts: a query's result is the same to the bit."""
+    q, pages, place = step(SMALL, kind, random, [(0, 20), (90, 2), (70, 1)])
+    together = run(q, pages, place, 0.25, window)
+    table = place.block_tables
+    for row, position, token in ((1, 90, 20), (1, 91, 21), (2, 70, 22)):
+        alone = replace(layout([(position, 1)], table[row : row + 1], 16), max_query=1)
+        assert torch.equal(run(q[token : token + 1], pages, alone, 0.25, window)[0], together[token])
+
+
+def test_bits_of_a_chunk_do_not_depend_on_its_batch(random: torch.Generator) -> None:
+    q, pages, place = step(SMALL, BF16, random, [(30, 50), (50, 30), (70, 1)])
+    together = run(q, pages, place)
+    for row, (start, count, token) in enumerate([(30, 50, 0), (50, 30, 50)]):
+        alone = layout([(start, count)], place.block_tables[row : row + 1], 16)
+        assert torch.equal(run(q[token : token + count], pages, alone), together[token : token + count])
+
+
+def test_no_tokens(random: torch.Generator) -> None:
+    _, pages, place = step(SMALL, F32, random, [(0, 0)])
+    assert run(torch.zeros((0, 3, 16)), pages, place).shape == (0, 48)
+
+
+def test_large_scores_do_not_overflow(random: torch.Generator) -> None:
+    q, pages, place = step(SMALL, F32, random, [(0, 20), (70, 1)])
+    got, expected = run(q * 1e4, pages, place, 1.0), paged_attention_ref(q * 1e4, pages, place, 1.0)
+    assert torch.allclose(got, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_nan_stays_in_its_row(random: torch.Generator) -> None:
+    q, pages, place = step(SMALL, F32, random, [(0, 20), (70, 1), (50, 1)])
+    clean = run(q, pages, place)
+    pages.v[place.block_tables[1, 3].long()] = float("nan")
+    got = run(q, pages, place)
+    assert got[20].isnan().all()
+    assert torch.equal(got[:20], clean[:20])
+    assert torch.equal(got[21], clean[21])
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 70), st.integers(0, 40)), min_size=1, max_size=3),
+    shape=st.builds(
+        lambda kv, group, dim, block: Shape(kv * group, kv, dim * 4, block),
+        *(st.integers(1, 2), st.integers(1, 5), st.integers(1, 9), st.sampled_from([1, 3, 16, 64])),
+    ),
+    kind=st.sampled_from([F32, BF16, INT8]),
+    window=st.sampled_from([0, 1, 7, 50]),
+    seed=st.integers(0, 2**31),
+)
+@settings(max_examples=6)
+def test_any_batch(rows: list[tuple[int, int]], shape: Shape, kind: torch.dtype, window: int, seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    q, pages, place = step(shape, kind, random, rows)
+    check(run(q, pages, place, 0.2, window), q, pages, place, 0.2, window)
+
+
+def test_what_does_not_fit_is_named(random: torch.Generator) -> None:
+    q, pages, place = step(Shape(), F32, random, [(0, 40)])
+    with pytest.raises(ValueError, match="window needs causal"):
+        run(q, pages, place, 0.25, 5, causal=False)
+    with pytest.raises(ValueError, match="contiguous"):
+        run(q, replace(pages, k=pages.k.transpose(2, 3)), place)
+    with pytest.raises(ValueError, match="contiguous"):
+        run(q, pages, replace(place, block_tables=place.block_tables[:, ::2]))

@@ -1,0 +1,337 @@
+"""The CUDA runner's logic on the CPU: rows keep their place, packets say what they should, tokens are the Runner's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from voxlane.engine.api import EngineConfig, SamplingParams
+from voxlane.engine.cache import KVCache
+from voxlane.engine.cuda.parts import choose_device, step_memory_bytes
+from voxlane.engine.cuda.rows import DecodeRows, buckets_up_to, needs_host, write_rules
+from voxlane.engine.cuda.runner import CudaRunner, is_decode
+from voxlane.engine.kernels.sampling import BLOCK, MIN_P, POSITION, SEED_LOW, TEMPERATURE, TOKEN, TOP_K, TOP_P
+from voxlane.engine.kv import BlockPool, BlockTable
+from voxlane.engine.models.decoder import Decoder
+from voxlane.engine.parts import EngineConfigError, make_cache
+from voxlane.engine.plan import Load, Move, Row
+from voxlane.engine.request import Request
+from voxlane.engine.runner import Outcome, Runner
+from voxlane.engine.weights.safetensors import SafetensorsDirectory
+
+CPU = torch.device("cpu")
+BLOCK_TOKENS = 4
+
+
+def request(name: str, tokens: list[int], pool: BlockPool, **sampling: object) -> Request:
+    """Return a request for a prompt."""
+    made = SamplingParams(**sampling)  # type: ignore[arg-type]
+    return Request(name, "complete", tokens, len(tokens), BlockTable(pool), sampling=made, seed=41)
+
+
+def decode_row(of: Request) -> Row:
+    """Return the next decode of a request, its place taken."""
+    start = of.table.length
+    of.table.append(1)
+    return Row(of, start, 1)
+
+
+# ---- rows
+
+
+def test_buckets_end_with_the_capacity() -> None:
+    assert buckets_up_to(1) == (1,)
+    assert buckets_up_to(20) == (1, 2, 4, 8, 16, 20)
+    assert buckets_up_to(256)[-3:] == (128, 192, 256)
+    rows = DecodeRows(20, BLOCK_TOKENS)
+    assert [rows.bucket(count) for count in (1, 2, 3, 9, 17, 20)] == [1, 2, 4, 16, 20, 20]
+
+
+def test_a_request_keeps_its_row_and_is_sent_once() -> None:
+    pool = BlockPool(64, BLOCK_TOKENS)
+    rows = DecodeRows(8, BLOCK_TOKENS)
+    some = [request(str(n), list(range(10 + n)), pool) for n in range(3)]
+    for one in some:
+        one.table.append(len(one.tokens) - 1)
+    first, joined = rows.place([decode_row(one) for one in some])
+    assert sorted(first) == [0, 1, 2]
+    assert sorted(index for index, _ in joined) == [0, 1, 2]
+    for one in some:
+        one.tokens.append(99)
+    again, joined = rows.place([decode_row(one) for one in reversed(some)])
+    assert again == list(reversed(first))
+    assert joined == []
+    for one, index in zip(some, first, strict=True):
+        position = len(one.tokens) - 1
+        numbers = rows.packet[index]
+        assert numbers[[TOKEN, POSITION, BLOCK]].tolist() == [99, position, one.table.blocks[position // BLOCK_TOKENS]]
+
+
+def test_leavers_make_room_and_the_rest_move_down() -> None:
+    pool = BlockPool(64, BLOCK_TOKENS)
+    rows = DecodeRows(8, BLOCK_TOKENS)
+    some = [request(str(n), [1, 2, 3], pool) for n in range(5)]
+    places, _ = rows.place([decode_row(one) for one in some])
+    assert set(places) == {0, 1, 2, 3, 4}
+    owner = dict(zip(places, some, strict=True))
+    stay = [owner[4], owner[1]]  # two rows fit the bucket of 2: row 4 must move
+    places, joined = rows.place([decode_row(one) for one in stay])
+    assert places == [0, 1]
+    assert joined == [(0, owner[4])]
+    assert rows.packet[2:, POSITION].tolist() == [-1] * 6
+    assert rows.packet[:2, POSITION].tolist() == [1, 1]
+
+
+def test_a_request_that_was_elsewhere_is_sent_again() -> None:
+    pool = BlockPool(64, BLOCK_TOKENS)
+    rows = DecodeRows(4, BLOCK_TOKENS)
+    one = request("a", list(range(9)), pool)
+    rows.place([decode_row(one)])
+    one.table.append(5)  # a chunk or drafts, outside the graph
+    assert rows.place([decode_row(one)])[1] == [(0, one)]
+    rows.clear()
+    assert rows.packet[0, POSITION] == -1
+    assert rows.place([decode_row(one)])[1] == [(0, one)]
+
+
+def test_rows_under_random_comings_and_goings() -> None:
+    source = random.Random(5)
+    pool = BlockPool(4096, BLOCK_TOKENS)
+    rows = DecodeRows(24, BLOCK_TOKENS)
+    live: list[Request] = []
+    known: dict[int, tuple[Request, list[int]]] = {}  # what a device would have in its tables
+    for number in range(300):
+        live = [one for one in live if source.random() < 0.9]
+        while len(live) < 24 and source.random() < 0.6:
+            live.append(request(str(number), [source.randrange(50) for _ in range(200)], pool))
+        some = [one for one in live if source.random() < 0.95]
+        source.shuffle(some)
+        if not some:
+            continue
+        batch = [decode_row(one) for one in some]
+        places, joined = rows.place(batch)
+        assert len(set(places)) == len(places)
+        assert max(places) < rows.bucket(len(batch))
+        for index, one in joined:
+            known[index] = (one, list(one.table.blocks))
+        for row, index in zip(batch, places, strict=True):
+            owner, blocks = known[index]
+            assert owner is row.request
+            column, block = row.start // BLOCK_TOKENS, int(rows.packet[index, BLOCK])
+            blocks[column:] = [block]
+            assert blocks == row.request.table.blocks[: column + 1]
+        idle = set(range(24)) - set(places)
+        assert all(int(rows.packet[index, POSITION]) == -1 for index in idle)
+
+
+def test_rules_are_written_by_their_bits() -> None:
+    one = request("a", [1], BlockPool(4, 4), temperature=0.7, top_k=20, top_p=0.9, min_p=0.05)
+    one.seed = -3
+    numbers = np.zeros(12, dtype=np.int32)
+    write_rules(numbers, one)
+    assert numbers[SEED_LOW : SEED_LOW + 2].view(np.uint64)[0] == (1 << 64) - 3
+    assert numbers[[TEMPERATURE, TOP_P, MIN_P]].view(np.float32).tolist() == pytest.approx([0.7, 0.9, 0.05])
+    assert numbers[TOP_K] == 20
+
+
+def test_what_the_device_cannot_choose() -> None:
+    pool = BlockPool(4, 4)
+    assert not needs_host(request("a", [1], pool, temperature=1.0, top_k=3, top_p=0.5, min_p=0.1, logprobs=0))
+    special = [{"logprobs": 1}, {"logit_bias": ((1, 2.0),)}, {"repetition_penalty": 1.1}, {"presence_penalty": 0.1}]
+    assert all(needs_host(request("a", [1], pool, **sampling)) for sampling in special)
+    probe = request("a", [1], pool)
+    probe.ends = frozenset({2})
+    assert needs_host(probe)
+
+
+# ---- the runner
+
+
+@dataclass
+class Pair:
+    """The same model and requests under both runners."""
+
+    plain: Runner
+    cuda: CudaRunner
+    pools: tuple[BlockPool, BlockPool]
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint: Callable[..., Path]) -> Decoder:
+    return Decoder.load(SafetensorsDirectory(checkpoint("qwen3")), "float32")
+
+
+def pair(model: Decoder, max_batch: int = 6) -> Pair:
+    caches = [
+        KVCache(model.layers, model.kv_heads, model.head_dim, 80, BLOCK_TOKENS, torch.float32, host_blocks=4)
+        for _ in range(2)
+    ]
+    cuda = CudaRunner(model, caches[1], CPU, max_batch=max_batch, context_tokens=model.context_tokens)
+    return Pair(Runner(model, caches[0]), cuda, (BlockPool(80, BLOCK_TOKENS), BlockPool(80, BLOCK_TOKENS)))
+
+
+def run_step(runner: Runner, requests: list[Request], chunk: int) -> list[Outcome]:
+    rows = []
+    for one in requests:
+        count = min(len(one.tokens) - one.table.length, chunk)
+        rows.append(Row(one, one.table.length, count))
+        one.table.append(count)
+    outcomes = runner.run(Load(rows=rows))
+    for row, outcome in zip(rows, outcomes, strict=True):
+        row.request.tokens += [choice.token for choice in outcome.choices]
+    return outcomes
+
+
+PROMPTS = [[5, 9, 33, 7], list(range(30, 51)), [100], [3, 1, 4, 1, 5, 9, 2, 6]]
+
+
+def test_greedy_tokens_are_the_runners(model: Decoder) -> None:
+    """Prompts in chunks that finish at different steps, so that prefills and decodes are mixed in most of them."""
+    both = pair(model)
+    outputs = []
+    for runner, pool in zip((both.plain, both.cuda), both.pools, strict=True):
+        requests = [request(str(n), list(prompt), pool) for n, prompt in enumerate(PROMPTS)]
+        for _ in range(14):
+            run_step(runner, requests, 5)
+        outputs.append([one.tokens for one in requests])
+    assert outputs[0] == outputs[1]
+    assert set(both.cuda.phases) == {"move", "launch", "wait", "sample"}
+
+
+def test_special_requests_get_what_the_host_sampler_gives(model: Decoder) -> None:
+    both = pair(model)
+    kinds: list[dict[str, object]] = [
+        {"logprobs": 3},
+        {"temperature": 0.8, "repetition_penalty": 1.3, "logprobs": 0},
+        {"logit_bias": ((7, 50.0),)},
+        {"logprobs": 0},
+    ]
+    told = []
+    for runner, pool in zip((both.plain, both.cuda), both.pools, strict=True):
+        requests = [request(str(n), list(PROMPTS[n]), pool, **kind) for n, kind in enumerate(kinds)]
+        told.append([[outcome.choices for outcome in run_step(runner, requests, 99)] for _ in range(6)])
+    for mine, theirs in zip(*told, strict=True):
+        for one, other in zip(mine, theirs, strict=True):
+            assert [choice.token for choice in one] == [choice.token for choice in other]
+            assert [choice.logprob for choice in one] == pytest.approx([choice.logprob for choice in other], abs=1e-4)
+            assert [len(choice.top) for choice in one] == [len(choice.top) for choice in other]
+
+
+def test_draws_are_the_same_alone_and_among_others_and_after_a_prefill(model: Decoder) -> None:
+    def outputs(prompts: list[list[int]], restart: bool) -> list[int]:
+        both = pair(model)
+        requests = [
+            request(str(n), list(prompt), both.pools[1], temperature=1.0, top_k=40, top_p=0.95)
+            for n, prompt in enumerate(prompts)
+        ]
+        for step in range(10):
+            run_step(both.cuda, requests, 99)
+            if restart and step == 4:
+                requests[0].table.free()  # dropped, and computed again in one prefill
+        return requests[0].tokens[len(prompts[0]) :]
+
+    alone = outputs(PROMPTS[:1], restart=False)
+    assert outputs(PROMPTS, restart=False) == alone
+    # The step after the restart is a prefill that samples; it must draw what the decode would have drawn.
+    assert outputs(PROMPTS[:1], restart=True) == alone
+    assert len(set(alone)) > 1
+
+
+def test_scores_and_drafts_run_beside_decodes(model: Decoder) -> None:
+    both = pair(model)
+    found = []
+    for runner, pool in zip((both.plain, both.cuda), both.pools, strict=True):
+        decode, scored, drafted = (request(str(n), list(PROMPTS[1]), pool) for n in range(3))
+        scored.task = "score"
+        run_step(runner, [decode], 99)
+        truth = decode.tokens[-1]
+        drafted.table.append(len(drafted.tokens) + 2)
+        scored.table.append(len(scored.tokens))
+        rows = [
+            Row(scored, 0, len(scored.tokens)),
+            decode_row(decode),
+            Row(drafted, 0, len(drafted.tokens), drafts=[truth, 0]),
+        ]
+        found.append(runner.run(Load(rows=rows)))
+    for mine, theirs in zip(*found, strict=True):
+        assert [choice.token for choice in mine.choices] == [choice.token for choice in theirs.choices]
+        assert mine.logprob_sum == pytest.approx(theirs.logprob_sum, abs=1e-3)
+        assert mine.scored_tokens == theirs.scored_tokens
+    assert len(found[1][2].choices) == 2  # one guess was right
+
+
+def test_a_row_that_is_not_finite_fails_alone(model: Decoder) -> None:
+    both = pair(model)
+    requests = [request(str(n), list(PROMPTS[n]), both.pools[1]) for n in (0, 1)]
+    run_step(both.cuda, requests, 99)
+    block = requests[0].table.blocks[0]
+    for page in both.cuda.cache.pages:
+        page.v[block] = float("nan")
+    outcomes = run_step(both.cuda, requests, 99)
+    assert [outcome.failed for outcome in outcomes] == [True, False]
+
+
+def test_moves_happen_first_and_a_fault_forgets_the_rows(model: Decoder) -> None:
+    both = pair(model)
+    one = request("a", list(PROMPTS[1]), both.pools[1])
+    run_step(both.cuda, [one], 99)
+    expected = request("b", list(PROMPTS[1]), both.pools[0])
+    for _ in range(3):
+        run_step(both.plain, [expected], 99)
+    moves = [Move("swap_out", block, place) for place, block in enumerate(one.table.blocks[:4])]
+    back = [Move("swap_in", place, block) for place, block in enumerate(one.table.blocks[:4])]
+    row = decode_row(one)
+    for page in both.cuda.cache.pages:
+        assert page.k.shape[0] == 80
+    with pytest.raises(AssertionError):
+        both.cuda.run(Load(rows=[row] * 9))  # more than the tables hold
+    outcome = both.cuda.run(Load(rows=[row], moves=[*moves, *back]))[0]
+    one.tokens.append(outcome.choices[0].token)
+    run_step(both.cuda, [one], 99)
+    assert one.tokens == expected.tokens
+
+
+def test_a_rehearsal_leaves_nothing_behind(model: Decoder) -> None:
+    both = pair(model, max_batch=20)
+    for page in both.cuda.cache.pages:
+        page.k.fill_(7.0)
+        page.v.fill_(7.0)
+    told: list[float] = []
+    both.cuda.rehearse(300, told.append)
+    assert told == [pytest.approx(n / 3) for n in (1, 2, 3)]  # 1 x 17, 1 x 257 and 17 x 17 tokens fit
+    assert all(bool((part == 7.0).all()) for page in both.cuda.cache.pages for part in (page.k, page.v))
+
+
+def test_what_is_a_decode() -> None:
+    pool = BlockPool(8, 4)
+    one = request("a", [1, 2], pool)
+    assert is_decode(Row(one, 1, 1))
+    assert not is_decode(Row(one, 0, 2))
+    assert not is_decode(Row(one, 1, 1, drafts=[4]))
+    one.task = "score"
+    assert not is_decode(Row(one, 1, 1))
+
+
+# ---- parts
+
+
+def test_the_device_is_chosen_or_refused(model: Decoder) -> None:
+    assert choose_device(EngineConfig(device="cpu")) == CPU
+    if not torch.cuda.is_available():
+        assert choose_device(EngineConfig()) == CPU
+        with pytest.raises(EngineConfigError, match=r"engine\.device: torch sees no CUDA device"):
+            choose_device(EngineConfig(device="cuda"))
+    few, many = EngineConfig(max_step_tokens=16), EngineConfig(max_step_tokens=512)
+    assert 0 < step_memory_bytes(few, model) < step_memory_bytes(many, model)
+
+
+def test_a_block_on_the_host_has_16_tokens_unless_told(model: Decoder) -> None:
+    assert make_cache(EngineConfig(kv_memory_mib=1), model, "kv_memory_mib", "float32").block_tokens == 16
+    told = EngineConfig(kv_memory_mib=1, block_tokens=8)
+    assert make_cache(told, model, "kv_memory_mib", "float32").block_tokens == 8
