@@ -96,7 +96,7 @@ export class BrowserAudio {
 
   /** Whether the browser keeps the loudspeaker silent until somebody clicks. */
   get silenced() {
-    return this.#context?.state === "suspended";
+    return this.#context !== null && this.#context.state !== "running"; // iOS has more words for it than "suspended"
   }
 
   /** Open the loudspeaker; call it from a click or a key, or browsers keep it silent. */
@@ -107,7 +107,7 @@ export class BrowserAudio {
       await this.#opening;
     } catch (error) {
       this.#opening = null;
-      throw error;
+      throw new VoiceError("sound_failed", undefined, { cause: error });
     }
     void this.#context?.resume(); // not awaited: without a click it may take for ever
   }
@@ -144,8 +144,19 @@ export class BrowserAudio {
       this.closeMicrophone();
       this.#handlers.microphoneLost();
     };
-    const source = await this.#attach(stream, track);
-    this.#claim(opening, stream);
+    try {
+      const source = await this.#attach(stream, track);
+      this.#claim(opening, stream);
+      this.#record(source);
+    } catch (error) {
+      this.#claim(opening, stream);
+      this.closeMicrophone();
+      throw new VoiceError("sound_failed", undefined, { cause: error });
+    }
+  }
+
+  /** Take frames from a microphone. @param {MediaStreamAudioSourceNode} source */
+  #record(source) {
     const processorOptions = { rate: this.#wireRate, frameSamples: this.#wireRate / FRAMES_PER_S };
     const capture = new AudioWorkletNode(source.context, "voxlane-capture", { numberOfOutputs: 0, processorOptions });
     capture.port.onmessage = ({ data }) => this.#handlers.frame(data);
@@ -244,6 +255,7 @@ export class BrowserAudio {
     this.#speaker?.disconnect();
     const context = this.#context;
     this.#context = this.#speaker = this.#opening = null;
+    for (const answer of this.#asking.splice(0)) answer(null);
     if (context !== null && context.state !== "closed") await context.close();
   }
 

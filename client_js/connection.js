@@ -11,6 +11,8 @@
 import { MsgpackError } from "./msgpack.js";
 import { describeClose, FRAME_BYTES, judgeClose, parseMessage, ProtocolError, say, SUBPROTOCOL } from "./protocol.js";
 
+export { browserEnvironment } from "./environment.js";
+
 /** @typedef {import("./protocol.js").ServerMessage} ServerMessage */
 /** @typedef {import("./protocol.js").Ready} Ready */
 /** @typedef {import("./protocol.js").Hello} Hello */
@@ -18,26 +20,8 @@ import { describeClose, FRAME_BYTES, judgeClose, parseMessage, ProtocolError, sa
 /** @typedef {"attempt" | "retry" | "ping" | "bye"} TimerName */
 /** @typedef {import("./protocol.js").ErrorMessage} ErrorMessage */
 /** @typedef {import("./protocol.js").Ending} Ending */
-
-/**
- * @typedef {object} SocketLike what is used of a WebSocket
- * @property {string} binaryType
- * @property {number} bufferedAmount
- * @property {((event: any) => void) | null} onopen
- * @property {((event: any) => void) | null} onmessage
- * @property {((event: any) => void) | null} onclose
- * @property {(data: Uint8Array<ArrayBuffer>) => void} send
- * @property {(code?: number) => void} close
- */
-
-/**
- * @typedef {object} Environment
- * @property {(url: string, protocols: string[]) => SocketLike} open
- * @property {() => number} now milliseconds that only rise
- * @property {(then: () => void, ms: number) => any} setTimer
- * @property {(timer: any) => void} clearTimer
- * @property {() => number} random from 0 to 1
- */
+/** @typedef {import("./environment.js").SocketLike} SocketLike */
+/** @typedef {import("./environment.js").Environment} Environment */
 
 /** @typedef {{ status: Status, resuming: boolean, attempt: number, delayMs: number }} StatusChange */
 
@@ -59,6 +43,9 @@ const ATTEMPT_MS = 8000;
 
 /** How long to try to come back before the person is asked. */
 const GIVE_UP_MS = 5 * 60_000;
+
+/** How long a line must hold to count as good: one that breaks before is a failed attempt like any other. */
+const HELD_MS = 5000;
 
 /** How often the round trip is measured; and how long an unanswered ping may be before the line counts as dead. */
 const PING_MS = 3000;
@@ -99,7 +86,9 @@ export class Connection {
   #error = null;
   #met = false; // whether there was ever a conversation
   #attempt = 0;
-  #lostAt = 0;
+  #lostAt = 0; // when the last good line was
+  #readyAt = 0;
+  #good = false; // whether this line has held
   #closing = false;
   #readySeq = 0; // the number of this connection's `ready`; what is older is told again
   /** @type {Record<TimerName, any>} */
@@ -212,11 +201,17 @@ export class Connection {
   /** @param {SocketLike} socket */
   async #greet(socket) {
     this.#change("greeting");
-    const hello = await this.#hello();
-    const played = (this.token && (await this.#handlers.position())) || undefined;
-    if (socket !== this.#socket) return; // it was lost meanwhile
-    const past = { key: hello.key, resume: this.token, last_seq: this.lastSeq, played };
-    socket.send(say.hello(this.token ? past : hello));
+    try {
+      const hello = await this.#hello();
+      const played = (this.token && (await this.#handlers.position())) || undefined;
+      if (socket !== this.#socket) return; // it was lost meanwhile
+      const past = { key: hello.key, resume: this.token, last_seq: this.lastSeq, played };
+      socket.send(say.hello(this.token ? past : hello));
+    } catch (error) {
+      // The page's key, or its configuration: the same again would fail again.
+      const message = `The conversation could not be begun: ${error}`;
+      if (socket === this.#socket) this.#finish({ code: "hello_failed", message, closeCode: 1006 });
+    }
   }
 
   /** @param {Extract<ServerMessage, { name: "ready" }>} message */
@@ -229,7 +224,8 @@ export class Connection {
     this.#readySeq = seq;
     this.frameBytes = ready.limits.frame_bytes;
     this.#met = true;
-    this.#attempt = 0;
+    this.#readyAt = this.#environment.now();
+    this.#good = false;
     this.#ping.answered = true;
     this.#change("open");
     this.#handlers.ready(ready, how);
@@ -288,7 +284,12 @@ export class Connection {
     if (message.mark !== this.#ping.mark || this.#ping.answered) return;
     this.#ping.answered = true;
     this.sentSeconds += message.audio_s - this.#ping.sentSeconds;
-    this.#handlers.pong(this.#environment.now() - this.#ping.sentAt);
+    const now = this.#environment.now();
+    if (now - this.#readyAt >= HELD_MS) {
+      this.#good = true;
+      this.#attempt = 0;
+    }
+    this.#handlers.pong(now - this.#ping.sentAt);
   }
 
   /** @param {Uint8Array<ArrayBuffer>} frame */
@@ -312,7 +313,7 @@ export class Connection {
     if (verdict === "failed") return this.#finish(describeClose(code, error));
     if (verdict === "resume" && !this.#met && !this.token) return this.#finish(describeClose(code, error));
     if (verdict === "anew") this.token = "";
-    if (wasOpen) this.#lostAt = this.#environment.now();
+    if (wasOpen && this.#good) this.#lostAt = this.#environment.now();
     return this.#wait(code, error);
   }
 
@@ -371,15 +372,4 @@ export class Connection {
     if (this.#timers[name] !== null) this.#environment.clearTimer(this.#timers[name]);
     this.#timers[name] = null;
   }
-}
-
-/** Return what a browser, or Node from version 22 on, has. @returns {Environment} */
-export function browserEnvironment() {
-  return {
-    open: (url, protocols) => new WebSocket(url, protocols),
-    now: () => performance.now(),
-    setTimer: (then, ms) => setTimeout(then, ms),
-    clearTimer: (timer) => clearTimeout(timer),
-    random: Math.random,
-  };
 }

@@ -131,7 +131,8 @@ export class JitterBuffer {
   }
 
   /**
-   * Take it that the connection was lost and is back: all that was not played will come again.
+   * Take it that the connection was lost and is back: all that was not played will come again, and what was said last
+   * of it may have been lost on the way.
    * @param {boolean} held
    */
   restart(held) {
@@ -143,12 +144,14 @@ export class JitterBuffer {
     this.#starved = 0;
     this.#begun = false;
     this.#waited = 0;
+    this.#ackedEpoch = 0;
+    this.#ack();
   }
 
   /** Forget everything but what was learnt of the network: another conversation begins. */
   reset() {
     this.epoch = this.position = this.#finished = 0;
-    this.#ackedEpoch = this.#ackedSamples = 0;
+    this.#ackedSamples = 0;
     this.#acks = [];
     this.restart(false);
   }

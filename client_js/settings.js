@@ -1,4 +1,6 @@
-/** A conversation's settings on the client's side: merging, and what survives a reload. */
+/** A conversation's settings on the client's side: merging, what the server has taken, and what survives a reload. */
+
+import { toolConfig } from "./tools.js";
 
 /** @typedef {{ [key: string]: any }} Config */
 /** @typedef {{ token: string, lastSeq: number }} Past */
@@ -39,6 +41,62 @@ export function merge(below, above) {
 /** @param {unknown} value */
 function isPlain(value) {
   return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+/** What a page wants of its conversations: what a server has taken, and what it was asked for since. */
+export class Settings {
+  /** @type {Config} Asked for, and not yet answered: if the server closes over it, it is not asked for again. */
+  asked = {};
+  #taken;
+  #told = this.asked; // what was asked for when the last hello was said
+  #unanswered = 0;
+
+  /** @param {Pick<VoiceOptions, "config" | "tools">} options what every conversation begins with */
+  constructor({ config = {}, tools }) {
+    this.#taken = tools ? merge(config, { tools: toolConfig(tools) }) : config;
+  }
+
+  /** Return all of it, for a hello. */
+  greet() {
+    this.#told = this.asked;
+    return merge(this.#taken, this.asked);
+  }
+
+  /** @param {Config} config */
+  ask(config) {
+    this.asked = merge(this.asked, config);
+    this.#unanswered += 1;
+  }
+
+  /**
+   * Take it that a conversation begins, or goes on; return what is to be asked for now, as it was not in the hello or
+   * may have been lost with the connection.
+   * @param {boolean} resumed
+   * @returns {Config | null}
+   */
+  begin(resumed) {
+    if (!resumed && this.#told === this.asked) this.#take();
+    const left = Object.keys(this.asked).length > 0;
+    this.#unanswered = left ? 1 : 0;
+    return left ? this.asked : null;
+  }
+
+  /** Take it that the server has answered one question. */
+  answered() {
+    if (this.#unanswered === 0) return; // the answer to a page that was here before
+    this.#unanswered -= 1;
+    if (this.#unanswered === 0) this.#take();
+  }
+
+  /** Take it that the server has closed over something that it was told. */
+  refused() {
+    this.asked = {};
+  }
+
+  #take() {
+    this.#taken = merge(this.#taken, this.asked);
+    this.asked = {};
+  }
 }
 
 /** Return the key to give, if there is one. @param {Pick<VoiceOptions, "key">} options */

@@ -33,6 +33,22 @@ export function findTool(tools, name, args) {
 }
 
 /**
+ * Run a call's function and answer for it. It is the page's code: whatever it throws, and an output that is no JSON, is
+ * answered for by an error, and the conversation goes on.
+ * @param {() => Promise<unknown>} run
+ * @param {(output: unknown) => void} answer
+ * @param {(error: unknown) => void} failed
+ */
+export async function answerCall(run, answer, failed) {
+  try {
+    answer(await run());
+  } catch (error) {
+    failed(error);
+    answer({ error: error instanceof Error ? error.message : String(error) });
+  }
+}
+
+/**
  * Return a call's answer; an output that is too long is answered for by an error, so that the assistant knows.
  * @param {string} callId
  * @param {unknown} output

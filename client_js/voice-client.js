@@ -9,13 +9,14 @@
  */
 
 import { BrowserAudio } from "./audio.js";
-import { browserEnvironment, Connection } from "./connection.js";
+import { Connection } from "./connection.js";
+import { browserEnvironment } from "./environment.js";
 import { fit, VoiceError } from "./errors.js";
 import { NO_FIGURES, VoiceTarget } from "./events.js";
 import { say } from "./protocol.js";
-import { keyOf, Memory, merge } from "./settings.js";
+import { keyOf, Memory, merge, Settings } from "./settings.js";
 import { ConversationState } from "./state.js";
-import { findTool, toolConfig, toolResult } from "./tools.js";
+import { answerCall, findTool, toolConfig, toolResult } from "./tools.js";
 import { PCM16, Wire, wishes } from "./wire.js";
 
 /** @typedef {import("./protocol.js").ServerMessage} ServerMessage */
@@ -31,13 +32,14 @@ export class VoiceClient extends VoiceTarget {
   /** @type {Ready | null} What the server said last of itself and of the conversation. */
   ready = null;
   muted = false;
+  /** Whether turns go from press to release: `turns.mode` is `manual`. */
   pushToTalk = false;
   pressed = false;
   /** @type {import("./events.js").Figures} */
   figures = { ...NO_FIGURES };
 
   #options;
-  #config;
+  #settings;
   #tools;
   #memory;
   #now;
@@ -45,8 +47,8 @@ export class VoiceClient extends VoiceTarget {
   #audio;
   #codec;
   #wire;
-  #lastEpoch = 0;
   #ending = false; // the button was let go, and its last frame is not yet there
+  #lifted = false; // the button has taken a mute away, which comes back with the end of its turn
   #level = { input: 0, output: 0 };
   /** @type {{ resolve: (ready: Ready) => void, reject: (error: VoiceError) => void } | null} */
   #connecting = null;
@@ -59,7 +61,7 @@ export class VoiceClient extends VoiceTarget {
     const makeAudio = options.audio ?? ((handlers, rate) => new BrowserAudio(handlers, rate, options.worklets));
     this.#options = options;
     this.#tools = options.tools ?? {};
-    this.#config = merge(options.config ?? {}, options.tools ? { tools: toolConfig(options.tools) } : {});
+    this.#settings = new Settings(options);
     this.#memory = new Memory(options.storage, String(options.url));
     this.#now = environment.now;
     this.#codec = options.codec ?? "auto";
@@ -100,12 +102,15 @@ export class VoiceClient extends VoiceTarget {
     return done;
   }
 
-  /** Say good-bye, and let the microphone and the loudspeaker go. */
+  /** Let the microphone and the loudspeaker go, say good-bye, and wait for `over`. */
   async close() {
+    const isOver = this.status === "idle" || this.status === "closed";
+    const over = isOver || new Promise((resolve) => this.addEventListener("over", resolve, { once: true }));
     this.#connection.close();
     this.#wire.close();
     await this.#audio.close();
     this.#tellMicrophone();
+    await over;
   }
 
   // ---- sound
@@ -140,6 +145,7 @@ export class VoiceClient extends VoiceTarget {
   /** Send silence, or sound again. @param {boolean} muted */
   mute(muted) {
     this.muted = muted;
+    this.#lifted = false;
     this.#applyMute();
   }
 
@@ -147,10 +153,7 @@ export class VoiceClient extends VoiceTarget {
 
   /** Make the assistant be quiet: here at once, and the server learns exactly what was heard. */
   async interrupt() {
-    if (this.#wire.speaker !== null && this.#lastEpoch) {
-      this.#wire.speaker.interrupt(this.#lastEpoch);
-      await this.#audio.position(); // by then what was played is acked
-    }
+    if (this.#wire.interrupt()) await this.#audio.position(); // by then what was played is acked
     this.#connection.send(say.stop());
   }
 
@@ -171,12 +174,14 @@ export class VoiceClient extends VoiceTarget {
     this.#applyMute();
   }
 
-  /** Press the button: what is said from now on is a turn. It interrupts. */
+  /** Press the button: what is said from now on is a turn, muted or not before. It interrupts. */
   press() {
     if (this.pressed) return;
     this.#endTurn(); // of the press before, if its last frame never came
     this.#send(say.start());
     this.pressed = true;
+    this.#lifted = this.muted;
+    this.muted = false;
     this.#applyMute();
   }
 
@@ -196,21 +201,23 @@ export class VoiceClient extends VoiceTarget {
 
   /** Change the configuration; what is not named stays. @param {import("./settings.js").Config} config */
   configure(config) {
-    if (this.status !== "idle" && this.status !== "closed") this.#send(say.config(config), { survives: true });
-    this.#config = merge(this.#config, config);
+    const asked = say.config(merge(this.#settings.asked, config));
+    if (asked.length > this.#connection.frameBytes) throw new VoiceError("too_long");
+    if (this.status === "open") this.#send(say.config(config)); // else `#begin` will, or the hello
+    this.#settings.ask(config);
   }
 
   /** Give the assistant other tools. @param {import("./tools.js").Tools} tools */
   setTools(tools) {
-    this.#tools = tools;
     this.configure({ tools: toolConfig(tools) });
+    this.#tools = tools;
   }
 
   // ---- the connection
 
   async #hello() {
     const formats = await wishes(this.#codec, this.#options.url);
-    return { ...formats, config: this.#config, key: keyOf(this.#options) };
+    return { ...formats, config: this.#settings.greet(), key: keyOf(this.#options) };
   }
 
   /** @returns {import("./connection.js").Handlers} */
@@ -220,7 +227,7 @@ export class VoiceClient extends VoiceTarget {
       ready: (ready, how) => this.#begin(ready, how),
       status: (change) => this.tell("status", change),
       over: (ending) => this.#over(ending),
-      position: () => this.#position(),
+      position: () => this.#wire.position(),
       pong: (roundTripMs) => {
         this.figures.roundTripMs = roundTripMs;
       },
@@ -230,9 +237,11 @@ export class VoiceClient extends VoiceTarget {
   /** @param {Ready} ready @param {"first" | "resumed" | "anew"} how */
   #begin(ready, how) {
     this.ready = ready;
-    if (how !== "resumed") this.#lastEpoch = 0;
     this.#wire.begin(ready);
     this.state.begin(ready, how, this.#connection.lastSeq);
+    const unsaid = this.#settings.begin(ready.resumed);
+    if (unsaid !== null) this.#send(say.config(unsaid));
+    this.#follow(ready.config);
     if (how !== "resumed" && this.pressed) this.#send(say.start());
     this.#store();
     this.tell("ready", { ready, how });
@@ -244,9 +253,12 @@ export class VoiceClient extends VoiceTarget {
   #over(ending) {
     globalThis.removeEventListener?.("online", this.#poke);
     this.#memory.forget();
+    if (ending.closeCode === 4400) this.#settings.refused();
     this.pressed = this.#ending = false;
     this.#wire.close();
     this.#audio.order({ do: "reset" });
+    this.#audio.closeMicrophone();
+    this.#applyMute();
     this.#connecting?.reject(new VoiceError(ending.code, ending.message));
     this.#connecting = null;
     this.state.end();
@@ -269,16 +281,27 @@ export class VoiceClient extends VoiceTarget {
 
   /** @param {ServerMessage} message */
   #take(message) {
-    if ("epoch" in message) this.#lastEpoch = Math.max(this.#lastEpoch, message.epoch);
-    this.#wire.speaker?.take(message);
+    this.#wire.take(message);
     const before = this.state.checkpoint;
     this.state.take(message);
     if (this.state.checkpoint !== before) this.#store();
     if (message.name === "tool_call") this.#call(message);
-    if (message.name === "configured" && this.ready !== null) this.ready.config = message.config;
+    if (message.name === "configured") {
+      if (this.ready !== null) this.ready.config = message.config;
+      this.#settings.answered();
+      this.#follow(message.config);
+    }
     this.tell("message", message);
     if (message.name !== "pong") this.tell("change", this.state);
     if (message.name === "error") this.tell("fault", new VoiceError(message.code, message.message));
+  }
+
+  /** Let the button be what the conversation's turns are, or will be. @param {import("./settings.js").Config} config */
+  #follow(config) {
+    const mode = merge(config, this.#settings.asked).turns?.mode;
+    if (mode === undefined || this.pushToTalk === (mode === "manual")) return;
+    this.pushToTalk = mode === "manual";
+    this.#applyMute();
   }
 
   /** @param {Extract<ServerMessage, { name: "tool_call" }>} message */
@@ -290,12 +313,9 @@ export class VoiceClient extends VoiceTarget {
     };
     const run = findTool(this.#tools, name, args);
     if (run === undefined) return this.tell("toolcall", { callId, name, arguments: args, answer });
-    // A tool is the page's code: whatever it throws is its answer, and the conversation goes on.
-    run().then(answer, (error) => {
-      this.tell("fault", new VoiceError("tool_failed", `The tool ${name} failed.`, { cause: error }));
-      answer({ error: error instanceof Error ? error.message : String(error) });
+    return void answerCall(run, answer, (cause) => {
+      this.tell("fault", new VoiceError("tool_failed", `The tool ${name} failed.`, { cause }));
     });
-    return undefined;
   }
 
   // ---- the microphone
@@ -347,6 +367,10 @@ export class VoiceClient extends VoiceTarget {
   }
 
   #applyMute() {
+    if (this.#lifted && !this.pressed && !this.#ending) {
+      this.muted = true;
+      this.#lifted = false;
+    }
     this.#audio.mute(this.muted || (this.pushToTalk && !this.pressed && !this.#ending));
     this.#tellMicrophone();
   }
@@ -367,19 +391,10 @@ export class VoiceClient extends VoiceTarget {
 
   /** @param {import("./jitter.js").Ack[]} acks */
   #acknowledge(acks) {
-    for (const { epoch, samples, queued } of acks) {
-      if (this.#wire.speaker === null || epoch > this.#lastEpoch) continue; // of a conversation that is over
-      const played = this.#wire.speaker.position(epoch, samples);
-      this.#connection.sendNow(say.played(epoch, played, this.#wire.speaker.duration(queued)));
-      this.state.played(epoch, played);
+    for (const { epoch, samples, queued } of this.#wire.count(acks)) {
+      this.#connection.sendNow(say.played(epoch, samples, queued));
+      this.state.played(epoch, samples);
     }
     this.tell("change", this.state);
-  }
-
-  /** @returns {Promise<[epoch: number, samples: number] | null>} */
-  async #position() {
-    const position = await this.#audio.position();
-    if (position === null || !position.epoch || this.#wire.speaker === null) return null;
-    return [position.epoch, this.#wire.speaker.position(position.epoch, position.samples)];
   }
 }

@@ -9,6 +9,7 @@ import { canDecode, canEncode, OPUS_RATE, OpusMicrophone, OpusReplies } from "./
 import { toFloats } from "./pcm.js";
 import { ReplySound } from "./reply-sound.js";
 
+/** @typedef {import("./jitter.js").Ack} Ack */
 /** @typedef {import("./opus.js").RepliesHandlers} RepliesHandlers */
 /** @typedef {import("./playback.js").Order} Order */
 /** @typedef {import("./protocol.js").Format} Format */
@@ -42,9 +43,13 @@ export async function wishes(choice, url) {
 
 /** Whether a server runs on this machine, by its name. @param {string | URL} url */
 function isHere(url) {
-  const page = globalThis.location?.href;
-  if (!URL.canParse(url, page)) return false; // the connection will say so
-  return /^(localhost|.+\.localhost|127(\.\d+){3}|\[::1\])$/.test(new URL(url, page).hostname);
+  try {
+    const { hostname } = new URL(url, globalThis.location?.href);
+    return /^(localhost|.+\.localhost|127(\.\d+){3}|\[::1\])$/.test(hostname);
+  } catch (error) {
+    if (!(error instanceof TypeError)) throw error;
+    return false; // not an address: the connection will say so
+  }
 }
 
 /**
@@ -108,6 +113,8 @@ export class Wire {
   #microphone = null;
   /** @type {Format | null} */
   #output = null;
+  #held = false; // whether a loudspeaker that is opened now is to wait
+  #lastEpoch = 0; // of the conversation's replies
   #audio;
   #packet;
   #failed;
@@ -125,9 +132,11 @@ export class Wire {
 
   /** Begin a conversation, or take it up again. @param {import("./protocol.js").Ready} ready */
   begin(ready) {
-    if (ready.resumed) this.speaker?.restart(ready.state === "held");
+    this.#held = ready.resumed && ready.state === "held";
+    if (ready.resumed) this.speaker?.restart(this.#held);
     else {
       this.close();
+      this.#lastEpoch = 0;
       this.#audio.order({ do: "reset" });
     }
     this.#output = ready.output;
@@ -139,9 +148,18 @@ export class Wire {
 
   /** Take it that the loudspeaker may be open now. */
   openSpeaker() {
-    if (this.#output === null || !this.#audio.rate) return;
+    if (this.speaker !== null || this.#output === null || !this.#audio.rate) return;
     const order = this.#audio.order.bind(this.#audio);
-    this.speaker ??= new Loudspeaker(this.#output, this.#audio.rate, order, this.#failed);
+    this.speaker = new Loudspeaker(this.#output, this.#audio.rate, order, this.#failed);
+    if (this.#held) this.speaker.restart(true);
+  }
+
+  /** Do what a message says about sound. @param {ServerMessage} message */
+  take(message) {
+    if ("epoch" in message) this.#lastEpoch = Math.max(this.#lastEpoch, message.epoch);
+    if (message.name === "hold") this.#held = true;
+    else if (message.name === "release" || message.name === "interrupted") this.#held = false;
+    this.speaker?.take(message);
   }
 
   /**
@@ -151,6 +169,31 @@ export class Wire {
    */
   hear(pcm, last) {
     this.#microphone?.push(pcm, last);
+  }
+
+  /** Silence the assistant; return false if nothing could be heard. */
+  interrupt() {
+    if (this.speaker === null || this.#lastEpoch === 0) return false;
+    this.speaker.interrupt(this.#lastEpoch);
+    return true;
+  }
+
+  /** Return acks as the server counts, without those of a conversation that is over. @param {Ack[]} acks */
+  count(acks) {
+    const { speaker } = this;
+    if (speaker === null) return [];
+    return acks
+      .filter(({ epoch }) => epoch <= this.#lastEpoch)
+      .map(({ epoch, samples, queued }) => {
+        return { epoch, samples: speaker.position(epoch, samples), queued: speaker.duration(queued) };
+      });
+  }
+
+  /** Ask where the loudspeaker stands, as the server counts. @returns {Promise<[number, number] | null>} */
+  async position() {
+    const position = await this.#audio.position();
+    if (position === null || !position.epoch || this.speaker === null) return null;
+    return [position.epoch, this.speaker.position(position.epoch, position.samples)];
   }
 
   /** Drop all that is under way. */

@@ -21,6 +21,7 @@ export class Banner {
   /** @param {Notice | null} notice */
   show(notice) {
     this.#notice = notice;
+    this.#keepFocus(notice);
     this.#box.hidden = notice === null;
     if (notice === null) {
       delete this.#box.dataset.code;
@@ -28,9 +29,18 @@ export class Banner {
     }
     this.#box.dataset.code = notice.code;
     this.#box.dataset.tone = notice.tone;
-    this.#box.setAttribute("role", notice.tone === "error" ? "alert" : "status");
-    this.#text.textContent = notice.text;
+    this.#text.textContent = [notice.text, notice.aside].filter(Boolean).join(" ");
     this.#action.textContent = notice.label;
     this.#action.hidden = notice.action === "none";
+  }
+
+  /**
+   * Do not let the keyboard's place vanish with a button; a finger has none, and would be shown a keyboard.
+   * @param {Notice | null} notice
+   */
+  #keepFocus(notice) {
+    const focused = document.activeElement;
+    const goes = notice === null ? this.#box.contains(focused) : focused === this.#action && notice.action === "none";
+    if (goes && focused?.matches(":focus-visible")) part("text", HTMLInputElement).focus();
   }
 }

@@ -89,8 +89,6 @@ class Entry {
     this.#unheard.textContent = line.unheard;
     this.#note.textContent = noteOf(line);
     this.item.dataset.status = line.status;
-    // A screen reader shall read a line once, when it is complete.
-    this.item.setAttribute("aria-busy", String(line.status === "live"));
     return true;
   }
 }

@@ -1,6 +1,7 @@
 /** What frames the conversation: light and dark, the side panel, the transcript as a file. */
 
 import { part } from "./dom.js";
+import { openStorage } from "./storage.js";
 
 const THEME = "voxlane.theme";
 
@@ -11,6 +12,7 @@ export function installTheme(changed) {
   const sheet = part("dark", HTMLLinkElement);
   const button = part("theme", HTMLButtonElement);
   const system = matchMedia("(prefers-color-scheme: dark)");
+  const storage = openStorage(() => localStorage);
   const isDark = () => matchMedia(sheet.media).matches;
   const show = () => {
     button.setAttribute("aria-pressed", String(isDark()));
@@ -23,11 +25,11 @@ export function installTheme(changed) {
   };
   button.addEventListener("click", () => {
     const theme = isDark() ? "light" : "dark";
-    localStorage.setItem(THEME, theme);
+    storage.setItem(THEME, theme);
     use(theme);
   });
   system.addEventListener("change", show);
-  use(localStorage.getItem(THEME));
+  use(storage.getItem(THEME));
 }
 
 /** Below this width the panel lies over the conversation, and is closed at first. */
@@ -47,7 +49,7 @@ export function installPanel() {
   button.addEventListener("click", () => show(panel.hidden));
   narrow.addEventListener("change", () => show(!narrow.matches));
   document.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || !narrow.matches || panel.hidden) return;
+    if (event.key !== "Escape" || event.isComposing || !narrow.matches || panel.hidden) return;
     event.stopImmediatePropagation(); // it is the panel that shall go, not the assistant's word
     show(false);
     button.focus();

@@ -1,7 +1,7 @@
 /** The buttons and keys of a conversation: mute, push-to-talk, interrupt, end, and writing. */
 
 import { part } from "./dom.js";
-import { isTyping, meaningOf } from "./keys.js";
+import { focusOf, meaningOf } from "./keys.js";
 
 /** @typedef {import("../voice-client.js").VoiceClient} VoiceClient */
 /** @typedef {import("./session.js").Session} Session */
@@ -14,11 +14,16 @@ export class Controls {
   #text = part("text", HTMLInputElement);
   #client;
   #session;
+  #announce;
 
-  /** @param {VoiceClient} client @param {Session} session */
-  constructor(client, session) {
+  /**
+   * @param {VoiceClient} client @param {Session} session
+   * @param {(words: string) => void} announce is told what a key did to a button that has not the focus
+   */
+  constructor(client, session, announce) {
     this.#client = client;
     this.#session = session;
+    this.#announce = announce;
     part("start", HTMLButtonElement).addEventListener("click", () => void session.begin());
     part("end", HTMLButtonElement).addEventListener("click", () => void session.end());
     part("interrupt", HTMLButtonElement).addEventListener("click", () => void client.interrupt());
@@ -30,13 +35,17 @@ export class Controls {
     });
     this.#listenToHold();
     this.#listenToKeys();
+    part("controls", HTMLElement).addEventListener("click", (event) => {
+      // A clicked button has the focus, and Space would press it again: in this mode people mean the talk button.
+      if (event.detail > 0 && client.pushToTalk) this.#hold.focus();
+    });
   }
 
   /** Show how the microphone is. @param {import("../events.js").VoiceEvents["microphone"]} microphone */
   show({ muted, listening, pushToTalk, pressed }) {
-    this.#mute.setAttribute("aria-pressed", String(muted));
+    this.#mute.setAttribute("aria-pressed", String(muted && listening));
     this.#mute.classList.toggle("off", muted || !listening);
-    part("mute-words", HTMLElement).textContent = !listening ? "Use mic" : muted ? "Muted" : "Mute";
+    part("mute-words", HTMLElement).textContent = listening ? "Mute" : "Use mic";
     this.#ptt.setAttribute("aria-pressed", String(pushToTalk));
     this.#hold.hidden = !pushToTalk;
     this.#hold.classList.toggle("pressed", pressed);
@@ -44,9 +53,23 @@ export class Controls {
     part("space-key", HTMLElement).hidden = !pushToTalk;
   }
 
+  /** Keep the keyboard's place among what can be seen. @param {Element | null} focused @param {boolean} talking */
+  refocus(focused, talking) {
+    const start = part("start", HTMLButtonElement);
+    const gone = focused === this.#hold || part("controls", HTMLElement).contains(focused);
+    if (talking && focused === start) (this.#client.pushToTalk ? this.#hold : this.#mute).focus();
+    if (!talking && gone) start.focus();
+  }
+
   #toggleMute() {
-    if (this.#client.listening) this.#client.mute(!this.#client.muted);
+    if (this.#session.listening) this.#client.mute(!this.#client.muted);
     else void this.#session.openMicrophone();
+  }
+
+  #muteByKey() {
+    const { listening } = this.#session;
+    this.#toggleMute();
+    if (listening && document.activeElement !== this.#mute) this.#announce(this.#client.muted ? "Muted" : "Not muted");
   }
 
   async #write() {
@@ -79,19 +102,20 @@ export class Controls {
   #listenToKeys() {
     document.addEventListener("keydown", (event) => {
       const modified = event.ctrlKey || event.altKey || event.metaKey;
-      const typing = isTyping(document.activeElement);
+      const composing = event.isComposing || event.keyCode === 229; // Safari's sign for the key that ends it
+      const focus = focusOf(document.activeElement);
       const { key, repeat } = event;
-      const meaning = meaningOf({ key, repeat, modified, typing, pushToTalk: this.#client.pushToTalk });
+      const meaning = meaningOf({ key, repeat, modified, composing, focus, pushToTalk: this.#client.pushToTalk });
       if (meaning === null || !this.#session.busy) return;
       if (meaning !== "interrupt") event.preventDefault(); // space also scrolls, and presses buttons
       if (meaning === "interrupt") void this.#client.interrupt();
-      if (meaning === "mute") this.#toggleMute();
+      if (meaning === "mute") this.#muteByKey();
       if (meaning === "talk") this.#press();
     });
     document.addEventListener("keyup", (event) => {
-      if (event.key !== " " || !this.#client.pushToTalk || isTyping(document.activeElement)) return;
-      event.preventDefault();
-      this.#release();
+      if (event.key !== " " || !this.#client.pressed) return;
+      if (focusOf(document.activeElement) === "free") event.preventDefault();
+      this.#release(); // wherever the focus has gone meanwhile
     });
     window.addEventListener("blur", () => this.#release()); // the key is let go where we cannot hear it
   }

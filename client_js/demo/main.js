@@ -1,8 +1,9 @@
 /** The page: a VoiceClient, a Session that moves it, and views that show it. Only wiring. */
 
-import { browserEnvironment } from "../connection.js";
+import { browserEnvironment } from "../environment.js";
 import { Memory } from "../settings.js";
 import { VoiceClient } from "../voice-client.js";
+import { installAnnouncements } from "./announcer.js";
 import { Banner } from "./banner.js";
 import { Captions } from "./captions.js";
 import { installPanel, installTheme, saveFile, transcriptFile } from "./chrome.js";
@@ -18,6 +19,7 @@ import { Notices } from "./notices.js";
 import { Orb } from "./orb.js";
 import { probe, Session } from "./session.js";
 import { SettingsForm } from "./settings.js";
+import { openStorage, StanceMemory } from "./storage.js";
 
 const KEY = "voxlane.key";
 
@@ -31,7 +33,9 @@ const CODECS = ["auto", "opus", "pcm16"];
 const asked = new URLSearchParams(location.search);
 const codec = CODECS.find((choice) => choice === asked.get("codec"));
 
-const client = new VoiceClient({ url, storage: sessionStorage, key: () => key.value, codec });
+const storage = openStorage(() => sessionStorage);
+const stance = new StanceMemory(storage);
+const client = new VoiceClient({ url, storage, key: () => key.value, codec });
 Object.assign(globalThis, { voxlane: { client } });
 
 const environment = browserEnvironment();
@@ -39,6 +43,7 @@ const { now } = environment;
 const level = { input: 0, output: 0 };
 let interruptedAt = -Infinity;
 let shown = ""; // the mood that is shown
+let listened = false; // whether the microphone was open when it was last told of
 let due = false; // whether a picture of the conversation is to be drawn
 
 // ---- views
@@ -50,8 +55,12 @@ const log = new EventLog(part("log", HTMLElement));
 const meters = { input: new Meter(part("meter-in", HTMLElement)), output: new Meter(part("meter-out", HTMLElement)) };
 const orb = new Orb(part("orb", HTMLCanvasElement), drawLevels);
 const openPanel = installPanel();
+const announcer = installAnnouncements(part("announcer", HTMLElement));
 const banner = new Banner(act, () => notices.dismiss());
-const notices = new Notices((notice) => banner.show(notice), environment);
+const notices = new Notices((notice) => {
+  banner.show(notice);
+  announcer.notice(notice);
+}, environment);
 
 // ---- the conversation
 
@@ -68,7 +77,7 @@ const session = new Session(client, notices, {
   setTimer: environment.setTimer,
 });
 const settings = new SettingsForm((changes) => session.attempt(() => client.configure(changes)));
-const controls = new Controls(client, session);
+const controls = new Controls(client, session, (words) => announcer.say(words));
 
 /** Do what a notice's button says. @param {import("./notices.js").Action} action */
 function act(action) {
@@ -91,8 +100,9 @@ client.on("change", () => {
 client.on("level", (heard) => Object.assign(level, heard));
 client.on("figures", (measured) => figures.show(measured, client.ready, now()));
 client.on("microphone", ({ listening }) => {
-  if (listening) void devices.refresh();
-  else level.input = 0;
+  if (listening && !listened) void devices.refresh(); // it was allowed: now the browser tells names
+  if (!listening) level.input = 0;
+  listened = listening;
   showMood();
 });
 client.on("message", (message) => {
@@ -106,6 +116,7 @@ client.on("ready", ({ ready }) => {
   const { voices } = ready.capabilities;
   settings.offer(Array.isArray(voices) ? voices.map(String) : []);
   settings.show(ready.config);
+  announcer.skip(client.state.lines);
 });
 client.on("status", ({ status, attempt }) => log.add(`connection ${status}${attempt ? `, attempt ${attempt}` : ""}`));
 client.on("fault", ({ code, message }) => log.add(`${code}: ${message}`, "fault"));
@@ -116,6 +127,7 @@ client.on("over", ({ code, closeCode }) => log.add(`over: ${code} (${closeCode})
 function draw() {
   due = false;
   captions.show(client.state.lines);
+  announcer.lines(client.state.lines, { audible: session.sounds && !client.silenced });
   bars.show(client.state.turns);
   main?.classList.toggle("empty", !client.state.lines.length);
   part("download", HTMLButtonElement).disabled = !client.state.lines.length;
@@ -130,11 +142,13 @@ function drawLevels() {
 }
 
 function showMood() {
-  const { status, muted, listening, pushToTalk, pressed } = client;
-  const { begun, starting, asking } = session;
+  const focused = document.activeElement;
+  const { status, muted, pushToTalk, pressed } = client;
+  const { begun, starting, asking, listening } = session;
   const microphone = { muted, listening, pushToTalk, pressed };
   const sinceInterruptionMs = now() - interruptedAt;
   controls.show(microphone);
+  if (!session.starting) stance.write(microphone);
   const moment = { status, state: client.state.state, begun, starting, asking, sinceInterruptionMs, microphone };
   const mood = moodOf(moment);
   const words = wordsOf(moment);
@@ -146,14 +160,16 @@ function showMood() {
   part("start-words", HTMLElement).textContent = mood === "over" ? "Start again" : "Start talking";
   const { link, words: linkWords } = linkOf(moment);
   Object.assign(part("link", HTMLElement), { textContent: linkWords }).dataset.link = link;
+  announcer.link(link);
+  controls.refocus(focused, mood !== "idle" && mood !== "over");
   orb.restyle(mood);
 }
 
 // ---- the rest of the page
 
 installTheme(() => orb.restyle(shown || "idle"));
-key.value = sessionStorage.getItem(KEY) ?? "";
-key.addEventListener("input", () => sessionStorage.setItem(KEY, key.value));
+key.value = storage.getItem(KEY) ?? "";
+key.addEventListener("input", () => storage.setItem(KEY, key.value));
 key.addEventListener("keydown", (event) => {
   if (event.key !== "Enter") return;
   event.preventDefault(); // it is not the assistant's settings that are meant
@@ -168,5 +184,10 @@ for (const name of ["pointerdown", "keydown"]) {
   document.addEventListener(name, () => void (client.silenced && session.busy && session.openSound()));
 }
 if (asked.get("processing") === "off") devices.process(false);
-showMood();
-if (new Memory(sessionStorage, String(url)).read()) void session.begin({ returning: true });
+if (new Memory(storage, String(url)).read()) {
+  const { listening, muted } = stance.read();
+  void session.begin({ returning: true, microphone: listening });
+  client.mute(muted); // before the microphone is open: not a word gets out
+} else {
+  showMood();
+}

@@ -34,7 +34,7 @@ const WORDS = {
   hearing: "Hearing you",
   thinking: "Thinking",
   speaking: "Speaking",
-  held: "Paused: was that for me?",
+  held: "Paused: listening to you",
   interrupted: "Interrupted",
   over: "The conversation has ended",
 };
@@ -45,10 +45,10 @@ export function wordsOf(moment) {
   const { muted, listening, pushToTalk, pressed } = moment.microphone;
   if (mood === "connecting" && moment.asking) return "Please allow the microphone";
   if (mood === "connecting" && moment.begun && !moment.starting) return "Connecting again…";
-  if (mood !== "listening") return WORDS[mood];
-  if (!listening) return "Type to talk: the microphone is off";
-  if (pushToTalk) return pressed ? "Listening" : "Hold space, or the button, to talk";
-  return muted ? "Muted: you are not heard" : WORDS.listening;
+  if (mood !== "listening" && mood !== "hearing") return WORDS[mood];
+  if (!listening) return mood === "listening" ? "Type to talk: the microphone is off" : WORDS.hearing;
+  if (mood === "listening" && pushToTalk && !pressed) return "Hold space, or the button, to talk";
+  return muted ? "Muted: you are not heard" : WORDS[mood];
 }
 
 /** Return how the connection is, in a word for the header. @param {Moment} moment */

@@ -6,7 +6,10 @@
 
 /** @typedef {"retry" | "microphone" | "key" | "sound" | "none"} Action what the notice's button does */
 /** @typedef {typeof TONES[number]} Tone */
-/** @typedef {{ code: string, text: string, tone: Tone, action: Action, label: string }} Notice */
+/**
+ * `aside` is to be seen beside the text, but not to be read out: it changes all the time.
+ * @typedef {{ code: string, text: string, aside?: string, tone: Tone, action: Action, label: string }} Notice
+ */
 
 /** Places of notices, and their tones: what matters most first. */
 const PLACES = /** @type {const} */ (["connection", "sound", "server", "microphone"]);
@@ -57,6 +60,11 @@ const TEXTS = {
     "error", "retry", "Try again",
   ],
   gave_up: ["The server did not come back: try again when it runs.", "error", "retry", "Try again"],
+  turned_away: [
+    "The server runs but did not let this page connect: it is full, or does not allow this address (voice.origins), " +
+      "or a proxy blocks WebSockets.",
+    "warning", "retry", "Try again",
+  ],
   full: ["Every place on this server is taken: try again in a moment.", "warning", "retry", "Try again"],
   overloaded: ["The server is busy: wait a moment and say it again.", "warning"],
   unavailable: ["The server cannot answer right now: wait a moment.", "warning"],
@@ -83,7 +91,11 @@ const TEXTS = {
   reconnecting: ["The connection broke: it is being made again, and the conversation waits.", "warning"],
   server_away: ["The server went away: a new conversation begins as soon as it is back.", "warning"],
   resumed: ["Connected again: the conversation goes on.", "calm"],
-  gone: ["The server has forgotten the conversation, so a new one was begun: what is above is only yours.", "warning"],
+  gone: [
+    "The server has forgotten the conversation, so a new one was begun: " +
+      "the assistant no longer remembers what is above.",
+    "warning",
+  ],
   codec_failed: ["This browser failed to compress its sound: a new conversation was begun without that.", "warning"],
   too_long: ["That is longer than the server takes: make it shorter.", "warning"],
   not_connected: ["There is no connection yet: press start first.", "warning"],
@@ -108,7 +120,7 @@ export function explain(code, message = "") {
 /** Return what to tell while an attempt to connect is waited for. @param {Notice} notice @param {number} delayMs */
 export function waiting(notice, delayMs) {
   const seconds = Math.round(delayMs / 1000);
-  return seconds < 2 ? notice : { ...notice, text: `${notice.text} Next attempt in ${seconds} s.` };
+  return seconds < 2 ? notice : { ...notice, aside: `Next attempt in ${seconds} s.` };
 }
 
 /** What is to be told at present. */
@@ -122,7 +134,7 @@ export class Notices {
 
   /**
    * @param {(notice: Notice | null) => void} changed is told what to show
-   * @param {Pick<import("../connection.js").Environment, "setTimer" | "clearTimer">} environment
+   * @param {Pick<import("../environment.js").Environment, "setTimer" | "clearTimer">} environment
    */
   constructor(changed, environment) {
     this.#changed = changed;

@@ -17,7 +17,7 @@ import { explain, waiting } from "./notices.js";
  * @property {() => Promise<string>} probe why the server cannot be reached, as a code
  * @property {() => void} changed something that is shown may be different
  * @property {(words: string) => void} divide another conversation begins under the old one's captions
- * @property {import("../connection.js").Environment["setTimer"]} setTimer
+ * @property {import("../environment.js").Environment["setTimer"]} setTimer
  */
 
 /** How long good news and passing troubles are shown. */
@@ -40,12 +40,16 @@ export class Session {
   starting = false;
   /** Whether the browser is asking for the microphone. */
   asking = false;
+  /** Whether the loudspeaker is open; the browser may still keep it silent. */
+  sounds = false;
 
   #client;
   #notices;
   #around;
   #returning = false; // the page was loaded anew in the middle of a conversation
-  #beginnings = 0;
+  #beginnings = 0; // endings too: what was begun before the last of them is nobody's wish any more
+  #askings = 0; // for the microphone, likewise
+  #exchanging = false; // the microphone was open, and is opened otherwise
   #reason = ""; // the last fault's code: why a connection is waited for
 
   /** @param {VoiceClient} client @param {Notices} notices @param {Surroundings} around */
@@ -69,6 +73,11 @@ export class Session {
     return this.starting || !(this.#client.status === "idle" || this.#client.status === "closed");
   }
 
+  /** Whether the microphone is open, or is just being exchanged for another. */
+  get listening() {
+    return this.#client.listening || this.#exchanging;
+  }
+
   /**
    * Begin a conversation: call it from a click or a key, or the browser keeps the loudspeaker silent.
    * @param {{ microphone?: boolean, returning?: boolean }} [how] `returning`: take up the one that a reload has cut
@@ -77,15 +86,18 @@ export class Session {
   async begin({ microphone = true, returning = false } = {}) {
     if (this.busy) return false;
     this.starting = true;
-    this.#beginnings += 1;
+    const beginning = ++this.#beginnings;
     this.#returning = returning;
     this.#reason = "";
     this.#notices.clearAll();
     this.#around.changed();
     // First the loudspeaker: a conversation that is taken up begins to sound at once.
     const sounds = await this.openSound();
+    if (beginning !== this.#beginnings) return false;
     const connected = await this.#connect();
+    if (beginning !== this.#beginnings) return false;
     if (connected && microphone && sounds) await this.openMicrophone();
+    if (beginning !== this.#beginnings) return false;
     this.starting = false;
     this.#around.changed();
     return connected;
@@ -103,16 +115,30 @@ export class Session {
 
   /** End the conversation and let the microphone go. */
   async end() {
+    this.#stop();
     this.#notices.clearAll();
+    this.#around.changed();
     await this.#client.close();
     this.#around.changed();
   }
 
+  /** Want no more what was wanted: whatever is still waited for changes nothing when it comes. */
+  #stop() {
+    this.#beginnings += 1;
+    this.#askings += 1;
+    this.starting = this.asking = this.#exchanging = false;
+  }
+
   /** Open the loudspeaker, or say why not; call it from a click or a key. */
   async openSound() {
+    const beginning = this.#beginnings;
     try {
       await this.#client.listen();
+      if (beginning !== this.#beginnings) return false;
+      this.sounds = true;
     } catch (error) {
+      if (beginning !== this.#beginnings) return false;
+      this.sounds = false;
       this.#notices.tell("sound", explain(error instanceof VoiceError ? error.code : "sound_failed"));
       return false;
     }
@@ -127,7 +153,9 @@ export class Session {
 
   /** Open the microphone, or another one, or say why not. */
   async openMicrophone() {
-    this.asking = !this.#client.listening;
+    const asking = ++this.#askings;
+    this.#exchanging = this.listening;
+    this.asking = !this.#exchanging;
     this.#around.changed();
     try {
       await this.#client.talk(this.#around.microphone());
@@ -135,10 +163,10 @@ export class Session {
       return true;
     } catch (error) {
       const code = error instanceof VoiceError ? error.code : "microphone_busy";
-      if (code !== "microphone_closed") this.#notices.tell("microphone", explain(code));
+      if (code !== "microphone_closed" && asking === this.#askings) this.#notices.tell("microphone", explain(code));
       return false;
     } finally {
-      this.asking = false;
+      if (asking === this.#askings) this.asking = this.#exchanging = false;
       this.#around.changed();
     }
   }
@@ -180,7 +208,7 @@ export class Session {
     if (forgotten) this.#notices.tell("connection", explain(loss), TROUBLE_MS);
     else if (resumed) this.#notices.tell("connection", explain("resumed"), NEWS_MS);
     else this.#notices.clear("connection");
-    if (how === "anew") this.#around.divide("The server has forgotten what is above");
+    if (how === "anew") this.#around.divide("The assistant no longer remembers what is above");
     else if (how === "first" && this.begun) this.#around.divide("A new conversation");
     this.begun = true;
     this.#returning = false;
@@ -221,6 +249,7 @@ export class Session {
 
   /** @param {string} code @param {string} message */
   async #over(code, message) {
+    this.#stop();
     void this.#client.close(); // the microphone's light goes out with the conversation
     this.#notices.clear("server");
     this.#notices.clear("microphone");
@@ -248,7 +277,7 @@ export async function probe(ask) {
   try {
     const { status } = await (await ask()).json();
     if (status === "draining") return "draining";
-    return status === "ready" ? "full" : "engine_not_ready";
+    return status === "ready" ? "turned_away" : "engine_not_ready";
   } catch (error) {
     // A TypeError is a network that failed, a SyntaxError an answer that is not the server's.
     if (error instanceof TypeError || error instanceof SyntaxError) return "unreachable";

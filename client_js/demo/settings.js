@@ -73,7 +73,7 @@ export class SettingsForm {
       if (!apply(changes)) return undefined;
       this.#before = this.values;
       this.#waits = true;
-      return this.#say("Kept for the next words");
+      return this.#say("Will apply from the next reply");
     });
   }
 

@@ -2,7 +2,9 @@ import assert from "node:assert/strict";
 import { afterEach, test } from "node:test";
 
 import { BrowserAudio } from "../audio.js";
-import { browserEnvironment } from "../connection.js";
+import { browserEnvironment } from "../environment.js";
+import { VoiceError } from "../errors.js";
+import { settle } from "./fakes.js";
 
 // A browser's sound, as far as it is used: what is wired to what, and what is let go.
 const made = { contexts: [], nodes: [], tracks: [], constraints: [], urls: [] };
@@ -12,7 +14,7 @@ class Port {
   posted = [];
   postMessage(data) {
     this.posted.push(data);
-    if (data.do === "position") this.onmessage({ data: { position: { epoch: 2, samples: 7 } } });
+    if (data.do === "position" && !Port.deaf) this.onmessage({ data: { position: { epoch: 2, samples: 7 } } });
   }
 }
 
@@ -25,6 +27,9 @@ class Context {
   baseLatency = 0.005;
   audioWorklet = {
     addModule: async (url) => {
+      const { lacks } = Context;
+      await Context.loading;
+      if (url.pathname.endsWith(lacks)) throw new DOMException("cannot be loaded", "AbortError");
       made.urls.push(url.href);
       this.modules.push(url.pathname.split("/").at(-1));
     },
@@ -60,7 +65,9 @@ class Node {
 
 function browser({ secure = true, refuses = "", worklets = true, devices = true } = {}) {
   for (const list of Object.values(made)) list.length = 0;
-  Context.strict = false;
+  Context.strict = Port.deaf = false;
+  Context.lacks = "nothing";
+  Context.loading = null;
   globalThis.isSecureContext = secure;
   globalThis.AudioContext = Context;
   if (worklets) globalThis.AudioWorkletNode = Node;
@@ -163,6 +170,68 @@ test("a microphone of another rate gets a context of its own", async () => {
   audio.closeMicrophone();
   assert.equal(made.contexts[1].state, "closed");
   assert.equal(made.contexts[0].state, "running");
+});
+
+test("a microphone whose worklet fails is let go, and so said", async () => {
+  const { audio } = browser();
+  await audio.openSpeaker();
+  Context.lacks = "capture-worklet.js";
+  await assert.rejects(audio.openMicrophone(), (error) => {
+    return error instanceof VoiceError && error.code === "sound_failed" && error.cause.name === "AbortError";
+  });
+  assert.equal(audio.listening, false);
+  assert.equal(made.tracks[0].stopped, true);
+  assert.equal(made.tracks[0].onended, null);
+});
+
+test("a worklet that fails for a microphone that was changed since does not close the new one", async () => {
+  const { audio } = browser();
+  await audio.openSpeaker();
+  let load;
+  Context.lacks = "capture-worklet.js";
+  Context.loading = new Promise((resolve) => (load = resolve));
+  const overtaken = assert.rejects(audio.openMicrophone({ deviceId: "first" }), { code: "microphone_closed" });
+  await settle();
+  Context.lacks = "nothing";
+  Context.loading = null;
+  await audio.openMicrophone({ deviceId: "second" });
+  load();
+  await overtaken;
+  assert.deepEqual(made.tracks.map(({ stopped }) => stopped), [true, false]);
+  assert.equal(audio.listening, true);
+});
+
+test("a loudspeaker whose worklet fails is so said, and can be tried again", async () => {
+  const { audio } = browser();
+  Context.lacks = "playback-worklet.js";
+  await assert.rejects(audio.openSpeaker(), { name: "VoiceError", code: "sound_failed" });
+  Context.lacks = "nothing";
+  await audio.openSpeaker();
+  assert.equal(audio.rate, 44100);
+});
+
+test("a loudspeaker is silenced in whatever words a browser says so", async () => {
+  const { audio } = browser();
+  assert.equal(audio.silenced, false);
+  await audio.openSpeaker();
+  for (const [state, silenced] of [["suspended", true], ["interrupted", true], ["running", false]]) {
+    made.contexts[0].state = state;
+    assert.equal(audio.silenced, silenced);
+  }
+});
+
+test("whoever asks for the place of a loudspeaker that is closed is answered, and the next one asks anew", async () => {
+  const { audio } = browser();
+  await audio.openSpeaker();
+  Port.deaf = true;
+  const answers = [];
+  void audio.position().then((answer) => answers.push(answer));
+  await audio.close();
+  await null;
+  assert.deepEqual(answers, [null]);
+  Port.deaf = false;
+  await audio.openSpeaker();
+  assert.deepEqual(await audio.position(), { epoch: 2, samples: 7 });
 });
 
 test("what is missing is said in one word", async () => {

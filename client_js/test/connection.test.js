@@ -5,7 +5,9 @@ import { Connection } from "../connection.js";
 import { say } from "../protocol.js";
 import { FakeWorld, settle } from "./fakes.js";
 
-function begin({ past, position = null } = {}) {
+const HELLO = { config: { speed: 1 }, key: "secret" };
+
+function begin({ past, position = null, hello = () => HELLO } = {}) {
   const world = new FakeWorld();
   const told = { messages: [], ready: [], status: [], over: [], pongs: [] };
   const handlers = {
@@ -16,10 +18,18 @@ function begin({ past, position = null } = {}) {
     position: async () => position,
     pong: (ms) => told.pongs.push(ms),
   };
-  const hello = () => ({ config: { speed: 1 }, key: "secret" });
   const connection = new Connection("ws://here/v1/voice", hello, handlers, world.environment);
   connection.start(past);
   return { world, told, connection };
+}
+
+/** Let time pass on a line that answers every ping. */
+async function hold(world, ms = 6000) {
+  for (let passed = 0; passed < ms; passed += 1000) {
+    await world.clock.pass(1000);
+    const [, mark] = world.socket.said("ping").at(-1);
+    world.socket.tell("pong", 0, mark, 0);
+  }
 }
 
 const names = (told) => told.messages.map(({ name }) => name);
@@ -70,7 +80,7 @@ test("a line that breaks again while the past is told goes on from where that wa
   await world.greet(9, { resumed: true, token: "token-2" });
   world.socket.tell("state", 3, "thinking"); // and 4 to 8 never come
   world.socket.drop();
-  await world.clock.pass(100);
+  await world.clock.pass(250);
   world.socket.open();
   await settle();
   assert.deepEqual(world.socket.sent[0][1], { key: "secret", resume: "token-2", last_seq: 3 });
@@ -103,8 +113,36 @@ test("waits grow, are shortened by chance, and end at once when the network is s
   connection.poke();
   assert.equal(world.sockets.length, sockets + 1);
   await world.greet(2, { resumed: true });
+  await hold(world);
   world.socket.drop();
-  assert.equal(told.status.at(-1).delayMs, 50); // an attempt that succeeded forgives those before
+  assert.equal(told.status.at(-1).delayMs, 50); // a line that has held forgives the attempts before
+});
+
+test("a line that breaks as soon as it is there is a failed attempt: waits grow, then it is given up", async () => {
+  const { world, told } = begin();
+  await world.greet();
+  await hold(world);
+  world.socket.drop();
+  for (let seq = 2; seq < 500 && !told.over.length; seq++) {
+    await world.clock.pass(told.status.at(-1).delayMs);
+    await world.greet(seq, { resumed: true });
+    const [, mark] = world.socket.said("ping").at(-1);
+    world.socket.tell("pong", 0, mark, 0);
+    world.socket.drop();
+  }
+  const delays = told.status.filter(({ status }) => status === "waiting").map(({ delayMs }) => delayMs);
+  assert.deepEqual(delays.slice(0, 7), [100, 250, 500, 1000, 2000, 4000, 4000]);
+  assert.equal(told.over[0].code, "gave_up");
+  assert.ok(world.clock.time > 300_000 && world.clock.time < 310_000);
+});
+
+test("minutes are counted from the line that held last", async () => {
+  const { world, told, connection } = begin();
+  await world.greet();
+  await hold(world, 6 * 60_000);
+  world.socket.drop();
+  assert.equal(connection.status, "waiting");
+  assert.equal(told.status.at(-1).delayMs, 100);
 });
 
 test("an unknown token begins anew; a wrong key then is the end", async () => {
@@ -124,7 +162,7 @@ test("an unknown token begins anew; a wrong key then is the end", async () => {
   world.socket.tell("state", 2, "hearing"); // counted from the beginning again
   assert.equal(told.messages.at(-1).name, "state");
   world.socket.drop(1012);
-  await world.clock.pass(100);
+  await world.clock.pass(500);
   world.socket.open();
   world.socket.tell("error", 0, "invalid_api_key", "A valid API key is needed", false, 0);
   world.socket.drop(4401);
@@ -330,4 +368,30 @@ test("an address that is none is said to be unreachable, and one can start again
   await world.greet();
   assert.equal(connection.status, "open");
   assert.throws(() => connection.start());
+});
+
+test("a hello that cannot be made is an ending of its own", async () => {
+  const failing = () => {
+    throw new TypeError("no key");
+  };
+  for (const hello of [failing, async () => failing(), () => ({ config: { speed: () => 1 } })]) {
+    const { world, told, connection } = begin({ hello });
+    world.socket.open();
+    await settle();
+    assert.equal(told.over[0].code, "hello_failed");
+    assert.equal(connection.status, "closed");
+    assert.ok(world.socket.closed);
+    assert.equal(world.clock.waiting, 0);
+  }
+});
+
+test("a hello that fails after its line is lost is no matter", async () => {
+  let fail;
+  const hello = () => new Promise((_, reject) => (fail = reject));
+  const { world, told } = begin({ hello, past: { token: "t", lastSeq: 0 } });
+  world.socket.open();
+  world.socket.drop();
+  fail(new Error("late"));
+  await settle();
+  assert.deepEqual(told.over, []);
 });

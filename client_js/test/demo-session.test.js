@@ -8,16 +8,20 @@ import { FakeAudio, FakeStorage, FakeWorld, settle } from "./fakes.js";
 
 class Room extends FakeAudio {
   refusal = "";
+  prompt = null; // the browser asks its person: nothing happens until somebody answers
   silent = "";
+  opening = null; // of the loudspeaker: it takes its time
   asked = [];
 
   async openSpeaker() {
+    await this.opening;
     if (this.silent) throw new VoiceError(this.silent);
     await super.openSpeaker();
   }
 
   async openMicrophone(options) {
     this.asked.push(options);
+    await this.prompt;
     if (this.refusal) throw new VoiceError(this.refusal);
     await super.openMicrophone();
   }
@@ -62,7 +66,8 @@ test("every notice is one sentence or two, and a button has words", () => {
   }
   assert.match(explain("brand_new", "The moon is full.").text, /^The moon is full\. /);
   assert.equal(waiting(explain("reconnecting"), 300).text, explain("reconnecting").text);
-  assert.match(waiting(explain("full"), 5200).text, /in 5 s\.$/);
+  assert.equal(waiting(explain("full"), 5200).text, explain("full").text);
+  assert.match(waiting(explain("full"), 5200).aside, /in 5 s\.$/);
 });
 
 test("what matters most is shown, passing notices pass", async () => {
@@ -159,7 +164,7 @@ test("a wrong key is said, nothing stays open, and the right one works", async (
 });
 
 test("a server that lets nobody in is asked why, and the button tries again", async () => {
-  for (const reason of ["unreachable", "full", "draining", "engine_not_ready"]) {
+  for (const reason of ["unreachable", "turned_away", "draining", "engine_not_ready"]) {
     const all = page({ reason });
     const beginning = all.session.begin();
     await settle();
@@ -174,7 +179,7 @@ test("a server that lets nobody in is asked why, and the button tries again", as
 test("its health says why", async () => {
   const says = (status) => async () => ({ json: async () => ({ status }) });
   assert.equal(await probe(says("draining")), "draining");
-  assert.equal(await probe(says("ready")), "full");
+  assert.equal(await probe(says("ready")), "turned_away", "full or forbidden: nobody can tell");
   assert.equal(await probe(says("starting")), "engine_not_ready");
   const fails = (error) => async () => {
     throw error;
@@ -278,9 +283,10 @@ test("the engine's loss is passing news; a farewell is said before it comes", as
 
 test("ending lets everything go; another conversation stands under a line", async () => {
   const all = await begun();
-  await all.session.end();
+  const ending = all.session.end();
   all.world.socket.tell("bye", 2);
   all.world.socket.drop(1000);
+  await ending;
   assert.equal(all.client.status, "closed");
   assert.equal(all.audio.rate, 0);
   assert.equal(all.code(), "");
@@ -289,4 +295,71 @@ test("ending lets everything go; another conversation stands under a line", asyn
   await all.world.greet();
   await again;
   assert.deepEqual(all.dividers, ["A new conversation"]);
+});
+
+/** A question that waits for its answer. */
+function question() {
+  let answer;
+  const asked = new Promise((resolve) => (answer = resolve));
+  return Object.assign(asked, { answer });
+}
+
+test("ending while the browser asks for the microphone ends it, and another beginning is not disturbed", async () => {
+  const all = page();
+  const beginning = all.session.begin();
+  await settle();
+  const first = (all.audio.prompt = question());
+  await all.world.greet();
+  assert.equal(all.session.asking, true);
+  const ending = all.session.end();
+  assert.deepEqual([all.session.asking, all.session.starting], [false, false]);
+  all.world.socket.tell("bye", 2);
+  all.world.socket.drop(1000);
+  await ending;
+  assert.equal(all.session.busy, false);
+
+  all.audio.prompt = null;
+  const again = all.session.begin();
+  await settle();
+  all.audio.prompt = question();
+  await all.world.greet();
+  assert.equal(all.session.asking, true);
+  all.audio.refusal = "microphone_refused";
+  first.answer();
+  await settle();
+  assert.equal(await beginning, false);
+  assert.equal(all.session.asking, true, "the first answer is not the second's");
+  assert.equal(all.code(), "");
+  all.audio.refusal = "";
+  all.audio.prompt.answer();
+  assert.equal(await again, true);
+});
+
+test("ending before there is sound connects nobody and says nothing", async () => {
+  for (const silent of ["", "sound_failed"]) {
+    const all = page();
+    const opening = (all.audio.opening = question());
+    const beginning = all.session.begin();
+    await settle();
+    await all.session.end();
+    assert.equal(all.session.busy, false);
+    all.audio.silent = silent;
+    opening.answer();
+    assert.equal(await beginning, false);
+    assert.equal(all.world.sockets.length, 0);
+    assert.equal(all.code(), "");
+  }
+});
+
+test("a microphone that is exchanged is not off meanwhile", async () => {
+  const all = await begun();
+  const prompt = (all.audio.prompt = question());
+  const exchange = all.session.openMicrophone();
+  await settle();
+  all.audio.listening = false; // the old one is let go before the new one is there
+  assert.deepEqual([all.session.listening, all.session.asking], [true, false]);
+  all.audio.refusal = "microphone_busy";
+  prompt.answer();
+  assert.equal(await exchange, false);
+  assert.equal(all.session.listening, false);
 });

@@ -5,7 +5,7 @@ import { noteOf } from "../demo/captions.js";
 import { transcriptFile } from "../demo/chrome.js";
 import { choicesOf } from "../demo/devices.js";
 import { textsOf } from "../demo/figures.js";
-import { isTyping, meaningOf } from "../demo/keys.js";
+import { focusOf, meaningOf } from "../demo/keys.js";
 import { scale, segments, totalMs } from "../demo/latency.js";
 import { clock, describe } from "../demo/log.js";
 import { ease, percent } from "../demo/meters.js";
@@ -45,7 +45,13 @@ test("the words say what to do", () => {
   assert.match(wordsOf(moment({ microphone: { ...OPEN, muted: true } })), /not heard/);
   assert.match(wordsOf(moment({ microphone: { ...OPEN, listening: false } })), /Type/);
   assert.match(wordsOf(moment({ microphone: { ...OPEN, pushToTalk: true } })), /Hold space/);
-  assert.equal(wordsOf(moment({ microphone: { ...OPEN, pushToTalk: true, pressed: true } })), "Listening");
+  const held = { ...OPEN, pushToTalk: true, pressed: true };
+  assert.equal(wordsOf(moment({ microphone: held })), "Listening");
+  assert.equal(wordsOf(moment({ microphone: held, state: "hearing" })), "Hearing you");
+  for (const state of ["listening", "hearing"]) {
+    assert.match(wordsOf(moment({ microphone: { ...held, muted: true }, state })), /not heard/);
+  }
+  assert.equal(wordsOf(moment({ microphone: { ...OPEN, muted: true }, state: "speaking" })), "Speaking");
   assert.match(wordsOf(moment({ asking: true })), /allow the microphone/);
   assert.match(wordsOf(moment({ status: "waiting" })), /again/);
   assert.equal(wordsOf(moment({ status: "connecting", begun: false, starting: true })), "Connecting…");
@@ -113,24 +119,35 @@ test("the log tells messages but no sound and no token", () => {
 });
 
 test("keys mean something where no text is written", () => {
-  const pressed = { key: " ", repeat: false, modified: false, typing: false, pushToTalk: true };
+  const pressed = {
+    key: " ", repeat: false, modified: false, composing: false, focus: "free", pushToTalk: true,
+  };
   assert.equal(meaningOf(pressed), "talk");
   assert.equal(meaningOf({ ...pressed, repeat: true }), "swallow");
   assert.equal(meaningOf({ ...pressed, pushToTalk: false }), null);
-  assert.equal(meaningOf({ ...pressed, typing: true }), null);
+  assert.equal(meaningOf({ ...pressed, focus: "writing" }), null);
+  assert.equal(meaningOf({ ...pressed, focus: "control" }), null, "a button's Space is its own");
   assert.equal(meaningOf({ ...pressed, key: "m" }), "mute");
   assert.equal(meaningOf({ ...pressed, key: "M" }), "mute");
   assert.equal(meaningOf({ ...pressed, key: "m", modified: true }), null);
-  assert.equal(meaningOf({ ...pressed, key: "m", typing: true }), null);
-  assert.equal(meaningOf({ ...pressed, key: "Escape", typing: true }), "interrupt");
+  assert.equal(meaningOf({ ...pressed, key: "m", focus: "control" }), "mute");
+  assert.equal(meaningOf({ ...pressed, key: "m", focus: "writing" }), null);
+  assert.equal(meaningOf({ ...pressed, key: "Escape", focus: "writing" }), "interrupt");
+  assert.equal(meaningOf({ ...pressed, key: "Escape", focus: "writing", composing: true }), null);
   assert.equal(meaningOf({ ...pressed, key: "x" }), null);
-  assert.equal(isTyping(null), false);
-  assert.equal(isTyping({ tagName: "BODY" }), false);
-  assert.equal(isTyping({ tagName: "BUTTON", type: "button" }), false);
-  assert.equal(isTyping({ tagName: "INPUT", type: "checkbox" }), false);
-  assert.equal(isTyping({ tagName: "INPUT", type: "range" }), true);
-  assert.equal(isTyping({ tagName: "TEXTAREA" }), true);
-  assert.equal(isTyping({ tagName: "DIV", isContentEditable: true }), true);
+});
+
+test("the focus says whose a key is", () => {
+  assert.equal(focusOf(null), "free");
+  assert.equal(focusOf({ tagName: "BODY" }), "free");
+  assert.equal(focusOf({ tagName: "BUTTON", type: "button", id: "mute" }), "control");
+  assert.equal(focusOf({ tagName: "BUTTON", type: "button", id: "hold" }), "free");
+  assert.equal(focusOf({ tagName: "SUMMARY" }), "control");
+  assert.equal(focusOf({ tagName: "INPUT", type: "checkbox" }), "control");
+  assert.equal(focusOf({ tagName: "INPUT", type: "range" }), "writing");
+  assert.equal(focusOf({ tagName: "TEXTAREA" }), "writing");
+  assert.equal(focusOf({ tagName: "SELECT" }), "writing");
+  assert.equal(focusOf({ tagName: "DIV", isContentEditable: true }), "writing");
 });
 
 test("settings: the form holds what the server has, and only what differs is said", () => {

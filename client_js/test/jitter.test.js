@@ -179,11 +179,22 @@ test("a page that was reloaded begins in the midst of a reply", () => {
   assert.equal(buffer.position, 48128);
 });
 
+test("what was played is said again after a break: it may have been lost", () => {
+  const buffer = new JitterBuffer(RATE);
+  buffer.push(1, 0, sound(1, 0, 1000));
+  buffer.finish(1);
+  pull(buffer, 1000);
+  assert.deepEqual(buffer.takeAcks(), [{ epoch: 1, samples: 1000, queued: 0 }]);
+  buffer.restart(false);
+  assert.deepEqual(buffer.takeAcks(), [{ epoch: 1, samples: 1000, queued: 0 }]);
+});
+
 test("another conversation counts from the beginning", () => {
   const buffer = new JitterBuffer(RATE);
   buffer.push(7, 0, sound(7, 0, 2000));
   pull(buffer, 128);
   buffer.reset();
+  assert.deepEqual(buffer.takeAcks(), []);
   buffer.push(1, 0, sound(1, 0, 2000));
   assert.deepEqual(pull(buffer, 128), sound(1, 0, 128));
 });
@@ -241,6 +252,7 @@ class Walk {
 
   breakOff(early) {
     this.buffer.restart(this.buffer.held);
+    this.acked = { ...this.acked, samples: this.acked.samples - 1 }; // the last ack is said again
     for (const [epoch, end] of this.sent) {
       const first = Math.max(0, (this.heard.get(epoch) ?? 0) - early);
       if (this.cut.has(epoch) || epoch < this.buffer.epoch || first >= end) continue;

@@ -1,30 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { VoiceClient, VoiceError } from "../index.js";
-import { FakeAudio, FakeStorage, FakeWorld, settle } from "./fakes.js";
+import { VoiceError } from "../index.js";
+import { begin, silence } from "./client.js";
+import { FakeStorage, settle } from "./fakes.js";
 import { readyMap } from "./support.js";
-
-async function begin(options = {}, { connected = true } = {}) {
-  const world = new FakeWorld();
-  let audio;
-  const makeAudio = (handlers) => (audio = new FakeAudio(handlers));
-  const { environment } = world;
-  const client = new VoiceClient({ url: "ws://here/v1/voice", environment, audio: makeAudio, ...options });
-  const told = [];
-  for (const name of ["status", "ready", "fault", "over", "toolcall", "microphone", "figures", "level"]) {
-    client.on(name, (detail) => told.push([name, detail]));
-  }
-  const of = (name) => told.filter(([first]) => first === name).map(([, detail]) => detail);
-  if (connected) {
-    const connecting = client.connect();
-    await world.greet();
-    await connecting;
-  }
-  return { world, audio, client, told, of };
-}
-
-const silence = () => ({ pcm: new Uint8Array(640), level: 0.1, onset: false });
 
 test("connecting says what is wanted, and gives what the server says", async () => {
   const { world, client, of } = await begin({ config: { speed: 1.5 }, key: "k" });
@@ -43,8 +23,9 @@ test("a key may be asked for when it is needed", async () => {
   await world.greet();
   await connecting;
   assert.equal("key" in world.socket.said("hello")[0][1], false);
-  await client.close();
+  const closing = client.close();
   world.socket.drop(1000);
+  await closing;
   key = "right";
   const again = client.connect();
   await world.greet();
@@ -288,10 +269,11 @@ test("a microphone that is closed, another loudspeaker, other tools", async () =
 test("closing says good-bye and lets the devices go", async () => {
   const { world, audio, client, of } = await begin();
   await client.talk();
-  await client.close();
+  const closing = client.close();
   assert.deepEqual(world.socket.sent.at(-1), ["bye"]);
   assert.equal(audio.listening, false);
   world.socket.drop(1000);
+  await closing;
   assert.equal(of("over")[0].code, "closed");
   assert.throws(() => client.say("too late"), { code: "not_connected" });
   await client.interrupt(); // harmless

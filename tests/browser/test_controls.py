@@ -1,0 +1,125 @@
+"""The page without a mouse, and the page as somebody left it: keys, the focus, and what a reload keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from voice_server import VoiceServer, until
+
+pytestmark = pytest.mark.weights
+
+STEADY = {"temperature": 0, "seed": 7, "max_tokens": 40}
+STORY = "Tell me a long story about a dragon."
+
+UNANSWERED = """
+navigator.mediaDevices.getUserMedia = () => new Promise(() => { window.asked = (window.asked ?? 0) + 1; });
+"""
+
+
+def client(visitor: Any, name: str) -> object:
+    """Return a property of the page's client."""
+    return visitor.page.evaluate("(name) => voxlane.client[name]", name)
+
+
+def focused(visitor: Any) -> str:
+    """Return the id of what has the focus."""
+    return str(visitor.page.evaluate("document.activeElement.id || document.activeElement.tagName"))
+
+
+def pressed(visitor: Any, button: str) -> bool:
+    """Return whether a button shows itself as pressed."""
+    return visitor.page.get_attribute(button, "aria-pressed") == "true"
+
+
+def announced(visitor: Any) -> str:
+    """Return what a screen reader was last given."""
+    return str(visitor.page.text_content("#announcer"))
+
+
+def test_keys_the_focus_and_a_reload(server: VoiceServer, visit: Any) -> None:
+    visitor = visit()
+    page, keys = visitor.page, visitor.page.keyboard
+    visitor.open(server.url, **STEADY)
+    page.focus("#start")
+    keys.press("Enter")
+    visitor.await_state("listening")
+    assert focused(visitor) == "mute"
+    assert "Connected" in announced(visitor)
+
+    page.focus("#text")
+    keys.type(STORY)
+    keys.press("Enter")
+    visitor.await_partly_heard()
+    keys.press("Escape")  # while the focus is in the text field
+    (cut,) = visitor.await_lines("assistant", "interrupted")
+    assert f"You: {STORY}" in announced(visitor)
+    assert cut.heard.strip() not in announced(visitor), "it was heard: nobody shall talk over it"
+
+    page.click("#ptt")
+    assert pressed(visitor, "#ptt")
+    assert focused(visitor) == "hold"
+    page.focus("#captions")  # Space means the talk button here as well
+    keys.down(" ")
+    until(lambda: client(visitor, "pressed"), "space is held")
+    page.focus("#text")
+    keys.up(" ")
+    until(lambda: not client(visitor, "pressed"), "space was let go in the text field")
+    assert page.input_value("#text") == ""
+    page.evaluate("document.getElementById('settings').open = true")
+    page.focus("#processing")
+    before = page.is_checked("#processing")
+    keys.press(" ")
+    assert page.is_checked("#processing") != before
+    assert not client(visitor, "pressed")
+    keys.press("m")
+    until(lambda: pressed(visitor, "#mute"), "it is muted")
+    assert announced(visitor).endswith("Muted")
+
+    page.reload()
+    until(lambda: client(visitor, "listening"), "the microphone is open again")
+    assert client(visitor, "muted")
+    assert pressed(visitor, "#mute")
+    assert pressed(visitor, "#ptt")
+    assert page.evaluate("voxlane.client.ready.config.turns.mode") == "manual"
+    assert page.is_visible("#hold")
+    keys.press("m")
+    assert not client(visitor, "muted")
+
+    with page.expect_download() as download:
+        page.click("#download")
+    lines = Path(download.value.path()).read_text().splitlines()
+    assert lines[3] == f"You: {STORY}"
+    assert lines[4].startswith(f"Assistant: {cut.heard.strip()}")
+    page.focus("#end")
+    keys.press("Enter")
+    visitor.await_state("over")
+    assert focused(visitor) == "start"
+    visitor.check()
+
+
+def test_who_only_types_is_not_listened_to(server: VoiceServer, visit: Any) -> None:
+    visitor = visit()
+    page = visitor.page
+    page.add_init_script(UNANSWERED)
+    visitor.open(server.url, **STEADY | {"max_tokens": 8})
+    visitor.type("Hello!")
+    visitor.await_lines("assistant", "done")
+    page.reload()
+    visitor.await_banner("resumed")
+    page.focus("#banner-close")
+    page.keyboard.press("Enter")
+    assert visitor.banner == ""
+    assert focused(visitor) == "text"
+    visitor.await_state("listening")
+    assert page.evaluate("window.asked") is None, "the microphone was asked for"
+
+    for ask in ("#mute", "#start"):
+        page.click(ask)
+        until(lambda: "allow the microphone" in page.inner_text("#state"), "the browser asks")
+        page.click("#end")
+        visitor.await_state("over")
+        assert page.is_enabled("#start")
+    assert page.evaluate("window.asked") == 2
+    visitor.check()
