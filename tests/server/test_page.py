@@ -17,9 +17,7 @@ BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;
 _REFERENCES = {
     ".html": re.compile(r'(?:href|src)="([^"#]+)"'),
     ".css": re.compile(r'(?:url\(|@import )["\']?([^"\')]+)'),
-    ".js": re.compile(
-        r'^\s*(?:import|export)\b[^"\n]*?["\'](\.[^"\']+)["\']|new URL\("([^"]+)", import\.meta\.url', re.MULTILINE
-    ),
+    ".js": re.compile(r'^\s*(?:import|export)\b[^"\n]*?["\'](\.[^"\']+)["\']|new URL\("(\./[^"]+\.js)"', re.MULTILINE),
 }
 
 

@@ -23,7 +23,7 @@ _ROUNDING = tl.constexpr(12582912.0)  # 1.5 * 2**23: adding it leaves no bits be
 
 
 @triton.jit
-def _put(first, second, page, scales, place, scale_place, low, high, kept, INT8: tl.constexpr):
+def _put(first, second, page, scales, place, scale_place, low, kept, HALF: tl.constexpr, INT8: tl.constexpr):
     """Store vectors [heads, 2, D / 2] to their places, as floats or as codes with one scale each."""
     if INT8:
         largest = tl.maximum(tl.max(tl.abs(first), axis=1), tl.max(tl.abs(second), axis=1))
@@ -32,9 +32,10 @@ def _put(first, second, page, scales, place, scale_place, low, high, kept, INT8:
         inverse = tl.where(wide > 0, 1.0 / wide, 0.0)[:, None]
         first = tl.minimum(tl.maximum((first * inverse + _ROUNDING) - _ROUNDING, -127.0), 127.0)
         second = tl.minimum(tl.maximum((second * inverse + _ROUNDING) - _ROUNDING, -127.0), 127.0)
-        tl.store(scales + scale_place, scale, mask=kept)
-    tl.store(page + place[:, None] + low, first.to(page.dtype.element_ty), mask=kept[:, None] & (low < high))
-    tl.store(page + place[:, None] + low + high, second.to(page.dtype.element_ty), mask=kept[:, None] & (low < high))
+        tl.store(scales + scale_place, scale, mask=kept != 0)
+    inside = (kept[:, None] & (low < HALF)) != 0  # some versions of the interpreter widen a flag that is passed on
+    tl.store(page + place[:, None] + low, first.to(page.dtype.element_ty), mask=inside)
+    tl.store(page + place[:, None] + low + HALF, second.to(page.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -87,9 +88,9 @@ def _rope_kernel(
     key_head, value_head = head - heads, head - heads - kv_heads
     common, scale_common = block * page_block + offset * page_token, block * scale_block + offset
     _put(first, second, k_page, k_scale, common + key_head * page_head, scale_common + key_head * scale_head,
-         low, HALF, is_key & (slot >= 0), INT8)  # fmt: skip
+         low, is_key & (slot >= 0), HALF, INT8)  # fmt: skip
     _put(first, second, v_page, v_scale, common + value_head * page_head, scale_common + value_head * scale_head,
-         low, HALF, is_value & (slot >= 0), INT8)  # fmt: skip
+         low, is_value & (slot >= 0), HALF, INT8)  # fmt: skip
 
 
 def rope_write(
