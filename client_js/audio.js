@@ -101,7 +101,8 @@ export class BrowserAudio {
 
   /** Open the loudspeaker; call it from a click or a key, or browsers keep it silent. */
   async openSpeaker() {
-    if (!("AudioWorkletNode" in globalThis)) throw missing("no_worklet");
+    // An unprotected page may still know the name of what it is not given.
+    if (!("AudioWorkletNode" in globalThis) || globalThis.isSecureContext === false) throw missing("no_worklet");
     this.#opening ??= this.#makeSpeaker();
     try {
       await this.#opening;

@@ -245,6 +245,7 @@ test("what is missing is said in one word", async () => {
   }
   await assert.rejects(browser({ secure: false, devices: false }).audio.openMicrophone(), { code: "insecure_origin" });
   await assert.rejects(browser({ devices: false }).audio.openMicrophone(), { code: "microphone_missing" });
+  await assert.rejects(browser({ secure: false }).audio.openSpeaker(), { code: "insecure_origin" }); // as Chromium does
   delete globalThis.AudioWorkletNode;
   await assert.rejects(browser({ worklets: false }).audio.openSpeaker(), { code: "no_worklet" });
   await assert.rejects(browser({ worklets: false, secure: false }).audio.openSpeaker(), { code: "insecure_origin" });
