@@ -19,6 +19,22 @@ _FLOOR = 1e-10  # power below which everything is silence
 _RANGE = 8.0  # factors of ten kept below the loudest place of the clip
 
 
+def window_mels(windows: Tensor, bins: int) -> Tensor:
+    """Return the spectrograms [clips, 3000, bins] of whole windows [clips, 480000] of 16 kHz sound, all at once."""
+    window, filters = _constants(bins, windows.device)
+    padded = F.pad(windows[:, None], (WINDOW // 2, WINDOW // 2), mode="reflect")[:, 0]
+    spectrum = torch.stft(padded, WINDOW, HOP, window=window, center=False, return_complex=True)[:, :, :FRAMES]
+    power = spectrum.real.square() + spectrum.imag.square()  # [clips, 201, frames]
+    mel = (power.transpose(1, 2) @ filters).clamp_(min=_FLOOR).log10_()
+    loudest = mel.amax(dim=(1, 2), keepdim=True)
+    return torch.maximum(mel, loudest - _RANGE).add_(4.0).div_(4.0)
+
+
+@functools.cache
+def _constants(bins: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    return torch.hann_window(WINDOW, device=device), mel_filters(bins).T.contiguous().to(device)
+
+
 def log_mel(samples: Tensor, bins: int) -> Tensor:
     """Return the spectrogram [3000, bins] of at most 30 s of 16 kHz sound, silence after its end.
 
@@ -41,10 +57,10 @@ def log_mel(samples: Tensor, bins: int) -> Tensor:
 
 
 @functools.cache
-def mel_filters(bins: int) -> Tensor:
-    """Return the triangles [bins, 201] that sum a power spectrum into mel bands, each of the same area (Slaney's)."""
-    frequencies = torch.linspace(0, SAMPLE_RATE / 2, WINDOW // 2 + 1, dtype=torch.float64)
-    top = _to_mel(torch.tensor(SAMPLE_RATE / 2, dtype=torch.float64))
+def mel_filters(bins: int, window: int = WINDOW, sample_rate: int = SAMPLE_RATE) -> Tensor:
+    """Return the triangles [bins, window / 2 + 1] that sum a spectrum into mel bands of the same area (Slaney's)."""
+    frequencies = torch.linspace(0, sample_rate / 2, window // 2 + 1, dtype=torch.float64)
+    top = _to_mel(torch.tensor(sample_rate / 2, dtype=torch.float64))
     corners = _to_hertz(torch.linspace(0, float(top), bins + 2, dtype=torch.float64))
     rise = (frequencies - corners[:-2, None]) / (corners[1:-1] - corners[:-2])[:, None]
     fall = (corners[2:, None] - frequencies) / (corners[2:] - corners[1:-1])[:, None]

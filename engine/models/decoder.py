@@ -1,7 +1,8 @@
 """Decoder-only language models: Llama (SmolLM2 is one), Qwen2, Qwen3 and the text half of Gemma 3.
 
 One mathematics with flags from DecoderConfig. It maps a step's tokens and their places in the KV pages to hidden rows,
-and hidden rows to logits; it does not know requests, sampling, or who owns a block.
+and hidden rows to logits; it does not know requests, sampling, or who owns a block. A model whose rows are not tokens
+(speech) takes the layers alone.
 """
 
 from __future__ import annotations
@@ -55,96 +56,53 @@ class _Layer:
     next_norm: Tensor
 
 
-class Decoder:
-    """A loaded model."""
+class DecoderLayers:
+    """Loaded layers, from embedded rows to normed hidden rows."""
 
     def __init__(
-        self,
-        config: DecoderConfig,
-        mode: Mode,
-        embedding: Weight,
-        first_norm: Tensor,
-        layers: list[_Layer],
-        head: Weight,
-        parameters: int,
-        context_tokens: int,
+        self, config: DecoderConfig, mode: Mode, first_norm: Tensor, layers: list[_Layer], context_tokens: int
     ) -> None:
         self.config = config
         self.mode = mode
         self.layers = config.layers
         self.kv_heads = config.kv_heads
         self.head_dim = config.head_dim
-        self.vocab_size = config.vocab_size
         self.context_tokens = context_tokens  # rotary tables end here
-        self.parameters = parameters
-        self._embedding = embedding
         self._first_norm = first_norm
         self._layers = layers
-        self._head = head
-        self._linear = _linear_for(mode, first_norm.device)
+        self.project = _linear_for(mode, first_norm.device)
         narrow = mode == "bfloat16" and first_norm.is_cuda
-        self._dtype = torch.bfloat16 if narrow else torch.float32  # of what lies between kernels; residuals are wider
+        self.dtype = torch.bfloat16 if narrow else torch.float32  # of what lies between kernels; residuals are wider
         self._fusable = not (config.gemma or config.out_bias or config.mlp_bias)
         self._activation = silu_mul if config.activation == "silu" else gelu_tanh_mul
-        self._embedding_scale = _embedding_scale(config, mode)
         self._stack: Stack | None = None
-        if self._linear is linear and fits(layers):
+        if self.project is linear and fits(layers):
             self._stack = Stack(
                 *(layers, first_norm, config.heads, config.kv_heads, config.head_dim),
                 *(config.norm_eps, config.attention_scale, 0.0),
                 gelu=config.activation != "silu",
             )
 
-    @classmethod
-    def load(
-        cls,
-        weights: WeightFile,
-        mode: Mode = "packed",
-        progress: Progress | None = None,
-        device: str | torch.device = "cpu",
-        context_tokens: int = 0,
-    ) -> Decoder:
-        """Read a model, or raise ModelError with one line that names the config key or tensor at fault.
-
-        `context_tokens` shortens the model's own limit, and the memory of its position tables with it.
-        """
-        config = DecoderConfig.from_dict(weights.config)
-        context_tokens = min(context_tokens or config.context_tokens, config.context_tokens)
-        reader = TensorReader(weights, _aliases(weights.names()), mode, torch.device(device), progress)
-        embedding = reader.matrix(["model.embed_tokens.weight"], [config.vocab_size], config.hidden_size)
-        head = embedding
-        if not config.tied:
-            head = reader.matrix(["lm_head.weight"], [config.vocab_size], config.hidden_size)
-        tables = {rope: _tables(rope, config.head_dim, context_tokens, device) for rope in set(config.ropes)}
-        first_norms = [_norm(reader, config, f"model.layers.{n}.input_layernorm") for n in range(config.layers)]
-        first_norms.append(_norm(reader, config, "model.norm"))
-        layers = [
-            _load_layer(reader, config, index, tables[config.ropes[index]], first_norms[index + 1])
-            for index in range(config.layers)
-        ]
-        reader.finish(ignored=["lm_head.weight"] if config.tied else [])
-        return cls(config, mode, embedding, first_norms[0], layers, head, reader.parameters, context_tokens)
-
     def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
         """Return the cache bytes one token takes in pages of `dtype`."""
         return page_bytes_per_token(self.layers, self.kv_heads, self.head_dim, dtype)
 
-    def forward(self, tokens: Tensor, layout: Layout, pages: list[Pages]) -> Tensor:
-        """Run `tokens` [T] int64, write their keys and values into `pages`; return normed hidden rows [T, hidden]."""
-        residual = embed(tokens, self._embedding).to(torch.float32)
-        if self._embedding_scale != 1.0:
-            residual = residual * self._embedding_scale
-        if self._fusable and skinny.serves(tokens.shape[0], self._layers[0].qkv):
+    def run(self, residual: Tensor, layout: Layout, pages: list[Pages]) -> Tensor:
+        """Run embedded rows [T, hidden] float32, which are used up; return normed hidden rows [T, hidden].
+
+        Their keys and values are written into `pages`.
+        """
+        if self._fusable and skinny.serves(residual.shape[0], self._layers[0].qkv):
             return self._run_few(residual, layout, pages)
         # The same loop in one native call, to the bit; None where it cannot serve.
         hidden = self._stack.run(residual, layout, pages) if self._stack else None
         return self._run_layers(residual, layout, pages) if hidden is None else hidden
 
     def _run_layers(self, residual: Tensor, layout: Layout, pages: list[Pages]) -> Tensor:
-        config, project, activate = self.config, self._linear, self._activation
+        config, project, activate = self.config, self.project, self._activation
         heads, kv_heads, head_dim = config.heads, config.kv_heads, config.head_dim
         eps, scale = config.norm_eps, config.attention_scale
-        x = rms_norm(residual, self._first_norm, eps, self._dtype)
+        x = rms_norm(residual, self._first_norm, eps, self.dtype)
         for layer, page in zip(self._layers, pages, strict=True):
             qkv = project(x, layer.qkv, layer.qkv_bias)
             q = rope_write(
@@ -173,26 +131,106 @@ class Decoder:
             inner = skinny.norm_gate(residual, layer.mlp_norm, eps, _tensor(layer.gate_up), gelu=gelu)
             skinny.linear_add(inner, _tensor(layer.down), residual)
             norm = layer.next_norm
-        return rms_norm(residual, norm, eps, self._dtype)
+        return rms_norm(residual, norm, eps, self.dtype)
+
+    def logits_of(self, hidden: Tensor, head: Weight) -> Tensor:
+        """Return hidden rows [N, hidden] times an output head [vocab, hidden], float32."""
+        if self.dtype is not torch.bfloat16 or not isinstance(head, Tensor):
+            return self.project(hidden, head, None)
+        # float32: rounding makes equals of the best
+        few = skinny.serves(hidden.shape[0], head)
+        return skinny.linear_wide(hidden, head) if few else _mm_wide(hidden, head)
+
+
+class Decoder(DecoderLayers):
+    """A loaded model."""
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        mode: Mode,
+        embedding: Weight,
+        first_norm: Tensor,
+        layers: list[_Layer],
+        head: Weight,
+        parameters: int,
+        context_tokens: int,
+    ) -> None:
+        super().__init__(config, mode, first_norm, layers, context_tokens)
+        self.vocab_size = config.vocab_size
+        self.parameters = parameters
+        self._embedding = embedding
+        self._head = head
+        self._embedding_scale = _embedding_scale(config, mode)
+
+    @classmethod
+    def load(
+        cls,
+        weights: WeightFile,
+        mode: Mode = "packed",
+        progress: Progress | None = None,
+        device: str | torch.device = "cpu",
+        context_tokens: int = 0,
+    ) -> Decoder:
+        """Read a model, or raise ModelError with one line that names the config key or tensor at fault.
+
+        `context_tokens` shortens the model's own limit, and the memory of its position tables with it.
+        """
+        config = DecoderConfig.from_dict(weights.config)
+        context_tokens = min(context_tokens or config.context_tokens, config.context_tokens)
+        reader = TensorReader(weights, _aliases(weights.names()), mode, torch.device(device), progress)
+        embedding = reader.matrix(["model.embed_tokens.weight"], [config.vocab_size], config.hidden_size)
+        head = embedding
+        if not config.tied:
+            head = reader.matrix(["lm_head.weight"], [config.vocab_size], config.hidden_size)
+        first_norm, layers = _read_layers(reader, config, "model.", context_tokens)
+        reader.finish(ignored=["lm_head.weight"] if config.tied else [])
+        return cls(config, mode, embedding, first_norm, layers, head, reader.parameters, context_tokens)
+
+    def forward(self, tokens: Tensor, layout: Layout, pages: list[Pages]) -> Tensor:
+        """Run `tokens` [T] int64, write their keys and values into `pages`; return normed hidden rows [T, hidden]."""
+        residual = embed(tokens, self._embedding).to(torch.float32)
+        if self._embedding_scale != 1.0:
+            residual = residual * self._embedding_scale
+        return self.run(residual, layout, pages)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits [N, vocab] float32 of hidden rows [N, hidden] that forward returned."""
-        if self._dtype is torch.bfloat16 and isinstance(
-            self._head, Tensor
-        ):  # float32: rounding makes equals of the best
-            few = skinny.serves(hidden.shape[0], self._head)
-            logits = skinny.linear_wide(hidden, self._head) if few else _mm_wide(hidden, self._head)
-        else:
-            logits = self._linear(hidden, self._head, None)
+        logits = self.logits_of(hidden, self._head)
         if self.config.final_softcap:
             logits = torch.tanh(logits / self.config.final_softcap) * self.config.final_softcap
         return logits
 
 
+def read_layers(
+    reader: TensorReader, config: DecoderConfig, mode: Mode, prefix: str, context_tokens: int
+) -> DecoderLayers:
+    """Take the layers and norms whose names begin with `prefix` out of `reader`."""
+    return DecoderLayers(config, mode, *_read_layers(reader, config, prefix, context_tokens), context_tokens)
+
+
+def _read_layers(
+    reader: TensorReader, config: DecoderConfig, prefix: str, context_tokens: int
+) -> tuple[Tensor, list[_Layer]]:
+    """Return the first norm, and the layers with the norms that follow them."""
+    tables = {rope: _tables(rope, config.head_dim, context_tokens, reader.device) for rope in set(config.ropes)}
+    norms = [_norm(reader, config, f"{prefix}layers.{index}.input_layernorm") for index in range(config.layers)]
+    norms.append(_norm(reader, config, f"{prefix}norm"))
+    layers = [
+        _load_layer(reader, config, f"{prefix}layers.{index}.", index, tables[config.ropes[index]], norms[index + 1])
+        for index in range(config.layers)
+    ]
+    return norms[0], layers
+
+
 def _load_layer(
-    reader: TensorReader, config: DecoderConfig, index: int, tables: tuple[Tensor, Tensor], next_norm: Tensor
+    reader: TensorReader,
+    config: DecoderConfig,
+    prefix: str,
+    index: int,
+    tables: tuple[Tensor, Tensor],
+    next_norm: Tensor,
 ) -> _Layer:
-    prefix = f"model.layers.{index}."
     hidden, inner = config.hidden_size, config.intermediate_size
     q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
 
@@ -236,7 +274,7 @@ def _norm(reader: TensorReader, config: DecoderConfig, name: str, size: int = 0)
     return weight + 1.0 if config.gemma else weight
 
 
-def _tables(rope: Rope, head_dim: int, positions: int, device: str | torch.device) -> tuple[Tensor, Tensor]:
+def _tables(rope: Rope, head_dim: int, positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
     cos, sin = rope.tables(head_dim, positions)
     return cos.to(device), sin.to(device)
 

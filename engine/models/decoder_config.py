@@ -97,7 +97,11 @@ class DecoderConfig:
     @classmethod
     def from_dict(cls, config: dict[str, object]) -> DecoderConfig:
         """Return the configuration in `config` (Hugging Face's keys), or raise ConfigError naming the key."""
-        model_type, settings = _text_model(Settings(config))
+        return cls.from_settings(*_text_model(Settings(config)))
+
+    @classmethod
+    def from_settings(cls, model_type: str, settings: Settings) -> DecoderConfig:
+        """Return the configuration of one of our families, wherever in a file its keys stand."""
         family = _FAMILIES[model_type]
         for key, harmless in _REFUSED.items():
             if key in settings and settings.value(key) not in harmless:

@@ -37,19 +37,21 @@ class TensorReader:
         self._weights = weights
         self._aliases = aliases
         self._mode = mode
-        self._device = device
+        self.device = device
         self._progress = progress
         self._taken: set[str] = set()
         self.parameters = 0
+        # On CUDA products take rows in the weights' own type; a CPU's kernels widen weights as they read.
+        narrow = mode == "bfloat16" and device.type == "cuda"
+        self.dtype = torch.bfloat16 if narrow else torch.float32  # of what lies between kernels
 
     def vector(self, name: str, size: int) -> Tensor:
         """Return a norm's weight or the like, [size] float32."""
-        return self._floats(name, (size,)).to(self._device, torch.float32)
+        return self._floats(name, (size,)).to(self.device, torch.float32)
 
     def bias(self, names: Sequence[str], sizes: Sequence[int]) -> Tensor:
-        """Return the biases of a fused matrix one after the other, float32; on CUDA in the matrices' type."""
-        fused = torch.cat([self.vector(name, size) for name, size in zip(names, sizes, strict=True)])
-        return fused.to(torch.bfloat16) if fused.is_cuda and self._mode == "bfloat16" else fused
+        """Return the biases of a fused matrix one after the other, in the type of the products they are added to."""
+        return torch.cat([self.vector(name, size) for name, size in zip(names, sizes, strict=True)]).to(self.dtype)
 
     def matrix(self, names: Sequence[str], outs: Sequence[int], inputs: int) -> Weight:
         """Return the matrices [out, inputs] fused along their rows, stored as the mode says."""
@@ -57,8 +59,18 @@ class TensorReader:
         if self._mode == "packed" and inputs % GROUP == 0:
             return pack(_fuse([self._blocks(name, shape) for name, shape in shapes]))
         dtype = torch.bfloat16 if self._mode == "bfloat16" else torch.float32
-        parts = [self._floats(name, shape).to(self._device, dtype) for name, shape in shapes]
+        parts = [self._floats(name, shape).to(self.device, dtype) for name, shape in shapes]
         return torch.cat(parts) if len(parts) > 1 else parts[0].contiguous()
+
+    def table(self, names: Sequence[str], outs: Sequence[int], inputs: int) -> Tensor:
+        """Return embedding tables [out, inputs] one after the other, never packed: rows are looked up."""
+        dtype = torch.bfloat16 if self._mode == "bfloat16" else torch.float32
+        shapes = zip(names, outs, strict=True)
+        return torch.cat([self._floats(name, (out, inputs)).to(self.device, dtype) for name, out in shapes])
+
+    def floats(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Return a tensor of any shape as float32."""
+        return self._floats(name, shape).to(self.device, torch.float32)
 
     def finish(self, ignored: Iterable[str] = ()) -> None:
         """Raise TensorError if the file holds a tensor that was not taken, `ignored` ones excepted."""
@@ -70,10 +82,10 @@ class TensorReader:
     def _blocks(self, name: str, shape: tuple[int, int]) -> Blocks:
         blocks = self._weights.blocks(self._source(name))
         if blocks is None:
-            return quantise(self._floats(name, shape).to(self._device))
+            return quantise(self._floats(name, shape).to(self.device))
         self._take(name, blocks.shape, shape)
-        minimums = None if blocks.minimums is None else blocks.minimums.to(self._device)
-        return Blocks(blocks.bits, blocks.codes.to(self._device), blocks.scales.to(self._device), minimums)
+        minimums = None if blocks.minimums is None else blocks.minimums.to(self.device)
+        return Blocks(blocks.bits, blocks.codes.to(self.device), blocks.scales.to(self.device), minimums)
 
     def _floats(self, name: str, shape: tuple[int, ...]) -> Tensor:
         tensor = self._weights.tensor(self._source(name))

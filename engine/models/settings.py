@@ -24,7 +24,7 @@ class Settings:
 
     def __init__(self, values: Mapping[str, object], prefix: str = "") -> None:
         self._values = values
-        self._prefix = prefix  # "rope_scaling." inside that dictionary, so that messages name the whole key
+        self.prefix = prefix  # "rope_scaling." inside that dictionary, so that messages name the whole key
 
     def __contains__(self, key: str) -> bool:
         return self._values.get(key) is not None
@@ -39,7 +39,7 @@ class Settings:
 
     def refuse(self, key: str, reason: str) -> ConfigError:
         """Return the error that names `key`."""
-        return ConfigError(f"config key {self._prefix}{key}: {reason}")
+        return ConfigError(f"config key {self.prefix}{key}: {reason}")
 
     def integer(self, key: str, default: int | None = None, *, minimum: int = 1, maximum: int = 2**31 - 1) -> int:
         """Return an integer within bounds; without a default the key is required."""
@@ -83,7 +83,7 @@ class Settings:
             value = {}
         if not isinstance(value, dict):
             raise self.refuse(key, f"{value!r:.60} is not an object")
-        return Settings(value, f"{self._prefix}{key}.")
+        return Settings(value, f"{self.prefix}{key}.")
 
     def _value(self, key: str, default: object) -> object:
         value = self._values.get(key)

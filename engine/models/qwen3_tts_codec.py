@@ -1,0 +1,235 @@
+"""The decoder of Qwen3-TTS's 12 Hz tokenizer: frames of codes to 24 kHz samples, many streams at once, as they come.
+
+A frame's codes are looked up and summed; a transformer that sees a window of frames, then ever finer convolutions turn
+them into samples. Nothing looks ahead: one frame in, its samples out. It knows codes and samples; where codes come from
+and who listens is others' business, and so is the encoder, the tokenizer's other half.
+
+    state = codec.state(streams, max_frames)        a row for every stream, all zero: every stream is at its beginning
+    codec.decode(codes, state, rows) -> samples     the next frames of the streams `rows`: any number, any mixture
+    state.reset(row), state.copy(source, target)    begin anew; branch off, or keep a place to come back to
+
+What a stream remembers is its row of `state` and nothing else: the ends of the inputs of every convolution, and the
+last keys and values of every layer in a ring. So nothing is decoded twice, samples do not depend on how frames are cut
+into calls, and they do not depend on the other streams (but for the rounding of products of another shape). decode
+reads no tensor on the host: with codes, rows and samples in fixed places a CUDA graph can hold it.
+
+The package's own decode starts over every 300 frames with 25 frames of context. This one equals its decoder run over
+all frames at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from voxlane.engine.kernels.activation import silu_mul
+from voxlane.engine.kernels.causal_conv import causal_conv, causal_upsample, depthwise_conv, snake
+from voxlane.engine.kernels.layer_norm import gelu, layer_norm
+from voxlane.engine.kernels.linear import linear
+from voxlane.engine.kernels.norm import add_rms_norm, rms_norm
+from voxlane.engine.models.loading import Progress
+from voxlane.engine.models.qwen3_tts_codec_config import CodecConfig
+from voxlane.engine.models.qwen3_tts_codec_weights import (
+    NEXT_EPS,
+    CodecWeights,
+    Conv,
+    Layer,
+    Next,
+    Place,
+    Stage,
+    load_weights,
+)
+from voxlane.engine.models.rotary import Rope
+from voxlane.engine.weights.tensors import WeightFile
+
+
+class CodecState:
+    """What every stream remembers: a row of numbers and a count of frames each."""
+
+    def __init__(self, config: CodecConfig, tails: list[Place], streams: int, max_frames: int, like: Tensor) -> None:
+        self.max_frames = max_frames
+        # A call's frames are written before any of them looks back: the last must spare what the first still sees.
+        self.ring = config.window - 1 + max_frames
+        cached = (config.layers, self.ring, config.kv_heads, config.head_dim)
+        shapes = [cached, cached, *((tail.length, tail.channels) for tail in tails)]
+        sizes = [torch.Size(shape).numel() for shape in shapes]
+        self.frames = torch.zeros(streams, dtype=torch.int64, device=like.device)
+        self.numbers = torch.zeros(streams, sum(sizes), dtype=like.dtype, device=like.device)
+        split = torch.split(self.numbers, sizes, dim=1)
+        parts = [part.view(streams, *shape) for part, shape in zip(split, shapes, strict=True)]
+        self.keys, self.values = parts[:2]  # [streams, layers, ring, kv_heads, head_dim]
+        self.tails = parts[2:]  # [streams, length, channels] each
+
+    @property
+    def stream_bytes(self) -> int:
+        """Return the memory that one stream takes."""
+        return self.numbers[0].nbytes + self.frames[0].nbytes
+
+    def reset(self, row: int) -> None:
+        """Let a stream begin anew."""
+        self.numbers[row].zero_()
+        self.frames[row].zero_()
+
+    def copy(self, source: int, target: int) -> None:
+        """Let the stream `target` go on from where `source` is."""
+        self.numbers[target].copy_(self.numbers[source])
+        self.frames[target].copy_(self.frames[source])
+
+    def extend(self, place: Place, x: Tensor, rows: Tensor) -> Tensor:
+        """Return `x` [B, T, channels] with what came before it in front, and keep its end for the next call."""
+        tail = self.tails[place.index]
+        whole = torch.cat((tail.index_select(0, rows), x), dim=1)
+        tail.index_copy_(0, rows, whole[:, x.shape[1] :])
+        return whole
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """Where a call's frames lie: shared by all layers."""
+
+    rows: Tensor  # [B, 1]
+    slots: Tensor  # [B, frames]: places in the ring
+    seen: Tensor  # [B, 1, frames, ring] bool
+    cos: Tensor  # [B, frames, 1, head_dim / 2] float32
+    sin: Tensor
+
+
+class Qwen3TTSCodec:
+    """A loaded decoder."""
+
+    def __init__(self, config: CodecConfig, weights: CodecWeights) -> None:
+        self.config = config
+        self.sample_rate = config.sample_rate
+        self.frame_samples = config.frame_samples
+        self.groups = config.groups
+        self.dtype = weights.table.dtype
+        self.parameters = weights.parameters
+        self._weights = weights
+        device = weights.table.device
+        self._first_codes = torch.arange(config.groups, device=device) * config.codebook_size
+        # float64: after hours of sound an angle is still right.
+        self._frequencies = Rope(config.theta).frequencies(config.head_dim).to(device, torch.float64)
+
+    @classmethod
+    def load(
+        cls,
+        weights: WeightFile,
+        dtype: torch.dtype = torch.float32,
+        progress: Progress | None = None,
+        device: str | torch.device = "cpu",
+    ) -> Qwen3TTSCodec:
+        """Read a decoder, or raise ModelError with one line that names the config key or tensor at fault."""
+        config = CodecConfig.from_dict(weights.config)
+        return cls(config, load_weights(weights, config, dtype, torch.device(device), progress))
+
+    def state(self, streams: int, max_frames: int = 1) -> CodecState:
+        """Return the memory of so many streams; a longer call than `max_frames` is done in pieces."""
+        if streams < 1 or max_frames < 1:
+            raise ValueError(f"a state of {streams} streams and {max_frames} frames a call is none")
+        return CodecState(self.config, self._weights.tails, streams, max_frames, self._weights.table)
+
+    def decode(self, codes: Tensor, state: CodecState, rows: Tensor) -> Tensor:
+        """Return the samples [B, frames * frame_samples] float32, -1 to 1, of `codes` [B, frames, groups] int64.
+
+        `rows` [B] int64 says which streams they continue, each at most once; rows that only fill a batch up may share
+        one that nobody listens to. Codes must be below codebook_size: on a CPU that is checked.
+        """
+        if codes.ndim != 3 or codes.shape[2] != self.groups or not codes.numel() or rows.shape != codes.shape[:1]:
+            raise ValueError(
+                f"codes {tuple(codes.shape)} and rows {tuple(rows.shape)}: [B, frames, {self.groups}], [B]"
+            )
+        if codes.is_cpu and not 0 <= int(codes.min()) <= int(codes.max()) < self.config.codebook_size:
+            raise ValueError(f"a code is outside 0 to {self.config.codebook_size - 1}")
+        pieces = [self._decode(piece, state, rows) for piece in torch.split(codes, state.max_frames, dim=1)]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
+
+    def _decode(self, codes: Tensor, state: CodecState, rows: Tensor) -> Tensor:
+        weights = self._weights
+        x = F.embedding(codes + self._first_codes, weights.table).sum(dim=2)
+        x = self._transform(_conv(x, weights.first, state, rows), state, rows)
+        for block in weights.nexts:
+            x = _next(x, block, state, rows)
+        x = _conv(x, weights.middle, state, rows)
+        for stage in weights.stages:
+            x = _stage(x, stage, state, rows)
+        x = _conv(snake(x, *weights.last_snake), weights.last, state, rows)
+        return x.squeeze(2).to(torch.float32).clamp_(-1, 1)
+
+    def _transform(self, x: Tensor, state: CodecState, rows: Tensor) -> Tensor:
+        """Run the transformer over `x` [B, frames, latent]."""
+        weights, eps = self._weights, self.config.norm_eps
+        batch, frames, _ = x.shape
+        moment = self._moment(frames, state, rows)
+        residual = linear(x.flatten(0, 1), weights.into.weight, weights.into.bias).to(torch.float32)
+        x = rms_norm(residual, weights.layers[0].attention_norm, eps, self.dtype)
+        for index, layer in enumerate(weights.layers):
+            seen = self._attend(x.view(batch, frames, -1), layer, index, state, moment)
+            x = linear(seen, layer.out.weight, layer.out.bias)
+            x, residual = add_rms_norm(x, residual, layer.mlp_norm, eps)
+            x = linear(silu_mul(linear(x, layer.gate_up)), layer.down)
+            x, residual = add_rms_norm(x, residual, layer.next_norm, eps)
+        state.frames.index_copy_(0, rows, state.frames.index_select(0, rows) + frames)
+        return linear(x, weights.out_of.weight, weights.out_of.bias).view(batch, frames, -1)
+
+    def _moment(self, frames: int, state: CodecState, rows: Tensor) -> _Moment:
+        begin = state.frames.index_select(0, rows)[:, None]
+        positions = begin + torch.arange(frames, device=rows.device)  # [B, frames]
+        angles = positions[:, :, None, None] * self._frequencies
+        last = begin + (frames - 1)
+        slots = torch.arange(state.ring, device=rows.device)
+        held = last - (last - slots) % state.ring  # [B, ring]: the newest position in each place of the ring
+        age = positions[:, :, None] - held[:, None]
+        seen = (age >= 0) & (age < self.config.window) & (held >= 0)[:, None]
+        cos, sin = angles.cos().to(torch.float32), angles.sin().to(torch.float32)
+        return _Moment(rows[:, None], positions % state.ring, seen[:, None], cos, sin)
+
+    def _attend(self, x: Tensor, layer: Layer, index: int, state: CodecState, moment: _Moment) -> Tensor:
+        """Return what every head has seen, [B * frames, heads * head_dim]."""
+        config = self.config
+        batch, frames, _ = x.shape
+        qkv = linear(x.flatten(0, 1), layer.qkv.weight, layer.qkv.bias).view(batch, frames, -1, config.head_dim)
+        q, k, v = torch.split(qkv, [config.heads, config.kv_heads, config.kv_heads], dim=2)
+        state.keys[moment.rows, index, moment.slots] = _rotate(k, moment)
+        state.values[moment.rows, index, moment.slots] = v
+        rows = moment.rows.squeeze(1)
+        keys, values = (part[:, index].index_select(0, rows).transpose(1, 2) for part in (state.keys, state.values))
+        seen = F.scaled_dot_product_attention(
+            _rotate(q, moment).transpose(1, 2),
+            keys,
+            values,
+            attn_mask=moment.seen,
+            enable_gqa=config.heads != config.kv_heads,
+        )
+        return seen.transpose(1, 2).reshape(batch * frames, -1)
+
+
+def _conv(x: Tensor, conv: Conv, state: CodecState, rows: Tensor) -> Tensor:
+    return causal_conv(state.extend(conv.place, x, rows), conv.weight, conv.bias, conv.dilation)
+
+
+def _next(x: Tensor, block: Next, state: CodecState, rows: Tensor) -> Tensor:
+    """Stretch `x` [B, T, latent] and run a ConvNeXt block over it."""
+    x = causal_upsample(x, block.up.matrix, block.up.bias, block.up.stride)
+    inner = depthwise_conv(state.extend(block.place, x, rows), block.taps, block.taps_bias).flatten(0, 1)
+    inner = layer_norm(inner, block.norm, block.norm_bias, NEXT_EPS)
+    inner = gelu(linear(inner, block.widen.weight, block.widen.bias))
+    return x + linear(inner, block.narrow.weight, block.narrow.bias).view_as(x)
+
+
+def _stage(x: Tensor, stage: Stage, state: CodecState, rows: Tensor) -> Tensor:
+    """Stretch `x` [B, T, channels] into half as many channels and run the residual units over it."""
+    x = state.extend(stage.place, snake(x, *stage.snake), rows)
+    x = causal_upsample(x, stage.up.matrix, stage.up.bias, stage.up.stride)
+    for unit in stage.units:
+        inner = snake(_conv(snake(x, *unit.snake), unit.conv, state, rows), *unit.point_snake)
+        x = x + F.linear(inner, unit.point.weight, unit.point.bias)
+    return x
+
+
+def _rotate(x: Tensor, moment: _Moment) -> Tensor:
+    first, second = x.to(torch.float32).chunk(2, dim=-1)
+    turned = (first * moment.cos - second * moment.sin, second * moment.cos + first * moment.sin)
+    return torch.cat(turned, dim=-1).to(x.dtype)
