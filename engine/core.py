@@ -1,12 +1,17 @@
-"""The step loop: schedule, run, advance, collect. It joins the parts and owns none of their rules."""
+"""The step loop: schedule, launch, collect, advance. It joins the parts and owns none of their rules.
+
+On the host a step is run from beginning to end. On a device it is left under way: commands are handled, jobs work, and
+what the step before it brought is told while it runs. Where its tokens cannot change what comes next, that is planned
+meanwhile too, and launched as soon as the device is free, unless a command has come: that is in force in the next step.
+"""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, wait
 from typing import Protocol
 
+from voxlane.engine.ahead import plan_ahead, take_back
 from voxlane.engine.api import (
     Append,
     Cancel,
@@ -24,19 +29,20 @@ from voxlane.engine.api import (
     Task,
     ToEngine,
 )
+from voxlane.engine.flight import Engine, Engines, Flight
 from voxlane.engine.intake import Refusal
 from voxlane.engine.jobs.job import Change, Job
 from voxlane.engine.meter import Meter
-from voxlane.engine.plan import Load, Plan
+from voxlane.engine.plan import Plan
 from voxlane.engine.request import ModelName, Request, State
-from voxlane.engine.runner import Outcome
 from voxlane.engine.scheduler import Scheduler
 from voxlane.engine.trace import Trace
 
-log = logging.getLogger(__name__)
-
 WORK_BUDGET_S = 0.01
 """How long jobs may work between two steps; who was left out is first the next time."""
+
+WORK_ROUNDS = 4
+"""In how many steps each job that wants to work has its turn, however soon a device is done."""
 
 CRITICAL_QUEUE_FACTOR = 4
 """How much longer than `max_waiting` the queue may get before a critical request is refused too."""
@@ -52,15 +58,6 @@ MODEL_OF: Mapping[Task, ModelName] = {
     "asr": "asr",
     "tts": "tts",
 }
-
-
-class Engine(Protocol):
-    """What runs one model's part of a plan, or in a simulation something that pretends to."""
-
-    phases: dict[str, tuple[float, float]]
-
-    def run(self, load: Load) -> list[Outcome]:
-        """Carry it out; outcomes are in the order of its rows."""
 
 
 class Desk(Protocol):
@@ -84,7 +81,8 @@ class Core:
         trace: Trace | None = None,
     ) -> None:
         self.scheduler = scheduler
-        self._engines = engines
+        self._engines = Engines(engines, scheduler, clock)
+        self._flight: Flight | None = None
         self._desks = desks
         self._clock = clock
         self._max_waiting = max_waiting
@@ -92,17 +90,23 @@ class Core:
         self._jobs: dict[str, Job] = {}
         self._owner: dict[str, Job] = {}  # by the id of a request, of which a job may have several
         self._meter = Meter(clock())
+        self._recorded = 0.0  # until when
         self._opened = 0  # jobs
         self._round = 0  # of work between steps
         self._touched = True  # something was done since the books were checked
 
     @property
     def busy(self) -> bool:
-        """Whether a step would do anything."""
-        return self.scheduler.ready() or any(job.wants_work for job in self._jobs.values())
+        """Whether a step is under way, or would do anything."""
+        ready = self._flight is not None or self.scheduler.ready()
+        return ready or any(job.wants_work for job in self._jobs.values())
 
     def handle(self, commands: Iterable[ToEngine]) -> list[FromEngine]:
-        """Apply commands in order; return what they lead to at once. All of it is in force at the next step."""
+        """Apply commands in order; return what they lead to at once. All of it is in force at the next step.
+
+        A step may be under way: what it brings for a request that was cancelled meanwhile is dropped, for one that was
+        paused it counts.
+        """
         messages: list[FromEngine] = []
         for command in commands:
             match command:
@@ -125,10 +129,19 @@ class Core:
                     raise AssertionError(f"{type(command).__name__} is for the process, not the core")
         return messages
 
-    def step(self) -> list[FromEngine]:
-        """Run one step; return the messages it leads to."""
+    def step(self, receive: Callable[[], Iterable[ToEngine]] = tuple) -> list[FromEngine]:
+        """Take the engine a step further; return the messages that leads to.
+
+        That ends the step under way, if there is one, applies the commands `receive` then gives, and begins another.
+        """
         begin = self._clock()
         messages = self._work(begin)
+        if (flight := self._flight) is not None:
+            self._flight, told = self._land(flight, receive)
+            messages += told
+            if self._flight is not None or not self._engines.overlap:
+                return messages  # what an engine does on the host is not begun before these were told
+            begin = self._clock()
         if not self.scheduler.ready():
             if awaited := [job.awaited for job in self._jobs.values() if job.awaited is not None]:
                 wait(awaited, REST_S, FIRST_COMPLETED)
@@ -136,30 +149,73 @@ class Core:
         plan = self.scheduler.schedule(begin)
         assert plan.rows, "an engine with work must have a row to run"
         messages += self._admit(plan, begin)
+        flight = self._engines.launch(plan, (begin, self._clock()))
+        if flight.overlaps:
+            self._flight = flight
+        else:
+            self._engines.wait(flight)
+            messages += self._advance(flight)
+        return messages
+
+    def _land(
+        self, flight: Flight, receive: Callable[[], Iterable[ToEngine]]
+    ) -> tuple[Flight | None, list[FromEngine]]:
+        """End the step under way; go on at once with what was planned ahead, if there is no command."""
+        begin = self._clock()
+        ahead = plan_ahead(self.scheduler, flight.plan, begin, self._engines.foresees)
+        if ahead is not None:
+            self._engines.prepare(ahead)
         planned = self._clock()
-        outcomes = {model: self._run(model, load) for model, load in plan.loads.items()}
-        ran = self._clock()
-        for model, load in plan.loads.items():
+        messages: list[FromEngine] = []
+        while True:
+            done = self._engines.done(flight)
+            commands = list(receive())
+            if commands and ahead is not None:
+                take_back(ahead)
+                ahead = None
+            if done:
+                break
+            messages += self.handle(commands)
+        self._engines.wait(flight)
+        following: Flight | None = None
+        if ahead is not None and flight.sound:
+            following = self._engines.launch(ahead, (begin, planned))
+        if ahead is not None and (following is None or not following.sound):
+            take_back(ahead)
+            following = None
+        return following, messages + self._advance(flight) + self.handle(commands)
+
+    def _advance(self, flight: Flight) -> list[FromEngine]:
+        """Hand out what a step brought."""
+        messages: list[FromEngine] = []
+        outcomes, now = self._engines.collect(flight), flight.landed
+        for model, load in flight.plan.loads.items():
             for row, outcome in zip(load.rows, outcomes[model], strict=True):
-                if row.request.state is State.FINISHED:  # another row of its job may just have ended it
+                if row.request.state is State.FINISHED:  # cancelled, or another row of its job has just ended it
                     continue
                 job = self._owner[row.request.id]
-                change = Change(end="failed") if outcome.failed else job.advance(row, outcome, ran)
+                change = Change(end="failed") if outcome.failed else job.advance(row, outcome, now)
                 if row.drafts and row.request.model == "chat" and not outcome.failed:
                     self._meter.count_lookup(len(row.drafts), len(outcome.choices) - 1)
-                messages += self._apply(job, change, ran)
-        self._record(plan, begin, planned, ran)
+                messages += self._apply(job, change, now)
+        self._record(flight)
         return messages
 
     def _work(self, begin: float) -> list[FromEngine]:
-        """Let jobs do what no step waits for, the urgent and the long neglected first, for a few milliseconds."""
+        """Let jobs do what no step waits for, the urgent and the long neglected first, for a few milliseconds.
+
+        With a step under way that is while the device is busy, but for a share of them in any case.
+        """
         self._round += 1
         messages: list[FromEngine] = []
         wanting = [job for job in self._jobs.values() if job.wants_work]
-        for job in sorted(wanting, key=lambda job: (-job.submit.priority, job.worked)):
+        due = len(wanting) if self._flight is None else -(-len(wanting) // WORK_ROUNDS)
+        for count, job in enumerate(sorted(wanting, key=lambda job: (-job.submit.priority, job.worked)), start=1):
             job.worked = self._round
             messages += self._apply(job, job.work(begin), begin)
             if self._clock() - begin > WORK_BUDGET_S:
+                break
+            if count >= due and self._flight is not None and self._engines.done(self._flight):
                 break
         return messages
 
@@ -252,6 +308,7 @@ class Core:
     def _end(self, job: Job, reason: FinishReason, now: float) -> Finished:
         """Close a job: its blocks are free when this returns."""
         stats = job.stats(now)
+        job.close()
         for request in list(job.requests.values()):
             self._forget(job, request)
         del self._jobs[job.submit.request_id]
@@ -264,23 +321,6 @@ class Core:
         del self._owner[request.id]
 
     # ---- a step
-
-    def _run(self, model: ModelName, load: Load) -> list[Outcome]:
-        """Run one model's part; a fault ends the requests that were in it and nobody else."""
-        engine, station, begin = self._engines[model], self.scheduler.stations[model], self._clock()
-        try:
-            outcomes = engine.run(load)
-        except (RuntimeError, ValueError, IndexError, TypeError, OSError, MemoryError):
-            log.exception("step failed model=%s rows=%d", model, len(load.rows))
-            self.scheduler.drop_swapped(model)
-            return [Outcome(failed=True) for _ in load.rows]
-        seconds = self._clock() - begin
-        if station.encoder is not None and load.encoding.rows:
-            start_s, stop_s = engine.phases["encode"]
-            station.encoder.observe(load.encoding, stop_s - start_s)
-            seconds -= stop_s - start_s
-        station.cost.observe(load.work, seconds)
-        return outcomes
 
     def _admit(self, plan: Plan, now: float) -> list[FromEngine]:
         messages: list[FromEngine] = []
@@ -299,10 +339,11 @@ class Core:
                     )
         return messages
 
-    def _record(self, plan: Plan, begin: float, planned: float, ran: float) -> None:
-        end = self._clock()
+    def _record(self, flight: Flight) -> None:
+        plan, end = flight.plan, self._clock()
+        begin, self._recorded = max(flight.planning[0], self._recorded), end  # steps that overlap are not counted twice
         self._touched = True
-        phases = {"schedule": (begin, planned), "publish": (ran, end)}
+        phases = {"schedule": flight.planning, "publish": (flight.landed, end)}
         for model in plan.loads:
             mark = "" if model == "chat" else f"{model} "
             phases |= {f"{mark}{name}": span for name, span in self._engines[model].phases.items()}
@@ -318,7 +359,7 @@ class Core:
                 what = f"say {row.request.unit}"
             elif row.encode:
                 what = f"hear {row.request.states}"
-            self._trace_row(row.request, what, planned, ran, start=row.start, drafts=len(row.drafts))
+            self._trace_row(row.request, what, flight.launched, flight.landed, start=row.start, drafts=len(row.drafts))
         self._trace.keep(self._jobs)
 
     def _trace_row(self, request: Request, what: str, start_s: float, stop_s: float, **counts: object) -> None:

@@ -1,7 +1,9 @@
 """What a step will cost, learnt from the steps before it. Pure arithmetic: no clock, no tensors.
 
 T = base + per_row · rows + per_prefill · prefill tokens + per_context · context tokens read
-        + per_pair · (prefill tokens × context)
+        + per_pair · (prefill tokens × context) + prompts, if there is any
+
+The last is what a GPU takes for prompts however short they are, since there they are a pass of their own.
 
 Non-negative ridge regression on the relative error, with forgetting. Coefficients at or above zero mean that more work
 never looks cheaper; the problem stays convex, so it cannot diverge however odd the history is.
@@ -16,13 +18,16 @@ import numpy as np
 FORGETTING = 0.98
 """Weight of a step against the next: a machine that slows down is believed after about fifty steps."""
 
+FORMATIVE_STEPS, SOLVED_EVERY = 100, 4
+"""For so many steps each is learnt from at once; later ones change little, and fitting costs 0.1 ms."""
+
 ANCHOR_STEPS = 5.0
 """How many steps the calibration at start-up weighs for ever. It decides what recent steps do not show: an engine that
 has run one request for a minute must still know that a second one is cheap."""
 
 # Scales bring typical features near 1, which keeps the problem well conditioned.
-_SCALES = (1.0, 8.0, 64.0, 4096.0, 65536.0)
-_PRIOR_MS = (4.0, 4.0, 64.0, 1.0, 1.0)  # milliseconds per scaled feature, before anything was measured
+_SCALES = (1.0, 8.0, 64.0, 4096.0, 65536.0, 1.0)
+_PRIOR_MS = (4.0, 4.0, 64.0, 1.0, 1.0, 0.0)  # milliseconds per scaled feature, before anything was measured
 _SHORTEST_MS = 0.1  # no step is shorter; a clock that says so would count without bound
 _RIDGE = 1e-6  # pull towards the prior: decides only what was never measured at all
 
@@ -36,6 +41,11 @@ class Work:
     context_tokens: int = 0  # cached tokens read by all rows
     pairs: int = 0  # prefill tokens × their context
 
+    @property
+    def prompts(self) -> int:
+        """1 if there is any."""
+        return int(self.prefill_tokens > 0)
+
     def plus(self, count: int, context: int) -> Work:
         """Return this work with a row of `count` new tokens that ends at `context` tokens added."""
         prefill = count if count > 1 else 0
@@ -46,9 +56,17 @@ class Work:
             self.pairs + prefill * context,
         )
 
+    def add(self, count: int, context: int) -> None:
+        """Add such a row to this work itself."""
+        prefill = count if count > 1 else 0
+        self.rows += 1
+        self.prefill_tokens += prefill
+        self.context_tokens += context
+        self.pairs += prefill * context
+
     def features(self) -> list[float]:
         """Return the scaled feature vector."""
-        values = (1.0, self.rows, self.prefill_tokens, self.context_tokens, self.pairs)
+        values = (1.0, self.rows, self.prefill_tokens, self.context_tokens, self.pairs, self.prompts)
         return [value / scale for value, scale in zip(values, _SCALES, strict=True)]
 
 
@@ -68,6 +86,11 @@ class CostModel:
         """Return the expected seconds of a step with this work."""
         return self._seconds(work.rows, work.prefill_tokens, work.context_tokens, work.pairs)
 
+    @property
+    def prompts_s(self) -> float:
+        """What a step takes longer if there is any prompt in it, however short."""
+        return self._weights[5] / 1e3
+
     def predict_with(self, work: Work, count: int, context: int) -> float:
         """Return the same for `work.plus(count, context)`."""
         prefill = count if count > 1 else 0
@@ -77,13 +100,14 @@ class CostModel:
 
     def _seconds(self, rows: int, prefill_tokens: int, context_tokens: int, pairs: int) -> float:
         # Written out, and from plain numbers: a plan for 256 rows asks some thousand times.
-        base, row, prefill, context, pair = self._weights
+        base, row, prefill, context, pair, prompts = self._weights
         return (
             base / _SCALES[0]
             + row * rows / _SCALES[1]
             + prefill * prefill_tokens / _SCALES[2]
             + context * context_tokens / _SCALES[3]
             + pair * pairs / _SCALES[4]
+            + (prompts if prefill_tokens else 0.0)
         ) / 1e3
 
     def observe(self, work: Work, seconds: float) -> None:
@@ -95,7 +119,8 @@ class CostModel:
         self._products = FORGETTING * self._products + np.outer(x, x)
         self._targets = FORGETTING * self._targets + x
         self._steps += 1
-        self._solve()
+        if self._steps <= FORMATIVE_STEPS or self._steps % SOLVED_EVERY == 0:
+            self._solve()
 
     def anchor(self) -> None:
         """Keep what was learnt so far as the calibration: later steps correct it where they show otherwise."""

@@ -178,6 +178,10 @@ class BlockTable:
     def append(self, count: int) -> list[Copy]:
         """Make room for `count` more tokens; return the block copies that must happen before they are written."""
         shared, size = self._must_copy(count), self.pool.block_tokens
+        if count == 1 and not shared and self.length % size:  # nearly every call: a token in a block of its own
+            self.pool.forget(self.blocks[-1])
+            self.length += 1
+            return []
         wanted = -(-(self.length + count) // size) - len(self.blocks) + shared
         fresh = self.pool.take(wanted) if wanted else []
         copies: list[Copy] = []
@@ -192,10 +196,11 @@ class BlockTable:
         self.length += count
         return copies
 
-    def seal(self, tokens: Sequence[int]) -> None:
-        """Register every block that `tokens` fills: they are the table's tokens, and all are computed."""
+    def seal(self, tokens: Sequence[int], computed: int | None = None) -> None:
+        """Register every block that `tokens` fills: they are the table's tokens, all or `computed` of them computed."""
         size = self.pool.block_tokens
-        while self._sealed < self.length // size:
+        full = (self.length if computed is None else min(computed, self.length)) // size
+        while self._sealed < full:
             self.pool.register(self.blocks[self._sealed], self._digest(self._sealed, tokens))
             self._sealed += 1
 

@@ -37,8 +37,12 @@ class Meter:
         self.steps += 1
         self._rows += len(plan.rows)
         for name, (begin, end) in phases.items():
-            kind = name.rpartition(" ")[2]  # "asr forward" is time in a model like any other
-            kind = "forward" if kind == "encode" else kind
+            mark, _, kind = name.rpartition(" ")  # "asr forward" is time in a model like any other
+            if kind in ("encode", "launch", "wait"):
+                # Where a device says how long it took, that counts, whatever the host did meanwhile.
+                kind = "" if f"{mark} device".lstrip() in phases else "forward"
+            elif kind == "device":
+                kind = "forward"
             if kind in self._phases:
                 self._phases[kind] += end - begin
         self._busy_s += seconds

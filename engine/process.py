@@ -1,10 +1,13 @@
 """Entry point of the engine's process: take commands from the socket, step, send what comes out.
 
+With a device, a step is under way while commands are taken and messages are sent; see core.py.
+
 Started by the server as `python -m voxlane.engine.process FD`; end of file on the socket means the server is gone.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 import select
 import signal
@@ -27,6 +30,9 @@ from voxlane.engine.api import (
 )
 
 log = logging.getLogger(__name__)
+
+LOST = 3
+"""Exit status of an engine whose device answers no more."""
 
 OUTBOX_PACKETS = 4096
 """Packets kept for a server that is slow to read before the engine waits for it."""
@@ -107,16 +113,20 @@ def serve(link: Link) -> int:
     """Load what the first message asks for, then step while there is work; return the exit status."""
     # Imported here, so that a server that asks for nothing pays for nothing, and start-up progress begins at once.
     from voxlane.engine.assemble import assemble
+    from voxlane.engine.cuda.device import DeviceLost
     from voxlane.engine.weights.errors import ModelError
 
     configure = link.receive(wait=True)[0]
     if not isinstance(configure, Configure):
         raise TypeError("the first message must be Configure")
+    logging.getLogger().setLevel(configure.log_level)
     try:
         assembly = assemble(configure.config, _Progress(link))
     except (ModelError, OSError, MemoryError) as error:
         link.send([StartFailed(str(error) or type(error).__name__)])
         return 1
+    gc.collect()
+    gc.freeze()  # what is loaded stays: a collection in the midst of an answer need not look at it
     link.send([assembly.ready])
     core = assembly.core
     try:
@@ -125,8 +135,11 @@ def serve(link: Link) -> int:
                 link.send(core.idle())
             link.send(core.handle(link.receive(wait=not core.busy)))
             if core.busy:
-                link.send(core.step())
+                link.send(core.step(lambda: link.receive(wait=False)))
                 link.send(core.stats_due())
+    except DeviceLost as error:
+        log.critical("device=lost error=%s", error)  # a new process gets a sound one: the server starts it
+        return LOST
     finally:
         if assembly.trace:
             assembly.trace.close()

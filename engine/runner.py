@@ -50,7 +50,52 @@ class Outcome:
     speech: Any = None  # tts: what the clause sounds like
 
 
-class Runner:
+class Immediate:
+    """An engine whose host does the work itself: a step is done when its launch returns."""
+
+    overlaps = False  # whether a launch returns before its work is done, so that the host can do something meanwhile
+
+    def run(self, load: Load) -> list[Outcome]:
+        """Carry out a model's part of a plan; outcomes are in the order of its rows."""
+        return self.collect(self.launch(load))
+
+    def launch(self, load: Load) -> Any:
+        """Begin a model's part of a plan; return what `collect` wants to know of it."""
+        raise NotImplementedError
+
+    def done(self, ticket: Any) -> bool:
+        """Return whether `wait` would return at once, or cannot say."""
+        return True
+
+    def wait(self, ticket: Any) -> None:
+        """Wait until what was launched is done, and what it brought is safe from the next launch."""
+
+    def collect(self, ticket: Any) -> list[Outcome]:
+        """Wait for what was launched; return its rows' outcomes in their order."""
+        outcomes: list[Outcome] = ticket
+        return outcomes
+
+    def foresees(self, request: Request) -> bool:
+        """Return whether a step can be launched that goes on with a token of the request the host has not seen."""
+        return False
+
+    def prepare(self, load: Load) -> None:
+        """Make ready what `launch` of this load will need, while a step is under way; it may never come."""
+
+
+def settle(row: Row, choices: list[Choice | None], outcome: Outcome) -> None:
+    """Note what was chosen at a row's positions, as far as its drafts were right; a row without a choice has failed."""
+    sound = [choice for choice in choices if choice is not None]
+    if len(sound) < len(choices):
+        outcome.failed = True
+    elif row.drafts:
+        # Drafts are only made for plain greedy requests, where a choice needs nothing but its own logits.
+        outcome.choices = sound[: len(accepted(row.drafts, [choice.token for choice in sound]))]
+    else:
+        outcome.choices = sound
+
+
+class Runner(Immediate):
     """Runs a language model on its cache."""
 
     def __init__(self, model: Model, cache: KVCache) -> None:
@@ -58,7 +103,7 @@ class Runner:
         self.cache = cache
         self.phases: dict[str, tuple[float, float]] = {}  # of the last step, for the trace
 
-    def run(self, load: Load) -> list[Outcome]:
+    def launch(self, load: Load) -> Any:
         """Carry out the model's part of a plan; outcomes are in the order of its rows."""
         marks = [time.monotonic()]
         self._move(load.moves)
@@ -128,7 +173,7 @@ class Runner:
             logits = self._logits(hidden[torch.tensor(wanted)], [rows[owner] for owner in owners])
             choices = self._choose(logits, [rows[owner].request for owner in owners])
             for owner, group in itertools.groupby(zip(owners, choices, strict=True), key=lambda pair: pair[0]):
-                self._settle(rows[owner], [choice for _, choice in group], outcomes[owner])
+                settle(rows[owner], [choice for _, choice in group], outcomes[owner])
         return outcomes
 
     def _logits(self, hidden: Tensor, rows: list[Row]) -> Tensor:
@@ -138,17 +183,6 @@ class Runner:
     def _choose(self, logits: Tensor, requests: Sequence[Request]) -> list[Choice | None]:
         """Return a choice per row of logits; None where there is none to make."""
         return choose(logits, requests)
-
-    @staticmethod
-    def _settle(row: Row, choices: list[Choice | None], outcome: Outcome) -> None:
-        sound = [choice for choice in choices if choice is not None]
-        if len(sound) < len(choices):
-            outcome.failed = True
-        elif row.drafts:
-            # Drafts are only made for plain greedy requests, where a choice needs nothing but its own logits.
-            outcome.choices = sound[: len(accepted(row.drafts, [choice.token for choice in sound]))]
-        else:
-            outcome.choices = sound
 
     def _score(self, row: Row, hidden: Tensor, outcome: Outcome) -> None:
         """Sum the log-probabilities of the tokens that really follow, each once even if it is computed again."""

@@ -24,9 +24,7 @@ from voxlane.engine.cost import Work
 from voxlane.engine.lookup import propose
 from voxlane.engine.plan import Load, Move, Plan, Row, Station
 from voxlane.engine.request import ModelName, Request, State
-
-MIN_CHUNK = 16
-"""Fewest prefill tokens worth a place in a step, unless fewer are left: below this the weights are read for nothing."""
+from voxlane.engine.step_time import MIN_CHUNK, NOTHING, StepTime, seconds_with
 
 PATIENCE_S = 4.0
 """A request that was in no step for this long becomes `aged`; only one at a time, so that the lane stays open."""
@@ -38,7 +36,6 @@ NEXT_TOKEN_TARGET_S = 0.15
 """When each further token is due: about twice as fast as speech uses words."""
 
 _CACHED_TASKS = frozenset({"chat", "complete", "probe"})  # what they share with others need not be computed again
-_NOTHING = Load()  # what a plan without a model's rows asks of it; never added to
 _TOLD_TASKS = frozenset({"score", "probe"})  # they say something about a text and do not go on with it
 
 SLOW_MACHINE_FACTOR = 2.0
@@ -56,51 +53,6 @@ class Limits:
     lookup_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Time:
-    """How long a step may take, and so how much of a request still fits into it."""
-
-    stations: Mapping[ModelName, Station]
-    budget_s: float
-    lane_in_use: bool  # a critical request is about: nothing may make its step longer than the budget
-
-    def chunk(self, plan: Plan, request: Request, most: int) -> int:
-        """Return how much of what the request has pending, up to `most`, the step has time for; 0: nothing this time.
-
-        What cannot be cut takes all of it or nothing, whatever `most` says: it is short, and has nowhere else to go.
-        """
-        wanted = request.pending if request.whole else min(request.pending, most)
-        if self.budget_s == math.inf:
-            return wanted
-        station, load = self.stations[request.model], plan.loads.get(request.model, _NOTHING)
-        left_s = self.budget_s
-        for model, other in plan.loads.items():
-            if model != request.model:
-                left_s -= other.seconds(self.stations[model])
-        if request.whole:
-            return wanted if not plan.rows or _seconds_with(station, load, request, wanted) <= left_s else 0
-        if request.aged and not request.decoding and self.lane_in_use:
-            return min(wanted, MIN_CHUNK)  # it goes first, but the lane behind it stays open
-        encoding_s = Load(encoding=load.encoding).seconds(station) if load.encoding.rows else 0.0
-        fits = station.cost.largest_chunk(load.work, request.computed, wanted, left_s - encoding_s)
-        smallest = min(MIN_CHUNK, wanted)
-        if fits >= smallest:
-            return fits
-        # An empty step always takes somebody, and a step of decodes always one prompt, so that prompts are read too.
-        first_prompt = not request.decoding and load.work.prefill_tokens == 0 and not self.lane_in_use
-        return smallest if not plan.rows or first_prompt else 0
-
-
-def _seconds_with(station: Station, load: Load, request: Request, count: int) -> float:
-    """Return how long a load takes with `count` of the request's pending; a unit counts as a prompt of its size."""
-    seconds = station.cost.predict_with(load.work, count, request.computed + count)
-    if station.encoder is None:
-        return seconds
-    if request.unencoded:
-        return seconds + station.encoder.predict_with(load.encoding, request.states, request.states)
-    return seconds + (station.encoder.predict(load.encoding) if load.encoding.rows else 0.0)
-
-
 def _recompute(request: Request) -> Load:
     """Return what it takes to compute again all that a request holds."""
     length = request.table.length
@@ -116,6 +68,7 @@ class Scheduler:
         self.requests: dict[str, Request] = {}
         self._added = 0
         self._last_batch: set[str] = set()
+        self._lane_was_alone = False
 
     # ---- the request's life
 
@@ -159,6 +112,10 @@ class Scheduler:
         """Return whether a step would have anything to do."""
         return any(request.state in (State.WAITING, State.RUNNING) for request in self.requests.values())
 
+    def ready_count(self) -> int:
+        """Return how many requests a step could take if it were large enough."""
+        return sum(1 for request in self.requests.values() if request.state in (State.WAITING, State.RUNNING))
+
     def check(self) -> None:
         """Assert that every block and every host block is accounted for."""
         for model, station in self.stations.items():
@@ -177,23 +134,31 @@ class Scheduler:
         order = self._order(now)
         time = self._time(order)
         full: set[ModelName] = set()  # no time for this prompt means none for the model's next: a long queue is cheap
+        lane_alone = False  # a critical prompt, clip or clause has the step to itself; never two steps in a row
         for request in order:
             if len(plan.rows) == self.limits.max_batch or tokens_left <= 0:
                 break
-            if request.model in full and not request.decoding:
-                continue
+            if lane_alone and request.priority is not Priority.CRITICAL:
+                break
             decoding = request.decoding
-            if not (count := time.chunk(plan, request, MIN_CHUNK)):
-                if not decoding:
+            if decoding:
+                if not time.fits_one(plan, request):
+                    continue
+                count = 1
+            else:
+                if request.model in full:
+                    continue
+                if not time.chunk(plan, request, MIN_CHUNK):
                     full.add(request.model)
-                continue
-            # A score wants the logits of every token, so it can take nothing from the cache.
-            if request.state is State.WAITING and not request.host_blocks and request.task in _CACHED_TASKS:
-                request.table.adopt(request.tokens)
-            if not decoding:
+                    continue
+                # A score wants the logits of every token, so it can take nothing from the cache.
+                if request.state is State.WAITING and not request.host_blocks and request.task in _CACHED_TASKS:
+                    request.table.adopt(request.tokens)
                 count = time.chunk(plan, request, tokens_left)
             if count and self._make_room(request, count, plan, placed):
                 placed.add(request.id)
+                if request.priority is Priority.CRITICAL and not decoding and time.budget_s < math.inf:
+                    lane_alone = not self._lane_was_alone
                 tokens_left -= self._place(request, count, plan, tokens_left - count)
                 request.progress_s = now
                 continue
@@ -201,19 +166,24 @@ class Scheduler:
                 request.free()
             if count and self.limits.policy == "fcfs":
                 break  # nobody overtakes
+        self._lane_was_alone = lane_alone
         self._count_left_out(plan, placed)
         plan.predicted_s = plan.seconds(self.stations)
         return plan
 
-    def _time(self, order: list[Request]) -> _Time:
+    @property
+    def budget_s(self) -> float:
+        """How long a step may take."""
         if self.limits.policy != "deadline":
-            return _Time(self.stations, math.inf, lane_in_use=False)
-        budget_s = self.limits.step_budget_s
-        if "chat" in self.stations:
-            smallest = self.stations["chat"].cost.predict(Work().plus(MIN_CHUNK, MIN_CHUNK))
-            budget_s = max(budget_s, SLOW_MACHINE_FACTOR * smallest)
+            return math.inf
+        if "chat" not in self.stations:
+            return self.limits.step_budget_s
+        smallest = self.stations["chat"].cost.predict(Work().plus(MIN_CHUNK, MIN_CHUNK))
+        return max(self.limits.step_budget_s, SLOW_MACHINE_FACTOR * smallest)
+
+    def _time(self, order: list[Request]) -> StepTime:
         lane_in_use = any(request.priority is Priority.CRITICAL for request in order)
-        return _Time(self.stations, budget_s, lane_in_use=lane_in_use)
+        return StepTime(self.stations, self.budget_s, lane_in_use=lane_in_use)
 
     # ---- order
 
@@ -253,7 +223,7 @@ class Scheduler:
             lane = 1
         else:
             lane = 2 if promised else 3
-        needed_s = _seconds_with(self.stations[request.model], _NOTHING, request, request.pending)
+        needed_s = seconds_with(self.stations[request.model], NOTHING, request, request.pending)
         return lane, due - now - needed_s
 
     # ---- blocks
@@ -336,9 +306,9 @@ class Scheduler:
         drafts = [] if request.unit else self._drafts(request, start + count, tokens_left)
         size = count + len(drafts)
         tokens = 0 if request.unit else size
-        load.work = load.work.plus(size, request.computed + size)
+        load.work.add(size, request.computed + size)
         if encode and request.cross is not None:
-            load.encoding = load.encoding.plus(request.states, request.states)
+            load.encoding.add(request.states, request.states)
             request.cross.append(request.states)
         load.moves += [Move("copy", source, target) for source, target in request.table.append(tokens)]
         row = Row(request, start, count, drafts, encode)
@@ -366,7 +336,7 @@ class Scheduler:
     def _drafts(self, request: Request, stop: int, tokens_left: int) -> list[int]:
         """Guess the tokens after `stop` of a plain greedy sequence; a guess never takes blocks from anybody."""
         sampling = request.sampling
-        if stop < len(request.tokens):
+        if stop < len(request.tokens) or not (request.drafts or self.limits.lookup_tokens):
             return []
         room = min(
             tokens_left, sampling.max_tokens - request.output_tokens - 1, request.limit - len(request.tokens) - 1

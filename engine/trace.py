@@ -1,6 +1,7 @@
 """A Chrome/Perfetto trace of steps and lanes: open it at ui.perfetto.dev. It writes ids, counts and times, no content.
 
-Process 1 shows the engine's steps with their phases; process 2 shows a lane per request and in which steps it was.
+Process 1 shows the engine's steps with their phases, and beside them what a device did meanwhile; process 2 shows a
+lane per request and in which steps it was.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from types import TracebackType
 log = logging.getLogger(__name__)
 
 STEPS, REQUESTS = 1, 2
+HOST, DEVICE = 1, 2
 
 
 class Trace:
@@ -32,13 +34,15 @@ class Trace:
         self._write("[\n")
         self._lanes: dict[str, int] = {}
         self._name(STEPS, 0, "process_name", "engine steps")
+        self._name(STEPS, HOST, "thread_name", "host")
+        self._name(STEPS, DEVICE, "thread_name", "device")
         self._name(REQUESTS, 0, "process_name", "requests")
 
     def step(self, start_s: float, stop_s: float, phases: Mapping[str, tuple[float, float]], **counts: object) -> None:
-        """Write one step and the phases inside it."""
-        self._span(STEPS, 1, "step", start_s, stop_s, counts)
+        """Write one step and the phases inside it; one that was planned ahead began in the step before."""
+        self._span(STEPS, HOST, "step", start_s, stop_s, counts)
         for name, (begin, end) in phases.items():
-            self._span(STEPS, 1, name, begin, end, {})
+            self._span(STEPS, DEVICE if name.endswith("device") else HOST, name, begin, end, {})
 
     def row(self, request_id: str, lane: str, what: str, start_s: float, stop_s: float, **counts: object) -> None:
         """Write that a request was in a step (or queued, or paused) from start to stop."""

@@ -23,6 +23,7 @@ PURE = {
     "server.session", "server.ear", "server.turns", "server.ledger", "server.speech", "server.limits", "server.events",
     "server.api.chat_reply", "server.api.chat_request", "server.errors",
     "engine.scheduler", "engine.cost", "engine.kv", "engine.api", "engine.wire", "engine.request", "engine.lookup",
+    "engine.step_time", "engine.ahead",
     "engine.detokenizer", "engine.intake", "engine.listening", "engine.segmenter",
     "server.answers",
     "server.mailbox",

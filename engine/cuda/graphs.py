@@ -7,7 +7,7 @@ pinned memory: the host does nothing in between. It knows tensors and streams; r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,13 +16,15 @@ from voxlane.engine.cache import KVCache
 from voxlane.engine.cuda.rows import PACKET, DecodeRows, buckets_up_to
 from voxlane.engine.kernels.decode_rows import unpack
 from voxlane.engine.kernels.pages import Layout, Pages
-from voxlane.engine.kernels.sampling import sample
+from voxlane.engine.kernels.sampling import Penalties, sample
 
 Progress = Callable[[float], None]
 
 
 class DecodeModel(Protocol):
     """What a decode step needs of an architecture."""
+
+    vocab_size: int
 
     def forward(self, tokens: Tensor, layout: Layout, pages: list[Pages]) -> Tensor:
         """Return the final hidden state of every token."""
@@ -53,13 +55,15 @@ class DecodeGraphs:
         self._positions, self._slots, self._lengths = numbers(capacity), numbers(capacity), numbers(capacity)
         self._starts = torch.arange(capacity + 1, dtype=torch.int32, device=device)
         self.tables = numbers(capacity, -(-context_tokens // block_tokens))
-        self._chosen = numbers(2, capacity)  # tokens; log-probabilities by their bits
+        # [2, capacity] twice: tokens, and log-probabilities by their bits, of the rows; then of what was chosen beside.
+        self.choices = numbers(4 * capacity)
+        self.beside = self.choices[2 * capacity :].view(2, capacity)
+        self.penalties = Penalties.empty(capacity, model.vocab_size, device)
         self.hidden: Tensor | None = None  # [capacity, hidden] of the last step, for choices made elsewhere
         self.chosen = torch.zeros((2, capacity), dtype=torch.int32, pin_memory=device.type == "cuda")
 
-    def capture(self, progress: Progress = lambda done: None) -> None:
-        """Capture every step; nothing may be running, and no row may be in use."""
-        pool = torch.cuda.graph_pool_handle()
+    def capture(self, pool: Any, progress: Progress = lambda done: None) -> None:
+        """Capture every step in a pool of memory; nothing may be running, and no row may be in use."""
         sizes = self._buckets[::-1]  # the largest first: the others fit into its memory
         for number, rows in enumerate(sizes):
             self._step(rows)  # compiles kernels and picks products, which a capture cannot
@@ -100,11 +104,12 @@ class DecodeGraphs:
                 self.tables[:rows],
                 max_query=1,
             )
-            unpack(packet, tokens, layout, self._block_tokens)
+            unpack(packet, tokens, layout, self._block_tokens, self.choices)
             hidden = self._model.forward(tokens, layout, self._pages)
             if self.hidden is None:
                 self.hidden = hidden.new_zeros((self._packet.shape[0], hidden.shape[1]))
             self.hidden[:rows].copy_(hidden)
-            chosen = self._chosen[:, :rows]
-            sample(self._model.logits(hidden), packet, chosen[0], chosen[1].view(torch.float32))
-            self.chosen.copy_(self._chosen, non_blocking=True)
+            chosen = self.choices[: self.chosen.numel()].view_as(self.chosen)
+            logits, probabilities = self._model.logits(hidden), chosen[1, :rows].view(torch.float32)
+            sample(logits, packet, chosen[0, :rows], probabilities, self.penalties, tokens)
+            self.chosen.copy_(chosen, non_blocking=True)

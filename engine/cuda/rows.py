@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from voxlane.engine.kernels.sampling import MIN_P, POSITION, SEED_LOW, TEMPERATURE, TOP_K, TOP_P
+from voxlane.engine.kernels.sampling import MIN_P, PENALTIES, POSITION, SEED_LOW, TEMPERATURE, TOP_K, TOP_P, Penalties
 from voxlane.engine.plan import Row
 from voxlane.engine.request import Request
 
@@ -24,6 +24,7 @@ PACKET = 12
 """int32 columns of a packet, see kernels/sampling.py; a multiple of four keeps rows 16-byte aligned."""
 
 _MASK = (1 << 64) - 1
+_NOWHERE = 1 << 30
 
 
 def buckets_up_to(capacity: int) -> tuple[int, ...]:
@@ -33,10 +34,25 @@ def buckets_up_to(capacity: int) -> tuple[int, ...]:
 
 def needs_host(request: Request) -> bool:
     """Return whether the choice of a token wants more than the device's sampler does."""
+    return bool(request.ends or request.constraint is not None or request.sampling.logprobs > 0)
+
+
+def is_penalised(request: Request) -> bool:
+    """Return whether the choice of a token looks at the tokens before it, or has a bias."""
     sampling = request.sampling
     penalised = sampling.repetition_penalty != 1 or sampling.presence_penalty or sampling.frequency_penalty
-    return bool(
-        request.ends or request.constraint is not None or sampling.logprobs > 0 or sampling.logit_bias or penalised
+    return bool(penalised or sampling.logit_bias)
+
+
+def set_penalties(penalties: Penalties, slot: int, request: Request, computed: int) -> None:
+    """Begin a slot for a request that is fed its token at `computed` next."""
+    sampling = request.sampling
+    penalties.set(
+        *(slot, request.tokens[:computed], request.prompt_tokens),
+        repetition=sampling.repetition_penalty,
+        presence=sampling.presence_penalty,
+        frequency=sampling.frequency_penalty,
+        bias=sampling.logit_bias,
     )
 
 
@@ -51,14 +67,20 @@ def write_rules(packet: NDArray[np.int32], request: Request) -> None:
 
 
 class DecodeRows:
-    """The host's side of the decode rows."""
+    """The host's side of the decode rows.
+
+    What a step is told is laid down here first and copied to `packet`, which the device reads, just before its launch:
+    so the next step can be laid down while one is under way.
+    """
 
     def __init__(self, capacity: int, block_tokens: int, *, pinned: bool = False) -> None:
         self.capacity = capacity
         self.packet: Tensor = torch.zeros((capacity, PACKET), dtype=torch.int32, pin_memory=pinned)
-        self._numbers: NDArray[np.int32] = self.packet.numpy()
-        self._numbers[:, POSITION] = -1
+        self._sent: NDArray[np.int32] = self.packet.numpy()
+        self._sent[:, POSITION] = -1
+        self._numbers = self._sent.copy()
         self.on_host = [False] * capacity  # whether the choice for a row's request is made on the host
+        self.elsewhere: dict[Request, int] = {}  # where the last step's choice lies of one that was not in a row
         self._block_tokens = block_tokens
         self._buckets = buckets_up_to(capacity)
         self._row_of: dict[Request, int] = {}
@@ -69,12 +91,15 @@ class DecodeRows:
         return next(size for size in self._buckets if size >= count)
 
     def place(self, rows: Sequence[Row]) -> tuple[list[int], list[tuple[int, Request]]]:
-        """Give each row's request a place below bucket(len(rows)); return them, and whose tables must be sent whole."""
+        """Give each row's request a place below bucket(len(rows)); return them, and whose tables must be sent whole.
+
+        Who is not among them loses its place: its table may change while nobody looks.
+        """
         assert len(rows) <= self.capacity, "more rows than the tables have"
         size = self.bucket(max(len(rows), 1))
         row_of, expected = self._row_of, self._next
-        known = [row_of.get(row.request, size) for row in rows]
-        if len(rows) != len(row_of) or max(known, default=0) >= size:  # else nobody came or went
+        before = [row_of.get(row.request, _NOWHERE) for row in rows]
+        if len(rows) != len(row_of) or max(before, default=0) >= size:  # else nobody came or went
             present = {row.request for row in rows}
             for request, index in list(row_of.items()):
                 if request not in present or index >= size:
@@ -95,25 +120,41 @@ class DecodeRows:
                 joined.append((found, row.request))
             expected[found] = row.start + 1
             places.append(found)
-        self._fill(rows, places)
+        self._fill(rows, places, before)
         return places, joined
+
+    def send(self) -> None:
+        """Show the device what was laid down; the step before must have taken what it was shown."""
+        np.copyto(self._sent, self._numbers)
+
+    def take_back(self, rows: Sequence[Row], places: list[int], joined: list[tuple[int, Request]]) -> None:
+        """Note that the device was never told of the rows that were placed last."""
+        for row, index in zip(rows, places, strict=True):
+            self._next[index] = row.start
+        for index, _ in joined:
+            self._next[index] = -1
 
     def clear(self) -> None:
         """Forget everybody: after a fault nothing is known of what the device holds."""
         for request in list(self._row_of):
             self._leave(request)
 
-    def _fill(self, rows: Sequence[Row], places: list[int]) -> None:
+    def _fill(self, rows: Sequence[Row], places: list[int], before: list[int]) -> None:
         size = self._block_tokens
         flat: list[int] = []
-        for row in rows:
+        for row, last in zip(rows, before, strict=True):
             request, start = row.request, row.start
-            flat += (request.tokens[start], start, request.table.blocks[start // size])
+            if start < len(request.tokens):
+                token = request.tokens[start]
+            else:  # not known here yet: the device takes it from where it was chosen
+                token = ~(last if last < _NOWHERE else self.elsewhere[request])
+            flat += (token, start, request.table.blocks[start // size])
         self._numbers[places, :3] = np.array(flat, dtype=np.int32).reshape(-1, 3)
 
     def _join(self, request: Request, index: int) -> None:
         self._row_of[request] = index
         self.on_host[index] = needs_host(request)
+        self._numbers[index, PENALTIES] = index + 1 if is_penalised(request) else 0  # every row has its own slot
         write_rules(self._numbers[index], request)
 
     def _leave(self, request: Request) -> None:

@@ -1,27 +1,31 @@
-"""A language model's part of a plan on a CUDA device: decodes as one graph, everything else launch by launch.
+"""A language model's part of a plan on a CUDA device: decodes as one graph, everything else as another if it fits.
 
-Both are queued without waiting, decodes first; then the host waits once. No policy, no text.
+Both are queued without waiting, decodes first; the host waits when it wants to. The next step may be launched before
+the outcomes of this one are looked at: its decodes go on with what the device chose. No policy, no text.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from voxlane.engine.cache import KVCache
+from voxlane.engine.cuda.device import Stopwatch, watched
 from voxlane.engine.cuda.graphs import DecodeGraphs
-from voxlane.engine.cuda.rows import PACKET, DecodeRows, needs_host, write_rules
+from voxlane.engine.cuda.prompt_graphs import SIZES, PromptGraphs
+from voxlane.engine.cuda.prompts import Prompts, PromptTicket
+from voxlane.engine.cuda.rows import DecodeRows, is_penalised, needs_host, set_penalties
 from voxlane.engine.kernels.pages import Layout
-from voxlane.engine.kernels.sampling import POSITION, sample
 from voxlane.engine.plan import Load, Row
 from voxlane.engine.request import Request
-from voxlane.engine.runner import Model, Outcome, Runner
+from voxlane.engine.runner import Model, Outcome, Runner, settle
 from voxlane.engine.sampler import Choice, choose
 
 PROMPT_ROWS = (1, 17, 65, 257, 1025)
@@ -31,18 +35,26 @@ whose parts are kept by token or by row. A kernel that was not compiled then wou
 answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ticket:
-    """A step under way: which rows are in its graph and where, and those that were run beside it."""
+    """A step: which rows are in its graph and where, those that are run beside it, and what came of it."""
 
     load: Load
-    decodes: list[tuple[int, int]]  # (index into the load's rows, row on the device)
-    others: dict[int, Outcome]
-    marks: list[float]
+    decodes: list[int]  # index into the load's rows,
+    places: list[int]  # and row on the device
+    joined: list[tuple[int, Request]]  # whose tables must be sent
+    rest: list[int]  # index into the load's rows
+    prompts: PromptTicket | None = None
+    on_host: list[bool] = field(default_factory=list)  # by row on the device
+    chosen: NDArray[np.int32] | None = None  # [2, rows on the device], once it was waited for
+    watch: Stopwatch | None = None
+    phases: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 class CudaRunner(Runner):
     """Runs a language model on its cache, on one device."""
+
+    overlaps = True
 
     def __init__(
         self, model: Model, cache: KVCache, device: torch.device, *, max_batch: int, context_tokens: int
@@ -51,12 +63,19 @@ class CudaRunner(Runner):
         self._device = device
         self._rows = DecodeRows(max_batch, cache.block_tokens, pinned=device.type == "cuda")
         self._graphs = DecodeGraphs(model, cache, self._rows, context_tokens, device)
-        self._done = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        self._sound = True  # the last launch came through
+        self._prompt_graphs = PromptGraphs(
+            *(model, cache, device, self._graphs.beside), max_rows=max_batch, context_tokens=context_tokens
+        )
+        self._prompts = Prompts(model, cache, device, self._graphs.beside, self._prompt_graphs)
+        self._watches = itertools.cycle([Stopwatch(device), Stopwatch(device)])  # two steps may be looked at at once
+        self._prepared: Ticket | None = None
+        self._sound = True  # what was launched last came through so far
 
-    def capture(self, progress: Callable[[float], None] = lambda done: None) -> None:
-        """Capture the decode steps; before the first run, and never on a device without graphs."""
-        self._graphs.capture(progress)
+    def capture(self, progress: Callable[[float], None] = lambda done: None, max_step_tokens: int = SIZES[-1]) -> None:
+        """Capture the steps; before the first run, and never on a device without graphs."""
+        pool = torch.cuda.graph_pool_handle()  # for all: one of them runs at a time, and what they leave is elsewhere
+        self._prompt_graphs.capture(pool, max_step_tokens, lambda done: progress(done / 2))
+        self._graphs.capture(pool, lambda done: progress((1 + done) / 2))
 
     def rehearse(self, max_step_tokens: int, progress: Callable[[float], None] = lambda done: None) -> None:
         """Run prompts of every kind there is a kernel for, on nobody's behalf: nothing is kept."""
@@ -75,76 +94,131 @@ class CudaRunner(Runner):
                 max_query=count,
             )
             with torch.inference_mode():
-                self._forward(torch.zeros(rows * count, dtype=torch.int64), layout)
+                self._prompts.rehearse(self._forward(torch.zeros(rows * count, dtype=torch.int64), layout))
             progress((number + 1) / len(sizes))
 
-    def run(self, load: Load) -> list[Outcome]:
-        """Carry out the model's part of a plan; outcomes are in the order of its rows."""
-        return self.collect(self.launch(load))
+    def foresees(self, request: Request) -> bool:
+        """Return whether the device chooses the request's tokens by itself."""
+        return request.task in ("chat", "complete") and not needs_host(request)
+
+    def prepare(self, load: Load) -> None:
+        """Lay a step of decodes down while another is under way."""
+        self._withdraw()
+        self._prepared = self._place(load)
 
     def launch(self, load: Load) -> Ticket:
-        """Queue a step on the device; its rows' outcomes are collected later, and before the next launch."""
-        if not self._sound:  # a fault left the device's tables as nobody knows, and perhaps a step under way
-            if self._done is not None:
-                torch.cuda.synchronize(self._device)
-            self._rows.clear()
-        self._sound = False
+        """Queue a step on the device; the one before must have been waited for."""
+        with watched(self._device):
+            if not self._sound:  # a fault left the device's tables as nobody knows, and perhaps a step under way
+                if self._device.type == "cuda":
+                    torch.cuda.synchronize(self._device)
+                self._prepared = None
+                self._rows.clear()
+            self._sound = False
+            ticket = self._launch(load)
+            self._sound = True
+        return ticket
+
+    def _launch(self, load: Load) -> Ticket:
         marks = [time.monotonic()]
+        if self._prepared is not None and self._prepared.load is load:
+            ticket, self._prepared = self._prepared, None
+        else:
+            self._withdraw()
+            ticket = self._place(load)
+        ticket.watch = next(self._watches)
+        ticket.watch.start()
         self._move(load.moves)
         marks.append(time.monotonic())
-        decoding: list[int] = []
-        rest: list[int] = []
-        for index, row in enumerate(load.rows):
-            (decoding if is_decode(row) else rest).append(index)
-        places = self._launch_decodes([load.rows[index] for index in decoding])
-        others = dict(zip(rest, self._run_rows([load.rows[index] for index in rest]), strict=True))
+        if ticket.decodes:
+            self._rows.send()
+            self._welcome(ticket)
+            self._graphs.launch(self._rows.bucket(len(ticket.decodes)))
+        self._rows.elsewhere = {}
+        if ticket.rest:
+            ticket.prompts = self._prompts.launch([load.rows[index] for index in ticket.rest])
+            self._rows.elsewhere = self._beside(ticket.prompts)
+        ticket.watch.stop()
         marks.append(time.monotonic())
+        ticket.phases = dict(zip(("move", "launch"), itertools.pairwise(marks), strict=True))
+        return ticket
+
+    def done(self, ticket: Ticket) -> bool:
+        """Return whether the device is through with a step."""
+        with watched(self._device):
+            return ticket.watch is None or ticket.watch.done()
+
+    def wait(self, ticket: Ticket) -> None:
+        """Wait for a step, and keep what the next one will overwrite."""
+        if ticket.chosen is not None:
+            return
+        assert ticket.watch is not None, "only what was launched can be waited for"
+        begin = time.monotonic()
+        self._sound = False
+        with watched(self._device):
+            ticket.phases["device"] = ticket.watch.wait()
         self._sound = True
-        return Ticket(load, list(zip(decoding, places, strict=True)), others, marks)
+        ticket.chosen = self._graphs.chosen.numpy().copy()
+        if ticket.prompts is not None:
+            self._prompts.keep(ticket.prompts)
+        ticket.phases["wait"] = (begin, time.monotonic())
 
     def collect(self, ticket: Ticket) -> list[Outcome]:
-        """Wait for a step; return its rows' outcomes in their order."""
-        if self._done is not None:
-            self._done.synchronize()
-        ticket.marks.append(time.monotonic())
+        """Return the outcomes of a step's rows in their order."""
+        self.wait(ticket)
+        assert ticket.chosen is not None
+        begin = time.monotonic()
         rows = ticket.load.rows
-        outcomes = [ticket.others.get(index) or Outcome() for index in range(len(rows))]
-        chosen = self._graphs.chosen.numpy()
-        tokens, logprobs = chosen[0].tolist(), chosen[1].view(np.float32)
-        on_host = self._rows.on_host
+        outcomes = [Outcome() for _ in rows]
+        if ticket.prompts is not None:
+            for index, outcome in zip(ticket.rest, self._prompts.collect(ticket.prompts), strict=True):
+                outcomes[index] = outcome
+        tokens, logprobs = ticket.chosen[0].tolist(), ticket.chosen[1].view(np.float32)
         special: list[tuple[int, int]] = []
-        for index, place in ticket.decodes:
+        for index, place in zip(ticket.decodes, ticket.places, strict=True):
             row, token = rows[index], tokens[place]
             if not row.reaches_end:
                 continue
             if token < 0:
                 outcomes[index].failed = True
-            elif on_host[place]:
+            elif ticket.on_host[place]:
                 special.append((index, place))
             else:
                 wanted = row.request.sampling.logprobs == 0
                 outcomes[index].choices = [Choice(token, float(logprobs[place]) if wanted else None)]
         self._choose_on_host([rows[index] for index, _ in special], [place for _, place in special], outcomes, special)
-        ticket.marks.append(time.monotonic())
-        self.phases = dict(zip(("move", "launch", "wait", "sample"), itertools.pairwise(ticket.marks), strict=True))
+        self.phases = {**ticket.phases, "sample": (begin, time.monotonic())}
         return outcomes
 
-    def _launch_decodes(self, rows: list[Row]) -> list[int]:
-        if not rows:
-            return []
-        places, joined = self._rows.place(rows)
-        self._graphs.send_tables([(place, request.table.blocks) for place, request in joined])
-        self._graphs.launch(self._rows.bucket(len(rows)))
-        if self._done is not None:
-            self._done.record()
-        return places
+    def _place(self, load: Load) -> Ticket:
+        """Find places for a step's decodes; nothing is sent."""
+        decodes: list[int] = []
+        rest: list[int] = []
+        for index, row in enumerate(load.rows):
+            (decodes if is_decode(row) else rest).append(index)
+        places, joined = self._rows.place([load.rows[index] for index in decodes])
+        return Ticket(load, decodes, places, joined, rest, on_host=self._rows.on_host.copy())
 
-    def _run_rows(self, rows: list[Row]) -> list[Outcome]:
-        """Run prompts, drafts and texts to be scored, launch by launch."""
-        if not rows:
-            return []
-        with torch.inference_mode():
-            return self._finish(rows, self._forward(*self._layout(rows)))
+    def _welcome(self, ticket: Ticket) -> None:
+        """Tell the device of requests that it does not know, or not as they are now."""
+        self._graphs.send_tables([(place, request.table.blocks) for place, request in ticket.joined])
+        for place, request in ticket.joined:
+            if is_penalised(request):
+                set_penalties(self._graphs.penalties, place, request, request.table.length - 1)
+
+    def _withdraw(self) -> None:
+        """Forget what was prepared and not launched."""
+        ticket, self._prepared = self._prepared, None
+        if ticket is not None:
+            self._rows.take_back([ticket.load.rows[index] for index in ticket.decodes], ticket.places, ticket.joined)
+
+    def _beside(self, ticket: PromptTicket) -> dict[Request, int]:
+        """Return where the choices lie that were made on the device for rows outside the graph."""
+        first, most = self._graphs.choices.numel() // 2, self._rows.capacity
+        if len(ticket.plain) > most:
+            return {}
+        requests = ticket.requests
+        return {requests[position]: first + place for position, place in zip(ticket.plain, ticket.places, strict=True)}
 
     def _forward(self, tokens: Tensor, layout: Layout) -> Tensor:
         """Run the model on tokens and places that lie on the host."""
@@ -152,33 +226,6 @@ class CudaRunner(Runner):
         return self.model.forward(
             tokens.to(self._device, non_blocking=True), replace(layout, **moved), self.cache.pages
         )
-
-    def _choose(self, logits: Tensor, requests: Sequence[Request]) -> list[Choice | None]:
-        """Choose on the device what it can choose, the rest on the host."""
-        choices: list[Choice | None] = [None] * len(requests)
-        plain = [index for index, request in enumerate(requests) if not needs_host(request)]
-        if plain:
-            tokens, logprobs = self._sample(logits, [requests[index] for index in plain], plain)
-            for index, token, logprob in zip(plain, tokens, logprobs, strict=True):
-                wanted = requests[index].sampling.logprobs == 0
-                choices[index] = Choice(token, logprob if wanted else None) if token >= 0 else None
-        if special := [index for index, request in enumerate(requests) if needs_host(request)]:
-            found = choose(logits[special].float().cpu(), [requests[index] for index in special])
-            for index, choice in zip(special, found, strict=True):
-                choices[index] = choice
-        return choices
-
-    def _sample(self, logits: Tensor, requests: list[Request], rows: list[int]) -> tuple[list[int], list[float]]:
-        packet = np.zeros((len(requests), PACKET), dtype=np.int32)
-        for numbers, request in zip(packet, requests, strict=True):
-            numbers[POSITION] = len(request.tokens) - 1
-            write_rules(numbers, request)
-        if len(rows) < logits.shape[0]:
-            logits = logits[torch.tensor(rows, device=logits.device)]
-        chosen = torch.empty((2, len(rows)), dtype=torch.int32, device=self._device)
-        sample(logits, torch.from_numpy(packet).to(self._device), chosen[0], chosen[1].view(torch.float32))
-        tokens, bits = chosen.cpu().numpy()
-        return tokens.tolist(), bits.view(np.float32).tolist()
 
     def _choose_on_host(
         self, rows: list[Row], places: list[int], outcomes: list[Outcome], owners: list[tuple[int, int]]
@@ -191,7 +238,7 @@ class CudaRunner(Runner):
             hidden = self._graphs.hidden[torch.tensor(places, device=self._device)]
             found = choose(self.model.logits(hidden).float().cpu(), [row.request for row in rows])
         for row, choice, (index, _) in zip(rows, found, owners, strict=True):
-            self._settle(row, [choice], outcomes[index])
+            settle(row, [choice], outcomes[index])
 
 
 _PLACES = ("positions", "slots", "query_starts", "context_lengths", "block_tables")

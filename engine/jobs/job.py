@@ -71,6 +71,9 @@ class Job:
         """Take what a step brought for one of its requests."""
         raise NotImplementedError
 
+    def close(self) -> None:
+        """Give up what is being made for it elsewhere: nobody will ask for it any more."""
+
     def stats(self, now: float) -> RequestStats:
         """Return what it has cost so far."""
         raise NotImplementedError

@@ -128,7 +128,7 @@ class TextJob(Job):
                 break
         if row.drafts and outcome.choices:
             request.table.rewind(len(request.tokens) - 1)  # rejected guesses go
-        request.table.seal(request.tokens)
+        request.table.seal(request.tokens, len(request.tokens) - 1)  # the newest may have a place, in a step under way
         return self._told(text, reason)
 
     def _told(self, text: str, reason: FinishReason | None) -> Change:

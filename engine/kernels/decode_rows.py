@@ -1,7 +1,8 @@
 """What a decode step needs to know of its rows, from the few numbers a row that the host sends.
 
 A packet's row (columns: sampling.py) holds the token, its position, below zero where nobody is, and the block its key
-and value go to. It knows packets and tables; who is in a row is the caller's business.
+and value go to. A token ~n, below zero, is the last one chosen for row n, which the host need not know yet. It knows
+packets and tables; who is in a row is the caller's business.
 """
 
 from __future__ import annotations
@@ -13,21 +14,24 @@ from .pages import Layout
 from .sampling import BLOCK, MIN_P, POSITION, TOKEN
 
 
-def unpack_ref(packet: Tensor, tokens: Tensor, layout: Layout, block_tokens: int) -> None:
+def unpack_ref(packet: Tensor, tokens: Tensor, layout: Layout, block_tokens: int, chosen: Tensor) -> None:
     """Fill tokens and layout for the rows of a packet; each row's block goes into its table."""
-    position, block = packet[:, POSITION], packet[:, BLOCK]
+    token, position, block = packet[:, TOKEN], packet[:, POSITION], packet[:, BLOCK]
+    # A row whose choice failed, -1, goes on from anything: its request has ended.
+    token = torch.where(token < 0, chosen[(~token).clamp(min=0).long()].clamp(min=0), token)
     active = position >= 0
     rows = active.nonzero()[:, 0]
     layout.block_tables[rows, (position[rows] // block_tokens).long()] = block[rows]
-    tokens.copy_(torch.where(active, packet[:, TOKEN], 0))
+    tokens.copy_(torch.where(active, token, 0))
     layout.positions.copy_(position.clamp(min=0))
     layout.slots.copy_(torch.where(active, block * block_tokens + position % block_tokens, -1))
     layout.context_lengths.copy_(position + 1)
 
 
-def unpack(packet: Tensor, tokens: Tensor, layout: Layout, block_tokens: int) -> None:
+def unpack(packet: Tensor, tokens: Tensor, layout: Layout, block_tokens: int, chosen: Tensor) -> None:
     """Fill tokens [rows] and layout for the rows of a packet [rows, columns]; each row's block goes into its table.
 
+    `chosen` [rows before, int32] are the tokens chosen last, for packets that name a row instead of a token.
     A row without anybody gets token and position 0, a context of 0, and slot -1: nothing is read or written for it.
     """
     rows = packet.shape[0]
@@ -35,9 +39,11 @@ def unpack(packet: Tensor, tokens: Tensor, layout: Layout, block_tokens: int) ->
         raise ValueError(f"packet {tuple(packet.shape)} {packet.dtype}: contiguous int32 rows are needed")
     if tokens.shape != (rows,) or layout.block_tables.shape[0] != rows or layout.slots.shape != (rows,):
         raise ValueError(f"tokens and layout do not have the packet's {rows} rows")
+    if chosen.dtype is not torch.int32 or chosen.ndim != 1 or not chosen.is_contiguous():
+        raise ValueError(f"chosen {tuple(chosen.shape)} {chosen.dtype}: contiguous int32 tokens are needed")
     if packet.is_cuda:
         from .triton import decode_rows
 
-        decode_rows.unpack(packet, tokens, layout, block_tokens)
+        decode_rows.unpack(packet, tokens, layout, block_tokens, chosen)
     else:
-        unpack_ref(packet, tokens, layout, block_tokens)
+        unpack_ref(packet, tokens, layout, block_tokens, chosen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +12,20 @@ import numpy as np
 import pytest
 import torch
 
-from voxlane.engine.api import EngineConfig, SamplingParams
+from voxlane.engine.api import Pause, Resume, SamplingParams, Submit
 from voxlane.engine.cache import KVCache
-from voxlane.engine.cuda.parts import choose_device, step_memory_bytes
-from voxlane.engine.cuda.rows import DecodeRows, buckets_up_to, needs_host, write_rules
+from voxlane.engine.core import Core
+from voxlane.engine.cost import CostModel
+from voxlane.engine.cuda.rows import DecodeRows, buckets_up_to, is_penalised, needs_host, write_rules
 from voxlane.engine.cuda.runner import CudaRunner, is_decode
+from voxlane.engine.jobs.text import TextJob
 from voxlane.engine.kernels.sampling import BLOCK, MIN_P, POSITION, SEED_LOW, TEMPERATURE, TOKEN, TOP_K, TOP_P
 from voxlane.engine.kv import BlockPool, BlockTable
 from voxlane.engine.models.decoder import Decoder
-from voxlane.engine.parts import EngineConfigError, make_cache
-from voxlane.engine.plan import Load, Move, Row
+from voxlane.engine.plan import Load, Move, Row, Station
 from voxlane.engine.request import Request
 from voxlane.engine.runner import Outcome, Runner
+from voxlane.engine.scheduler import Limits, Scheduler
 from voxlane.engine.weights.safetensors import SafetensorsDirectory
 
 CPU = torch.device("cpu")
@@ -33,6 +36,17 @@ def request(name: str, tokens: list[int], pool: BlockPool, **sampling: object) -
     """Return a request for a prompt."""
     made = SamplingParams(**sampling)  # type: ignore[arg-type]
     return Request(name, "complete", tokens, len(tokens), BlockTable(pool), sampling=made, seed=41)
+
+
+class Letters:
+    """A tokenizer whose every token is the same letter."""
+
+    vocab_size = 1 << 30
+    eos_ids: frozenset[int] = frozenset()
+    special_ids: frozenset[int] = frozenset()
+
+    def token_bytes(self, token: int) -> bytes:
+        return b"x"
 
 
 def decode_row(of: Request) -> Row:
@@ -67,6 +81,7 @@ def test_a_request_keeps_its_row_and_is_sent_once() -> None:
     again, joined = rows.place([decode_row(one) for one in reversed(some)])
     assert again == list(reversed(first))
     assert joined == []
+    rows.send()
     for one, index in zip(some, first, strict=True):
         position = len(one.tokens) - 1
         numbers = rows.packet[index]
@@ -84,6 +99,7 @@ def test_leavers_make_room_and_the_rest_move_down() -> None:
     places, joined = rows.place([decode_row(one) for one in stay])
     assert places == [0, 1]
     assert joined == [(0, owner[4])]
+    rows.send()
     assert rows.packet[2:, POSITION].tolist() == [-1] * 6
     assert rows.packet[:2, POSITION].tolist() == [1, 1]
 
@@ -96,8 +112,40 @@ def test_a_request_that_was_elsewhere_is_sent_again() -> None:
     one.table.append(5)  # a chunk or drafts, outside the graph
     assert rows.place([decode_row(one)])[1] == [(0, one)]
     rows.clear()
+    rows.send()
     assert rows.packet[0, POSITION] == -1
     assert rows.place([decode_row(one)])[1] == [(0, one)]
+
+
+def test_a_step_laid_down_and_not_sent_is_laid_down_again() -> None:
+    """Its tokens were not known; who stayed in its row need not be sent whole, who moved must be."""
+    pool = BlockPool(64, BLOCK_TOKENS)
+    rows = DecodeRows(8, BLOCK_TOKENS)
+    some = [request(str(n), [1, 2, 3], pool) for n in range(3)]
+    places, _ = rows.place([decode_row(one) for one in some])
+    rows.send()
+    stay = [one for one, place in zip(some, places, strict=True) if place != 0]  # two fit the bucket of 2: one moves
+    for one in stay:
+        one.tokens = one.tokens[: one.table.length]
+    ahead = [decode_row(one) for one in stay]
+    found, joined = rows.place(ahead)
+    assert rows.packet[:, TOKEN].tolist()[:3] == [1, 1, 1]  # nothing is shown before it is sent
+    rows.take_back(ahead, found, joined)
+    rows.place(ahead)
+    rows.send()
+    moved = next(one for _, one in joined)
+    assert rows.packet[found, TOKEN].tolist() == [~found[0], ~found[1]]  # by now each stands where it will
+    rows.take_back(ahead, found, joined)
+    for one in stay:
+        one.tokens.append(9)
+    assert rows.place(ahead)[1] == [(found[stay.index(moved)], moved)]
+    rows.elsewhere = {some[0]: 21}
+    some[0].tokens = [4]
+    some[0].table.free()
+    some[0].table.append(1)
+    places, _ = rows.place([*ahead, decode_row(some[0])])
+    rows.send()
+    assert rows.packet[places, TOKEN].tolist() == [9, 9, ~21]
 
 
 def test_rows_under_random_comings_and_goings() -> None:
@@ -116,6 +164,7 @@ def test_rows_under_random_comings_and_goings() -> None:
             continue
         batch = [decode_row(one) for one in some]
         places, joined = rows.place(batch)
+        rows.send()
         assert len(set(places)) == len(places)
         assert max(places) < rows.bucket(len(batch))
         for index, one in joined:
@@ -143,8 +192,10 @@ def test_rules_are_written_by_their_bits() -> None:
 def test_what_the_device_cannot_choose() -> None:
     pool = BlockPool(4, 4)
     assert not needs_host(request("a", [1], pool, temperature=1.0, top_k=3, top_p=0.5, min_p=0.1, logprobs=0))
-    special = [{"logprobs": 1}, {"logit_bias": ((1, 2.0),)}, {"repetition_penalty": 1.1}, {"presence_penalty": 0.1}]
-    assert all(needs_host(request("a", [1], pool, **sampling)) for sampling in special)
+    penalised = [{"logit_bias": ((1, 2.0),)}, {"repetition_penalty": 1.1}, {"presence_penalty": 0.1}]
+    assert all(is_penalised(request("a", [1], pool, **sampling)) for sampling in penalised)
+    assert not any(needs_host(request("a", [1], pool, **sampling)) for sampling in penalised)
+    assert needs_host(request("a", [1], pool, logprobs=1))
     probe = request("a", [1], pool)
     probe.ends = frozenset({2})
     assert needs_host(probe)
@@ -191,9 +242,12 @@ def run_step(runner: Runner, requests: list[Request], chunk: int) -> list[Outcom
 PROMPTS = [[5, 9, 33, 7], list(range(30, 51)), [100], [3, 1, 4, 1, 5, 9, 2, 6]]
 
 
-def test_greedy_tokens_are_the_runners(model: Decoder) -> None:
+@pytest.mark.parametrize("graph", [True, False])
+def test_greedy_tokens_are_the_runners(model: Decoder, graph: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts in chunks that finish at different steps, so that prefills and decodes are mixed in most of them."""
     both = pair(model)
+    if not graph:
+        monkeypatch.setattr(both.cuda._prompt_graphs, "shape", lambda *sizes: None)
     outputs = []
     for runner, pool in zip((both.plain, both.cuda), both.pools, strict=True):
         requests = [request(str(n), list(prompt), pool) for n, prompt in enumerate(PROMPTS)]
@@ -201,21 +255,51 @@ def test_greedy_tokens_are_the_runners(model: Decoder) -> None:
             run_step(runner, requests, 5)
         outputs.append([one.tokens for one in requests])
     assert outputs[0] == outputs[1]
-    assert set(both.cuda.phases) == {"move", "launch", "wait", "sample"}
+    assert set(both.cuda.phases) == {"move", "launch", "device", "wait", "sample"}
 
 
-def test_special_requests_get_what_the_host_sampler_gives(model: Decoder) -> None:
+def test_a_crowd_of_prompts(model: Decoder) -> None:
+    both = pair(model, max_batch=80)
+    outputs = []
+    for runner, pool in zip((both.plain, both.cuda), both.pools, strict=True):
+        requests = [request(str(n), [n, 2 * n, 7], pool) for n in range(70)]
+        run_step(runner, requests, 9)
+        outputs.append([one.tokens for one in requests])
+    assert outputs[0] == outputs[1]
+
+
+def test_which_prompts_a_graph_takes(model: Decoder) -> None:
+    graphs = pair(model, max_batch=80).cuda._prompt_graphs
+    assert graphs.shape(1, 1, 1) == (16, 16)
+    assert graphs.shape(17, 17, 17) == (32, 32)
+    assert graphs.shape(20, 40, 20) == (64, 64)  # drafts: more choices than a smaller one has room for
+    assert graphs.shape(900, 64, 20) == (1024, 64)
+    assert graphs.shape(100, 65, 20) == (512, 80)
+    assert graphs.shape(4097, 1, 20) is None
+    assert graphs.shape(16, 1, model.context_tokens + 1) is None
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_special_requests_get_what_the_host_sampler_gives(
+    model: Decoder, graph: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without penalties the model repeats itself; a pause in between has their history told anew."""
     both = pair(model)
+    if not graph:
+        monkeypatch.setattr(both.cuda._prompt_graphs, "shape", lambda *sizes: None)
     kinds: list[dict[str, object]] = [
-        {"logprobs": 3},
-        {"temperature": 0.8, "repetition_penalty": 1.3, "logprobs": 0},
-        {"logit_bias": ((7, 50.0),)},
+        {"logprobs": 3, "temperature": 0.8, "repetition_penalty": 1.3},
+        {"repetition_penalty": 1.3, "logprobs": 0},
+        {"logit_bias": ((7, 50.0),), "frequency_penalty": 1.5, "presence_penalty": 0.5},
         {"logprobs": 0},
     ]
     told = []
     for runner, pool in zip((both.plain, both.cuda), both.pools, strict=True):
         requests = [request(str(n), list(PROMPTS[n]), pool, **kind) for n, kind in enumerate(kinds)]
-        told.append([[outcome.choices for outcome in run_step(runner, requests, 99)] for _ in range(6)])
+        told.append([])
+        for step in range(14):
+            some = [one for n, one in enumerate(requests) if step not in (5, 6) or n not in (1, 2)]
+            told[-1].append([outcome.choices for outcome in run_step(runner, some, 99)])
     for mine, theirs in zip(*told, strict=True):
         for one, other in zip(mine, theirs, strict=True):
             assert [choice.token for choice in one] == [choice.token for choice in other]
@@ -308,6 +392,83 @@ def test_a_rehearsal_leaves_nothing_behind(model: Decoder) -> None:
     assert all(bool((part == 7.0).all()) for page in both.cuda.cache.pages for part in (page.k, page.v))
 
 
+def through_core(
+    model: Decoder, *, overlap: str, kinds: list[dict[str, object]], pause_before: int = 0
+) -> tuple[list[list[int]], int]:
+    """Return what a core over the runner writes for PROMPTS, and how many of its steps were planned ahead.
+
+    The first is paused for three steps: when the ninth lands, or before a step while the one before is under way.
+    """
+    both = pair(model, max_batch=6)
+    pool = both.pools[1]
+    made = [request(str(n), list(PROMPTS[n]), pool, ignore_eos=True, **kind) for n, kind in enumerate(kinds)]
+
+    class Desk:
+        def open(self, submit: Submit, now: float) -> TextJob:
+            return TextJob(submit, [made[int(submit.request_id)]], Letters(), now)  # type: ignore[arg-type]
+
+    runner, ahead = both.cuda, 0
+    runner.overlaps = overlap != "apart"
+    station = Station(pool, BlockPool(0, BLOCK_TOKENS), CostModel())
+    limits = Limits(policy="fcfs", max_batch=6, max_step_tokens=12)
+    core = Core(Scheduler({"chat": station}, limits), {"chat": runner}, {"chat": Desk()}, clock=time.monotonic)
+    prepare = runner.prepare
+
+    def counted(load: Load) -> None:
+        nonlocal ahead
+        ahead += 1
+        prepare(load)
+
+    runner.prepare = counted  # type: ignore[method-assign]
+    core.handle([Submit(one.id, "complete", sampling=one.sampling) for one in made])
+    steps = 0
+    while core.busy:
+        steps += 1
+        if pause_before:
+            core.handle([Pause("0")] if steps == pause_before else [Resume("0")] if steps == pause_before + 3 else [])
+        late = not pause_before
+        surprise = [Pause("0")] if late and steps == 9 else [Resume("0")] if late and steps == 12 else []
+        core.step(lambda surprise=surprise: surprise if overlap == "ahead" else ())  # type: ignore[misc]
+        if overlap == "apart":
+            core.handle(surprise)
+    core.idle()
+    assert pool.used == 0
+    return [one.tokens for one in made], ahead
+
+
+def test_steps_planned_ahead_give_the_same_tokens(model: Decoder) -> None:
+    """Prompts of several chunks, ends at different lengths, so that rows move, draws, and a pause in between."""
+    kinds: list[dict[str, object]] = [
+        {"max_tokens": 14},
+        {"max_tokens": 20, "temperature": 1.0, "top_k": 40},
+        {"max_tokens": 9},
+        {"max_tokens": 25, "frequency_penalty": 1.0},
+    ]
+    apart, none = through_core(model, overlap="apart", kinds=kinds)
+    together, ahead = through_core(model, overlap="ahead", kinds=kinds)
+    assert together == apart
+    assert none == 0
+    assert ahead >= 20
+    assert [len(tokens) - len(prompt) for tokens, prompt in zip(apart, PROMPTS, strict=True)] == [14, 20, 9, 25]
+
+
+def test_what_the_host_chooses_is_not_planned_ahead(model: Decoder) -> None:
+    kinds: list[dict[str, object]] = [{"max_tokens": 4, "logprobs": 2}, {"max_tokens": 9}]
+    apart, _ = through_core(model, overlap="apart", kinds=kinds)
+    together, ahead = through_core(model, overlap="ahead", kinds=kinds)
+    assert together == apart
+    assert 0 < ahead < 7  # once the first is through
+
+
+@pytest.mark.parametrize("step", [4, 5, 6])
+def test_a_pause_while_its_step_is_under_way_keeps_the_token_that_the_host_chooses(model: Decoder, step: int) -> None:
+    kinds: list[dict[str, object]] = [{"max_tokens": 9, "logprobs": 2}, {"max_tokens": 14}]
+    apart, _ = through_core(model, overlap="apart", kinds=kinds)
+    together, ahead = through_core(model, overlap="ahead", kinds=kinds, pause_before=step)
+    assert together == apart
+    assert ahead > 0
+
+
 def test_what_is_a_decode() -> None:
     pool = BlockPool(8, 4)
     one = request("a", [1, 2], pool)
@@ -316,22 +477,3 @@ def test_what_is_a_decode() -> None:
     assert not is_decode(Row(one, 1, 1, drafts=[4]))
     one.task = "score"
     assert not is_decode(Row(one, 1, 1))
-
-
-# ---- parts
-
-
-def test_the_device_is_chosen_or_refused(model: Decoder) -> None:
-    assert choose_device(EngineConfig(device="cpu")) == CPU
-    if not torch.cuda.is_available():
-        assert choose_device(EngineConfig()) == CPU
-        with pytest.raises(EngineConfigError, match=r"engine\.device: torch sees no CUDA device"):
-            choose_device(EngineConfig(device="cuda"))
-    few, many = EngineConfig(max_step_tokens=16), EngineConfig(max_step_tokens=512)
-    assert 0 < step_memory_bytes(few, model) < step_memory_bytes(many, model)
-
-
-def test_a_block_on_the_host_has_16_tokens_unless_told(model: Decoder) -> None:
-    assert make_cache(EngineConfig(kv_memory_mib=1), model, "kv_memory_mib", "float32").block_tokens == 16
-    told = EngineConfig(kv_memory_mib=1, block_tokens=8)
-    assert make_cache(told, model, "kv_memory_mib", "float32").block_tokens == 8

@@ -5,12 +5,27 @@ from __future__ import annotations
 import os
 import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from voxlane.engine.api import Assembler, Cancel, Loading, encode, fragments
-from voxlane.engine.process import Link
+from voxlane.engine import assemble
+from voxlane.engine.api import (
+    Assembler,
+    Cancel,
+    Configure,
+    EngineConfig,
+    Interrupt,
+    Loading,
+    StartFailed,
+    ToEngine,
+    encode,
+    fragments,
+)
+from voxlane.engine.cuda.device import DeviceLost, watched
+from voxlane.engine.process import LOST, Link, serve
 
 HIGH_DESCRIPTOR = 1500
 """Beyond the 1,024 that select can name."""
@@ -40,3 +55,61 @@ def test_it_waits_and_talks_on_a_descriptor_beyond_selects():
         assert link.receive(wait=True) == [Cancel("r")]
         link.send([Loading("reading", 0.5)])
         assert Assembler().feed(server.recv(1 << 16)) == Loading("reading", 0.5)
+
+
+class DyingCore:
+    """A step that is under way when commands come, then finds the device gone."""
+
+    busy = False
+
+    def __init__(self) -> None:
+        self.handled: list[ToEngine] = []
+        self.received: list[ToEngine] = []
+
+    def idle(self) -> list[object]:
+        return []
+
+    def handle(self, commands: list[ToEngine]) -> list[object]:
+        self.handled += commands
+        self.busy = True
+        return []
+
+    def step(self, receive: Callable[[], list[ToEngine]]) -> list[object]:
+        self.received += receive()
+        raise DeviceLost("an illegal memory access was encountered")
+
+
+def test_an_engine_whose_device_is_lost_says_so_and_ends(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    core = DyingCore()
+    server, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def assembled(config: EngineConfig, progress: object) -> SimpleNamespace:
+        for command in (Cancel("r"), Interrupt("s")):
+            server.send(fragments(encode(command))[0])
+        return SimpleNamespace(core=core, ready=StartFailed("stands for what is told first"), trace=None)
+
+    monkeypatch.setattr(assemble, "assemble", assembled)
+    with server, child:
+        server.send(fragments(encode(Configure(EngineConfig())))[0])
+        assert serve(Link(child)) == LOST
+    assert core.handled == [Cancel("r"), Interrupt("s")]
+    assert core.received == []
+    assert "device=lost error=an illegal memory access was encountered" in caplog.text
+
+
+def test_a_fault_that_stays_is_told_from_one_that_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    with pytest.raises(RuntimeError, match="passes"), watched(device):
+        raise RuntimeError("it passes")
+
+    def broken(device: torch.device) -> None:
+        raise RuntimeError("CUDA error: device-side assert triggered\nand much advice")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", broken)
+    with pytest.raises(DeviceLost, match=r"^CUDA error: device-side assert triggered$"), watched(device):
+        raise RuntimeError("it stays")
+    with pytest.raises(RuntimeError, match="on the host"), watched(torch.device("cpu")):
+        raise RuntimeError("on the host")

@@ -41,6 +41,29 @@ class TestCost:
         probe = Work().plus(1, 100).plus(32, 200)
         assert model.predict(probe) == pytest.approx(truth(probe), rel=0.1)
 
+    @pytest.mark.parametrize("batch", [4, 64])
+    def test_it_learns_what_prompts_cost_however_short_they_are(self, batch):
+        """As on a GPU: milliseconds for rows, tokens that cost microseconds, and a pass of its own for prompts."""
+        random = Random(batch)
+
+        def truth(work: Work) -> float:
+            return 9e-4 + 1e-5 * work.rows + (1.5e-3 + 1e-6 * work.prefill_tokens if work.prompts else 0.0)
+
+        model = CostModel()
+        for _ in range(200):
+            work = Work()
+            for _ in range(random.randint(1, batch)):
+                work.add(1, random.randint(1, 2000))
+            if random.random() < 0.3:
+                count = random.choice([16, 64, 700])
+                work.add(count, count)
+            model.observe(work, truth(work) * random.uniform(0.95, 1.05))
+        decodes = Work(rows=batch, context_tokens=1000 * batch)
+        assert model.predict(decodes) == pytest.approx(truth(decodes), rel=0.15)
+        left_s = truth(decodes) + 2.1e-3
+        assert 300 < model.largest_chunk(decodes, 0, 4096, left_s) < 900  # 600 fit
+        assert model.largest_chunk(decodes, 0, 4096, truth(decodes) + 1e-3) <= 1  # none does
+
     def test_one_stall_is_not_believed(self):
         model = CostModel()
         work = Work().plus(1, 10)

@@ -235,9 +235,9 @@ class PunctualVoice(PretendVoice):
         super().__init__(clock)
         self.late_s: list[float] = []
 
-    def run(self, load):
+    def launch(self, load):
         self.late_s += [self.clock.now - row.request.due_s for row in load.rows]
-        return super().run(load)
+        return super().launch(load)
 
 
 def test_a_reply_that_was_held_for_a_minute_is_not_a_minute_late():

@@ -52,11 +52,12 @@ class SpeechLoop(RuleBasedStateMachine):
         host=st.sampled_from([0, 60]),
         batch=st.integers(1, 5),
         budget=st.sampled_from([0.001, 0.02, 1.0]),
+        late=st.booleans(),
     )
-    def start(self, policy, blocks, host, batch, budget):
+    def start(self, policy, blocks, host, batch, budget, late):
         self.simulation = SpeechSimulation(
             blocks=20, host_blocks=10, asr_blocks=blocks, asr_host=host, policy=policy, max_batch=batch,
-            max_step_tokens=64, step_budget_s=budget,
+            max_step_tokens=64, step_budget_s=budget, late=late,
         )  # fmt: skip
         self.audio: dict[str, np.ndarray] = {}
         self.clauses: dict[str, list[str]] = {}
@@ -199,8 +200,9 @@ AUDIO = np.concatenate([sound(1, 3.3), sound(0, 1.5), sound(2, 5.0), sound(3, 9.
 
 @pytest.mark.parametrize("piece", [161, 320, 16_000, 10**7])
 @pytest.mark.parametrize("blocks", [52, 400], ids=["tight", "roomy"])
-def test_a_stream_without_partials_is_heard_as_the_whole_clip(piece, blocks):
-    simulation = SpeechSimulation(blocks=8, host_blocks=0, asr_blocks=blocks)
+@pytest.mark.parametrize("late", [False, True], ids=["", "late"])
+def test_a_stream_without_partials_is_heard_as_the_whole_clip(piece, blocks, late):
+    simulation = SpeechSimulation(blocks=8, host_blocks=0, asr_blocks=blocks, late=late)
     for name in ("a", "b"):
         simulation.send(Submit(name, "asr", listen=ListenParams(partials=False)))
         for start in range(0, len(AUDIO), piece):
@@ -212,6 +214,21 @@ def test_a_stream_without_partials_is_heard_as_the_whole_clip(piece, blocks):
     assert simulation.settled["a"] == simulation.settled["b"] == transcript(floats(AUDIO))
     assert simulation.ends["a"].stats.audio_s == len(AUDIO) / RATE
     assert simulation.asr_pool.used == 0
+
+
+def test_with_a_quick_device_jobs_take_turns_and_nobody_is_forgotten():
+    """A step under way is not held up by all that is to be listened to, but for a quarter of it."""
+    simulation = SpeechSimulation(blocks=40, host_blocks=0, late=True)
+    simulation.send(Submit("c", "complete", text="ABC", sampling=SamplingParams(max_tokens=30, ignore_eos=True)))
+    simulation.step()
+    for number in range(8):
+        simulation.send(Submit(f"a{number}", "asr"), Append(f"a{number}", audio=sound(1, 3.0).tobytes()))
+    turns = []
+    for _ in range(4):
+        simulation.step()
+        turns.append({name for name, job in simulation.core._jobs.items() if job.worked == simulation.core._round})
+    assert [len(names) for names in turns] == [2, 2, 2, 2]
+    assert set.union(*turns) == {f"a{number}" for number in range(8)}
 
 
 def test_silence_is_heard_as_nothing_and_acknowledged():

@@ -37,7 +37,7 @@ def test_every_step_and_every_row_is_there_in_order(tmp_path):
     for step in steps:
         rows = [e for e in spans if e["pid"] == REQUESTS and e["name"] != "queued" and inside(e, step)]
         assert len(rows) == step["args"]["rows"]
-    names = [e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"]
+    names = [e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == REQUESTS]
     assert sorted(name.split()[0] for name in names) == ["critical", "normal"]
 
 

@@ -17,8 +17,9 @@ from voxlane.engine.intake import Intake
 from voxlane.engine.jobs.text import TextDesk
 from voxlane.engine.kv import BlockPool
 from voxlane.engine.lookup import accepted
-from voxlane.engine.plan import Load, Station
-from voxlane.engine.runner import Outcome
+from voxlane.engine.plan import Load, Row, Station
+from voxlane.engine.request import Request, State
+from voxlane.engine.runner import Immediate, Outcome
 from voxlane.engine.sampler import Choice
 from voxlane.engine.scheduler import Limits, Scheduler
 from voxlane.engine.tools import CallStyle
@@ -81,7 +82,7 @@ class Clock:
 
 
 @dataclass
-class PretendEngine:
+class PretendEngine(Immediate):
     """Carries out plans on pages that hold prefixes."""
 
     clock: Clock
@@ -95,7 +96,7 @@ class PretendEngine:
     tenants: dict[str, str] = field(default_factory=dict)  # request id -> tenant
     on_move: Callable[[str], object] = str
 
-    def run(self, load: Load) -> list[Outcome]:
+    def launch(self, load: Load) -> list[Outcome]:
         if self.fail_next:
             self.fail_next = False
             raise RuntimeError("pretended fault")
@@ -120,30 +121,133 @@ class PretendEngine:
                 else:
                     self.device[slot] = value
 
-    def _row(self, row) -> Outcome:
-        request = row.request
-        tokens = [*request.tokens[: row.start + row.count], *row.drafts]
-        tenant = self.tenants.get(request.id, "")
-        slots = request.table.slots(0, len(tokens))
-        for position in range(row.start, len(tokens)):
+    def _row(self, row: Row) -> Outcome:
+        request, stop = row.request, row.start + row.count
+        slots = request.table.slots(0, stop + len(row.drafts))
+        return self._run(request, row.start, request.tokens[:stop], row.drafts, slots, ends=row.reaches_end)
+
+    def _run(
+        self, request: Request, start: int, known: list[int], drafts: list[int], slots: list[int], *, ends: bool
+    ) -> Outcome:
+        tokens, tenant = [*known, *drafts], self.tenants.get(request.id, "")
+        for position in range(start, len(tokens)):
             self.device[slots[position]] = (tenant, tuple(tokens[: position + 1]))
         for position, slot in enumerate(slots):
             assert self.device.get(slot) == (tenant, tuple(tokens[: position + 1])), "a page holds another prefix"
-        if not row.reaches_end:
+        if not ends:
             return Outcome()
-        first = row.start + row.count
-        greedy = [next_token(tokens[:stop]) for stop in range(first, len(tokens) + 1)]
-        return Outcome(choices=[Choice(token) for token in accepted(row.drafts, greedy)])
+        greedy = [next_token(tokens[:stop]) for stop in range(len(known), len(tokens) + 1)]
+        return Outcome(choices=[Choice(token) for token in accepted(drafts, greedy)])
+
+
+@dataclass
+class Launched:
+    """A step under way: what the device was told, and what came of it."""
+
+    load: Load
+    rows: list[
+        tuple[Request, list[int], list[int], list[int], bool]
+    ]  # tokens, drafts, slots, whether the end is reached
+    outcomes: list[Outcome] = field(default_factory=list)
+    done: bool = False
+    asked: int = 0
+    span: tuple[float, float] = (0.0, 0.0)
+
+
+@dataclass
+class LateEngine(PretendEngine):
+    """The same on a device of its own: it does what it was told at the launch, and does it when it is waited for.
+
+    It goes on with its own choices where the host does not know them, and refuses what no device could do.
+    """
+
+    overlaps = True
+    eager: bool = False  # or at once
+    slow: int = 0  # how often it says that a step is not done yet
+    fail_wait: bool = False
+    under_way: Launched | None = None
+    last: dict[Request, int] = field(default_factory=dict)  # what the device chose in the step before
+    foreseen: int = 0  # steps that were launched with tokens the host did not know,
+    prepared: int = 0  # and those that were planned ahead
+
+    def foresees(self, request: Request) -> bool:
+        return True
+
+    def prepare(self, load: Load) -> None:
+        self.prepared += 1
+
+    def launch(self, load: Load) -> Launched:
+        if self.fail_next:
+            self.fail_next = False
+            raise RuntimeError("pretended fault")
+        assert self.under_way is None, "two steps under way"
+        rows = []
+        for row in load.rows:
+            request, stop = row.request, row.start + row.count
+            assert request.state is State.RUNNING, "a step after its request left"
+            tokens = request.tokens[:stop]
+            slots = request.table.slots(0, stop + len(row.drafts))
+            rows.append((request, tokens, list(row.drafts), slots, stop >= len(request.tokens)))
+        self.under_way = Launched(load, rows)
+        self.foreseen += any(row.start >= len(row.request.tokens) for row in load.rows)
+        if self.eager:
+            self._execute(self.under_way)
+        return self.under_way
+
+    def done(self, ticket: Launched) -> bool:
+        ticket.asked += 1
+        return ticket.asked > self.slow
+
+    def wait(self, ticket: Launched) -> None:
+        assert self.under_way is ticket
+        self.under_way = None
+        if self.fail_wait:
+            self.fail_wait = False
+            raise RuntimeError("pretended fault")
+        self._execute(ticket)
+
+    def collect(self, ticket: Launched) -> list[Outcome]:
+        assert ticket.done
+        self.phases = {"device": ticket.span}
+        return ticket.outcomes
+
+    def _execute(self, ticket: Launched) -> None:
+        if ticket.done:
+            return
+        ticket.done = True
+        self._move(ticket.load)
+        begin = self.clock.now
+        self.clock.now += self.step_s + self.token_s * sum(row.count + len(row.drafts) for row in ticket.load.rows)
+        ticket.span = (begin, self.clock.now)
+        chosen: dict[Request, int] = {}
+        for row, (request, tokens, drafts, slots, ends) in zip(ticket.load.rows, ticket.rows, strict=True):
+            known = [*tokens]
+            if len(known) < row.start + row.count:
+                known.append(self.last[request])
+            assert len(known) == row.start + row.count, "more than one token that nobody knows"
+            ticket.outcomes.append(self._run(request, row.start, known, drafts, slots, ends=ends))
+            if ticket.outcomes[-1].choices:
+                chosen[request] = ticket.outcomes[-1].choices[-1].token
+        self.last = chosen
 
 
 class Simulation:
     """A core over pretended pages, and what came out of it so far."""
 
-    def __init__(self, *, blocks: int, host_blocks: int, block_tokens: int = 4, prefix_cache: bool = True, **limits):
+    def __init__(
+        self,
+        *,
+        blocks: int,
+        host_blocks: int,
+        block_tokens: int = 4,
+        prefix_cache: bool = True,
+        make_engine: Callable[[Clock, int], PretendEngine] = PretendEngine,
+        **limits,
+    ):
         self.clock = Clock()
         self.pool = BlockPool(blocks, block_tokens, key=b"test", prefix_cache=prefix_cache)
         host = BlockPool(host_blocks, block_tokens, prefix_cache=False)
-        self.engine = PretendEngine(self.clock, block_tokens)
+        self.engine = make_engine(self.clock, block_tokens)
         self.scheduler = Scheduler({"chat": Station(self.pool, host, CostModel())}, Limits(**limits))
         self.intake = Intake(Letters(), self.pool, vocabulary=VOCABULARY, context_tokens=10_000, draw_seed=lambda: 0)
         self.letters = Letters()
@@ -154,14 +258,26 @@ class Simulation:
         self.steps = 0
 
     def send(self, *commands: ToEngine) -> list[FromEngine]:
+        self._note(commands)
+        return self._collect(self.core.handle(commands))
+
+    def _note(self, commands: Sequence[ToEngine]) -> None:
         for command in commands:
             if isinstance(command, Submit):
                 self.engine.tenants[command.request_id] = command.tenant
-        return self._collect(self.core.handle(commands))
 
-    def step(self) -> list[FromEngine]:
+    def step(self, *surprises: ToEngine) -> list[FromEngine]:
+        """Step; the surprises come at the very moment a step under way is over."""
         self.steps += 1
-        messages = self._collect(self.core.step())
+        self._note(surprises)
+        coming = list(surprises)
+
+        def receive() -> list[ToEngine]:
+            came, coming[:] = list(coming), []
+            return came
+
+        messages = self._collect(self.core.step(receive))
+        messages += self.send(*coming)  # no step was under way
         self.scheduler.check()
         return messages
 

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Sequence
 
 import numpy as np
-from simulation import Clock, PretendEngine, Simulation
+from simulation import Clock, LateEngine, PretendEngine, Simulation
 
 from voxlane.engine.api import Samples, Words
 from voxlane.engine.core import Core
@@ -23,7 +23,7 @@ from voxlane.engine.listening import Listener, max_tokens
 from voxlane.engine.lookup import accepted
 from voxlane.engine.models.synthesis import Prepared, Speech
 from voxlane.engine.plan import Load, Row, Station
-from voxlane.engine.runner import Outcome
+from voxlane.engine.runner import Immediate, Outcome
 from voxlane.engine.sampler import Choice
 from voxlane.engine.scheduler import Limits, Scheduler
 
@@ -97,12 +97,12 @@ class PretendListeningModel:
 class PretendListening(PretendEngine):
     """Hears what is in clips, and remembers in its pages which clip lies where."""
 
-    def run(self, load: Load) -> list[Outcome]:
+    def launch(self, load: Load) -> list[Outcome]:
         begin = self.clock.now
         for row in load.rows:
             self.clock.now += 2e-4 * row.request.states if row.encode else 0.0
         self.phases = {"encode": (begin, self.clock.now)}
-        return super().run(load)
+        return super().launch(load)
 
     def _row(self, row: Row) -> Outcome:
         request = row.request
@@ -142,7 +142,7 @@ class PretendSynthesiser:
         return Speech(np.repeat(np.array(prepared.ids[1:-1], np.float32) / 256, 10), ())
 
 
-class PretendVoice:
+class PretendVoice(Immediate):
     """Says clauses in pretended time."""
 
     def __init__(self, clock: Clock) -> None:
@@ -150,7 +150,7 @@ class PretendVoice:
         self.model = PretendSynthesiser()
         self.phases: dict[str, tuple[float, float]] = {}
 
-    def run(self, load: Load) -> list[Outcome]:
+    def launch(self, load: Load) -> list[Outcome]:
         self.clock.now += sum(5e-4 * row.request.unit for row in load.rows)
         return [Outcome(speech=self.model.synthesise(row.request.material.prepared)) for row in load.rows]
 
@@ -158,8 +158,9 @@ class PretendVoice:
 class SpeechSimulation(Simulation):
     """Three pretended models under one scheduler."""
 
-    def __init__(self, *, asr_blocks: int = 200, asr_host: int = 0, **settings):
-        super().__init__(**settings)
+    def __init__(self, *, asr_blocks: int = 200, asr_host: int = 0, late: bool = False, **settings):
+        """With `late`, what a step brings for any of them is known only while the next one is under way."""
+        super().__init__(make_engine=LateEngine if late else PretendEngine, **settings)
         limits = self.scheduler.limits
         size = self.pool.block_tokens
         self.asr_pool = BlockPool(asr_blocks, size, prefix_cache=False)
@@ -173,10 +174,11 @@ class SpeechSimulation(Simulation):
             },
             limits if isinstance(limits, Limits) else Limits(),
         )
-        self.listening = PretendListening(self.clock, size)
+        self.listening, voice = PretendListening(self.clock, size), PretendVoice(self.clock)
+        self.listening.overlaps = voice.overlaps = late
         self.core = Core(
             self.scheduler,
-            {"chat": self.engine, "asr": self.listening, "tts": PretendVoice(self.clock)},
+            {"chat": self.engine, "asr": self.listening, "tts": voice},
             {
                 "chat": TextDesk(self.intake, self.letters),
                 "asr": ListenDesk(PretendListeningModel(), self.asr_pool, PretendVoicing),

@@ -1,0 +1,65 @@
+"""Numbers that cross the bus together: named parts of one run of int32, on the host and on the device alike.
+
+It knows names and shapes; what the numbers mean is the business of who writes and who reads them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_ALIGNED = 4
+"""Each part begins at a multiple of 16 bytes: a kernel is compiled anew for pointers that are aligned otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class PacketMemory:
+    """Memory for packets of which one is under way at a time."""
+
+    host: Tensor  # int32
+    device: Tensor  # the same number of them
+
+    @classmethod
+    def of(cls, shapes: Mapping[str, tuple[int, ...]], device: torch.device) -> PacketMemory:
+        """Return memory that a packet of `shapes` fits into, and any smaller one."""
+        numbers = _ends(shapes)[-1]
+        host = torch.zeros(numbers, dtype=torch.int32, pin_memory=device.type == "cuda")
+        return cls(host, torch.zeros(numbers, dtype=torch.int32, device=device))
+
+
+class Packet:
+    """The same parts in host memory, to be written, and on the device, to be read."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], memory: PacketMemory) -> None:
+        """Lay parts of `shapes` out at the start of some memory, which other packets may share."""
+        ends = _ends(shapes)
+        self.memory = memory
+        self._from, self._to = memory.host[: ends[-1]], memory.device[: ends[-1]]
+        numbers: NDArray[np.int32] = memory.host.numpy()
+        self.host: dict[str, NDArray[np.int32]] = {}
+        self.device: dict[str, Tensor] = {}
+        for (name, shape), begin in zip(shapes.items(), ends, strict=False):
+            end = begin + math.prod(shape)
+            self.host[name] = numbers[begin:end].reshape(shape)
+            self.device[name] = memory.device[begin:end].view(shape)
+
+    def clear(self, *below: str) -> None:
+        """Write zeros on the host's side, and -1 into the parts that are named."""
+        for name, numbers in self.host.items():
+            numbers.fill(-1 if name in below else 0)
+
+    def send(self) -> None:
+        """Queue the copy to the device; until it is done the host's side must stay as it is."""
+        self._to.copy_(self._from, non_blocking=True)
+
+
+def _ends(shapes: Mapping[str, tuple[int, ...]]) -> list[int]:
+    counts = [-(-math.prod(shape) // _ALIGNED) * _ALIGNED for shape in shapes.values()]
+    return list(itertools.accumulate(counts, initial=0))

@@ -1,0 +1,333 @@
+"""A step under way while the next one is planned: commands at every boundary, on a device that is never early.
+
+The pretended device does what it was told at the launch, goes on with tokens the host has not seen, and fails at once
+if a page it reads holds another prefix, or if a step is launched for somebody who has left. So what comes out being
+right says that no token was lost or doubled, and that a command was in force in the very next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import initialize, precondition, rule
+from simulation import Clock, LateEngine, Simulation, expected_text, next_token, reason
+
+from voxlane.engine.api import (
+    Cancel,
+    Finished,
+    Interrupt,
+    Pause,
+    Priority,
+    Resume,
+    SamplingParams,
+    StepStats,
+    Submit,
+    Text,
+    ToEngine,
+)
+from voxlane.engine.cost import Work
+from voxlane.engine.request import State
+from voxlane.engine.scheduler import PATIENCE_S
+
+from .test_core_simulation import EngineLoop
+
+
+def greedy(name: str, text: str, tokens: int, **settings: object) -> Submit:
+    sampling = SamplingParams(max_tokens=tokens, ignore_eos=True)
+    return Submit(name, "complete", text=text, sampling=sampling, **settings)  # type: ignore[arg-type]
+
+
+def late(*, eager: bool = False, slow: int = 0, **settings: object) -> Simulation:
+    def engine(clock: Clock, block_tokens: int) -> LateEngine:
+        return LateEngine(clock, block_tokens, eager=eager, slow=slow)
+
+    return Simulation(make_engine=engine, **{"blocks": 60, "host_blocks": 8, **settings})  # type: ignore[arg-type]
+
+
+class LateLoop(EngineLoop):
+    """The same random commands, before a step and at the moment one under way is over."""
+
+    @initialize(
+        policy=st.sampled_from(["fcfs", "priority", "deadline"]),
+        blocks=st.integers(5, 30),
+        host=st.sampled_from([0, 3, 40]),
+        batch=st.integers(2, 5),
+        tokens=st.integers(4, 24),
+        lookup=st.sampled_from([0, 0, 0, 3]),
+        budget=st.sampled_from([0.001, 0.02, 1.0]),
+        cache=st.booleans(),
+        eager=st.booleans(),
+        slow=st.sampled_from([0, 2]),
+    )
+    def start(self, policy, blocks, host, batch, tokens, lookup, budget, cache, eager, slow):
+        self.simulation = late(
+            blocks=blocks, host_blocks=host, prefix_cache=cache, policy=policy, max_batch=batch,
+            max_step_tokens=tokens, lookup_tokens=lookup, step_budget_s=budget, eager=eager, slow=slow,
+        )  # fmt: skip
+        self.sent = {}
+        self.cancelled = set()
+        self.submitted = 0
+        self.limit = blocks * 4
+
+    @rule(count=st.integers(1, 6))
+    def step(self, count):
+        for _ in range(count):
+            if self.simulation.core.busy:
+                before = self.simulation.engine.under_way
+                self.simulation.step()
+                assert before is not None or self.simulation.engine.under_way is not None, "a step for nothing"
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data(), kind=st.sampled_from(["cancel", "pause", "resume", "interrupt", "submit"]))
+    def surprise(self, data, kind):
+        """Let a command come just as a step is over."""
+        name = data.draw(st.sampled_from(sorted(self.sent)))
+        commands: dict[str, Callable[[], ToEngine]] = {
+            "cancel": lambda: Cancel(name),
+            "pause": lambda: Pause(name),
+            "resume": lambda: Resume(name),
+            "interrupt": lambda: Interrupt("s"),
+            "submit": lambda: greedy("late", "AB", 3, priority=Priority.CRITICAL),
+        }
+        if not self.simulation.core.busy or (kind == "submit" and "late" in self.sent):
+            return
+        if kind == "submit":
+            self.sent["late"] = ("AB", 3)
+        self.simulation.step(commands[kind]())
+        if kind == "cancel" and reason(self.simulation.ends[name]) == "cancelled":
+            self.cancelled.add(name)
+
+
+LateLoop.TestCase.settings = settings(
+    max_examples=200, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+TestLateLoop = LateLoop.TestCase
+
+COMMANDS: dict[str, tuple[ToEngine, ...]] = {
+    "cancel": (Cancel("b"),),
+    "cancel all": (Cancel("a"), Cancel("b"), Cancel("c")),
+    "pause": (Pause("b"),),
+    "pause and resume": (Pause("b"), Resume("b")),
+    "interrupt": (Interrupt("s"),),
+    "interrupt and ask": (Interrupt("s"), greedy("d", "DCBA", 3, priority=Priority.CRITICAL)),
+}
+LENGTHS = {"a": ("ABCDE", 9), "b": ("EDCBA", 14), "c": ("ABCDEFGHI", 12), "d": ("DCBA", 3)}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("where", ["before", "under way", "over", "over, quick device"])
+def test_commands_at_every_boundary(command: str, where: str) -> None:
+    for boundary in range(18):
+        simulation = late(eager="quick" in where, slow=where == "under way")
+        for name, (prompt, count) in list(LENGTHS.items())[:3]:
+            simulation.send(greedy(name, prompt, count, session="s" if name != "a" else ""))
+        for _ in range(boundary):
+            simulation.step()
+        before = len(simulation.texts.get("b", ""))
+        running = simulation.core.busy
+        if where == "before":
+            simulation.send(*COMMANDS[command])
+        else:
+            simulation.step(*COMMANDS[command])
+        stopped = len(simulation.texts.get("b", ""))
+        assert stopped <= before + 1
+        for _ in range(3):
+            simulation.step()
+        if command.startswith(("cancel", "interrupt")) or command == "pause":
+            # Of a step under way when the command came, one token more; of a later one, none.
+            assert len(simulation.texts.get("b", "")) <= before + 1, (boundary, command)
+        simulation.send(*(Resume(name) for name in LENGTHS))
+        simulation.run(most=60)
+        for name, (prompt, count) in LENGTHS.items():
+            end = simulation.ends.get(name)
+            if end is None:
+                assert (name, command == "interrupt and ask") == ("d", False)
+            elif reason(end) == "cancelled":
+                assert running
+                assert command.startswith("cancel")
+                assert expected_text(prompt, count).startswith(simulation.texts.get(name, ""))
+            else:
+                assert simulation.texts[name] == expected_text(prompt, count), (boundary, name)
+        assert simulation.pool.used == 0
+        simulation.core.idle()
+
+
+@pytest.mark.parametrize("where", ["before", "over"])
+def test_an_urgent_request_is_in_the_next_step(where: str) -> None:
+    """However many steps were planned ahead before it came."""
+    simulation = late(max_batch=8)
+    for name in "abc":
+        simulation.send(greedy(name, "ABC", 40, session="s"))
+    for _ in range(10):
+        simulation.step()
+    commands = Interrupt("s"), greedy("d", "ABC", 1, priority=Priority.CRITICAL)
+    if where == "before":
+        simulation.send(*commands)
+        simulation.step()
+    else:
+        simulation.step(*commands)
+    simulation.step()
+    assert simulation.texts["d"] == expected_text("ABC", 1)
+    assert all(simulation.scheduler.requests[name].state is State.PAUSED for name in "abc")
+
+
+def test_one_that_waits_is_not_overtaken_by_plans_ahead() -> None:
+    simulation = late(max_batch=8, step_budget_s=1.0)
+    simulation.send(greedy("a", "ABC", 40))
+    for _ in range(5):
+        simulation.step()
+    simulation.send(greedy("b", "ABC", 1))
+    simulation.step()
+    simulation.step()
+    assert simulation.texts["b"] == expected_text("ABC", 1)
+
+
+@pytest.mark.parametrize("limits", [{"step_budget_s": 0.001, "max_batch": 64}, {"max_batch": 24, "policy": "fcfs"}])
+def test_where_not_all_fit_steps_are_planned_ahead_too(limits: dict) -> None:
+    """By time, for 36 of 50 rows in a step: they take turns. By places: the others wait until somebody ends."""
+    simulation = late(blocks=600, **limits)
+    assert isinstance(simulation.engine, LateEngine)
+    names = [f"r{number}" for number in range(50)]
+    for name in names:
+        simulation.send(greedy(name, "ABC", 40))
+    simulation.run(most=400)
+    assert simulation.texts == dict.fromkeys(names, expected_text("ABC", 40))
+    assert simulation.engine.prepared > 0.6 * simulation.steps
+    assert simulation.steps > 50
+
+
+def test_one_that_waits_for_a_place_gets_its_turn_in_the_end() -> None:
+    simulation = late(max_batch=2)
+    simulation.engine.step_s = 0.1
+    for name in "ab":
+        simulation.send(greedy(name, "ABC", 100))
+    for _ in range(5):
+        simulation.step()
+    simulation.send(greedy("c", "ABC", 1))
+    begin = simulation.clock.now
+    while "c" not in simulation.ends:
+        simulation.step()
+    assert PATIENCE_S < simulation.clock.now - begin < PATIENCE_S + 0.4
+
+
+def test_one_that_must_not_be_left_out_is_in_every_step() -> None:
+    simulation = late(blocks=600, step_budget_s=0.001, max_batch=64)
+    for number in range(50):
+        simulation.send(greedy(f"r{number}", "ABC", 40))
+    for _ in range(20):
+        simulation.step()
+    simulation.send(greedy("c", "ABC", 20, priority=Priority.CRITICAL))
+    begin = simulation.steps
+    while "c" not in simulation.ends:
+        simulation.step()
+    assert simulation.steps - begin <= 22
+
+
+@pytest.mark.parametrize("kind", [{"priority": Priority.CRITICAL}, {"priority": Priority.HIGH}, {"deadline_s": 0.1}])
+def test_one_that_goes_before_others_waits_no_longer_than_on_a_host(kind: dict) -> None:
+    def others_went_on(simulation: Simulation) -> int:
+        for name in "ab":
+            simulation.send(greedy(name, "ABC", 60))
+        for _ in range(5):
+            simulation.step()
+        simulation.send(greedy("c", "ABC", 1, **kind))
+        begin = len(simulation.texts["a"] + simulation.texts["b"])
+        while "c" not in simulation.ends:
+            simulation.step()
+        return len(simulation.texts["a"] + simulation.texts["b"]) - begin
+
+    on_host = others_went_on(Simulation(blocks=60, host_blocks=0, max_batch=2))
+    assert on_host <= others_went_on(late(max_batch=2)) <= on_host + 2  # the step that was under way
+
+
+@pytest.mark.parametrize("host_blocks", [0, 20])
+def test_where_blocks_run_out_somebody_gives_way(host_blocks: int) -> None:
+    simulation = late(blocks=9, host_blocks=host_blocks, prefix_cache=False)
+    for name in "abc":
+        simulation.send(greedy(name, "ABC", 20))
+    simulation.run(most=200)
+    assert simulation.texts == dict.fromkeys("abc", expected_text("ABC", 20))
+    assert sum(end.stats.preemptions for end in simulation.ends.values() if isinstance(end, Finished)) > 0
+    assert simulation.pool.used == 0
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority", "deadline"])
+def test_in_the_steady_state_every_step_is_planned_ahead(policy: str) -> None:
+    """Also the one after the prompts, and the one after somebody has reached its length."""
+    simulation = late(policy=policy, max_batch=8, step_budget_s=1.0)
+    assert isinstance(simulation.engine, LateEngine)
+    for name, count in (("a", 30), ("b", 20), ("c", 20)):
+        simulation.send(greedy(name, "ABC", count))
+    simulation.run()
+    assert simulation.steps == 31  # one to begin with, and one to end with
+    assert simulation.engine.foreseen == 29
+    assert simulation.texts == {name: expected_text("ABC", count) for name, count in (("a", 30), ("b", 20), ("c", 20))}
+
+
+def test_one_that_ends_by_itself_was_in_a_step_for_nothing() -> None:
+    """A stop string ends a request whose next step is under way: its blocks are free at once, its neighbours go on."""
+    simulation = late(max_batch=8)
+    text = expected_text("ABC", 12)
+    stop = text[5:7]
+    length = text.index(stop)
+    sampling = SamplingParams(max_tokens=12, ignore_eos=True, stop=(stop,))
+    simulation.send(Submit("a", "complete", text="ABC", sampling=sampling), greedy("b", "CBA", 20))
+    while "a" not in simulation.ends:
+        simulation.step()
+    simulation.send(greedy("c", "BCA", 20))  # takes the blocks that a step under way still writes to
+    simulation.run()
+    assert simulation.texts == {"a": text[:length], "b": expected_text("CBA", 20), "c": expected_text("BCA", 20)}
+    assert simulation.pool.used == 0
+
+
+@pytest.mark.parametrize("where", ["launch", "wait"])
+def test_a_fault_ends_the_rows_of_its_step_and_nobody_else(where: str) -> None:
+    for boundary in range(1, 12):
+        simulation = late(max_batch=2, blocks=40)
+        assert isinstance(simulation.engine, LateEngine)
+        for name in "ab":
+            simulation.send(greedy(name, "ABCDEF", 8))
+        for _ in range(boundary):
+            simulation.step()
+        simulation.engine.fail_next, simulation.engine.fail_wait = where == "launch", where == "wait"
+        simulation.send(greedy("c", "FEDCBA", 8))
+        simulation.run(most=60)
+        # It finds in the cache what was computed, and nothing that the broken step should have computed.
+        simulation.send(greedy("d", "ABCDEF" + expected_text("ABCDEF", 8), 3))
+        simulation.run(most=60)
+        assert reason(simulation.ends["d"]) == "length"
+        for name, prompt in (("a", "ABCDEF"), ("b", "ABCDEF"), ("c", "FEDCBA")):
+            if reason(simulation.ends[name]) == "failed":
+                assert expected_text(prompt, 8).startswith(simulation.texts.get(name, ""))
+            else:
+                assert simulation.texts[name] == expected_text(prompt, 8)
+        assert sum(reason(end) == "failed" for end in simulation.ends.values()) <= 2
+        assert simulation.pool.used == 0
+
+
+def test_what_a_step_brought_is_told_while_the_next_one_runs() -> None:
+    simulation = late()
+    assert isinstance(simulation.engine, LateEngine)
+    simulation.send(greedy("a", "ABC", 5))
+    assert not [message for message in simulation.step() if isinstance(message, Text)]
+    told = [message for message in simulation.step() if isinstance(message, Text)]
+    assert [message.text for message in told] == [chr(64 + next_token([1, 2, 3]))]
+    assert simulation.engine.under_way is not None
+
+
+def test_time_that_overlaps_is_not_counted_twice() -> None:
+    simulation = late()
+    begin = simulation.clock.now
+    for name in "ab":
+        simulation.send(greedy(name, "ABC", 9))
+    simulation.run()
+    (stats,) = simulation.core.idle()
+    assert isinstance(stats, StepStats)
+    assert stats.steps == 9
+    assert stats.decode_tokens == 16
+    assert stats.forward_s == pytest.approx(simulation.clock.now - begin)  # the device never rested
+    assert stats.busy_s == pytest.approx(simulation.clock.now - begin)
+    assert simulation.scheduler.stations["chat"].cost.predict(Work().plus(1, 9)) == pytest.approx(6e-3, rel=0.3)
