@@ -36,7 +36,7 @@ _TYPES: dict[int, np.dtype[Any]] = {0: np.dtype("<f4"), 1: np.dtype("<f2")}
 
 # Which samples of a frame, mirrored at both ends, are in which window: [4, 256]
 _MIRRORED = np.pad(np.arange(FRAME_SAMPLES), PAD, "reflect")
-_PLACES = _MIRRORED[HOP * np.arange(4)[:, None] + np.arange(WINDOW)]
+PLACES = _MIRRORED[HOP * np.arange(4)[:, None] + np.arange(WINDOW)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +81,7 @@ def probability(network: Network, frame: Floats, memory: Memory) -> float:
 def _features(network: Network, frame: Floats) -> Floats:
     """Return what one frame sounds like, [128]."""
     first, second, third, fourth = network.convolutions
-    windows = frame.take(_PLACES)  # [4, 256]
+    windows = frame.take(PLACES)  # [4, 256]
     windows *= network.window
     padded = np.zeros((6, BINS), np.float32)  # silence before and after
     np.abs(np.fft.rfft(windows), out=padded[1:5], casting="same_kind")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -62,7 +62,7 @@ class Recogniser(Runner):
     def __init__(self, model: ListeningModel, cache: KVCache) -> None:
         super().__init__(model, cache)  # type: ignore[arg-type]
 
-    def run(self, load: Load) -> list[Outcome]:
+    def launch(self, load: Load) -> Any:
         """Carry out the model's part of a plan; outcomes are in the order of its rows."""
         rows = load.rows
         marks = [time.monotonic()]

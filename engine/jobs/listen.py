@@ -24,6 +24,7 @@ from voxlane.engine.api import (
     Word,
     Words,
 )
+from voxlane.engine.ears import Ear
 from voxlane.engine.intake import Refusal
 from voxlane.engine.jobs.job import Change, Job
 from voxlane.engine.kv import BlockPool, BlockTable
@@ -31,6 +32,7 @@ from voxlane.engine.listening import DEFAULT_POLICY, WINDOW_POLICY, Closed, Hear
 from voxlane.engine.plan import Row
 from voxlane.engine.request import Request
 from voxlane.engine.runner import Outcome
+from voxlane.engine.segmenter import FRAME_SAMPLES
 
 PARTIAL_TARGET_S = 1.0
 FINAL_TARGET_S = 0.1
@@ -96,20 +98,31 @@ class ListenDesk:
         language = submit.listen.language
         if language and language not in self._model.languages:
             raise Refusal("bad_request", f"this model does not know the language {language[:20]!r}")
+        detector = self._voicing()
         listener = Listener(
-            self._voicing(),
+            detector,
             self._model.starts_word,
             max_samples=self._model.max_samples,
             partials=submit.listen.partials,
             policy=WINDOW_POLICY if self._model.fixed_window else DEFAULT_POLICY,
         )
-        return ListenJob(submit, self._model, self._pool, listener, now)
+        expect = detector.expect if isinstance(detector, Ear) else None
+        return ListenJob(submit, self._model, self._pool, listener, now, expect)
 
 
 class ListenJob(Job):
     """One stream."""
 
-    def __init__(self, submit: Submit, model: SpellingModel, pool: BlockPool, listener: Listener, now: float) -> None:
+    def __init__(
+        self,
+        submit: Submit,
+        model: SpellingModel,
+        pool: BlockPool,
+        listener: Listener,
+        now: float,
+        expect: Callable[[NDArray[np.float32]], None] | None = None,
+    ) -> None:
+        """Begin; a detector that listens to many streams at once is told what to `expect` as it comes."""
         super().__init__(submit, now)
         self._model = model
         self._pool = pool
@@ -117,6 +130,8 @@ class ListenJob(Job):
         self._language = submit.listen.language or ("" if model.detects_language else model.languages[0])
         self._guess = ""  # what the look under way takes it for; believed once a segment has words in it
         self._unheard = bytearray()
+        self._expect = expect
+        self._expected = 0  # bytes of what is unheard that the detector was told of
         self._ended = False  # no more input will come,
         self._told = False  # and the listener knows
         self._look: Look | None = None  # under way
@@ -136,14 +151,19 @@ class ListenJob(Job):
 
     @property
     def wants_work(self) -> bool:
-        """Whether there is audio that nobody has listened to, or the end of it."""
-        return not self.paused and (len(self._unheard) >= SAMPLE_BYTES or (self._ended and not self._told))
+        """Whether the detector can be given another whole frame, or the end be told."""
+        whole = self._total % FRAME_SAMPLES + len(self._unheard) // SAMPLE_BYTES >= FRAME_SAMPLES
+        return not self.paused and (whole or (self._ended and not self._told))
 
     def append(self, more: Append, now: float) -> Change:
         """Take more audio."""
         if self._ended:
             return Change()
         self._unheard += more.audio
+        if self._expect is not None:
+            whole = len(self._unheard) // SAMPLE_BYTES * SAMPLE_BYTES
+            self._expect(_floats(self._unheard[self._expected : whole]))
+            self._expected = whole
         waiting = len(self._unheard) // SAMPLE_BYTES + self._total - self._listener.heard
         return Change(end="failed" if waiting > MAX_UNHEARD_S * LISTEN_RATE else None)
 
@@ -157,8 +177,9 @@ class ListenJob(Job):
         change = Change()
         size = min(len(self._unheard) // SAMPLE_BYTES, WORK_SAMPLES) * SAMPLE_BYTES
         if size:
-            samples = np.frombuffer(bytes(self._unheard[:size]), "<i2").astype(np.float32) / 32768.0
+            samples = _floats(self._unheard[:size])
             del self._unheard[:size]
+            self._expected = max(0, self._expected - size)
             self._total += len(samples)
             self._listener.hear(samples)
         if self._ended and len(self._unheard) < SAMPLE_BYTES and not self._told:
@@ -326,3 +347,7 @@ class ListenJob(Job):
         self._reported = self._total if change.end else self._listener.heard
         heard_s = self._reported / LISTEN_RATE
         change.messages.append(Words(self.submit.request_id, self.submit.epoch, settled, self._tail, heard_s, segments))
+
+
+def _floats(pcm: bytearray) -> NDArray[np.float32]:
+    return np.frombuffer(bytes(pcm), "<i2").astype(np.float32) / 32768.0

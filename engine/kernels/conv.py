@@ -57,6 +57,22 @@ def conv(
     return [out[first:last] for first, last in itertools.pairwise(ends)]
 
 
+def conv_together(
+    clips: Tensor, weight: Tensor, bias: Tensor | None, kernel: int, stride: int, padding: int = 0
+) -> Tensor:
+    """Return the convolution [clips, T', out] of clips [clips, T, channels] that are all as long, in one product."""
+    padded = F.pad(clips, (0, 0, padding, padding)) if padding else clips.contiguous()
+    count, length, channels = padded.shape
+    width, size = output_length(length, kernel, stride), kernel * channels
+    if not width:
+        raise ValueError(f"a clip of {length} is shorter than a window of {kernel}")
+    windows = padded.as_strided((count, width, size), (length * channels, stride * channels, 1))
+    rows = windows.reshape(count * width, size)
+    if size < weight.shape[1]:
+        rows = F.pad(rows, (0, weight.shape[1] - size))
+    return linear(rows, weight, bias).view(count, width, -1)
+
+
 def output_length(length: int, kernel: int, stride: int, padding: int = 0) -> int:
     """Return how many windows fit into `length` inputs."""
     return max(0, (length + 2 * padding - kernel) // stride + 1)

@@ -1,6 +1,8 @@
 """Layer normalisation, alone or fused with the residual addition before it, and the pointwise curves of speech models.
 
 It knows rows of numbers; which layer they belong to it does not. One row's bits do not depend on the rows beside it.
+On CUDA the curves are torch's own: each is one pass over numbers that a product has just written, and the product adds
+the bias itself.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ from torch import Tensor
 from . import native
 
 
-def layer_norm_ref(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+def layer_norm_ref(
+    x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, dtype: torch.dtype | None = None
+) -> Tensor:
     """Return each row of `x` [T, n] less its mean, divided by its deviation, times `weight` [n] plus `bias` [n]."""
-    return F.layer_norm(x, weight.shape, weight, bias, eps)
+    return F.layer_norm(x.to(torch.float32), weight.shape, weight, bias, eps).to(dtype or x.dtype)
 
 
 def add_layer_norm_ref(
@@ -25,7 +29,7 @@ def add_layer_norm_ref(
 ) -> tuple[Tensor, Tensor]:
     """Add `x` to `residual` in place; return (the sum normalised, the sum, which is `residual` itself)."""
     residual += x
-    return layer_norm_ref(residual, weight, bias, eps), residual
+    return layer_norm_ref(residual, weight, bias, eps, x.dtype), residual
 
 
 def layer_norm_native(library: ctypes.CDLL, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
@@ -46,23 +50,38 @@ def add_layer_norm_native(
     return out, residual
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    """Return each row of `x` [T, n] less its mean, divided by its deviation, times `weight` [n] plus `bias` [n]."""
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, dtype: torch.dtype | None = None) -> Tensor:
+    """Return each row of `x` [T, n] less its mean, divided by its deviation, times `weight` [n] plus `bias` [n].
+
+    What comes out is of type `dtype`, or that of `x`.
+    """
     _check(x, weight, bias)
-    library = native.library(x)
+    dtype = dtype or x.dtype
+    if x.is_cuda:
+        from .triton import layer_norm as kernels  # here: without a device there may be no Triton
+
+        return kernels.layer_norm(x, weight, bias, eps, dtype)
+    library = native.library(x) if dtype is x.dtype else None
     if library is None:
-        return layer_norm_ref(x, weight, bias, eps)
+        return layer_norm_ref(x, weight, bias, eps, dtype)
     return layer_norm_native(library, x, weight, bias, eps)
 
 
 def add_layer_norm(
     x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Add `x` to `residual` in place; return (the sum normalised, the sum, which is `residual` itself)."""
+    """Add `x` to `residual` in place; return (the sum normalised, the sum, which is `residual` itself).
+
+    The residual may be wider than `x`; the norm is in the type of `x`.
+    """
     _check(x, weight, bias)
-    if residual.shape != x.shape or residual.dtype != x.dtype or not residual.is_contiguous():
+    if residual.shape != x.shape or residual.dtype.itemsize < x.dtype.itemsize or not residual.is_contiguous():
         raise ValueError(f"residual {tuple(residual.shape)} does not match x {tuple(x.shape)}")
-    library = native.library(x)
+    if x.is_cuda:
+        from .triton import layer_norm as kernels
+
+        return kernels.add_layer_norm(x, residual, weight, bias, eps)
+    library = native.library(x) if residual.dtype is x.dtype else None
     if library is None:
         return add_layer_norm_ref(x, residual, weight, bias, eps)
     return add_layer_norm_native(library, x, residual, weight, bias, eps)

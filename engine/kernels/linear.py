@@ -117,7 +117,7 @@ def quantise_rows_ref(x: Tensor) -> tuple[Tensor, Tensor]:
 def linear_ref(x: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None = None) -> Tensor:
     """Return `x` [T, in] times the transpose of `weight` [out, in], plus `bias`."""
     if isinstance(weight, Tensor):
-        return F.linear(x, weight.to(x.dtype), bias)
+        return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
     codes, scales = quantise_rows_ref(x)
     seen = (codes.to(torch.float32) * scales[:, :, None]).view(x.shape)
     return F.linear(seen, weight.dense(), bias).to(x.dtype)

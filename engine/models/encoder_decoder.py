@@ -9,7 +9,7 @@ in moonshine.py.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,16 +18,21 @@ from torch import Tensor
 from voxlane.engine.cache import page_bytes_per_token
 from voxlane.engine.kernels.activation import silu_mul
 from voxlane.engine.kernels.attention import gather, paged_attention
+from voxlane.engine.kernels.clip_attention import clip_attention
 from voxlane.engine.kernels.layer_norm import add_layer_norm, gelu, layer_norm
 from voxlane.engine.kernels.linear import embed, linear
 from voxlane.engine.kernels.pages import Layout, Pages
 from voxlane.engine.kernels.rope import rope_write
+from voxlane.engine.models.clips import ENCODER_BLOCK, ClipPlaces, JoinedSound
 from voxlane.engine.models.loading import Weight
 from voxlane.engine.models.spelling import Spelling
 from voxlane.engine.word_times import starts_word, token_states, word_times
 
 EPS = 1e-5
 """Every layer norm's, in both architectures: torch's default, which their configurations do not name."""
+
+WRITING, OPENING, DETECTING = range(3)
+"""Rows of a table of restrictions: what must not be written in a text, as its first token, as a language's name."""
 
 Observer = Callable[[int, Tensor], None]  # (layer, cross-attention's queries [T, heads, head_dim])
 
@@ -41,6 +46,11 @@ class Projection:
 
     def __call__(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
+
+    def dense(self) -> tuple[Tensor, Tensor | None]:
+        """Return both as tensors, which they are on a GPU."""
+        assert isinstance(self.weight, Tensor), "packed weights are for CPUs"
+        return self.weight, self.bias
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +121,7 @@ class Transformer:
     sin: Tensor
     gated_decoder: bool  # silu(gate) * up instead of gelu(up)
     positions: Tensor | None = None  # [context, hidden], added to the embedding: Whisper's learned ones
+    dtype: torch.dtype = torch.float32  # of what lies between kernels; residuals are float32
 
 
 class EncoderDecoder:
@@ -124,6 +135,7 @@ class EncoderDecoder:
     alignment_heads: tuple[tuple[int, int], ...]  # (layer, head) pairs that look where the sound is
     languages: tuple[str, ...] = ("en",)
     detects_language = False
+    tells_silence = False
 
     def __init__(
         self, transformer: Transformer, spelling: Spelling, context_tokens: int, vocab_size: int, parameters: int
@@ -136,6 +148,10 @@ class EncoderDecoder:
         self.vocab_size = vocab_size
         self.context_tokens = context_tokens
         self.parameters = parameters
+        self.hidden_size = len(transformer.decoder_norm.weight)
+        self.dtype = transformer.dtype
+        self.device = transformer.cos.device
+        self.restrictions: Tensor | None = None  # [3, vocab]: added to logits; -inf where a token must not be chosen
         self._scale = float(transformer.head_dim) ** -0.5
 
     def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
@@ -184,7 +200,10 @@ class EncoderDecoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits [N, vocab] float32 of hidden rows [N, hidden] that forward returned."""
-        return linear(hidden, self._parts.head)
+        head = self._parts.head
+        if isinstance(head, Tensor) and hidden.dtype is torch.bfloat16:  # float32: rounding makes equals of the best
+            return torch.mm(hidden, head.t(), out_dtype=torch.float32)
+        return linear(hidden, head)
 
     def prompt_tokens(self, language: str) -> list[int]:
         """Return what a transcript starts with; with language "", a model that detects it writes its token next."""
@@ -203,11 +222,58 @@ class EncoderDecoder:
 
         `first` rows choose the first token after the prompt, `detecting` rows the language.
         """
-        return logits
+        if self.restrictions is None:
+            return logits
+        kinds = [
+            DETECTING if language else OPENING if opening else WRITING
+            for opening, language in zip(first, detecting, strict=True)
+        ]
+        return logits.add_(self.restrictions[torch.tensor(kinds, dtype=torch.int64)])
 
     def no_speech(self, hidden: Tensor) -> list[float]:
         """Return how probable silence is, for hidden rows [N, hidden] of prompts' first tokens; 0: cannot tell."""
-        return [0.0] * len(hidden)
+        return self.silence(hidden).tolist() if self.tells_silence else [0.0] * len(hidden)
+
+    def silence(self, hidden: Tensor) -> Tensor:
+        """Return the same as a tensor [N] where the rows are, without waiting for it; only if `tells_silence`."""
+        raise NotImplementedError
+
+    def encode(self, clips: Sequence[Tensor]) -> Encoded:
+        """Return the encoder states of clips [samples] of float32 at 16 kHz, each of at most `max_samples`."""
+        rows = self.stem(clips)
+        lengths = [len(clip) for clip in rows]
+        # Keys and values of one layer: written, read, and overwritten by the next. On a CPU one block holds one clip.
+        block = ENCODER_BLOCK if self.device.type == "cuda" else max(lengths)
+        places = ClipPlaces.of(lengths, block)
+        joined = torch.cat(rows) if len(rows) > 1 else rows[0].clone()
+        return Encoded(self.encode_rows(joined, places.layout(joined.device), places.blocks, block), lengths)
+
+    def states(self, samples: int) -> int:
+        """Return how many encoder states a clip of `samples` becomes."""
+        raise NotImplementedError
+
+    def stem(self, clips: Sequence[Tensor]) -> list[Tensor]:
+        """Return what the encoder's layers see of each clip, [length, hidden] float32."""
+        raise NotImplementedError
+
+    def join(self, samples: Sequence[int]) -> JoinedSound:
+        """Return how clips of so many samples are joined for `stem_joined`."""
+        raise NotImplementedError
+
+    def joined_samples(self, rows: int, clips: int) -> int:
+        """Return the most samples that so many clips of so many states together are joined to."""
+        raise NotImplementedError
+
+    def stem_parts(self, rows: int, clips: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the numbers that `stem_joined` wants beside the sound, at most."""
+        return {}
+
+    def stem_joined(self, sound: Tensor, parts: Mapping[str, Tensor]) -> Tensor:
+        """Do stem's work for joined clips: [rows, hidden], one clip's after the other's.
+
+        On a GPU a launch costs more than some silence does. Numbers beyond a batch's own are 0, but owners -1.
+        """
+        raise NotImplementedError
 
     def cross_weights(
         self, tokens: Tensor, layout: Layout, cross: Cross, pages: list[Pages], heads: Sequence[tuple[int, int]]
@@ -224,7 +290,7 @@ class EncoderDecoder:
             wanted = [head for at, head in heads if at == layer]
             for row, (first, last) in enumerate(itertools.pairwise(starts)) if wanted else ():
                 k = gather(pages[layer], cross.block_tables[row], lengths[row], "k")[wanted]  # [wanted, states, D]
-                scores = torch.einsum("thd,hsd->hts", q[first:last, wanted], k) * self._scale
+                scores = torch.einsum("thd,hsd->hts", q[first:last, wanted].float(), k) * self._scale
                 for head, weights in zip(wanted, torch.softmax(scores, dim=-1), strict=True):
                     found[row][layer, head] = weights
 
@@ -241,7 +307,7 @@ class EncoderDecoder:
         if parts.positions is not None:
             residual = residual + parts.positions[layout.positions.long()]
         norms = [layer.attention_norm for layer in parts.decoder[1:]] + [parts.decoder_norm]
-        x = _norm(residual, parts.decoder[0].attention_norm)
+        x = _norm(residual, parts.decoder[0].attention_norm, parts.dtype)
         for index, (layer, page, next_norm) in enumerate(zip(parts.decoder, pages, norms, strict=True)):
             q = rope_write(layer.qkv(x), heads, heads, head_dim, parts.cos, parts.sin, layout, page)
             x, residual = _add_norm(layer.out(paged_attention(q, page, layout, scale)), residual, layer.cross_norm)
@@ -255,24 +321,30 @@ class EncoderDecoder:
             x, residual = _add_norm(x, residual, next_norm)
         return x
 
-    def _encode(self, clips: list[Tensor]) -> Encoded:
-        """Run the encoder's layers over the rows [length, hidden] of every clip."""
+    def encode_rows(self, rows: Tensor, layout: Layout, blocks: int, block: int) -> Tensor:
+        """Run the encoder's layers over rows [T, hidden], which are used up; return the states [T, hidden].
+
+        The layout is ClipPlaces', in `blocks` blocks of `block` rows.
+        """
         parts = self._parts
         heads, head_dim = parts.heads, parts.head_dim
-        lengths = [len(clip) for clip in clips]
-        layout = _clip_layout(lengths, clips[0].device)
-        # Keys and values of one layer: written, read, and overwritten by the next. One block holds one clip.
-        shape = (len(clips), heads, max(lengths), head_dim)
-        page = Pages(torch.empty(shape, device=clips[0].device), torch.empty(shape, device=clips[0].device))
-        residual = torch.cat(clips) if len(clips) > 1 else clips[0].clone()
+        page = None
+        if not (self.fixed_window and rows.is_cuda):  # clips that are all as long need no pages there
+            shape = (blocks, heads, block, head_dim)
+            page = Pages(*(torch.empty(shape, dtype=parts.dtype, device=rows.device) for _ in range(2)))
+        residual = rows
         norms = [layer.attention_norm for layer in parts.encoder[1:]] + [parts.encoder_norm]
-        x = _norm(residual, parts.encoder[0].attention_norm)
+        x = _norm(residual, parts.encoder[0].attention_norm, parts.dtype)
         for layer, next_norm in zip(parts.encoder, norms, strict=True):
-            q = rope_write(layer.qkv(x), heads, heads, head_dim, parts.cos, parts.sin, layout, page)
-            seen = paged_attention(q, page, layout, self._scale, causal=False)
+            qkv = layer.qkv(x)
+            if page is None:
+                seen = clip_attention(qkv, heads, self.states(self.max_samples), self._scale)
+            else:
+                q = rope_write(qkv, heads, heads, head_dim, parts.cos, parts.sin, layout, page)
+                seen = paged_attention(q, page, layout, self._scale, causal=False)
             x, residual = _add_norm(layer.out(seen), residual, layer.mlp_norm)
             x, residual = _add_norm(layer.down(gelu(layer.up(x))), residual, next_norm)
-        return Encoded(x, lengths)
+        return x
 
 
 def log_probabilities(logits: Tensor, tokens: Tensor) -> Tensor:
@@ -280,22 +352,8 @@ def log_probabilities(logits: Tensor, tokens: Tensor) -> Tensor:
     return torch.log_softmax(logits, dim=-1).gather(1, tokens[:, None])[:, 0]
 
 
-def _clip_layout(lengths: list[int], device: torch.device) -> Layout:
-    def int32(values: Iterable[int]) -> Tensor:
-        return torch.tensor(list(values), dtype=torch.int32, device=device)
-
-    longest = max(lengths)
-    return Layout(
-        positions=int32(place for length in lengths for place in range(length)),
-        slots=int32(row * longest + place for row, length in enumerate(lengths) for place in range(length)),
-        query_starts=int32(itertools.accumulate(lengths, initial=0)),
-        context_lengths=int32(lengths),
-        block_tables=int32(range(len(lengths)))[:, None],
-    )
-
-
-def _norm(x: Tensor, norm: Norm) -> Tensor:
-    return layer_norm(x, norm.weight, norm.bias, EPS)
+def _norm(x: Tensor, norm: Norm, dtype: torch.dtype) -> Tensor:
+    return layer_norm(x, norm.weight, norm.bias, EPS, dtype)
 
 
 def _add_norm(x: Tensor, residual: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:

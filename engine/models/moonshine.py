@@ -20,19 +20,21 @@ and the tokens after the prompt are dropped with it, for every state has seen th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from voxlane.engine.kernels.conv import columns, conv, flatten, output_length
+from voxlane.engine.kernels.conv import columns, conv, conv_together, flatten, output_length
 from voxlane.engine.kernels.layer_norm import gelu, tanh
+from voxlane.engine.models.clips import JoinedSound
 from voxlane.engine.models.encoder_decoder import (
     EPS,
     DecoderLayer,
-    Encoded,
     EncoderDecoder,
     EncoderLayer,
     Norm,
@@ -179,16 +181,71 @@ class Moonshine(EncoderDecoder):
             length = output_length(length, kernel, stride)
         return length
 
-    def encode(self, clips: Sequence[Tensor]) -> Encoded:
-        """Return the encoder states of clips [samples] of float32 at 16 kHz, each of at most `max_samples`."""
+    def stem(self, clips: Sequence[Tensor]) -> list[Tensor]:
+        """Return what the encoder's layers see of each clip, [states, hidden] float32.
+
+        Always float32: raw sound has a wider range than what is made of it.
+        """
         if not clips or any(clip.ndim != 1 or len(clip) > MAX_SAMPLES for clip in clips):
             raise ValueError(f"clips of one dimension and at most {MAX_SAMPLES} samples are needed")
         rows = [F.pad(clip, (0, max(0, MIN_SAMPLES - len(clip))))[:, None] for clip in clips]
         first, second, third = self._convolutions
         rows = [self._group(tanh(clip)) for clip in conv(rows, first.weight, None, *_CONVOLUTIONS[0])]
         rows = [gelu(clip) for clip in conv(rows, second.weight, second.bias, *_CONVOLUTIONS[1])]
-        rows = [gelu(clip) for clip in conv(rows, third.weight, third.bias, *_CONVOLUTIONS[2])]
-        return self._encode(rows)
+        return [gelu(clip) for clip in conv(rows, third.weight, third.bias, *_CONVOLUTIONS[2])]
+
+    def join(self, samples: Sequence[int]) -> JoinedSound:
+        """Return how clips of so many samples are joined: each from a multiple of a state's samples on.
+
+        So windows of all three convolutions begin where they would in the clip alone; those across an end are not used.
+        """
+        lengths = [max(length, MIN_SAMPLES) for length in samples]
+        firsts = list(itertools.accumulate((-(-length // SAMPLES_PER_STATE) for length in lengths), initial=0))
+        rows = [output_length(length, *_CONVOLUTIONS[0]) for length in lengths]
+        owners = np.full(SAMPLES_PER_STATE // 64 * firsts[-1], -1, dtype=np.int32)
+        for clip, (first, count) in enumerate(zip(firsts, rows, strict=False)):
+            owners[SAMPLES_PER_STATE // 64 * first :][:count] = clip
+        picked = [first + np.arange(self.states(length)) for first, length in zip(firsts, lengths, strict=False)]
+        numbers = {
+            "owners": owners,
+            "picked": np.concatenate(picked).astype(np.int32),
+            "heard": np.array(rows, dtype=np.int32),
+        }
+        starts = [SAMPLES_PER_STATE * first for first in firsts[:-1]]
+        return JoinedSound(starts, SAMPLES_PER_STATE * firsts[-1], numbers)
+
+    def joined_samples(self, rows: int, clips: int) -> int:
+        """Return the most samples that so many clips of so many states together are joined to."""
+        return MIN_SAMPLES + SAMPLES_PER_STATE * (rows + 3 * clips - 1)  # a clip has less than three states more
+
+    def stem_parts(self, rows: int, clips: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the numbers that `stem_joined` wants beside the sound, at most."""
+        windows = output_length(self.joined_samples(rows, clips), *_CONVOLUTIONS[0])
+        return {"owners": (windows,), "picked": (rows,), "heard": (clips,)}
+
+    def stem_joined(self, sound: Tensor, parts: Mapping[str, Tensor]) -> Tensor:
+        """Do stem's work for joined clips, all at once: [rows, hidden]."""
+        first, second, third = (one.dense() for one in self._convolutions)
+        x = torch.tanh(conv_together(sound[None, :, None], *first, *_CONVOLUTIONS[0]))
+        x = self._group_joined(x[0], parts["owners"], parts["heard"])[None]
+        x = F.gelu(conv_together(x, *second, *_CONVOLUTIONS[1]))
+        x = F.gelu(conv_together(x, *third, *_CONVOLUTIONS[2]))
+        return x[0, parts["picked"].long()]
+
+    def _group_joined(self, x: Tensor, owners: Tensor, heard: Tensor) -> Tensor:
+        """Do _group's work for rows [T, channels], whose clips are `owners` [T]; `heard` [clips] is how many each has.
+
+        What is not a number stays in its clip: others' rows are left out of a sum, not multiplied by zero.
+        """
+        whose = owners == torch.arange(len(heard), device=x.device)[:, None]  # [clips, T]
+        numbers = (heard * x.shape[1]).clamp(min=1)
+        places = owners.clamp(min=0).long()
+        mean = torch.where(whose, x.sum(dim=1), 0.0).sum(dim=1) / numbers
+        apart = x - mean[places, None]
+        variance = torch.where(whose, apart.square().sum(dim=1), 0.0).sum(dim=1) / numbers
+        gain = torch.rsqrt(variance + EPS)[places, None] * self._group_norm.weight
+        assert self._group_norm.bias is not None
+        return torch.addcmul(self._group_norm.bias, apart, gain)
 
     def _group(self, x: Tensor) -> Tensor:
         """Normalise over the whole clip [T, channels] at once, then scale each channel."""
@@ -277,6 +334,7 @@ def _load_transformer(reader: TensorReader, config: MoonshineConfig, device: str
         cos=F.pad(cos, (0, still), value=1.0).contiguous().to(device),
         sin=F.pad(sin, (0, still)).contiguous().to(device),
         gated_decoder=True,
+        dtype=reader.dtype,
     )
 
 

@@ -8,18 +8,22 @@ to stop and what silence means are others' decisions. A runner uses it as moonsh
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from voxlane.engine.kernels.conv import columns, conv, flatten
+from voxlane.engine.kernels.conv import columns, conv, conv_together, flatten
 from voxlane.engine.kernels.layer_norm import gelu
-from voxlane.engine.mel import FRAMES, HOP, SAMPLE_RATE, WINDOW_SAMPLES, log_mel
+from voxlane.engine.mel import FRAMES, HOP, SAMPLE_RATE, WINDOW_SAMPLES, log_mel, window_mels
+from voxlane.engine.models.clips import JoinedSound
 from voxlane.engine.models.encoder_decoder import (
+    DETECTING,
+    OPENING,
+    WRITING,
     DecoderLayer,
-    Encoded,
     EncoderDecoder,
     EncoderLayer,
     Norm,
@@ -165,6 +169,7 @@ class Whisper(EncoderDecoder):
     samples_per_state = 2 * HOP
     max_samples = WINDOW_SAMPLES
     fixed_window = True
+    tells_silence = True
 
     def __init__(
         self,
@@ -186,8 +191,7 @@ class Whisper(EncoderDecoder):
             self._languages = _language_names(self.tokens, spelling)
             self.languages = tuple(self._languages.values())
             self.detects_language = bool(self.languages)
-        self._never = torch.tensor(config.suppressed, dtype=torch.int64)
-        self._never_first = torch.tensor(config.suppressed_first, dtype=torch.int64)
+        self.restrictions = _restrictions(config, self.tokens).to(self.device)
         self._convolutions = convolutions
         self._encoder_positions = encoder_positions
 
@@ -218,23 +222,36 @@ class Whisper(EncoderDecoder):
         """Return how many encoder states a clip of `samples` becomes: always those of 30 s."""
         return STATES
 
-    def encode(self, clips: Sequence[Tensor]) -> Encoded:
-        """Return the encoder states of clips [samples] of float32 at 16 kHz, each of at most `max_samples`."""
+    def stem(self, clips: Sequence[Tensor]) -> list[Tensor]:
+        """Return what the encoder's layers see of each clip, [1500, hidden] float32."""
         if not clips:
             raise ValueError("there is no clip to encode")
-        return self.encode_mel([log_mel(clip, self.config.mel_bins) for clip in clips])
-
-    def encode_mel(self, spectrograms: Sequence[Tensor]) -> Encoded:
-        """Return the encoder states of log-mel spectrograms [3000, mel bins]."""
         first, second = self._convolutions
+        spectrograms = [log_mel(clip, self.config.mel_bins) for clip in clips]
         rows = [gelu(clip) for clip in conv(spectrograms, first.weight, first.bias, 3, 1, 1)]
         rows = [gelu(clip) for clip in conv(rows, second.weight, second.bias, 3, 2, 1)]
-        return self._encode([clip + self._encoder_positions for clip in rows])
+        return [clip + self._encoder_positions for clip in rows]
 
-    def no_speech(self, hidden: Tensor) -> list[float]:
+    def join(self, samples: Sequence[int]) -> JoinedSound:
+        """Return how clips are joined: each in a window of its own."""
+        starts = [clip * WINDOW_SAMPLES for clip in range(len(samples))]
+        return JoinedSound(starts, len(samples) * WINDOW_SAMPLES, {})
+
+    def joined_samples(self, rows: int, clips: int) -> int:
+        """Return the samples that so many clips are joined to."""
+        return clips * WINDOW_SAMPLES
+
+    def stem_joined(self, sound: Tensor, parts: Mapping[str, Tensor]) -> Tensor:
+        """Do stem's work for joined clips, all at once and their silence too: [rows, hidden]."""
+        first, second = (one.dense() for one in self._convolutions)
+        x = window_mels(sound.view(-1, WINDOW_SAMPLES), self.config.mel_bins).to(self.dtype)
+        x = F.gelu(conv_together(x, *first, 3, 1, 1))
+        x = F.gelu(conv_together(x, *second, 3, 2, 1))
+        return (x + self._encoder_positions).flatten(0, 1)
+
+    def silence(self, hidden: Tensor) -> Tensor:
         """Return how probable silence is, for the hidden rows [N, hidden] of <|startoftranscript|> tokens."""
-        found: list[float] = torch.softmax(self.logits(hidden), dim=-1)[:, self.tokens.no_speech].tolist()
-        return found
+        return torch.softmax(self.logits(hidden), dim=-1)[:, self.tokens.no_speech]
 
     def prompt_tokens(self, language: str) -> list[int]:
         """Return what a transcript starts with; with language "", a multilingual model writes its token next."""
@@ -251,18 +268,16 @@ class Whisper(EncoderDecoder):
         """Return the language, as in ISO 639-1, that a token names."""
         return self._languages.get(token, "")
 
-    def restrict(self, logits: Tensor, first: Sequence[bool], detecting: Sequence[bool]) -> Tensor:
-        """Make impossible, in `logits` [N, vocab], what must not be written: controls, and what the model is told."""
-        for row, wanted in enumerate(detecting):
-            if wanted:
-                logits[row, : self.tokens.languages.start] = -math.inf
-                logits[row, self.tokens.languages.stop :] = -math.inf
-        writing = [row for row, wanted in enumerate(detecting) if not wanted]
-        opening = [row for row in writing if first[row]]
-        logits[writing, self.tokens.start :] = -math.inf
-        logits[torch.tensor(writing, dtype=torch.int64)[:, None], self._never] = -math.inf
-        logits[torch.tensor(opening, dtype=torch.int64)[:, None], self._never_first] = -math.inf
-        return logits
+
+def _restrictions(config: WhisperConfig, tokens: WhisperTokens) -> Tensor:
+    """Return what is added to logits, [3, vocab]: nobody writes controls, a first token is no blank and no end."""
+    table = torch.zeros(3, config.vocab_size)
+    table[[WRITING, OPENING], tokens.start :] = -math.inf
+    table[:DETECTING, list(config.suppressed)] = -math.inf
+    table[OPENING, list(config.suppressed_first)] = -math.inf
+    table[DETECTING, : tokens.languages.start] = -math.inf
+    table[DETECTING, tokens.languages.stop :] = -math.inf
+    return table
 
 
 def _language_names(tokens: WhisperTokens, spelling: Spelling) -> dict[int, str]:
@@ -320,6 +335,7 @@ def _load_transformer(reader: TensorReader, config: WhisperConfig, device: str |
         sin=torch.zeros(places, head_dim // 2, device=device),
         gated_decoder=False,
         positions=_table(reader, "model.decoder.embed_positions.weight", config.context_tokens, hidden),
+        dtype=reader.dtype,
     )
 
 
@@ -354,10 +370,9 @@ def _decoder_layer(reader: TensorReader, config: WhisperConfig, index: int) -> D
 def _fused(reader: TensorReader, prefix: str, parts: str, hidden: int) -> Projection:
     weight = reader.matrix([f"{prefix}{part}_proj.weight" for part in parts], [hidden] * len(parts), hidden)
     # Keys have no bias: it would add the same to every score of a query, which softmax does not see.
-    biases = [
-        torch.zeros(hidden) if part == "k" else reader.vector(f"{prefix}{part}_proj.bias", hidden) for part in parts
-    ]
-    return Projection(weight, torch.cat([bias.to(biases[-1].device) for bias in biases]))
+    known = {part: reader.bias([f"{prefix}{part}_proj.bias"], [hidden]) for part in parts if part != "k"}
+    none = torch.zeros_like(next(iter(known.values())))
+    return Projection(weight, torch.cat([known.get(part, none) for part in parts]))
 
 
 def _projection(reader: TensorReader, name: str, outputs: int, inputs: int) -> Projection:

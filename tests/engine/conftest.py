@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,3 +34,18 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> MakeCheckpoint:
 def smollm2_path() -> Path:
     """Return the default chat model's GGUF file; tests that use it carry the marker `weights`."""
     return resolve("smollm2-135m-instruct")
+
+
+@pytest.fixture(scope="session")
+def interpreter() -> Iterator[None]:
+    """Triton's interpreter with numbers as the bounds of loops: before 3.9 it asks NumPy for what 2.4 refuses."""
+    module = importlib.import_module("triton.runtime.interpreter")
+    original = module._patch_lang_tensor
+
+    def patched(tensor: type, scope: Any) -> None:
+        original(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_patch_lang_tensor", patched)
+        yield

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
 import shutil
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -36,18 +34,3 @@ def threads(request: pytest.FixtureRequest, library: ctypes.CDLL) -> Iterator[in
 def random() -> torch.Generator:
     """A generator that gives the same numbers in every run."""
     return torch.Generator().manual_seed(11)
-
-
-@pytest.fixture(scope="session")
-def interpreter() -> Iterator[None]:
-    """Triton's interpreter with numbers as the bounds of loops: before 3.9 it asks NumPy for what 2.4 refuses."""
-    module = importlib.import_module("triton.runtime.interpreter")
-    original = module._patch_lang_tensor
-
-    def patched(tensor: type, scope: Any) -> None:
-        original(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_patch_lang_tensor", patched)
-        yield

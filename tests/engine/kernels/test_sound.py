@@ -17,6 +17,7 @@ from voxlane.engine.kernels.layer_norm import (
     tanh,
 )
 from voxlane.engine.kernels.linear import pack
+from voxlane.engine.kernels.triton import layer_norm as kernels
 from voxlane.engine.weights.tensors import quantise
 
 
@@ -38,6 +39,24 @@ def test_layer_norm(rows: int, columns: int, with_bias: bool) -> None:
     assert residual is x
     assert torch.equal(residual, total)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "columns"), [(0, 8), (1, 1), (3, 288)])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_layer_norm_in_triton(rows: int, columns: int, with_bias: bool, dtype: torch.dtype) -> None:
+    x = (random(rows, columns) * 3 + 5).to(dtype)
+    weight, bias = random(columns, seed=1), random(columns, seed=2) if with_bias else None
+    bound = {"rtol": 1e-5, "atol": 1e-5} if dtype is torch.float32 else {"rtol": 1e-2, "atol": 1e-2}
+    found = kernels.layer_norm(x, weight, bias, 1e-5, dtype)
+    torch.testing.assert_close(found, layer_norm_ref(x, weight, bias, 1e-5), **bound)
+    residual = random(rows, columns, seed=3)  # wider than what is added to it
+    wanted, total = add_layer_norm_ref(x, residual.clone(), weight, bias, 1e-5)
+    found, updated = kernels.add_layer_norm(x, residual, weight, bias, 1e-5)
+    assert updated is residual
+    assert torch.equal(residual, total)
+    torch.testing.assert_close(found, wanted, **bound)
+    torch.testing.assert_close(add_layer_norm(x, residual - x, weight, bias, 1e-5)[0], wanted, **bound)
 
 
 def test_a_row_is_normed_the_same_alone_and_among_others() -> None:

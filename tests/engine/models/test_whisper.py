@@ -13,7 +13,7 @@ from transformers import WhisperConfig as ReferenceConfig
 from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
-from voxlane.engine.mel import FRAMES, WINDOW_SAMPLES, log_mel
+from voxlane.engine.mel import FRAMES, WINDOW_SAMPLES, log_mel, window_mels
 from voxlane.engine.models import ConfigError, load_recogniser
 from voxlane.engine.models.encoder_decoder import log_probabilities
 from voxlane.engine.models.loading import Mode
@@ -44,6 +44,13 @@ def test_the_spectrogram_equals_the_reference(bins: int, samples: int) -> None:
     padded = torch.nn.functional.pad(sound, (0, WINDOW_SAMPLES - samples)).numpy()
     wanted = torch.tensor(extractor(padded, sampling_rate=16_000, do_normalize=False).input_features[0]).T
     torch.testing.assert_close(found, wanted, rtol=0, atol=2e-4)
+
+
+def test_windows_computed_together_are_those_computed_alone() -> None:
+    sounds = [noise(0), noise(3_000), noise(48_000), noise(WINDOW_SAMPLES - 100), noise(WINDOW_SAMPLES)]
+    windows = torch.stack([torch.nn.functional.pad(sound, (0, WINDOW_SAMPLES - len(sound))) for sound in sounds])
+    for sound, found in zip(sounds, window_mels(windows, 80), strict=True):
+        torch.testing.assert_close(found, log_mel(sound, 80), rtol=0, atol=1e-5)
 
 
 def test_only_one_window_has_a_spectrogram() -> None:

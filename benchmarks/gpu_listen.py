@@ -1,0 +1,214 @@
+"""Speech recognition on one GPU: clips through the encoder, decode steps of many streams, beside floors and a peer.
+
+    mkdir -p build/gpu/voxlane
+    for part in server engine codecs; do ln -sfn "$PWD/$part" build/gpu/voxlane/$part; done
+    PYTHONPATH=build/gpu python3 benchmarks/gpu_listen.py
+    PYTHONPATH=build/gpu python3 benchmarks/gpu_listen.py --parts looks --model MOONSHINE --sounds *.wav
+    python benchmarks/gpu_listen.py --dry-run              # on a CPU, with Triton's interpreter and tiny shapes
+
+small    small random models of both kinds write the same on the CPU and on the GPU, in float32
+looks    a real Moonshine hears recordings (16 kHz WAV) on both, in float32: whole clips, together, alone, with drafts
+rounded  the same in bfloat16
+streams  the same in pieces, through whole engines
+encode   clips of 3 s and 30 s, 1, 8 and 32 at once: the encoder's time on the device, and the host's for the whole step
+steps    a decode step of 1, 8, 32 and 128 streams that each look at a clip of 30 s
+peer     the same by transformers (eager, SDPA) on the same weights
+
+Shapes are Whisper large-v3-turbo in bfloat16 and Moonshine tiny in float32, with random weights: what is heard does not
+change how long it takes. Floors: operations over the rate of a large matrix product of the same type, bytes over the
+bandwidth of a large copy, both measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+if "--dry-run" in sys.argv:
+    os.environ["TRITON_INTERPRET"] = "1"
+os.environ.setdefault("VOXLANE_NATIVE", "0")  # the CPU's share is a reference here; compiling it would take a minute
+
+import gpu_listen_check as words
+import gpu_listen_parts as parts
+import random_models
+import torch
+
+BATCHES = (1, 8, 32)
+STREAMS = (1, 8, 32, 128)
+SECONDS = (3.0, 30.0)
+SHAPES = {"whisper-large-v3-turbo": "bfloat16", "moonshine-tiny": "float32"}
+DRY_SHAPES = {"moonshine-speck": "float32"}
+
+
+@dataclass
+class Session:
+    """What the parts share and find."""
+
+    device: torch.device
+    dry: bool
+    shapes: dict[str, str]
+    model: Path | None
+    sounds: list[Path]
+    bandwidth: float
+    rates: dict[str, float]  # operations a second, by the type of weights
+    found: dict[str, float] = field(default_factory=dict)
+    table: list[str] = field(default_factory=list)
+    benches: dict[str, parts.Bench] = field(default_factory=dict)
+
+    def bench(self, shape: str) -> parts.Bench:
+        """Return a shape's model and recogniser, made at the first call."""
+        if shape not in self.benches:
+            mode, streams = self.shapes[shape], 3 if self.dry else max(STREAMS)
+            bench = parts.make_bench(parts.make_model(shape, mode, self.device), self.device, streams=streams)
+            self.benches[shape] = bench
+            self.say(f"{shape} {mode}: steps captured in {bench.start_s:.1f} s")
+        return self.benches[shape]
+
+    def release(self) -> None:
+        """Give the device's memory back."""
+        self.benches.clear()
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def say(self, line: str) -> None:
+        """Print a line of the table now, and again at the end."""
+        print(line, flush=True)
+        self.table.append(line)
+
+    def attempt(self, name: str, work: Callable[[], None]) -> None:
+        """Do a piece of a part; if it fails that is told, and the next piece is done."""
+        begin = time.monotonic()
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  # the boundary of a piece
+            self.say(f"{name} FAILED: {type(error).__name__}: {str(error)[:300]}")
+            traceback.print_exc()
+        print(f"---- {name} took {time.monotonic() - begin:.1f} s", flush=True)
+
+
+def check(session: Session, name: str) -> None:
+    """Compare what is written or heard on the CPU and on the device."""
+    if name == "small":
+        lines = words.small(session.device)
+    elif session.model is None or not session.sounds:
+        session.say(f"{name}: needs --model and --sounds")
+        return
+    else:
+        lines = MODEL_CHECKS[name](session.model, session.sounds, session.device)
+    for line in lines:
+        session.say(line)
+
+
+MODEL_CHECKS = {"looks": words.looks, "rounded": words.rounded, "streams": words.streams}
+CHECKS = ("small", *MODEL_CHECKS)
+
+
+def encode(session: Session, shape: str) -> None:
+    """Clips of several lengths and numbers through the encoder."""
+    bench = session.bench(shape)
+    for seconds, batch in itertools.product((0.2,) if session.dry else SECONDS, (1, 2) if session.dry else BATCHES):
+        times = parts.encode_times(bench, seconds, batch, 1 if session.dry else 8)
+        floor = parts.encode_operations(bench.model, seconds) * batch / session.rates[session.shapes[shape]]
+        session.found[f"encode {shape} {seconds:g} {batch}"] = times.encoder
+        session.say(
+            f"encode {shape:22} {seconds:4g} s x {batch:3}  encoder {times.encoder * 1e3:8.3f} ms  "
+            f"step on the device {times.device * 1e3:8.3f}, on the host {times.host * 1e3:8.3f} "
+            f"({times.launch * 1e3:.3f} to launch)  floor {floor * 1e3:7.3f}  "
+            f"encoder/floor {times.encoder / floor:5.2f}"
+        )
+
+
+def steps(session: Session, shape: str) -> None:
+    """Decode steps of many streams."""
+    bench = session.bench(shape)
+    for count in (1, 3) if session.dry else STREAMS:
+        host, launch, device = parts.step_times(bench, count, 2 if session.dry else 40)
+        floor = parts.step_bytes(bench, count) / session.bandwidth
+        session.found[f"step {shape} {count}"] = device
+        session.say(
+            f"step {shape:22} {count:3} streams  graph {device * 1e3:7.3f} ms  host {host * 1e3:7.3f} "
+            f"({launch * 1e3:.3f} to launch)  floor {floor * 1e3:7.3f}  graph/floor {device / floor:5.2f}"
+        )
+
+
+def peer(session: Session, shape: str) -> None:
+    """The same work by transformers."""
+    session.release()
+    other = parts.Peer(shape, session.shapes[shape], session.device)
+    for seconds, batch in itertools.product((0.2,) if session.dry else SECONDS, (1,) if session.dry else BATCHES):
+        took = other.encode(seconds, batch, 1 if session.dry else 5)
+        ours = session.found.get(f"encode {shape} {seconds:g} {batch}", float("nan"))
+        session.say(
+            f"peer encode {shape:22} {seconds:4g} s x {batch:3}  {took * 1e3:8.3f} ms, {took / ours:5.2f} x ours"
+        )
+    for count in (1,) if session.dry else STREAMS:
+        took = other.step(0.2 if session.dry else 30.0, count, 2 if session.dry else 20)
+        ours = session.found.get(f"step {shape} {count}", float("nan"))
+        session.say(f"peer step   {shape:22} {count:3} streams  {took * 1e3:8.3f} ms, {took / ours:5.2f} x ours")
+
+
+SHAPE_PARTS: dict[str, Callable[[Session, str], None]] = {"encode": encode, "steps": steps, "peer": peer}
+PARTS = (*CHECKS, *SHAPE_PARTS)
+
+
+def run_parts(session: Session, names: list[str], deadline: float) -> None:
+    """Do the parts that were asked for, a shape after the other; begin none after the deadline."""
+    for name in names:
+        if name in CHECKS:
+            session.attempt(name, partial(check, session, name))
+    for shape in session.shapes:
+        for name in names:
+            if name in CHECKS:
+                continue
+            if time.monotonic() > deadline:
+                session.say(f"{name} {shape}: no time left")
+            else:
+                session.attempt(f"{name} {shape}", partial(SHAPE_PARTS[name], session, shape))
+        session.release()
+
+
+def main() -> int:
+    """Measure what was asked for and print the table last."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--shapes", default="", help=f"of {', '.join(SHAPES)}; all of them if not given")
+    parser.add_argument("--model", type=Path, help="a real Moonshine's folder")
+    parser.add_argument("--sounds", type=Path, nargs="*", default=[], help="recordings for it to hear")
+    parser.add_argument("--seconds", type=float, default=240.0, help="start no part after this long")
+    parser.add_argument("--dry-run", action="store_true")
+    options = parser.parse_args()
+    if options.dry_run:
+        parts.interpret_kernels()
+    begin = time.monotonic()
+    device = torch.device("cpu" if options.dry_run else "cuda")
+    wanted = {name: SHAPES[name] for name in options.shapes.split(",")} if options.shapes else SHAPES
+    shapes = DRY_SHAPES if options.dry_run else wanted
+    rates = {mode: parts.matrix_rate(mode, device) for mode in set(shapes.values())}
+    bandwidth = parts.copy_bandwidth(device)
+    session = Session(device, options.dry_run, shapes, options.model, options.sounds, bandwidth, rates)
+    name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU, interpreted"
+    told = ", ".join(f"{mode} products {rate / 1e12:.0f} TFLOP/s" for mode, rate in rates.items())
+    session.say(f"{name}, torch {torch.__version__}, copy {bandwidth / 1e12:.2f} TB/s, {told}")
+    run_parts(session, options.parts.split(","), begin + options.seconds)
+    print("\n==== table", *session.table, sep="\n")
+    if os.environ.get("OUT"):
+        report = {"found": session.found, "table": session.table}
+        (Path(os.environ["OUT"]) / "gpu_listen.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
+    return 0
+
+
+assert random_models.SHAPES.keys() >= SHAPES.keys() | DRY_SHAPES.keys()
+
+if __name__ == "__main__":
+    sys.exit(main())
