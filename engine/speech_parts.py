@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+import torch
 
 from voxlane.codecs.voicing import Voicing
 from voxlane.engine.api import LISTEN_RATE, EngineConfig
+from voxlane.engine.cache import KVCache
 from voxlane.engine.cost import CostModel
+from voxlane.engine.cuda.recogniser import CudaRecogniser
+from voxlane.engine.ears import Ears
+from voxlane.engine.flight import Engine
 from voxlane.engine.jobs.listen import ListenDesk
 from voxlane.engine.jobs.speak import SpeakDesk
 from voxlane.engine.kv import BlockPool, BlockTable
@@ -18,42 +25,74 @@ from voxlane.engine.models.hibari import Hibari
 from voxlane.engine.models.kokoro import Kokoro
 from voxlane.engine.models.loading import Mode
 from voxlane.engine.models.synthesis import Synthesiser
-from voxlane.engine.parts import Part, Progress, build_station, check_task, make_cache, rehearse
+from voxlane.engine.parts import EngineConfigError, Part, Progress, build_station, check_task, make_cache, rehearse
 from voxlane.engine.plan import Station
 from voxlane.engine.recogniser import Recogniser
 from voxlane.engine.request import Request
-from voxlane.engine.voice import Clause, Voice
+from voxlane.engine.voice import Clause, Voice, VoiceBeside
 from voxlane.engine.weights import store
 from voxlane.engine.weights.files import open_weights
 
+log = logging.getLogger(__name__)
+
 HIBARI = "hibari"
 """The voice that comes with its package; every other one is named by the catalog or a path."""
+
+FLOAT32_WIDTH = 512
+"""On a GPU models up to this wide (Moonshine, Whisper tiny and base) are kept in float32: they cost little there, and a
+rounded number can cost a word. Wider ones are kept in bfloat16, which multiplies fifteen times as fast."""
 
 WARM_UP_CLIPS_S = (1.0, 6.0, 3.0)
 WARM_UP_CLAUSES = ("Yes.", "This is a short clause,", "and this one is there to show what a longer one costs.")
 WARM_UP_STEPS = 4
 
 
-def listening_part(config: EngineConfig, progress: Progress) -> Part:
+def listening_part(config: EngineConfig, device: torch.device, progress: Progress) -> Part:
     """Return the model that listens, or raise ModelError with one line for a person."""
     check_task("asr_model", config.asr_model, "asr")
     path = store.resolve(config.asr_model, progress=lambda done: progress("fetching the listening model", done))
-    mode: Mode = "packed" if config.weights == "auto" else config.weights
-    model = load_recogniser(open_weights(path), mode, lambda done: progress("loading the listening model", done))
+    weights = open_weights(path)
+    mode = listening_mode(config, weights.config, device)
+    model = load_recogniser(weights, mode, lambda done: progress("loading the listening model", done), device)
     window = model.states(model.max_samples) + model.context_tokens
     # Whatever the chat model's pages are: these hold seconds, and a rounded one can cost a word.
-    cache = make_cache(config, model, "asr_memory_mib", "float32", host_mib=0, least_tokens=window)
+    pages = "bfloat16" if model.dtype is torch.bfloat16 else "float32"
+    cache = make_cache(config, model, "asr_memory_mib", pages, host_mib=0, least_tokens=window, device=device)
     station = build_station(cache, prefix_cache=False, encoder=CostModel())
     part = Part(
         station,
-        Recogniser(model, cache),
-        ListenDesk(model, station.pool, Voicing),
+        _listening_engine(config, model, cache, device, progress),
+        # A GPU serves so many streams that their detectors would keep the host busy one by one.
+        ListenDesk(model, station.pool, Voicing if device.type == "cpu" else Ears().open),
         {"asr_model": config.asr_model, "asr_languages": model.languages},
     )
     progress("warming up", 0.0)
     rehearse("asr", part, [_clip(model, station.pool, seconds) for seconds in WARM_UP_CLIPS_S], WARM_UP_STEPS)
     progress("warming up", 1.0)
     return part
+
+
+def listening_mode(config: EngineConfig, settings: dict[str, object], device: torch.device) -> Mode:
+    """Return how the weights of the model that listens are kept."""
+    if device.type == "cpu":
+        return "packed" if config.weights == "auto" else config.weights
+    if config.weights == "packed":
+        raise EngineConfigError("engine.weights: packed weights are for CPUs; a GPU takes bfloat16 or float32")
+    if config.weights != "auto":
+        return config.weights
+    width = settings.get("hidden_size", settings.get("d_model"))
+    return "bfloat16" if isinstance(width, int) and width > FLOAT32_WIDTH else "float32"
+
+
+def _listening_engine(
+    config: EngineConfig, model: Moonshine | Whisper, cache: KVCache, device: torch.device, progress: Progress
+) -> Recogniser:
+    if device.type == "cpu":
+        return Recogniser(model, cache)
+    engine = CudaRecogniser(model, cache, device, max_rows=config.max_batch)
+    progress("capturing steps that listen", 0.0)
+    engine.capture(lambda done: progress("capturing steps that listen", done))
+    return engine
 
 
 def _clip(model: Moonshine | Whisper, pool: BlockPool, seconds: float) -> Request:
@@ -73,29 +112,52 @@ def _clip(model: Moonshine | Whisper, pool: BlockPool, seconds: float) -> Reques
     )
 
 
-def speaking_part(config: EngineConfig, progress: Progress) -> Part:
+def speaking_part(config: EngineConfig, device: torch.device, progress: Progress) -> Part:
     """Return the model that speaks, or raise ModelError with one line for a person."""
     threads = config.threads or len(os.sched_getaffinity(0))
-    model: Synthesiser
     if config.tts_model == HIBARI:
-        model = Hibari(threads)
+        model, engine = _hibari(threads, device, progress)
     else:
         check_task("tts_model", config.tts_model, "tts")
         path = store.resolve(config.tts_model, progress=lambda done: progress("fetching the voice", done))
-        model = Kokoro(path, threads)
+        model, engine = _kokoro(path, threads, device)
     progress("warming up", 0.0)
-    model.warm_up()
     station = Station(BlockPool(0, 1, prefix_cache=False), BlockPool(0, 1, prefix_cache=False), CostModel())
     voices = (model.default_voice, *(voice for voice in model.voices if voice != model.default_voice))
     part = Part(
         station,
-        Voice(model),
-        SpeakDesk(model, station.pool),
+        engine,
+        SpeakDesk(model, station.pool, engine.thread if isinstance(engine, VoiceBeside) else None),
         {"tts_model": config.tts_model, "speak_rate": model.sample_rate, "voices": voices},
     )
     rehearse("tts", part, _clauses(model, station.pool, WARM_UP_CLAUSES), 1)
     progress("warming up", 1.0)
     return part
+
+
+def _hibari(threads: int, device: torch.device, progress: Progress) -> tuple[Synthesiser, Engine]:
+    model = Hibari(threads)
+    if device.type == "cpu":
+        model.warm_up()
+        return model, Voice(model)
+    from voxlane.engine.cuda.selfcheck import KernelError
+    from voxlane.engine.cuda.voice import CudaVoice
+
+    model.warm_up_reading()
+    engine = CudaVoice(model, device)
+    engine.capture(lambda done: progress("capturing the voice", done))
+    if not (found := engine.check()).good:
+        raise KernelError(found)
+    return model, engine
+
+
+def _kokoro(path: Path, threads: int, device: torch.device) -> tuple[Synthesiser, Engine]:
+    model = Kokoro(path, threads)
+    model.warm_up()
+    if device.type == "cpu":
+        return model, Voice(model)
+    log.warning("tts=%s device=cpu: Kokoro has no CUDA path, it speaks in a thread beside the steps", path.name)
+    return model, VoiceBeside(model)
 
 
 def _clauses(model: Synthesiser, pool: BlockPool, texts: Sequence[str]) -> list[Request]:

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from voxlane.engine.models.synthesis import RUN_ERRORS, Prepared, Synthesiser
 from voxlane.engine.plan import Load
-from voxlane.engine.runner import Outcome
+from voxlane.engine.runner import Immediate, Outcome
 from voxlane.engine.weights.errors import ModelError
 
 log = logging.getLogger(__name__)
 
-_FAULTS = (ValueError, RuntimeError, IndexError, TypeError, OSError, MemoryError, ModelError, *RUN_ERRORS)
+FAULTS = (ValueError, RuntimeError, IndexError, TypeError, OSError, MemoryError, ModelError, *RUN_ERRORS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +30,14 @@ class Clause:
     seed: int
 
 
-class Voice:
+class Voice(Immediate):
     """Runs a synthesiser; it has no cache, so there is nothing to move and nothing to lose."""
 
     def __init__(self, model: Synthesiser) -> None:
         self.model = model
         self.phases: dict[str, tuple[float, float]] = {}
 
-    def run(self, load: Load) -> list[Outcome]:
+    def launch(self, load: Load) -> list[Outcome]:
         """Say the clauses of a plan; outcomes are in the order of its rows."""
         begin = time.monotonic()
         outcomes = [self._say(row.request.material) for row in load.rows]
@@ -47,7 +48,20 @@ class Voice:
         """Say one clause; what goes wrong with it is its own."""
         try:
             speech = self.model.synthesise(clause.prepared, voice=clause.voice, speed=clause.speed, seed=clause.seed)
-        except _FAULTS:
+        except FAULTS:
             log.exception("clause failed phonemes=%d", clause.prepared.phonemes)
             return Outcome(failed=True)
         return Outcome(speech=speech)
+
+
+class VoiceBeside(Voice):
+    """A synthesiser on the CPU of an engine whose other models run on a device: jobs ask it in `thread`, not in steps.
+
+    ONNX Runtime leaves Python alone while it works. Steps with clauses in them run as ever, for the rehearsal.
+    """
+
+    overlaps = True  # no step waits for it, so it keeps none from being under way
+
+    def __init__(self, model: Synthesiser) -> None:
+        super().__init__(model)
+        self.thread = ThreadPoolExecutor(1, "voice")

@@ -1,25 +1,29 @@
 """A text being said: clauses in the order they came, one unit of work each, samples with offsets that leave no gap.
 
 It joins a synthesiser to the scheduler. It takes clauses as they are cut; only one that is too much for the model is
-cut once more here.
+cut once more here. A model that would hold up the steps of a faster device is asked in a thread beside them instead.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
 import numpy as np
 
-from voxlane.engine.api import MAX_UNSAID_CHARS, Append, RequestStats, Samples, SpokenWord, Submit
+from voxlane.engine.api import MAX_UNSAID_CHARS, Append, RequestStats, Samples, SpokenWord, Started, Submit
 from voxlane.engine.intake import Refusal
 from voxlane.engine.jobs.job import Change, Job
 from voxlane.engine.kv import BlockPool, BlockTable
-from voxlane.engine.models.synthesis import ClauseTooLong, Speech, Synthesiser, SynthesisError, check_speed
+from voxlane.engine.models.synthesis import ClauseTooLong, Prepared, Speech, Synthesiser, SynthesisError, check_speed
 from voxlane.engine.plan import Row
 from voxlane.engine.request import Request
 from voxlane.engine.runner import Outcome
-from voxlane.engine.voice import Clause
+from voxlane.engine.voice import FAULTS, Clause
+
+log = logging.getLogger(__name__)
 
 FIRST_TARGET_S = 0.1
 """When the first clause of a reply is due. Each further one is due when the listener has heard those before it."""
@@ -41,11 +45,12 @@ class _Piece:
 
 
 class SpeakDesk:
-    """Opens jobs for the speaking model."""
+    """Opens jobs for the speaking model; with a thread `beside`, they have it speak there and not in steps."""
 
-    def __init__(self, model: Synthesiser, pool: BlockPool) -> None:
+    def __init__(self, model: Synthesiser, pool: BlockPool, beside: Executor | None = None) -> None:
         self._model = model
         self._pool = pool
+        self._beside = beside
 
     def open(self, submit: Submit, now: float) -> Job:
         """Return the job that serves `submit`, or raise Refusal."""
@@ -59,14 +64,24 @@ class SpeakDesk:
             check_speed(speak.speed)
         except SynthesisError as error:
             raise Refusal("bad_request", str(error)) from error
-        return SpeakJob(submit, self._model, self._pool, voice, now)
+        return SpeakJob(submit, self._model, self._pool, voice, now, self._beside)
 
 
 class SpeakJob(Job):
     """One reply."""
 
-    def __init__(self, submit: Submit, model: Synthesiser, pool: BlockPool, voice: str, now: float) -> None:
+    def __init__(
+        self,
+        submit: Submit,
+        model: Synthesiser,
+        pool: BlockPool,
+        voice: str,
+        now: float,
+        beside: Executor | None = None,
+    ) -> None:
         super().__init__(submit, now)
+        self._beside = beside
+        self._sound: Future[Speech] | None = None  # of the unit, if it is said beside the steps
         self._model = model
         self._pool = pool  # of no blocks
         self._voice = voice
@@ -84,8 +99,15 @@ class SpeakJob(Job):
 
     @property
     def wants_work(self) -> bool:
-        """Whether a clause can be made ready, or the end told."""
-        return not self.paused and self._unit is None and (bool(self._queue) or self._ended)
+        """Whether a clause can be made ready or waits to be sent, or the end can be told."""
+        if self.paused or (self._unit is not None and self._sound is None):
+            return False
+        return self._sound is not None or bool(self._queue) or self._ended
+
+    @property
+    def awaited(self) -> Future[Speech] | None:
+        """The clause that is being said beside the steps."""
+        return None if self.paused else self._sound
 
     def append(self, more: Append, now: float) -> Change:
         """Take a clause."""
@@ -100,9 +122,11 @@ class SpeakJob(Job):
         return Change()
 
     def work(self, now: float) -> Change:
-        """Make one clause ready: its phonemes say what it will cost."""
+        """Make one clause ready: its phonemes say what it will cost. Or send one that was said beside the steps."""
         change = Change()
-        if self._queue:
+        if self._sound is not None:
+            self._take(self._sound, change, now)
+        elif self._queue:
             self._prepare(self._queue.popleft(), change, now)
         elif self._ended:
             change.end = "eos"
@@ -110,12 +134,27 @@ class SpeakJob(Job):
 
     def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
         """Send a clause's sound."""
-        piece, speech = self._unit, outcome.speech
-        assert piece is not None
+        speech = outcome.speech
         assert isinstance(speech, Speech)
-        self._unit = None
-        self._unsaid -= len(piece.text)
         change = Change(drop=[row.request])
+        self._send(speech, change, now)
+        return change
+
+    def _take(self, sound: Future[Speech], change: Change, now: float) -> None:
+        """Send what was said beside the steps, if it is ready."""
+        if not sound.done():
+            return
+        self._sound = None
+        try:
+            self._send(sound.result(), change, now)
+        except FAULTS:
+            log.exception("clause failed")
+            change.end = "failed"
+
+    def _send(self, speech: Speech, change: Change, now: float) -> None:
+        piece, self._unit = self._unit, None
+        assert piece is not None
+        self._unsaid -= len(piece.text)
         if len(speech.samples):
             self._first_s = self._first_s or now
             words = tuple(
@@ -131,7 +170,6 @@ class SpeakJob(Job):
             change.messages.append(Samples(self.submit.request_id, self.submit.epoch, self._spoken, pcm, words))
             self._spoken += len(speech.samples)
             self._heard_until_s = max(self._heard_until_s, now) + len(speech.samples) / self._model.sample_rate
-        return change
 
     def stats(self, now: float) -> RequestStats:
         """Return what it has cost so far."""
@@ -170,6 +208,9 @@ class SpeakJob(Job):
         self._unit = piece
         self._units += 1
         speak = self.submit.speak
+        if self._beside is not None:
+            self._begin_beside(self._beside, prepared, change, now)
+            return
         due_s = max(self._heard_until_s, now) if self._first_s else now + FIRST_TARGET_S
         change.begin.append(
             Request(
@@ -186,6 +227,20 @@ class SpeakJob(Job):
                 material=Clause(prepared, self._voice, speak.speed, speak.seed + self._units),
                 unit=prepared.phonemes,
             )
+        )
+
+    def close(self) -> None:
+        """Take back a clause that the thread has not begun: others wait behind it."""
+        if self._sound is not None:
+            self._sound.cancel()
+
+    def _begin_beside(self, thread: Executor, prepared: Prepared, change: Change, now: float) -> None:
+        if self.started_s is None:  # no step will say so
+            self.started_s = now
+            change.messages.append(Started(self.submit.request_id, self.submit.epoch, 0, 0))
+        speak = self.submit.speak
+        self._sound = thread.submit(
+            self._model.synthesise, prepared, voice=self._voice, speed=speak.speed, seed=speak.seed + self._units
         )
 
 

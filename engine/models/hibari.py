@@ -18,6 +18,7 @@ import hibari.voices
 import numpy as np
 import onnxruntime
 
+from voxlane.engine.models.hibari_noise import ClauseNoise, first_row, noise_table
 from voxlane.engine.models.synthesis import (
     SILENCE,
     Phonemiser,
@@ -38,7 +39,6 @@ FRAME_SAMPLES = 600
 """A predicted duration counts 25 ms, two of the network's spectra."""
 
 _DURATIONS = "/Clip_output_0"  # [phonemes + 2], whole numbers from 1
-_SEED_MASK = (1 << 64) - 1
 
 
 class Hibari:
@@ -52,12 +52,17 @@ class Hibari:
         self._threads = threads
         self._phonemiser = phonemiser or Phonemiser()
         self._sessions: dict[str, onnxruntime.InferenceSession] = {}
+        self.noise = noise_table()
         self.voices = tuple(voice for voice in hibari.voices.VOICES if _is_whole(voice))
 
     def warm_up(self) -> None:
         """Load the default voice and its lexicon, and say a word with it."""
-        self._phonemiser.warm_up()
+        self.warm_up_reading()
         self.synthesise(self.prepare("Ready."))
+
+    def warm_up_reading(self) -> None:
+        """Load the lexicon only, for those who run the network elsewhere."""
+        self._phonemiser.warm_up()
 
     def prepare(self, text: str, *, voice: str | None = None) -> Prepared:
         """Return the clause as phonemes; see Synthesiser."""
@@ -73,9 +78,18 @@ class Hibari:
         *spectra, pitch, durations = session.run(
             None, {"ids": np.asarray([prepared.ids], np.int64), "speed": np.asarray([speed], np.float32)}
         )
-        noise = np.random.default_rng(seed & _SEED_MASK)
+        noise = ClauseNoise(self.noise, first_row(seed))
         samples = hibari.dsp.synth(*(spectrum[0] for spectrum in spectra), pitch[0], noise)
         return finish(prepared, samples, durations, frame_samples=FRAME_SAMPLES, rate=self.sample_rate, speed=speed)
+
+    def file(self, voice: str | None = None) -> Path:
+        """Return the ONNX file of a voice; SynthesisError if there is none, WeightsError if it is another."""
+        voice = self._known(voice)
+        path = _file(voice)
+        assert path is not None
+        if not _is_whole(voice):
+            raise WeightsError(path, f"not the file of hibari's voice {voice}: its sha256 is another")
+        return path
 
     def _known(self, voice: str | None) -> str:
         voice = voice or self.default_voice
@@ -87,10 +101,7 @@ class Hibari:
 
     def _session(self, voice: str) -> onnxruntime.InferenceSession:
         if voice not in self._sessions:
-            path = _file(voice)
-            assert path is not None
-            if not _is_whole(voice):
-                raise WeightsError(path, f"not the file of hibari's voice {voice}: its sha256 is another")
+            path = self.file(voice)
             self._sessions[voice] = open_session(path.read_bytes(), path, self._threads, _DURATIONS)
         return self._sessions[voice]
 

@@ -9,8 +9,11 @@ import pytest
 from transformers.models.whisper.english_normalizer import EnglishTextNormalizer
 
 from voxlane.codecs.resample import resample
+from voxlane.engine import speech_parts
 from voxlane.engine.api import LISTEN_RATE, Append, EndInput, EngineConfig, ListenParams, Samples, Submit, Words
 from voxlane.engine.assemble import Assembly, assemble
+from voxlane.engine.cuda.voice import CudaVoice
+from voxlane.engine.models.hibari import Hibari
 
 pytestmark = pytest.mark.weights
 
@@ -48,6 +51,21 @@ def hear(engine: Assembly, samples: np.ndarray) -> str:
     while core.busy:
         messages += core.step()
     return "".join(message.settled for message in messages if isinstance(message, Words))
+
+
+def test_the_devices_voice_is_heard_too(monkeypatch):
+    """Ten sentences by the network as it runs on a GPU, which rounds nothing to 8 bits."""
+
+    def on_device(threads, device, progress):
+        model = Hibari(threads)
+        return model, CudaVoice(model, device)
+
+    monkeypatch.setattr(speech_parts, "_hibari", on_device)
+    engine = assemble(EngineConfig(model="", asr_model="moonshine-tiny-en"))
+    found = [word_errors(sentence, hear(engine, say(engine, sentence))) for sentence in SENTENCES[:10]]
+    errors, words = (sum(column) for column in zip(*found, strict=True))
+    print(f"{errors} of {words} words")
+    assert errors / words <= MOST
 
 
 @pytest.mark.parametrize(("model", "most"), [("whisper-tiny-en", MOST), ("moonshine-tiny-en", MOST)])

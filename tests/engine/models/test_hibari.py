@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxlane.engine.models.hibari import FRAME_SAMPLES, MAX_PHONEMES, Hibari
+from voxlane.engine.models.hibari_noise import ClauseNoise, first_row
 from voxlane.engine.models.synthesis import (
     LEAD_S,
     MAX_SOURCE_CHARS,
@@ -46,7 +47,8 @@ def loudness(samples: np.ndarray[tuple[int], np.dtype[np.float32]]) -> float:
 
 
 def test_it_says_what_the_package_says(voice: Hibari) -> None:
-    whole = hibari.Hibari(threads=1)(SENTENCE, seed=7)
+    noise = ClauseNoise(voice.noise, first_row(7))
+    whole = hibari.Hibari(threads=1).from_ids(voice.prepare(SENTENCE).ids, rng=noise)
     ours = say(voice, SENTENCE, seed=7)
     lead = int(np.argmax(np.correlate(whole, ours.samples, "valid")))
     np.testing.assert_array_equal(ours.samples, whole[lead : lead + len(ours.samples)])
