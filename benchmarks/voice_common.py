@@ -12,6 +12,7 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,10 +35,10 @@ def server(*arguments: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def server_process(*arguments: str) -> Iterator[tuple[str, int]]:
+def server_process(*arguments: str, log: IO[str] | int = subprocess.DEVNULL) -> Iterator[tuple[str, int]]:
     """Run `voxlane serve` and yield its address and the number of its process."""
     command = [sys.executable, "-m", "voxlane.server.cli", "serve", "--port", "0", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     assert process.stdout is not None
     try:
         url = process.stdout.readline().split()[-1]

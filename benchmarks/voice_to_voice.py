@@ -29,11 +29,13 @@ BAR_MS = 900.0
 PARTS = ("turn_end_ms", "words_ms", "first_token_ms", "first_sample_ms", "first_frame_ms")
 
 
-async def converse(somebody: Person, offset: int, clips: list[NDArray[np.int16]]) -> list[dict[str, float]]:
+async def converse(
+    somebody: Person, offset: int, clips: list[NDArray[np.int16]], rounds: int = ROUNDS
+) -> list[dict[str, float]]:
     """Ask every question and return where the time went."""
     found = []
     await asyncio.sleep(0.5 + 0.7 * offset)
-    for turn in range(ROUNDS * len(clips)):
+    for turn in range(rounds * len(clips)):
         since = len(somebody.events)
         somebody.speak(clips[(turn + offset) % len(clips)])
         first = await somebody.wait("audio", since, 30.0)
@@ -50,19 +52,19 @@ async def converse(somebody: Person, offset: int, clips: list[NDArray[np.int16]]
     return found
 
 
-async def measure(url: str, sessions: int, clips: list[NDArray[np.int16]]) -> list[dict[str, float]]:
+async def measure(
+    url: str, sessions: int, clips: list[NDArray[np.int16]], rounds: int = ROUNDS
+) -> list[dict[str, float]]:
     """Return every turn of some people who talk at the same time."""
     async with AsyncExitStack() as stack:
         people = [await stack.enter_async_context(person(url, max_tokens=60)) for _ in range(sessions)]
-        results = await asyncio.gather(*(converse(somebody, offset, clips) for offset, somebody in enumerate(people)))
+        talks = (converse(somebody, offset, clips, rounds) for offset, somebody in enumerate(people))
+        results = await asyncio.gather(*talks)
     return [turn for result in results for turn in result]
 
 
-def main() -> None:
-    """Measure and print the table."""
-    with server() as url:
-        clips = [spoken(url, question) for question in QUESTIONS]
-        results = {sessions: asyncio.run(measure(url, sessions, clips)) for sessions in SESSIONS}
+def report(results: dict[int, list[dict[str, float]]], what: str) -> None:
+    """Print the table of turns by the number of sessions."""
     rows = []
     for name in ("voice_to_voice_ms", *PARTS):
         cells = [name.removesuffix("_ms").replace("_", " ")]
@@ -70,8 +72,16 @@ def main() -> None:
             values = sorted(turn[name] for turn in turns if name in turn)
             cells += [f"{statistics.median(values):.0f}", f"{values[int(0.95 * (len(values) - 1))]:.0f}"]
         rows.append(cells)
-    header = ["", *(f"{label}, {count} session{'s' * (count > 1)}" for count in SESSIONS for label in ("p50", "p95"))]
-    table(f"voice to voice, {machine()}: milliseconds from the last sound of the question", header, rows)
+    header = ["", *(f"{label}, {count} session{'s' * (count > 1)}" for count in results for label in ("p50", "p95"))]
+    table(f"voice to voice, {what}: milliseconds from the last sound of the question", header, rows)
+
+
+def main() -> None:
+    """Measure and print the table."""
+    with server() as url:
+        clips = [spoken(url, question) for question in QUESTIONS]
+        results = {sessions: asyncio.run(measure(url, sessions, clips)) for sessions in SESSIONS}
+    report(results, machine())
     median = statistics.median(turn["voice_to_voice_ms"] for turn in results[1])
     print(f"  bar: {BAR_MS:.0f} ms with one session: {'met' if median <= BAR_MS else 'missed'}")
 

@@ -58,18 +58,19 @@ class EngineConfig:
     threads: int = 0  # compute threads; 0: every core this process may use
     context_tokens: int = 0  # longest prompt plus output; 0: the model's own limit
     kv_memory_mib: int = 512  # KV cache of the chat model on a CPU
-    asr_memory_mib: int = 128  # KV cache of the listening model
+    asr_memory_mib: int = 0  # KV cache of the listening model; 0: 128 on a CPU, up to 4096 on a GPU
     swap_memory_mib: int = 256  # host memory for swapped-out requests; 0 turns swapping off
     block_tokens: int = 0  # tokens in a KV block; 0: 16 on a CPU, 64 on a GPU
-    max_batch: int = 16  # requests in one step
-    max_step_tokens: int = 512  # tokens in one step, prefill chunks included
+    max_batch: int = 0  # requests in one step; 0: 16 on a CPU, 256 on a GPU
+    max_step_tokens: int = 0  # tokens in one step, prefill chunks included; 0: 512 on a CPU, 4096 on a GPU
     max_waiting: int = 256  # requests in the queue before new ones are refused
     policy: Policy = "deadline"
-    step_budget_ms: float = 60.0  # `deadline` fills a step up to this long: it bounds how long a critical request waits
+    # `deadline` fills a step up to this long: it bounds how long a critical request waits; 0: 60 on a CPU, 10 on a GPU
+    step_budget_ms: float = 0.0
     prefix_cache: bool = True
     lookup_tokens: int = 0  # tokens guessed per step by prompt lookup; 0 turns it off
     trace: str = ""  # file for a Chrome/Perfetto trace; "" turns it off
-    device: Literal["auto", "cpu", "cuda"] = "cpu"  # where the chat model runs; "auto": on a GPU if there is one
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # where the models run; "auto": on a GPU if there is one
     gpu_memory_share: float = 0.85  # of the GPU memory that is free once the weights are there, for the KV cache
 
 
@@ -216,9 +217,10 @@ class SpokenWord:
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """The first message on the socket: what to load."""
+    """The first message on the socket: what to load, and how much to log of it, by Python's numbers."""
 
     config: EngineConfig
+    log_level: int = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,6 +494,8 @@ def fragments(data: bytes) -> list[bytes]:
     if len(data) > MAX_MESSAGE_BYTES:
         raise BadMessage(f"message of {len(data)} bytes is over the limit of {MAX_MESSAGE_BYTES}")
     size = FRAGMENT_BYTES - 1
+    if len(data) <= size:  # nearly all of them
+        return [b"\x00" + data]
     pieces = [data[start : start + size] for start in range(0, len(data), size)]
     return [(b"\x01" if index + 1 < len(pieces) else b"\x00") + piece for index, piece in enumerate(pieces)]
 

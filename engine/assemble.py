@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import time
@@ -14,13 +15,15 @@ from voxlane.engine.api import EngineConfig, Ready
 from voxlane.engine.cache import KVCache
 from voxlane.engine.constraint import Grammars
 from voxlane.engine.core import Core
-from voxlane.engine.cuda.parts import choose_device, describe, device_cache, make_runner
+from voxlane.engine.cuda.parts import choose_device, describe, device_cache, make_runner, settle_for, trial
+from voxlane.engine.cuda.selfcheck import check_kernels
+from voxlane.engine.defaults import pages_of, weights_of
 from voxlane.engine.intake import Intake
 from voxlane.engine.jobs.text import TextDesk
 from voxlane.engine.kernels import native
 from voxlane.engine.kv import BlockTable
 from voxlane.engine.models import Decoder, architecture_of, load_model
-from voxlane.engine.models.loading import Mode
+from voxlane.engine.models.decoder_config import DecoderConfig
 from voxlane.engine.parts import EngineConfigError, Part, Progress, build_station, check_task, make_cache, rehearse
 from voxlane.engine.request import ModelName, Request
 from voxlane.engine.runner import Runner
@@ -28,12 +31,18 @@ from voxlane.engine.scheduler import Limits, Scheduler
 from voxlane.engine.tokenizer import Tokenizer
 from voxlane.engine.trace import Trace
 from voxlane.engine.weights import store
-from voxlane.engine.weights.files import open_weights
+from voxlane.engine.weights.files import OpenedWeights, open_weights
+
+log = logging.getLogger(__name__)
 
 WARM_UP_PROMPTS = (16, 128, 32, 16, 64, 16, 16, 16)
 WARM_UP_STEPS = 3
 """Prompts that join one by one at start, and steps after each: they touch every kernel, and they show the cost model
 what a row, a prompt token and a context token cost apart from each other."""
+
+WARM_UP_CROWD = (16, 512, 128, 1024, 32, 64, 16, 256, *[16] * 248)
+WARM_UP_TOGETHER = (*[1] * 8, 8, 16, 32, 64, 64, 64)
+"""The same for a GPU, where the second row costs more than the hundred after it, and how many join at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +54,43 @@ class Assembly:
     trace: Trace | None
 
 
+class _Stages:
+    """Passes progress on, and logs how long each stage of the start took."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._what = "looking around"
+        self._begin = time.monotonic()
+
+    def __call__(self, what: str, done: float) -> None:
+        if what != self._what:
+            self.end()
+            self._what, self._begin = what, time.monotonic()
+        self._progress(what, done)
+
+    def end(self) -> None:
+        """Log the stage that is over."""
+        log.info('stage="%s" seconds=%.1f', self._what, time.monotonic() - self._begin)
+
+
 def assemble(config: EngineConfig, progress: Progress = lambda what, done: None) -> Assembly:
     """Load the models and build the engine around them, or raise ModelError with one line for a person."""
     if not (config.model or config.asr_model or config.tts_model):
         raise EngineConfigError("engine.model, engine.asr_model and engine.tts_model are all empty: nothing to run")
+    stages = _Stages(progress)
     use_threads(config.threads)
-    parts: dict[ModelName, Part] = {}
-    if config.model:
-        parts["chat"] = _chat_part(config, progress)
-    if config.asr_model or config.tts_model:
-        # An engine that only chats need not load what the others stand on.
-        from voxlane.engine.speech_parts import listening_part, speaking_part
-
-        if config.asr_model:
-            parts["asr"] = listening_part(config, progress)
-        if config.tts_model:
-            parts["tts"] = speaking_part(config, progress)
+    device = choose_device(config)
+    config = settle_for(config, device)
+    log.info("device=%s max_batch=%d step_budget_ms=%g", device, config.max_batch, config.step_budget_ms)
+    try:
+        if device.type == "cuda":
+            _try_kernels(config, device, stages)
+        parts = _parts(config, device, stages)
+    except torch.OutOfMemoryError as error:
+        raise EngineConfigError(f"engine.device: {device} has too little free memory for the models") from error
+    stages.end()
+    if device.type == "cuda":
+        torch.set_num_threads(1)  # what the host still multiplies is small, and threads that wait for it would spin
     limits = Limits(
         max_batch=config.max_batch,
         max_step_tokens=config.max_step_tokens,
@@ -77,7 +107,36 @@ def assemble(config: EngineConfig, progress: Progress = lambda what, done: None)
         max_waiting=config.max_waiting,
         trace=trace,
     )
-    return Assembly(core, _ready(parts), trace)
+    return Assembly(core, _ready(parts, _describe(config, device)), trace)
+
+
+def _try_kernels(config: EngineConfig, device: torch.device, progress: Progress) -> None:
+    """Raise KernelError if a kernel is wrong on this device, before anything is built upon them."""
+    shape = DecoderConfig.from_dict(_open_chat_model(config, progress).config) if config.model else None
+    progress("checking kernels", 0.0)
+    check_kernels(trial(config, device, shape))
+    torch.cuda.empty_cache()
+
+
+def _open_chat_model(config: EngineConfig, progress: Progress) -> OpenedWeights:
+    check_task("model", config.model, "chat")
+    weights = open_weights(store.resolve(config.model, progress=lambda done: progress("fetching the model", done)))
+    architecture_of(weights.config)
+    return weights
+
+
+def _parts(config: EngineConfig, device: torch.device, progress: Progress) -> dict[ModelName, Part]:
+    """Load the chat model last: on a GPU its cache takes a share of what the others left."""
+    parts: dict[ModelName, Part] = {}
+    if config.asr_model or config.tts_model:
+        # An engine that only chats need not load what the others stand on.
+        from voxlane.engine.speech_parts import listening_part, speaking_part
+
+        if config.asr_model:
+            parts["asr"] = listening_part(config, device, progress)
+        if config.tts_model:
+            parts["tts"] = speaking_part(config, device, progress)
+    return {"chat": _chat_part(config, device, progress), **parts} if config.model else parts
 
 
 def use_threads(wanted: int) -> None:
@@ -87,10 +146,15 @@ def use_threads(wanted: int) -> None:
     torch.set_num_threads(1 if native.load() else threads)
 
 
-def _ready(parts: dict[ModelName, Part]) -> Ready:
-    kernels = native.description() if native.load() else f"torch, {torch.get_num_threads()} threads"
+def _describe(config: EngineConfig, device: torch.device) -> str:
+    if device.type == "cuda":
+        return describe(device, config)
+    return f"cpu, {native.description() if native.load() else f'torch, {torch.get_num_threads()} threads'}"
+
+
+def _ready(parts: dict[ModelName, Part], device: str) -> Ready:
     told: dict[str, object] = {
-        "device": f"cpu, {kernels}",
+        "device": device,
         "model": "",
         "architecture": "",
         "weights": "",
@@ -106,12 +170,9 @@ def _ready(parts: dict[ModelName, Part]) -> Ready:
     return Ready(**told)  # type: ignore[arg-type]  # every part tells its own fields
 
 
-def _chat_part(config: EngineConfig, progress: Progress) -> Part:
-    check_task("model", config.model, "chat")
-    path = store.resolve(config.model, progress=lambda done: progress("fetching the model", done))
-    weights = open_weights(path)
-    device = choose_device(config)
-    mode = _mode(config, device)
+def _chat_part(config: EngineConfig, device: torch.device, progress: Progress) -> Part:
+    weights = _open_chat_model(config, progress)
+    mode = weights_of(config, device.type)
     model = load_model(
         *(weights, mode, lambda done: progress("loading the model", done), device), context_tokens=config.context_tokens
     )
@@ -129,8 +190,6 @@ def _chat_part(config: EngineConfig, progress: Progress) -> Part:
     grammars = Grammars(tokenizer, model.vocab_size)
     desk = TextDesk(intake, tokenizer, grammars)
     ready = _chat_ready(config, weights.config, model, cache)
-    if device.type == "cuda":
-        ready["device"] = describe(device, config)
     part = Part(station, runner, desk, ready)
     _warm_up(part, model, config.max_batch)
     grammars.warm_up()
@@ -138,28 +197,14 @@ def _chat_part(config: EngineConfig, progress: Progress) -> Part:
     return part
 
 
-def _mode(config: EngineConfig, device: torch.device) -> Mode:
-    if config.weights == "auto":
-        return "packed" if device.type == "cpu" else "bfloat16"
-    if config.weights == "packed" and device.type != "cpu":
-        raise EngineConfigError("engine.weights: packed weights are for CPUs; a GPU takes bfloat16 or float32")
-    return config.weights
-
-
 def _engine(config: EngineConfig, model: Decoder, device: torch.device, progress: Progress) -> tuple[KVCache, Runner]:
     """Return a cache for the model and what runs the two together."""
-    pages = _pages(config, model.mode)
+    pages = pages_of(config, device.type)
     if device.type == "cpu":
         cache = make_cache(config, model, "kv_memory_mib", pages, host_mib=config.swap_memory_mib)
         return cache, Runner(model, cache)
     cache = device_cache(config, model, pages, device)
     return cache, make_runner(config, model, cache, device, progress)
-
-
-def _pages(config: EngineConfig, mode: str) -> str:
-    if config.pages != "auto":
-        return config.pages
-    return "float32" if mode == "float32" else "bfloat16"
 
 
 def _chat_ready(config: EngineConfig, settings: dict[str, object], model: Decoder, cache: KVCache) -> dict[str, object]:
@@ -179,11 +224,13 @@ def _chat_ready(config: EngineConfig, settings: dict[str, object], model: Decode
 def _warm_up(part: Part, model: Decoder, max_batch: int) -> None:
     """Run a growing batch of prompts and decodes, so that the first user pays for nothing and costs are known."""
     pool = part.station.pool
-    limit = min(model.context_tokens, pool.num_blocks * pool.block_tokens // len(WARM_UP_PROMPTS))
+    crowd = part.engine.overlaps
+    lengths = (WARM_UP_CROWD if crowd else WARM_UP_PROMPTS)[:max_batch]
+    limit = min(model.context_tokens, pool.num_blocks * pool.block_tokens // len(lengths))
     requests = []
-    for index, length in enumerate(WARM_UP_PROMPTS[:max_batch]):
+    for index, length in enumerate(lengths):
         tokens = [(index * 7919 + n) % model.vocab_size for n in range(min(length, max(limit - 1, 1)))]
         requests.append(
             Request(f"warm-up-{index}", "chat", tokens, len(tokens), BlockTable(pool, "warm-up"), limit=limit)
         )
-    rehearse("chat", part, requests, WARM_UP_STEPS)
+    rehearse("chat", part, requests, WARM_UP_STEPS, WARM_UP_TOGETHER if crowd else ())

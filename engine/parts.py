@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -12,8 +13,9 @@ import torch
 
 from voxlane.engine.api import EngineConfig
 from voxlane.engine.cache import PAGE_DTYPES, KVCache
-from voxlane.engine.core import Desk, Engine
+from voxlane.engine.core import Desk
 from voxlane.engine.cost import CostModel
+from voxlane.engine.flight import Engine, observe
 from voxlane.engine.kv import BlockPool
 from voxlane.engine.plan import Station
 from voxlane.engine.request import ModelName, Request
@@ -25,8 +27,7 @@ Progress = Callable[[str, float], None]
 
 MEBIBYTE = 1 << 20
 
-BLOCK_TOKENS = 16
-"""Tokens in a block of a cache in host memory, if the configuration does not say."""
+CPU = torch.device("cpu")
 
 
 class EngineConfigError(ModelError):
@@ -64,10 +65,17 @@ def check_task(key: str, name: str, task: str) -> None:
 
 
 def make_cache(
-    config: EngineConfig, model: CachedModel, key: str, pages: str, *, host_mib: int = 0, least_tokens: int = 0
+    config: EngineConfig,
+    model: CachedModel,
+    key: str,
+    pages: str,
+    *,
+    host_mib: int = 0,
+    least_tokens: int = 0,
+    device: torch.device = CPU,
 ) -> KVCache:
-    """Return a cache of the size that `key` of the configuration says, or raise if `least_tokens` do not fit."""
-    dtype, block_tokens = PAGE_DTYPES[pages], config.block_tokens or BLOCK_TOKENS
+    """Return a cache of the size that `key` of a settled configuration says; raise if `least_tokens` do not fit."""
+    dtype, block_tokens = PAGE_DTYPES[pages], config.block_tokens
     block_bytes = model.kv_bytes_per_token(dtype) * block_tokens
     memory_mib: int = getattr(config, key)
     blocks = memory_mib * MEBIBYTE // block_bytes
@@ -77,15 +85,13 @@ def make_cache(
             f"engine.{key}: {memory_mib} MiB hold {blocks} blocks of {block_bytes} bytes; "
             f"at least {-(-least * block_bytes // MEBIBYTE)} MiB are needed"
         )
-    return KVCache(
-        model.layers,
-        model.kv_heads,
-        model.head_dim,
-        blocks,
-        block_tokens,
-        dtype,
-        host_blocks=host_mib * MEBIBYTE // block_bytes,
-    )
+    try:
+        return KVCache(
+            *(model.layers, model.kv_heads, model.head_dim, blocks, block_tokens, dtype, device),
+            host_blocks=host_mib * MEBIBYTE // block_bytes,
+        )
+    except torch.OutOfMemoryError as error:
+        raise EngineConfigError(f"engine.{key}: {memory_mib} MiB are not free on {device}") from error
 
 
 def build_station(cache: KVCache, *, prefix_cache: bool, encoder: CostModel | None = None) -> Station:
@@ -99,28 +105,27 @@ def build_station(cache: KVCache, *, prefix_cache: bool, encoder: CostModel | No
     )
 
 
-def rehearse(name: ModelName, part: Part, requests: Sequence[Request], steps: int) -> None:
-    """Let requests join one by one, with some steps after each, and keep what that shows of the model's costs."""
-    station = part.station
-    trial = Scheduler({name: station}, Limits(max_batch=len(requests) or 1, policy="fcfs"))
-    for request in requests:
-        trial.add(request)
+def rehearse(
+    name: ModelName, part: Part, requests: Sequence[Request], steps: int, together: Sequence[int] = ()
+) -> None:
+    """Let requests join one by one, or so many `together`, and keep what steps after each show of the model's costs."""
+    station, engine = part.station, part.engine
+    trial = Scheduler({name: station}, Limits(max_batch=len(requests) or 1, max_step_tokens=1 << 20, policy="fcfs"))
+    coming = iter(requests)
+    for count in together or [1] * len(requests):
+        for request in itertools.islice(coming, count):
+            trial.add(request)
         for _ in range(steps):
+            if not trial.ready():
+                break
             load = trial.schedule(0.0).loads[name]
             begin = time.monotonic()
-            outcomes = part.engine.run(load)
-            seconds = time.monotonic() - begin
-            if station.encoder is not None and load.encoding.rows:
-                start_s, stop_s = part.engine.phases["encode"]
-                station.encoder.observe(load.encoding, stop_s - start_s)
-                seconds -= stop_s - start_s
-            station.cost.observe(load.work, seconds)
+            outcomes = engine.run(load)
+            observe(station, load, engine.phases, time.monotonic() - begin)
             for row, outcome in zip(load.rows, outcomes, strict=True):
                 row.request.tokens += [choice.token for choice in outcome.choices]
                 if row.request.unit or len(row.request.tokens) >= row.request.limit:
                     trial.remove(row.request)
-            if not trial.ready():
-                break
     for request in list(trial.requests.values()):
         trial.remove(request)
     station.cost.anchor()

@@ -17,6 +17,17 @@ from voxlane.server import log
 from voxlane.server.auth import is_loopback
 from voxlane.server.config import API_KEY_VARIABLE, CHAT_KEY_VARIABLE, Config
 from voxlane.server.errors import ConfigError, EngineStartFailed, VoxlaneError
+from voxlane.server.options import (
+    DEVICE_OPTION,
+    LISTENER_OPTION,
+    MODEL_OPTIONS,
+    SERVER_OPTIONS,
+    SPEAKER_OPTION,
+    THREADS_OPTION,
+    Commands,
+    add_command,
+    add_options,
+)
 from voxlane.server.service import VERSION
 
 SPEECH_FORMATS = ("aac", "flac", "mp3", "opus", "pcm", "wav")
@@ -25,32 +36,6 @@ SPEECH_FORMATS = ("aac", "flac", "mp3", "opus", "pcm", "wav")
 USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 
 Command = Callable[[argparse.Namespace], int]
-
-_OVERRIDES: tuple[tuple[str, str, str, type, str], ...] = (
-    (
-        "--model",
-        "engine.model",
-        "MODEL",
-        str,
-        "a name from `voxlane models list`, a GGUF file or a safetensors directory",
-    ),
-    ("--policy", "engine.policy", "POLICY", str, "who goes first: fcfs, priority or deadline"),
-    ("--threads", "engine.threads", "N", int, "compute threads; 0: every core"),
-    ("--weights", "engine.weights", "TYPE", str, "auto, packed, float32 or bfloat16"),
-    ("--pages", "engine.pages", "TYPE", str, "KV cache elements: auto, float32, bfloat16 or int8"),
-    ("--kv-memory-mib", "engine.kv_memory_mib", "MIB", int, "memory for the KV cache"),
-    ("--trace", "engine.trace", "FILE", str, "write a Chrome/Perfetto trace of the engine's steps"),
-)
-_THREADS = _OVERRIDES[2]
-_SPEECH_MODELS: tuple[tuple[str, str, str, type, str], ...] = (
-    ("--asr-model", "engine.asr_model", "MODEL", str, 'the model that listens; "": none'),
-    ("--tts-model", "engine.tts_model", "MODEL", str, 'the model that speaks; "": none'),
-)
-_SERVER_OVERRIDES: tuple[tuple[str, str, str, type, str], ...] = (
-    ("--host", "server.host", "HOST", str, "address to listen on"),
-    ("--port", "server.port", "PORT", int, "port to listen on; 0: any free one"),
-    ("--max-batch", "engine.max_batch", "N", int, "requests in one engine step"),
-)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -93,7 +78,8 @@ def _parser(*, with_models: bool) -> argparse.ArgumentParser:
         '  voxlane say "Hello." -o hello.wav   speak a text\n'
         "  voxlane transcribe hello.wav        write down what is said in a recording\n"
         "  voxlane serve                       OpenAI-compatible server on http://127.0.0.1:8000\n"
-        "  voxlane talk                        converse with that server by voice\n\n"
+        "  voxlane talk                        converse with that server by voice\n"
+        "  voxlane doctor                      what the engine would do here, and whether it can\n\n"
         "`voxlane COMMAND --help` explains each command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -105,33 +91,14 @@ def _parser(*, with_models: bool) -> argparse.ArgumentParser:
     _add_say(commands)
     _add_talk(commands)
     _add_models(commands, with_arguments=with_models)
+    _add_doctor(commands)
     _add_perplexity(commands)
     _add_check_config(commands)
     return parser
 
 
-_Commands = argparse._SubParsersAction  # argparse gives this class no public name
-
-
-def _add(
-    commands: _Commands[argparse.ArgumentParser], name: str, summary: str, examples: str
-) -> argparse.ArgumentParser:
-    return commands.add_parser(
-        name,
-        help=summary,
-        description=f"{summary[0].upper()}{summary[1:]}.",
-        epilog=f"examples:\n{examples}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-
-
-def _add_options(parser: argparse.ArgumentParser, options: Sequence[tuple[str, str, str, type, str]]) -> None:
-    for flag, key, metavar, kind, text in options:
-        parser.add_argument(flag, dest=key, metavar=metavar, type=kind, default=None, help=f"{text} [{key}]")
-
-
-def _add_serve(commands: _Commands[argparse.ArgumentParser]) -> None:
-    parser = _add(
+def _add_serve(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = add_command(
         commands,
         "serve",
         "run the server",
@@ -142,12 +109,12 @@ def _add_serve(commands: _Commands[argparse.ArgumentParser]) -> None:
         f"  {API_KEY_VARIABLE}=secret voxlane serve --host 0.0.0.0   # clients must send the key",
     )
     parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file; see `voxlane check-config`")
-    _add_options(parser, _SERVER_OVERRIDES + _OVERRIDES + _SPEECH_MODELS)
+    add_options(parser, (*SERVER_OPTIONS, *MODEL_OPTIONS, THREADS_OPTION, LISTENER_OPTION, SPEAKER_OPTION))
     parser.set_defaults(command=_serve)
 
 
-def _add_chat(commands: _Commands[argparse.ArgumentParser]) -> None:
-    parser = _add(
+def _add_chat(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = add_command(
         commands,
         "chat",
         "chat with a model in the terminal, no server needed",
@@ -163,12 +130,12 @@ def _add_chat(commands: _Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--seed", type=int, default=None, help="same seed, same answer")
     parser.add_argument("--max-tokens", type=int, default=None, help="longest answer (default: as long as the context)")
     parser.add_argument("--stats", action="store_true", help="show speed after each answer")
-    _add_options(parser, _OVERRIDES)
+    add_options(parser, (*MODEL_OPTIONS, THREADS_OPTION))
     parser.set_defaults(command=_chat)
 
 
-def _add_transcribe(commands: _Commands[argparse.ArgumentParser]) -> None:
-    parser = _add(
+def _add_transcribe(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = add_command(
         commands,
         "transcribe",
         "write down what is said in recordings, no server needed",
@@ -197,14 +164,19 @@ def _add_transcribe(commands: _Commands[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("--raw", metavar="RATE", type=int, help="stdin is bare 16-bit mono PCM, heard while it comes")
     parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file, for its [engine] section")
-    _add_options(
-        parser, [("--model", *_SPEECH_MODELS[0][1:4], "a listening model from `voxlane models list`"), _THREADS]
+    add_options(
+        parser,
+        [
+            ("--model", *LISTENER_OPTION[1:4], "a listening model from `voxlane models list`"),
+            DEVICE_OPTION,
+            THREADS_OPTION,
+        ],
     )
     parser.set_defaults(command=_transcribe, shape="text")
 
 
-def _add_say(commands: _Commands[argparse.ArgumentParser]) -> None:
-    parser = _add(
+def _add_say(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = add_command(
         commands,
         "say",
         "speak a text, no server needed",
@@ -222,14 +194,19 @@ def _add_say(commands: _Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--seed", type=int, default=0, help="same text, same seed, same sound (default: 0)")
     parser.add_argument("--list-voices", action="store_true", help="print the voices and leave")
     parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file, for its [engine] section")
-    _add_options(
-        parser, [("--model", *_SPEECH_MODELS[1][1:4], "a speaking model from `voxlane models list`"), _THREADS]
+    add_options(
+        parser,
+        [
+            ("--model", *SPEAKER_OPTION[1:4], "a speaking model from `voxlane models list`"),
+            DEVICE_OPTION,
+            THREADS_OPTION,
+        ],
     )
     parser.set_defaults(command=_say)
 
 
-def _add_talk(commands: _Commands[argparse.ArgumentParser]) -> None:
-    parser = _add(
+def _add_talk(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = add_command(
         commands,
         "talk",
         "converse with a server by voice",
@@ -250,7 +227,7 @@ def _add_talk(commands: _Commands[argparse.ArgumentParser]) -> None:
     parser.set_defaults(command=_talk)
 
 
-def _add_models(commands: _Commands[argparse.ArgumentParser], *, with_arguments: bool) -> None:
+def _add_models(commands: Commands[argparse.ArgumentParser], *, with_arguments: bool) -> None:
     parser = commands.add_parser("models", help="list, pull, locate and remove models")
     if with_arguments:
         # Imported only where it is asked for: the other commands never need the catalogue, and start without it.
@@ -260,8 +237,23 @@ def _add_models(commands: _Commands[argparse.ArgumentParser], *, with_arguments:
         parser.set_defaults(command=command.run)
 
 
-def _add_perplexity(commands: _Commands[argparse.ArgumentParser]) -> None:
-    parser = _add(
+def _add_doctor(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = add_command(
+        commands,
+        "doctor",
+        "say what the engine would do on this machine, and check that it can",
+        "  voxlane doctor\n"
+        "  voxlane doctor --device cuda --model ./my-model.gguf\n"
+        "  voxlane doctor --config voxlane.toml --json",
+    )
+    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file, for its [engine] section")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
+    add_options(parser, (*MODEL_OPTIONS, THREADS_OPTION, LISTENER_OPTION, SPEAKER_OPTION))
+    parser.set_defaults(command=_doctor)
+
+
+def _add_perplexity(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = add_command(
         commands,
         "perplexity",
         "measure how well a model predicts a text (lower is better)",
@@ -277,12 +269,12 @@ def _add_perplexity(commands: _Commands[argparse.ArgumentParser]) -> None:
         default=None,
         help="tokens per window (default: 512) [engine.context_tokens]",
     )
-    _add_options(parser, _OVERRIDES)
+    add_options(parser, (*MODEL_OPTIONS, THREADS_OPTION))
     parser.set_defaults(command=_perplexity)
 
 
-def _add_check_config(commands: _Commands[argparse.ArgumentParser]) -> None:
-    parser = _add(
+def _add_check_config(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = add_command(
         commands,
         "check-config",
         "check a configuration and print the effective values",
@@ -386,6 +378,12 @@ def _perplexity(arguments: argparse.Namespace) -> int:
 
     log.set_up("warning")
     return run_perplexity(_config(arguments).engine, arguments.file)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from voxlane.server.doctor_cli import run_doctor
+
+    return run_doctor(_config(arguments).engine, as_json=arguments.json)
 
 
 def _check_config(arguments: argparse.Namespace) -> int:

@@ -101,13 +101,13 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "engine.threads": (0, 1024),
     "engine.context_tokens": (0, 1 << 24),
     "engine.kv_memory_mib": (1, 1 << 22),
-    "engine.asr_memory_mib": (1, 1 << 22),
+    "engine.asr_memory_mib": (0, 1 << 22),
     "engine.swap_memory_mib": (0, 1 << 22),
     "engine.block_tokens": (0, 1024),
-    "engine.max_batch": (1, 4096),
-    "engine.max_step_tokens": (1, 1 << 20),
+    "engine.max_batch": (0, 4096),
+    "engine.max_step_tokens": (0, 1 << 20),
     "engine.max_waiting": (1, 1 << 20),
-    "engine.step_budget_ms": (1, 60_000),
+    "engine.step_budget_ms": (0, 60_000),
     "engine.lookup_tokens": (0, 64),
     "engine.gpu_memory_share": (0.05, 0.98),
     "limits.body_bytes": (1024, limits.BODY_BYTES_MOST),
@@ -130,6 +130,19 @@ RANGES: Mapping[str, tuple[float, float]] = {
 """Least and most of every number in the tree, both allowed."""
 
 NOT_EMPTY = frozenset({"server.host"})
+
+SETTLED = frozenset(
+    {
+        "engine.threads",
+        "engine.context_tokens",
+        "engine.asr_memory_mib",
+        "engine.block_tokens",
+        "engine.max_batch",
+        "engine.max_step_tokens",
+        "engine.step_budget_ms",
+    }
+)
+"""Numbers that the engine chooses where they are zero; `voxlane doctor` shows what it would choose."""
 
 
 def load(path: Path | None = None, overrides: Mapping[str, object] | None = None) -> Config:
@@ -165,6 +178,8 @@ def render(config: Config) -> str:
             notes = [] if value == usual else [f"default: {_toml(usual)}"]
             if typing.get_origin(hints[name]) is Literal:
                 notes.append(f"one of {', '.join(typing.get_args(hints[name]))}")
+            if f"{section.name}.{name}" in SETTLED:
+                notes.append("0: chosen for the model and the machine")
             lines.append(f"{name} = {_toml(value)}{'  # ' if notes else ''}{'; '.join(notes)}")
     return "\n".join(lines[1:]) + "\n"
 

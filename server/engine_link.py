@@ -286,7 +286,7 @@ class EngineLink:
             exited = asyncio.create_task(process.wait(), name="engine exit")
             exited.add_done_callback(lambda _: lost("exited"))
             try:
-                self._pipe.send(Configure(self._config))
+                self._pipe.send(Configure(self._config, logger.getEffectiveLevel()))
                 reason = await gone
             finally:
                 self._leave_child()

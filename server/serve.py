@@ -116,6 +116,7 @@ async def main_loop(service: Service, listener: socket.socket, progress: Progres
                     model=served_name(ready.model),
                     weights=ready.weights,
                     pages=ready.pages,
+                    device=ready.device,
                     pid=service.link.pid,
                 )
             )

@@ -1,73 +1,131 @@
-"""The chat model on a CUDA device: which device, how large its cache, and the runner with its graphs captured."""
+"""The chat model on a CUDA device: which device, how large a cache, kernels that are right, steps that are captured."""
 
 from __future__ import annotations
 
 import importlib.util
 import logging
+from dataclasses import dataclass
 
 import torch
 
 from voxlane.engine.api import EngineConfig
-from voxlane.engine.cache import PAGE_DTYPES, KVCache
+from voxlane.engine.cache import PAGE_DTYPES, KVCache, page_bytes_per_token
+from voxlane.engine.cuda.prompt_graphs import ATTENTION_PARTS
 from voxlane.engine.cuda.runner import CudaRunner
+from voxlane.engine.cuda.trial import STAND_IN, Trial
+from voxlane.engine.defaults import pages_of, settle, weights_of
 from voxlane.engine.models import Decoder
+from voxlane.engine.models.decoder_config import DecoderConfig
 from voxlane.engine.parts import MEBIBYTE, EngineConfigError, Progress
 
 log = logging.getLogger(__name__)
 
-BLOCK_TOKENS = 64
-"""Tokens in a block if the configuration does not say: 16,500 tok/s on the workload of 256, where 16 have 14,600."""
+LEAST_CAPABILITY = (8, 0)
+"""The first generation whose matrix units take bfloat16."""
 
 _SMALLER = 7 / 8
 """A cache that does not fit after all is tried again at this part of its size."""
 
 
-def choose_device(config: EngineConfig) -> torch.device:
-    """Return where the chat model runs, or raise EngineConfigError if it cannot run where the configuration says."""
-    if config.device == "cpu":
-        return torch.device("cpu")
-    missing = ""
+def without_cuda() -> str:
+    """Return why this machine has no device for us, or ""."""
     if not torch.cuda.is_available():
-        missing = "torch sees no CUDA device"
-    elif importlib.util.find_spec("triton") is None:
-        missing = "Triton is not installed (pip install 'voxlane[gpu]')"
-    if not missing:
-        return torch.device("cuda", torch.cuda.current_device())
-    if config.device == "cuda":
+        return "torch sees no CUDA device"
+    if torch.version.cuda is None:  # ROCm's torch answers to the same name
+        return "torch was built for another kind of GPU than CUDA's"
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed (pip install 'voxlane[gpu]')"
+    found = torch.cuda.get_device_capability()
+    if found < LEAST_CAPABILITY:
+        needed = ".".join(map(str, LEAST_CAPABILITY))
+        return f"{torch.cuda.get_device_name()} has compute capability {found[0]}.{found[1]}, {needed} is needed"
+    return ""
+
+
+def choose_device(config: EngineConfig) -> torch.device:
+    """Return where the models run, or raise EngineConfigError if they cannot run where the configuration says."""
+    missing = "" if config.device == "cpu" else without_cuda()
+    if config.device == "cuda" and missing:
         raise EngineConfigError(f"engine.device: {missing}")
-    return torch.device("cpu")
+    if missing and torch.cuda.is_available():  # a person who has a GPU will want to know
+        log.warning("device=cpu reason=%s", missing)
+    if config.device == "cpu" or missing:
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def settle_for(config: EngineConfig, device: torch.device) -> EngineConfig:
+    """Return the configuration with what it leaves open decided for a device."""
+    total = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else 0
+    return settle(config, device.type, total // MEBIBYTE)
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlan:
+    """How a device's free memory is shared out, in bytes."""
+
+    free: int
+    step: int  # what the largest step takes beside weights and cache
+    block: int
+    blocks: int
+
+
+def plan_cache(config: EngineConfig, shape: DecoderConfig, pages: str, free_bytes: int) -> CachePlan:
+    """Return how many blocks fit into the configured share of what is free, less what a step needs."""
+    block = page_bytes_per_token(shape.layers, shape.kv_heads, shape.head_dim, PAGE_DTYPES[pages]) * config.block_tokens
+    step = step_memory_bytes(config, shape)
+    return CachePlan(free_bytes, step, block, max(int(free_bytes * config.gpu_memory_share) - step, 0) // block)
 
 
 def device_cache(config: EngineConfig, model: Decoder, pages: str, device: torch.device) -> KVCache:
     """Return a cache of what is free on the device, less what a step needs, or raise EngineConfigError."""
-    dtype, block_tokens = PAGE_DTYPES[pages], config.block_tokens or BLOCK_TOKENS
-    block_bytes = model.kv_bytes_per_token(dtype) * block_tokens
     torch.cuda.empty_cache()
-    free_bytes, _ = torch.cuda.mem_get_info(device)
-    step_bytes = step_memory_bytes(config, model)
-    blocks = (int(free_bytes * config.gpu_memory_share) - step_bytes) // block_bytes
+    plan = plan_cache(config, model.config, pages, torch.cuda.mem_get_info(device)[0])
+    blocks = plan.blocks
     while blocks >= 2:
-        try:
-            return KVCache(
-                *(model.layers, model.kv_heads, model.head_dim, blocks, block_tokens, dtype, device),
-                host_blocks=config.swap_memory_mib * MEBIBYTE // block_bytes,
-            )
-        except torch.OutOfMemoryError:
-            torch.cuda.empty_cache()
-            log.warning("cache_blocks=%d fit=no", blocks)
-            blocks = int(blocks * _SMALLER)
+        if cache := _cache_beside_a_step(config, model, pages, device, blocks, plan):
+            if blocks < plan.blocks:
+                log.warning("cache_blocks=%d planned=%d reason=out_of_memory", blocks, plan.blocks)
+            return cache
+        torch.cuda.empty_cache()
+        blocks = int(blocks * _SMALLER)
     raise EngineConfigError(
-        f"engine.gpu_memory_share: {config.gpu_memory_share:g} of the {free_bytes // MEBIBYTE} MiB that are free leave "
-        f"no room for a KV cache beside the {step_bytes // MEBIBYTE} MiB of a step"
+        f"engine.gpu_memory_share: {config.gpu_memory_share:g} of the {plan.free // MEBIBYTE} MiB that are free leave "
+        f"no room for a KV cache beside the {plan.step // MEBIBYTE} MiB of a step; a larger share, a smaller "
+        "engine.max_step_tokens or a smaller model would"
     )
 
 
-def step_memory_bytes(config: EngineConfig, model: Decoder) -> int:
-    """Return about what the largest step takes beside weights and cache: its tokens' activations, its rows' logits."""
-    shape = model.config
+def _cache_beside_a_step(
+    config: EngineConfig, model: Decoder, pages: str, device: torch.device, blocks: int, plan: CachePlan
+) -> KVCache | None:
+    """Return a cache if it fits and leaves room for a step, else None: others may take memory while we plan."""
+    try:
+        cache = KVCache(
+            *(model.layers, model.kv_heads, model.head_dim, blocks, config.block_tokens, PAGE_DTYPES[pages], device),
+            host_blocks=config.swap_memory_mib * MEBIBYTE // plan.block,
+        )
+        torch.empty(plan.step, dtype=torch.uint8, device=device)
+    except torch.OutOfMemoryError:
+        return None
+    return cache
+
+
+def step_memory_bytes(config: EngineConfig, shape: DecoderConfig) -> int:
+    """Return about what the largest step takes beside weights and cache: activations, logits, what attention cuts."""
     heads = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
     columns = 2 * heads + 3 * shape.intermediate_size + 4 * shape.hidden_size
-    return 4 * (config.max_step_tokens * columns + 2 * config.max_batch * shape.vocab_size)
+    penalties = 6 * config.max_batch * shape.vocab_size
+    parts = ATTENTION_PARTS * shape.heads * shape.head_dim
+    return 4 * (config.max_step_tokens * columns + 2 * config.max_batch * shape.vocab_size + parts) + penalties
+
+
+def trial(config: EngineConfig, device: torch.device, shape: DecoderConfig | None = None) -> Trial:
+    """Return what the kernels of a settled configuration are tried on, without a chat model on a stand-in's sizes."""
+    dtype = torch.bfloat16 if weights_of(config, device.type) == "bfloat16" else torch.float32
+    pages, size = PAGE_DTYPES[pages_of(config, device.type)], config.block_tokens
+    ears, voice = bool(config.asr_model), config.tts_model == "hibari"
+    return Trial(shape or STAND_IN, dtype, pages, size, device, ears=ears, voice=voice)
 
 
 def make_runner(
@@ -79,10 +137,10 @@ def make_runner(
     progress("compiling steps with prompts", 0.0)
     runner.rehearse(config.max_step_tokens, lambda done: progress("compiling steps with prompts", done))
     progress("capturing decode steps", 0.0)
-    runner.capture(lambda done: progress("capturing decode steps", done))
+    runner.capture(lambda done: progress("capturing decode steps", done), config.max_step_tokens)
     return runner
 
 
 def describe(device: torch.device, config: EngineConfig) -> str:
-    """Return what runs the chat model, for people."""
+    """Return what runs the models, for people."""
     return f"cuda, {torch.cuda.get_device_name(device)}, graphs up to {config.max_batch} rows"

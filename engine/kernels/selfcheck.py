@@ -1,4 +1,4 @@
-"""One small call of every native operation against its reference, made when the library is loaded.
+"""One small call of every native operation against its reference, made when the library is loaded or a person asks.
 
 A compiler's bug or an untested instruction set then costs speed, not answers. It knows shapes that reach each code
 path; thoroughness is the tests' business.
@@ -7,7 +7,9 @@ path; thoroughness is the tests' business.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -27,8 +29,36 @@ Outcome = tuple[Tensor, Tensor, float]  # what came out, what should have, the l
 Check = Callable[[ctypes.CDLL, torch.Generator], Iterator[Outcome]]
 
 
-def first_mismatch(library: ctypes.CDLL) -> str:
-    """Return the name of the first operation that disagrees with its reference, or ""."""
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How close an operation came to its reference: the largest error as a part of the largest number."""
+
+    name: str
+    error: float
+    tolerance: float
+    failure: str = ""  # one line, where it did not run at all
+
+    @property
+    def good(self) -> bool:
+        """Whether the operation may be used."""
+        return not self.failure and self.error <= self.tolerance
+
+
+def agreement(name: str, outcomes: Iterable[Outcome]) -> Agreement:
+    """Return the worst of some outcomes, measured by what each may be off."""
+    found = [Agreement(name, relative_error(got, expected), tolerance) for got, expected, tolerance in outcomes]
+    return max(found, key=lambda each: each.error / each.tolerance)
+
+
+def relative_error(got: Tensor, expected: Tensor) -> float:
+    """Return the largest difference as a part of the largest expected number; infinity if something is not finite."""
+    scale = float(expected.abs().max())
+    error = float((got.to(torch.float32) - expected.to(torch.float32)).abs().max()) / (scale or 1.0)
+    return error if math.isfinite(error) else math.inf
+
+
+def agreements(library: ctypes.CDLL) -> Iterator[Agreement]:
+    """Try every native operation."""
     random = torch.Generator().manual_seed(7)
     checks: dict[str, Check] = {
         "linear": _linear,
@@ -37,10 +67,12 @@ def first_mismatch(library: ctypes.CDLL) -> str:
         "rope and attention": _attention,
     }
     for name, check in checks.items():
-        for got, expected, tolerance in check(library, random):
-            if not torch.allclose(got, expected, rtol=0.0, atol=tolerance * float(expected.abs().max())):
-                return name
-    return ""
+        yield agreement(name, check(library, random))
+
+
+def first_mismatch(library: ctypes.CDLL) -> str:
+    """Return the name of the first operation that disagrees with its reference, or ""."""
+    return next((each.name for each in agreements(library) if not each.good), "")
 
 
 def _linear(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Outcome]:

@@ -54,6 +54,7 @@ _PAGE_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}  # pages.h
 _lock = threading.Lock()
 _tried = False
 _library: ctypes.CDLL | None = None
+_reason = ""
 _threads = 0
 
 
@@ -92,6 +93,11 @@ def description() -> str:
     return f"native {kind.decode()}, {loaded.vox_threads()} threads"
 
 
+def reason() -> str:
+    """Return why the references must serve, or "" where they need not."""
+    return "" if load() else _reason
+
+
 def pointer(tensor: Tensor | None) -> int | None:
     """Return the address of a tensor's data, or a null pointer."""
     return None if tensor is None else tensor.data_ptr()
@@ -103,7 +109,9 @@ def page_type(page: Tensor) -> int:
 
 
 def _load() -> ctypes.CDLL | None:
+    global _reason
     if os.environ.get("VOXLANE_NATIVE") == "0":
+        _reason = "VOXLANE_NATIVE=0 turns them off"
         _log.info("native=off reason=VOXLANE_NATIVE")
         return None
     from voxlane.engine.kernels import selfcheck  # here, because the operations it checks import this module
@@ -111,11 +119,13 @@ def _load() -> ctypes.CDLL | None:
     try:
         loaded = _open(_build())
     except (OSError, AttributeError, subprocess.SubprocessError, BuildError) as error:
-        _log.warning("native=off slow=yes reason=%s", " ".join(str(error).split()))
+        _reason = " ".join(str(error).split())
+        _log.warning("native=off slow=yes reason=%s", _reason)
         return None
     wrong = selfcheck.first_mismatch(loaded)
     if wrong:
-        _log.warning("native=off slow=yes reason=%s", f"{wrong} disagrees with its reference on this machine")
+        _reason = f"{wrong} disagrees with its reference on this machine"
+        _log.warning("native=off slow=yes reason=%s", _reason)
         return None
     return loaded
 

@@ -87,7 +87,7 @@ def test_a_wrong_result_switches_the_library_off(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, library: ctypes.CDLL
 ) -> None:
     real = norm.rms_norm_ref
-    monkeypatch.setattr(norm, "rms_norm_ref", lambda x, weight, eps: real(x, weight, eps) * 1.001)
+    monkeypatch.setattr(norm, "rms_norm_ref", lambda x, weight, eps, dtype=None: real(x, weight, eps, dtype) * 1.001)
     assert native._load() is None
     assert "row operations disagrees" in caplog.text
     monkeypatch.undo()
