@@ -9,7 +9,7 @@ import itertools
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cache, partial
 from multiprocessing.pool import Pool
@@ -24,18 +24,20 @@ from voxlane.engine.kernels.pages import Layout, Pages
 from voxlane.engine.kernels.triton.attention import (
     Tuning,
     _row_room,
-    decode_tuning,
     paged_attention_triton,
     prefill_tuning,
 )
 
 Variant = tuple[Case, Tuning | None, Tuning | None, int, float]  # decode, prefill, window, softcap
 
-WIDE = [Case(16, 8, 128, 2048, 64), Case(16, 8, 128, 4096, 64), Case(16, 8, 128, 2048, 8), Case(16, 8, 128, 512, 8)]
-NARROW = [Case(32, 8, 64, 2048, 64), Case(32, 8, 64, 4096, 64), Case(32, 8, 64, 512, 64), Case(9, 3, 64, 2048, 64)]
 INT8 = torch.int8
-WIDE_INT8 = [Case(16, 8, 128, 8192, 32, kind=INT8), Case(16, 8, 128, 2048, 8, kind=INT8)]
-NARROW_INT8 = [Case(32, 8, 64, 8192, 32, kind=INT8), Case(32, 8, 64, 2048, 64, kind=INT8)]
+FEW_AND_MANY = ((512, 8), (2048, 8), (2048, 1), (512, 64), (2048, 64), (4096, 64))
+WIDE = [Case(16, 8, 128, context, batch) for context, batch in FEW_AND_MANY]
+NARROW = [*(Case(32, 8, 64, context, batch) for context, batch in FEW_AND_MANY), Case(9, 3, 64, 2048, 64)]
+WIDE_INT8, NARROW_INT8 = (
+    [Case(heads, 8, dim, context, batch, kind=INT8) for context, batch in ((8192, 8), (8192, 64), (2048, 8))]
+    for heads, dim in ((16, 128), (32, 64))
+)
 WIDE_CHUNKS = [
     Case(16, 8, 128, 2048, 1, queries=2048),
     Case(16, 8, 128, 4096, 1, queries=64),
@@ -46,25 +48,23 @@ NARROW_CHUNKS = [
     Case(32, 8, 64, 4096, 1, queries=64),
     Case(32, 8, 64, 8192, 1, queries=256),
 ]
-SPLITS = (256, 512, 768, 1024)
 
 
 def decode_ways(case: Case) -> list[Tuning]:
-    """Return the ways to try for rows of one query."""
-    base = replace(decode_tuning(case.head_dim, case.kind), registers=None)
-    others: list[dict[str, int | None]] = [{}]
-    splits = SPLITS
+    """Return the ways to try for rows of one query: (tile, warps, stages, registers), times (programs, least)."""
+    wide = case.head_dim > 64
+    cuts = itertools.product((2, 4, 6) if wide else (6, 8, 10), (64, 128))
     if case.kind is INT8:
-        shapes, splits = [(32, 1, 3), (64, 1, 3), (64, 2, 2), (64, 4, 3)], SPLITS[1::2]
-        others = [{"registers": most} for most in (None, 128, 168)]
-    elif case.head_dim > 64:
-        shapes = [(32, 1, 2), (32, 1, 3), (32, 2, 3), (32, 2, 4), (64, 2, 2), (64, 4, 3), (64, 4, 4)]
+        shapes: list[tuple[int, int, int, int | None]]
+        shapes = [(64, 2, 3, 168), (64, 2, 3, None), (32, 2, 4, 128)] if wide else [(64, 1, 3, None), (32, 1, 4, 128)]
+        cuts = itertools.product((4, 6, 8) if wide else (8, 10, 12), (64,))
+    elif wide:
+        shapes = [(32, 2, 3, None), (32, 2, 4, None), (64, 4, 3, None)]
     else:
-        shapes = [(32, 1, 2), (32, 1, 3), (32, 2, 3), (64, 1, 2)]
-        others = [{"join": join} for join in (512, 4096)]  # 156 registers and 237
+        shapes = [(32, 1, 2, None), (32, 1, 3, None)]
     return [
-        replace(base, tile=tile, warps=warps, stages=stages, split=split, **other)  # type: ignore[arg-type]
-        for (tile, warps, stages), other, split in itertools.product(shapes, others, splits)
+        Tuning(tile, warps, stages, programs, least=least, registers=registers, join=join)
+        for (tile, warps, stages, registers), (programs, least), join in itertools.product(shapes, cuts, (1024, 4096))
     ]
 
 
@@ -95,6 +95,18 @@ def compile_one(variant: Variant) -> str:
     return ""
 
 
+def compiled_ahead(variants: Sequence[Variant]) -> Iterator[str]:
+    """Yield what went wrong with each variant, or "", as soon as it is compiled; others are compiled meanwhile."""
+    yield from _pool().imap(compile_one, variants) if CUDA else itertools.repeat("", len(variants))
+
+
+def stop_compiling() -> None:
+    """Give up what is still being compiled."""
+    if CUDA:
+        _pool().terminate()
+        _pool.cache_clear()
+
+
 @cache
 def _pool() -> Pool:
     return multiprocessing.get_context("spawn").Pool(max(1, min(15, (os.cpu_count() or 2) - 1)))
@@ -104,7 +116,7 @@ def _kernel(variant: Variant) -> Variant:
     """Return what is equal where the compiled code is."""
     case, decode, prefill, window, softcap = variant
     same = {"batch": _row_room(case.batch)} if case.queries == 1 else {}
-    loose = [way and replace(way, programs=1) for way in (decode, prefill)]
+    loose = [way and replace(way, programs=1, least=1) for way in (decode, prefill)]
     return replace(case, context=0, **same), *loose, window, softcap  # type: ignore[return-value]
 
 
@@ -142,7 +154,7 @@ def launches(variant: Variant, q: Tensor, sets: list[Pages], layout: Layout) -> 
 
 def tune(deadline: float, *, dry: bool) -> None:
     """Time ways to serve groups of shapes that must be served alike; print the best compromises."""
-    groups = [WIDE, NARROW, WIDE_INT8, NARROW_INT8, WIDE_CHUNKS, NARROW_CHUNKS]
+    groups = [WIDE_INT8, NARROW_INT8, WIDE, NARROW, WIDE_CHUNKS, NARROW_CHUNKS]
     if dry:
         groups = [[Case(6, 2, 16, 70, 2)], [Case(6, 2, 16, 70, 2, kind=INT8)], [Case(6, 2, 16, 70, 2, queries=30)]]
     for cases in groups:
@@ -154,7 +166,7 @@ def tune(deadline: float, *, dry: bool) -> None:
         compare(cases, [(None, way) if chunks else (way, None) for way in (ways[:2] if dry else ways)])
 
 
-def compare(cases: list[Case], ways: list[tuple[Tuning | None, Tuning | None]], most: int = 14) -> None:
+def compare(cases: list[Case], ways: list[tuple[Tuning | None, Tuning | None]], most: int = 24) -> None:
     """Print the ways in the order of their worst loss: a case's time over the shortest of all ways."""
     variants: list[Variant] = [(case, *way, 0, 0.0) for case in cases for way in ways]
     times = timed(compile_all(variants))
@@ -165,13 +177,11 @@ def compare(cases: list[Case], ways: list[tuple[Tuning | None, Tuning | None]], 
         losses[way] = max(took / least[case] for took, case in zip(mine, cases, strict=True)), mine
     print(f"\n{len(ways)} ways; columns: " + "; ".join(f"{case.name} (best {least[case]:.1f} µs)" for case in cases))
     for way, (loss, mine) in sorted(losses.items(), key=lambda pair: pair[1][0])[:most]:
-        figures = "".join(f"{took:9.1f}" for took in mine)
+        figures = "".join(f"{took:8.1f}" for took in mine)
         print(f"  {loss:5.2f} ×{figures}  {_words(way[0] or way[1])}", flush=True)
-    for case in cases:  # what would be chosen for it alone
-        way = min(ways, key=lambda way: times.get((case, *way, 0, 0.0), float("inf")))
-        print(f"  alone  {case.name}: {least[case]:.1f} µs  {_words(way[0] or way[1])}", flush=True)
 
 
 def _words(tuning: Tuning | None) -> str:
     assert tuning is not None
-    return " ".join(f"{name} {value}" for name, value in asdict(tuning).items())
+    usual = Tuning(0, 0, 0, 0, 0)
+    return " ".join(f"{name} {value}" for name, value in asdict(tuning).items() if value != getattr(usual, name))

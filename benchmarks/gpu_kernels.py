@@ -7,9 +7,11 @@ It runs on any Python with torch and Triton; of voxlane it needs the kernels alo
     PYTHONPATH=build/gpu python3 benchmarks/gpu_kernels.py --check --tune --table
 
 --check compares a grid of shapes with float64, and bits with bits. --tune times ways to cut and compile. --table prints
-the figures with the peers (--flex and --flashinfer add those to SDPA). --seconds bounds the run: what is not begun by
-then is left out, and said to be. --dry-run, with TRITON_INTERPRET=1, tries all of it on a CPU at sizes that say nothing
-about speed.
+the figures with the peers (--fa3, --flashinfer and --flex add those to SDPA; gpu_peers.py says where they come from).
+--seconds and --check-seconds bound the run: what is not begun by then is left out, and said to be. --dry-run, with
+TRITON_INTERPRET=1, tries all of it on a CPU at sizes that say nothing about speed. Memory is checked on the device by
+
+    compute-sanitizer --tool memcheck python3 benchmarks/gpu_kernels.py --check --dry-run
 """
 
 from __future__ import annotations
@@ -17,13 +19,15 @@ from __future__ import annotations
 import argparse
 import itertools
 import multiprocessing
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from multiprocessing.pool import AsyncResult, MaybeEncodingError
 
 import torch
-from gpu_attention_tune import Variant, compile_all, tune
+from gpu_attention_tune import Variant, compile_all, compiled_ahead, stop_compiling, tune
 from gpu_clock import copy_bandwidth
 from gpu_paged import (
     CUDA,
@@ -36,11 +40,11 @@ from gpu_paged import (
     random_pages,
     scrambled,
 )
-from gpu_peers import FAILURES, PEERS, compile_flashinfer
+from gpu_peers import FAILURES, PAGED, PEERS, compile_flashinfer
 from torch import Tensor
 
 from voxlane.engine.kernels.pages import Layout, Pages
-from voxlane.engine.kernels.triton.attention import decode_tuning, paged_attention_triton
+from voxlane.engine.kernels.triton.attention import Tuning, decode_tuning, paged_attention_triton
 
 F32, BF16, F16, INT8 = torch.float32, torch.bfloat16, torch.float16, torch.int8
 
@@ -51,16 +55,25 @@ DECODES = [
     Case(9, 3, 64, 2048, 64),
     Case(16, 8, 128, 512, 8),
     Case(16, 8, 128, 2048, 8),
+    Case(16, 8, 128, 512, 64),
     Case(16, 8, 128, 2048, 64),
+    Case(32, 8, 64, 512, 8),
+    Case(32, 8, 64, 2048, 8),
     Case(32, 8, 64, 512, 64),
     Case(32, 8, 64, 2048, 64),
     Case(16, 8, 128, 2048, 1),
     Case(16, 8, 128, 4096, 64),
     Case(32, 8, 64, 4096, 64),
-    Case(16, 8, 128, 8192, 32),
-    Case(16, 8, 128, 8192, 32, kind=INT8),
-    Case(32, 8, 64, 8192, 32),
-    Case(32, 8, 64, 8192, 32, kind=INT8),
+    Case(20, 20, 64, 1500, 8, causal=False),
+    Case(20, 20, 64, 1500, 64, causal=False),
+    Case(16, 8, 128, 8192, 8),
+    Case(16, 8, 128, 8192, 8, kind=INT8),
+    Case(16, 8, 128, 8192, 64),
+    Case(16, 8, 128, 8192, 64, kind=INT8),
+    Case(32, 8, 64, 8192, 8),
+    Case(32, 8, 64, 8192, 8, kind=INT8),
+    Case(32, 8, 64, 8192, 64),
+    Case(32, 8, 64, 8192, 64, kind=INT8),
 ]
 PREFILLS = [
     Case(16, 8, 128, 2048, 1, queries=2048),
@@ -69,15 +82,15 @@ PREFILLS = [
     Case(32, 8, 64, 2048, 4, queries=2048),
     Case(32, 8, 64, 8192, 1, queries=256),
     Case(9, 3, 64, 512, 8, queries=512),
-    Case(20, 20, 64, 1500, 4, queries=1500, causal=False),
+    Case(20, 20, 64, 1500, 1, queries=1500, causal=False),
+    Case(20, 20, 64, 1500, 8, queries=1500, causal=False),
 ]
-PUBLISHED = {(9, 2048, 64): 41.9, (16, 512, 8): 12.4, (16, 2048, 8): 24.0, (16, 2048, 64): 134.9,
-             (32, 512, 64): 30.1, (32, 2048, 64): 81.0}  # fmt: skip
-"""µs of the faster of FlashAttention-3 and FlashInfer at 16-token pages, another run on this chip; by (heads, …)."""
+FLEX = {DECODES[4], PREFILLS[0], PREFILLS[7]}
+"""Where FlexAttention is timed: it compiles for seconds at every shape."""
 
 GRID_ROWS = [(0, 700), (2000, 1), (1290, 300), (0, 1), (1270, 2), (5, 0), (4095, 1), (300, 130), (511, 1), (512, 1)]
 GRID_SHAPES = [(9, 3, 64), (16, 8, 128), (32, 8, 64), (20, 20, 64), (8, 1, 128), (4, 4, 80), (2, 1, 256), (40, 2, 32)]
-GRID_TYPES = [(BF16, BF16), (BF16, INT8), (F16, F16), (F32, F32), (F32, INT8), (F32, BF16)]
+GRID_TYPES = [(BF16, INT8), (BF16, BF16), (F32, INT8), (F16, F16), (F32, F32), (F32, BF16)]
 GRID_OPTIONS = [(0, 0.0, True), (50, 0.0, True), (1000, 30.0, True), (0, 0.0, False)]
 
 
@@ -88,7 +101,7 @@ def grid(*, dry: bool) -> list[tuple[Case, int, float, bool]]:
     for number, (shape, types) in enumerate(itertools.product(shapes, GRID_TYPES)):
         for page in (16, 64) if number % 2 else (32, 128):
             window, softcap, causal = GRID_OPTIONS[(number // 2 + page // 64) % len(GRID_OPTIONS)]
-            if not dry or number % 5 == 0:
+            if not dry or number % 5 < 2:
                 chosen.append((Case(*shape, 0, 0, compute=types[0], kind=types[1], page=page), window, softcap, causal))
     return chosen
 
@@ -101,57 +114,81 @@ def batch(case: Case, rows: list[tuple[int, int]]) -> tuple[Tensor, Pages, Layou
     return q, random_pages(case, blocks), layout
 
 
-def check(*, dry: bool) -> bool:
+def check(deadline: float, *, dry: bool) -> bool:
     """Compare with float64, print the worst error of every type; return whether all is well."""
-    cases = grid(dry=dry)
+    cases = sorted(grid(dry=dry), key=lambda one: GRID_TYPES.index((one[0].compute, one[0].kind)))
     rows = [(0, 20), (70, 1), (40, 2), (0, 1), (5, 0)] if dry else GRID_ROWS
-    if CUDA:
-        compile_all([(replace(case, batch=len(rows), queries=40, causal=causal), None, None, window, softcap)
-                     for case, window, softcap, causal in cases])  # fmt: skip
+    wanted: list[Variant] = [(replace(case, batch=16, queries=count), way, None, 0, 0.0)
+                             for case, way in bits_of(dry=dry) for count in (1, 40)]  # fmt: skip
+    wanted += [(replace(case, batch=len(rows), queries=40, causal=causal), None, None, window, softcap)
+               for case, window, softcap, causal in cases]  # fmt: skip
+    compiled = compiled_ahead(wanted)
+    problems = [problem for problem in itertools.islice(compiled, len(wanted) - len(cases)) if problem]
+    good = not problems and same_bits(dry=dry)
     worst: dict[str, float] = {}
-    wrong = 0
-    for case, window, softcap, causal in cases:
-        q, pages, layout = batch(case, rows)
-        scale = case.head_dim**-0.5
-        expected = exact(q, pages, layout, scale, window, causal=causal, softcap=softcap)
-        try:
-            got = paged_attention_triton(q, pages, layout, scale, window, causal=causal, softcap=softcap).double()
-        except FAILURES as failure:
-            print(f"  FAILED {case} {window} {softcap}: {failure}")
-            wrong += 1
-            continue
-        error = float(torch.linalg.vector_norm(got - expected) / torch.linalg.vector_norm(expected))
+    done = wrong = 0
+    for problem, (case, window, softcap, causal) in zip(compiled, cases, strict=True):
+        done += 1
+        error = float("nan") if problem else difference(case, rows, window, softcap, causal=causal)
         name = f"{case.compute} queries, {case.kind} pages".replace("torch.", "")
         worst[name] = max(worst.get(name, 0.0), error)
         if not error <= TOLERANCES[case.compute]:
-            print(f"  WRONG {case} window {window} softcap {softcap} causal {causal}: {error:.2e}")
+            print(f"  WRONG {case} {window=} {softcap=} {causal=}: {error:.2e} {problem}", flush=True)
             wrong += 1
-    print(f"\n{len(cases)} batches of {len(rows)} ragged rows against float64, {wrong} wrong")
+        if time.monotonic() > deadline:
+            break
+    stop_compiling()
+    print(f"\n{done} of {len(cases)} batches of {len(rows)} ragged rows against float64, {wrong} wrong", *problems)
     for name, error in worst.items():
-        print(f"  {name:34} worst relative error {error:.1e}")
-    return wrong == 0 and same_bits(dry=dry)
+        print(f"  {name:34} worst relative error {error:.1e}", flush=True)
+    return good and wrong == 0
+
+
+def difference(case: Case, rows: list[tuple[int, int]], window: int, softcap: float, *, causal: bool) -> float:
+    """Return the norm of the error against float64 over the result's."""
+    q, pages, layout = batch(case, rows)
+    scale = case.head_dim**-0.5
+    expected = exact(q, pages, layout, scale, window, causal=causal, softcap=softcap)
+    try:
+        got = paged_attention_triton(q, pages, layout, scale, window, causal=causal, softcap=softcap).double()
+    except FAILURES as failure:
+        print(f"  FAILED {case} {window} {softcap}: {failure}")
+        return float("nan")
+    return float(torch.linalg.vector_norm(got - expected) / torch.linalg.vector_norm(expected))
+
+
+def bits_of(*, dry: bool) -> Iterator[tuple[Case, Tuning | None]]:
+    """Yield what same_bits() looks at: cases as they are cut, and cut at fixed lengths."""
+    for shape, kind in itertools.product([(6, 2, 16)] if dry else [(16, 8, 128), (9, 3, 64)], (BF16, INT8)):
+        case = Case(*shape, 0, 0, kind=kind)
+        yield case, None
+        yield case, replace(decode_tuning(case.head_dim, kind), split=512)
 
 
 def same_bits(*, dry: bool) -> bool:
-    """Check that a row's bits depend on nothing but the row: batch, drafts, tables' width, and chance."""
+    """Check that a batch's bits are the same every time, and a row's in every batch if pieces have a fixed length."""
     rows = [(0, 20), (190, 2), (150, 1)] if dry else [(0, 700), (3000, 2), (1500, 1), (4095, 1)]
     good = True
-    for shape, kind in itertools.product([(6, 2, 16)] if dry else [(16, 8, 128), (9, 3, 64)], (BF16, INT8)):
-        case = Case(*shape, 0, 0, kind=kind)
+    for case, way in bits_of(dry=dry):
+        if way is None:
+            continue
         q, pages, layout = batch(case, rows)
-        together = paged_attention_triton(q, pages, layout, 0.1)
-        again = all(
-            torch.equal(paged_attention_triton(q, pages, layout, 0.1), together) for _ in range(2 if dry else 50)
-        )
+        run = partial(paged_attention_triton, scale=0.1)
+        once = run(q, pages, layout)
+        again = all(torch.equal(run(q, pages, layout), once) for _ in range(2 if dry else 50))
+        fixed = partial(run, decode=way)
+        together = fixed(q, pages, layout)
         alone = True
         token = 0
         for row, (start, count) in enumerate(rows):
             for n in range(count if count <= 2 else 0):
                 single = layout_of([(start + n, 1)], layout.block_tables[row : row + 1], 1)
-                got = paged_attention_triton(q[token + n : token + n + 1], pages, single, 0.1)
+                got = fixed(q[token + n : token + n + 1], pages, single)
                 alone &= torch.equal(got[0], together[token + n])
             token += count
-        print(f"  {shape} {kind}: repeated {'equal' if again else 'DIFFER'}, alone {'equal' if alone else 'DIFFER'}")
+        words = ["equal" if same else "DIFFER" for same in (again, alone)]
+        name = f"{case.heads}/{case.kv_heads}×{case.head_dim} {case.kind}"
+        print(f"  {name}: repeated {words[0]}, alone {words[1]}", flush=True)
         good &= again and alone
     return good and (not CUDA or replayed())
 
@@ -186,19 +223,10 @@ def ours(case: Case) -> float:
 def table(names: list[str], deadline: float, *, dry: bool) -> None:
     """Print our figures beside the peers' and the bars."""
     decodes, prefills = ([small(case) for case in cases] if dry else cases for cases in (DECODES, PREFILLS))
-    begin = time.monotonic()
-    building = compile_flashinfer({case.head_dim for case in decodes}) if CUDA and "FlashInfer" in names else []
-    if CUDA:
-        compile_ours([*decodes, *prefills])
     copy = copy_bandwidth(DEVICE)
     print(f"\ndevice copy {copy / 1e12:.2f} TB/s; µs a call under CUDA graphs, L2 cold")
-    others = [name for name in names if name != "FlashInfer"]
-    print(f"{'prefill':40}{'ours':>9}{'TFLOP/s':>16}" + "".join(f"{name:>12}" for name in others))
-    for case, times in rows(prefills, others, deadline):
-        rest = "".join(f"{times[name]:12.1f}" for name in others)
-        print(f"{case.name:40}{times['ours']:9.1f}{case.operations / times['ours'] / 1e6:16.0f}{rest}", flush=True)
-    names = names if built(building, deadline, begin) else others
-    print(f"{'decode':40}{'ours':>9}{'TB/s':>7}{'of copy':>9}" + "".join(f"{name:>12}" for name in names))
+    heads = "".join(f"{name:>12}" for name in names)
+    print(f"{'decode':40}{'ours':>9}{'TB/s':>7}{'of copy':>9}{heads}")
     found: dict[Case, dict[str, float]] = {}
     for case, times in rows(decodes, names, deadline):
         found[case] = times
@@ -207,6 +235,10 @@ def table(names: list[str], deadline: float, *, dry: bool) -> None:
         print(f"{case.name:40}{times['ours']:9.1f}{speed / 1e12:7.2f}{speed / copy:9.0%}{rest}", flush=True)
     if not dry:
         bars(found, copy)
+    print(f"{'prefill':40}{'ours':>9}{'TFLOP/s':>16}{heads}")
+    for case, times in rows(prefills, names, deadline):
+        rest = "".join(f"{times[name]:12.1f}" for name in names)
+        print(f"{case.name:40}{times['ours']:9.1f}{case.operations / times['ours'] / 1e6:16.0f}{rest}", flush=True)
 
 
 def compile_ours(cases: list[Case]) -> None:
@@ -218,16 +250,24 @@ def compile_ours(cases: list[Case]) -> None:
     compile_all(variants)
 
 
-def built(building: list[AsyncResult[None]], deadline: float, begin: float) -> bool:
+def build_flashinfer() -> list[AsyncResult[None]]:
+    """Begin to compile FlashInfer's kernels, each module by a process of its own."""
+    os.environ.setdefault("MAX_JOBS", "4")  # compilers a module
+    wanted = list(itertools.product((64, 128), (True, False)))
+    pool = multiprocessing.get_context("spawn").Pool(len(wanted))
+    return [pool.apply_async(compile_flashinfer, way) for way in wanted]
+
+
+def built(building: list[AsyncResult[None]], seconds: float) -> bool:
     """Wait for FlashInfer's kernels, and say how long they took, or that they are not there."""
+    begin = time.monotonic()
     try:
         for result in building:
-            result.get(max(1.0, deadline - 40.0 - time.monotonic()))  # 40 s for the rows
+            result.get(max(1.0, begin + seconds - time.monotonic()))
     except (multiprocessing.TimeoutError, MaybeEncodingError, *FAILURES) as error:
-        print(f"  no FlashInfer: {type(error).__name__} {str(error).strip()[-300:]}", flush=True)
+        print(f"  no FlashInfer: {type(error).__name__} {str(error).strip()[-600:]}", flush=True)
         return False
-    if building:
-        print(f"FlashInfer compiled after {time.monotonic() - begin:.0f} s")
+    print(f"waited {time.monotonic() - begin:.0f} s more for FlashInfer to compile", flush=True)
     return True
 
 
@@ -247,9 +287,12 @@ def small(case: Case) -> Case:
 
 
 def measure(case: Case, names: list[str]) -> dict[str, float]:
-    """Return µs by name; peers take no int8 pages and read bfloat16 instead."""
+    """Return µs by name; of the peers those on contiguous keys read bfloat16 where we have int8."""
     times = {"ours": ours(case)}
     for name in names:
+        if name == "Flex" and case not in FLEX:
+            times[name] = float("nan")
+            continue
         try:
             times[name] = PEERS[name](case)
         except FAILURES as error:
@@ -262,12 +305,11 @@ def measure(case: Case, names: list[str]) -> dict[str, float]:
 
 def bars(found: dict[Case, dict[str, float]], copy: float) -> None:
     """Print what was promised, and whether it holds."""
-    print("\nbars")
+    print("bars")
     for case, times in found.items():
         if case.kind is INT8:
             continue
-        paged = min(PUBLISHED.get((case.heads, case.context, case.batch), float("inf")),
-                    times.get("FlashInfer", float("inf")))  # fmt: skip
+        paged = min(times.get(name, float("inf")) for name in PAGED)
         if case.batch >= 8 and paged < float("inf"):
             ratio = times["ours"] / paged
             print(f"  {case.name}: {ratio:.2f} × the best paged peer, at most 1: {yes(ratio <= 1.0)}")
@@ -291,18 +333,25 @@ def yes(fact: bool) -> str:
 def main() -> None:
     """Do what the arguments ask for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("check", "tune", "table", "flex", "flashinfer", "dry-run"):
+    for name in ("check", "tune", "table", "fa3", "flashinfer", "flex", "dry-run"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--check-seconds", type=float, default=600.0)
     wanted = parser.parse_args()
     torch.manual_seed(0)
     if CUDA:
         print(torch.cuda.get_device_name(), torch.__version__)
     begin = time.monotonic()
-    good = check(dry=wanted.dry_run) if wanted.check else True
+    building = build_flashinfer() if wanted.flashinfer and CUDA else []
+    if wanted.table and CUDA:
+        compile_ours([*DECODES, *PREFILLS])
+        print(f"compiled after {time.monotonic() - begin:.0f} s", flush=True)
+    good = check(begin + wanted.check_seconds, dry=wanted.dry_run) if wanted.check else True
     if wanted.table:
-        peers = ["SDPA", *(["Flex"] if wanted.flex else []), *(["FlashInfer"] if wanted.flashinfer else [])]
-        print(f"after {time.monotonic() - begin:.0f} s")
+        print(f"after {time.monotonic() - begin:.0f} s", flush=True)
+        peers = [*(["FA3"] if wanted.fa3 else []), "SDPA", *(["Flex"] if wanted.flex else [])]
+        if building and built(building, begin + wanted.seconds * 0.7 - time.monotonic()):
+            peers.insert(len(peers) - 1, "FlashInfer")
         table(peers, begin + wanted.seconds, dry=wanted.dry_run)
     if wanted.tune:
         print(f"after {time.monotonic() - begin:.0f} s", flush=True)

