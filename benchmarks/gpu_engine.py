@@ -4,6 +4,7 @@
     for part in server engine codecs; do ln -sfn "$PWD/$part" build/gpu/voxlane/$part; done
     PYTHONPATH=build/gpu python3 benchmarks/gpu_engine.py                   # everything
     PYTHONPATH=build/gpu python3 benchmarks/gpu_engine.py --parts steps,workload --shapes qwen3-0.6b
+    PYTHONPATH=build/gpu python3 benchmarks/gpu_engine.py --parts workload --overlaps    # in turns too
     python benchmarks/gpu_engine.py --dry-run              # on a CPU, with Triton's interpreter and tiny shapes
 
 Floor: bytes of weights and of the rows' keys and values over the bandwidth of a large copy, measured in the same run.
@@ -55,6 +56,7 @@ class Session:
     folder: Path
     deadline: float
     blocks: list[int]  # sizes of pages to run the workload with
+    overlaps: bool = False  # run it also with host and device one after the other
     bandwidth: float = 1e9
     fused: bool = True  # products of few rows with what is around them, unless `variants` found that they do not run
     found: dict[str, float] = field(default_factory=dict)
@@ -187,16 +189,18 @@ def _workload(session: Session, block_tokens: int) -> None:
     )
     work = parts.random_work(count, low, high, model.vocab_size)
     policies: tuple[parts.Policy, ...] = ("fcfs", "deadline")
+    overlaps: tuple[parts.Overlap, ...] = ("apart", "told late", "ahead") if session.overlaps else ("ahead",)
     for policy in policies:
         parts.run_workload(bench, [(prompt, 4) for prompt, _ in work], policy, count)
-        run = parts.run_workload(bench, work, policy, count)
-        name = f"workload {policy}"
-        session.found[name] = max(session.found.get(name, 0.0), run.rate)
-        session.say(
-            f"{name:18} block {block_tokens:3}  {run.rate:8.0f} tok/s  {run.seconds:6.2f} s in {run.steps} steps: "
-            f"planning and publishing {run.host_s:5.2f}, launching {run.launch_s:5.2f}, waiting {run.wait_s:5.2f}; "
-            f"steps with prompts {run.prompt_s:5.2f}"
-        )
+        for overlap in overlaps:
+            run = parts.run_workload(bench, work, policy, count, overlap=overlap)
+            name = f"workload {policy}"
+            session.found[name] = max(session.found.get(name, 0.0), run.rate)
+            session.say(
+                f"{name:18} block {block_tokens:3} {overlap:9}  {run.rate:8.0f} tok/s  {run.seconds:6.2f} s in "
+                f"{run.steps} steps: device {run.device_s:5.2f}, of it with prompts {run.prompt_s:5.2f}; "
+                f"longest {run.longest_s * 1e3:5.1f} ms; host planning {run.plan_s:5.2f}; tokens {run.tokens:08x}"
+            )
 
 
 def transformers(session: Session) -> None:
@@ -266,6 +270,7 @@ def main() -> int:
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--shapes", default="qwen3-0.6b,llama-3.2-1b,qwen3-1.7b,qwen3-8b")
     parser.add_argument("--blocks", default="16,64", help="tokens in a KV block, for the workload")
+    parser.add_argument("--overlaps", action="store_true", help="run the workload also without overlapping steps")
     parser.add_argument("--seconds", type=float, default=440.0, help="start no part after this long")
     parser.add_argument("--dry-run", action="store_true")
     options = parser.parse_args()
@@ -276,7 +281,7 @@ def main() -> int:
     deadline = time.monotonic() + options.seconds
     with tempfile.TemporaryDirectory() as folder:
         blocks = [int(size) for size in options.blocks.split(",")]
-        session = Session(device, shapes, options.dry_run, Path(folder), deadline, blocks)
+        session = Session(device, shapes, options.dry_run, Path(folder), deadline, blocks, options.overlaps)
         session.bandwidth = parts.copy_bandwidth(device)
         name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU, interpreted"
         session.say(f"{name}, torch {torch.__version__}, copy {session.bandwidth / 1e12:.2f} TB/s")

@@ -7,6 +7,7 @@ import time
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 import stand_ins
 import torch
@@ -188,12 +189,19 @@ class Desk:
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self.prompts: dict[str, list[int]] = {}
+        self.requests: list[Request] = []
 
     def open(self, submit: Submit, now: float) -> TextJob:
         """Return the job of a prompt."""
         request = self._bench.request(submit.request_id, list(self.prompts[submit.request_id]), submit.sampling)
         request.arrival_s = now
+        self.requests.append(request)
         return TextJob(submit, [request], Codec(), now)  # type: ignore[arg-type]
+
+
+Overlap = Literal["apart", "told late", "ahead"]
+"""How host and device share a step: one after the other; the host tells the last step while the device runs the next;
+the host plans the next one meanwhile too, as an engine does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +211,11 @@ class Run:
     seconds: float
     output_tokens: int
     steps: int
-    host_s: float  # of it, outside the runner: planning and publishing
-    launch_s: float
-    wait_s: float
-    prompt_s: float  # of all, steps that read prompts
+    device_s: float  # of it, the device had a step
+    plan_s: float  # planning, whether meanwhile or not
+    prompt_s: float  # steps that read prompts
+    longest_s: float  # the longest step on the device
+    tokens: int  # a hash of all that came out
 
     @property
     def rate(self) -> float:
@@ -215,44 +224,59 @@ class Run:
 
 
 def run_workload(
-    bench: Bench, work: list[tuple[list[int], int]], policy: Policy, max_batch: int, step_tokens: int = STEP_TOKENS
+    bench: Bench,
+    work: list[tuple[list[int], int]],
+    policy: Policy,
+    max_batch: int,
+    step_tokens: int = STEP_TOKENS,
+    *,
+    overlap: Overlap = "ahead",
+    step_budget_s: float = 0.06,
 ) -> Run:
     """Send (prompt, outputs) pairs to a core all at once and step until all are done."""
-    desk = Desk(bench)
-    limits = Limits(max_batch=max_batch, max_step_tokens=step_tokens, step_budget_s=0.06, policy=policy)
-    engines = {"chat": bench.runner}
+    desk, runner = Desk(bench), bench.runner
+    runner.overlaps = overlap != "apart"
+    limits = Limits(max_batch=max_batch, max_step_tokens=step_tokens, step_budget_s=step_budget_s, policy=policy)
+    engines = {"chat": runner}
     core = Core(
         Scheduler({"chat": bench.station}, limits),
-        engines,  # type: ignore[arg-type]
+        engines,
         {"chat": desk},
         clock=time.monotonic,
         max_waiting=len(work) + 1,
     )
+    if overlap != "ahead":
+        core._engines.foresees = lambda request: False  # type: ignore[method-assign]
     submits = []
     for number, (prompt, count) in enumerate(work):
         desk.prompts[str(number)] = prompt
         sampling = SamplingParams(max_tokens=count, ignore_eos=True)
         submits.append(Submit(str(number), "complete", sampling=sampling))
     begin = time.monotonic()
-    messages = core.handle(submits)
-    steps, launch, wait, letters, ended, prompt = 0, 0.0, 0.0, 0, 0, 0.0
+    core.handle(submits)
+    spans: dict[str, list[float]] = {name: [] for name in ("device", "prompts")}
+    letters, ended, prefilled = 0, 0, 0
     while core.busy:
-        before = time.monotonic()
+        told = runner.phases
         messages = core.step()
-        if core._meter._prefill:
-            prompt += time.monotonic() - before
-            core._meter._prefill = 0
-        steps += 1
-        launch += sum(stop - start for name, (start, stop) in bench.runner.phases.items() if name != "wait")
-        start, stop = bench.runner.phases["wait"]
-        wait += stop - start
+        if runner.phases is not told:
+            start, stop = runner.phases["device"]
+            spans["device"].append(stop - start)
+            if core._meter._prefill != prefilled:
+                spans["prompts"].append(spans["device"][-1])
+                prefilled = core._meter._prefill
         letters += sum(len(message.text) for message in messages if isinstance(message, Text))
         ended += sum(1 for message in messages if isinstance(message, Finished))
     seconds = time.monotonic() - begin
+    plan_s = core._meter._phases["schedule"]
     core.idle()
     wanted = sum(count for _, count in work)
     assert (letters, ended) == (wanted, len(work)), f"{letters} of {wanted} tokens, {ended} of {len(work)} requests"
-    return Run(seconds, wanted, steps, seconds - launch - wait, launch, wait, prompt)
+    outputs = zlib.crc32(repr([request.tokens for request in desk.requests]).encode())
+    return Run(
+        *(seconds, wanted, len(spans["device"]), sum(spans["device"]), plan_s),
+        *(sum(spans["prompts"]), max(spans["device"]), outputs),
+    )
 
 
 def random_work(count: int, low: int, high: int, vocabulary: int, seed: int = 0) -> list[tuple[list[int], int]]:

@@ -1,0 +1,392 @@
+"""The interrupt lane of a full engine on one GPU: how soon the interrupted leave, how soon the critical are served.
+
+    PYTHONPATH=build/gpu python3 benchmarks/gpu_interrupt.py              # see gpu_engine.py for build/gpu
+    PYTHONPATH=build/gpu python3 benchmarks/gpu_interrupt.py --policies deadline --critical 100
+    python benchmarks/gpu_interrupt.py --dry-run                          # on a CPU, with a tiny chat model
+
+The engine is the server's child process; gpu_load.py keeps its batch full of answers, with long prompts arriving,
+people being listened to and voices talking. In the midst of it sessions are interrupted, at random times some 50 a
+second: `Interrupt` and then a critical request of the same session, which is a question of some 25 tokens to the chat
+model, or, for every fifth, a second of speech to be heard. When it is served the interrupted answer is resumed.
+
+Times are taken by the sender, from sending `Interrupt`, and so hold the socket both ways.
+    gone     the interrupted are in no later step: a request that must be refused is sent right behind `Interrupt`, and
+             commands are carried out in order, so its refusal says so. If the token of a step that was under way comes
+             after that, then not before it: "late" counts these, and a second one of the same answer would show.
+    first    the critical question's first token
+    words    what was understood of the critical second of speech; all of it
+    idle     the same with nothing else in the engine
+`same` asks again, without interruptions, for answers that were interrupted and for as many that were not, and compares
+the texts. In bfloat16 a row's last bits depend on how many others are in its batch, and random weights have near-ties:
+so answers part from themselves, and `parted`, how often in 1,000 tokens, should be alike for both (longer answers are
+interrupted more often, so their counts are not). With --exact the same is done in float32, where none should part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import random
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common import table
+from gpu_load import FULL, SMALL, Answer, Load, Sizes
+from gpu_voices import (
+    Engine,
+    Options,
+    Sound,
+    chat_folder,
+    parser,
+    quantiles_ms,
+    read_options,
+    running,
+    spoken,
+    steps_of,
+)
+
+from voxlane.engine.api import (
+    Append,
+    EndInput,
+    Finished,
+    FromEngine,
+    Interrupt,
+    Priority,
+    Refused,
+    Resume,
+    SamplingParams,
+    SpeakParams,
+    Submit,
+    Text,
+    Words,
+)
+
+QUESTION = "Please stop for a moment, I want to ask you something else: what did you say about the second bridge?"
+CALL = "Wait, please stop for a moment."
+CRITICAL_TOKENS = 4
+HEARD_EVERY = 5
+MEAN_GAP_S = 0.02
+IDLE_GAP_S = 0.015
+PATIENCE_S = 5.0
+"""How long the last of the critical are waited for; who is not served by then counts with the time waited."""
+
+WARM_UP = 20
+"""Critical requests before the first that counts."""
+
+FILL_S = 6.0
+"""How long a load is given to fill the batch; a policy that keeps steps short may not let it be full."""
+
+COMPARED = 96
+"""Answers asked for again, of each kind."""
+
+FEWER = Sizes(answers=72, streams=0, prompt_words=(50, 400), long_words=1500, answer_tokens=(64, 128))
+"""For float32, which takes twice the memory and many times the time."""
+
+FIRST_BAR_S, IDLE_RATIO_BAR = 0.025, 2.0
+
+
+Figures = dict[str, Any]
+"""What was found, as it goes into a file."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One interruption and the critical request that came with it."""
+
+    name: str
+    heard: bool  # speech, not text
+    sent_s: float
+    victim: Answer | None
+    gone_s: float | None = None
+    served_s: float | None = None
+
+
+@dataclass(slots=True)
+class Lane:
+    """Interrupts an engine and takes the times."""
+
+    engine: Engine
+    sound: Sound | None
+    random: random.Random
+    load: Load | None
+    calls: dict[str, Call] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    async def run(self, count: int, mean_gap_s: float, most_s: float = PATIENCE_S) -> None:
+        """Interrupt so many times, then wait until all are served."""
+        due_s = time.monotonic()
+        while len(self.calls) < count:
+            now = time.monotonic()
+            if self.load is not None:
+                self.load.tick(now)
+            if now >= due_s:
+                self._call()
+                due_s = max(now, due_s + self.random.expovariate(1 / mean_gap_s))
+            await asyncio.sleep(0.0005)
+
+        def served() -> bool:
+            if self.load is not None:
+                self.load.tick(time.monotonic())
+            return all(call.served_s is not None for call in self.calls.values())
+
+        await self.engine.until(served, most_s)
+
+    def _call(self) -> None:
+        victims = self.load.answering if self.load is not None else []
+        victim = self.random.choice(victims) if victims else None
+        number = len(self.calls)
+        heard = self.sound is not None and number % HEARD_EVERY == HEARD_EVERY - 1
+        call = Call(f"call{number}", heard, time.monotonic(), victim)
+        session = victim.name if victim is not None else call.name
+        self.calls[call.name] = call
+        self.engine.receivers[call.name] = self._take
+        refused = Submit(f"{call.name}/mark", "tts", speak=SpeakParams(voice="nobody"))
+        if victim is not None:
+            victim.called = True
+        self.engine.send(Interrupt(session), refused, *self._critical(call, session))
+
+    def _critical(self, call: Call, session: str) -> Sequence[Submit | Append | EndInput]:
+        name = f"{call.name}/critical"
+        if call.heard:
+            assert self.sound is not None
+            listen = Submit(name, "asr", priority=Priority.CRITICAL, session=session)
+            return listen, Append(name, audio=self.sound.piece(0, 1.0)), EndInput(name)
+        sampling = SamplingParams(max_tokens=CRITICAL_TOKENS, ignore_eos=True)
+        # Numbered, so that the prefix cache holds none of it.
+        text = f"{len(self.calls)}. {QUESTION}"
+        return (Submit(name, "complete", text=text, sampling=sampling, priority=Priority.CRITICAL, session=session),)
+
+    def _take(self, message: FromEngine, now: float) -> None:
+        call = self.calls[message.request_id.partition("/")[0]]  # type: ignore[union-attr]  # none without an id
+        match message:
+            case Refused(name) if name.endswith("/mark"):
+                call.gone_s = now - call.sent_s
+                if call.victim is not None:
+                    call.victim.paused = call.victim.interrupted = not call.victim.done
+            case Text() | Words() if call.served_s is None:
+                call.served_s = now - call.sent_s
+            case Finished(reason=reason):
+                if call.victim is not None:
+                    call.victim.paused = False
+                    self.engine.send(Resume(f"{call.victim.name}/answer"))
+                if reason not in ("length", "eos") or call.served_s is None:
+                    self.failures.append(f"{message.request_id}: {reason}")
+            case Refused(detail=detail):
+                self.failures.append(detail)
+            case _:
+                pass
+
+    def times(self, *, heard: bool) -> list[float]:
+        """Return how long each kind of critical request waited to be served."""
+        now = time.monotonic()
+        return [
+            now - call.sent_s if call.served_s is None else call.served_s
+            for call in self.calls.values()
+            if call.heard is heard
+        ]
+
+    def gone(self) -> list[float]:
+        """Return how long it took until the interrupted were out of the batch."""
+        return [
+            max(call.gone_s, call.victim.late_s - call.sent_s if call.victim is not None else 0.0)
+            for call in self.calls.values()
+            if call.gone_s is not None
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """How many answers come out again as they were, and how soon the others part from that."""
+
+    same: int
+    asked: int
+    words: int  # compared, up to where one parts; a word is a token
+
+    @property
+    def parted(self) -> float:
+        """How many part in a thousand tokens."""
+        return round(1e3 * (self.asked - self.same) / max(1, self.words), 2)
+
+
+def compare(pairs: Sequence[tuple[str, str]]) -> Same:
+    """Compare answers with what came out when they were asked for again."""
+    same = words = 0
+    for first, second in pairs:
+        both = list(zip(first.split(" "), second.split(" "), strict=False))
+        words += next((number + 1 for number, (one, other) in enumerate(both) if one != other), len(both))
+        same += first == second
+    return Same(same, len(pairs), words)
+
+
+async def ask_again(engine: Engine, load: Load) -> dict[str, Same]:
+    """Ask again for answers that are complete, without interruptions, and compare."""
+    done = [answer for answer in load.answers.values() if answer.done]
+    interrupted = [answer for answer in done if answer.interrupted][:COMPARED]
+    others = [answer for answer in done if not answer.interrupted][:COMPARED]
+    texts: dict[str, str] = {}
+    ended: set[str] = set()
+
+    def take(message: FromEngine, now: float) -> None:
+        match message:
+            case Text(name, _, text):
+                texts[name] = texts.get(name, "") + text
+            case Finished(name):
+                ended.add(name)
+            case _:
+                pass
+
+    asked = [*interrupted, *others]
+    for answer in asked:
+        engine.receivers[f"again-{answer.name}"] = take
+        engine.send(answer.submit(f"again-{answer.name}"))
+    await engine.until(lambda: len(ended) == len(asked), 12.0)
+
+    kinds = {"interrupted": interrupted, "others": others}
+    return {
+        name: compare([(one.text, texts.get(f"again-{one.name}/answer", "")) for one in answers])
+        for name, answers in kinds.items()
+    }
+
+
+def figures(lane: Lane, load: Load | None, engine: Engine) -> Figures:
+    """Return what a run found."""
+    found: Figures = {
+        "gone_ms": quantiles_ms(lane.gone()),
+        "first_ms": quantiles_ms(lane.times(heard=False)),
+        "words_ms": quantiles_ms(lane.times(heard=True)),
+        "critical": len(lane.calls),
+        "unserved": sum(call.served_s is None for call in lane.calls.values()),
+        "victims": sum(call.victim is not None for call in lane.calls.values()),
+        "failures": [*lane.failures, *(load.failures if load is not None else [])][:5],
+        **steps_of(engine.stats),
+    }
+    if load is not None:
+        found["late"] = sum(answer.late > 0 for answer in load.answers.values())
+        found["too_late"] = sum(answer.late > 1 for answer in load.answers.values())
+    return found
+
+
+async def saturated(engine: Engine, sizes: Sizes, sound: Sound | None, count: int) -> Figures:
+    """Fill an engine, interrupt it, and compare the answers."""
+    load = Load(engine, sizes, sound, talks=bool(engine.config.tts_model), random=random.Random(7))
+    lane = Lane(engine, sound, random.Random(11), load)
+    load.begin(time.monotonic())
+    full = min(engine.config.max_batch, sizes.answers) * 3 // 4
+
+    def filled() -> bool:
+        load.tick(time.monotonic())
+        return len(load.answering) >= full
+
+    await engine.until(filled, FILL_S)
+    answering = len(load.answering)
+    engine.stats.clear()
+    cpu_s, begin = engine.cpu_s(), time.monotonic()
+    await lane.run(count, MEAN_GAP_S)
+    found = figures(lane, load, engine)
+    found["answering"] = answering
+    found["cpu"] = round((engine.cpu_s() - cpu_s) / (time.monotonic() - begin), 2)
+    enough = time.monotonic() + (3.0 if sizes is FULL else 1.0)  # for the interrupted to come to their end
+
+    def settled() -> bool:
+        load.tick(time.monotonic())
+        return time.monotonic() > enough
+
+    await engine.until(settled, 10.0)
+    load.end()
+    for name, same in (await ask_again(engine, load)).items():
+        found |= {f"same_{name}": (same.same, same.asked), f"parted_{name}": same.parted}
+    return found
+
+
+async def idle(engine: Engine, sound: Sound | None, count: int) -> Figures:
+    """Send the same critical requests to an engine with nothing else to do."""
+    engine.stats.clear()
+    lane = Lane(engine, sound, random.Random(11), None)
+    while len(lane.calls) < count:  # one at a time: they are not to wait for each other
+        await lane.run(len(lane.calls) + 1, IDLE_GAP_S)
+        await asyncio.sleep(lane.random.uniform(0, IDLE_GAP_S / 2))
+    return figures(lane, None, engine)
+
+
+async def measure(options: Options, folder: Path, count: int, *, exact: bool) -> dict[str, Figures]:
+    """Measure each policy, and idle; return the figures by name."""
+    found: dict[str, Figures] = {}
+    sizes, sound = (SMALL if options.dry else FULL), None
+    for policy in options.policies:
+        try:
+            async with running(options.engine(policy, folder)) as engine:
+                if not found:
+                    sound = (await spoken(engine, [CALL]))[0] if options.asr_model and options.tts_model else None
+                    gc.collect()
+                    gc.freeze()
+                    await idle(engine, sound, WARM_UP)
+                    report(found, "idle", await idle(engine, sound, count))
+                report(found, policy, await saturated(engine, sizes, sound, count))
+        except RuntimeError as error:  # the others may do better
+            print(f"{policy} FAILED: {error}", flush=True)
+    if exact:
+        fewer = {} if options.dry else {"max_batch": 64}
+        changes = {"weights": "float32", "asr_model": "", "tts_model": "", **fewer}
+        async with running(options.engine("deadline", folder, **changes)) as engine:
+            report(found, "exact", await saturated(engine, FEWER if fewer else sizes, None, max(10, count // 5)))
+    return found
+
+
+def report(found: dict[str, Figures], name: str, figures: Figures) -> None:
+    """Keep what was found, and print it as it comes."""
+    found[name] = figures
+    print(name, json.dumps(figures), flush=True)
+
+
+def summary(found: dict[str, Figures], shape: str) -> list[str]:
+    """Print the table; return the bars and whether they are met."""
+    header = ["policy", "gone", "first token", "words", "unserved", "late + more", "same (parted)", "others", "step"]
+    rows = []
+    for name, one in found.items():
+        cells = [name, *(_shares(one[key]) for key in ("gone_ms", "first_ms", "words_ms")), str(one["unserved"])]
+        if "late" in one:
+            cells.append(f"{one['late']} + {one['too_late']}")
+            for kind in ("interrupted", "others"):
+                same, asked = one[f"same_{kind}"]
+                cells.append(f"{same} of {asked} ({one[f'parted_{kind}']})")
+        rows.append([*cells, *[""] * (len(header) - len(cells) - 1), f"{one['step_ms']:.1f}"])
+    title = f"critical requests into a full engine ({shape}): milliseconds from Interrupt, p50 / p95 / p99"
+    table(title, header, rows)
+    lines = []
+    for name in ("deadline", "priority"):
+        if name in found:
+            loaded, alone = (found[one]["first_ms"]["p99"] for one in (name, "idle"))
+            lines.append(f"{name}: p99 of the first token {loaded:.1f} ms (bar <= {FIRST_BAR_S * 1e3:g})")
+            lines.append(f"{name}: {loaded / alone:.2f} x idle (bar <= {IDLE_RATIO_BAR:g})")
+    return lines
+
+
+def _shares(times: dict[str, float]) -> str:
+    return " / ".join(f"{times[share]:.1f}" for share in ("p50", "p95", "p99") if times)
+
+
+def main() -> None:
+    """Measure and print the table."""
+    commands = parser(__doc__ or "", 0.0)
+    commands.add_argument("--critical", type=int, default=500, help="requests for each policy (%(default)d)")
+    commands.add_argument("--exact", action="store_true", help="compare answers in float32, too")
+    chosen = commands.parse_args()
+    options = read_options(chosen, "gpu_interrupt")
+    count = min(chosen.critical, 20) if options.dry else chosen.critical
+    with chat_folder(options) as folder:
+        found = asyncio.run(measure(options, folder, count, exact=chosen.exact))
+    if options.json:
+        Path(options.json).write_text(json.dumps(found, indent=1), encoding="utf-8")
+    for line in summary(found, options.shape):
+        print(" ", line)
+    if any(one["failures"] for one in found.values()):
+        sys.exit("some requests failed")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""How many conversations one GPU holds, per policy: sessions within their targets over sessions offered.
+
+    PYTHONPATH=build/gpu python3 benchmarks/gpu_sessions.py               # see gpu_engine.py for build/gpu
+    PYTHONPATH=build/gpu python3 benchmarks/gpu_sessions.py --policies deadline --sessions 32,64,96 --seconds 20
+    python benchmarks/gpu_sessions.py --dry-run                           # on a CPU, with a tiny chat model
+    python benchmarks/goodput_picture.py gpu_sessions.json                # draws docs/img/goodput.svg
+
+gpu_speakers.py is the people: each speaks 2 to 5 seconds, is answered by voice, cuts in now and then, and goes on. For
+each number of sessions more people join at random times; after a while in which nothing counts, `--seconds` are
+measured. The engine is the server's child process; this process stands for server and clients, and all times are its.
+
+A session is within its targets if in that time
+    each first sound of a reply came within 300 ms of the end of the turn (the server's: 250 ms after the last sound),
+    no listener ran out of sound in mid reply,
+    each interruption was in force within 25 ms (see gpu_interrupt.py), and
+    nothing was refused or failed.
+Sessions without a turn in that time are not judged. "engine" and "people" are shares of a core that the two processes
+took: an engine at 1.0 is bound by its host thread, not by the GPU.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from common import table
+from gpu_speakers import QUESTIONS, Diary, Speaker, Turn
+from gpu_voices import (
+    Engine,
+    Options,
+    Sound,
+    chat_folder,
+    parser,
+    percentile,
+    read_options,
+    running,
+    spoken,
+    steps_of,
+)
+
+FIRST_AUDIO_S, INTERRUPT_S = 0.3, 0.025
+JOIN_S, SETTLE_S = 10.0, 3.0
+"""How long it takes until those who join have all begun to speak, and until what they begin is under way. A turn and
+its reply take some ten seconds: people who all join within two speak, and want answers, all at once."""
+
+TICK_S = 0.004
+ENOUGH = 0.3
+"""A policy with fewer sessions than this share within targets, twice in a row, is not asked for more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What was found with one number of sessions. Times are milliseconds."""
+
+    sessions: int
+    judged: int
+    good: int
+    turns: int
+    turns_per_s: float
+    first_audio_p50: float
+    first_audio_p95: float
+    words_p50: float  # from the end of the turn until its words were known,
+    token_p50: float  # and from then until the chat model's first token
+    voice_p50: float  # from that to the first sound
+    underruns: int
+    silence: float  # all underruns together
+    interrupts: int
+    interrupt_p50: float
+    interrupt_p99: float
+    faults: int
+    words_right: float
+    engine: float  # of a core
+    people: float
+    late: float  # how late this process was at most
+    steps: dict[str, float]
+
+    @property
+    def share(self) -> float:
+        """The share of the judged that were within targets."""
+        return self.good / max(1, self.judged)
+
+
+def judge(diary: Diary, begin: float, end: float) -> bool | None:
+    """Return whether a session was within its targets from `begin` to `end`; None if there is nothing to judge."""
+    turns = [turn for turn in diary.turns if begin <= turn.ended_s < end - FIRST_AUDIO_S]
+    cuts = [waited for sent_s, waited in diary.interrupts if begin <= sent_s < end - INTERRUPT_S]
+    slips = [at for at, _ in (*diary.underruns, *diary.faults) if begin <= at < end]
+    if not turns and not slips:
+        return None
+    prompt = all(turn.first_audio_s is not None and _first_audio(turn) <= FIRST_AUDIO_S for turn in turns)
+    return prompt and not slips and all(waited is not None and waited <= INTERRUPT_S for waited in cuts)
+
+
+def _first_audio(turn: Turn) -> float:
+    return (turn.first_audio_s or 0.0) - turn.ended_s
+
+
+def _ms(values: Sequence[float], share: float) -> float:
+    return round(1e3 * percentile(values, share), 1) if values else 0.0
+
+
+def level_of(
+    speakers: Sequence[Speaker], begin: float, end: float, shares: tuple[float, float, float], steps: dict[str, float]
+) -> Level:
+    """Return what happened from `begin` to `end`."""
+    diaries = [speaker.diary for speaker in speakers]
+    verdicts = [verdict for diary in diaries if (verdict := judge(diary, begin, end)) is not None]
+    turns = [turn for diary in diaries for turn in diary.turns if begin <= turn.ended_s < end - FIRST_AUDIO_S]
+    # Who still waits has waited this long at least.
+    audio = [end - turn.ended_s if turn.first_audio_s is None else _first_audio(turn) for turn in turns]
+    words = [turn.words_s - turn.ended_s for turn in turns if turn.words_s]
+    tokens = [turn.first_token_s - turn.words_s for turn in turns if turn.first_token_s and turn.words_s]
+    voices = [turn.first_audio_s - turn.first_token_s for turn in turns if turn.first_audio_s and turn.first_token_s]
+    dry = [silence for diary in diaries for at, silence in diary.underruns if begin <= at < end]
+    cuts = [waited or end - at for diary in diaries for at, waited in diary.interrupts if begin <= at < end]
+    right = [turn.words_right for turn in turns if turn.words_s]
+    return Level(
+        sessions=len(speakers),
+        judged=len(verdicts),
+        good=sum(verdicts),
+        turns=len(turns),
+        turns_per_s=round(len(turns) / (end - begin - FIRST_AUDIO_S), 1),
+        first_audio_p50=_ms(audio, 0.5),
+        first_audio_p95=_ms(audio, 0.95),
+        words_p50=_ms(words, 0.5),
+        token_p50=_ms(tokens, 0.5),
+        voice_p50=_ms(voices, 0.5),
+        underruns=len(dry),
+        silence=round(1e3 * sum(dry), 1),
+        interrupts=len(cuts),
+        interrupt_p50=_ms(cuts, 0.5),
+        interrupt_p99=_ms(cuts, 0.99),
+        faults=sum(begin <= at < end for diary in diaries for at, _ in diary.faults),
+        words_right=round(sum(right) / max(1, len(right)), 3),
+        engine=shares[0],
+        people=shares[1],
+        late=shares[2],
+        steps=steps,
+    )
+
+
+class Crowd:
+    """Everybody who talks to one engine, and the clock that moves them."""
+
+    def __init__(self, engine: Engine, sounds: list[Sound], join_s: float) -> None:
+        self.speakers: list[Speaker] = []
+        self._engine = engine
+        self._sounds = sounds
+        self._join_s = join_s
+        self._random = random.Random(5)
+
+    def join(self, count: int) -> None:
+        """Let more people come, until there are so many."""
+        now = time.monotonic()
+        for number in range(len(self.speakers), count):
+            begins_s = now + self._random.uniform(0.1, self._join_s)
+            self.speakers.append(Speaker(self._engine, f"s{number}", self._sounds, number, begins_s))
+
+    async def live(self, seconds: float) -> float:
+        """Let them live for a while; return how late their clock was at most."""
+        end, late, due = time.monotonic() + seconds, 0.0, time.monotonic()
+        while (now := time.monotonic()) < end:
+            late = max(late, now - due)
+            for speaker in self.speakers:
+                speaker.tick(now)
+            due = now + TICK_S
+            await asyncio.sleep(max(0.0005, due - time.monotonic()))
+        return late
+
+    async def measure(self, count: int, seconds: float) -> Level:
+        """Return what happens with so many sessions."""
+        self.join(count)
+        await self.live(self._join_s + SETTLE_S)
+        self._engine.stats.clear()
+        begin, engine_s, own_s = time.monotonic(), self._engine.cpu_s(), time.process_time()
+        late = await self.live(seconds)
+        end = time.monotonic()
+        engine = round((self._engine.cpu_s() - engine_s) / (end - begin), 2)
+        people = round((time.process_time() - own_s) / (end - begin), 2)
+        shares = (engine, people, round(1e3 * late, 1))
+        return level_of(self.speakers, begin, end, shares, steps_of(self._engine.stats))
+
+    def hang_up(self) -> None:
+        """Let everybody go."""
+        for speaker in self.speakers:
+            speaker.hang_up()
+
+
+async def ramp(
+    engine: Engine, sounds: list[Sound], counts: Sequence[int], seconds: float, join_s: float = JOIN_S
+) -> list[Level]:
+    """Let more and more people talk to an engine until it is no use any more."""
+    crowd = Crowd(engine, sounds, join_s)
+    levels: list[Level] = []
+    for count in counts:
+        level = await crowd.measure(count, seconds)
+        levels.append(level)
+        print(engine.config.policy, json.dumps(asdict(level)), flush=True)
+        if len(levels) > 1 and max(one.share for one in levels[-2:]) < ENOUGH:
+            break
+    crowd.hang_up()
+    return levels
+
+
+async def measure(options: Options, folder: Path, counts: Sequence[int]) -> dict[str, list[Level]]:
+    """Measure each policy."""
+    found: dict[str, list[Level]] = {}
+    sounds: list[Sound] = []
+    for policy in options.policies:
+        try:
+            async with running(options.engine(policy, folder)) as engine:
+                sounds = sounds or await spoken(engine, QUESTIONS)
+                gc.collect()
+                gc.freeze()
+                join_s = 0.5 if options.dry else JOIN_S
+                found[policy] = await ramp(engine, sounds, counts, options.seconds, join_s)
+        except RuntimeError as error:  # the others may do better
+            print(f"{policy} FAILED: {error}", flush=True)
+    return found
+
+
+def summary(found: dict[str, list[Level]], shape: str) -> None:
+    """Print the table."""
+    rows = [
+        [
+            *(policy, str(level.sessions), f"{level.good} of {level.judged}", f"{level.share:.0%}"),
+            f"{level.turns_per_s:.1f}",
+            f"{level.first_audio_p50:.0f} / {level.first_audio_p95:.0f}",
+            f"{level.words_p50:.0f} + {level.token_p50:.0f} + {level.voice_p50:.0f}",
+            str(level.underruns),
+            f"{level.interrupt_p50:.1f} / {level.interrupt_p99:.1f}",
+            str(level.faults),
+            f"{level.steps['step_ms']:.1f} / {level.steps['longest_step_ms']:.0f}",
+            *(f"{level.engine:.2f}", f"{level.people:.2f}", f"{level.words_right:.0%}"),
+        ]
+        for policy, levels in found.items()
+        for level in levels
+    ]
+    header = [
+        "policy",
+        "sessions",
+        "within",
+        "share",
+        "turns/s",
+        "first audio p50/p95",
+        "words+token+voice",
+        "underruns",
+    ]
+    header += ["interrupt p50/p99", "faults", "step mean/max", "engine", "people", "words right"]
+    table(f"conversations on one GPU ({shape}), milliseconds", header, rows)
+
+
+def main() -> None:
+    """Measure and print the table."""
+    commands = parser(__doc__ or "", 20.0)
+    commands.add_argument("--sessions", default="", help="comma-separated; 16 to 256")
+    chosen = commands.parse_args()
+    options = read_options(chosen, "gpu_sessions")
+    counts = [int(one) for one in (chosen.sessions or ("2" if options.dry else "16,32,64,96,128,192,256")).split(",")]
+    with chat_folder(options) as folder:
+        found = asyncio.run(measure(options, folder, counts))
+    if options.json:
+        told = {
+            "shape": options.shape,
+            "seconds": options.seconds,
+            "levels": {policy: [asdict(one) for one in levels] for policy, levels in found.items()},
+        }
+        Path(options.json).write_text(json.dumps(told, indent=1), encoding="utf-8")
+    summary(found, options.shape)
+
+
+if __name__ == "__main__":
+    main()

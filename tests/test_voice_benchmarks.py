@@ -1,0 +1,157 @@
+"""The people of the GPU benchmarks in virtual time: what they send, and what they hold against the engine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from voxlane.engine.api import (
+    Append,
+    Cancel,
+    EndInput,
+    Finished,
+    Interrupt,
+    Priority,
+    Refused,
+    RequestStats,
+    Resume,
+    Samples,
+    Submit,
+    Text,
+    Words,
+)
+from voxlane.engine.tokenizer import Tokenizer
+
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+
+import gpu_sessions
+import gpu_speakers
+import gpu_voices
+
+RATE, TICK_S = 24_000, 0.01
+NOTHING = RequestStats(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)
+
+
+class ScriptedEngine:
+    """Hears everything at once, writes a token and says a clause whenever it is asked to."""
+
+    def __init__(self, clause_s: float) -> None:
+        self.ready = SimpleNamespace(speak_rate=RATE)
+        self.receivers: dict[str, Any] = {}
+        self.sent: list[Any] = []
+        self.paused = False
+        self._clause_s = clause_s
+        self._queue: list[Any] = []
+        self._writing = ""  # the chat request
+        self._left = 0  # tokens
+        self._offset = 0
+
+    def send(self, *messages: Any) -> None:
+        self.sent += messages
+        for message in messages:
+            match message:
+                case Submit(name, "chat"):
+                    self._writing, self._left, self._offset = name, message.sampling.max_tokens, 0
+                case Submit(name, "tts") if message.speak.voice:
+                    self._queue.append(Refused(name, 0, "bad_request", "there is no such voice"))
+                case Interrupt():
+                    self.paused = True
+                case Resume() | Cancel():
+                    self.paused = False
+                case Append(name, text=text) if text:
+                    pcm = bytes(2 * round(self._clause_s * RATE))
+                    self._queue.append(Samples(name, 0, self._offset, pcm, ()))
+                    self._offset += len(pcm) // 2
+                case EndInput(name):
+                    if "/hear" in name:
+                        self._queue.append(Words(name, 0, "hello there", "", 1.0))
+                    self._queue.append(Finished(name, 0, "eos", NOTHING))
+                case _:
+                    pass
+
+    def step(self, now: float) -> None:
+        if self._left and not self.paused:
+            self._left -= 1
+            self._queue.append(Text(self._writing, 0, " word"))
+            if not self._left:
+                self._queue.append(Finished(self._writing, 0, "length", NOTHING))
+        queue, self._queue = self._queue, []
+        for message in queue:
+            self.receivers["s"](message, now)
+
+
+def converse(seconds: float, *, clause_s: float, seed: int) -> tuple[ScriptedEngine, gpu_speakers.Speaker]:
+    engine = ScriptedEngine(clause_s)
+    sound = gpu_voices.Sound("hello there", np.full(16_000, 900, np.int16))
+    speaker = gpu_speakers.Speaker(engine, "s", [sound], seed, 0.0)  # type: ignore[arg-type]
+    for tick in range(round(seconds / TICK_S)):
+        speaker.tick(tick * TICK_S)
+        engine.step(tick * TICK_S)
+    return engine, speaker
+
+
+def test_a_conversation_goes_as_the_server_would_lead_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_speakers, "CUTS_IN", 0.0)
+    engine, speaker = converse(20.0, clause_s=2.0, seed=1)
+    turns = speaker.diary.turns
+    assert len(turns) >= 2
+    assert all(turn.words_right == 1.0 for turn in turns)
+    assert not speaker.diary.underruns
+    assert gpu_sessions.judge(speaker.diary, 0.0, 20.0) is True
+    heard = b"".join(one.audio for one in engine.sent if isinstance(one, Append) and one.request_id == "s/hear1")
+    spoken_s = gpu_speakers.PRE_ROLL_S + 1.0 + gpu_speakers.END_WAIT_S
+    assert len(heard) / 2 / 16_000 == pytest.approx(spoken_s, abs=gpu_speakers.PIECE_S)
+    chats = [one for one in engine.sent if isinstance(one, Submit) and one.task == "chat"]
+    roles = [message.role for message in chats[1].messages]
+    assert roles == ["system", "user", "assistant", "user"]
+    said = "".join(one.text for one in engine.sent if isinstance(one, Append) and one.request_id == "s/say1")
+    assert said in gpu_speakers.REPLIES
+
+
+def test_who_cuts_in_is_critical_and_a_cough_lets_the_reply_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_speakers, "CUTS_IN", 1.0)
+    engine, speaker = converse(40.0, clause_s=3.0, seed=3)
+    assert speaker.diary.interrupts
+    assert all(waited == 0.0 for _, waited in speaker.diary.interrupts)
+    at = [number for number, one in enumerate(engine.sent) if isinstance(one, Interrupt)]
+    critical = [engine.sent[number + 2] for number in at]
+    assert all(one.task == "asr" and one.priority is Priority.CRITICAL for one in critical)
+    coughs = sum(isinstance(one, Resume) and "/say" in one.request_id for one in engine.sent)
+    given_up = sum(isinstance(one, Cancel) and "/say" in one.request_id for one in engine.sent)
+    assert coughs
+    assert given_up
+    assert coughs + given_up >= len(at) - 1
+    assert not speaker.diary.underruns
+
+
+def test_a_listener_who_waits_in_mid_reply_is_counted() -> None:
+    _, speaker = converse(20.0, clause_s=0.01, seed=1)
+    assert speaker.diary.underruns
+    assert gpu_sessions.judge(speaker.diary, 0.0, 20.0) is False
+
+
+@pytest.mark.parametrize(
+    ("audio_s", "interrupt_s", "fine"),
+    [(0.29, None, True), (0.31, None, False), (None, None, False), (0.1, 0.024, True), (0.1, 0.026, False)],
+)
+def test_targets(audio_s: float | None, interrupt_s: float | None, fine: bool) -> None:
+    turn = gpu_speakers.Turn(1.0, first_audio_s=None if audio_s is None else 1.0 + audio_s)
+    cuts = [] if interrupt_s is None else [(2.0, interrupt_s)]
+    assert gpu_sessions.judge(gpu_speakers.Diary([turn], interrupts=cuts), 0.5, 5.0) is fine
+    assert gpu_sessions.judge(gpu_speakers.Diary([turn], interrupts=cuts), 3.0, 5.0) is None
+
+
+def test_made_up_words_are_read_back_as_the_same_tokens(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(json.dumps(gpu_voices.vocabulary(3000)), encoding="utf-8")
+    settings = {"chat_template": gpu_voices.TEMPLATE, "eos_token": gpu_voices.CONTROLS[1]}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    tokenizer = Tokenizer.open(tmp_path)
+    assert tokenizer.vocab_size == 3000
+    written = [2000, 2500, 2997, 1700]
+    assert tokenizer.encode(tokenizer.decode(written)) == written
