@@ -9,7 +9,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from simulation import Simulation, expected_text, reason
 
 from voxlane.engine.api import Cancel, Interrupt, Pause, Priority, Resume, SamplingParams, Submit
-from voxlane.engine.request import State
+from voxlane.engine.cost import CostModel, Work
+from voxlane.engine.kv import BlockPool, BlockTable
+from voxlane.engine.plan import Plan, Row, Station
+from voxlane.engine.request import Request, State
+from voxlane.engine.step_time import StepTime
 
 prompts = st.one_of(
     st.text(alphabet="ABCDE", min_size=1, max_size=14),
@@ -201,6 +205,28 @@ def test_an_aged_prompt_alone_is_as_quick_as_a_fresh_one():
         return simulation.steps
 
     assert steps(wait=60.0) <= steps(wait=0.0) + 1
+
+
+@pytest.mark.parametrize(("prompts_s", "fewest", "most"), [(0.02, 700, 1300), (0.0, 16, 40)])
+def test_a_prompt_that_must_be_read_is_not_read_by_a_thimble(prompts_s, fewest, most):
+    """No chunk fits the budget. Where a pass costs more than its tokens, as on a GPU, more than the fewest pay."""
+    cost = CostModel()
+    for count in (1, 16, 300, 1, 64) * 20:
+        work = Work().plus(1, 50).plus(count, count)
+        cost.observe(work, 5e-3 + 1e-5 * work.prefill_tokens + (prompts_s if work.prompts else 0.0))
+    pool = BlockPool(100, 16)
+    stations = {"chat": Station(pool, BlockPool(0, 16), cost)}
+    plan, decode, prompt = Plan(), request("d", 50, pool), request("p", 2000, pool)
+    plan.load("chat").work.add(1, 50)
+    plan.rows.append(Row(decode, 49, 1))
+    time = StepTime(stations, 1e-3, lane_in_use=False)
+    assert fewest <= time.chunk(plan, prompt, 4096) <= most
+    assert not time.fits_one(plan, decode)
+    assert StepTime(stations, 1e-3, lane_in_use=True).chunk(plan, prompt, 4096) == 0
+
+
+def request(name: str, tokens: int, pool: BlockPool) -> Request:
+    return Request(name, "complete", [1] * tokens, tokens, BlockTable(pool))
 
 
 def test_with_a_critical_request_behind_it_an_aged_prompt_leaves_room():
