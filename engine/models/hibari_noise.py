@@ -18,8 +18,8 @@ ROWS = 2048
 BINS = 601
 
 _STEP = 587
-"""Rows between the noise of a seed and of the next, 7.3 s: the clauses of a reply, whose seeds count up, share none.
-It has no factor in common with ROWS, so that as many seeds sound different."""
+"""Rows between the noise of a seed and of the next, 7.3 s: clauses one after the other, with seeds that count up, share
+little. It has no factor in common with ROWS, so that as many seeds sound different."""
 
 
 def first_row(seed: int) -> int:
