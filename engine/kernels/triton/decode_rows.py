@@ -14,7 +14,7 @@ from torch import Tensor
 from voxlane.engine.kernels.pages import Layout
 
 PACKET = 12
-"""token, position, block, seed low, seed high, temperature, top_k, top_p, min_p, penalties' slot; room for alignment."""
+"""token, position, block, seed low, seed high, temperature, top_k, top_p, min_p, penalties' slot; padding."""
 
 
 @triton.jit
