@@ -48,7 +48,9 @@ def loudness(samples: np.ndarray[tuple[int], np.dtype[np.float32]]) -> float:
 
 def test_it_says_what_the_package_says(voice: Hibari) -> None:
     noise = ClauseNoise(voice.noise, first_row(7))
-    whole = hibari.Hibari(threads=1).from_ids(voice.prepare(SENTENCE).ids, rng=noise)
+    package = hibari.Hibari(threads=1)
+    (phonemes,) = package.phonemize(SENTENCE)
+    whole = package.from_ids(package.ids(phonemes), rng=noise)
     ours = say(voice, SENTENCE, seed=7)
     lead = int(np.argmax(np.correlate(whole, ours.samples, "valid")))
     np.testing.assert_array_equal(ours.samples, whole[lead : lead + len(ours.samples)])
