@@ -35,6 +35,18 @@ def test_zeros_become_the_devices_numbers_and_others_stay(kind: str) -> None:
     assert settle(told, kind) == told
 
 
+def test_a_cpu_keeps_what_it_was_measured_with() -> None:
+    told = settle(EngineConfig(), "cpu")
+    assert (told.block_tokens, told.max_batch, told.max_step_tokens) == (16, 16, 512)
+    assert (told.step_budget_ms, told.asr_memory_mib) == (60.0, 128)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a device")
+def test_a_machine_without_a_device_is_told_so() -> None:
+    with pytest.raises(EngineConfigError, match=r"engine\.device: torch sees no CUDA device"):
+        choose_device(EngineConfig(device="cuda"))
+
+
 def test_a_small_gpu_gives_less_to_speech() -> None:
     assert settle(EngineConfig(), "cuda", 8192).asr_memory_mib == 512
     assert settle(EngineConfig(), "cuda", 140_000).asr_memory_mib == 4096

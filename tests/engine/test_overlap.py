@@ -304,7 +304,8 @@ def test_a_fault_ends_the_rows_of_its_step_and_nobody_else(where: str) -> None:
                 assert expected_text(prompt, 8).startswith(simulation.texts.get(name, ""))
             else:
                 assert simulation.texts[name] == expected_text(prompt, 8)
-        assert sum(reason(end) == "failed" for end in simulation.ends.values()) <= 2
+        fewest = 1 if where == "wait" else 0  # a plan ahead that cannot be launched is made anew, and nobody notices
+        assert fewest <= sum(reason(end) == "failed" for end in simulation.ends.values()) <= 2
         assert simulation.pool.used == 0
 
 
