@@ -25,7 +25,7 @@ def _depthwise_norm_kernel(
     last = tl.load(stop + row)
     total = tl.load(offset + column, mask=real, other=0.0)
     for tap in tl.static_range(TAPS):
-        place = row + (tap - TAPS // 2) * STRIDE
+        place = row + (tap - TAPS // 2) * STRIDE + 0 * column  # [BLOCK]: a mask of one number is none to Triton 3.9
         own = real & (place >= first) & (place < last)
         value = tl.load(x + place * columns + column, mask=own, other=0.0)
         total += value * tl.load(taps + column * TAPS + tap, mask=real, other=0.0)

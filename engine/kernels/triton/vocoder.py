@@ -97,9 +97,9 @@ def _overlap_kernel(windows, inside, window, out, HOP: tl.constexpr, TIMES: tl.c
     total = tl.zeros([BLOCK], tl.float32)
     weight = tl.zeros([BLOCK], tl.float32)
     for late in tl.static_range(TIMES):
-        source = frame - late
+        source = frame - late + 0 * sample  # the same for all samples
         here = real & (source >= 0)
-        counts = tl.load(inside + source + 0 * sample, mask=here, other=0.0) > 0  # the same for all samples
+        counts = tl.load(inside + source, mask=here, other=0.0) > 0
         shape = tl.load(window + late * HOP + sample, mask=real, other=0.0)
         # What is not inside may hold anything, and zero times infinity is not zero.
         value = tl.load(windows + (source * TIMES + late) * HOP + sample, mask=counts, other=0.0)
