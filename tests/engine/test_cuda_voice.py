@@ -9,11 +9,12 @@ import torch
 
 from voxlane.engine.cuda import voice as cuda_voice
 from voxlane.engine.cuda.voice import CudaVoice
+from voxlane.engine.kernels.vocoder import LEAST_HZ, TOP_HZ, pitch_curve
 from voxlane.engine.kv import BlockPool, BlockTable
 from voxlane.engine.models import hibari_net as net
 from voxlane.engine.models.hibari import FRAME_SAMPLES, Hibari
 from voxlane.engine.models.hibari_noise import BINS, ClauseNoise, first_row
-from voxlane.engine.models.hibari_sound import HOP, LAG, Sound
+from voxlane.engine.models.hibari_sound import HOP, LAG, N_FFT, Sound
 from voxlane.engine.models.synthesis import NOTHING, Speech, finish, open_session
 from voxlane.engine.plan import Load, Row
 from voxlane.engine.request import Request
@@ -81,9 +82,14 @@ def test_the_network_is_the_one_in_the_file(run, utterances, line):
 
 
 def test_the_sound_is_hibaris(model, utterances, line):
+    """But where the number of harmonics, 11,000 over the pitch, is so near a whole one that the last bit rounds it."""
     starts, counts, frames = line
     with torch.inference_mode():
         samples = Sound(torch.from_numpy(model.noise).T.contiguous(), CPU)(frames).flatten().numpy()
+        share = torch.from_numpy(hibari.dsp._interp_w()[0])
+        hertz = pitch_curve(frames.pitch_hz, frames.places, share).double().flatten()
+    harmonics = TOP_HZ / hertz
+    undecided = np.flatnonzero(((harmonics - harmonics.round()).abs() < 3e-5) & (hertz > LEAST_HZ))
     for one, start, beats in zip(utterances, starts, counts, strict=True):
         count = net.FRAMES_PER_BEAT * int(beats.sum())
         spectra = frames.spectra[start : start + count].numpy().T.reshape(5, BINS, count)
@@ -91,7 +97,12 @@ def test_the_sound_is_hibaris(model, utterances, line):
         pitch_hz = frames.pitch_hz[start : start + count].numpy()
         expected = hibari.dsp.synth(*(np.ascontiguousarray(part) for part in spectra), pitch_hz, noise)
         place = (start + LAG) * HOP
-        np.testing.assert_allclose(samples[place : place + count * HOP], expected, atol=2e-6)
+        decided = np.ones(count * HOP, bool)
+        for sample in undecided - start * HOP:
+            if 0 <= sample < count * HOP:
+                decided[max(sample - N_FFT, 0) : sample + N_FFT] = False
+        assert decided.mean() > 0.5
+        np.testing.assert_allclose(samples[place : place + count * HOP][decided], expected[decided], atol=2e-6)
 
 
 def clause(model: Hibari, text: str, *, speed: float = 1.0, seed: int = 0) -> Clause:
