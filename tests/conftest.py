@@ -28,6 +28,9 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported: 
 DEADLINE_SECONDS = 120
 """A coroutine test that takes this long hangs."""
 
+PRESS_AGAIN_SECONDS = 2.0
+"""When a key that led to nothing is pressed again."""
+
 ALONE = ("browser", "e2e", "faults", "server/test_abuse.py", "server/test_chat_cli.py", "server/test_serve.py")
 """Tests that go by the clock, or start programs that want the machine: they run one at a time, after all others."""
 
@@ -112,11 +115,19 @@ class Terminal:
         """Press keys."""
         os.write(self._ours, text.encode())
 
-    def until(self, text: str) -> str:
-        """Return what the program shows, up to and including `text`."""
+    def until(self, text: str, *, pressing: str = "") -> str:
+        """Return what the program shows, up to and including `text`; press `pressing`, and again if nothing follows.
+
+        Python loses a Ctrl-C that comes after the prompt was drawn and before it waits for keys: a person presses again.
+        """
         deadline = time.monotonic() + DEADLINE_SECONDS
+        self.type(pressing)
         while text not in self._unread:
-            ready, _, _ = select.select([self._ours], [], [], max(0.0, deadline - time.monotonic()))
+            patience = min(PRESS_AGAIN_SECONDS if pressing else DEADLINE_SECONDS, deadline - time.monotonic())
+            ready, _, _ = select.select([self._ours], [], [], max(0.0, patience))
+            if not ready and pressing and time.monotonic() < deadline:
+                self.type(pressing)
+                continue
             assert ready, f"{text!r} was not shown, only {self._unread!r}"
             try:
                 data = os.read(self._ours, 65536)

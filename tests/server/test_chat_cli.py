@@ -118,8 +118,7 @@ def test_ctrl_c_stops_the_reply_and_not_the_program(code: Any, terminal: Any) ->
     chat.type("\x03")
     chat.until("(interrupted)")
     chat.until("> ")
-    chat.type("\x03")  # at the prompt: a hint
-    chat.until("/quit leaves")
+    chat.until("/quit leaves", pressing="\x03")  # at the prompt: a hint
     chat.type("size\r")
     chat.until("\r\n12\r\n")  # wait, what was shown of its answer (one and a space), size
     chat.type("/quit\r")
