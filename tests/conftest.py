@@ -118,7 +118,7 @@ class Terminal:
     def until(self, text: str, *, pressing: str = "") -> str:
         """Return what the program shows, up to and including `text`; press `pressing`, and again if nothing follows.
 
-        Python loses a Ctrl-C that comes after the prompt was drawn and before it waits for keys: a person presses again.
+        Python loses a Ctrl-C between drawing the prompt and waiting for keys; a person presses again.
         """
         deadline = time.monotonic() + DEADLINE_SECONDS
         self.type(pressing)
