@@ -1,6 +1,7 @@
 """Which way to cut and compile paged attention is fastest, by shape: the figures behind triton/attention.py's choices.
 
-Variants are compiled by many processes into Triton's cache on disk first; timing them is then short.
+Variants are compiled by many processes into Triton's cache on disk first, and each is compared with float64 there:
+none is timed that is not right. Timing them is then short.
 """
 
 from __future__ import annotations
@@ -13,9 +14,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cache, partial
 from multiprocessing.pool import Pool
+from typing import Any, TypeVar
 
 import torch
-from gpu_paged import CUDA, DEVICE, Case, layout_of, microseconds, prepare, random_pages
+from gpu_paged import (
+    CUDA,
+    DEVICE,
+    TOLERANCES,
+    Case,
+    exact,
+    layout_of,
+    microseconds,
+    prepare,
+    random_pages,
+    relative_error,
+    scrambled,
+)
 from gpu_peers import FAILURES
 from torch import Tensor
 from triton.errors import TritonError
@@ -28,9 +42,13 @@ from voxlane.engine.kernels.triton.attention import (
     prefill_tuning,
 )
 
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 Variant = tuple[Case, Tuning | None, Tuning | None, int, float]  # decode, prefill, window, softcap
 
 INT8 = torch.int8
+LONGEST_CHECKED = 300
+"""Queries a row in the comparison: longer than what is cut, and small enough for all processes' scores in float64."""
 FEW_AND_MANY = ((512, 8), (2048, 8), (2048, 1), (512, 64), (2048, 64), (4096, 64))
 WIDE = [Case(16, 8, 128, context, batch) for context, batch in FEW_AND_MANY]
 NARROW = [*(Case(32, 8, 64, context, batch) for context, batch in FEW_AND_MANY), Case(9, 3, 64, 2048, 64)]
@@ -51,53 +69,59 @@ NARROW_CHUNKS = [
 
 
 def decode_ways(case: Case) -> list[Tuning]:
-    """Return the ways to try for rows of one query: (tile, warps, stages, registers), times (programs, least)."""
+    """Return the ways to try for rows of one query: (tile, warps, stages), times programs, least piece and join."""
     wide = case.head_dim > 64
-    cuts = itertools.product((2, 4, 6) if wide else (6, 8, 10), (64, 128))
     if case.kind is INT8:
-        shapes: list[tuple[int, int, int, int | None]]
-        shapes = [(64, 2, 3, 168), (64, 2, 3, None), (32, 2, 4, 128)] if wide else [(64, 1, 3, None), (32, 1, 4, 128)]
-        cuts = itertools.product((4, 6, 8) if wide else (8, 10, 12), (64,))
-    elif wide:
-        shapes = [(32, 2, 3, None), (32, 2, 4, None), (64, 4, 3, None)]
+        shapes = [(64, 2, 3), (64, 2, 4), (64, 4, 3)] if wide else [(64, 1, 3), (64, 1, 4), (64, 2, 3)]
     else:
-        shapes = [(32, 1, 2, None), (32, 1, 3, None)]
+        shapes = [(64, 2, 2), (32, 2, 3), (32, 2, 4)] if wide else [(32, 1, 2), (32, 1, 3), (64, 1, 2)]
+    cuts = itertools.product((3, 4, 5) if wide else (6, 8, 10), (64, 128), (1024, 4096))
     return [
-        Tuning(tile, warps, stages, programs, least=least, registers=registers, join=join)
-        for (tile, warps, stages, registers), (programs, least), join in itertools.product(shapes, cuts, (1024, 4096))
+        Tuning(*shape, programs, least=least, join=join)
+        for shape, (programs, least, join) in itertools.product(shapes, cuts)
     ]
 
 
 def prefill_ways(case: Case) -> list[Tuning]:
-    """Return the ways to try for rows of many queries."""
+    """Return the ways to try for rows of many queries: (rows, warps, stages, registers), times the least piece."""
     base = prefill_tuning(case.head_dim, case.kind, case.compute)
-    shapes = [(64, 4, 3), (64, 4, 4), (128, 8, 3)] if case.head_dim > 64 else [(64, 4, 3), (128, 4, 3), (128, 4, 4)]
+    shapes: list[tuple[int, int, int, int | None]]
+    if case.head_dim > 64:
+        shapes = [(64, 4, 2, None), (64, 4, 3, None), (128, 8, 3, None)]
+    else:
+        shapes = [(64, 4, 3, 128), (128, 4, 3, None), (128, 8, 3, 128)]
     return [
-        replace(base, rows=rows, warps=warps, stages=stages, split=split)
-        for (rows, warps, stages), split in itertools.product(shapes, (512, 1024, 2048))
+        replace(base, rows=rows, warps=warps, stages=stages, registers=registers, split=split)
+        for (rows, warps, stages, registers), split in itertools.product(shapes, (256, 512, 1024))
     ]
 
 
 def compile_one(variant: Variant) -> str:
-    """Compile what a variant needs by launching it on rows without context; return what went wrong, or ""."""
+    """Compile what a variant needs and compare it with float64 on ragged rows; return what is wrong, or ""."""
     case, decode, prefill, window, softcap = variant
-    count = case.queries
-    layout = layout_of([(-count, count)] * case.batch, torch.zeros((case.batch, 1), dtype=torch.int32, device=DEVICE))
-    layout = replace(layout, max_query=count if decode is not None else 0)
-    q = torch.zeros((case.batch * count, case.heads, case.head_dim), dtype=case.compute, device=DEVICE)
-    options = {"causal": case.causal, "softcap": softcap, "decode": decode, "prefill": prefill}
+    count = min(case.queries, LONGEST_CHECKED)
+    rows = [(37 * row % 300, count) for row in range(min(case.batch, 12))] + [(-count, count)] * (case.batch - 12)
+    table, blocks = scrambled([sum(row) for row in rows], case.page)
+    layout = replace(layout_of(rows, table), max_query=count if decode is not None else 0)
+    q = torch.randn((case.batch * count, case.heads, case.head_dim), device=DEVICE).to(case.compute)
+    pages, scale = random_pages(case, blocks), case.head_dim**-0.5
+    seen: dict[str, Any] = {"causal": case.causal, "softcap": softcap}
     try:
-        paged_attention_triton(q, random_pages(case, 1), layout, 0.1, window, **options)  # type: ignore[arg-type]
-        if CUDA:
-            torch.cuda.synchronize()
-    except (TritonError, *FAILURES) as error:
-        return f"{type(error).__name__} {str(error).strip().splitlines()[0][:120]}"
-    return ""
+        got = paged_attention_triton(q, pages, layout, scale, window, **seen, decode=decode, prefill=prefill)
+        error = relative_error(got, exact(q, pages, layout, scale, window, **seen))
+    except (TritonError, *FAILURES) as failure:
+        return f"{type(failure).__name__} {str(failure).strip().splitlines()[0][:120]}"
+    return "" if error <= TOLERANCES[case.compute] else f"an error of {error:.1e}"
 
 
 def compiled_ahead(variants: Sequence[Variant]) -> Iterator[str]:
     """Yield what went wrong with each variant, or "", as soon as it is compiled; others are compiled meanwhile."""
-    yield from _pool().imap(compile_one, variants) if CUDA else itertools.repeat("", len(variants))
+    return elsewhere(compile_one, variants) if CUDA else itertools.repeat("", len(variants))
+
+
+def elsewhere(work: Callable[[Given], Made], given: Iterable[Given]) -> Iterator[Made]:
+    """Begin some work in other processes; yield what comes of it, in its order."""
+    return _pool().imap(work, given)
 
 
 def stop_compiling() -> None:
@@ -115,7 +139,7 @@ def _pool() -> Pool:
 def _kernel(variant: Variant) -> Variant:
     """Return what is equal where the compiled code is."""
     case, decode, prefill, window, softcap = variant
-    same = {"batch": _row_room(case.batch)} if case.queries == 1 else {}
+    same = {"batch": _row_room(case.batch), "queries": min(case.queries, LONGEST_CHECKED)}
     loose = [way and replace(way, programs=1, least=1) for way in (decode, prefill)]
     return replace(case, context=0, **same), *loose, window, softcap  # type: ignore[return-value]
 
@@ -128,7 +152,7 @@ def compile_all(variants: Sequence[Variant]) -> list[Variant]:
     outcomes = dict(zip(kernels, _pool().map(compile_one, kernels.values(), chunksize=1), strict=True))
     for key, problem in outcomes.items():
         if problem:
-            print(f"  does not compile: {kernels[key][0].name} {key[1] or key[2]}: {problem}", flush=True)
+            print(f"  left out: {kernels[key][0].name} {key[1] or key[2]}: {problem}", flush=True)
     return [variant for variant in variants if not outcomes[_kernel(variant)]]
 
 

@@ -94,11 +94,11 @@ def _errors(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, flo
     for kind in (dtype, torch.int8):
         yield f"rope_write {str(kind).removeprefix('torch.')}", _rope(device, dtype, kind)
     if dtype is torch.bfloat16:
-        from voxlane.engine.kernels.triton import skinny as few
+        from voxlane.engine.kernels.triton import overlap
 
-        for rows, few.PDL in itertools.product((1, 2), (False, True)):
+        for rows, overlap.PDL in itertools.product((1, 2), (False, True)):
             shapes = ((1024, 4096), (2048, 1024), (3072, 1024), (12_288, 4096))
-            yield f"skinny {rows} rows{', overlapped' * few.PDL}", _skinny(device, rows, shapes)
+            yield f"skinny {rows} rows{', overlapped' * overlap.PDL}", _skinny(device, rows, shapes)
 
 
 def _rope(device: torch.device, dtype: torch.dtype, kind: torch.dtype) -> float:

@@ -119,7 +119,7 @@ def check(session: Session) -> None:
 def variants(session: Session) -> None:
     """What fusing and overlapping launches bring at small batches; what is right serves the parts after this."""
     from voxlane.engine.kernels import skinny as few
-    from voxlane.engine.kernels.triton import skinny
+    from voxlane.engine.kernels.triton import overlap, skinny
 
     model = session.model("speck" if session.dry else "qwen3-0.6b")
     kept = few.MAX_ROWS, skinny.SPLIT
@@ -143,13 +143,13 @@ def variants(session: Session) -> None:
         ("piece 256", True, True, 2, 256, (1, 2)),
         ("four rows", True, True, 4, split, (4,)),
     ):
-        model._fusable, skinny.PDL, few.MAX_ROWS, skinny.SPLIT = fused and usual, pdl, most, piece
+        model._fusable, overlap.PDL, few.MAX_ROWS, skinny.SPLIT = fused and usual, pdl, most, piece
         chosen = (min(batches),) if session.dry else batches
         session.attempt(f"variant {name}", partial(measure, name, chosen))
     few.MAX_ROWS, skinny.SPLIT = kept
     session.fused = "apart" in told
-    skinny.PDL = "overlapped" in told and told["overlapped"] == told.get("apart")
-    session.say(f"from here on: fused {session.fused}, overlapped {skinny.PDL}")
+    overlap.PDL = "overlapped" in told and told["overlapped"] == told.get("apart")
+    session.say(f"from here on: fused {session.fused}, overlapped {overlap.PDL}")
 
 
 def steps(session: Session) -> None:

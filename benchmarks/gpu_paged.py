@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from gpu_clock import time_device
 from torch import Tensor
 
-from voxlane.engine.kernels.pages import Layout, Pages
+from voxlane.engine.kernels.pages import Layout, Pages, new_arrivals
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda", 0) if CUDA else torch.device("cpu")
 COLD_BYTES = 768 << 20
 """A graph walks over so many bytes of pages before it comes back to the first: the L2 holds 60 MB."""
+TOLERANCES = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+"""The error's norm over the result's, by the queries' type."""
 MOST_SETS = 32
 LEAST_CALLS = 8
 """In a graph, however few layers it walks over: the gap between two replays is then no part of a call worth naming."""
@@ -98,6 +100,7 @@ def prepare(case: Case) -> tuple[Tensor, list[Pages], Layout]:
     """Return queries, the pages of `case.sets` layers, and the layout that they share."""
     table, blocks = scrambled([case.context] * case.batch, case.page)
     layout = layout_of([(case.context - case.queries, case.queries)] * case.batch, table, case.queries)
+    layout = replace(layout, arrivals=new_arrivals(DEVICE))
     q = torch.randn((case.batch * case.queries, case.heads, case.head_dim), device=DEVICE).to(case.compute)
     return q, [random_pages(case, blocks) for _ in range(case.sets)], layout
 
@@ -128,6 +131,11 @@ def exact(
         weights = torch.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1)
         out[first:last] = torch.einsum("htc,hcd->thd", weights, sides[1])
     return out.flatten(1)
+
+
+def relative_error(got: Tensor, expected: Tensor) -> float:
+    """Return the norm of the error over the result's; what is no number makes it none."""
+    return float(torch.linalg.vector_norm(got.double() - expected) / torch.linalg.vector_norm(expected))
 
 
 def microseconds(calls: Sequence[Callable[[], object]], replays: int = 12) -> float:

@@ -31,12 +31,12 @@ FA3_PAGES = (16, 64, 128)
 """The peers' page sizes: the common one, and ours. FlashAttention-3 takes token-major pages alone."""
 
 
-def contiguous(case: Case) -> list[tuple[Tensor, Tensor]]:
-    """Return keys and values [batch, kv_heads, context, head_dim] of as many layers as the case has."""
+def contiguous(case: Case, layers: int) -> list[tuple[Tensor, Tensor]]:
+    """Return keys and values [batch, kv_heads, context, head_dim] of some layers."""
     shape = (case.batch, case.kv_heads, case.context, case.head_dim)
     return [
         tuple(torch.empty(shape, dtype=case.compute, device=DEVICE).normal_() for _ in range(2))  # type: ignore[misc]
-        for _ in range(case.sets)
+        for _ in range(layers)
     ]
 
 
@@ -52,7 +52,7 @@ def flat_queries(case: Case) -> Tensor:
 
 def sdpa(case: Case) -> float:
     """Return µs of scaled_dot_product_attention."""
-    layers, q = contiguous(case), queries(case)
+    layers, q = contiguous(case, case.sets), queries(case)
     options: dict[str, Any] = {"enable_gqa": case.heads != case.kv_heads}
     if case.queries > 1 and case.causal:
         options["attn_mask"] = causal_lower_right(case.queries, case.context)
@@ -73,17 +73,26 @@ def sdpa(case: Case) -> float:
 
 def flex(case: Case) -> float:
     """Return µs of compiled FlexAttention."""
+    return attempt("Flex", flex_calls(case, contiguous(case, case.sets)))
+
+
+def flex_calls(case: Case, layers: list[tuple[Tensor, Tensor]]) -> list[Callable[[], object]]:
+    """Return one call for every layer, with a block mask where there is a triangle to leave out."""
     module = importlib.import_module("torch.nn.attention.flex_attention")
     torch._dynamo.reset()
     compiled = torch.compile(module.flex_attention, dynamic=False)
-    layers, q = contiguous(case), queries(case)
-    options: dict[str, Any] = {"enable_gqa": case.heads != case.kv_heads}
+    q, options = queries(case), {"enable_gqa": case.heads != case.kv_heads}
     if case.queries > 1 and case.causal:
         before = case.context - case.queries
         options["block_mask"] = module.create_block_mask(
             lambda b, h, i, j: i + before >= j, None, None, case.queries, case.context, device=DEVICE
         )
-    return attempt("Flex", [lambda k=k, v=v: compiled(q, k, v, **options) for k, v in layers])
+    return [partial(compiled, q, k, v, **options) for k, v in layers]
+
+
+def compile_flex(case: Case) -> None:
+    """Compile FlexAttention for a case into its cache on disk."""
+    flex_calls(case, contiguous(case, 1))[0]()
 
 
 def fa3(case: Case) -> float:

@@ -3,7 +3,7 @@
 It knows pages and where rows lie in them; it does not know how the cache is shared. The native kernel walks the keys
 in tiles of 128 at fixed positions and joins the tiles in order, so that the bits of a result depend neither on the
 batch, nor on how a prompt was cut into chunks, nor on the number of threads. On CUDA the kernels of triton/ serve, and
-nothing else: there a decode is cut as finely as its batch leaves programs idle, and its last bits depend on that.
+nothing else: there decodes are cut so that every program has as much to read, and their last bits depend on the batch.
 """
 
 from __future__ import annotations

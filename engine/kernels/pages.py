@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+
+_ARRIVALS = 1 << 18
+"""Counters for rows × tiles of a row that is cut × kv_heads. A launch that needs more makes its own every time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +34,14 @@ class Layout:
     context_lengths: Tensor  # [rows], int32: cached tokens including this step's
     block_tables: Tensor  # [rows, max_blocks], int32, padded with 0
     max_query: int = 0  # the most queries a row has, if the host knows; 0: it does not. Reading it back would wait
+    common_start: int = -1  # the position of every row's first query, where row r has block r and no other; else -1
+    arrivals: Tensor | None = None  # new_arrivals(), where the tensors are kept for many steps; None: made every time
+
+
+def new_arrivals(device: torch.device) -> Tensor:
+    """Return counters of the pieces of attention that are done, for layouts whose launches never run at the same time.
+
+    They are zero between launches: who comes last sets them back. A launch that does not come to its end leaves them
+    as they are; on CUDA the process has lost its device then, and ends.
+    """
+    return torch.zeros(_ARRIVALS, dtype=torch.int32, device=device)

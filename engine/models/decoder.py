@@ -21,6 +21,7 @@ from voxlane.engine.kernels.linear import embed, linear
 from voxlane.engine.kernels.norm import add_rms_norm, rms_norm
 from voxlane.engine.kernels.pages import Layout, Pages
 from voxlane.engine.kernels.rope import rope_write
+from voxlane.engine.kernels.short_attention import Heads, short_attention
 from voxlane.engine.kernels.stack import Stack, fits
 from voxlane.engine.models.decoder_config import DecoderConfig
 from voxlane.engine.models.loading import Mode, Progress, TensorReader, Weight
@@ -28,6 +29,8 @@ from voxlane.engine.models.rotary import Rope
 from voxlane.engine.weights.tensors import WeightFile
 
 Linear = Callable[[Tensor, Weight, Tensor | None], Tensor]
+Attend = Callable[[Tensor, Pages, Layout, float, int], Tensor]
+Observer = Callable[[int, Tensor], None]  # (layer, queries [T, heads, head_dim])
 
 _TEXT_PREFIXES = ("model.language_model.", "language_model.model.")  # a vision model's decoder, new and old spelling
 _VISION_PREFIXES = ("vision_tower.", "multi_modal_projector.")
@@ -98,17 +101,19 @@ class DecoderLayers:
         hidden = self._stack.run(residual, layout, pages) if self._stack else None
         return self._run_layers(residual, layout, pages) if hidden is None else hidden
 
-    def _run_layers(self, residual: Tensor, layout: Layout, pages: list[Pages]) -> Tensor:
-        config, project, activate = self.config, self.project, self._activation
-        heads, kv_heads, head_dim = config.heads, config.kv_heads, config.head_dim
-        eps, scale = config.norm_eps, config.attention_scale
+    def observed(self, residual: Tensor, layout: Layout, pages: list[Pages], observe: Observer) -> None:
+        """Do run's work and show what every layer asks for: `observe(layer, queries [T, heads, head_dim])`."""
+        self._run_layers(residual, layout, pages, observe)
+
+    def _run_layers(
+        self, residual: Tensor, layout: Layout, pages: list[Pages], observe: Observer | None = None
+    ) -> Tensor:
+        project, activate, eps = self.project, self._activation, self.config.norm_eps
         x = rms_norm(residual, self._first_norm, eps, self.dtype)
-        for layer, page in zip(self._layers, pages, strict=True):
+        for index, (layer, page) in enumerate(zip(self._layers, pages, strict=True)):
             qkv = project(x, layer.qkv, layer.qkv_bias)
-            q = rope_write(
-                *(qkv, heads, kv_heads, head_dim, layer.cos, layer.sin, layout, page, layer.q_norm, layer.k_norm, eps)
-            )
-            x = project(paged_attention(q, page, layout, scale, layer.window), layer.out, layer.out_bias)
+            attend = paged_attention if observe is None else _observed(observe, index)
+            x = project(self._attend(qkv, layer, page, layout, attend), layer.out, layer.out_bias)
             if layer.after_attention_norm is not None:
                 x = rms_norm(x, layer.after_attention_norm, eps)
             x, residual = add_rms_norm(x, residual, layer.mlp_norm, eps)
@@ -121,17 +126,26 @@ class DecoderLayers:
     def _run_few(self, residual: Tensor, layout: Layout, pages: list[Pages]) -> Tensor:
         """Do _run_layers' work for a few rows on CUDA, norms, gates and residuals fused with the products."""
         config = self.config
-        sizes = (config.heads, config.kv_heads, config.head_dim)
         eps, gelu, norm = config.norm_eps, config.activation != "silu", self._first_norm
         for layer, page in zip(self._layers, pages, strict=True):
             qkv = skinny.norm_linear(residual, norm, eps, _tensor(layer.qkv), layer.qkv_bias)
-            q = rope_write(qkv, *sizes, layer.cos, layer.sin, layout, page, layer.q_norm, layer.k_norm, eps)
-            seen = skinny.attend(q, page, layout, config.attention_scale, layer.window)
+            seen = self._attend(qkv, layer, page, layout, skinny.attend)
             skinny.linear_add(seen, _tensor(layer.out), residual)
             inner = skinny.norm_gate(residual, layer.mlp_norm, eps, _tensor(layer.gate_up), gelu=gelu)
             skinny.linear_add(inner, _tensor(layer.down), residual)
             norm = layer.next_norm
         return rms_norm(residual, norm, eps, self.dtype)
+
+    def _attend(self, qkv: Tensor, layer: _Layer, page: Pages, layout: Layout, attend: Attend) -> Tensor:
+        """Write keys and values of a projection; return what its queries see."""
+        config = self.config
+        sizes = (config.heads, config.kv_heads, config.head_dim, layer.cos, layer.sin)
+        norms = (layer.q_norm, layer.k_norm, config.norm_eps)
+        if layout.common_start >= 0 and qkv.is_cuda and not layer.window:
+            heads = Heads(*sizes, *norms, config.attention_scale)
+            return short_attention(qkv, heads, page, layout.common_start, layout.max_query)
+        q = rope_write(qkv, *sizes, layout, page, *norms)
+        return attend(q, page, layout, config.attention_scale, layer.window)
 
     def logits_of(self, hidden: Tensor, head: Weight) -> Tensor:
         """Return hidden rows [N, hidden] times an output head [vocab, hidden], float32."""
@@ -301,6 +315,16 @@ def _linear_bfloat16(x: Tensor, weight: Weight, bias: Tensor | None = None) -> T
 
 def _mm_wide(x: Tensor, matrix: Tensor) -> Tensor:
     return torch.mm(x, matrix.t(), out_dtype=torch.float32)
+
+
+def _observed(observe: Observer, layer: int) -> Attend:
+    """Return attention that shows its queries first."""
+
+    def attend(q: Tensor, pages: Pages, layout: Layout, scale: float, window: int) -> Tensor:
+        observe(layer, q)
+        return paged_attention(q, pages, layout, scale, window)
+
+    return attend
 
 
 def _tensor(weight: Weight) -> Tensor:

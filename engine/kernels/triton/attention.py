@@ -18,11 +18,12 @@ from voxlane.engine.kernels.pages import Layout, Pages
 
 from .attention_decode import decode_kernel
 from .attention_prefill import prefill_kernel
+from .overlap import launch_options, overlaps
 
 _LOG2_E = 1.4426950408889634
 _MIN_ROWS = 16  # of a matrix product's left side
-_STREAMS = 16
-_ARRIVALS = 1 << 18  # counters a stream may use: rows × tiles of a row that is cut × kv_heads
+_WELL_FILLED = 0.8  # of the programs that run at a time
+_MOST_PROGRAMS = 16  # of a prefill, for each multiprocessor: each takes more than one tile then
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,12 @@ class Tuning:
     warps: int
     stages: int  # tiles in flight
     programs: int  # per multiprocessor
-    split: int = 0  # positions of a piece; 0, in decode: what makes about as many pieces as programs
+    split: int = 0  # decode: positions of a piece, 0: what makes as many pieces as programs; prefill: at least so many
     rows: int = _MIN_ROWS  # prefill: queries × heads of a tile
     split_queries: int = 0  # prefill: rows of at most so many queries are cut into pieces
     registers: int | None = None  # the most a thread may use; fewer let more programs share a multiprocessor
     least: int = 64  # decode without split: positions of the shortest piece, a power of 2
+    overlap: bool = True  # decode: a launch begins while the one before it ends
     join: int = 4096  # decode: numbers of parts held in registers at once while they are joined
 
     def options(self) -> dict[str, Any]:
@@ -47,24 +49,27 @@ class Tuning:
         return options if self.registers is None else {**options, "maxnreg": self.registers}
 
 
-def decode_tuning(head_dim: int, page: torch.dtype) -> Tuning:
+def decode_tuning(head_dim: int, page: torch.dtype, group: int = 2) -> Tuning:
     """Return how rows of few queries are served: measured on an H200, but for float32 and heads wider than 128.
 
-    What is wanted are about as many pieces as a multiprocessor runs at a time, or half as many where each has 32 KB of
-    keys and values under way. Over int8 pages arithmetic is busy too, and more programs than pieces find room for at
-    once are dealt unevenly: shared memory (stages) and registers (join) keep them to 4 with heads of 128, 8 with 64.
+    `programs` is what a multiprocessor has registers for; `join` takes what the walk leaves. If it had registers for
+    more, launches that overlap would be dealt unevenly: whoever ends is replaced by a program of the next launch, and
+    one multiprocessor may get all it can hold while another gets few (1.28 times the time where 5 fitted and 4 would
+    have done). A group of one head takes fewer of them.
     """
     if page is torch.float32:
-        return Tuning(tile=32, warps=4, stages=2, programs=2)
+        return Tuning(tile=32, warps=4, stages=2, programs=3 if head_dim <= 64 else 2, overlap=False)
     if head_dim > 128:
-        return Tuning(tile=64, warps=4, stages=2, programs=2)
+        return Tuning(tile=64, warps=4, stages=2, programs=2, overlap=False)
     if page is torch.int8:
         if head_dim > 64:
             return Tuning(tile=64, warps=2, stages=3, programs=4)
-        return Tuning(tile=64, warps=1, stages=4, programs=8)
+        return Tuning(tile=64, warps=1, stages=3, programs=8)
     if head_dim > 64:
-        return Tuning(tile=32, warps=2, stages=3, programs=2, least=128)
-    return Tuning(tile=32, warps=1, stages=2, programs=8, join=2048)
+        return Tuning(tile=64, warps=2, stages=2, programs=4)
+    if group == 1:
+        return Tuning(tile=32, warps=1, stages=2, programs=10, join=2048)
+    return Tuning(tile=32, warps=1, stages=2, programs=8)
 
 
 def prefill_tuning(head_dim: int, page: torch.dtype, compute: torch.dtype) -> Tuning:
@@ -73,13 +78,13 @@ def prefill_tuning(head_dim: int, page: torch.dtype, compute: torch.dtype) -> Tu
     At 128 wide, tiles of 64 rows cost whole prompts 3 % and save short chunks over long contexts 20 %.
     """
     if compute is torch.float32 and head_dim <= 64:
-        return Tuning(tile=64, warps=4, stages=2, programs=8, split=512, rows=64, split_queries=256)
+        return Tuning(tile=64, warps=4, stages=2, programs=2, split=512, rows=64, split_queries=256)
     if compute is torch.float32 or head_dim > 128:
         tile, rows = (32, 32) if head_dim <= 128 else (16, 16)
-        return Tuning(tile=tile, warps=4, stages=2, programs=4, split=1024, rows=rows, split_queries=256)
+        return Tuning(tile=tile, warps=4, stages=2, programs=2, split=512, rows=rows, split_queries=256)
     if head_dim > 64:
-        return Tuning(tile=64, warps=4, stages=3, programs=16, split=512, rows=64, split_queries=256)
-    return Tuning(tile=64, warps=4, stages=4, programs=16, split=1024, rows=128, split_queries=256)
+        return Tuning(tile=64, warps=4, stages=3, programs=2, split=512, rows=64, split_queries=256)
+    return Tuning(tile=64, warps=4, stages=3, programs=2, split=512, rows=128, split_queries=256)
 
 
 def paged_attention_triton(
@@ -96,8 +101,9 @@ def paged_attention_triton(
 ) -> Tensor:
     """Do paged_attention_ref's work in Triton; rows of a few queries and rows of many are one launch each.
 
-    Positions are taken from the layout's promise that a row's queries are its newest tokens. Graphs that may run at the
-    same time must be captured on different streams, and one call must come before the first capture.
+    Positions are taken from the layout's promise that a row's queries are its newest tokens. Lengths and tables must
+    have been written before the launch that comes before: they are read while that one may still run. Launches that
+    may run at the same time must not share a layout's `arrivals`.
     """
     tokens, heads, head_dim = q.shape
     if window and not causal:
@@ -108,7 +114,7 @@ def paged_attention_triton(
     out = torch.empty((tokens, heads * head_dim), dtype=q.dtype, device=q.device)
     if tokens == 0:
         return out
-    decode = decode or decode_tuning(head_dim, pages.k.dtype)
+    decode = decode or decode_tuning(head_dim, pages.k.dtype, heads // pages.k.shape[1])
     prefill = prefill or prefill_tuning(head_dim, pages.k.dtype, q.dtype)
     kv_heads = pages.k.shape[1]
     queries = max(1, _MIN_ROWS // (2 if _by_words(q, pages) else 1) // (heads // kv_heads))
@@ -122,48 +128,66 @@ def paged_attention_triton(
 def _decode(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], queries: int, tuning: Tuning) -> None:
     tokens, heads, _ = q.shape
     rows, kv_heads = layout.context_lengths.shape[0], pages.k.shape[1]
-    group, slots = heads // kv_heads, tuning.programs * _multiprocessors(q.device)
-    units = max(1, slots // kv_heads)
-    splits = _splits(layout, pages, tuning.split) if tuning.split else min(_splits(layout, pages, tuning.least), units)
+    group, room, slots = heads // kv_heads, rows * queries, tuning.programs * _multiprocessors(q.device)
+    if tuning.split:
+        splits = _splits(layout, pages, tuning.split)
+        programs = min(rows * splits * kv_heads, slots)
+    else:
+        programs = _programs(rows * kv_heads, slots)
+        # A row may be cut once more than its share of all programs says, since shares begin anywhere.
+        splits = min(_splits(layout, pages, max(tuning.least, tuning.tile)) + 1, programs // kv_heads + 2)
     join_rows = triton.next_power_of_2(group)
-    room = rows * queries
     if words := _by_words(q, pages):
         shared = {**shared, **_words(pages, tuning.tile)}
     partials, logs = _parts(q, min(tokens, room) * heads * splits, shared["DIM"], splits)
-    decode_kernel[(max(1, min(rows * splits * kv_heads, slots + rows * kv_heads)),)](
+    overlap = tuning.overlap and 2 * rows * kv_heads <= slots and overlaps(q.device)
+    decode_kernel[(max(1, programs),)](
         **shared,
         partials=partials,
         logs=logs,
-        arrivals=_arrivals(q.device, rows * kv_heads),
+        arrivals=_arrivals(layout, rows * kv_heads),
         max_splits=splits,
-        share=1.0 / units,
-        least=max(tuning.least, tuning.tile),
+        least=max(tuning.least // tuning.tile, 1),
         M=max(_MIN_ROWS, 2 * join_rows if words else join_rows),
         SPLIT=tuning.split,
         TILE=tuning.tile,
         SLOT_BY_TOKEN=tokens <= room,
         JOIN_ROWS=join_rows,
-        JOIN_SPLITS=max(1, min(32, tuning.join // (join_rows * shared["DIM"]))),
+        JOIN_SPLITS=max(1, min(64, tuning.join // (join_rows * shared["DIM"]))),
         WORDS=words,
+        PDL=overlap,
         **tuning.options(),
+        **launch_options(overlap=overlap),
     )
+
+
+def _programs(groups: int, slots: int) -> int:
+    """Return how many programs share the work of head groups: a whole number for each if that is most of the slots.
+
+    Rows that are all as long are then cut alike. Else all slots: every program gets as much as any other anyhow.
+    """
+    each = slots // groups
+    return each * groups if each * groups > _WELL_FILLED * slots else slots
 
 
 def _prefill(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], tuning: Tuning) -> None:
     tokens, heads, _ = q.shape
     rows, kv_heads = layout.context_lengths.shape[0], pages.k.shape[1]
-    group, splits = heads // kv_heads, _splits(layout, pages, tuning.split)
+    group = heads // kv_heads
     tile_rows = max(tuning.rows, triton.next_power_of_2(group))
-    tiles = tokens // (tile_rows // group) + rows
+    units = max(1, tuning.programs * _multiprocessors(q.device) // kv_heads)
+    splits = min(_splits(layout, pages, tuning.split), units)
     room = rows * tuning.split_queries
+    cut_rows = rows if tokens <= room else rows - 1  # one has more queries than are cut
+    tiles = tokens // (tile_rows // group) + rows + cut_rows * units * (splits > 1)
     partials, logs = _parts(q, min(tokens, room) * heads * splits, shared["DIM"], splits)
-    programs = tuning.programs * _multiprocessors(q.device)
-    prefill_kernel[(max(1, min(tiles * splits * kv_heads, programs)),)](
+    prefill_kernel[(max(1, min(tiles * kv_heads, _MOST_PROGRAMS * _multiprocessors(q.device))),)](
         **shared,
         partials=partials,
         logs=logs,
-        arrivals=_arrivals(q.device, rows * kv_heads * -(-tuning.split_queries // (tile_rows // group))),
+        arrivals=_arrivals(layout, rows * kv_heads * -(-tuning.split_queries // (tile_rows // group))),
         max_splits=splits,
+        units=float(units),
         M=tile_rows,
         SPLIT=tuning.split,
         TILE=tuning.tile,
@@ -257,22 +281,8 @@ def _multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-@cache
-def _counters(device: torch.device) -> Tensor:
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        raise RuntimeError("attention must run once before it is captured in a graph: its counters start from zero")
-    return torch.zeros((_STREAMS, _ARRIVALS), dtype=torch.int32, device=device)
-
-
-_streams: dict[tuple[torch.device, int], int] = {}
-
-
-def _arrivals(device: torch.device, count: int) -> Tensor:
-    """Return this stream's counters of finished pieces: zero between launches, since the last to arrive resets them."""
-    if count > _ARRIVALS:
-        raise ValueError(f"{count} pieces of attention to wait for in one launch, where {_ARRIVALS} are possible")
-    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-    number = _streams.setdefault((device, stream), sum(known == device for known, _ in _streams))
-    if number >= _STREAMS:
-        raise RuntimeError(f"attention runs on more than {_STREAMS} streams of one device")
-    return _counters(device)[number]
+def _arrivals(layout: Layout, count: int) -> Tensor:
+    """Return counters of finished pieces: zero between launches, since the last to arrive resets them."""
+    if layout.arrivals is None or layout.arrivals.numel() < count:
+        return torch.zeros(count, dtype=torch.int32, device=layout.context_lengths.device)
+    return layout.arrivals

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .attention_tile import _INTERPRETED, capped, load_vectors, product, tile_blocks, tile_rows, touch
+from .attention_tile import _INTERPRETED, capped, load_vectors, product, tile_blocks, tile_rows
 
 _LEVELS = tl.constexpr(127 * 128)  # of a query's number: high · 128 + low
 _FLIP = tl.constexpr(-2139062144)  # 0x80808080: makes signed bytes unsigned ones, 128 too large
@@ -84,7 +84,7 @@ def load_scales(scales, base, offsets, start, end, BLOCK_TOKENS: tl.constexpr, T
 
 @triton.jit
 def walk_words(
-    q, unit, limits, table, head, begin, end,
+    q, unit, limits, table, blocks, head, begin, end,
     k_pages, v_words, k_scales, v_scales, scale, softcap,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
     TILE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, COMPUTE: tl.constexpr,
@@ -92,7 +92,7 @@ def walk_words(
     """Return the softmax's sums (acc [M, DIM], top [M], total [M]) over positions begin : end, every row of them twice.
 
     `q` and `unit` are split_queries'. Query m sees positions below limits[m], and with a WINDOW only the last so many
-    of those. `begin` is a multiple of TILE.
+    of those. `begin` is a multiple of TILE, and `blocks` are its tile's.
     """
     M: tl.constexpr = q.shape[0]
     HALF: tl.constexpr = M // 2
@@ -105,8 +105,6 @@ def walk_words(
     top = tl.full([HALF], float("-inf"), dtype=tl.float32)
     total = tl.zeros([HALF], dtype=tl.float32)
     worth = tl.where(tl.arange(0, M) < HALF, 128, 1)
-    touch(table, begin, end, BLOCK_TOKENS)
-    blocks = tile_blocks(table, begin, end, BLOCK_TOKENS, TILE)
     for start in range(begin, end, TILE):
         positions = start + tl.arange(0, TILE)
         base, offsets = tile_rows(blocks, head, start, KV_HEADS, BLOCK_TOKENS, TILE)

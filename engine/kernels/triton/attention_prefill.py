@@ -1,8 +1,8 @@
 """Paged attention for rows of many queries: chunks of a prompt over what is cached before them, clips of an encoder.
 
 Queries of a head group are packed into tiles of M rows, so that keys are read once for the group. Short chunks over
-long contexts would leave most of the device idle: those are cut at fixed positions, as decodes are. Whether a row is
-cut depends on its own number of queries alone.
+long contexts would leave most of the device idle: those are cut, as decodes are, but as if each was alone in its batch.
+So whether and where a row is cut depends on its own numbers of queries and positions.
 """
 
 from __future__ import annotations
@@ -11,13 +11,62 @@ import triton
 import triton.language as tl
 
 from .attention_decode import numbered
-from .attention_tile import finish, load_queries, walk
+from .attention_tile import finish, load_queries, tile_blocks, touch, walk
+
+
+@triton.jit
+def cuts_of(count, length, units, SPLIT: tl.constexpr, SPLIT_QUERIES: tl.constexpr, TILE_QUERIES: tl.constexpr):
+    """Return into how many pieces a row's positions are cut, none shorter than SPLIT: one for each of `units` programs.
+
+    A row of more than SPLIT_QUERIES queries is not cut.
+    """
+    tiles = tl.maximum(tl.cdiv(count, TILE_QUERIES), 1).to(tl.float32)
+    pieces = tl.minimum((units / tiles + 0.001).to(tl.int32), tl.cdiv(length, SPLIT))
+    return tl.where(count <= SPLIT_QUERIES, tl.maximum(pieces, 1), 1)
+
+
+@triton.jit
+def attend_piece(
+    q, out, k_pages, v_pages, k_scales, v_scales, table, partials, logs, arrived,
+    token, slot, inside, head, begin, end, seen, split, splits, max_splits, scale, softcap,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr, M: tl.constexpr, TILE: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+):  # fmt: skip
+    """Attend with `inside` queries from `token` on to positions begin : end, of which the oldest sees those < seen."""
+    limits = tl.full([M], 0, dtype=tl.int32) + seen
+    if CAUSAL:
+        limits += tl.minimum(tl.arange(0, M) // GROUP, inside - 1)
+    # Up to here every query sees every key, unless a window hides old ones.
+    clear = begin if WINDOW > 0 else tl.maximum(tl.minimum(end, seen) // TILE * TILE, begin)
+    touch(table, begin, end, BLOCK_TOKENS)
+    blocks = tile_blocks(table, begin, end, BLOCK_TOKENS, TILE)
+    queries = load_queries(q, token, inside, head, KV_HEADS, GROUP, HEAD_DIM, DIM, M)
+    acc = tl.zeros([M, DIM], dtype=tl.float32)
+    top = tl.full([M], float("-inf"), dtype=tl.float32)
+    total = tl.zeros([M], dtype=tl.float32)
+    if WINDOW == 0:
+        acc, top, total = walk(
+            acc, top, total, queries, limits, table, blocks, head, begin, clear,
+            k_pages, v_pages, k_scales, v_scales, scale, softcap,
+            KV_HEADS, HEAD_DIM, DIM, BLOCK_TOKENS, TILE, WINDOW, SOFTCAP, False,
+        )  # fmt: skip
+        blocks = tile_blocks(table, clear, end, BLOCK_TOKENS, TILE)
+    acc, top, total = walk(
+        acc, top, total, queries, limits, table, blocks, head, clear, end,
+        k_pages, v_pages, k_scales, v_scales, scale, softcap,
+        KV_HEADS, HEAD_DIM, DIM, BLOCK_TOKENS, TILE, WINDOW, SOFTCAP, True,
+    )  # fmt: skip
+    finish(
+        acc, top, total, out, partials, logs, arrived, token, slot, inside, split, splits, max_splits, head,
+        KV_HEADS, GROUP, HEAD_DIM, DIM, M, M, 1,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows", "table_width", "max_splits"])
 def prefill_kernel(
     q, out, k_pages, v_pages, k_scales, v_scales, query_starts, context_lengths, block_tables,
-    partials, logs, arrivals, rows, table_width, max_splits, scale, softcap,
+    partials, logs, arrivals, rows, table_width, max_splits, units, scale, softcap,
     ROWS: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr, QUERIES: tl.constexpr, M: tl.constexpr, SPLIT: tl.constexpr, TILE: tl.constexpr,
     SPLIT_QUERIES: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr, SOFTCAP: tl.constexpr,
@@ -30,20 +79,19 @@ def prefill_kernel(
     starts = tl.load(query_starts + index, mask=index < rows, other=0)
     counts = tl.load(query_starts + index + 1, mask=index < rows, other=0) - starts
     lengths = tl.load(context_lengths + index, mask=index < rows, other=0)
-    cuts = tl.where(counts <= SPLIT_QUERIES, tl.maximum(tl.cdiv(lengths, SPLIT), 1), 1)
+    cuts = cuts_of(counts, lengths, units, SPLIT, SPLIT_QUERIES, tile_queries)
     sizes = tl.where(counts > QUERIES, tl.cdiv(counts, tile_queries) * cuts, 0)
     ends = tl.cumsum(sizes, 0)
     for item in range(tl.program_id(0), tl.sum(sizes, 0) * KV_HEADS, tl.num_programs(0)):
         head = item % KV_HEADS
-        row, number = numbered(ends, sizes, item // KV_HEADS)
+        row, number = numbered(ends, sizes, item // KV_HEADS, 1)
         token = tl.load(query_starts + row)
         count = tl.load(query_starts + row + 1) - token
         length = tl.load(context_lengths + row)
-        cut = count <= SPLIT_QUERIES
-        span = tl.where(cut, SPLIT, tl.maximum(length, 1))
-        cuts_here = tl.where(cut, tl.maximum(tl.cdiv(length, SPLIT), 1), 1)
-        tile = tl.cdiv(count, tile_queries) - 1 - number // cuts_here  # the longest work first
-        split = number % cuts_here
+        pieces = cuts_of(count, length, units, SPLIT, SPLIT_QUERIES, tile_queries)
+        span = tl.maximum(tl.cdiv(tl.cdiv(length, pieces), TILE), 1) * TILE
+        tile = tl.cdiv(count, tile_queries) - 1 - number // pieces  # the longest work first
+        split = number % pieces
         oldest = tile * tile_queries
         inside = tl.minimum(count - oldest, tile_queries)
         seen = length - count + oldest + 1 if CAUSAL else length  # by the tile's oldest query
@@ -52,32 +100,12 @@ def prefill_kernel(
         first = low // span
         splits = tl.maximum(tl.cdiv(visible, span) - first, 1)
         if (split >= first) & (split < first + splits):
-            limits = tl.full([M], 0, dtype=tl.int32) + seen
-            if CAUSAL:
-                limits += tl.minimum(tl.arange(0, M) // GROUP, inside - 1)
-            begin = tl.maximum(split * span, low // TILE * TILE)
-            end = tl.minimum(split * span + span, visible)
-            # Up to here every query sees every key, unless a window hides old ones.
-            clear = begin if WINDOW > 0 else tl.maximum(tl.minimum(end, seen) // TILE * TILE, begin)
-            queries = load_queries(q, token + oldest, inside, head, KV_HEADS, GROUP, HEAD_DIM, DIM, M)
-            table = block_tables + row.to(tl.int64) * table_width
-            acc = tl.zeros([M, DIM], dtype=tl.float32)
-            top = tl.full([M], float("-inf"), dtype=tl.float32)
-            total = tl.zeros([M], dtype=tl.float32)
-            if WINDOW == 0:
-                acc, top, total = walk(
-                    acc, top, total, queries, limits, table, head, begin, clear,
-                    k_pages, v_pages, k_scales, v_scales, scale, softcap,
-                    KV_HEADS, HEAD_DIM, DIM, BLOCK_TOKENS, TILE, WINDOW, SOFTCAP, False,
-                )  # fmt: skip
-            acc, top, total = walk(
-                acc, top, total, queries, limits, table, head, clear, end,
-                k_pages, v_pages, k_scales, v_scales, scale, softcap,
-                KV_HEADS, HEAD_DIM, DIM, BLOCK_TOKENS, TILE, WINDOW, SOFTCAP, True,
-            )  # fmt: skip
-            slot = token if SLOT_BY_TOKEN else row * SPLIT_QUERIES
-            finish(
-                acc, top, total, out, partials, logs, arrivals + (row * cut_tiles + tile) * KV_HEADS + head,
-                token + oldest, slot + oldest, inside, split - first, splits, max_splits, head,
-                KV_HEADS, GROUP, HEAD_DIM, DIM, M, M, 1,
+            attend_piece(
+                q, out, k_pages, v_pages, k_scales, v_scales,
+                block_tables + row.to(tl.int64) * table_width, partials, logs,
+                arrivals + (row * cut_tiles + tile) * KV_HEADS + head,
+                token + oldest, (token if SLOT_BY_TOKEN else row * SPLIT_QUERIES) + oldest, inside, head,
+                tl.maximum(split * span, low // TILE * TILE), tl.minimum(split * span + span, visible), seen,
+                split - first, splits, max_splits, scale, softcap,
+                KV_HEADS, GROUP, HEAD_DIM, DIM, BLOCK_TOKENS, M, TILE, WINDOW, CAUSAL, SOFTCAP,
             )  # fmt: skip

@@ -85,18 +85,17 @@ def capped(products, scale, softcap, SOFTCAP: tl.constexpr):
 
 @triton.jit
 def walk(
-    acc, top, total, q, limits, table, head, begin, end,
+    acc, top, total, q, limits, table, blocks, head, begin, end,
     k_pages, v_pages, k_scales, v_scales, scale, softcap,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
     TILE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Carry the online softmax (acc [M, DIM], top [M], total [M]) of queries `q` over positions begin : end.
 
-    `begin` is a multiple of TILE. Query m sees positions below limits[m], and with a WINDOW only the last so many of
-    those; without MASKED the caller vouches that every query sees all of begin : end, a multiple of TILE as well.
+    `begin` is a multiple of TILE, and `blocks` are its tile's. Query m sees positions below limits[m], and with a
+    WINDOW only the last so many of those; without MASKED the caller vouches that every query sees all of begin : end, a
+    multiple of TILE as well.
     """
-    touch(table, begin, end, BLOCK_TOKENS)
-    blocks = tile_blocks(table, begin, end, BLOCK_TOKENS, TILE)
     for start in range(begin, end, TILE):
         positions = start + tl.arange(0, TILE)
         base, offsets = tile_rows(blocks, head, start, KV_HEADS, BLOCK_TOKENS, TILE)

@@ -13,9 +13,8 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from voxlane.engine.kernels.pages import Layout, Pages
-from voxlane.engine.kernels.skinny import MAX_ROWS
 
-from .skinny import overlaps
+from .overlap import launch_options, overlaps
 
 HEADS_PER_PROGRAM = 8
 
@@ -112,8 +111,7 @@ def rope_write(
     if tokens == 0:
         return q
     scale = pages.k_scale
-    overlap = tokens <= MAX_ROWS and overlaps(qkv.device)
-    extra = {"launch_pdl": True} if overlap else {}
+    overlap = overlaps(qkv.device)
     _rope_kernel[(tokens, triton.cdiv(heads + 2 * kv_heads, HEADS_PER_PROGRAM))](
         *(qkv, q, cos, sin, layout.positions, layout.slots, pages.k, pages.v, pages.k_scale, pages.v_scale),
         *(q_norm, k_norm, eps, heads, kv_heads, pages.k.shape[2], *pages.k.stride()[:3]),
@@ -125,6 +123,6 @@ def rope_write(
         INT8=scale is not None,
         PDL=overlap,
         num_warps=2,
-        **extra,
+        **launch_options(overlap=overlap),
     )
     return q

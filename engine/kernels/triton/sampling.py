@@ -230,6 +230,66 @@ def _kth(
 
 
 @triton.jit
+def _bounds(
+    row_logits, rules, place, there, crest, temperature, history, bias, terms, slot,
+    VOCABULARY: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Return the least score that may be kept, the mass of larger ones beyond which none is, and if that is asked."""
+    top_k = tl.load(rules + _TOP_K)
+    top_p = tl.load(rules + _TOP_P).to(tl.float32, bitcast=True)
+    min_p = tl.load(rules + _MIN_P).to(tl.float32, bitcast=True)
+    crests = tl.load(place + 4, mask=there, other=-float("inf"))
+    shares = tl.where(there & (crests > -float("inf")), crests - crest, -float("inf"))
+    total = tl.sum(tl.load(place + 2, mask=there, other=0.0) * tl.exp(shares / temperature), axis=0)
+    floor = crest * 0.0 - float("inf")
+    if (top_k > 0) & (top_k < VOCABULARY):
+        floor = _kth(row_logits, crest, top_k, history, bias, terms, slot, VOCABULARY, BLOCK)
+        if top_p < 1:
+            lanes = tl.zeros([BLOCK], dtype=tl.float32)
+            for begin in range(0, VOCABULARY, BLOCK):
+                other = begin + tl.arange(0, BLOCK)
+                v = _load_scores(row_logits, other, history, bias, terms, slot, VOCABULARY)
+                lanes += tl.where(v >= floor, tl.exp((v - crest) / temperature), 0.0)
+            total = tl.sum(lanes, axis=0)
+    if min_p > 0:
+        floor = tl.maximum(floor, crest + temperature * tl.log(min_p))
+    return tl.minimum(floor, crest), top_p * total, top_p < 1
+
+
+@triton.jit
+def _search(
+    row_logits, rules, token, floor, limit, searching, crest, temperature, history, bias, terms, slot,
+    VOCABULARY: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Return the best draw of those that may be kept, `token` being the best of all."""
+    first, second = _keys(rules)
+    value = _load_scores(row_logits, token, history, bias, terms, slot, VOCABULARY)
+    searching = searching | (value < floor)
+    while searching:
+        above = tl.zeros([BLOCK], dtype=tl.float32)
+        top = tl.full([BLOCK], -float("inf"), dtype=tl.float32)
+        who = tl.full([BLOCK], 2147483647, dtype=tl.int32)
+        for begin in range(0, VOCABULARY, BLOCK):
+            other = begin + tl.arange(0, BLOCK)
+            v = _load_scores(row_logits, other, history, bias, terms, slot, VOCABULARY)
+            higher = v > value
+            above += tl.where(higher, tl.exp((v - crest) / temperature), 0.0)
+            s = tl.where(higher & (v >= floor), v / temperature + _gumbel(other, first, second), -float("inf"))
+            better = s > top  # a lane's tokens come in rising order, so of equals the lowest stays
+            who = tl.where(better, other, who)
+            top = tl.where(better, s, top)
+        beyond = tl.sum(above, axis=0)
+        best = tl.max(top, axis=0)
+        next_token = tl.min(tl.where(top == best, who, 2147483647), axis=0)
+        kept = (value >= floor) & ((beyond < limit) | (beyond == 0.0))
+        searching = (kept == 0) & (best > -float("inf"))
+        if searching:
+            token = next_token
+            value = _load_scores(row_logits, token, history, bias, terms, slot, VOCABULARY)
+    return token
+
+
+@triton.jit
 def _settle_kernel(
     logits, packet, found, found_token, tokens, logprobs, history, bias, terms, stride, packet_stride, chunks,
     VOCABULARY: tl.constexpr, CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
@@ -237,9 +297,6 @@ def _settle_kernel(
     row = tl.program_id(0).to(tl.int64)
     rules = packet + row * packet_stride
     temperature = tl.load(rules + _TEMPERATURE).to(tl.float32, bitcast=True)
-    top_k = tl.load(rules + _TOP_K)
-    top_p = tl.load(rules + _TOP_P).to(tl.float32, bitcast=True)
-    min_p = tl.load(rules + _MIN_P).to(tl.float32, bitcast=True)
     chunk = tl.arange(0, CHUNKS)
     there = chunk < chunks
     place = found + (row * chunks + chunk) * _FOUND
@@ -247,60 +304,24 @@ def _settle_kernel(
     peak = tl.max(peaks, axis=0)
     shares = tl.where(there & (peaks > -float("inf")), peaks - peak, -float("inf"))
     mass = tl.sum(tl.load(place + 1, mask=there, other=0.0) * tl.exp(shares), axis=0)
-    crests = tl.load(place + 4, mask=there, other=-float("inf"))
-    crest = tl.max(crests, axis=0)
+    crest = tl.max(tl.load(place + 4, mask=there, other=-float("inf")), axis=0)
     scores = tl.load(place + 3, mask=there, other=-float("inf"))
-    best = tl.max(scores, axis=0)
     candidates = tl.load(found_token + row * chunks + chunk, mask=there, other=2147483647)
-    token = tl.min(tl.where(scores == best, candidates, 2147483647), axis=0)
+    token = tl.min(tl.where(scores == tl.max(scores, axis=0), candidates, 2147483647), axis=0)
     row_logits = logits + row * stride
     sound = (peak > -float("inf")) & (peak < float("inf"))
     token = tl.where(sound, token, 0)
-    slot = _slot(rules, history)
-    value = _load_scores(row_logits, token, history, bias, terms, slot, VOCABULARY)
-
-    filtered = sound & (temperature > 0) & ((top_k > 0) | (top_p < 1) | (min_p > 0))
-    if filtered:
-        first, second = _keys(rules)
-        shares = tl.where(there & (crests > -float("inf")), crests - crest, -float("inf"))
-        total = tl.sum(tl.load(place + 2, mask=there, other=0.0) * tl.exp(shares / temperature), axis=0)
-        floor = crest * 0.0 - float("inf")
-        if (top_k > 0) & (top_k < VOCABULARY):
-            floor = _kth(row_logits, crest, top_k, history, bias, terms, slot, VOCABULARY, BLOCK)
-            if top_p < 1:
-                lanes = tl.zeros([BLOCK], dtype=tl.float32)
-                for begin in range(0, VOCABULARY, BLOCK):
-                    other = begin + tl.arange(0, BLOCK)
-                    v = _load_scores(row_logits, other, history, bias, terms, slot, VOCABULARY)
-                    lanes += tl.where(v >= floor, tl.exp((v - crest) / temperature), 0.0)
-                total = tl.sum(lanes, axis=0)
-        if min_p > 0:
-            floor = tl.maximum(floor, crest + temperature * tl.log(min_p))
-        floor = tl.minimum(floor, crest)
-        limit = top_p * total
-        searching = (value < floor) | (top_p < 1)
-        while searching:
-            above = tl.zeros([BLOCK], dtype=tl.float32)
-            top = tl.full([BLOCK], -float("inf"), dtype=tl.float32)
-            who = tl.full([BLOCK], 2147483647, dtype=tl.int32)
-            for begin in range(0, VOCABULARY, BLOCK):
-                other = begin + tl.arange(0, BLOCK)
-                v = _load_scores(row_logits, other, history, bias, terms, slot, VOCABULARY)
-                higher = v > value
-                above += tl.where(higher, tl.exp((v - crest) / temperature), 0.0)
-                s = tl.where(higher & (v >= floor), v / temperature + _gumbel(other, first, second), -float("inf"))
-                better = s > top  # a lane's tokens come in rising order, so of equals the lowest stays
-                who = tl.where(better, other, who)
-                top = tl.where(better, s, top)
-            beyond = tl.sum(above, axis=0)
-            best = tl.max(top, axis=0)
-            next_token = tl.min(tl.where(top == best, who, 2147483647), axis=0)
-            kept = (value >= floor) & ((beyond < limit) | (beyond == 0.0))
-            searching = (kept == 0) & (best > -float("inf"))
-            if searching:
-                token = next_token
-                value = _load_scores(row_logits, token, history, bias, terms, slot, VOCABULARY)
-
+    filters = (tl.load(rules + _TOP_K) > 0) | (tl.load(rules + _TOP_P).to(tl.float32, bitcast=True) < 1)
+    filters = filters | (tl.load(rules + _MIN_P).to(tl.float32, bitcast=True) > 0)
+    if sound & (temperature > 0) & filters:
+        slot = _slot(rules, history)
+        floor, limit, bounded = _bounds(
+            row_logits, rules, place, there, crest, temperature, history, bias, terms, slot, VOCABULARY, BLOCK
+        )
+        token = _search(
+            row_logits, rules, token, floor, limit, bounded, crest, temperature, history, bias, terms, slot,
+            VOCABULARY, BLOCK,
+        )  # fmt: skip
     tl.store(tokens + row, tl.where(sound, token, -1))
     tl.store(logprobs + row, tl.load(row_logits + token).to(tl.float32) - peak - tl.log(mass))
 

@@ -11,7 +11,6 @@ for what that launch writes.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 
 import torch
 import triton
@@ -22,6 +21,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from voxlane.engine.kernels.pages import Layout, Pages
 
 from . import attention
+from .overlap import launch_options, overlaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,6 @@ class Tuning:
     warps: int
     stages: int = 1
 
-
-PDL = True
-"""Whether launches overlap with the one before them, where the device can: 1.11 for 1.17 ms a step of Qwen3-0.6B."""
 
 # Measured on an H200 for one row of Qwen3-0.6B, by the depth, a power of two (benchmarks/gpu_tune.py).
 _CUTS = {1024: Tuning(16, 1024, 4), 2048: Tuning(4, 2048, 8), 4096: Tuning(8, 4096, 8)}
@@ -52,16 +49,6 @@ def tuning(rows: int, outputs: int, inputs: int, *, gate: bool) -> Tuning:
     cut = cuts.get(max(triton.next_power_of_2(inputs), 1024), _DEEP_CUT)
     # A thread has as much to add up for two rows as for one.
     return Tuning(cut.block_n, cut.block_k, min(cut.warps * triton.next_power_of_2(rows), 16), cut.stages)
-
-
-@cache
-def _can_overlap(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
-
-
-def overlaps(device: torch.device) -> bool:
-    """Return whether launches of few rows on a device overlap with the one before them."""
-    return PDL and _can_overlap(device)
 
 
 @triton.jit
@@ -164,7 +151,6 @@ def _launch(
     outputs = out.shape[1]
     cut = tuning(rows, matrix.shape[0], inputs, gate=gate)
     overlap = overlaps(x.device)
-    extra = {"launch_pdl": True} if overlap else {}
     _few_kernel[(triton.cdiv(outputs, cut.block_n),)](
         *(x, matrix, out, gain, bias, rows, outputs, eps),
         INPUTS=inputs,
@@ -181,7 +167,7 @@ def _launch(
         PDL=overlap,
         num_warps=cut.warps,
         num_stages=cut.stages,
-        **extra,
+        **launch_options(overlap=overlap),
     )
 
 
@@ -213,5 +199,5 @@ def linear_wide(x: Tensor, matrix: Tensor) -> Tensor:
 
 def attend(q: Tensor, pages: Pages, layout: Layout, scale: float, window: int) -> Tensor:
     """Return attention's output for one query of each of a few rows, in shorter pieces than many rows want."""
-    cut = replace(attention.decode_tuning(q.shape[2], pages.k.dtype), split=SPLIT)
+    cut = replace(attention.decode_tuning(q.shape[2], pages.k.dtype, q.shape[1] // pages.k.shape[1]), split=SPLIT)
     return attention.paged_attention_triton(q, pages, layout, scale, window, decode=cut)

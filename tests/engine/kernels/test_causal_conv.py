@@ -15,9 +15,12 @@ from voxlane.engine.kernels.causal_conv import (
     causal_upsample,
     conv_weight,
     depthwise_conv,
+    extend,
+    point_add,
     snake,
     upsample_matrix,
 )
+from voxlane.engine.kernels.triton import causal_conv as kernel
 
 
 @pytest.fixture(autouse=True)
@@ -25,15 +28,16 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
-def pictures(weight: Tensor) -> Tensor:
-    """Return a weight in the form that a GPU gets: torch's CPU takes it too."""
-    return weight.unsqueeze(2).contiguous(memory_format=torch.channels_last)
+def windows(weight: Tensor) -> Tensor:
+    """Return a weight in the form that a GPU gets: a CPU takes it too."""
+    return conv_weight(weight.to(torch.bfloat16)).to(torch.float32)
 
 
-@pytest.mark.parametrize("form", [conv_weight, pictures])
+@pytest.mark.parametrize("form", [conv_weight, windows])
 @pytest.mark.parametrize(("batch", "length", "dilation"), [(1, 1, 1), (3, 5, 3), (2, 11, 9)])
 def test_conv(form: Callable[[Tensor], Tensor], batch: int, length: int, dilation: int) -> None:
-    x, weight, bias = torch.randn(batch, 6 * dilation + length, 8), torch.randn(12, 8, 7), torch.randn(12)
+    x, bias = torch.randn(batch, 6 * dilation + length, 8), torch.randn(12)
+    weight = torch.randn(12, 8, 7).to(torch.bfloat16).to(torch.float32)
     out = causal_conv(x, form(weight), bias, dilation)
     assert out.shape == (batch, length, 12)
     assert out.is_contiguous()
@@ -46,7 +50,37 @@ def test_conv_of_too_little() -> None:
 
 
 def test_bfloat16_gets_the_form_for_a_gpu() -> None:
-    assert conv_weight(torch.zeros(12, 8, 7, dtype=torch.bfloat16)).shape == (12, 8, 1, 7)
+    assert conv_weight(torch.zeros(12, 8, 7, dtype=torch.bfloat16)).shape == (12, 7 * 8)
+
+
+def test_conv_in_triton() -> None:
+    """More channels than a tile takes at once, an output too many, streams that share a tile; then the snake."""
+    x, bias = torch.randn(3, 18 + 50, 40), torch.randn(130)
+    weight, curve = torch.randn(130, 40, 7) / 16, (torch.rand(130), torch.rand(130))
+    form = windows(weight.to(torch.bfloat16).to(torch.float32))
+    wanted = causal_conv(x, form, bias, 3)
+    torch.testing.assert_close(kernel.conv(x, form, bias, 3, None, None), wanted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(kernel.conv(x, form, bias, 3, *curve), snake(wanted, *curve), rtol=1e-4, atol=1e-4)
+    point, residual = torch.randn(130, 130), torch.randn(3, 50, 130)
+    added = kernel.conv(wanted, point, bias, 1, residual=residual)
+    torch.testing.assert_close(added, point_add(wanted, point, bias, residual), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("length", "steps", "channels"), [(6, 9, 5), (54, 32, 20), (2, 1, 8)])
+def test_joined_in_triton(length: int, steps: int, channels: int) -> None:
+    """Fewer new steps than are kept, and more; the rest of the streams' memory is left alone."""
+    memory = torch.randn(5, length * channels + 13)
+    other = memory.clone()
+    tails = [each[:, 3 : 3 + length * channels].view(5, length, channels) for each in (memory, other)]
+    x, rows, curve = (
+        torch.randn(3, steps, channels),
+        torch.tensor([4, 0, 2]),
+        (torch.rand(channels), torch.rand(channels)),
+    )
+    for snaked in (None, curve):
+        got = kernel.extend(x, tails[0], rows, *(snaked or (None, None)))
+        torch.testing.assert_close(got, extend(x, tails[1], rows, snaked), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(memory, other, rtol=1e-6, atol=1e-6)
 
 
 def test_depthwise() -> None:

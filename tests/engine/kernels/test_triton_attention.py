@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from voxlane.engine.kernels.attention import paged_attention_ref
-from voxlane.engine.kernels.pages import Layout, Pages
-from voxlane.engine.kernels.triton.attention import Tuning, _counters, paged_attention_triton
+from voxlane.engine.kernels.pages import Layout, Pages, new_arrivals
+from voxlane.engine.kernels.triton.attention import Tuning, paged_attention_triton
 
 from .batches import Shape, layout, new_pages, tables
 
@@ -74,10 +74,12 @@ def run(
     decode: Tuning = DECODE,
 ) -> Tensor:
     """Run the kernels; no piece may be left that somebody still waits for."""
+    arrivals = new_arrivals(torch.device("cpu")) if place.arrivals is None else place.arrivals
+    own = replace(place, arrivals=arrivals)
     out = paged_attention_triton(
-        q, pages, place, scale, window, causal=causal, softcap=softcap, decode=decode, prefill=PREFILL
+        q, pages, own, scale, window, causal=causal, softcap=softcap, decode=decode, prefill=PREFILL
     )
-    assert not _counters(torch.device("cpu")).any()
+    assert not arrivals.any()
     return out
 
 
@@ -188,6 +190,21 @@ def test_pieces_as_many_as_programs(kind: torch.dtype, window: int, random: torc
     check(run(queries, pages, many, 0.25, window, decode=EVEN), queries, pages, many, 0.25, window)
     alone = replace(layout([(500, 1)], place.block_tables[:1], 16), max_query=1)
     check(run(q[:1], pages, alone, 0.25, window, decode=EVEN), q[:1], pages, alone, 0.25, window)
+
+
+def test_layouts_share_no_counters(random: torch.Generator) -> None:
+    """What another launch has counted by the time a launch runs is nobody else's: each layout has its own, or none."""
+    q, pages, place = step(SMALL, F32, random)
+    under_way = torch.ones_like(new_arrivals(torch.device("cpu")))  # a launch of another layout, half way
+    expected = run(q, pages, place)
+    own = replace(place, arrivals=new_arrivals(torch.device("cpu")))
+    for each in (own, place, own):
+        assert torch.equal(paged_attention_triton(q, pages, each, 0.25, decode=DECODE, prefill=PREFILL), expected)
+    assert under_way.all()
+    shared = paged_attention_triton(q, pages, replace(place, arrivals=under_way), 0.25, decode=DECODE, prefill=PREFILL)
+    assert not torch.equal(shared, expected)  # what sharing would do
+    few = replace(place, arrivals=torch.ones(3, dtype=torch.int32))  # too few: then they are left alone
+    assert torch.equal(paged_attention_triton(q, pages, few, 0.25, decode=DECODE, prefill=PREFILL), expected)
 
 
 def test_no_tokens(random: torch.Generator) -> None:
