@@ -21,12 +21,21 @@ _RANGE = 8.0  # factors of ten kept below the loudest place of the clip
 
 def window_mels(windows: Tensor, bins: int) -> Tensor:
     """Return the spectrograms [clips, 3000, bins] of whole windows [clips, 480000] of 16 kHz sound, all at once."""
-    window, filters = _constants(bins, windows.device)
     padded = F.pad(windows[:, None], (WINDOW // 2, WINDOW // 2), mode="reflect")[:, 0]
-    spectrum = torch.stft(padded, WINDOW, HOP, window=window, center=False, return_complex=True)[:, :, :FRAMES]
-    power = spectrum.real.square() + spectrum.imag.square()  # [clips, 201, frames]
-    mel = (power.transpose(1, 2) @ filters).clamp_(min=_FLOOR).log10_()
-    loudest = mel.amax(dim=(1, 2), keepdim=True)
+    mel = log_powers(padded, bins)[:, :FRAMES]
+    return scaled(mel, mel.amax(dim=(1, 2), keepdim=True))
+
+
+def log_powers(pieces: Tensor, bins: int) -> Tensor:
+    """Return the logarithms of mel powers [pieces, frames, bins] of pieces of sound [pieces, samples], unmirrored."""
+    window, filters = _constants(bins, pieces.device)
+    spectrum = torch.stft(pieces, WINDOW, HOP, window=window, center=False, return_complex=True)
+    power = spectrum.real.square() + spectrum.imag.square()  # [pieces, 201, frames]
+    return (power.transpose(1, 2) @ filters).clamp_(min=_FLOOR).log10_()
+
+
+def scaled(mel: Tensor, loudest: Tensor) -> Tensor:
+    """Return logarithms as models see them, nothing more than `_RANGE` below the loudest."""
     return torch.maximum(mel, loudest - _RANGE).add_(4.0).div_(4.0)
 
 

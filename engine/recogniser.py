@@ -17,7 +17,7 @@ from torch import Tensor
 
 from voxlane.engine.cache import KVCache
 from voxlane.engine.kernels.pages import Layout, Pages
-from voxlane.engine.models.encoder_decoder import Cross, Encoded
+from voxlane.engine.models.recognition import Cross, Encoded
 from voxlane.engine.plan import Load, Row
 from voxlane.engine.request import Request
 from voxlane.engine.runner import Outcome, Runner
@@ -28,6 +28,8 @@ class ListeningModel(Protocol):
 
     vocab_size: int
     eos_ids: frozenset[int]
+    inline: bool  # an encoded clip lies among its request's tokens, after `clip_start` of them
+    clip_start: int
     alignment_heads: tuple[tuple[int, int], ...]
 
     def encode(self, clips: Sequence[Tensor]) -> Encoded:
@@ -72,6 +74,7 @@ class Recogniser(Runner):
             self._encode([row.request for row in rows if row.encode])
             marks.append(time.monotonic())
             tokens, layout = self._layout(rows)
+            self._point_to_clips(rows, tokens)
             cross = _cross([row.request for row in rows])
             hidden = self.model.forward(tokens, layout, cross, self.cache.pages)
             marks.append(time.monotonic())
@@ -88,9 +91,19 @@ class Recogniser(Runner):
         encoded = self.model.encode([torch.from_numpy(np.ascontiguousarray(request.material)) for request in requests])
         slots: list[int] = []
         for request, length in zip(requests, encoded.lengths, strict=True):
-            assert request.cross is not None
-            slots += request.cross.slots(0, length)
+            # Inline, nothing is written to the cache yet: the rows are kept end to end until they are read.
+            slots += range(len(slots), len(slots) + length) if request.cross is None else request.cross.slots(0, length)
         self.model.write_cross(encoded.states, torch.tensor(slots, dtype=torch.int32), self.cache.pages)
+
+    def _point_to_clips(self, rows: list[Row], tokens: Tensor) -> None:
+        """Have the tokens of clips that lie inline stand for the rows that were kept of them."""
+        start = kept = 0
+        for row in rows:
+            if row.encode and self.model.inline:
+                states, first = row.request.states, start + self.model.clip_start
+                tokens[first : first + states] = -1 - torch.arange(kept, kept + states)
+                kept += states
+            start += row.count + len(row.drafts)
 
     def _logits(self, hidden: Tensor, rows: list[Row]) -> Tensor:
         first, detecting, before = [], [], None
@@ -118,7 +131,7 @@ class Recogniser(Runner):
             tokens = [choice.token for choice in outcome.choices]
             if row.request.wants_attention and not self.model.eos_ids.isdisjoint(tokens):
                 written = next(place for place, token in enumerate(tokens) if token in self.model.eos_ids)
-                ended.append((outcome, Row(row.request, 0, len(row.request.tokens), tokens[:written])))
+                ended.append((outcome, self._again(row.request, tokens[:written])))
         if not ended:
             return
         again = [row for _, row in ended]
@@ -127,7 +140,12 @@ class Recogniser(Runner):
         found = self.model.cross_weights(sequences, layout, cross, self.cache.pages, self.model.alignment_heads)
         for (outcome, row), weights in zip(ended, found, strict=True):
             # While a token is read, the next one is looked at: the prompt's last row is the first word's.
-            outcome.attention = weights[:, row.request.prompt_tokens - 1 :]
+            outcome.attention = weights[:, row.request.prompt_tokens - 1 - row.start :]
+
+    def _again(self, request: Request, written: list[int]) -> Row:
+        """Return a request's sequence as a row to be run again, from behind its clip on if that lies inline."""
+        start = self.model.clip_start + request.states if self.model.inline else 0
+        return Row(request, start, len(request.tokens) - start, written)
 
 
 def _cross(requests: list[Request]) -> Cross:

@@ -17,6 +17,7 @@ from voxlane.engine.api import ChatMessage, Tool
 from voxlane.engine.chat_template import FALLBACK_SOURCE, ChatTemplate, ChatTemplateError
 from voxlane.engine.tokenizer_gguf import from_gguf
 from voxlane.engine.tokenizer_json import from_directory
+from voxlane.engine.tokenizer_pair import has_pair
 from voxlane.engine.tools import CallStyle, called, declarations, entry, spelt_out, strings
 from voxlane.engine.vocabulary import Vocabulary
 from voxlane.engine.weights.errors import WeightsError
@@ -147,6 +148,10 @@ class Tokenizer:
         """Return what the vocabulary calls a token, special or not."""
         return self._vocabulary.tokens.get(token, "")
 
+    def token_id(self, name: str) -> int | None:
+        """Return the token that the vocabulary calls `name`, if there is one."""
+        return next((token for token, spelt in self._vocabulary.tokens.items() if spelt == name), None)
+
     def _render(
         self, messages: Sequence[ChatMessage], tools: Sequence[Tool], *, add_generation_prompt: bool
     ) -> tuple[str, str]:
@@ -239,11 +244,11 @@ class Tokenizer:
 
 def _open_vocabulary(path: Path) -> Vocabulary:
     if path.is_dir():
-        if (path / "tokenizer.json").is_file():
+        if (path / "tokenizer.json").is_file() or has_pair(path):
             return from_directory(path)
         files = sorted(path.glob("*.gguf"))
         if len(files) != 1:
-            raise WeightsError(path, "there is no tokenizer.json in it")
+            raise WeightsError(path, "there is no tokenizer.json in it, nor vocab.json with merges.txt")
         path = files[0]
     data = map_file(path)
     try:

@@ -24,7 +24,7 @@ _TEXT_TYPES = (_NORMAL, _BYTE)
 _LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3_SPLIT = rf"{_LETTERS}|\p{{N}}{{1,3}}|{_REST}"
-_QWEN2_SPLIT = rf"{_LETTERS}|\p{{N}}|{_REST}"
+QWEN2_SPLIT = rf"{_LETTERS}|\p{{N}}|{_REST}"
 
 # tokenizer.ggml.pre -> how the text is cut before merging
 _PLAIN = frozenset({"gpt-2", "default", "phi-2", "olmo"})
@@ -101,7 +101,7 @@ def _byte_level_backend(header: Header, fields: Fields, vocabulary: dict[str, in
     elif pre in _DIGITS:
         backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level])
     elif pre in _LLAMA3 | _QWEN2:
-        pattern = Regex(_LLAMA3_SPLIT if pre in _LLAMA3 else _QWEN2_SPLIT)
+        pattern = Regex(_LLAMA3_SPLIT if pre in _LLAMA3 else QWEN2_SPLIT)
         split = pre_tokenizers.Split(pattern, behavior="isolated", invert=False)
         backend.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
         if pre in _QWEN2:

@@ -1,4 +1,4 @@
-"""Vocabularies from Hugging Face directories: tokenizer.json and the settings around it.
+"""Vocabularies from Hugging Face directories: tokenizer.json, or what stands for it, and the settings around it.
 
 It reads and checks the files; encoding is tokenizer.py's.
 """
@@ -11,15 +11,17 @@ from typing import Any
 
 import tokenizers
 
+from voxlane.engine.tokenizer_pair import VOCABULARY, has_pair, read_pair
 from voxlane.engine.vocabulary import Control, Vocabulary, find_eos_ids, is_control
 from voxlane.engine.weights.errors import WeightsError
 from voxlane.engine.weights.json_files import read_json
 
 
 def from_directory(path: Path) -> Vocabulary:
-    """Return the vocabulary of a directory with tokenizer.json, or raise WeightsError."""
-    file = path / "tokenizer.json"
-    data = read_json(file)
+    """Return the vocabulary of a directory with tokenizer.json or vocab.json and merges.txt, or raise WeightsError."""
+    whole = path / "tokenizer.json"
+    paired = not whole.is_file() and has_pair(path)
+    file, data = (path / VOCABULARY, read_pair(path)) if paired else (whole, read_json(whole))
     settings = _optional(path / "tokenizer_config.json")
     template = _directory_template(path, settings)
     added = _added_tokens(file, data)

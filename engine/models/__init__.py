@@ -9,6 +9,7 @@ import torch
 from voxlane.engine.models.decoder import Decoder
 from voxlane.engine.models.loading import Mode, Progress
 from voxlane.engine.models.moonshine import Moonshine
+from voxlane.engine.models.qwen3_asr import Qwen3ASR
 from voxlane.engine.models.settings import ConfigError, Settings, TensorError
 from voxlane.engine.models.spelling import Spelling
 from voxlane.engine.models.whisper import Whisper
@@ -23,6 +24,7 @@ __all__ = [
     "Decoder",
     "ModelError",
     "Moonshine",
+    "Qwen3ASR",
     "TensorError",
     "Whisper",
     "architecture_of",
@@ -38,9 +40,10 @@ ARCHITECTURES = {
     "Gemma3ForConditionalGeneration": Decoder,
 }
 
-RECOGNISERS: dict[str, type[Moonshine] | type[Whisper]] = {
+RECOGNISERS: dict[str, type[Moonshine] | type[Whisper] | type[Qwen3ASR]] = {
     "MoonshineForConditionalGeneration": Moonshine,
     "WhisperForConditionalGeneration": Whisper,
+    "Qwen3ASRForConditionalGeneration": Qwen3ASR,
 }
 """Models that listen."""
 
@@ -53,6 +56,7 @@ _BY_MODEL_TYPE = {
     "gemma3": "Gemma3ForConditionalGeneration",
     "moonshine": "MoonshineForConditionalGeneration",
     "whisper": "WhisperForConditionalGeneration",
+    "qwen3_asr": "Qwen3ASRForConditionalGeneration",
 }
 
 
@@ -79,8 +83,10 @@ def load_model(
 
 def load_recogniser(
     weights: OpenedWeights, mode: Mode = "packed", progress: Progress | None = None, device: str | torch.device = "cpu"
-) -> Moonshine | Whisper:
+) -> Moonshine | Whisper | Qwen3ASR:
     """Load the model that listens in `weights`, with its vocabulary, or raise ModelError."""
     kind = RECOGNISERS[architecture_of(weights.config, RECOGNISERS)]
+    if issubclass(kind, Qwen3ASR):
+        return kind.load(weights, weights, mode, progress, device)
     vocab_size = Settings(weights.config).integer("vocab_size", maximum=1 << 22)
     return kind.load(weights, Spelling.open(weights, vocab_size), mode, progress, device)

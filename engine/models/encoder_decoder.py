@@ -25,14 +25,11 @@ from voxlane.engine.kernels.pages import Layout, Pages
 from voxlane.engine.kernels.rope import rope_write
 from voxlane.engine.models.clips import ENCODER_BLOCK, ClipPlaces, JoinedSound
 from voxlane.engine.models.loading import Weight
+from voxlane.engine.models.recognition import Cross, Encoded, SpeechModel
 from voxlane.engine.models.spelling import Spelling
-from voxlane.engine.word_times import starts_word, token_states, word_times
 
 EPS = 1e-5
 """Every layer norm's, in both architectures: torch's default, which their configurations do not name."""
-
-WRITING, OPENING, DETECTING = range(3)
-"""Rows of a table of restrictions: what must not be written in a text, as its first token, as a language's name."""
 
 Observer = Callable[[int, Tensor], None]  # (layer, cross-attention's queries [T, heads, head_dim])
 
@@ -90,22 +87,6 @@ class DecoderLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class Cross:
-    """Where the encoded clip of each row of a step lies: the second block table of an encoder–decoder request."""
-
-    lengths: Tensor  # [rows], int32: encoder states
-    block_tables: Tensor  # [rows, max_blocks], int32, padded with 0
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """Encoder states of several clips, one clip's rows after the other's."""
-
-    states: Tensor  # [sum of lengths, hidden]
-    lengths: list[int]
-
-
-@dataclass(frozen=True, slots=True)
 class Transformer:
     """The numbers and weights of both halves."""
 
@@ -124,24 +105,14 @@ class Transformer:
     dtype: torch.dtype = torch.float32  # of what lies between kernels; residuals are float32
 
 
-class EncoderDecoder:
+class EncoderDecoder(SpeechModel):
     """A loaded speech recogniser: the part that Moonshine and Whisper have in common."""
-
-    sample_rate: int
-    samples_per_state: int
-    max_samples: int  # in one clip
-    fixed_window = False  # whether every clip costs as much as one of `max_samples`
-    eos_ids: frozenset[int]
-    alignment_heads: tuple[tuple[int, int], ...]  # (layer, head) pairs that look where the sound is
-    languages: tuple[str, ...] = ("en",)
-    detects_language = False
-    tells_silence = False
 
     def __init__(
         self, transformer: Transformer, spelling: Spelling, context_tokens: int, vocab_size: int, parameters: int
     ) -> None:
+        super().__init__(spelling)
         self._parts = transformer
-        self._spelling = spelling
         self.layers = len(transformer.decoder)
         self.kv_heads = transformer.heads
         self.head_dim = transformer.head_dim
@@ -151,35 +122,11 @@ class EncoderDecoder:
         self.hidden_size = len(transformer.decoder_norm.weight)
         self.dtype = transformer.dtype
         self.device = transformer.cos.device
-        self.restrictions: Tensor | None = None  # [3, vocab]: added to logits; -inf where a token must not be chosen
         self._scale = float(transformer.head_dim) ** -0.5
 
     def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
         """Return the cache bytes one token, or one encoder state, takes in pages of `dtype`."""
         return page_bytes_per_token(self.layers, self.kv_heads, self.head_dim, dtype)
-
-    def text_of(self, tokens: Sequence[int]) -> str:
-        """Return what tokens spell, the space before the first word among it; half a character is left out."""
-        return self._spelling.text(tokens)
-
-    def starts_word(self, token: int) -> bool:
-        """Tell whether a word begins with this token."""
-        return starts_word(self._spelling.pieces[token])
-
-    def words_of(self, tokens: Sequence[int], weights: Tensor, samples: int) -> list[tuple[str, float, float]]:
-        """Return the words of a transcript and when they were said, in seconds from the start of a clip of `samples`.
-
-        The last len(tokens) + 1 rows of `weights` [heads, rows, states] are what the alignment heads looked at while
-        the tokens and the end were chosen: cross_weights' from the prompt's last row on.
-        """
-        if not tokens:
-            return []
-        states = min(weights.shape[2], max(1, -(-samples // self.samples_per_state)))
-        begins = token_states(weights[:, -len(tokens) - 1 :, :states].float())
-        pieces = [self._spelling.pieces[token] for token in tokens]
-        length_s = samples / self.sample_rate
-        words = word_times(pieces, begins, self.samples_per_state / self.sample_rate)
-        return [(word.text, min(word.start_s, length_s), min(word.end_s, length_s)) for word in words]
 
     def write_cross(self, states: Tensor, slots: Tensor, pages: list[Pages]) -> None:
         """Write the cross-attention keys and values of encoder states [S, hidden] to their slots [S] (int32)."""
@@ -205,39 +152,6 @@ class EncoderDecoder:
             return torch.mm(hidden, head.t(), out_dtype=torch.float32)
         return linear(hidden, head)
 
-    def prompt_tokens(self, language: str) -> list[int]:
-        """Return what a transcript starts with; with language "", a model that detects it writes its token next."""
-        raise NotImplementedError
-
-    def after_language(self, token: int) -> list[int]:
-        """Return what follows the token of a language that was detected."""
-        raise NotImplementedError
-
-    def language_of(self, token: int) -> str:
-        """Return the language, as in ISO 639-1, that a token names."""
-        raise NotImplementedError
-
-    def restrict(self, logits: Tensor, first: Sequence[bool], detecting: Sequence[bool]) -> Tensor:
-        """Make impossible, in `logits` [N, vocab], what must not be written there; return them.
-
-        `first` rows choose the first token after the prompt, `detecting` rows the language.
-        """
-        if self.restrictions is None:
-            return logits
-        kinds = [
-            DETECTING if language else OPENING if opening else WRITING
-            for opening, language in zip(first, detecting, strict=True)
-        ]
-        return logits.add_(self.restrictions[torch.tensor(kinds, dtype=torch.int64)])
-
-    def no_speech(self, hidden: Tensor) -> list[float]:
-        """Return how probable silence is, for hidden rows [N, hidden] of prompts' first tokens; 0: cannot tell."""
-        return self.silence(hidden).tolist() if self.tells_silence else [0.0] * len(hidden)
-
-    def silence(self, hidden: Tensor) -> Tensor:
-        """Return the same as a tensor [N] where the rows are, without waiting for it; only if `tells_silence`."""
-        raise NotImplementedError
-
     def encode(self, clips: Sequence[Tensor]) -> Encoded:
         """Return the encoder states of clips [samples] of float32 at 16 kHz, each of at most `max_samples`."""
         rows = self.stem(clips)
@@ -247,10 +161,6 @@ class EncoderDecoder:
         places = ClipPlaces.of(lengths, block)
         joined = torch.cat(rows) if len(rows) > 1 else rows[0].clone()
         return Encoded(self.encode_rows(joined, places.layout(joined.device), places.blocks, block), lengths)
-
-    def states(self, samples: int) -> int:
-        """Return how many encoder states a clip of `samples` becomes."""
-        raise NotImplementedError
 
     def stem(self, clips: Sequence[Tensor]) -> list[Tensor]:
         """Return what the encoder's layers see of each clip, [length, hidden] float32."""
@@ -332,19 +242,34 @@ class EncoderDecoder:
         if not (self.fixed_window and rows.is_cuda):  # clips that are all as long need no pages there
             shape = (blocks, heads, block, head_dim)
             page = Pages(*(torch.empty(shape, dtype=parts.dtype, device=rows.device) for _ in range(2)))
-        residual = rows
-        norms = [layer.attention_norm for layer in parts.encoder[1:]] + [parts.encoder_norm]
-        x = _norm(residual, parts.encoder[0].attention_norm, parts.dtype)
-        for layer, next_norm in zip(parts.encoder, norms, strict=True):
-            qkv = layer.qkv(x)
+
+        def attend(qkv: Tensor) -> Tensor:
             if page is None:
-                seen = clip_attention(qkv, heads, self.states(self.max_samples), self._scale)
-            else:
-                q = rope_write(qkv, heads, heads, head_dim, parts.cos, parts.sin, layout, page)
-                seen = paged_attention(q, page, layout, self._scale, causal=False)
-            x, residual = _add_norm(layer.out(seen), residual, layer.mlp_norm)
-            x, residual = _add_norm(layer.down(gelu(layer.up(x))), residual, next_norm)
-        return x
+                return clip_attention(qkv, heads, self.states(self.max_samples), self._scale)
+            q = rope_write(qkv, heads, heads, head_dim, parts.cos, parts.sin, layout, page)
+            return paged_attention(q, page, layout, self._scale, causal=False)
+
+        return run_encoder(parts.encoder, parts.encoder_norm, rows, attend, parts.dtype)
+
+
+def run_encoder(
+    layers: Sequence[EncoderLayer],
+    last_norm: Norm,
+    rows: Tensor,
+    attend: Callable[[Tensor], Tensor],
+    dtype: torch.dtype,
+) -> Tensor:
+    """Run an encoder's layers over rows [T, hidden], which are used up; return normed rows of type `dtype`.
+
+    `attend` is given queries, keys and values [T, 3 * hidden] and returns what was seen [T, hidden].
+    """
+    residual = rows
+    norms = [layer.attention_norm for layer in layers[1:]] + [last_norm]
+    x = _norm(residual, layers[0].attention_norm, dtype)
+    for layer, next_norm in zip(layers, norms, strict=True):
+        x, residual = _add_norm(layer.out(attend(layer.qkv(x))), residual, layer.mlp_norm)
+        x, residual = _add_norm(layer.down(gelu(layer.up(x))), residual, next_norm)
+    return x
 
 
 def log_probabilities(logits: Tensor, tokens: Tensor) -> Tensor:

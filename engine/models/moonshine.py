@@ -170,7 +170,7 @@ class Moonshine(EncoderDecoder):
         reader.finish(ignored=["proj_out.weight"] if config.tied else [])
         return cls(config, mode, transformer, convolutions, group_norm, spelling, reader.parameters)
 
-    def prompt_tokens(self, language: str) -> list[int]:
+    def prompt_tokens(self, language: str, states: int = 0) -> list[int]:
         """Return what a transcript starts with."""
         return [self.config.start_token]
 

@@ -25,14 +25,17 @@ class Spelling:
             pieces = read_pieces(weights.path / TOKENS)
             if len(pieces) > vocab_size:
                 raise WeightsError(weights.path / TOKENS, f"{len(pieces)} tokens for a model of {vocab_size}")
-            names = [""] * vocab_size
-        else:
-            tokenizer = Tokenizer.from_weights(weights)
-            known = range(min(vocab_size, tokenizer.vocab_size))
-            pieces = [tokenizer.token_bytes(token) for token in known]
-            names = [tokenizer.token_name(token) if token in tokenizer.special_ids else "" for token in known]
-            names += [""] * (vocab_size - len(names))
-        return cls([*pieces, *[b""] * (vocab_size - len(pieces))], names)
+            return cls([*pieces, *[b""] * (vocab_size - len(pieces))], [""] * vocab_size)
+        return cls.of(Tokenizer.from_weights(weights), vocab_size)
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, vocab_size: int) -> Spelling:
+        """Return a tokenizer's vocabulary for a model that may have more rows, or fewer, than it has tokens."""
+        known = range(min(vocab_size, tokenizer.vocab_size))
+        pieces = [tokenizer.token_bytes(token) for token in known]
+        names = [tokenizer.token_name(token) if token in tokenizer.special_ids else "" for token in known]
+        more = vocab_size - len(known)
+        return cls([*pieces, *[b""] * more], [*names, *[""] * more])
 
     def text(self, tokens: Sequence[int]) -> str:
         """Return what tokens spell, the space before the first among it; half a character at the end is left out."""

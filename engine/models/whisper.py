@@ -20,9 +20,6 @@ from voxlane.engine.kernels.layer_norm import gelu
 from voxlane.engine.mel import FRAMES, HOP, SAMPLE_RATE, WINDOW_SAMPLES, log_mel, window_mels
 from voxlane.engine.models.clips import JoinedSound
 from voxlane.engine.models.encoder_decoder import (
-    DETECTING,
-    OPENING,
-    WRITING,
     DecoderLayer,
     EncoderDecoder,
     EncoderLayer,
@@ -31,6 +28,7 @@ from voxlane.engine.models.encoder_decoder import (
     Transformer,
 )
 from voxlane.engine.models.loading import Mode, Progress, TensorReader
+from voxlane.engine.models.recognition import DETECTING, OPENING, WRITING
 from voxlane.engine.models.settings import ConfigError, Settings
 from voxlane.engine.models.spelling import Spelling
 from voxlane.engine.weights.json_files import read_json
@@ -253,7 +251,7 @@ class Whisper(EncoderDecoder):
         """Return how probable silence is, for the hidden rows [N, hidden] of <|startoftranscript|> tokens."""
         return torch.softmax(self.logits(hidden), dim=-1)[:, self.tokens.no_speech]
 
-    def prompt_tokens(self, language: str) -> list[int]:
+    def prompt_tokens(self, language: str, states: int = 0) -> list[int]:
         """Return what a transcript starts with; with language "", a multilingual model writes its token next."""
         if not self.detects_language:
             return self.tokens.prompt()

@@ -16,8 +16,8 @@ from voxlane.codecs.resample import resample
 from voxlane.codecs.wav import decode_wav
 from voxlane.engine.cache import KVCache
 from voxlane.engine.kernels.pages import Layout
-from voxlane.engine.models.encoder_decoder import Cross
 from voxlane.engine.models.moonshine import Moonshine
+from voxlane.engine.models.recognition import Cross
 from voxlane.engine.models.whisper import Whisper
 
 
