@@ -2,6 +2,7 @@
 
     PYTHONPATH=build/gpu python3 benchmarks/gpu_interrupt.py              # see gpu_engine.py for build/gpu
     PYTHONPATH=build/gpu python3 benchmarks/gpu_interrupt.py --policies deadline --critical 100
+    PYTHONPATH=build/gpu python3 benchmarks/gpu_interrupt.py --exact-only
     python benchmarks/gpu_interrupt.py --dry-run                          # on a CPU, with a tiny chat model
 
 The engine is the server's child process; gpu_load.py keeps its batch full of answers, with long prompts arriving,
@@ -10,9 +11,10 @@ second: `Interrupt` and then a critical request of the same session, which is a 
 model, or, for every fifth, a second of speech to be heard. When it is served the interrupted answer is resumed.
 
 Times are taken by the sender, from sending `Interrupt`, and so hold the socket both ways.
-    gone     the interrupted are in no later step: a request that must be refused is sent right behind `Interrupt`, and
-             commands are carried out in order, so its refusal says so. If the token of a step that was under way comes
-             after that, then not before it: "late" counts these, and a second one of the same answer would show.
+    gone     the interrupted are in no later step: a request of the same session that must be refused is sent right
+             behind `Interrupt`, and a session's commands are carried out in order, so its refusal says so. If the
+             token of a step that was under way comes after that, then not before it: "late" counts these, and a
+             second one of the same answer would show.
     first    the critical question's first token
     words    what was understood of the critical second of speech; all of it
     idle     the same with nothing else in the engine
@@ -145,7 +147,7 @@ class Lane:
         session = victim.name if victim is not None else call.name
         self.calls[call.name] = call
         self.engine.receivers[call.name] = self._take
-        refused = Submit(f"{call.name}/mark", "tts", speak=SpeakParams(voice="nobody"))
+        refused = Submit(f"{call.name}/mark", "tts", speak=SpeakParams(voice="nobody"), session=session)
         if victim is not None:
             victim.called = True
         self.engine.send(Interrupt(session), refused, *self._critical(call, session))
@@ -325,22 +327,25 @@ async def measure(options: Options, folder: Path, count: int, *, exact: bool) ->
                     gc.collect()
                     gc.freeze()
                     await idle(engine, sound, WARM_UP)
-                    report(found, "idle", await idle(engine, sound, count))
-                report(found, policy, await saturated(engine, sizes, sound, count))
+                    report(found, "idle", await idle(engine, sound, count), options.json)
+                report(found, policy, await saturated(engine, sizes, sound, count), options.json)
         except RuntimeError as error:  # the others may do better
             print(f"{policy} FAILED: {error}", flush=True)
     if exact:
-        fewer = {} if options.dry else {"max_batch": 64}
+        fewer = {} if options.dry else {"max_batch": 64, "gpu_memory_share": 0.25}
         changes = {"weights": "float32", "asr_model": "", "tts_model": "", **fewer}
         async with running(options.engine("deadline", folder, **changes)) as engine:
-            report(found, "exact", await saturated(engine, FEWER if fewer else sizes, None, max(10, count // 5)))
+            figures = await saturated(engine, FEWER if fewer else sizes, None, max(10, count // 5))
+            report(found, "exact", figures, options.json)
     return found
 
 
-def report(found: dict[str, Figures], name: str, figures: Figures) -> None:
-    """Keep what was found, and print it as it comes."""
+def report(found: dict[str, Figures], name: str, figures: Figures, path: str = "") -> None:
+    """Keep what was found, and print it as it comes; what is in the file holds if a later part fails."""
     found[name] = figures
     print(name, json.dumps(figures), flush=True)
+    if path:
+        Path(path).write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
 def summary(found: dict[str, Figures], shape: str) -> list[str]:
@@ -375,13 +380,14 @@ def main() -> None:
     commands = parser(__doc__ or "", 0.0)
     commands.add_argument("--critical", type=int, default=500, help="requests for each policy (%(default)d)")
     commands.add_argument("--exact", action="store_true", help="compare answers in float32, too")
+    commands.add_argument("--exact-only", action="store_true", help="do nothing else")
     chosen = commands.parse_args()
     options = read_options(chosen, "gpu_interrupt")
     count = min(chosen.critical, 20) if options.dry else chosen.critical
+    if chosen.exact_only:
+        options.policies = []
     with chat_folder(options) as folder:
-        found = asyncio.run(measure(options, folder, count, exact=chosen.exact))
-    if options.json:
-        Path(options.json).write_text(json.dumps(found, indent=1), encoding="utf-8")
+        found = asyncio.run(measure(options, folder, count, exact=chosen.exact or chosen.exact_only))
     for line in summary(found, options.shape):
         print(" ", line)
     if any(one["failures"] for one in found.values()):

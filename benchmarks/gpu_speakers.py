@@ -227,7 +227,7 @@ class Speaker:
         reply.cut_in_s, reply.held_s = None, now
         self.diary.interrupts.append((now, None))
         # Commands are carried out in order: that the second is refused says that the first is in force.
-        mark = Submit(f"{self._name}/mark", "tts", speak=SpeakParams(voice="nobody"))
+        mark = Submit(f"{self._name}/mark", "tts", speak=SpeakParams(voice="nobody"), session=self._name)
         self._engine.send(Interrupt(self._name), mark)
         self._open(now, Priority.CRITICAL, cough=self._random.random() < COUGHS)
 

@@ -15,12 +15,21 @@ from collections.abc import Callable
 from voxlane.engine.api import Priority
 from voxlane.engine.cost import Work
 from voxlane.engine.plan import Load, Plan, Row
-from voxlane.engine.request import Request, State
+from voxlane.engine.request import ModelName, Request, State
 from voxlane.engine.scheduler import PATIENCE_S, Scheduler
 
 
-def plan_ahead(scheduler: Scheduler, plan: Plan, now: float, foresees: Callable[[Request], bool]) -> Plan | None:
-    """Return what follows a plan that is under way, its blocks taken; None if that has to wait for its outcomes."""
+def plan_ahead(
+    scheduler: Scheduler,
+    plan: Plan,
+    now: float,
+    foresees: Callable[[Request], bool],
+    models: frozenset[ModelName],
+) -> Plan | None:
+    """Return what follows a plan that is under way, its blocks taken; None if that has to wait for its outcomes.
+
+    Requests of models other than `models` have steps of their own.
+    """
     if set(plan.loads) != {"chat"} or scheduler.limits.lookup_tokens:
         return None
     there: set[Request] = set()
@@ -36,7 +45,7 @@ def plan_ahead(scheduler: Scheduler, plan: Plan, now: float, foresees: Callable[
         there.add(request)
         if not _ends(request):
             staying.append(request)
-    others = _others(scheduler, there, now)
+    others = _others(scheduler, there, now, models)
     if others is None:
         return None
     waiting, left_out = others
@@ -55,13 +64,15 @@ def take_back(plan: Plan) -> None:
         row.request.table.rewind(row.start)
 
 
-def _others(scheduler: Scheduler, there: set[Request], now: float) -> tuple[bool, list[Request]] | None:
+def _others(
+    scheduler: Scheduler, there: set[Request], now: float, models: frozenset[ModelName]
+) -> tuple[bool, list[Request]] | None:
     """Return whether somebody waits, and who decodes but is not `there`; None if somebody may have to go first."""
-    if scheduler.ready_count() == len(there):
+    if scheduler.ready_count(models) == len(there):
         return False, []
     waiting, left_out = False, []
     for request in scheduler.requests.values():
-        if request.state is State.PAUSED or request in there:
+        if not request.ready or request.model not in models or request in there or request.rests_until_s > now:
             continue
         if request.model != "chat" or request.aged or now - request.progress_s > PATIENCE_S:
             return None

@@ -1,15 +1,17 @@
 """The step loop: schedule, launch, collect, advance. It joins the parts and owns none of their rules.
 
-On the host a step is run from beginning to end. On a device it is left under way: commands are handled, jobs work, and
-what the step before it brought is told while it runs. Where its tokens cannot change what comes next, that is planned
-meanwhile too, and launched as soon as the device is free, unless a command has come: that is in force in the next step.
+On the host a step is run from beginning to end. On a device each model has steps of its own, which are left under way:
+commands are handled, jobs work, and what the step before brought is told while one runs. Where its tokens cannot change
+what follows, that is planned meanwhile, and launched once it is over, unless a command has come: that is in force then.
+
+Whatever the loop is at, it looks up every millisecond or so: an interruption is in force and a critical prompt is on
+the device before the loop goes on with what it was doing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, wait
-from typing import Protocol
 
 from voxlane.engine.ahead import plan_ahead, take_back
 from voxlane.engine.api import (
@@ -18,22 +20,26 @@ from voxlane.engine.api import (
     EndInput,
     Finished,
     FinishReason,
+    ForgetVoice,
     FromEngine,
     Interrupt,
+    KeepVoice,
     Pause,
-    Priority,
     Refused,
     Resume,
     Started,
     Submit,
-    Task,
     ToEngine,
 )
-from voxlane.engine.flight import Engine, Engines, Flight
+from voxlane.engine.desks import Cloning, Desk, Desks
+from voxlane.engine.flight import Engine, Engines, Flight, Track
+from voxlane.engine.inbox import Inbox, Receive, stirs
 from voxlane.engine.intake import Refusal
 from voxlane.engine.jobs.job import Change, Job
-from voxlane.engine.meter import Meter
+from voxlane.engine.lane import Lane
+from voxlane.engine.outbox import Outbox, Tell
 from voxlane.engine.plan import Plan
+from voxlane.engine.record import Record
 from voxlane.engine.request import ModelName, Request, State
 from voxlane.engine.scheduler import Scheduler
 from voxlane.engine.trace import Trace
@@ -44,27 +50,11 @@ WORK_BUDGET_S = 0.01
 WORK_ROUNDS = 4
 """In how many steps each job that wants to work has its turn, however soon a device is done."""
 
-CRITICAL_QUEUE_FACTOR = 4
-"""How much longer than `max_waiting` the queue may get before a critical request is refused too."""
+LOOK_ROWS = 16
+"""Rows of a step that are handed out between two looks at the socket: some 0.2 ms."""
 
 REST_S = 1e-3
 """How long a step with nothing to run waits for what a job awaits. Commands that come meanwhile wait as long."""
-
-MODEL_OF: Mapping[Task, ModelName] = {
-    "chat": "chat",
-    "complete": "chat",
-    "score": "chat",
-    "probe": "chat",
-    "asr": "asr",
-    "tts": "tts",
-}
-
-
-class Desk(Protocol):
-    """Where jobs for one model are opened."""
-
-    def open(self, submit: Submit, now: float) -> Job:
-        """Return the job that serves `submit`, or raise Refusal."""
 
 
 class Core:
@@ -79,18 +69,21 @@ class Core:
         clock: Callable[[], float],
         max_waiting: int = 256,
         trace: Trace | None = None,
+        cloning: Cloning | None = None,
     ) -> None:
         self.scheduler = scheduler
         self._engines = Engines(engines, scheduler, clock)
-        self._flight: Flight | None = None
-        self._desks = desks
+        together = [[name] for name in engines] if self._engines.overlap else [list(engines)]
+        self._tracks = [Track(frozenset(names)) for names in together]
+        self._lane = Lane(engines, scheduler, clock)
+        self._desks = Desks(desks, cloning, max_waiting)
         self._clock = clock
-        self._max_waiting = max_waiting
-        self._trace = trace
         self._jobs: dict[str, Job] = {}
         self._owner: dict[str, Job] = {}  # by the id of a request, of which a job may have several
-        self._meter = Meter(clock())
-        self._recorded = 0.0  # until when
+        self._inbox = Inbox(self._session_of)
+        self._receive: Receive = tuple
+        self._out = Outbox()
+        self._record = Record(clock, trace)
         self._opened = 0  # jobs
         self._round = 0  # of work between steps
         self._touched = True  # something was done since the books were checked
@@ -98,8 +91,8 @@ class Core:
     @property
     def busy(self) -> bool:
         """Whether a step is under way, or would do anything."""
-        ready = self._flight is not None or self.scheduler.ready()
-        return ready or any(job.wants_work for job in self._jobs.values())
+        ready = bool(self._flights) or self._lane.busy or self.scheduler.ready()
+        return ready or len(self._inbox) > 0 or any(job.wants_work for job in self._jobs.values())
 
     def handle(self, commands: Iterable[ToEngine]) -> list[FromEngine]:
         """Apply commands in order; return what they lead to at once. All of it is in force at the next step.
@@ -107,117 +100,159 @@ class Core:
         A step may be under way: what it brings for a request that was cancelled meanwhile is dropped, for one that was
         paused it counts.
         """
+        self._inbox.add(commands)
         messages: list[FromEngine] = []
-        for command in commands:
-            match command:
-                case Submit():
-                    messages += self._submit(command)
-                case Append(request_id):
-                    messages += self._append(request_id, command)
-                case EndInput(request_id):
-                    messages += self._tell(request_id, lambda job, now: job.end_input(now))
-                case Cancel(request_id):
-                    messages += self._cancel(request_id)
-                case Pause(request_id):
-                    self._pause(self._jobs.get(request_id))
-                case Resume(request_id):
-                    self._resume(self._jobs.get(request_id))
-                case Interrupt(session):
-                    for job in [job for job in self._jobs.values() if job.submit.session == session]:
-                        self._pause(job)
-                case _:
-                    raise AssertionError(f"{type(command).__name__} is for the process, not the core")
+        while len(self._inbox):
+            messages += self._carry_out(self._inbox.next())
         return messages
 
-    def step(self, receive: Callable[[], Iterable[ToEngine]] = tuple) -> list[FromEngine]:
+    def step(self, receive: Receive = tuple, tell: Tell | None = None) -> list[FromEngine]:
         """Take the engine a step further; return the messages that leads to.
 
-        That ends the step under way, if there is one, applies the commands `receive` then gives, and begins another.
+        That ends the step under way, if there is one, applies the commands `receive` gives, and begins another. What
+        cannot wait until it returns is told by `tell`, if there is one.
         """
+        self._receive = receive
+        self._out.open(tell)
+        self._go_on()
+        return self._out.take()
+
+    def _go_on(self) -> None:
         begin = self._clock()
-        messages = self._work(begin)
-        if (flight := self._flight) is not None:
-            self._flight, told = self._land(flight, receive)
-            messages += told
-            if self._flight is not None or not self._engines.overlap:
-                return messages  # what an engine does on the host is not begun before these were told
-            begin = self._clock()
-        if not self.scheduler.ready():
-            if awaited := [job.awaited for job in self._jobs.values() if job.awaited is not None]:
-                wait(awaited, REST_S, FIRST_COMPLETED)
-            return messages
-        plan = self.scheduler.schedule(begin)
-        assert plan.rows, "an engine with work must have a row to run"
-        messages += self._admit(plan, begin)
+        self._look()
+        if not self._flights:
+            self._drain()
+        self._work(begin)
+        if self._flights:
+            self._await_one()
+            for track in self._tracks:
+                if track.flight is not None and self._engines.done(track.flight):
+                    self._land(track, track.flight)
+            self._drain()
+            if not self._engines.overlap:
+                return  # what an engine does on the host is not begun before these were told
+        for track in self._tracks:
+            if track.flight is None:
+                self._begin(track)
+        if self._flights or self._lane.busy or self.scheduler.ready():
+            return
+        if awaited := [job.awaited for job in self._jobs.values() if job.awaited is not None]:
+            wait(awaited, REST_S, FIRST_COMPLETED)
+
+    def _begin(self, track: Track) -> None:
+        """Begin a step if there is anything to do; on the host that is all of it."""
+        self._look()
+        if not self.scheduler.ready(track.models):
+            return
+        begin = self._clock()
+        plan = self.scheduler.schedule(begin, track.models)
+        if not plan.rows:  # they can wait, and other models have work; or prompts beside the step hold all blocks
+            assert len(self._tracks) > 1 or self._lane.busy, "an engine with work must have a row to run"
+            return
+        self._out.add(self._admit(plan, begin))
         flight = self._engines.launch(plan, (begin, self._clock()))
         if flight.overlaps:
-            self._flight = flight
+            track.flight = flight
         else:
             self._engines.wait(flight)
-            messages += self._advance(flight)
-        return messages
+            self._advance(flight)
 
-    def _land(
-        self, flight: Flight, receive: Callable[[], Iterable[ToEngine]]
-    ) -> tuple[Flight | None, list[FromEngine]]:
-        """End the step under way; go on at once with what was planned ahead, if there is no command."""
-        begin = self._clock()
-        ahead = plan_ahead(self.scheduler, flight.plan, begin, self._engines.foresees)
-        if ahead is not None:
-            self._engines.prepare(ahead)
-        planned = self._clock()
-        messages: list[FromEngine] = []
+    def _await_one(self) -> None:
+        """Plan what follows the steps under way; with one track, do what is asked for until its step is over."""
+        for track in self._tracks:
+            if track.flight is not None and track.planning is None:
+                begin = self._clock()
+                track.ahead = plan_ahead(self.scheduler, track.flight.plan, begin, self._engines.foresees, track.models)
+                if track.ahead is not None:
+                    self._engines.prepare(track.ahead)
+                track.planning = begin, self._clock()
         while True:
-            done = self._engines.done(flight)
-            commands = list(receive())
-            if commands and ahead is not None:
-                take_back(ahead)
-                ahead = None
-            if done:
+            done = any(self._engines.done(flight) for flight in self._flights)
+            self._look()
+            if self._inbox.stirs:
+                self._withdraw()
+            if done or len(self._tracks) > 1:  # what another model waits for must not wait for this one's step
                 break
-            messages += self.handle(commands)
-        self._engines.wait(flight)
-        following: Flight | None = None
-        if ahead is not None and flight.sound:
-            following = self._engines.launch(ahead, (begin, planned))
-        if ahead is not None and (following is None or not following.sound):
-            take_back(ahead)
-            following = None
-        return following, messages + self._advance(flight) + self.handle(commands)
+            if len(self._inbox):
+                self._out.add(self._carry_out(self._inbox.next()))
 
-    def _advance(self, flight: Flight) -> list[FromEngine]:
+    def _land(self, track: Track, flight: Flight) -> None:
+        """End a step under way; go on at once with what was planned ahead, if no command came."""
+        self._engines.wait(flight)
+        ahead, planning = track.ahead, track.planning or (flight.landed, flight.landed)
+        track.flight = track.ahead = track.planning = None
+        following = self._engines.launch(ahead, planning) if ahead is not None and flight.sound else None
+        if following is not None and following.sound:
+            track.flight = following
+        elif ahead is not None:
+            take_back(ahead)
+        self._advance(flight)
+
+    def _advance(self, flight: Flight) -> None:
         """Hand out what a step brought."""
-        messages: list[FromEngine] = []
-        outcomes, now = self._engines.collect(flight), flight.landed
+        for number, (paused, messages) in enumerate(self._outcomes(flight, self._engines), start=1):
+            (self._out.hurry if paused else self._out.add)(messages)
+            if number % LOOK_ROWS == 0:
+                self._look()
+        self._touched = True
+        self._record.step(flight, self._engines, self._jobs)
+
+    def _outcomes(self, flight: Flight, engines: Engines) -> Iterator[tuple[bool, list[FromEngine]]]:
+        """Give each row what a step brought, the paused first; yield whether it is paused, and its messages."""
+        outcomes, now = engines.collect(flight), flight.landed
         for model, load in flight.plan.loads.items():
-            for row, outcome in zip(load.rows, outcomes[model], strict=True):
+            rows = zip(load.rows, outcomes[model], strict=True)
+            for row, outcome in sorted(rows, key=lambda pair: pair[0].request.state is not State.PAUSED):
                 if row.request.state is State.FINISHED:  # cancelled, or another row of its job has just ended it
                     continue
                 job = self._owner[row.request.id]
                 change = Change(end="failed") if outcome.failed else job.advance(row, outcome, now)
                 if row.drafts and row.request.model == "chat" and not outcome.failed:
-                    self._meter.count_lookup(len(row.drafts), len(outcome.choices) - 1)
-                messages += self._apply(job, change, now)
-        self._record(flight)
-        return messages
+                    self._record.lookup(len(row.drafts), len(outcome.choices) - 1)
+                yield row.request.state is State.PAUSED, self._apply(job, change, now)
 
-    def _work(self, begin: float) -> list[FromEngine]:
+    def _work(self, begin: float) -> None:
         """Let jobs do what no step waits for, the urgent and the long neglected first, for a few milliseconds.
 
         With a step under way that is while the device is busy, but for a share of them in any case.
         """
         self._round += 1
-        messages: list[FromEngine] = []
         wanting = [job for job in self._jobs.values() if job.wants_work]
-        due = len(wanting) if self._flight is None else -(-len(wanting) // WORK_ROUNDS)
+        under_way = self._flights
+        due = -(-len(wanting) // WORK_ROUNDS) if under_way else len(wanting)
         for count, job in enumerate(sorted(wanting, key=lambda job: (-job.submit.priority, job.worked)), start=1):
+            self._look()
+            if self._jobs.get(job.submit.request_id) is not job or not job.wants_work:
+                continue  # a command came
             job.worked = self._round
-            messages += self._apply(job, job.work(begin), begin)
+            self._out.add(self._apply(job, job.work(begin), begin))
             if self._clock() - begin > WORK_BUDGET_S:
                 break
-            if count >= due and self._flight is not None and self._engines.done(self._flight):
+            if count >= due and any(self._engines.done(flight) for flight in under_way):
                 break
-        return messages
+
+    # ---- what cannot wait
+
+    def _look(self) -> None:
+        """Carry out what cannot wait, and see to the prompts that are read beside the steps."""
+        self._inbox.add(self._receive())
+        for command in self._inbox.urgent():
+            self._out.hurry(self._carry_out(command))
+        if (flight := self._lane.over()) is not None:
+            for row in flight.plan.rows:
+                if row.request.state is State.EXPRESS:
+                    row.request.state = State.PAUSED if self._owner[row.request.id].paused else State.RUNNING
+            for _, messages in self._outcomes(flight, self._lane.engines):
+                self._out.hurry(messages)
+            self._touched = True
+            self._record.express(flight)
+        if (plan := self._lane.begin(self._flights)) is not None:
+            self._out.hurry(self._admit(plan, self._clock()))
+
+    def _withdraw(self) -> None:
+        """Give up what was planned ahead."""
+        for track in self._tracks:
+            track.withdraw()
 
     def idle(self) -> list[FromEngine]:
         """Note that there is nothing to do: check the books, flush the trace, report; once after something was done."""
@@ -225,25 +260,59 @@ class Core:
             return []
         self._touched = False
         self.scheduler.check()
-        if self._trace:
-            self._trace.flush()
-        return [self._meter.report(self._clock(), self.scheduler)]  # a cancel may have changed the counts
+        self._record.flush()
+        return [self._record.report(self.scheduler)]  # a cancel may have changed the counts
 
     def stats_due(self) -> list[FromEngine]:
         """Return a report if the last one is old enough."""
-        now = self._clock()
-        return [self._meter.report(now, self.scheduler)] if self._meter.due(now) else []
+        return [self._record.report(self.scheduler)] if self._record.due else []
 
     # ---- commands
+
+    def _drain(self) -> None:
+        """Carry out what has come so far."""
+        for _ in range(len(self._inbox)):
+            self._look()
+            if len(self._inbox):
+                self._out.add(self._carry_out(self._inbox.next()))
+
+    def _carry_out(self, command: ToEngine) -> list[FromEngine]:
+        if stirs(command):
+            self._withdraw()
+        match command:
+            case Submit():
+                return self._submit(command)
+            case Append(request_id):
+                return self._event(request_id, lambda job, now: job.append(command, now))
+            case EndInput(request_id):
+                return self._event(request_id, lambda job, now: job.end_input(now))
+            case Cancel(request_id):
+                return self._cancel(request_id)
+            case Pause(request_id):
+                self._pause(self._jobs.get(request_id))
+            case Resume(request_id):
+                self._resume(self._jobs.get(request_id))
+            case Interrupt(session):
+                for job in [job for job in self._jobs.values() if job.submit.session == session]:
+                    self._pause(job)
+            case KeepVoice() | ForgetVoice():
+                self._desks.rename(command)
+            case _:
+                raise AssertionError(f"{type(command).__name__} is for the process, not the core")
+        return []
+
+    @property
+    def _flights(self) -> list[Flight]:
+        return [track.flight for track in self._tracks if track.flight is not None]
+
+    def _session_of(self, request_id: str) -> str:
+        job = self._jobs.get(request_id)
+        return "" if job is None else job.submit.session
 
     def _submit(self, submit: Submit) -> list[FromEngine]:
         now = self._clock()
         try:
-            self._check_queue(submit)
-            desk = self._desks.get(MODEL_OF[submit.task])
-            if desk is None:
-                raise Refusal("no_model", f"this engine has no model for {submit.task}")
-            job = desk.open(submit, now)
+            job = self._desks.open(submit, self._jobs, now)
         except Refusal as refusal:
             return [Refused(submit.request_id, submit.epoch, refusal.code, refusal.detail)]
         self._opened += 1
@@ -251,20 +320,9 @@ class Core:
         self._jobs[submit.request_id] = job
         return self._apply(job, job.open(now), now)
 
-    def _check_queue(self, submit: Submit) -> None:
-        if submit.request_id in self._jobs:
-            raise Refusal("duplicate_id", "a request with this id is running")
-        most = self._max_waiting * (CRITICAL_QUEUE_FACTOR if submit.priority is Priority.CRITICAL else 1)
-        waiting = sum(1 for job in self._jobs.values() if job.requests and not job.started)
-        if waiting >= most:
-            raise Refusal("overloaded", f"{waiting} requests are waiting")
-
-    def _tell(self, request_id: str, event: Callable[[Job, float], Change]) -> list[FromEngine]:
+    def _event(self, request_id: str, event: Callable[[Job, float], Change]) -> list[FromEngine]:
         job, now = self._jobs.get(request_id), self._clock()
         return [] if job is None else self._apply(job, event(job, now), now)
-
-    def _append(self, request_id: str, more: Append) -> list[FromEngine]:
-        return self._tell(request_id, lambda job, now: job.append(more, now))
 
     def _cancel(self, request_id: str) -> list[FromEngine]:
         job = self._jobs.get(request_id)
@@ -282,7 +340,7 @@ class Core:
         job.paused, now = False, self._clock()
         for request in job.requests.values():
             if request.state is State.PAUSED:
-                self._trace_row(request, "paused", request.progress_s, now)
+                self._record.resumed(request, now)
             self.scheduler.resume(request, now)
 
     # ---- what jobs want
@@ -297,12 +355,15 @@ class Core:
         for request in change.drop:
             self._forget(job, request)
         for request in change.begin:
-            job.requests[request.id] = request
-            self._owner[request.id] = job
+            job.requests[request.id], self._owner[request.id] = request, job
             request.job, request.continues = job.submit.request_id, job.started or request.model != "chat"
             self.scheduler.add(request, job.number)
+            if request.model == "chat":
+                self._withdraw()  # it may have to go first
             if job.paused:
                 self.scheduler.pause(request, now)
+            else:
+                self._lane.offer(request)
         return change.messages
 
     def _end(self, job: Job, reason: FinishReason, now: float) -> Finished:
@@ -316,6 +377,7 @@ class Core:
         return Finished(job.submit.request_id, job.submit.epoch, reason, stats)
 
     def _forget(self, job: Job, request: Request) -> None:
+        self._lane.leave(request)
         self.scheduler.remove(request)
         del job.requests[request.id]
         del self._owner[request.id]
@@ -327,9 +389,7 @@ class Core:
         for request in plan.admitted:
             request.started_s = now
             job = self._owner[request.id]
-            if request.priority is Priority.CRITICAL:
-                self._meter.lane_wait_s = max(self._meter.lane_wait_s, now - request.arrival_s)
-            self._trace_row(request, "queued", request.arrival_s, now)
+            self._record.admitted(request, now)
             if not job.started:
                 job.started_s = now
                 if request.task != "score":
@@ -338,30 +398,3 @@ class Core:
                         Started(submit.request_id, submit.epoch, request.prompt_tokens, request.cached_tokens)
                     )
         return messages
-
-    def _record(self, flight: Flight) -> None:
-        plan, end = flight.plan, self._clock()
-        begin, self._recorded = max(flight.planning[0], self._recorded), end  # steps that overlap are not counted twice
-        self._touched = True
-        phases = {"schedule": flight.planning, "publish": (flight.landed, end)}
-        for model in plan.loads:
-            mark = "" if model == "chat" else f"{model} "
-            phases |= {f"{mark}{name}": span for name, span in self._engines[model].phases.items()}
-        self._meter.count(plan, end - begin, phases)
-        if self._trace is None:
-            return
-        self._trace.step(
-            begin, end, phases, rows=len(plan.rows), prefill=plan.prefill_tokens, predicted_s=plan.predicted_s
-        )
-        for row in plan.rows:
-            what = "decode" if row.count == 1 else f"prefill {row.count}"
-            if row.request.unit:
-                what = f"say {row.request.unit}"
-            elif row.encode:
-                what = f"hear {row.request.states}"
-            self._trace_row(row.request, what, flight.launched, flight.landed, start=row.start, drafts=len(row.drafts))
-        self._trace.keep(self._jobs)
-
-    def _trace_row(self, request: Request, what: str, start_s: float, stop_s: float, **counts: object) -> None:
-        if self._trace:
-            self._trace.row(request.job, request.priority.name.lower(), what, start_s, stop_s, **counts)

@@ -17,6 +17,8 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "max_step_tokens": 512,
         "step_budget_ms": 60.0,
         "asr_memory_mib": 128,
+        # Six minutes of speech of a model of 1.7B.
+        "tts_memory_mib": 512,
     },
     "cuda": {
         # 16,500 tok/s on the workload of 256 requests, where blocks of 16 have 14,600.
@@ -29,13 +31,15 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "step_budget_ms": 10.0,
         # Encoder states of some 130 streams of a large Whisper, 30 s each.
         "asr_memory_mib": 4096,
+        # 64 voices of a model of 1.7B, a minute and a half each.
+        "tts_memory_mib": 8192,
     },
 }
 """What zero in the configuration means, by the kind of device."""
 
 
 SPEECH_SHARE = 16
-"""The listening model's cache takes at most one part in so many of a GPU's memory, if nobody says otherwise."""
+"""A speech model's cache takes at most one part in so many of a GPU's memory, if nobody says otherwise."""
 
 
 def settle(config: EngineConfig, kind: str, device_mib: int = 0) -> EngineConfig:
@@ -44,8 +48,8 @@ def settle(config: EngineConfig, kind: str, device_mib: int = 0) -> EngineConfig
     `device_mib` is what a GPU has in all; a small one gives less of it to speech.
     """
     chosen = {key: value for key, value in DEFAULTS[kind].items() if not getattr(config, key)}
-    if device_mib and "asr_memory_mib" in chosen:
-        chosen["asr_memory_mib"] = min(chosen["asr_memory_mib"], max(device_mib // SPEECH_SHARE, 1))
+    for key in {"asr_memory_mib", "tts_memory_mib"} & chosen.keys() if device_mib else ():
+        chosen[key] = min(chosen[key], max(device_mib // SPEECH_SHARE, 1))
     return replace(config, **chosen)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from voxlane.engine.ahead import take_back
 from voxlane.engine.plan import Load, Plan, Station
 from voxlane.engine.request import ModelName, Request
 from voxlane.engine.runner import Outcome
@@ -47,6 +48,17 @@ class Engine(Protocol):
     def prepare(self, load: Load) -> None:
         """Make ready what `launch` of this load will need, while a step is under way; it may never come."""
 
+    @property
+    def express(self) -> Express | None:
+        """What runs prompts of the same model beside a step under way, if anything does."""
+
+
+class Express(Engine, Protocol):
+    """Runs prompts beside an engine's step: on the same pages, and on nothing else that the other writes to."""
+
+    def takes(self, request: Request) -> bool:
+        """Return whether it can run this request's prompt, if that is short enough."""
+
 
 @dataclass(slots=True)
 class Flight:
@@ -66,13 +78,38 @@ class Flight:
         return len(self.tickets) == len(self.plan.loads)
 
 
+@dataclass(slots=True)
+class Track:
+    """Models that step together: on a device each by itself, on the host all of them."""
+
+    models: frozenset[ModelName]
+    flight: Flight | None = None
+    ahead: Plan | None = None  # what follows it, if nothing comes between,
+    planning: tuple[float, float] | None = None  # and from when to when that was looked for
+
+    def withdraw(self) -> None:
+        """Give up what was planned ahead."""
+        if self.ahead is not None:
+            take_back(self.ahead)
+            self.ahead = None
+
+
 class Engines:
     """The engines of all models, as one."""
 
-    def __init__(self, engines: Mapping[ModelName, Engine], scheduler: Scheduler, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        engines: Mapping[ModelName, Engine],
+        scheduler: Scheduler,
+        clock: Callable[[], float],
+        *,
+        learns: bool = True,
+    ) -> None:
+        """Run engines; with `learns`, take what their steps cost for what such steps cost."""
         self._engines = engines
         self._scheduler = scheduler
         self._clock = clock
+        self._learns = learns
         self.overlap = all(engine.overlaps for engine in engines.values())  # whatever a plan holds
 
     def __getitem__(self, model: ModelName) -> Engine:
@@ -89,6 +126,9 @@ class Engines:
 
     def launch(self, plan: Plan, planning: tuple[float, float]) -> Flight:
         """Begin a plan on every model, those first whose launch does not do the work."""
+        if self._learns:
+            for model in plan.loads:
+                self._scheduler.stations[model].pool.cool()
         overlaps = all(self._engines[model].overlaps for model in plan.loads)
         flight = Flight(plan, planning, self._clock(), overlaps, spent_s=dict.fromkeys(plan.loads, 0.0))
         for model in sorted(plan.loads, key=lambda model: not self._engines[model].overlaps):
@@ -105,7 +145,9 @@ class Engines:
         )
 
     def wait(self, flight: Flight) -> None:
-        """Wait for a step on every model."""
+        """Wait for a step on every model, unless that was done."""
+        if flight.landed:
+            return
         for model, ticket in list(flight.tickets.items()):
             self._attempt(flight, model, self._engines[model].wait, ticket)
         flight.landed = self._clock()
@@ -121,6 +163,8 @@ class Engines:
                 found[model] = [Outcome(failed=True) for _ in load.rows]
             else:
                 found[model] = outcomes
+                if not self._learns:
+                    continue
                 phases = self._engines[model].phases
                 observe(self._scheduler.stations[model], load, phases, flight.spent_s[model])
         return found

@@ -3,9 +3,12 @@
 Pure bookkeeping over block numbers. It never sees a tensor, a clock or a request; cache.py holds the bytes.
 
     free ──take──▶ used (references ≥ 1) ──release──▶ cached, if its content is registered ──evict──▶ used
-                                         └─────────▶ free, otherwise
+     ▲                                   └─────────▶ warm, otherwise ──cool──▶ free
+     └── a warm one is taken only if there is no other
 
-`_take` and `release` are the only two functions that move a block between these sets.
+A step under way may still write to a warm block, on behalf of somebody who has left, and one that moves blocks may
+still have to read some that are free: beside such a step nobody takes any. `_take`, `release` and `cool` are the only
+functions that move a block between these sets.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ class BlockPool:
         self.prefix_cache = prefix_cache
         self._key = key  # makes digests unguessable: nobody can probe what others have said
         self._free = list(range(num_blocks - 1, -1, -1))
+        self._warm: list[int] = []
         self._references = [0] * num_blocks
         self._digest_of: dict[int, Digest] = {}
         self._block_of: dict[Digest, int] = {}
@@ -40,12 +44,17 @@ class BlockPool:
     @property
     def available(self) -> int:
         """How many blocks can be taken, cached ones included."""
+        return len(self._free) + len(self._idle) + len(self._warm)
+
+    @property
+    def untouched(self) -> int:
+        """How many blocks can be taken that no step under way writes to, or still reads, if it moves none."""
         return len(self._free) + len(self._idle)
 
     @property
     def free(self) -> int:
         """How many blocks hold nothing."""
-        return len(self._free)
+        return len(self._free) + len(self._warm)
 
     @property
     def cached(self) -> int:
@@ -78,7 +87,13 @@ class BlockPool:
             if block in self._digest_of:
                 self._idle[block] = None
             else:
-                self._free.append(block)
+                self._warm.append(block)
+
+    def cool(self) -> None:
+        """Note that a step begins now: it writes to no block that was released before."""
+        if self._warm:
+            self._free += self._warm
+            self._warm.clear()
 
     def references(self, block: int) -> int:
         """Return how many tables hold the block."""
@@ -110,9 +125,9 @@ class BlockPool:
 
     def check(self, tables: Iterable[BlockTable] = ()) -> None:
         """Assert the invariants; `tables` are all live ones, so that every reference is accounted for."""
-        free, idle = set(self._free), set(self._idle)
+        free, idle = {*self._free, *self._warm}, set(self._idle)
         used = {block for block, references in enumerate(self._references) if references > 0}
-        assert len(free) == len(self._free), "a block is twice in the free list"
+        assert len(free) == self.free, "a block is twice in the free list"
         assert len(free | idle | used) == self.num_blocks, "a block is lost"
         assert len(free) + len(idle) + len(used) == self.num_blocks, "a block is in two sets"
         assert not any(block in self._digest_of for block in free), "a free block is registered"
@@ -127,9 +142,11 @@ class BlockPool:
     def _take(self) -> int:
         if self._free:
             block = self._free.pop()
-        else:
+        elif self._idle:
             block, _ = self._idle.popitem(last=False)
             self.forget(block)
+        else:
+            block = self._warm.pop()
         assert self._references[block] == 0, f"block {block} taken while owned"
         self._references[block] = 1
         return block

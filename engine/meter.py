@@ -38,7 +38,7 @@ class Meter:
         self._rows += len(plan.rows)
         for name, (begin, end) in phases.items():
             mark, _, kind = name.rpartition(" ")  # "asr forward" is time in a model like any other
-            if kind in ("encode", "launch", "wait"):
+            if kind in ("encode", "codec", "launch", "wait"):
                 # Where a device says how long it took, that counts, whatever the host did meanwhile.
                 kind = "" if f"{mark} device".lstrip() in phases else "forward"
             elif kind == "device":
@@ -50,6 +50,10 @@ class Meter:
         self._prefill += plan.prefill_tokens
         self._decode += sum(1 for row in plan.rows if row.count == 1 and not row.request.unit)
         self._preempted += plan.preempted
+
+    def count_express(self, plan: Plan) -> None:
+        self._rows += len(plan.rows)
+        self._prefill += plan.prefill_tokens
 
     def count_lookup(self, proposed: int, accepted: int) -> None:
         self._proposed += proposed
@@ -70,7 +74,7 @@ class Meter:
             **{f"{name}_s": seconds for name, seconds in self._phases.items()},
             lookup_proposed=self._proposed,
             lookup_accepted=self._accepted,
-            running=scheduler.count(State.RUNNING),
+            running=scheduler.count(State.RUNNING) + scheduler.count(State.EXPRESS),
             waiting=scheduler.count(State.WAITING),
             paused=scheduler.count(State.PAUSED),
             blocks_free=sum(pool.free for pool in pools),

@@ -13,12 +13,13 @@ import torch
 
 from voxlane.engine.api import EngineConfig
 from voxlane.engine.cache import PAGE_DTYPES, KVCache
-from voxlane.engine.core import Desk
 from voxlane.engine.cost import CostModel
+from voxlane.engine.desks import Cloning, Desk
 from voxlane.engine.flight import Engine, observe
 from voxlane.engine.kv import BlockPool
-from voxlane.engine.plan import Station
+from voxlane.engine.plan import Row, Station
 from voxlane.engine.request import ModelName, Request
+from voxlane.engine.runner import Outcome
 from voxlane.engine.scheduler import Limits, Scheduler
 from voxlane.engine.weights import store
 from voxlane.engine.weights.errors import ModelError
@@ -42,6 +43,7 @@ class Part:
     engine: Engine
     desk: Desk
     ready: dict[str, object] = field(default_factory=dict)  # its fields of Ready
+    cloning: Cloning | None = None  # where voices are made for it, if it can take them on
 
 
 class CachedModel(Protocol):
@@ -105,10 +107,22 @@ def build_station(cache: KVCache, *, prefix_cache: bool, encoder: CostModel | No
     )
 
 
+def _take_tokens(row: Row, outcome: Outcome) -> None:
+    row.request.tokens += [choice.token for choice in outcome.choices]
+
+
 def rehearse(
-    name: ModelName, part: Part, requests: Sequence[Request], steps: int, together: Sequence[int] = ()
+    name: ModelName,
+    part: Part,
+    requests: Sequence[Request],
+    steps: int,
+    together: Sequence[int] = (),
+    take: Callable[[Row, Outcome], None] = _take_tokens,
 ) -> None:
-    """Let requests join one by one, or so many `together`, and keep what steps after each show of the model's costs."""
+    """Let requests join one by one, or so many `together`, and keep what steps after each show of the model's costs.
+
+    `take` gives a request what a step brought for it.
+    """
     station, engine = part.station, part.engine
     trial = Scheduler({name: station}, Limits(max_batch=len(requests) or 1, max_step_tokens=1 << 20, policy="fcfs"))
     coming = iter(requests)
@@ -123,7 +137,7 @@ def rehearse(
             outcomes = engine.run(load)
             observe(station, load, engine.phases, time.monotonic() - begin)
             for row, outcome in zip(load.rows, outcomes, strict=True):
-                row.request.tokens += [choice.token for choice in outcome.choices]
+                take(row, outcome)
                 if row.request.unit or len(row.request.tokens) >= row.request.limit:
                     trial.remove(row.request)
     for request in list(trial.requests.values()):

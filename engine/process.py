@@ -25,8 +25,7 @@ from voxlane.engine.api import (
     Shutdown,
     StartFailed,
     ToEngine,
-    encode,
-    fragments,
+    bundle,
 )
 
 log = logging.getLogger(__name__)
@@ -52,8 +51,7 @@ class Link:
 
     def send(self, messages: Iterable[FromEngine]) -> None:
         """Send messages as far as the socket takes them; wait only when very much is queued."""
-        for message in messages:
-            self._outbox.extend(fragments(encode(message)))
+        self._outbox.extend(bundle(messages))
         self._flush(patient=len(self._outbox) > OUTBOX_PACKETS)
 
     def receive(self, *, wait: bool) -> list[ToEngine]:
@@ -133,16 +131,15 @@ def serve(link: Link) -> int:
         while True:
             if not core.busy:
                 link.send(core.idle())
-            link.send(core.handle(link.receive(wait=not core.busy)))
+                link.send(core.handle(link.receive(wait=True)))
             if core.busy:
-                link.send(core.step(lambda: link.receive(wait=False)))
+                link.send(core.step(lambda: link.receive(wait=False), link.send))
                 link.send(core.stats_due())
     except DeviceLost as error:
         log.critical("device=lost error=%s", error)  # a new process gets a sound one: the server starts it
         return LOST
     finally:
-        if assembly.trace:
-            assembly.trace.close()
+        assembly.close()
 
 
 def main() -> int:

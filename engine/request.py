@@ -20,12 +20,13 @@ class State(enum.Enum):
     """Where a request stands.
 
     WAITING ──admitted──▶ RUNNING ──Pause──▶ PAUSED ──Resume──▶ RUNNING or WAITING
-       ▲                     │
+       ▲ └──▶ EXPRESS ─────▶ │
        └─swapped or dropped──┘          any ──▶ FINISHED
     """
 
     WAITING = "waiting"  # holds no device blocks; `host_blocks` if it was swapped out
     RUNNING = "running"  # holds blocks; the scheduler decides step by step whether it is in the batch
+    EXPRESS = "express"  # critical; its prompt is being read beside the step under way: nobody may take its blocks
     PAUSED = "paused"  # out of the batch until resumed; blocks kept unless somebody needs them
     FINISHED = "finished"
 
@@ -55,12 +56,17 @@ class Request:
     material: Any = None  # what the model works on beside tokens: a clip, or a clause with its voice
     cross: BlockTable | None = None  # where the encoded clip lies
     states: int = 0  # how many places it takes
+    inline: bool = False  # the clip's places are among the tokens' own: what stands there is read once, with the prompt
     unit: int = 0
     drafts: list[int] = field(default_factory=list)  # what a look before this one heard after the prompt: tried once
     detects_language: bool = False  # the first token it writes names a language
     constraint: Constraint | None = None  # what the output must look like
     ends: frozenset[int] = frozenset()  # task "probe": tokens whose probability is wanted
     wants_attention: bool = False  # where the decoder looked is wanted at the end, for the words' times
+    lacks_input: bool = False  # what it goes on with has not come: it is in no step, and keeps its blocks if it can
+    offered: bool = False  # to what runs beside the steps: until that has said no, it is in none
+    rests_until_s: float = 0.0  # nobody needs what it makes before: until then others go first, all of them,
+    joins_from_s: float = 0.0  # but from then on it goes along where its model has a step anyway
 
     job: str = ""  # the submission it belongs to,
     continues: bool = False  # which waits for no place of its own any more: it was in a step, or it is a stream
@@ -93,12 +99,29 @@ class Request:
     @property
     def unencoded(self) -> bool:
         """Whether a clip has to go through the encoder before anything else."""
+        if self.inline:
+            return self.computed == 0
         return self.cross is not None and not self.cross.blocks and not self.host_blocks
+
+    @property
+    def cross_states(self) -> int:
+        """How many places the clip takes in a table of its own."""
+        return 0 if self.cross is None else self.states
 
     @property
     def whole(self) -> bool:
         """Whether what is pending is done in one step or not at all."""
         return self.unit > 0 or self.unencoded
+
+    @property
+    def ready(self) -> bool:
+        """Whether a step could take it."""
+        return self.state in (State.WAITING, State.RUNNING) and not self.lacks_input and not self.offered
+
+    @property
+    def waiting_since_s(self) -> float:
+        """When it was last in a step, or rested."""
+        return max(self.progress_s, self.rests_until_s)
 
     @property
     def blocks(self) -> list[int]:

@@ -53,6 +53,7 @@ class Outcome:
 class Immediate:
     """An engine whose host does the work itself: a step is done when its launch returns."""
 
+    express: Any = None  # what runs prompts of the same model beside a step under way
     overlaps = False  # whether a launch returns before its work is done, so that the host can do something meanwhile
 
     def run(self, load: Load) -> list[Outcome]:

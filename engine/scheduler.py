@@ -35,11 +35,15 @@ FIRST_TOKEN_TARGET_S = {Priority.NORMAL: 2.0, Priority.HIGH: 0.5, Priority.CRITI
 NEXT_TOKEN_TARGET_S = 0.15
 """When each further token is due: about twice as fast as speech uses words."""
 
-_CACHED_TASKS = frozenset({"chat", "complete", "probe"})  # what they share with others need not be computed again
-_TOLD_TASKS = frozenset({"score", "probe"})  # they say something about a text and do not go on with it
+CACHED_TASKS = frozenset({"chat", "complete", "probe"})
+"""What they share with others need not be computed again."""
+
+_UNGUESSED_TASKS = frozenset({"score", "probe", "tts"})  # they do not go on with a text that could be guessed
 
 SLOW_MACHINE_FACTOR = 2.0
-"""A step may always take this many times what the smallest prefill takes, or a slow machine would batch nothing."""
+"""A step may always take this many times what a model's least work takes, or a slow machine would batch nothing."""
+
+_SMALLEST: Mapping[ModelName, Work] = {"chat": Work().plus(MIN_CHUNK, MIN_CHUNK), "tts": Work().plus(1, 1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +70,11 @@ class Scheduler:
         self.stations = stations
         self.limits = limits
         self.requests: dict[str, Request] = {}
+        self._of: dict[ModelName, dict[str, Request]] = {model: {} for model in stations}  # the same, by model
         self._added = 0
-        self._last_batch: set[str] = set()
-        self._lane_was_alone = False
+        self._last_batch: dict[frozenset[ModelName], set[str]] = {}  # of the steps of some models
+        self._contenders: set[str] = set()  # who is in the order of the step that is being planned
+        self._was_alone: set[frozenset[ModelName]] = set()  # steps of which models had a critical prompt to themselves
 
     # ---- the request's life
 
@@ -77,7 +83,7 @@ class Scheduler:
         request.progress_s = request.arrival_s
         request.number = (self._added if job is None else job, self._added)
         self._added += 1
-        self.requests[request.id] = request
+        self.requests[request.id] = self._of[request.model][request.id] = request
 
     def pause(self, request: Request, now: float) -> None:
         """Keep a request out of the batch from the next step on; it keeps its blocks while nobody needs them."""
@@ -97,41 +103,43 @@ class Scheduler:
         request.free()
         self._drop_host(request)
         self.requests.pop(request.id, None)
+        self._of[request.model].pop(request.id, None)
 
     def drop_swapped(self, model: ModelName) -> None:
         """Have a model's swapped-out requests computed again: a broken step may not have written host blocks."""
-        for request in self.requests.values():
-            if request.model == model:
-                self._drop_host(request)
+        for request in self._of[model].values():
+            self._drop_host(request)
 
     def count(self, state: State) -> int:
         """Return how many live requests are in `state`."""
         return sum(1 for request in self.requests.values() if request.state is state)
 
-    def ready(self) -> bool:
-        """Return whether a step would have anything to do."""
-        return any(request.state in (State.WAITING, State.RUNNING) for request in self.requests.values())
+    def ready(self, models: Iterable[ModelName] | None = None) -> bool:
+        """Return whether a step, of some models or of all, would have anything to do."""
+        return any(request.ready for model in models or self._of for request in self._of[model].values())
 
-    def ready_count(self) -> int:
-        """Return how many requests a step could take if it were large enough."""
-        return sum(1 for request in self.requests.values() if request.state in (State.WAITING, State.RUNNING))
+    def ready_count(self, models: Iterable[ModelName]) -> int:
+        """Return how many requests a step of some models could take if it were large enough."""
+        return sum(1 for model in models for request in self._of[model].values() if request.ready)
 
     def check(self) -> None:
         """Assert that every block and every host block is accounted for."""
         for model, station in self.stations.items():
-            requests = [request for request in self.requests.values() if request.model == model]
+            requests = self._of[model].values()
             tables = [table for request in requests for table in (request.table, request.cross) if table is not None]
             station.pool.check(tables)
             assert station.host.used == sum(len(request.host_blocks) for request in requests), "host blocks leak"
 
     # ---- one step
 
-    def schedule(self, now: float) -> Plan:
-        """Return the next step's plan, with all its blocks already taken."""
+    def schedule(self, now: float, models: frozenset[ModelName] | None = None) -> Plan:
+        """Return the plan of the next step, of some models or of all, with all its blocks already taken."""
         plan = Plan()
         placed: set[str] = set()
         tokens_left = self.limits.max_step_tokens
-        order = self._order(now)
+        models = models or frozenset(self.stations)
+        order = self._order(now, models)
+        self._contenders = {request.id for request in order}
         time = self._time(order)
         full: set[ModelName] = set()  # no time for this prompt means none for the model's next: a long queue is cheap
         lane_alone = False  # a critical prompt, clip or clause has the step to itself; never two steps in a row
@@ -152,22 +160,22 @@ class Scheduler:
                     full.add(request.model)
                     continue
                 # A score wants the logits of every token, so it can take nothing from the cache.
-                if request.state is State.WAITING and not request.host_blocks and request.task in _CACHED_TASKS:
+                if request.state is State.WAITING and not request.host_blocks and request.task in CACHED_TASKS:
                     request.table.adopt(request.tokens)
                 count = time.chunk(plan, request, tokens_left)
             if count and self._make_room(request, count, plan, placed):
                 placed.add(request.id)
                 if request.priority is Priority.CRITICAL and not decoding and time.budget_s < math.inf:
-                    lane_alone = not self._lane_was_alone
-                tokens_left -= self._place(request, count, plan, tokens_left - count)
+                    lane_alone = models not in self._was_alone
+                tokens_left -= self.place(request, count, plan, tokens_left - count)
                 request.progress_s = now
                 continue
             if request.state is State.WAITING:
                 request.free()
             if count and self.limits.policy == "fcfs":
                 break  # nobody overtakes
-        self._lane_was_alone = lane_alone
-        self._count_left_out(plan, placed)
+        (self._was_alone.add if lane_alone else self._was_alone.discard)(models)
+        self._count_left_out(plan, placed, models)
         plan.predicted_s = plan.seconds(self.stations)
         return plan
 
@@ -176,10 +184,12 @@ class Scheduler:
         """How long a step may take."""
         if self.limits.policy != "deadline":
             return math.inf
-        if "chat" not in self.stations:
-            return self.limits.step_budget_s
-        smallest = self.stations["chat"].cost.predict(Work().plus(MIN_CHUNK, MIN_CHUNK))
-        return max(self.limits.step_budget_s, SLOW_MACHINE_FACTOR * smallest)
+        budget_s = self.limits.step_budget_s
+        for model, work in _SMALLEST.items():
+            station = self.stations.get(model)
+            if station is not None and station.pool.num_blocks:
+                budget_s = max(budget_s, SLOW_MACHINE_FACTOR * station.cost.predict(work))
+        return budget_s
 
     def _time(self, order: list[Request]) -> StepTime:
         lane_in_use = any(request.priority is Priority.CRITICAL for request in order)
@@ -187,8 +197,21 @@ class Scheduler:
 
     # ---- order
 
-    def _order(self, now: float) -> list[Request]:
-        ready = [request for request in self.requests.values() if request.state in (State.WAITING, State.RUNNING)]
+    def _order(self, now: float, models: Iterable[ModelName]) -> list[Request]:
+        ready = [request for model in models for request in self._of[model].values() if request.ready]
+        # Who is far ahead of its listener makes no step longer, and has the engine to itself when nobody else wants it.
+        awake = [request for request in ready if request.rests_until_s <= now]
+        if not awake and any(other.ready and other.rests_until_s <= now for other in self.requests.values()):
+            return []
+        return self._sorted(awake, now) + self._company(ready, awake, now) if awake else self._sorted(ready, now)
+
+    def _company(self, ready: list[Request], awake: list[Request], now: float) -> list[Request]:
+        """Return who goes along: a frame more costs a step little. But a prompt has the step of its model to itself."""
+        models = {one.model for one in awake} - {one.model for one in awake if not one.decoding}
+        resting = (one for one in ready if one.joins_from_s <= now < one.rests_until_s and one.model in models)
+        return sorted(resting, key=lambda one: one.rests_until_s)
+
+    def _sorted(self, ready: list[Request], now: float) -> list[Request]:
         if self.limits.policy == "fcfs":
             # Who has started goes on first: one that was paused before it started must not block them.
             return sorted(ready, key=lambda request: (not (request.started or request.continues), request.number))
@@ -200,8 +223,8 @@ class Scheduler:
     def _age(self, ready: list[Request], now: float) -> None:
         if not ready or any(request.aged for request in ready):
             return
-        oldest = min(ready, key=lambda request: request.progress_s)
-        if now - oldest.progress_s > PATIENCE_S:
+        oldest = min(ready, key=lambda request: request.waiting_since_s)
+        if now - oldest.waiting_since_s > PATIENCE_S:
             oldest.aged = True
 
     def _urgency(self, request: Request, now: float) -> tuple[int, float]:
@@ -253,26 +276,30 @@ class Scheduler:
         if request.unit:
             return 0
         if request.host_blocks:
-            return -(-(request.host_length + count) // size) + -(-request.states // size)
-        return request.table.needed(count) + (-(-request.states // size) if request.unencoded else 0)
+            return -(-(request.host_length + count) // size) + -(-request.cross_states // size)
+        return request.table.needed(count) + (-(-request.cross_states // size) if request.unencoded else 0)
 
     def _victims(self, request: Request, placed: set[str]) -> list[Request]:
-        """Return who yields, in order: paused requests, longest first, then those below `request`, lowest first.
+        """Return who yields, in order: those out of the running, longest first, then those below, lowest first.
 
         A request that never ran displaces only lower classes; one that ran before also displaces younger equals.
         """
         holders = [
             other
             for other in self.requests.values()
-            if other.blocks and other.model == request.model and other.id not in placed and other is not request
+            if other.blocks
+            and other.model == request.model
+            and other.id not in placed
+            and other is not request
+            and other.state is not State.EXPRESS
         ]
-        paused = [other for other in holders if other.state is State.PAUSED]
+        idle = [other for other in holders if other.id not in self._contenders]
         rank = self._rank(request)
         depth = 2 if request.started else 1
         below = [
-            other for other in holders if other.state is not State.PAUSED and self._rank(other)[:depth] < rank[:depth]
+            other for other in holders if other.id in self._contenders and self._rank(other)[:depth] < rank[:depth]
         ]
-        return sorted(paused, key=lambda other: other.progress_s) + sorted(below, key=self._rank)
+        return sorted(idle, key=lambda other: other.progress_s) + sorted(below, key=self._rank)
 
     def _rank(self, request: Request) -> tuple[int, tuple[int, int]]:
         """Order requests by their claim on memory. It does not depend on the clock: two cannot evict each other."""
@@ -297,8 +324,8 @@ class Scheduler:
         victim.preemptions += 1
         plan.preempted += 1
 
-    def _place(self, request: Request, count: int, plan: Plan, tokens_left: int) -> int:
-        """Put the request into the plan; return how many tokens that adds to the step."""
+    def place(self, request: Request, count: int, plan: Plan, tokens_left: int = 0) -> int:
+        """Put `count` tokens of a request, and guesses up to `tokens_left`, into the plan; return how many it adds."""
         load = plan.load(request.model)
         if request.state is State.WAITING:
             self._admit(request, plan)
@@ -307,8 +334,9 @@ class Scheduler:
         size = count + len(drafts)
         tokens = 0 if request.unit else size
         load.work.add(size, request.computed + size)
-        if encode and request.cross is not None:
+        if encode:
             load.encoding.add(request.states, request.states)
+        if encode and request.cross is not None:
             request.cross.append(request.states)
         load.moves += [Move("copy", source, target) for source, target in request.table.append(tokens)]
         row = Row(request, start, count, drafts, encode)
@@ -345,7 +373,7 @@ class Scheduler:
             drafts, request.drafts = request.drafts[: max(room, 0)], []
         else:
             plain = sampling.is_plain_greedy and sampling.logprobs < 0 and request.constraint is None
-            if not (self.limits.lookup_tokens and plain and request.decoding and request.task not in _TOLD_TASKS):
+            if not (self.limits.lookup_tokens and plain and request.decoding and request.task not in _UNGUESSED_TASKS):
                 return []
             drafts = propose(request.tokens, min(room, self.limits.lookup_tokens))
         pool = self.stations[request.model].pool
@@ -360,11 +388,10 @@ class Scheduler:
         request.host_blocks = []
         request.host_length = 0
 
-    def _count_left_out(self, plan: Plan, placed: Iterable[str]) -> None:
-        batch = set(placed)
-        for left_out in self._last_batch - batch:
+    def _count_left_out(self, plan: Plan, batch: set[str], models: frozenset[ModelName]) -> None:
+        for left_out in self._last_batch.get(models, set()) - batch:
             request = self.requests.get(left_out)
-            if request is not None and request.state is State.RUNNING:
+            if request is not None and request.state is State.RUNNING and left_out in self._contenders:
                 request.preemptions += 1
                 plan.preempted += 1
-        self._last_batch = batch
+        self._last_batch[models] = batch

@@ -14,26 +14,30 @@ from voxlane.codecs.voicing import Voicing
 from voxlane.engine.api import LISTEN_RATE, EngineConfig
 from voxlane.engine.cache import KVCache
 from voxlane.engine.cost import CostModel
+from voxlane.engine.cuda.ears import DeviceEars
 from voxlane.engine.cuda.recogniser import CudaRecogniser
-from voxlane.engine.ears import Ears
 from voxlane.engine.flight import Engine
 from voxlane.engine.jobs.listen import ListenDesk
 from voxlane.engine.jobs.speak import SpeakDesk
 from voxlane.engine.kv import BlockPool, BlockTable
-from voxlane.engine.models import Moonshine, Whisper, load_recogniser
+from voxlane.engine.models import Moonshine, Qwen3ASR, Whisper, load_recogniser
 from voxlane.engine.models.hibari import Hibari
 from voxlane.engine.models.kokoro import Kokoro
 from voxlane.engine.models.loading import Mode
+from voxlane.engine.models.qwen3_asr_config import Qwen3ASRConfig
 from voxlane.engine.models.synthesis import Synthesiser
 from voxlane.engine.parts import EngineConfigError, Part, Progress, build_station, check_task, make_cache, rehearse
 from voxlane.engine.plan import Station
 from voxlane.engine.recogniser import Recogniser
 from voxlane.engine.request import Request
+from voxlane.engine.talker_parts import is_talker, talking_part
 from voxlane.engine.voice import Clause, Voice, VoiceBeside
 from voxlane.engine.weights import store
 from voxlane.engine.weights.files import open_weights
 
 log = logging.getLogger(__name__)
+
+Recognition = Moonshine | Whisper | Qwen3ASR
 
 HIBARI = "hibari"
 """The voice that comes with its package; every other one is named by the catalog or a path."""
@@ -54,7 +58,7 @@ def listening_part(config: EngineConfig, device: torch.device, progress: Progres
     weights = open_weights(path)
     mode = listening_mode(config, weights.config, device)
     model = load_recogniser(weights, mode, lambda done: progress("loading the listening model", done), device)
-    window = model.states(model.max_samples) + model.context_tokens
+    window = model.context_tokens + (0 if model.inline else model.states(model.max_samples))
     # Whatever the chat model's pages are: these hold seconds, and a rounded one can cost a word.
     pages = "bfloat16" if model.dtype is torch.bfloat16 else "float32"
     cache = make_cache(config, model, "asr_memory_mib", pages, host_mib=0, least_tokens=window, device=device)
@@ -62,14 +66,20 @@ def listening_part(config: EngineConfig, device: torch.device, progress: Progres
     part = Part(
         station,
         _listening_engine(config, model, cache, device, progress),
-        # A GPU serves so many streams that their detectors would keep the host busy one by one.
-        ListenDesk(model, station.pool, Voicing if device.type == "cpu" else Ears().open),
+        # A GPU serves so many streams that their detectors would keep the host busy.
+        ListenDesk(model, station.pool, Voicing if device.type == "cpu" else _device_ears(device).open),
         {"asr_model": config.asr_model, "asr_languages": model.languages},
     )
     progress("warming up", 0.0)
     rehearse("asr", part, [_clip(model, station.pool, seconds) for seconds in WARM_UP_CLIPS_S], WARM_UP_STEPS)
     progress("warming up", 1.0)
     return part
+
+
+def _device_ears(device: torch.device) -> DeviceEars:
+    ears = DeviceEars(device)
+    ears.capture()
+    return ears
 
 
 def listening_mode(config: EngineConfig, settings: dict[str, object], device: torch.device) -> Mode:
@@ -81,11 +91,13 @@ def listening_mode(config: EngineConfig, settings: dict[str, object], device: to
     if config.weights != "auto":
         return config.weights
     width = settings.get("hidden_size", settings.get("d_model"))
+    if "thinker_config" in settings or "text_config" in settings:  # a text model with ears
+        width = Qwen3ASRConfig.from_dict(settings).text.hidden_size
     return "bfloat16" if isinstance(width, int) and width > FLOAT32_WIDTH else "float32"
 
 
 def _listening_engine(
-    config: EngineConfig, model: Moonshine | Whisper, cache: KVCache, device: torch.device, progress: Progress
+    config: EngineConfig, model: Recognition, cache: KVCache, device: torch.device, progress: Progress
 ) -> Recogniser:
     if device.type == "cpu":
         return Recogniser(model, cache)
@@ -95,9 +107,10 @@ def _listening_engine(
     return engine
 
 
-def _clip(model: Moonshine | Whisper, pool: BlockPool, seconds: float) -> Request:
+def _clip(model: Recognition, pool: BlockPool, seconds: float) -> Request:
     samples = np.random.default_rng(0).normal(0, 0.01, int(seconds * LISTEN_RATE)).astype(np.float32)
-    prompt = model.prompt_tokens(model.languages[0])
+    states = model.states(len(samples))
+    prompt = model.prompt_tokens(model.languages[0], states)
     return Request(
         id=f"warm-up-{seconds}",
         task="asr",
@@ -107,8 +120,9 @@ def _clip(model: Moonshine | Whisper, pool: BlockPool, seconds: float) -> Reques
         limit=model.context_tokens,
         model="asr",
         material=samples,
-        cross=BlockTable(pool),
-        states=model.states(len(samples)),
+        cross=None if model.inline else BlockTable(pool),
+        states=states,
+        inline=model.inline,
     )
 
 
@@ -120,6 +134,8 @@ def speaking_part(config: EngineConfig, device: torch.device, progress: Progress
     else:
         check_task("tts_model", config.tts_model, "tts")
         path = store.resolve(config.tts_model, progress=lambda done: progress("fetching the voice", done))
+        if is_talker(path):
+            return talking_part(config, path, device, progress)
         model, engine = _kokoro(path, threads, device)
     progress("warming up", 0.0)
     station = Station(BlockPool(0, 1, prefix_cache=False), BlockPool(0, 1, prefix_cache=False), CostModel())

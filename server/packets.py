@@ -88,9 +88,9 @@ class PacketPipe:
 
     def _on_readable(self) -> None:
         try:
-            for _ in range(limits.PACKETS_PER_TURN):
-                if self._open:
-                    self._read_packet()
+            count = 0
+            while self._open and count < limits.MESSAGES_PER_TURN:
+                count += self._read_packet()
         except BlockingIOError:
             return
         except OSError as error:
@@ -98,14 +98,17 @@ class PacketPipe:
         except BadMessage as error:
             self.fail(f"bad message: {error}")
 
-    def _read_packet(self) -> None:
+    def _read_packet(self) -> int:
+        """Deal with one packet; return how many messages that is, at least one."""
         packet = self._sock.recv(FRAGMENT_BYTES)
         if not packet:
             self.fail("end of file")
-            return
-        message = self._assembler.feed(packet)
-        if message is not None:
-            self._dispatch(message)
+            return 1
+        messages = self._assembler.messages(packet)
+        for message in messages:
+            if self._open:  # what one of them leads to may close it
+                self._dispatch(message)
+        return max(1, len(messages))
 
     def _dispatch(self, message: Message) -> None:
         if isinstance(message, ToEngine):

@@ -19,7 +19,7 @@ from torch import Tensor
 from voxlane.engine.cache import KVCache
 from voxlane.engine.cuda.hearing import captured
 from voxlane.engine.cuda.packets import Packet, PacketMemory
-from voxlane.engine.kernels.pages import Layout, Pages
+from voxlane.engine.kernels.pages import Layout, Pages, new_arrivals
 from voxlane.engine.models.clips import ENCODER_BLOCK, ClipPlaces, JoinedSound
 
 Progress = Callable[[float], None]
@@ -34,17 +34,25 @@ MOST_CLIPS = 16
 """Clips of any length in one graph: as many rows as attention is compiled for at least."""
 
 
+SECONDS_ROWS = 32
+"""States for each clip that a graph has room for, where every clip may end in a second of convolutions for nothing."""
+
+
 class EncoderModel(Protocol):
     """What these graphs need of an architecture."""
 
     max_samples: int
     fixed_window: bool
+    inline: bool  # its convolutions see whole seconds
 
     def states(self, samples: int) -> int:
         """Return how many encoder states a clip becomes."""
 
     def join(self, samples: Sequence[int]) -> JoinedSound:
         """Return how clips of so many samples are joined."""
+
+    def pieces(self, states: Sequence[int]) -> list[int]:
+        """Return how many rows see each other in the encoder, for clips of so many states."""
 
     def joined_samples(self, rows: int, clips: int) -> int:
         """Return the most samples that so many clips of so many states together are joined to."""
@@ -71,16 +79,19 @@ class ClipGraphs:
         self._block_tokens = cache.block_tokens
         self._device = device
         longest = model.states(model.max_samples)
-        self._width = -(-longest // ENCODER_BLOCK)
+        pieces = model.pieces([longest])
+        self._pieces = len(pieces)  # of the longest clip
+        self._width = -(-max(pieces) // ENCODER_BLOCK)
         fixed = [(count * longest, count) for count in CLIPS]
         # (states, clips)
-        self._sizes = fixed if model.fixed_window else [(rows, MOST_CLIPS) for rows in CLIP_ROWS]
+        self._sizes = fixed if model.fixed_window else [(rows, _most_clips(rows, model)) for rows in CLIP_ROWS]
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
         # One of them runs at a time, so they share the memory of the largest.
         memory = PacketMemory.of(self._shapes(*self._sizes[-1]), device)
         self._packets = {size: Packet(self._shapes(*size), memory) for size in self._sizes}
         samples = model.joined_samples(*self._sizes[-1])
         self._sound = torch.zeros(samples, device=device)
+        self._arrivals = new_arrivals(device)
         self._host_sound = torch.zeros(samples, pin_memory=device.type == "cuda")
 
     def launch(self, clips: Sequence[NDArray[np.float32]], tables: Sequence[Sequence[int]]) -> None:
@@ -119,34 +130,37 @@ class ClipGraphs:
             host[start : start + len(clip)] = clip
             host[start + len(clip) : stop] = 0.0
         self._sound[: joined.samples].copy_(self._host_sound[: joined.samples], non_blocking=True)
-        self._write(self._packets[size], ClipPlaces.of(lengths, ENCODER_BLOCK), tables, joined)
+        places = ClipPlaces.of(self._model.pieces(lengths), ENCODER_BLOCK)
+        self._write(self._packets[size], places, self._slots(lengths, tables), joined)
         graph = self._graphs.get(size)
         if graph is None:
             self._step(*size)
         else:
             graph.replay()
 
-    def _write(self, packet: Packet, places: ClipPlaces, tables: Sequence[Sequence[int]], joined: JoinedSound) -> None:
+    def _slots(self, lengths: Sequence[int], tables: Sequence[Sequence[int]]) -> NDArray[np.int32]:
+        """Return where the states of clips go: the places in their blocks, one clip's after the other's."""
+        offsets = np.arange(self._block_tokens, dtype=np.int32)
+        slots = [np.array(blocks, dtype=np.int32)[:, None] * self._block_tokens + offsets for blocks in tables]
+        return np.concatenate([one.ravel()[:length] for one, length in zip(slots, lengths, strict=True)])
+
+    def _write(self, packet: Packet, places: ClipPlaces, slots: NDArray[np.int32], joined: JoinedSound) -> None:
         packet.clear("slots", "cross_slots", "owners")
-        host, rows, clips = packet.host, len(places.positions), len(places.lengths)
+        host, rows, pieces = packet.host, len(places.positions), len(places.lengths)
         host["positions"][:rows], host["slots"][:rows] = places.positions, places.slots
-        offsets = np.arange(self._block_tokens)
-        slots = [np.array(blocks)[:, None] * self._block_tokens + offsets for blocks in tables]
-        host["cross_slots"][:rows] = np.concatenate(
-            [one.ravel()[:length] for one, length in zip(slots, places.lengths, strict=True)]
-        )
-        host["starts"][: clips + 1], host["starts"][clips + 1 :] = places.starts, rows
-        host["lengths"][:clips] = places.lengths
-        host["tables"][:clips, : places.tables.shape[1]] = places.tables
+        host["cross_slots"][:rows] = slots
+        host["starts"][: pieces + 1], host["starts"][pieces + 1 :] = places.starts, rows
+        host["lengths"][:pieces] = places.lengths
+        host["tables"][:pieces, : places.tables.shape[1]] = places.tables
         for name, numbers in joined.numbers.items():
             host[name][: len(numbers)] = numbers
 
     def _shapes(self, rows: int, clips: int) -> dict[str, tuple[int, ...]]:
         return {
             **dict.fromkeys(("positions", "slots", "cross_slots"), (rows,)),
-            "starts": (clips + 1,),
-            "lengths": (clips,),
-            "tables": (clips, self._width),
+            "starts": (clips * self._pieces + 1,),
+            "lengths": (clips * self._pieces,),
+            "tables": (clips * self._pieces, self._width),
             **self._model.stem_parts(rows, clips),
         }
 
@@ -155,8 +169,15 @@ class ClipGraphs:
         with torch.inference_mode():
             packet.send()
             part = packet.device
-            layout = Layout(part["positions"], part["slots"], part["starts"], part["lengths"], part["tables"])
+            layout = Layout(
+                *(part["positions"], part["slots"], part["starts"], part["lengths"], part["tables"]),
+                arrivals=self._arrivals,
+            )
             seen = model.stem_joined(self._sound[: model.joined_samples(rows, clips)], part)
-            # A clip's last block may be cut short, so every clip may take one more.
-            states = model.encode_rows(seen, layout, rows // ENCODER_BLOCK + clips, ENCODER_BLOCK)
+            # A piece's last block may be cut short, so every piece may take one more.
+            states = model.encode_rows(seen, layout, rows // ENCODER_BLOCK + clips * self._pieces, ENCODER_BLOCK)
             model.write_cross(states, part["cross_slots"], self._pages)
+
+
+def _most_clips(rows: int, model: EncoderModel) -> int:
+    return min(MOST_CLIPS, -(-rows // SECONDS_ROWS)) if model.inline else MOST_CLIPS

@@ -56,6 +56,11 @@ class Stopwatch:
         """Return whether the end was reached."""
         return self._events is None or bool(self._events[1].query())  # type: ignore[no-untyped-call]
 
+    def join(self) -> None:
+        """Wait for the end."""
+        if self._events is not None:
+            self._events[1].synchronize()
+
     def wait(self) -> tuple[float, float]:
         """Wait for the end; return from when to when it was, by the host's clock, if it ended just now."""
         if self._events is None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from voxlane.engine.cache import KVCache
 from voxlane.engine.cuda.rows import PACKET, DecodeRows, buckets_up_to
 from voxlane.engine.kernels.decode_rows import unpack
-from voxlane.engine.kernels.pages import Layout, Pages
+from voxlane.engine.kernels.pages import Layout, Pages, new_arrivals
 from voxlane.engine.kernels.sampling import Penalties, sample
 
 Progress = Callable[[float], None]
@@ -54,6 +54,7 @@ class DecodeGraphs:
         self._tokens = numbers(capacity, dtype=torch.int64)
         self._positions, self._slots, self._lengths = numbers(capacity), numbers(capacity), numbers(capacity)
         self._starts = torch.arange(capacity + 1, dtype=torch.int32, device=device)
+        self._arrivals = new_arrivals(device)
         self.tables = numbers(capacity, -(-context_tokens // block_tokens))
         # [2, capacity] twice: tokens, and log-probabilities by their bits, of the rows; then of what was chosen beside.
         self.choices = numbers(4 * capacity)
@@ -103,6 +104,7 @@ class DecodeGraphs:
                 self._lengths[:rows],
                 self.tables[:rows],
                 max_query=1,
+                arrivals=self._arrivals,
             )
             unpack(packet, tokens, layout, self._block_tokens, self.choices)
             hidden = self._model.forward(tokens, layout, self._pages)

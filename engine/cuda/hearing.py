@@ -19,9 +19,9 @@ from torch import Tensor
 from voxlane.engine.cache import KVCache
 from voxlane.engine.cuda.packets import Packet, PacketMemory
 from voxlane.engine.cuda.rows import PACKET, buckets_up_to
-from voxlane.engine.kernels.pages import Layout, Pages
+from voxlane.engine.kernels.pages import Layout, Pages, new_arrivals
 from voxlane.engine.kernels.sampling import sample
-from voxlane.engine.models.encoder_decoder import Cross
+from voxlane.engine.models.recognition import Cross
 
 Progress = Callable[[float], None]
 
@@ -36,6 +36,12 @@ WIDE_SIZES = (32, 64, 128, 256, 512, 1024)
 """Tokens of steps in which a row has more. Steps of more tokens than the last are not captured: they are long enough
 to hide their launches."""
 
+INLINE_SIZES = (*WIDE_SIZES, 2048)
+"""The same where clips lie among the tokens: a second of sound is 13 of them."""
+
+INLINE_CHOICES = 4
+"""There, one place in so many can be followed by a choice: the others are sound."""
+
 CHOICE_ROWS = 256
 """Rows of logits held at once: 256 × 51,866 floats are 53 MB."""
 
@@ -44,6 +50,7 @@ class HearingModel(Protocol):
     """What these steps need of an architecture."""
 
     max_samples: int
+    inline: bool
     context_tokens: int
     hidden_size: int
     dtype: torch.dtype
@@ -86,9 +93,11 @@ class StepGraphs:
         self._cross_width = -(-model.states(model.max_samples) // cache.block_tokens)
         self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
         self._device = device
+        self._arrivals = new_arrivals(device)
         self._rules = torch.zeros((CHOICE_ROWS, PACKET), dtype=torch.int32, device=device)  # the largest logit
+        self._wide = INLINE_SIZES if model.inline else WIDE_SIZES
         # One of them runs at a time, so they share the memory of the largest.
-        whole = self._memory(max(WIDE_SIZES[-1], max_rows))
+        whole = self._memory(max(self._wide[-1], max_rows))
         self._steps = {
             size: Step(
                 Packet(self._shapes(size), whole.packet.memory),
@@ -96,15 +105,20 @@ class StepGraphs:
                 whole.chosen.view(-1)[: 2 * size].view(2, size),
                 whole.results.view(-1)[: 2 * size].view(2, size),
             )
-            for size in (*self._narrow, *WIDE_SIZES)
+            for size in (*self._narrow, *self._wide)
         }
 
-    def size(self, tokens: int, longest: int) -> tuple[int, bool]:
-        """Return the smallest step for so many tokens, and whether rows of as many as `longest` make it a wide one."""
+    def size(self, tokens: int, longest: int, choices: int = 0) -> tuple[int, bool]:
+        """Return the smallest step for so many tokens, and whether rows of as many as `longest` make it a wide one.
+
+        Where clips lie among the tokens, `choices` of them are followed by one.
+        """
         if longest <= NARROW_QUERIES and tokens <= self._narrow[-1]:
             return next(size for size in self._narrow if size >= tokens), False
-        wide = next((size for size in WIDE_SIZES if size >= tokens), 0)
-        return wide or -(-tokens // WIDE_SIZES[-1]) * WIDE_SIZES[-1], True
+        if self._model.inline:
+            tokens = max(tokens, INLINE_CHOICES * choices)
+        wide = next((size for size in self._wide if size >= tokens), 0)
+        return wide or -(-tokens // self._wide[-1]) * self._wide[-1], True
 
     def step(self, size: int) -> Step:
         """Return the memory of a step of `size` tokens."""
@@ -114,7 +128,7 @@ class StepGraphs:
 
     def capture(self, progress: Progress = lambda done: None) -> None:
         """Capture every step; nothing may be running."""
-        sizes = [(size, True) for size in WIDE_SIZES[::-1]] + [(size, False) for size in self._narrow[::-1]]
+        sizes = [(size, True) for size in self._wide[::-1]] + [(size, False) for size in self._narrow[::-1]]
         pool = torch.cuda.graph_pool_handle()
         for number, (size, wide) in enumerate(sizes):
             self._steps[size].packet.clear("slots")
@@ -143,6 +157,7 @@ class StepGraphs:
         rows = min(FEW_ROWS, self._max_rows) if size <= FEW_ROWS else self._max_rows
         return {
             **dict.fromkeys(("tokens", "positions", "slots", "kinds"), (size,)),
+            "wanted": (size // INLINE_CHOICES if self._model.inline else 0,),
             "starts": (rows + 1,),
             **dict.fromkeys(("lengths", "states"), (rows,)),
             "tables": (rows, self._width),
@@ -157,22 +172,34 @@ class StepGraphs:
             layout = Layout(
                 *(part["positions"], part["slots"], part["starts"], part["lengths"], part["tables"]),
                 max_query=0 if wide else NARROW_QUERIES,
+                arrivals=self._arrivals,
             )
             cross = Cross(part["states"], part["cross_tables"])
             hidden = model.forward(part["tokens"].long(), layout, cross, self._pages)
             step.hidden.copy_(hidden)
-            for begin in range(0, size, CHOICE_ROWS):
-                some = slice(begin, min(begin + CHOICE_ROWS, size))
-                logits = model.logits(hidden[some])
-                if model.restrictions is not None:
-                    logits = logits.add_(model.restrictions[part["kinds"][some].long()])
-                rules = self._rules[: len(logits)]
-                sample(logits, rules, step.chosen[0, some], step.chosen[1, some].view(torch.float32))
+            if wide and model.inline:
+                wanted = part["wanted"].long()  # those beyond a step's own are its first place, over and over
+                chosen = torch.empty_like(step.chosen[:, : len(wanted)])
+                self._choose(hidden[wanted], part["kinds"][wanted], chosen)
+                step.chosen.index_copy_(1, wanted, chosen)
+            else:
+                self._choose(hidden, part["kinds"], step.chosen)
             step.results.copy_(step.chosen, non_blocking=True)
+
+    def _choose(self, hidden: Tensor, kinds: Tensor, chosen: Tensor) -> None:
+        """Choose a token after each of the hidden rows, and write it and its log-probability into `chosen`."""
+        model = self._model
+        for begin in range(0, len(hidden), CHOICE_ROWS):
+            some = slice(begin, min(begin + CHOICE_ROWS, len(hidden)))
+            logits = model.logits(hidden[some])
+            if model.restrictions is not None:
+                logits = logits.add_(model.restrictions[kinds[some].long()])
+            rules = self._rules[: len(logits)]
+            sample(logits, rules, chosen[0, some], chosen[1, some].view(torch.float32))
 
 
 def captured(work: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
-    """Return `work` as a graph, captured on the stream it will run on: attention counts its pieces by stream."""
+    """Return `work` as a graph, captured on the stream it will run on: its kernels go as far before others."""
     work()  # compiles kernels and picks products, which a capture cannot
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

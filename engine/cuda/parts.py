@@ -125,7 +125,8 @@ def trial(config: EngineConfig, device: torch.device, shape: DecoderConfig | Non
     dtype = torch.bfloat16 if weights_of(config, device.type) == "bfloat16" else torch.float32
     pages, size = PAGE_DTYPES[pages_of(config, device.type)], config.block_tokens
     ears, voice = bool(config.asr_model), config.tts_model == "hibari"
-    return Trial(shape or STAND_IN, dtype, pages, size, device, ears=ears, voice=voice)
+    talker = bool(config.tts_model) and not voice
+    return Trial(shape or STAND_IN, dtype, pages, size, device, ears=ears, voice=voice, talker=talker)
 
 
 def make_runner(

@@ -17,7 +17,7 @@ from torch import Tensor
 from voxlane.engine.cache import KVCache
 from voxlane.engine.cuda.packets import Packet, PacketMemory
 from voxlane.engine.cuda.rows import PACKET
-from voxlane.engine.kernels.pages import Layout
+from voxlane.engine.kernels.pages import Layout, new_arrivals
 from voxlane.engine.kernels.sampling import sample
 from voxlane.engine.runner import Model
 
@@ -51,6 +51,7 @@ class PromptGraphs:
         self._model = model
         self._cache = cache
         self._beside = beside
+        self._arrivals = new_arrivals(device)
         self._context_tokens = context_tokens
         few = min(FEW_ROWS, max_rows)
         crowded = [(size, max_rows) for size in SIZES if size >= max(CROWDED, max_rows)] if max_rows > few else []
@@ -74,8 +75,17 @@ class PromptGraphs:
         """Return what the host tells a step; all of it must be written."""
         return self._packets[shape]
 
-    def capture(self, pool: Any, max_tokens: int, progress: Progress = lambda done: None) -> None:
-        """Capture the steps of up to `max_tokens` tokens in a pool of memory; nothing may be running."""
+    def capture(
+        self,
+        pool: Any,
+        max_tokens: int,
+        progress: Progress = lambda done: None,
+        stream: torch.cuda.Stream | None = None,
+    ) -> None:
+        """Capture the steps of up to `max_tokens` tokens in a pool of memory; nothing may be running.
+
+        They go as far before others as `stream` does.
+        """
         most = next((size for size in SIZES if size >= max_tokens), SIZES[-1])
         shapes = sorted((shape for shape in self._shapes if shape[0] <= most), reverse=True)  # others fit into its room
         for number, shape in enumerate(shapes):
@@ -83,7 +93,7 @@ class PromptGraphs:
             self._step(shape)  # compiles kernels and picks products, which a capture cannot
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool):
+            with torch.cuda.graph(graph, pool=pool, stream=stream):
                 self._step(shape)
             self._graphs[shape] = graph
             progress((number + 1) / len(shapes))
@@ -115,7 +125,10 @@ class PromptGraphs:
             packet, rows = self._packets[shape], shape[1]
             packet.send()
             part = packet.device
-            layout = Layout(part["positions"], part["slots"], part["starts"], part["lengths"], part["tables"])
+            layout = Layout(
+                *(part["positions"], part["slots"], part["starts"], part["lengths"], part["tables"]),
+                arrivals=self._arrivals,
+            )
             hidden = self._model.forward(part["tokens"].long(), layout, self._cache.pages)
             picked = hidden.index_select(0, part["wanted"])
             if self.hidden is None:

@@ -22,7 +22,7 @@ from voxlane.engine.cuda.clips import ClipGraphs, EncoderModel
 from voxlane.engine.cuda.device import Stopwatch, watched
 from voxlane.engine.cuda.hearing import HearingModel, Step, StepGraphs
 from voxlane.engine.kernels.pages import Layout
-from voxlane.engine.models.encoder_decoder import DETECTING, OPENING, WRITING, Cross
+from voxlane.engine.models.recognition import DETECTING, OPENING, WRITING, Cross
 from voxlane.engine.plan import Load, Row
 from voxlane.engine.recogniser import ListeningModel, Recogniser
 from voxlane.engine.request import Request, State
@@ -34,6 +34,9 @@ class DeviceModel(ListeningModel, HearingModel, EncoderModel, Protocol):
     """What the recogniser on a device needs of an architecture; moonshine.py says how they are used."""
 
     tells_silence: bool
+
+    def reserve(self, slots: int) -> None:
+        """Keep room for the rows of a step's clips, for a model that has them among its tokens."""
 
     def silence(self, hidden: Tensor) -> Tensor:
         """Return how probable silence is, without waiting for it."""
@@ -71,6 +74,9 @@ class CudaRecogniser(Recogniser):
     def __init__(self, model: DeviceModel, cache: KVCache, device: torch.device, *, max_rows: int) -> None:
         super().__init__(model, cache)
         self._device = device
+        if model.inline:
+            blocks = -(-model.states(model.max_samples) // cache.block_tokens)
+            model.reserve(max_rows * blocks * cache.block_tokens)
         self._steps = StepGraphs(model, cache, device, max_rows=max_rows)
         self._clips = ClipGraphs(model, cache, device)
         self._whole, self._encoder = Stopwatch(device), Stopwatch(device)
@@ -108,7 +114,7 @@ class CudaRecogniser(Recogniser):
             marks.append(time.monotonic())
             self._sound = True
         tables = {
-            index: _Tables(list(row.request.table.blocks), list(_cross_blocks(row.request)), row.request.states)
+            index: _Tables(list(row.request.table.blocks), _cross_blocks(row.request), row.request.states)
             for index, row in enumerate(load.rows)
             if row.request.wants_attention
         }
@@ -117,7 +123,8 @@ class CudaRecogniser(Recogniser):
 
     def done(self, ticket: Ticket) -> bool:
         """Return whether `wait` would return at once."""
-        return ticket.choices is not None or self._whole.done()
+        with watched(self._device):
+            return ticket.choices is not None or self._whole.done()
 
     def wait(self, ticket: Ticket) -> None:
         """Wait for a step, and keep what the next one will overwrite."""
@@ -151,13 +158,26 @@ class CudaRecogniser(Recogniser):
         if not requests:
             return
         tables = [_cross_blocks(request) for request in requests]
+        if self.model.inline:
+            tables = self._kept_blocks([request.states for request in requests])
         self._clips.launch([request.material for request in requests], tables)
+
+    def _kept_blocks(self, states: list[int]) -> list[list[int]]:
+        """Return where the rows of a step's clips are kept until they are read: each from the start of a block on."""
+        counts = [-(-count // self.cache.block_tokens) for count in states]
+        ends = itertools.accumulate(counts, initial=0)
+        return [list(range(first, last)) for first, last in itertools.pairwise(ends)]
 
     def _launch_step(self, rows: list[Row]) -> tuple[Step, list[int]]:
         """Write the rows into a packet and start the step; return it, and where each row's tokens begin."""
         counts = [row.count + len(row.drafts) for row in rows]
         starts = [0, *itertools.accumulate(counts)]
-        size, wide = self._steps.size(starts[-1], max(counts))
+        wanted = [
+            place
+            for row, stop in zip(rows, starts[1:], strict=True)
+            for place in range(stop - len(row.drafts) - 1, stop)
+        ]
+        size, wide = self._steps.size(starts[-1], max(counts), len(wanted))
         step = self._steps.step(size)
         host = step.packet.host
         assert len(rows) <= len(host["lengths"]), "more rows than a step has"
@@ -165,9 +185,13 @@ class CudaRecogniser(Recogniser):
         positions: list[int] = []
         slots: list[int] = []
         kinds: list[int] = []
+        kept = iter(self._kept_blocks([row.request.states for row in rows if row.encode]))
         for index, (row, count) in enumerate(zip(rows, counts, strict=True)):
             request, stop = row.request, row.start + count
             tokens += request.tokens[row.start : row.start + row.count]
+            if row.encode and self.model.inline:  # the clip's tokens stand for the rows that were kept of it
+                begin, first = len(tokens) - row.count + self.model.clip_start, next(kept)[0] * self.cache.block_tokens
+                tokens[begin : begin + request.states] = range(-1 - first, -1 - first - request.states, -1)
             tokens += row.drafts
             positions += range(row.start, stop)
             slots += request.table.slots(row.start, stop)
@@ -179,6 +203,9 @@ class CudaRecogniser(Recogniser):
         for name, numbers in (("tokens", tokens), ("positions", positions), ("slots", slots), ("kinds", kinds)):
             host[name][: len(numbers)] = numbers
             host[name][len(numbers) :] = -1 if name == "slots" else 0
+        if self.model.inline:
+            host["wanted"].fill(0)
+            host["wanted"][: len(wanted)] = wanted[: len(host["wanted"])]  # narrow steps choose everywhere
         host["starts"][: len(starts)], host["starts"][len(starts) :] = starts, starts[-1]
         host["lengths"][len(rows) :] = host["states"][len(rows) :] = 0
         self._steps.launch(size, wide=wide)
@@ -218,32 +245,32 @@ class CudaRecogniser(Recogniser):
             row, chosen = ticket.rows[index], [choice.token for choice in outcomes[index].choices]
             if row.request.state is not State.FINISHED and not self.model.eos_ids.isdisjoint(chosen):
                 written = next(place for place, token in enumerate(chosen) if token in self.model.eos_ids)
-                ended.append((outcomes[index], Row(row.request, 0, len(row.request.tokens), chosen[:written]), tables))
+                ended.append((outcomes[index], self._again(row.request, chosen[:written]), tables))
         if not ended:
             return
         tokens, layout, cross = self._sequences([(row, tables) for _, row, tables in ended])
         found = self.model.cross_weights(tokens, layout, cross, self.cache.pages, self.model.alignment_heads)
         for (outcome, row, _), weights in zip(ended, found, strict=True):
             # While a token is read, the next one is looked at: the prompt's last row is the first word's.
-            outcome.attention = weights[:, row.request.prompt_tokens - 1 :].cpu()
+            outcome.attention = weights[:, row.request.prompt_tokens - 1 - row.start :].cpu()
 
     def _sequences(self, rows: list[tuple[Row, _Tables]]) -> tuple[Tensor, Layout, Cross]:
-        """Return whole sequences and where they lie, on the device."""
+        """Return sequences to their ends, and where they lie, on the device."""
         size = self.cache.block_tokens
-        tokens = [[*row.request.tokens, *row.drafts] for row, _ in rows]
-        lengths = [len(sequence) for sequence in tokens]
+        tokens = [[*row.request.tokens[row.start :], *row.drafts] for row, _ in rows]
+        places = [range(row.start, row.start + len(own)) for (row, _), own in zip(rows, tokens, strict=True)]
         slots = [
             tables.blocks[place // size] * size + place % size
-            for (_, tables), length in zip(rows, lengths, strict=True)
-            for place in range(length)
+            for (_, tables), own in zip(rows, places, strict=True)
+            for place in own
         ]
         layout = Layout(
-            positions=self._numbers([place for length in lengths for place in range(length)]),
+            positions=self._numbers([place for own in places for place in own]),
             slots=self._numbers(slots),
-            query_starts=self._numbers([0, *itertools.accumulate(lengths)]),
-            context_lengths=self._numbers(lengths),
+            query_starts=self._numbers([0, *itertools.accumulate(map(len, places))]),
+            context_lengths=self._numbers([own.stop for own in places]),
             block_tables=self._numbers(_padded([tables.blocks for _, tables in rows])),
-            max_query=max(lengths),
+            max_query=max(map(len, places)),
         )
         cross = Cross(
             self._numbers([tables.states for _, tables in rows]),
@@ -264,8 +291,7 @@ def _kind(request: Request) -> int:
 
 
 def _cross_blocks(request: Request) -> list[int]:
-    assert request.cross is not None, "only requests about a clip come here"
-    return request.cross.blocks
+    return [] if request.cross is None else list(request.cross.blocks)
 
 
 def _padded(tables: list[list[int]]) -> list[list[int]]:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from voxlane.engine.cache import KVCache
 from voxlane.engine.cuda.device import Stopwatch, watched
+from voxlane.engine.cuda.express import CudaExpress
 from voxlane.engine.cuda.graphs import DecodeGraphs
 from voxlane.engine.cuda.prompt_graphs import SIZES, PromptGraphs
 from voxlane.engine.cuda.prompts import Prompts, PromptTicket
@@ -67,6 +68,7 @@ class CudaRunner(Runner):
             *(model, cache, device, self._graphs.beside), max_rows=max_batch, context_tokens=context_tokens
         )
         self._prompts = Prompts(model, cache, device, self._graphs.beside, self._prompt_graphs)
+        self.express = CudaExpress(model, cache, device, context_tokens=context_tokens)
         self._watches = itertools.cycle([Stopwatch(device), Stopwatch(device)])  # two steps may be looked at at once
         self._prepared: Ticket | None = None
         self._sound = True  # what was launched last came through so far
@@ -76,6 +78,7 @@ class CudaRunner(Runner):
         pool = torch.cuda.graph_pool_handle()  # for all: one of them runs at a time, and what they leave is elsewhere
         self._prompt_graphs.capture(pool, max_step_tokens, lambda done: progress(done / 2))
         self._graphs.capture(pool, lambda done: progress((1 + done) / 2))
+        self.express.capture()
 
     def rehearse(self, max_step_tokens: int, progress: Callable[[float], None] = lambda done: None) -> None:
         """Run prompts of every kind there is a kernel for, on nobody's behalf: nothing is kept."""

@@ -6,13 +6,14 @@ thoroughness is the tests' business.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from voxlane.engine.cuda import selfcheck_voice
+from voxlane.engine.cuda import selfcheck_talker, selfcheck_voice
 from voxlane.engine.cuda.rows import PACKET
 from voxlane.engine.cuda.trial import LISTENER, TOLERANCES, Trial
 from voxlane.engine.kernels import activation, attention, decode_rows, layer_norm, norm, rope, sampling, skinny, swap
@@ -25,6 +26,16 @@ _ONE_CODE = 0.02
 
 _CUT = 256
 """Rows of a matrix that are enough to see whether a product is right."""
+
+_WAYS = (
+    (0.0, 0, 1.0, 0.0, False),
+    (0.8, 20, 1.0, 0.0, False),
+    (1.0, 0, 0.9, 0.0, False),
+    (1.2, 0, 1.0, 0.05, False),
+    (0.0, 0, 1.0, 0.0, True),
+    (0.9, 50, 0.8, 0.02, True),
+)
+"""How a token is chosen: temperature, top-k, top-p, min-p, and whether there are penalties and biases."""
 
 
 class KernelError(ModelError):
@@ -74,6 +85,8 @@ def _checks(trial: Trial) -> dict[str, Callable[[Trial], Iterator[Outcome]]]:
         checks["listening, attention"] = _listening
     if trial.voice:
         checks |= selfcheck_voice.CHECKS
+    if trial.talker:
+        checks |= selfcheck_talker.CHECKS
     if trial.device.type == "cuda":
         checks["graph, replayed"] = _graph
     return checks
@@ -167,21 +180,36 @@ def _rows(trial: Trial) -> Iterator[Outcome]:
 
 
 def _sampling(trial: Trial) -> Iterator[Outcome]:
-    """Choose the largest of one row, and draw from the twenty largest of another."""
-    logits = trial.noise(2, trial.shape.vocab_size, dtype=torch.float32)
-    packet = torch.zeros((2, PACKET), dtype=torch.int32)
-    packet[1, sampling.SEED_LOW], packet[1, sampling.POSITION], packet[1, sampling.TOP_K] = 77, 40, 20
+    """Choose the largest, draw by every filter, do both with penalties; what was chosen is counted and fed again."""
+    rows, vocabulary = len(_WAYS), trial.shape.vocab_size
+    logits = trial.noise(rows, vocabulary, dtype=torch.float32) * 3.0
+    packet = torch.zeros((rows, PACKET), dtype=torch.int32)
     floats = packet.view(torch.float32)
-    floats[1, sampling.TEMPERATURE], floats[:, sampling.TOP_P] = 0.8, 1.0
-    tokens = torch.empty(2, dtype=torch.int32, device=trial.device)
-    logprobs = torch.empty(2, device=trial.device)
-    sampling.sample(logits, packet.to(trial.device), tokens, logprobs)
-    host = logits.cpu()
-    values, largest = host[1].double().topk(min(20, trial.shape.vocab_size))
-    drawn = largest[(values / 0.8 + sampling.gumbel_ref(77, 41, largest)).argmax()]
-    expected = torch.stack((host[0].argmax(), drawn))
-    yield tokens.cpu(), expected, 1e-9
-    yield logprobs.cpu(), host.log_softmax(dim=1).gather(1, expected[:, None])[:, 0], TOLERANCES[torch.float32]
+    slots = 0
+    for row, (temperature, top_k, top_p, min_p, penalised) in enumerate(_WAYS):
+        slots += penalised
+        packet[row, sampling.SEED_LOW], packet[row, sampling.POSITION] = 77 + row, 40
+        packet[row, sampling.TOP_K], packet[row, sampling.PENALTIES] = top_k, slots * penalised
+        floats[row, sampling.TEMPERATURE], floats[row, sampling.TOP_P] = temperature, top_p
+        floats[row, sampling.MIN_P] = min_p
+    held = [sampling.Penalties.empty(slots, vocabulary, device) for device in (trial.device, torch.device("cpu"))]
+    largest = logits.topk(4, dim=1).indices.cpu()
+    for penalties, slot in itertools.product(held, range(slots)):
+        known = largest[rows - slots + slot].tolist()
+        penalties.set(
+            slot, known, 2, repetition=1.3, presence=0.5, frequency=0.2, bias=[(known[0], 1.0), (known[2], -9.0)]
+        )
+    tokens = torch.empty(rows, dtype=torch.int32, device=trial.device)
+    logprobs = torch.empty(rows, device=trial.device)
+    fed = largest[:, 0].contiguous()
+    for _ in range(2):
+        sampling.sample(logits, packet.to(trial.device), tokens, logprobs, held[0], fed.to(trial.device))
+        expected = sampling.sample_ref(logits.cpu(), packet, held[1], fed)
+        yield tokens.cpu(), expected[0], 1e-9
+        yield logprobs.cpu(), expected[1], TOLERANCES[torch.float32]
+        yield held[0].history.cpu(), held[1].history, 1e-9
+        fed = expected[0].long()
+        packet[:, sampling.POSITION] += 1
 
 
 def _copies(trial: Trial) -> Iterator[Outcome]:

@@ -39,7 +39,8 @@ class Trial:
     block_tokens: int
     device: torch.device
     ears: bool = False  # whether attention is tried as a listening model has it,
-    voice: bool = False  # and the voice's own kernels
+    voice: bool = False  # and the voice's own kernels,
+    talker: bool = False  # or those of a codec language model
     random: torch.Generator = field(init=False)
 
     def __post_init__(self) -> None:

@@ -54,6 +54,8 @@ class SpellingModel(Protocol):
     languages: tuple[str, ...]
     detects_language: bool
     fixed_window: bool  # a short clip costs as much as a long one
+    inline: bool  # a clip lies among its tokens
+    nobody: int  # the token it writes for a language where nobody speaks; -1: it has none
     max_samples: int
     context_tokens: int
     eos_ids: frozenset[int]
@@ -61,8 +63,8 @@ class SpellingModel(Protocol):
     def states(self, samples: int) -> int:
         """Return how many encoder states a clip becomes."""
 
-    def prompt_tokens(self, language: str) -> list[int]:
-        """Return what a transcript starts with; "" leaves the language to the model."""
+    def prompt_tokens(self, language: str, states: int) -> list[int]:
+        """Return what a transcript of a clip of so many states starts with; "" leaves the language to the model."""
 
     def after_language(self, token: int) -> list[int]:
         """Return what follows the token of a language."""
@@ -106,8 +108,8 @@ class ListenDesk:
             partials=submit.listen.partials,
             policy=WINDOW_POLICY if self._model.fixed_window else DEFAULT_POLICY,
         )
-        expect = detector.expect if isinstance(detector, Ear) else None
-        return ListenJob(submit, self._model, self._pool, listener, now, expect)
+        ear = detector if isinstance(detector, Ear) else None
+        return ListenJob(submit, self._model, self._pool, listener, now, ear)
 
 
 class ListenJob(Job):
@@ -120,9 +122,9 @@ class ListenJob(Job):
         pool: BlockPool,
         listener: Listener,
         now: float,
-        expect: Callable[[NDArray[np.float32]], None] | None = None,
+        ear: Ear | None = None,
     ) -> None:
-        """Begin; a detector that listens to many streams at once is told what to `expect` as it comes."""
+        """Begin; an ear among many is told what to expect as it comes, and asked when it has the answer."""
         super().__init__(submit, now)
         self._model = model
         self._pool = pool
@@ -130,7 +132,7 @@ class ListenJob(Job):
         self._language = submit.listen.language or ("" if model.detects_language else model.languages[0])
         self._guess = ""  # what the look under way takes it for; believed once a segment has words in it
         self._unheard = bytearray()
-        self._expect = expect
+        self._ear = ear
         self._expected = 0  # bytes of what is unheard that the detector was told of
         self._ended = False  # no more input will come,
         self._told = False  # and the listener knows
@@ -160,9 +162,9 @@ class ListenJob(Job):
         if self._ended:
             return Change()
         self._unheard += more.audio
-        if self._expect is not None:
+        if self._ear is not None:
             whole = len(self._unheard) // SAMPLE_BYTES * SAMPLE_BYTES
-            self._expect(_floats(self._unheard[self._expected : whole]))
+            self._ear.expect(_floats(self._unheard[self._expected : whole]))
             self._expected = whole
         waiting = len(self._unheard) // SAMPLE_BYTES + self._total - self._listener.heard
         return Change(end="failed" if waiting > MAX_UNHEARD_S * LISTEN_RATE else None)
@@ -175,7 +177,8 @@ class ListenJob(Job):
     def work(self, now: float) -> Change:
         """Listen to a little of what has come, and look at it if it is time to."""
         change = Change()
-        size = min(len(self._unheard) // SAMPLE_BYTES, WORK_SAMPLES) * SAMPLE_BYTES
+        most = WORK_SAMPLES if self._ear is None else min(WORK_SAMPLES, self._ear.ready_samples)
+        size = min(len(self._unheard) // SAMPLE_BYTES, most) * SAMPLE_BYTES
         if size:
             samples = _floats(self._unheard[:size])
             del self._unheard[:size]
@@ -198,6 +201,7 @@ class ListenJob(Job):
         for choice in outcome.choices:
             if request.detects_language:
                 self._name_language(request, choice.token)
+                over = choice.token == self._model.nobody
                 break
             if choice.token in self._model.eos_ids:
                 over = True
@@ -255,7 +259,8 @@ class ListenJob(Job):
         clip = self._listener.clip(look)
         # A guess holds for what was settled by it; a new look may think better of it.
         language = self._language or (self._guess if look.forced else "")
-        prompt = self._model.prompt_tokens(language)
+        states = self._model.states(len(clip))
+        prompt = self._model.prompt_tokens(language, states)
         start, logprobs = self._before
         self._logprobs = logprobs[: len(look.forced)] if start == look.start else []
         self._looks += 1
@@ -273,8 +278,9 @@ class ListenJob(Job):
             limit=self._model.context_tokens,
             model="asr",
             material=clip,
-            cross=BlockTable(self._pool),
-            states=self._model.states(len(clip)),
+            cross=None if self._model.inline else BlockTable(self._pool),
+            states=states,
+            inline=self._model.inline,
             drafts=list(look.drafts) if language else [],
             detects_language=not language,
             wants_attention=self.submit.listen.word_times,
@@ -282,6 +288,8 @@ class ListenJob(Job):
 
     def _name_language(self, request: Request, token: int) -> None:
         self._guess = self._model.language_of(token)
+        if token == self._model.nobody:
+            self._no_speech = 1.0
         request.tokens += [token, *self._model.after_language(token)]
         request.prompt_tokens = len(request.tokens)
         request.detects_language = False

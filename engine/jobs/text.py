@@ -73,6 +73,9 @@ class TextJob(Job):
         super().__init__(submit, now)
         self.grammar: Future[Grammar] | None = None  # the output follows it; None too once it is in use
         self._tokenizer = tokenizer
+        # A step of 256 rows asks for these 256 times.
+        self._silent_ids, self._vocabulary = tokenizer.special_ids, tokenizer.vocab_size
+        self._eos_ids = frozenset() if submit.sampling.ignore_eos else tokenizer.eos_ids
         self._waiting = requests
         self._last = requests[-1]
         self._stream = TextStream(submit.sampling.stop)
@@ -174,7 +177,7 @@ class TextJob(Job):
         request.first_token_s = request.first_token_s or now
         request.last_token_s = now
         # A model's vocabulary may be padded past the tokenizer's: such a token says nothing.
-        silent = choice.token in self._tokenizer.special_ids or choice.token >= self._tokenizer.vocab_size
+        silent = choice.token in self._silent_ids or choice.token >= self._vocabulary
         piece = b"" if silent else self._tokenizer.token_bytes(choice.token)
         if choice.logprob is not None and not silent:
             top = tuple((self._spelling(token), logprob) for token, logprob in choice.top)
@@ -182,13 +185,13 @@ class TextJob(Job):
         return self._stream.push(piece)
 
     def _spelling(self, token: int) -> bytes:
-        if token in self._tokenizer.special_ids or token >= self._tokenizer.vocab_size:
+        if token in self._silent_ids or token >= self._vocabulary:
             return self._tokenizer.token_name(token).encode()
         return self._tokenizer.token_bytes(token)
 
     def _reason(self, request: Request, choice: Choice) -> FinishReason | None:
         sampling = request.sampling
-        if choice.token in self._tokenizer.eos_ids and not sampling.ignore_eos:
+        if choice.token in self._eos_ids:
             return "eos"
         if request.constraint is not None and request.constraint.complete(request.tokens):
             return "eos"

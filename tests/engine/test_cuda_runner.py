@@ -469,6 +469,29 @@ def test_a_pause_while_its_step_is_under_way_keeps_the_token_that_the_host_choos
     assert ahead > 0
 
 
+def test_a_prompt_read_beside_a_step_goes_on_in_the_next_as_if_it_had_been_there(model: Decoder) -> None:
+    both = pair(model)
+    alone, beside = (request("a", list(PROMPTS[0]), pool, logprobs=0) for pool in both.pools)
+    other = request("b", list(PROMPTS[1]), both.pools[1])
+    express = both.cuda.express
+    assert express.takes(beside)
+    assert not express.takes(request("c", [1], both.pools[1], logprobs=2))  # the host has to choose
+    assert not express.takes(request("d", [1], both.pools[1], repetition_penalty=1.5))
+    for one in (other, beside):
+        one.table.append(len(one.tokens))
+    under_way = both.cuda.launch(Load([Row(other, 0, len(other.tokens))]))
+    ticket = express.launch(Load([Row(beside, 0, len(beside.tokens))]))
+    (outcome,) = express.collect(ticket)
+    both.cuda.collect(under_way)
+    (expected,) = run_step(both.plain, [alone], 100)
+    assert outcome.choices[0].logprob == pytest.approx(expected.choices[0].logprob, abs=1e-4)
+    beside.tokens.append(outcome.choices[0].token)
+    for _ in range(3):
+        run_step(both.cuda, [beside], 1)
+        run_step(both.plain, [alone], 1)
+    assert beside.tokens == alone.tokens
+
+
 def test_what_is_a_decode() -> None:
     pool = BlockPool(8, 4)
     one = request("a", [1, 2], pool)

@@ -7,10 +7,13 @@ import random
 
 import numpy as np
 import pytest
+import torch
 
 from voxlane.codecs.voicing import Voicing
-from voxlane.engine import ears
-from voxlane.engine.ears import Ear, Ears
+from voxlane.engine.cuda.ears import DeviceEars
+from voxlane.engine.ears import Ear
+
+HOST = torch.device("cpu")
 
 
 def sounds(count: int) -> list[np.ndarray]:
@@ -26,7 +29,7 @@ def sounds(count: int) -> list[np.ndarray]:
 @pytest.mark.parametrize("count", [1, 3, 7, 40])
 def test_streams_together_hear_what_each_hears_alone(count: int) -> None:
     """In pieces of any size, said before or not, by streams that come and are asked in any order."""
-    source, together = random.Random(count), Ears()
+    source, together = random.Random(count), DeviceEars(HOST)
     waiting = {n: (sound, Voicing()(sound)) for n, sound in enumerate(sounds(count))}
     streams: dict[int, Ear] = {}
     found: dict[int, list[float]] = {n: [] for n in waiting}
@@ -49,12 +52,35 @@ def test_streams_together_hear_what_each_hears_alone(count: int) -> None:
         assert found[n] == pytest.approx(wanted, abs=1e-5)
 
 
-def test_a_stream_that_is_gone_is_not_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    together = Ears()
+def test_a_stream_that_is_gone_is_not_listened_to() -> None:
+    together = DeviceEars(HOST)
     gone, stays = together.open(), together.open()
     for ear in (gone, stays):
         ear.expect(np.zeros(1024, np.float32))
     del gone, ear
     gc.collect()
-    monkeypatch.setattr(ears.silero, "probability", lambda network, frame, memory: 0.5)
-    assert stays(np.zeros(1024, np.float32)) == [0.5, 0.5]
+    together.attend()
+    assert together._batch == [(stays, 2)]
+    assert len(stays(np.zeros(1024, np.float32))) == 2
+
+
+def test_who_asks_no_more_than_is_ready_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames of several streams go together, and each stream's own one after the other."""
+    now = [1.0]
+    together = DeviceEars(HOST, clock=lambda: now[0])
+    monkeypatch.setattr(together, "listen", None)  # where somebody would wait
+    wanted = [Voicing()(sound) for sound in sounds(3)]
+    streams = [together.open() for _ in wanted]
+    found: list[list[float]] = [[] for _ in wanted]
+    at = [0] * len(wanted)
+    for ear, sound in zip(streams, sounds(3), strict=True):
+        ear.expect(sound)
+    for _ in range(100):
+        now[0] += 0.01
+        for n, (ear, sound) in enumerate(zip(streams, sounds(3), strict=True)):
+            ready = ear.ready_samples
+            found[n] += ear(sound[at[n] : at[n] + ready])
+            at[n] += ready
+    assert at == [20_000] * 3
+    for one, other in zip(found, wanted, strict=True):
+        assert one == pytest.approx(other, abs=1e-5)

@@ -13,11 +13,12 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import initialize, precondition, rule
-from simulation import Clock, LateEngine, Simulation, expected_text, next_token, reason
+from simulation import Clock, LateEngine, LateExpress, Simulation, expected_text, next_token, reason
 
 from voxlane.engine.api import (
     Cancel,
     Finished,
+    FromEngine,
     Interrupt,
     Pause,
     Priority,
@@ -40,9 +41,16 @@ def greedy(name: str, text: str, tokens: int, **settings: object) -> Submit:
     return Submit(name, "complete", text=text, sampling=sampling, **settings)  # type: ignore[arg-type]
 
 
-def late(*, eager: bool = False, slow: int = 0, **settings: object) -> Simulation:
+def late(
+    *, eager: bool = False, slow: int = 0, express: tuple[bool, int] | None = None, **settings: object
+) -> Simulation:
+    """Return a simulation on a device that is late; `express` says whether what runs beside it is eager, how slow."""
+
     def engine(clock: Clock, block_tokens: int) -> LateEngine:
-        return LateEngine(clock, block_tokens, eager=eager, slow=slow)
+        made = LateEngine(clock, block_tokens, eager=eager, slow=slow)
+        if express is not None:
+            LateExpress.of(made, eager=express[0], slow=express[1])
+        return made
 
     return Simulation(make_engine=engine, **{"blocks": 60, "host_blocks": 8, **settings})  # type: ignore[arg-type]
 
@@ -61,11 +69,12 @@ class LateLoop(EngineLoop):
         cache=st.booleans(),
         eager=st.booleans(),
         slow=st.sampled_from([0, 2]),
+        express=st.sampled_from([None, (True, 0), (True, 3), (False, 0), (False, 5)]),
     )
-    def start(self, policy, blocks, host, batch, tokens, lookup, budget, cache, eager, slow):
+    def start(self, policy, blocks, host, batch, tokens, lookup, budget, cache, eager, slow, express):
         self.simulation = late(
             blocks=blocks, host_blocks=host, prefix_cache=cache, policy=policy, max_batch=batch,
-            max_step_tokens=tokens, lookup_tokens=lookup, step_budget_s=budget, eager=eager, slow=slow,
+            max_step_tokens=tokens, lookup_tokens=lookup, step_budget_s=budget, eager=eager, slow=slow, express=express,
         )  # fmt: skip
         self.sent = {}
         self.cancelled = set()
@@ -76,9 +85,13 @@ class LateLoop(EngineLoop):
     def step(self, count):
         for _ in range(count):
             if self.simulation.core.busy:
-                before = self.simulation.engine.under_way
+                before = self.under_way
                 self.simulation.step()
-                assert before is not None or self.simulation.engine.under_way is not None, "a step for nothing"
+                assert before or self.under_way, "a step for nothing"
+
+    @property
+    def under_way(self) -> bool:
+        return self.simulation.engine.under_way is not None or self.simulation.core._lane.busy
 
     @precondition(lambda self: self.sent)
     @rule(data=st.data(), kind=st.sampled_from(["cancel", "pause", "resume", "interrupt", "submit"]))
@@ -332,3 +345,120 @@ def test_time_that_overlaps_is_not_counted_twice() -> None:
     assert stats.forward_s == pytest.approx(simulation.clock.now - begin)  # the device never rested
     assert stats.busy_s == pytest.approx(simulation.clock.now - begin)
     assert simulation.scheduler.stations["chat"].cost.predict(Work().plus(1, 9)) == pytest.approx(6e-3, rel=0.3)
+
+
+def test_a_critical_prompt_is_read_beside_the_step_and_told_before_it_is_over() -> None:
+    simulation = late(slow=20, express=(False, 3), max_batch=8)
+    for name in "ab":
+        simulation.send(greedy(name, "ABC", 40, session="s"))
+    for _ in range(4):
+        simulation.step()
+    lane, told, early = simulation.engine.express, [], []
+    coming = [Interrupt("s"), greedy("d", "DCBA", 3, session="s", priority=Priority.CRITICAL)]
+
+    def receive() -> list[ToEngine]:
+        came, coming[:] = list(coming), []
+        return came
+
+    def tell(messages: list[FromEngine]) -> None:
+        told.extend(messages)
+        early.extend(messages if simulation.engine.under_way is not None else [])
+
+    rest = simulation.core.step(receive, tell)
+    assert lane.launched == 1
+    assert [message.text for message in early if isinstance(message, Text)] == [expected_text("DCBA", 1)]
+    assert [message.request_id for message in told if isinstance(message, Text)] == ["d", "a", "b"]  # these are paused
+    simulation._collect([*told, *rest])
+    simulation.send(Resume("a"), Resume("b"))
+    simulation.run(most=200)
+    answer = expected_text("ABC", 40)
+    assert simulation.texts == {"a": answer, "b": answer, "d": expected_text("DCBA", 3)}
+
+
+@pytest.mark.parametrize("express", [(True, 9), (False, 9)])
+@pytest.mark.parametrize("command", [Cancel("d"), Pause("d"), Interrupt("t")])
+def test_who_is_read_beside_the_step_can_be_stopped(express: tuple[bool, int], command: ToEngine) -> None:
+    simulation = late(express=express, blocks=12, max_batch=8)
+    simulation.send(greedy("a", "ABC", 20))
+    simulation.step()
+    simulation.step(greedy("d", "DCBA", 3, session="t", priority=Priority.CRITICAL))
+    simulation.step()
+    assert simulation.scheduler.requests["d"].state is State.EXPRESS
+    simulation.send(command, greedy("e", "EEEEEEEE", 3))  # which may have its blocks
+    for _ in range(8):
+        simulation.step()
+    assert simulation.texts.get("d", "") == ("" if isinstance(command, Cancel) else expected_text("DCBA", 1))
+    simulation.send(Resume("d"))
+    simulation.run(most=100)
+    assert simulation.texts["a"] == expected_text("ABC", 20)
+    assert simulation.texts["e"] == expected_text("EEEEEEEE", 3)
+    assert reason(simulation.ends["d"]) == ("cancelled" if isinstance(command, Cancel) else "length")
+
+
+def test_a_fault_beside_the_step_ends_nobody_else() -> None:
+    simulation = late(express=(False, 0), max_batch=8)
+    simulation.send(greedy("a", "ABC", 20))
+    simulation.step()
+    simulation.engine.express.fail_next = True
+    simulation.step(greedy("d", "DCBA", 3, priority=Priority.CRITICAL))
+    simulation.run(most=100)
+    assert reason(simulation.ends["d"]) == "failed"
+    assert simulation.texts == {"a": expected_text("ABC", 20)}
+    assert simulation.pool.used == 0
+
+
+def test_nobody_is_read_beside_a_step_that_moves_blocks() -> None:
+    """What it swaps out counts as free when it is planned, and is read when the device comes to it."""
+    simulation = late(express=(True, 0), slow=6, blocks=14, host_blocks=40, max_batch=8, prefix_cache=False)
+    simulation.scheduler.stations["chat"].swap_block_s = 1e-9
+    prompts = {"a": "ABCDEFGHIJKLMNOPQRST", "b": "TSRQPONMLKJIHGFEDCBA"}
+    simulation.send(*(greedy(name, prompt, 30) for name, prompt in prompts.items()))
+    while simulation.texts.keys() != prompts.keys():
+        simulation.step()
+    lane = simulation.engine.express
+    lane.takes = lambda request: request.id == "lane"  # the other wants something that the host has to choose
+    simulation.send(greedy("big", "ZZZZZYYYYYXXXXXWWWWW", 2, priority=Priority.CRITICAL))
+    while not any(flight.plan.loads["chat"].moves for flight in simulation.core._flights):
+        simulation.step()
+    simulation.step(greedy("lane", "MMMMNNNN", 1, priority=Priority.CRITICAL))
+    simulation.run(most=600)
+    for name, prompt in prompts.items():
+        assert simulation.texts[name] == expected_text(prompt, 30)
+    assert simulation.texts["lane"] == expected_text("MMMMNNNN", 1)
+
+
+def test_prompts_beside_a_step_may_hold_the_last_blocks() -> None:
+    simulation = late(blocks=5, host_blocks=0, express=(False, 40), max_batch=8)
+    simulation.send(greedy("r", "ABC", 16))
+    while len(simulation.texts.get("r", "")) < 8:
+        simulation.step()
+    simulation.send(greedy("d", "DCBADCBA", 1, priority=Priority.CRITICAL))
+    simulation.run(most=300)
+    assert simulation.texts == {"r": expected_text("ABC", 16), "d": expected_text("DCBADCBA", 1)}
+
+
+def test_who_was_cancelled_in_a_step_may_find_its_cached_blocks_taken() -> None:
+    simulation = late(express=(True, 0), blocks=5, host_blocks=0, max_batch=4)
+    simulation.send(greedy("a", "ABCDEFGHI", 8))
+    while len(simulation.texts.get("a", "")) < 4:
+        simulation.step()
+    simulation.send(Cancel("a"), greedy("c", "DCBADCBADCBADCB", 1, priority=Priority.CRITICAL))
+    simulation.run(most=100)
+    assert simulation.texts["c"] == expected_text("DCBADCBADCBADCB", 1)
+
+
+def test_who_finds_the_lane_taken_waits_for_that_and_not_for_a_step() -> None:
+    simulation = late(slow=0, express=(False, 12), max_batch=8)
+    simulation.send(greedy("a", "ABC", 40))
+    simulation.step()
+    simulation.step()
+    simulation.step(greedy("d", "DCBA", 1, priority=Priority.CRITICAL))
+    simulation.step(greedy("e", "EEDD", 1, priority=Priority.CRITICAL))
+    lane = simulation.engine.express
+    seen: set[str] = set()
+    while simulation.core.busy:
+        seen |= {row.request.id for flight in simulation.core._flights for row in flight.plan.rows}
+        simulation.step()
+    assert lane.launched == 2
+    assert seen == {"a"}
+    assert simulation.texts["e"] == expected_text("EEDD", 1)

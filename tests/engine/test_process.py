@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import socket
@@ -74,7 +75,7 @@ class DyingCore:
         self.busy = True
         return []
 
-    def step(self, receive: Callable[[], list[ToEngine]]) -> list[object]:
+    def step(self, receive: Callable[[], list[ToEngine]], tell: object) -> list[object]:
         self.received += receive()
         raise DeviceLost("an illegal memory access was encountered")
 
@@ -82,13 +83,15 @@ class DyingCore:
 def test_an_engine_whose_device_is_lost_says_so_and_ends(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    core = DyingCore()
+    caplog.set_level(logging.INFO)  # and back at the end: an engine sets it for all of its process
+    core, closed = DyingCore(), list[bool]()
     server, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def assembled(config: EngineConfig, progress: object) -> SimpleNamespace:
         for command in (Cancel("r"), Interrupt("s")):
             server.send(fragments(encode(command))[0])
-        return SimpleNamespace(core=core, ready=StartFailed("stands for what is told first"), trace=None)
+        ready = StartFailed("stands for what is told first")
+        return SimpleNamespace(core=core, ready=ready, close=lambda: closed.append(True))
 
     monkeypatch.setattr(assemble, "assemble", assembled)
     with server, child:
@@ -96,6 +99,7 @@ def test_an_engine_whose_device_is_lost_says_so_and_ends(
         assert serve(Link(child)) == LOST
     assert core.handled == [Cancel("r"), Interrupt("s")]
     assert core.received == []
+    assert closed == [True], "or a voice in the making would keep the process"
     assert "device=lost error=an illegal memory access was encountered" in caplog.text
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from voxlane.engine.api import ChatMessage, Finished, FromEngine, Submit, Text, ToEngine, Tool
 from voxlane.engine.core import Core
 from voxlane.engine.cost import CostModel
+from voxlane.engine.desks import Cloning
 from voxlane.engine.intake import Intake
 from voxlane.engine.jobs.text import TextDesk
 from voxlane.engine.kv import BlockPool
@@ -132,6 +133,8 @@ class PretendEngine(Immediate):
         tokens, tenant = [*known, *drafts], self.tenants.get(request.id, "")
         for position in range(start, len(tokens)):
             self.device[slots[position]] = (tenant, tuple(tokens[: position + 1]))
+        if request.state is State.FINISHED:
+            return Outcome()  # its blocks are others' meanwhile: what it reads is of no consequence
         for position, slot in enumerate(slots):
             assert self.device.get(slot) == (tenant, tuple(tokens[: position + 1])), "a page holds another prefix"
         if not ends:
@@ -162,6 +165,7 @@ class LateEngine(PretendEngine):
     """
 
     overlaps = True
+    place = State.RUNNING  # of whoever is in a step
     eager: bool = False  # or at once
     slow: int = 0  # how often it says that a step is not done yet
     fail_wait: bool = False
@@ -184,7 +188,7 @@ class LateEngine(PretendEngine):
         rows = []
         for row in load.rows:
             request, stop = row.request, row.start + row.count
-            assert request.state is State.RUNNING, "a step after its request left"
+            assert request.state is self.place, "a step after its request left"
             tokens = request.tokens[:stop]
             slots = request.table.slots(0, stop + len(row.drafts))
             rows.append((request, tokens, list(row.drafts), slots, stop >= len(request.tokens)))
@@ -231,6 +235,30 @@ class LateEngine(PretendEngine):
         self.last = chosen
 
 
+@dataclass
+class LateExpress(LateEngine):
+    """What runs prompts beside such a device's steps, on the same pages, sooner or later than the step."""
+
+    place = State.EXPRESS
+    launched: int = 0
+
+    @classmethod
+    def of(cls, engine: LateEngine, *, eager: bool, slow: int) -> LateExpress:
+        """Give an engine its express."""
+        lane = cls(engine.clock, engine.block_tokens, eager=eager, slow=slow)
+        lane.device, lane.host, lane.tenants = engine.device, engine.host, engine.tenants
+        engine.express = lane
+        return lane
+
+    def takes(self, request: Request) -> bool:
+        return True
+
+    def launch(self, load: Load) -> Launched:
+        assert not load.moves
+        self.launched += 1
+        return super().launch(load)
+
+
 class Simulation:
     """A core over pretended pages, and what came out of it so far."""
 
@@ -242,6 +270,7 @@ class Simulation:
         block_tokens: int = 4,
         prefix_cache: bool = True,
         make_engine: Callable[[Clock, int], PretendEngine] = PretendEngine,
+        cloning: Cloning | None = None,
         **limits,
     ):
         self.clock = Clock()
@@ -252,7 +281,8 @@ class Simulation:
         self.intake = Intake(Letters(), self.pool, vocabulary=VOCABULARY, context_tokens=10_000, draw_seed=lambda: 0)
         self.letters = Letters()
         desk = TextDesk(self.intake, self.letters)
-        self.core = Core(self.scheduler, {"chat": self.engine}, {"chat": desk}, clock=self.clock, max_waiting=1000)
+        parts = (self.scheduler, {"chat": self.engine}, {"chat": desk})
+        self.core = Core(*parts, clock=self.clock, max_waiting=1000, cloning=cloning)
         self.texts: dict[str, str] = {}
         self.ends: dict[str, FromEngine] = {}
         self.steps = 0

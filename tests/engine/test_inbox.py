@@ -1,0 +1,100 @@
+"""What cannot wait goes first, and no session notices that its commands took two ways."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from voxlane.engine.api import (
+    Append,
+    Cancel,
+    EndInput,
+    ForgetVoice,
+    Interrupt,
+    KeepVoice,
+    Pause,
+    Priority,
+    SpeakParams,
+    Submit,
+    ToEngine,
+)
+from voxlane.engine.inbox import Inbox
+
+SESSIONS = {"a": "s", "b": "s", "c": "t", "d": "", "e": "u"}  # of requests that were opened; others are not
+names = st.sampled_from("abcdefg")
+commands = st.one_of(
+    st.builds(
+        lambda name, session, priority: Submit(name, "chat", session=session, priority=priority),
+        names,
+        st.sampled_from(["", "s", "t"]),
+        st.sampled_from([Priority.NORMAL, Priority.NORMAL, Priority.CRITICAL]),
+    ),
+    st.builds(Append, names, audio=st.just(b"..")),
+    st.builds(EndInput, names),
+    st.builds(Cancel, names),
+    st.builds(Pause, names),
+    st.builds(Interrupt, st.sampled_from(["s", "t", "v"])),
+    st.builds(ForgetVoice, st.just("her")),
+)
+
+
+def about(commands: list[ToEngine], request: str = "", session: str = "") -> list[ToEngine]:
+    """Return those about a request, or of a session by what was said when they came."""
+    known = dict(SESSIONS)
+    found = []
+    for command in commands:
+        name = getattr(command, "request_id", "")
+        if isinstance(command, Submit):
+            known[name] = command.session or known.get(name, "")
+        theirs = command.session if isinstance(command, Interrupt) else known.get(name, "")
+        if (request and name == request) or (session and theirs == session):
+            found.append(command)
+    return found
+
+
+@given(st.lists(st.lists(commands, max_size=8), min_size=1, max_size=4))
+def test_every_session_and_every_request_keeps_its_order(batches: list[list[ToEngine]]) -> None:
+    inbox = Inbox(lambda name: SESSIONS.get(name, ""))
+    carried_out: list[ToEngine] = []
+    for batch in batches:
+        inbox.add(batch)
+        carried_out += inbox.urgent()
+        assert inbox.urgent() == []
+        if len(inbox):
+            carried_out.append(inbox.next())
+    while len(inbox):
+        carried_out.append(inbox.next())
+    came = [command for batch in batches for command in batch]
+    assert sorted(map(id, carried_out)) == sorted(map(id, came)), "one was lost, or carried out twice"
+    for name in "abcdefg":
+        assert list(map(id, about(carried_out, request=name))) == list(map(id, about(came, request=name)))
+
+
+@given(st.lists(commands, max_size=12))
+def test_a_session_keeps_its_order(came: list[ToEngine]) -> None:
+    inbox = Inbox(lambda name: SESSIONS.get(name, ""))
+    inbox.add(came)
+    first = inbox.urgent()
+    rest = [inbox.next() for _ in range(len(inbox))]
+    places = {id(command): place for place, command in enumerate(came)}
+    for session in ("s", "t", "u", "v"):
+        order = [places[id(command)] for command in [*first, *rest] if command in about(came, session=session)]
+        assert order == sorted(order), session
+    assert not any(isinstance(command, Interrupt) for command in rest)
+
+
+def test_what_cannot_wait_overtakes_others() -> None:
+    inbox = Inbox(lambda name: {"mine": "s"}.get(name, ""))
+    prompt, own, critical = Submit("long", "chat"), Cancel("mine"), Submit("c", "chat", priority=Priority.CRITICAL)
+    inbox.add([prompt, own, Append("other", audio=b".."), Interrupt("s"), critical, EndInput("c")])
+    assert inbox.urgent() == [own, Interrupt("s"), critical, EndInput("c")]
+    assert [inbox.next() for _ in range(len(inbox))] == [prompt, Append("other", audio=b"..")]
+
+
+def test_a_name_means_to_everybody_what_it_meant_when_they_came() -> None:
+    inbox = Inbox(lambda name: "")
+    said, later = Submit("a", "tts", speak=SpeakParams(voice="her")), Submit("b", "tts", speak=SpeakParams(voice="her"))
+    renamed = [ForgetVoice("her"), KeepVoice("her", b"another")]
+    inbox.add([said, *renamed, later, Interrupt("t")])
+    assert inbox.urgent() == [said, *renamed, Interrupt("t")]
+    assert inbox.next() == later
