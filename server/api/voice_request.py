@@ -1,0 +1,72 @@
+"""The form of POST /v1/audio/voices into one checked value.
+
+The names are those of OpenAI's custom voices. There, `consent` names a recording in which the person agrees; here it is
+`true`, and whoever sends it vouches for that. It does not know audio, nor which voices there are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from voxlane.engine.api import CLIP_TEXT_CHARS
+from voxlane.server import limits
+from voxlane.server.api.fields import FormFields, wrong
+from voxlane.server.voices import OPENAI_VOICES
+
+HARMLESS = frozenset({"user", "safety_identifier"})
+UNSUPPORTED = frozenset({"prompt", "model", "script_hint"})
+"""OpenAI's way to a voice that nobody has."""
+
+NAME_RULE = (
+    f"must be 1 to {limits.VOICE_NAME_CHARACTERS} letters, digits, spaces, '_', '-' or '.', and begin with one of the"
+    " first two"
+)
+CONSENT_RULE = (
+    "must be true: by that you say that the person who is heard in audio_sample has agreed that their voice is imitated"
+)
+
+_NAME = re.compile(rf"[^\W_][\w .-]{{0,{limits.VOICE_NAME_CHARACTERS - 1}}}(?<! )")
+_LANGUAGES = {
+    "zh": "chinese", "en": "english", "ja": "japanese", "ko": "korean", "de": "german", "fr": "french",
+    "ru": "russian", "pt": "portuguese", "es": "spanish", "it": "italian",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceRequest:
+    """What a client asks for, beside the recording."""
+
+    name: str
+    text: str  # said in the recording; "": not known
+    language: str  # by the engine's names; "": left to the text
+
+
+def parse(parts: Iterable[tuple[str, str]], taken: Collection[str]) -> VoiceRequest:
+    """Return the request in a form's fields, or raise an error that names the parameter; `taken` names are others'."""
+    fields = FormFields(parts)
+    if not _agreed(fields):
+        raise wrong("consent", CONSENT_RULE)
+    name = fields.take("name")
+    if name is None or not _NAME.fullmatch(name):
+        raise wrong("name", NAME_RULE)
+    if name in taken or name in OPENAI_VOICES:
+        raise wrong("name", "is the name of a voice that was not made here")
+    text = fields.text("text", CLIP_TEXT_CHARS)
+    language = fields.text("language")
+    fields.choice("type", ("audio_sample",))
+    fields.refuse_the_rest(harmless=HARMLESS, unsupported=UNSUPPORTED)
+    return VoiceRequest(name, text or "", _language(language or ""))
+
+
+def _agreed(fields: FormFields) -> bool:
+    """Return whether consent is given in so many words; anything else, another server's consent too, is none."""
+    value = fields.take("consent")
+    return value is not None and value.lower() == "true"
+
+
+def _language(asked: str) -> str:
+    """Return a language by its name: "en-US" is English."""
+    code = asked.replace("_", "-").partition("-")[0].lower()
+    return _LANGUAGES.get(code, asked.lower())

@@ -1,0 +1,146 @@
+"""/v1/audio/voices: a recording in, a voice out that can be asked for by its name; which there are; no more of one.
+
+The shapes are those of OpenAI's custom voices. A recording is decoded, heard and dropped: nothing of it is logged, and
+only what the engine made of it is kept. It knows the order of things; parameters are voice_request.py's.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from voxlane.engine.api import CLIP_RATE, CLIP_SECONDS, CloneParams, Finished, Submit, VoiceMade
+from voxlane.server import limits
+from voxlane.server.api import voice_request
+from voxlane.server.api.body import pieces_of
+from voxlane.server.api.disconnect import unless_disconnected
+from voxlane.server.api.multipart import Form, MultipartParser, boundary_of
+from voxlane.server.api.reply import json_response
+from voxlane.server.api.voice_request import VoiceRequest
+from voxlane.server.errors import BadAudio, InternalError, InvalidRequest, ModelNotFound, VoiceNotFound
+from voxlane.server.feeding import checked
+from voxlane.server.gate import Share
+from voxlane.server.kept_voices import KeptVoice
+from voxlane.server.log import quote
+from voxlane.server.service import Service, service_of
+from voxlane.server.voices import served_name
+
+FILE = "audio_sample"
+
+PIECE_BYTES = CLIP_RATE * 2
+"""One second: fits one packet to the engine."""
+
+
+async def list_voices(request: Request) -> Response:
+    """Answer GET /v1/audio/voices."""
+    voices = [_shown(voice) for voice in service_of(request).link.voices.all()]
+    return json_response({"object": "list", "data": voices})
+
+
+async def delete_voice(request: Request) -> Response:
+    """Answer DELETE /v1/audio/voices/{name}."""
+    link, name = service_of(request).link, request.path_params["name"]
+    if name not in link.voices:
+        raise VoiceNotFound(f"{quote(name)} was asked for.", param="name")
+    link.forget_voice(name)
+    return json_response({"id": name, "object": "audio.voice.deleted", "deleted": True})
+
+
+async def create_voice(request: Request) -> Answer:
+    """Answer POST /v1/audio/voices."""
+    service = service_of(request)
+    service.gate.check()  # an upload that would be turned away is not worth reading
+    ready = service.ready
+    if not ready.clones:
+        model = quote(served_name(ready.tts_model))
+        what = f"{model} has no other voices than its own" if ready.tts_model else "This server does not speak"
+        raise ModelNotFound(f"{what}; with a Qwen3-TTS Base checkpoint as tts_model it can take on others.")
+    return Answer(service, request)
+
+
+class Answer:
+    """The ASGI response to one recording."""
+
+    def __init__(self, service: Service, request: Request) -> None:
+        self._service = service
+        self._request = request
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the recording, have the voice made, and keep it; a client that leaves takes its work along."""
+        service = self._service
+        with service.audio.share() as share:
+            form = await self._upload(share)
+            ask = voice_request.parse(form.fields, self._own_voices())
+            if form.file is None:
+                raise InvalidRequest(f"{FILE} must be an audio file.", param=FILE)
+            self._check_room(ask.name)
+            # Only now, with the upload here: senders of half an upload must not keep the others out.
+            with service.gate.admit():
+                profile = await unless_disconnected(receive, self._make(ask, form.file, share))
+        self._check_room(ask.name)  # others may have come in between
+        voice = KeptVoice(ask.name, profile, int(time.time()))
+        service.link.keep_voice(voice)
+        await json_response(_shown(voice))(scope, receive, send)
+
+    def _own_voices(self) -> list[str]:
+        """Return the voices of the model, whose names mean them."""
+        return [name for name in self._service.ready.voices if name not in self._service.link.voices]
+
+    def _check_room(self, name: str) -> None:
+        voices = self._service.link.voices
+        if not voices.room_for(name):
+            raise InvalidRequest(f"There are {len(voices)} voices already: delete one first.", param="name")
+
+    async def _upload(self, share: Share) -> Form:
+        """Return the form; what it holds is counted before it is kept."""
+        allowed = self._service.config.limits
+        parser = MultipartParser(boundary_of(self._request.headers.get("content-type", "")), FILE)
+        most = min(allowed.audio_body_bytes, limits.VOICE_SAMPLE_BYTES)
+        async for piece in pieces_of(self._request, most, allowed.audio_body_s):
+            share.hold(len(piece))
+            parser.feed(piece)
+        return parser.finish()
+
+    async def _make(self, ask: VoiceRequest, file: bytearray, share: Share) -> bytes:
+        """Return the voice in a recording, as the engine tells it."""
+        least_s, most_s = CLIP_SECONDS
+        samples = await self._service.decoder.decode(file, CLIP_RATE, most_s, FILE)
+        share.hold(len(samples))
+        share.give_back(len(file))
+        file.clear()
+        if len(samples) < least_s * PIECE_BYTES:
+            raise BadAudio(f"A voice needs at least {least_s:g} s of sound.", param=FILE)
+        submit = Submit(
+            request_id=f"voice-{secrets.token_hex(12)}",
+            task="voice",
+            text=ask.text,
+            clone=CloneParams(consent=True, language=ask.language),
+        )
+        async with self._service.link.submit(submit) as stream:
+            # Resampled, the longest recording may be a sample longer.
+            for start in range(0, min(len(samples), int(most_s) * PIECE_BYTES), PIECE_BYTES):
+                stream.append(audio=bytes(samples[start : start + PIECE_BYTES]))
+            stream.end_input()
+            profile = b""
+            async for output in stream:
+                if isinstance(output, VoiceMade):
+                    profile = output.profile
+                elif isinstance(output, Finished):
+                    checked(output)
+        if not profile:
+            raise InternalError(detail="a voice stream without a voice")
+        return profile
+
+
+def _shown(voice: KeptVoice) -> dict[str, object]:
+    return {
+        "id": voice.name,
+        "object": "audio.voice",
+        "name": voice.name,
+        "created_at": voice.made_s,
+        "type": "audio_sample",
+    }
