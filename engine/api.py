@@ -6,7 +6,9 @@ what can be asked of an engine and what an engine can answer.
 
 from __future__ import annotations
 
+import itertools
 import typing
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Literal
@@ -31,7 +33,22 @@ MAX_UNHEARD_S = 120.0
 MAX_UNSAID_CHARS = 200_000
 """Text a request may have appended that is not yet spoken; who sends more loses the request."""
 
-Task = Literal["chat", "complete", "score", "probe", "asr", "tts"]
+CLIP_RATE = 24_000
+"""Samples a second of the recordings that voices are made from."""
+
+CLIP_SECONDS = (1.0, 30.0)
+"""Shortest and longest of them: less is no voice, and more of it makes every prompt longer, not the voice better."""
+
+CLIP_TEXT_CHARS = 1000
+"""What can be said in the longest of them, and as much again."""
+
+MAX_VOICES = 64
+"""Voices made from recordings that have a name at one time: some 300 KB each, with half a minute's frames."""
+
+MAX_PROFILE_BYTES = 64 * 1024
+"""A voice as bytes: an embedding, half a minute of frames, and the tokens of what is said in it."""
+
+Task = Literal["chat", "complete", "score", "probe", "asr", "tts", "voice"]
 Policy = Literal["fcfs", "priority", "deadline"]
 FinishReason = Literal["eos", "stop", "length", "cancelled", "failed"]
 RefusalCode = Literal["too_long", "overloaded", "bad_request", "duplicate_id", "no_model"]
@@ -59,6 +76,7 @@ class EngineConfig:
     context_tokens: int = 0  # longest prompt plus output; 0: the model's own limit
     kv_memory_mib: int = 512  # KV cache of the chat model on a CPU
     asr_memory_mib: int = 0  # KV cache of the listening model; 0: 128 on a CPU, up to 4096 on a GPU
+    tts_memory_mib: int = 0  # KV cache of a speaking model that has one; 0: 512 on a CPU, up to 8192 on a GPU
     swap_memory_mib: int = 256  # host memory for swapped-out requests; 0 turns swapping off
     block_tokens: int = 0  # tokens in a KV block; 0: 16 on a CPU, 64 on a GPU
     max_batch: int = 0  # requests in one step; 0: 16 on a CPU, 256 on a GPU
@@ -117,7 +135,19 @@ class SpeakParams:
 
     voice: str = ""  # one of Ready.voices; "": the model's default
     speed: float = 1.0  # 0.5 to 2
-    seed: int = 0  # of the breath in it: same text, same seed, same samples
+    seed: int = 0  # of the breath in it, or of how it is said: same text, same seed, same samples
+    # What only codec language models know what to do with; others speak English, and in their own manner.
+    language: str = ""  # one of Ready.speak_languages; "": the model finds out
+    instructions: str = ""  # how to say it, in plain words, for a model that takes them
+    live: bool = False  # its text is still being made: say the first of it at once, be it less well
+
+
+@dataclass(frozen=True, slots=True)
+class CloneParams:
+    """How a voice is made from a recording."""
+
+    consent: bool = False  # whoever is heard in it has agreed that this is done
+    language: str = ""  # what the voice speaks, by the checkpoint's names of languages; "": as the text has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +259,8 @@ class Submit:
 
     `chat` renders messages with the model's template; `complete` and `score` take text as it is. `probe` takes messages
     whose last is the user's and may not be finished, and asks whether it is. `asr` and `tts` take their input by
-    Append, as much as there is and when there is some, until EndInput.
+    Append, as much as there is and when there is some, until EndInput. `voice` takes a recording that way; `text` is
+    what is said there, if the voice shall speak in that manner too, and VoiceMade is the answer.
     """
 
     request_id: str
@@ -246,14 +277,15 @@ class Submit:
     epoch: int = 0
     tools: tuple[Tool, ...] = ()  # tasks "chat" and "probe"
     tool_choice: str = "auto"  # or "none"; "required": one well-formed call and nothing else; a name: of that tool
+    clone: CloneParams = CloneParams()  # task "voice"
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
     """Give a running request more input. An unknown id is not an error: it may just have ended.
 
-    `asr`: 16-bit little-endian samples at LISTEN_RATE, one channel. `tts`: one clause; what it says is one unit of
-    work, so the first of a reply should be short.
+    `asr`: 16-bit little-endian samples at LISTEN_RATE, one channel. `voice`: the same at CLIP_RATE. `tts`: one clause;
+    what it says is one unit of work, so the first of a reply should be short. A voice that reads words takes as little.
     """
 
     request_id: str
@@ -297,6 +329,21 @@ class Interrupt:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepVoice:
+    """Let a voice that VoiceMade brought, of this engine or one like it, be known by a name from now on."""
+
+    name: str
+    profile: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetVoice:
+    """Let a name mean nobody. What is being said with the voice is said to its end; an unknown name is no error."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown:
     """Finish nothing more; close the trace and exit."""
 
@@ -331,6 +378,11 @@ class Ready:
     tts_model: str = ""  # "": this engine does not speak
     speak_rate: int = 0  # samples a second of Samples.pcm
     voices: tuple[str, ...] = ()  # the default one first
+    speak_languages: tuple[str, ...] = ()  # that can be asked for
+    instructed: bool = False  # whether SpeakParams.instructions are followed
+    one_pace: bool = False  # whether SpeakParams.speed must be 1
+    reads_words: bool = False  # whether text should come as soon as a word is certain: clauses need not be whole
+    clones: bool = False  # whether voices can be made from recordings
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,13 +426,13 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """More speech: a clause. Offsets count from the start of the reply and leave no gap."""
+    """More speech: a clause, or a few frames. Offsets count from the start of the reply and leave no gap."""
 
     request_id: str
     epoch: int
     offset: int
     pcm: bytes  # 16-bit little-endian, one channel, at Ready.speak_rate
-    words: tuple[SpokenWord, ...]  # the clause's, in order
+    words: tuple[SpokenWord, ...]  # those that end with it, in order; the first may begin in samples before
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,6 +453,15 @@ class Probability:
     request_id: str
     epoch: int
     value: float
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceMade:
+    """The voice in a recording, to be kept as it is: the engine keeps it only under a name."""
+
+    request_id: str
+    epoch: int
+    profile: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,7 +510,9 @@ class StepStats:
     lane_wait_s: float  # longest wait of a critical request for its first step
 
 
-ToEngine = Configure | Submit | Append | EndInput | Pause | Resume | Cancel | Interrupt | Shutdown
+ToEngine = (
+    Configure | Submit | Append | EndInput | Pause | Resume | Cancel | Interrupt | KeepVoice | ForgetVoice | Shutdown
+)
 FromEngine = (
     Loading
     | Ready
@@ -460,6 +523,7 @@ FromEngine = (
     | Samples
     | ToolCall
     | Probability
+    | VoiceMade
     | Finished
     | Refused
     | StepStats
@@ -471,9 +535,13 @@ _TYPES: tuple[type[Any], ...] = (*typing.get_args(ToEngine), *typing.get_args(Fr
 _CODES = {cls: code for code, cls in enumerate(_TYPES)}
 
 
+BUNDLE = 64
+"""Most messages that travel in one packet."""
+
+
 def encode(message: Message) -> bytes:
     """Return the message as one msgpack array: its code, then its fields in order."""
-    packed: bytes = msgpack.packb([_CODES[type(message)], *flatten(message)])
+    packed: bytes = msgpack.packb((_CODES[type(message)], *flatten(message)), default=flatten)
     return packed
 
 
@@ -483,10 +551,36 @@ def decode(data: bytes) -> Message:
         parts = msgpack.unpackb(data, use_list=False)
     except (ValueError, msgpack.UnpackException) as error:
         raise BadMessage(f"not msgpack: {error}") from error
+    return _message(parts)
+
+
+def _message(parts: Any) -> Message:
     if not isinstance(parts, tuple) or not parts or not isinstance(parts[0], int) or not 0 <= parts[0] < len(_TYPES):
         raise BadMessage("not a message of this set")
     message: Message = build(_TYPES[parts[0]], parts[1:])
     return message
+
+
+def bundle(messages: Iterable[Message]) -> list[bytes]:
+    """Return packets with messages in their order; pieces of text, which a step brings by the hundred, share theirs."""
+    packets: list[bytes] = []
+    for is_text, group in itertools.groupby(messages, key=lambda message: type(message) is Text):
+        several = list(group)
+        for start in range(0, len(several), BUNDLE if is_text else 1):
+            packets += _share(several[start : start + BUNDLE] if is_text else [several[start]])
+    return packets
+
+
+def _share(messages: Sequence[Message]) -> list[bytes]:
+    if len(messages) > 1:
+        parts = [(_CODES[type(message)], *flatten(message)) for message in messages]
+        data: bytes = msgpack.packb(parts, default=flatten)
+        if len(data) < FRAGMENT_BYTES:
+            return [_SEVERAL + data]
+    return [packet for message in messages for packet in fragments(encode(message))]
+
+
+_SEVERAL = b"\x02"
 
 
 def fragments(data: bytes) -> list[bytes]:
@@ -507,8 +601,21 @@ class Assembler:
         self._pieces: list[bytes] = []
         self._size = 0
 
+    def messages(self, packet: bytes) -> Sequence[Message]:
+        """Take one packet; return the messages that are in it, or the one it completes, or none yet."""
+        if self._pieces or not packet.startswith(_SEVERAL):
+            message = self.feed(packet)
+            return () if message is None else (message,)
+        try:
+            several = msgpack.unpackb(memoryview(packet)[1:], use_list=False)
+        except (ValueError, msgpack.UnpackException) as error:
+            raise BadMessage(f"not msgpack: {error}") from error
+        if not isinstance(several, tuple):
+            raise BadMessage("not a list of messages")
+        return [_message(parts) for parts in several]
+
     def feed(self, packet: bytes) -> Message | None:
-        """Take one packet; return the message it completes, or None while more is to come."""
+        """Take one packet of one message; return the message it completes, or None while more is to come."""
         if len(packet) < 2 or packet[0] > 1:
             raise BadMessage("not a packet of this protocol")
         self._pieces.append(packet[1:])

@@ -18,6 +18,7 @@ from voxlane.engine.core import Core
 from voxlane.engine.cuda.parts import choose_device, describe, device_cache, make_runner, settle_for, trial
 from voxlane.engine.cuda.selfcheck import check_kernels
 from voxlane.engine.defaults import pages_of, weights_of
+from voxlane.engine.desks import Cloning
 from voxlane.engine.intake import Intake
 from voxlane.engine.jobs.text import TextDesk
 from voxlane.engine.kernels import native
@@ -52,6 +53,14 @@ class Assembly:
     core: Core
     ready: Ready
     trace: Trace | None
+    cloning: Cloning | None = None
+
+    def close(self) -> None:
+        """End what goes on beside the steps, so that the process can."""
+        if self.cloning is not None:
+            self.cloning.close()
+        if self.trace is not None:
+            self.trace.close()
 
 
 class _Stages:
@@ -99,6 +108,7 @@ def assemble(config: EngineConfig, progress: Progress = lambda what, done: None)
         lookup_tokens=config.lookup_tokens,
     )
     trace = Trace(Path(config.trace)) if config.trace else None
+    cloning = next((part.cloning for part in parts.values() if part.cloning is not None), None)
     core = Core(
         Scheduler({name: part.station for name, part in parts.items()}, limits),
         {name: part.engine for name, part in parts.items()},
@@ -106,8 +116,9 @@ def assemble(config: EngineConfig, progress: Progress = lambda what, done: None)
         clock=time.monotonic,
         max_waiting=config.max_waiting,
         trace=trace,
+        cloning=cloning,
     )
-    return Assembly(core, _ready(parts, _describe(config, device)), trace)
+    return Assembly(core, _ready(parts, _describe(config, device)), trace, cloning)
 
 
 def _try_kernels(config: EngineConfig, device: torch.device, progress: Progress) -> None:

@@ -38,6 +38,7 @@ from voxlane.engine.models import ModelError, architecture_of
 from voxlane.engine.models.decoder_config import DecoderConfig
 from voxlane.engine.models.loading import Mode
 from voxlane.engine.parts import MEBIBYTE, check_task
+from voxlane.engine.talker_parts import is_talker
 from voxlane.engine.weights import store
 from voxlane.engine.weights.files import open_weights
 
@@ -194,6 +195,8 @@ def _memory(config: EngineConfig, device: torch.device, shape: DecoderConfig | N
         return
     weights_mib = int(parameters(shape) * BYTES[weights_of(config, device.type)]) // MEBIBYTE
     speech_mib = config.asr_memory_mib if config.asr_model else 0
+    if config.tts_model and is_talker(Path(config.tts_model).expanduser()):
+        speech_mib += config.tts_memory_mib
     plan = _plan(config, device, shape, (weights_mib + speech_mib) * MEBIBYTE)
     first = f"chat weights {weights_mib:,} MiB, speech cache {speech_mib:,} MiB, a step {plan.step // MEBIBYTE:,} MiB"
     yield Finding("memory", "taken first", "good", first)

@@ -56,7 +56,11 @@ class Word:
 
 def spoken_words(text: str) -> list[Word]:
     """Return the words to say, in order; none for a text of emoji, symbols or code only."""
-    page = plain(text)
+    return words_of(plain(text))
+
+
+def words_of(page: Plain) -> list[Word]:
+    """Return the words to say of a text without markup, or of a part of one."""
     if not any(char.isalnum() for char in page.text):
         return []
     return _Scan(page).run()

@@ -48,11 +48,12 @@ class Spoken:
 class Answers:
     """What the assistant says and has said."""
 
-    def __init__(self, session: str, speak_rate: int) -> None:
+    def __init__(self, session: str, speak_rate: int, *, reads_words: bool = False) -> None:
         self.history = History()
         self.reply: Reply | None = None
         self._session = session
         self._speak_rate = speak_rate
+        self._reads_words = reads_words  # the voice takes text word by word
         self._epoch = 0
         self._expected = ""  # the words a prepared reply answers
         self._vain = ""  # words for which one could not be prepared
@@ -129,7 +130,9 @@ class Answers:
                 told = f"at most {MOST_ASIDES} responses may be under way outside the conversation"
                 return [Send(Fault("too_many_responses", told, retryable=True, ref=asked.ref))]
             self._epoch += 1
-            aside = Reply(self._epoch, 0, self._session, config, self._speak_rate, tag=asked.tag)
+            aside = Reply(
+                *(self._epoch, 0, self._session, config, self._speak_rate), tag=asked.tag, reads_words=self._reads_words
+            )
             self.asides[aside.epoch] = aside
             return aside.begin(messages)
         effects, begins_s = self.withdraw(), None
@@ -194,6 +197,7 @@ class Answers:
             item=item,
             tag=tag,
             begins_s=begins_s,
+            reads_words=self._reads_words,
         )
         self._broken = False
         return self.reply
@@ -334,6 +338,8 @@ class Answers:
                 return self._fail(reply, message)
             case Finished(reason=reason, stats=stats) if name == reply.chat_id:
                 return reply.end_thought(reason, stats)
+            case Finished(reason="length"):  # some of the text will never be said
+                return self._fail(reply, message)
             case Finished():
                 reply.end_samples()
         return []
@@ -386,4 +392,6 @@ def fault_of(message: Finished | Refused, epoch: int = 0) -> Fault:
     """Return what a client is told of a request that did not work, and of which reply it was."""
     if isinstance(message, Refused):
         return Fault(message.code, message.detail, retryable=message.code == "overloaded", epoch=epoch)
+    if message.reason == "length":
+        return Fault("engine_failed", "the voice ended before all was said", retryable=False, epoch=epoch)
     return Fault("engine_failed", "the engine could not finish this; please repeat", retryable=True, epoch=epoch)

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from voxlane.server.api import chat, health, models, speech, transcriptions
+from voxlane.server.api import chat, health, models, speech, transcriptions, voices
 from voxlane.server.api.assets import read_assets
 from voxlane.server.api.client_secrets import client_secrets
 from voxlane.server.api.docs import docs
@@ -72,6 +72,9 @@ def make_app(service: Service) -> Starlette:
             Route("/v1/chat/completions", chat.completions, methods=["POST"]),
             Route("/v1/audio/transcriptions", transcriptions.transcriptions, methods=["POST"]),
             Route("/v1/audio/speech", speech.speech, methods=["POST"]),
+            Route("/v1/audio/voices", voices.list_voices),
+            Route("/v1/audio/voices", voices.create_voice, methods=["POST"]),
+            Route("/v1/audio/voices/{name}", voices.delete_voice, methods=["DELETE"]),
             Route("/v1/realtime/client_secrets", client_secrets, methods=["POST"]),
             WebSocketRoute("/v1/realtime", realtime),
             WebSocketRoute("/v1/voice", voice),

@@ -192,6 +192,10 @@ def _add_say(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--voice", metavar="NAME", default="", help="see --list-voices")
     parser.add_argument("--speed", type=float, default=1.0, help="0.5 to 2 (default: 1)")
     parser.add_argument("--seed", type=int, default=0, help="same text, same seed, same sound (default: 0)")
+    parser.add_argument("--language", metavar="NAME", default="", help="for models that speak several")
+    parser.add_argument(
+        "--instructions", metavar="TEXT", default="", help="how to say it, for models that listen to it"
+    )
     parser.add_argument("--list-voices", action="store_true", help="print the voices and leave")
     parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file, for its [engine] section")
     add_options(
@@ -356,6 +360,8 @@ def _say(arguments: argparse.Namespace) -> int:
         voice=arguments.voice,
         speed=arguments.speed,
         seed=arguments.seed,
+        language=arguments.language,
+        instructions=arguments.instructions,
     )
     return run_say(_config(arguments).engine, options, " ".join(arguments.text) if arguments.text else None)
 

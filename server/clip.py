@@ -1,4 +1,4 @@
-"""An audio file to what the engine hears: mono, 16 bits, LISTEN_RATE. Pure: bytes in, bytes out, in slices."""
+"""An audio file to what the engine hears: mono, 16 bits, of one rate. Pure: bytes in, bytes out, in slices."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def limits_for(seconds: float) -> AudioLimits:
     return AudioLimits(seconds, max(int(seconds * USUAL_RATE * 4), 64 * 1024 * 1024))
 
 
-def to_listening(data: Buffer, limits: AudioLimits) -> Iterator[bytes]:
+def to_listening(data: Buffer, limits: AudioLimits, wanted_rate: int = LISTEN_RATE) -> Iterator[bytes]:
     """Yield a file's samples as the engine hears them; raise AudioError before the first if it cannot be decoded."""
     samples, rate = decode_audio(data, limits)
-    resampler = Resampler(rate, LISTEN_RATE)
+    resampler = Resampler(rate, wanted_rate)
     # A little at a time: the copies of an hour would be as large as the hour itself.
     size = rate // SLICES_PER_SECOND
     for start in range(0, len(samples), size):

@@ -28,12 +28,12 @@ SPARE_BYTES = 512 * 1024 * 1024
 
 def main() -> None:
     """Read limits from the command line and a file from stdin; write samples or a reason to stdout."""
-    seconds, decoded_bytes, cpu_s = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    seconds, decoded_bytes, cpu_s, rate = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     data = sys.stdin.buffer.read()
     warm_up()
     confine(len(data) + 3 * decoded_bytes + SPARE_BYTES, cpu_s)
     out = sys.stdout.buffer
-    pieces = to_listening(data, AudioLimits(seconds, decoded_bytes))
+    pieces = to_listening(data, AudioLimits(seconds, decoded_bytes), rate)
     try:
         out.write(b"\x00" + next(pieces))
     except AudioError as error:

@@ -32,29 +32,36 @@ _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
 
 class Decoder:
-    """Turns files into 16-bit mono samples at LISTEN_RATE, a few at a time."""
+    """Turns files into 16-bit mono samples, a few at a time."""
 
     def __init__(self, seconds: float, at_once: int, decode_s: float = limits.DECODE_SECONDS) -> None:
         self._limits = limits_for(seconds)
         self._slots = asyncio.Semaphore(at_once)
         self._decode_s = decode_s
 
-    async def decode(self, data: bytes | bytearray) -> bytes | bytearray:
-        """Return the samples of a file, or raise BadAudio or TooLarge."""
+    async def decode(
+        self, data: bytes | bytearray, rate: int = LISTEN_RATE, seconds: float | None = None, param: str = "file"
+    ) -> bytes | bytearray:
+        """Return the samples of a file at `rate`, or raise BadAudio or TooLarge that names `param`.
+
+        A recording may be as long as any, or `seconds`.
+        """
+        most = self._limits if seconds is None else limits_for(seconds)
         try:
             if is_wav(data) and len(data) <= limits.SMALL_WAV_BYTES:
-                return await asyncio.to_thread(_decode_here, data, self._limits)
+                return await asyncio.to_thread(_decode_here, data, most, rate)
             async with self._slots:
-                return await self._decode_in_child(data)
+                return await self._decode_in_child(data, most, rate)
         except AudioError as error:
-            raise audio_refusal(error) from error
+            raise audio_refusal(error, param) from error
 
-    async def _decode_in_child(self, data: bytes | bytearray) -> bytearray:
+    async def _decode_in_child(self, data: bytes | bytearray, limits: AudioLimits, rate: int) -> bytearray:
         process = await asyncio.create_subprocess_exec(
             *CHILD,
-            str(self._limits.seconds),
-            str(self._limits.decoded_bytes),
+            str(limits.seconds),
+            str(limits.decoded_bytes),
             str(math.ceil(self._decode_s)),
+            str(rate),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -63,7 +70,7 @@ class Decoder:
         )
         assert process.stdin is not None
         assert process.stdout is not None
-        most = int(self._limits.seconds * LISTEN_RATE + LISTEN_RATE) * 2
+        most = int(limits.seconds * rate + rate) * 2
         writer = asyncio.create_task(_give(process.stdin, data), name="give to decoder")
         try:
             async with asyncio.timeout(self._decode_s):
@@ -81,16 +88,16 @@ class Decoder:
         return _result(output, process.returncode)
 
 
-def audio_refusal(error: AudioError) -> VoxlaneError:
+def audio_refusal(error: AudioError, param: str = "file") -> VoxlaneError:
     """Return what the sender of such audio is told."""
     reason = str(error)
     kind = TooLarge if isinstance(error, TooMuchAudio) else BadAudio
-    return kind(f"{reason[:1].upper()}{reason[1:]}.", param="file")
+    return kind(f"{reason[:1].upper()}{reason[1:]}.", param=param)
 
 
-def _decode_here(data: bytes | bytearray, most: AudioLimits) -> bytes:
+def _decode_here(data: bytes | bytearray, most: AudioLimits, rate: int) -> bytes:
     pieces = []
-    for piece in to_listening(data, most):
+    for piece in to_listening(data, most, rate):
         pieces.append(piece)
         time.sleep(0)  # hands the interpreter to the event loop, which would else wait 5 ms to be let in
     return b"".join(pieces)

@@ -42,6 +42,7 @@ from voxlane.engine.api import (
     Text,
     ToEngine,
     ToolCall,
+    VoiceMade,
     Words,
 )
 from voxlane.server import limits
@@ -57,9 +58,10 @@ from voxlane.server.errors import (
     Overloaded,
     VoxlaneError,
 )
+from voxlane.server.kept_voices import KeptVoice, KeptVoices
 from voxlane.server.log import line
 from voxlane.server.packets import PacketPipe
-from voxlane.server.stream import Inbox, Stream
+from voxlane.server.stream import Inbox, Output, Stream
 
 logger = logging.getLogger(__name__)
 
@@ -124,8 +126,9 @@ class EngineLink:
         restarts: RestartBudget | None = None,
     ) -> None:
         self.state: State = "starting"
-        self.ready: Ready | None = None
         self.failure = ""
+        self.voices = KeptVoices()
+        self._ready: Ready | None = None
         self._config = config
         self._command = tuple(command)
         self._observers = tuple(observers)
@@ -142,6 +145,11 @@ class EngineLink:
         """Return the child's process number, if there is a child."""
         running = self._process is not None and self._process.returncode is None
         return self._process.pid if self._process is not None and running else None
+
+    @property
+    def ready(self) -> Ready | None:
+        """Return what the engine last said of itself, with the voices that were made for it; None before it did."""
+        return None if self._ready is None else self.voices.offered(self._ready)
 
     @property
     def open_streams(self) -> int:
@@ -237,6 +245,14 @@ class EngineLink:
         if self._pipe is not None:
             self._pipe.send(message)
 
+    def keep_voice(self, voice: KeptVoice) -> None:
+        """Let a voice be known by its name, in this engine and in those that take its place."""
+        self.send(self.voices.keep(voice))
+
+    def forget_voice(self, name: str) -> None:
+        """Let a name mean nobody."""
+        self.send(self.voices.forget(name))
+
     def _from_stream(self, message: ToEngine) -> None:
         """Pass on what a stream says; a Cancel gives the stream up, and goes out unless the request has ended."""
         if isinstance(message, Cancel):
@@ -321,7 +337,7 @@ class EngineLink:
 
     def _receive(self, message: FromEngine) -> None:
         match message:
-            case Started() | Text() | Words() | Samples() | ToolCall() | Probability() | Finished():
+            case Started() | Text() | Words() | Samples() | ToolCall() | Probability() | VoiceMade() | Finished():
                 inbox = self._inboxes.get(message.request_id)
                 if isinstance(message, Finished):
                     for observer in self._observers:
@@ -342,7 +358,9 @@ class EngineLink:
                 for observer in self._observers:
                     observer.loading(message)
             case Ready():
-                self.ready = message
+                self._ready = message
+                for voice in self.voices.told():  # before anybody can ask for one
+                    self.send(voice)
                 self._set_state("ready")
                 for channel in list(self._channels.values()):
                     channel.back()
@@ -351,7 +369,7 @@ class EngineLink:
                 if self._pipe is not None:
                     self._pipe.fail("start failed")
 
-    def _pass_on(self, message: Started | Text | Words | Samples | ToolCall | Probability | Finished | Refused) -> None:
+    def _pass_on(self, message: Output | Refused) -> None:
         """Give a message about a conversation's request to its channel, if that is still there."""
         channel = self._channels.get(message.request_id.partition("/")[0])
         if channel is not None:

@@ -9,7 +9,8 @@ VoxlaneError
 ├── Unauthorized             401
 ├── Forbidden                403  known and understood, but not for this sender; `param` names what
 ├── NotFound                 404
-│   └── ModelNotFound        404
+│   ├── ModelNotFound        404
+│   └── VoiceNotFound        404
 ├── MethodNotAllowed         405
 ├── RequestTimeout           408  the body did not arrive in time
 ├── TooLarge                 413
@@ -124,6 +125,12 @@ class ModelNotFound(NotFound):
     """The model named is not the one served."""
 
     code, text = "model_not_found", "This model is not served here."
+
+
+class VoiceNotFound(NotFound):
+    """No voice was made under this name."""
+
+    code, text = "voice_not_found", "There is no voice of this name that could be deleted."
 
 
 class MethodNotAllowed(VoxlaneError):

@@ -62,4 +62,6 @@ def checked(end: Finished) -> Finished:
         raise ModelFailed
     if end.reason == "cancelled":
         raise InternalError(detail="cancelled by nobody")
+    if end.reason == "length":  # what is heard or said is not all there was, and half of it is no answer
+        raise ModelFailed("The model reached its limit before the end.")
     return end

@@ -26,10 +26,14 @@ CLIENT_GONE = 499
 _ROUTES = frozenset(
     {
         "/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/v1/models", "/v1/chat/completions",
-        "/v1/audio/transcriptions", "/v1/audio/speech", "/v1/realtime/client_secrets",
+        "/v1/audio/transcriptions", "/v1/audio/speech", "/v1/audio/voices", "/v1/realtime/client_secrets",
     }
 )  # fmt: skip
-_FAMILIES = (("/v1/models/", "/v1/models/{name}"), ("/client/", "/client/{name}"))
+_FAMILIES = (
+    ("/v1/models/", "/v1/models/{name}"),
+    ("/v1/audio/voices/", "/v1/audio/voices/{name}"),
+    ("/client/", "/client/{name}"),
+)
 _QUIET = frozenset({"/healthz", "/readyz", "/metrics", "/client/{name}"})  # many, and nothing that an operator misses
 
 

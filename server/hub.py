@@ -86,6 +86,7 @@ class Hub:
             languages=ready.asr_languages,
             voices=ready.voices,
             codecs=codecs(),
+            one_pace=ready.one_pace,
         )
 
     @property
@@ -132,6 +133,7 @@ class Hub:
             config,
             Ear(),
             speak_rate=ready.speak_rate,
+            reads_words=ready.reads_words,
             listens=bool(ready.asr_model),
             probes=self._remote is None,
         )
@@ -152,7 +154,10 @@ class Hub:
         ready = self.engine
         voice = find_voice(config.voice, ready.voices) if config.voice else ""
         if voice is None:
-            raise InvalidRequest(f"The voices are {names(ready.voices)}.", param="voice")
+            known = f"The voices are {names(ready.voices)}." if ready.voices else "No voice has been made yet."
+            raise InvalidRequest(known, param="voice")
+        if ready.one_pace and config.speed != 1:
+            raise InvalidRequest("This server's voice has one pace: speed must be 1.", param="speed")
         return replace(config, voice=voice, speaks=config.speaks and bool(ready.tts_model))
 
     def take_back(self, token: str) -> Conversation:

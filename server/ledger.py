@@ -25,6 +25,7 @@ class Ledger:
         self._end: int | None = None  # of what is played, once that is settled
         self._chars: list[int] = [0]  # where each word ends in the text, after a first entry for no word at all
         self._middles: list[int] = [-1]  # the sample by which half of it has sounded, in the same order
+        self._words_end = 0  # the sample at which the last of them ends
 
     @property
     def added_samples(self) -> int:
@@ -52,13 +53,17 @@ class Ledger:
         return self._end is not None
 
     def add(self, offset: int, samples: int, words: tuple[SpokenWord, ...]) -> None:
-        """Take the reply's next samples and the words in them; raise LedgerError if they are not the next."""
+        """Take the reply's next samples and words, which end with them; raise LedgerError if they are not the next.
+
+        A word may begin in samples before these, but not before the last word ends.
+        """
         if offset != self._added:
             what = "a gap" if offset > self._added else "a repeat"
             raise LedgerError(f"{what}: samples begin at {offset}, those before them end at {self._added}")
         if samples < 0:
             raise LedgerError(f"{samples} samples")
-        ends, middles = self._place(words, offset, offset + samples)
+        ends, middles = self._place(words, offset + samples)
+        self._words_end = words[-1].end_sample if words else self._words_end
         self._added += samples
         self._chars += ends
         self._middles += middles
@@ -96,10 +101,10 @@ class Ledger:
         """Return the part of the reply's text that has been heard."""
         return text[: self.heard_chars(self._played)]
 
-    def _place(self, words: tuple[SpokenWord, ...], first: int, last: int) -> tuple[list[int], list[int]]:
+    def _place(self, words: tuple[SpokenWord, ...], last: int) -> tuple[list[int], list[int]]:
         """Return where the words end in the text, and the samples by which each counts as heard."""
-        ends, middles, starts = [self._chars[-1]], [self._middles[-1]], [first]
-        char, sample = self._chars[-1], first
+        ends, middles, starts = [self._chars[-1]], [self._middles[-1]], [self._words_end]
+        char, sample = self._chars[-1], self._words_end
         for word in words:
             if not char <= word.start < word.end or word.end < ends[-1]:
                 raise LedgerError(f"a word of characters {word.start} to {word.end} behind one of {char} to {ends[-1]}")

@@ -50,8 +50,8 @@ NAME_CHARACTERS = 256
 OUTBOX_BYTES = 64 * 1024 * 1024
 """Bytes waiting for the engine's socket before new requests are refused: eight bodies of the largest size."""
 
-PACKETS_PER_TURN = 64
-"""Packets read from the engine before the event loop may do something else: 2 ms of text, 8 ms if all are clauses."""
+MESSAGES_PER_TURN = 64
+"""Messages read from the engine before the event loop may do something else: 2 ms of text, 8 ms if all are clauses."""
 
 RESTARTS = 5
 """Engine restarts within RESTART_WINDOW_SECONDS before the server gives up and reports itself unhealthy."""
@@ -86,6 +86,12 @@ AUDIO_HELD_BYTES = 512 * 1024 * 1024
 AUDIO_DECODERS = 2
 """Default decoders at work at one time: each is a process, and takes a core while the engine wants it."""
 
+VOICE_SAMPLE_BYTES = 10 * 1024 * 1024
+"""Largest upload of a recording to make a voice of, as OpenAI has it: half a minute of anything is less."""
+
+VOICE_NAME_CHARACTERS = 64
+"""Length of a voice's name: it is said in lists and errors."""
+
 FORM_PARTS = 64
 """Parts of an upload: OpenAI's has 13 parameters, some of which may be repeated."""
 
@@ -106,6 +112,9 @@ SPEECH_CHARACTERS = 100_000
 
 SPEEDS = (0.5, 2.0)
 """Slowest and fastest speech: beyond them the voices are no longer understood."""
+
+INSTRUCTION_CHARACTERS = 2000
+"""Length of what a voice is told of how to speak: more of it would make every reply's prompt longer."""
 
 LARGEST_SEED = (1 << 32) - 1
 """Seed of a voice: what every random generator takes."""

@@ -39,7 +39,7 @@ from voxlane.server.events import (
 )
 from voxlane.server.events import Speech as SpeechFrame
 from voxlane.server.ledger import Ledger
-from voxlane.server.speech import ClauseCutter
+from voxlane.server.speech import WORD_BY_WORD, ClauseCutter
 
 FRAME_S = 0.04
 SAMPLE_BYTES = 2
@@ -62,6 +62,7 @@ class Reply:
         item: str = "",
         tag: str = "",
         begins_s: float | None = None,
+        reads_words: bool = False,
     ) -> None:
         self.epoch = epoch
         self.turn = turn
@@ -81,7 +82,7 @@ class Reply:
         self._config = config
         self._rate = rate
         self._frame = int(FRAME_S * rate)
-        self._cutter = ClauseCutter()
+        self._cutter = ClauseCutter(WORD_BY_WORD if reads_words else None)
         self._saying = False  # the engine has a request for its sound
         self._chat_done = False
         self._sound_done = False
@@ -258,6 +259,9 @@ class Reply:
         if self.generated and not self._unsent and not self._told_done:
             self._told_done = True
             if self._config.speaks:
+                if self._words:  # whose times were known only when all of the sound had left
+                    effects.append(Send(SpeechFrame(self.epoch, self._sent, b"", tuple(self._words))))
+                    self._words.clear()
                 effects.append(Send(SpeechDone(self.epoch, self._sent)))
         return effects
 
@@ -306,7 +310,7 @@ class Reply:
         effects: list[Effect] = []
         if not self._saying:
             self._saying = True
-            speak = SpeakParams(self._config.voice, self._config.speed, seed=self._config.seed or 0)
+            speak = SpeakParams(self._config.voice, self._config.speed, seed=self._config.seed or 0, live=True)
             effects.append(
                 Tell(
                     Submit(

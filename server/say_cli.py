@@ -47,6 +47,8 @@ class SayOptions:
     voice: str = ""
     speed: float = 1.0
     seed: int = 0
+    language: str = ""
+    instructions: str = ""
 
     def __post_init__(self) -> None:
         least, most = limits.SPEEDS
@@ -123,7 +125,9 @@ async def _speak(link: EngineLink, ready: Ready, options: SayOptions, voice: str
     submit = Submit(
         request_id=secrets.token_hex(8),
         task="tts",
-        speak=SpeakParams(voice, options.speed, options.seed),
+        speak=SpeakParams(
+            *(voice, options.speed, options.seed, options.language, options.instructions), live=text is None
+        ),
         priority=Priority.HIGH,
     )
     async with link.submit(submit) as stream:

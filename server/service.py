@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import cast
 
@@ -75,7 +75,9 @@ class Service:
     @property
     def fingerprint(self) -> str:
         """Return what a seed's reproducibility depends on, as OpenAI's system_fingerprint."""
-        digest = hashlib.sha256(repr((VERSION, self.config.engine, self.link.ready)).encode()).hexdigest()
+        # Not on the voices that clients make and delete while it runs.
+        ready = None if self.link.ready is None else replace(self.link.ready, voices=())
+        digest = hashlib.sha256(repr((VERSION, self.config.engine, ready)).encode()).hexdigest()
         return f"fp_{digest[:10]}"
 
 

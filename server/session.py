@@ -64,10 +64,18 @@ class Session:
     """A conversation with one person: their side is the floor, the assistant's are the answers."""
 
     def __init__(
-        self, name: str, config: SessionConfig, ear: Ear, *, speak_rate: int, listens: bool = True, probes: bool = True
+        self,
+        name: str,
+        config: SessionConfig,
+        ear: Ear,
+        *,
+        speak_rate: int,
+        reads_words: bool = False,
+        listens: bool = True,
+        probes: bool = True,
     ) -> None:
         self.name = name
-        self.answers = Answers(name, speak_rate)
+        self.answers = Answers(name, speak_rate, reads_words=reads_words)
         self._floor = Floor(name, config, ear, self.answers, listens=listens, probes=probes)
         self._state: StateName = "listening"
 

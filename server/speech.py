@@ -5,8 +5,9 @@ inside a number, an abbreviation, an address, a Markdown link, inline code or a 
 stretch of the reply it is; together they are the reply, once. What is cut where depends on the text alone, never on
 how it was split into deltas. It knows nothing of how words are read: that is the engine's part.
 
-Text is taken word by word, a word being what stands between spaces. A word is settled when the first character of the
-next one is there; then the gap after it gets a grade, and the grade and the length so far decide whether to cut in it.
+Text is taken word by word, a word being what stands between spaces. Where every word is to be a clause it also ends at
+a stop of Chinese or Japanese, which have no spaces. A word is settled when the first character of the next one is
+there; then the gap after it gets a grade, and the grade and the length so far decide whether to cut in it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ SOFT_WRAP_CHARS = 50
 FENCE_LINE_CHARS = 200
 """Longest opening line of a code block."""
 
+WIDE_RUN_CHARS = 24
+"""Longest stretch of Chinese or Japanese that is kept together where every word is a clause: four seconds or more."""
+
 
 @dataclass(frozen=True, slots=True)
 class CutPolicy:
@@ -39,6 +43,10 @@ class CutPolicy:
     soft_length: int = 80  # and at a comma from here on
     max_words: int = 40
     max_length: int = 200
+    every_word: bool = False  # a clause is as little as holds together: for a voice that is read to while it speaks
+
+
+WORD_BY_WORD = CutPolicy(every_word=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,13 @@ class Grade(IntEnum):
 
 
 _WORD = re.compile(rf"\S{{1,{MAX_SPAN_CHARS + 1}}}+")
+_STOP = "，。！？、；："
+# Without Hangul: Korean has spaces.
+_WIDE = rf"(?![{_STOP}])[\u2e80-\u312f\u3190-\ua95f\uf900-\ufaff\ufe30-\uff9f\U00020000-\U0003ffff]"
+_PIECE = re.compile(
+    rf"(?=\S)[^\s{_STOP}]{{0,{MAX_SPAN_CHARS}}}?"
+    rf"(?:[{_STOP}]+[」』）】》〉”’\"')\]*_]*|(?:{_WIDE}){{{WIDE_RUN_CHARS}}}(?={_WIDE})|(?=\s|\Z))|{_WORD.pattern}"
+)
 _SPACE = re.compile(rf"\s{{0,{MAX_SPAN_CHARS}}}+")
 _WORD_CHAR = re.compile(r"[^\W_]")
 _DIGIT = re.compile(r"[0-9]")
@@ -236,7 +251,7 @@ class ClauseCutter:
             word_at = _end(_SPACE, self._text, self._at)
             if word_at - self._at >= MAX_SPAN_CHARS:
                 return word_at
-            word_end = _end(_WORD, self._text, word_at)
+            word_end = _end(_PIECE if self._policy.every_word else _WORD, self._text, word_at)
             gap_end = _end(_SPACE, self._text, word_end)
             settled = final or gap_end < len(self._text) or gap_end - word_end >= MAX_SPAN_CHARS
             if word_at == word_end:
@@ -294,6 +309,8 @@ class ClauseCutter:
 
     def _long_enough(self, found: Grade) -> bool:
         policy = self._policy
+        if policy.every_word:
+            return found > Grade.GLUED
         if found >= Grade.SENTENCE:
             return self._words >= (policy.sentence_words if self._spoken else policy.first_words)
         if found is Grade.SOFT:

@@ -24,11 +24,12 @@ from voxlane.engine.api import (
     Text,
     ToEngine,
     ToolCall,
+    VoiceMade,
     Words,
 )
 from voxlane.server.errors import VoxlaneError
 
-Output = Started | Text | Words | Samples | ToolCall | Probability | Finished
+Output = Started | Text | Words | Samples | ToolCall | Probability | VoiceMade | Finished
 
 
 class Inbox:

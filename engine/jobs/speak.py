@@ -7,15 +7,12 @@ cut once more here. A model that would hold up the steps of a faster device is a
 from __future__ import annotations
 
 import logging
-from collections import deque
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
 
-import numpy as np
-
-from voxlane.engine.api import MAX_UNSAID_CHARS, Append, RequestStats, Samples, SpokenWord, Started, Submit
+from voxlane.engine.api import SpokenWord, Started, Submit
 from voxlane.engine.intake import Refusal
 from voxlane.engine.jobs.job import Change, Job
+from voxlane.engine.jobs.saying import MAX_CLAUSE_CHARS, Piece, Saying, check_length, halves
 from voxlane.engine.kv import BlockPool, BlockTable
 from voxlane.engine.models.synthesis import ClauseTooLong, Prepared, Speech, Synthesiser, SynthesisError, check_speed
 from voxlane.engine.plan import Row
@@ -32,18 +29,6 @@ MAX_UNIT = 160
 """Most phonemes of a unit, if the clause can be cut: some 7 s of speech, 0.15 s of work. Nobody is heard meanwhile."""
 
 
-MAX_CLAUSE_CHARS = 400
-"""Longer text is cut before it is read: 4,000 characters of unknown words took half a second to read."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Text that waits to be said, and where it begins in all the text of the request."""
-
-    text: str
-    start: int
-
-
 class SpeakDesk:
     """Opens jobs for the speaking model; with a thread `beside`, they have it speak there and not in steps."""
 
@@ -55,8 +40,7 @@ class SpeakDesk:
     def open(self, submit: Submit, now: float) -> Job:
         """Return the job that serves `submit`, or raise Refusal."""
         speak = submit.speak
-        if len(submit.text) > MAX_UNSAID_CHARS:
-            raise Refusal("too_long", f"the text has {len(submit.text)} characters; {MAX_UNSAID_CHARS} may wait")
+        check_length(submit)
         voice = speak.voice or self._model.default_voice
         if voice not in self._model.voices:
             raise Refusal("bad_request", f"there is no voice {voice[:40]!r}; there are {', '.join(self._model.voices)}")
@@ -67,7 +51,7 @@ class SpeakDesk:
         return SpeakJob(submit, self._model, self._pool, voice, now, self._beside)
 
 
-class SpeakJob(Job):
+class SpeakJob(Saying):
     """One reply."""
 
     def __init__(
@@ -79,23 +63,13 @@ class SpeakJob(Job):
         now: float,
         beside: Executor | None = None,
     ) -> None:
-        super().__init__(submit, now)
+        super().__init__(submit, now, model.sample_rate)
         self._beside = beside
         self._sound: Future[Speech] | None = None  # of the unit, if it is said beside the steps
         self._model = model
         self._pool = pool  # of no blocks
         self._voice = voice
-        self._queue: deque[_Piece] = deque()
-        self._chars = 0  # taken
-        self._unsaid = 0
-        self._ended = False
-        self._unit: _Piece | None = None  # in the scheduler
-        self._units = 0
-        self._spoken = 0  # samples
-        self._first_s = 0.0
-        self._heard_until_s = 0.0  # when a listener who waits for nothing will have heard all of it so far
-        if submit.text:
-            self._push(submit.text)
+        self._unit: Piece | None = None  # in the scheduler
 
     @property
     def wants_work(self) -> bool:
@@ -108,18 +82,6 @@ class SpeakJob(Job):
     def awaited(self) -> Future[Speech] | None:
         """The clause that is being said beside the steps."""
         return None if self.paused else self._sound
-
-    def append(self, more: Append, now: float) -> Change:
-        """Take a clause."""
-        if self._ended or not more.text:
-            return Change()
-        self._push(more.text)
-        return Change(end="failed" if self._unsaid > MAX_UNSAID_CHARS else None)
-
-    def end_input(self, now: float) -> Change:
-        """Take it that the text is complete."""
-        self._ended = True
-        return Change()
 
     def work(self, now: float) -> Change:
         """Make one clause ready: its phonemes say what it will cost. Or send one that was said beside the steps."""
@@ -156,7 +118,6 @@ class SpeakJob(Job):
         assert piece is not None
         self._unsaid -= len(piece.text)
         if len(speech.samples):
-            self._first_s = self._first_s or now
             words = tuple(
                 SpokenWord(
                     piece.start + word.source_start,
@@ -166,31 +127,9 @@ class SpeakJob(Job):
                 )
                 for word in speech.words
             )
-            pcm = np.rint(speech.samples * 32767.0).astype("<i2").tobytes()
-            change.messages.append(Samples(self.submit.request_id, self.submit.epoch, self._spoken, pcm, words))
-            self._spoken += len(speech.samples)
-            self._heard_until_s = max(self._heard_until_s, now) + len(speech.samples) / self._model.sample_rate
+            self._emit(speech.samples, words, change, now)
 
-    def stats(self, now: float) -> RequestStats:
-        """Return what it has cost so far."""
-        return RequestStats(
-            prompt_tokens=self._chars,
-            output_tokens=self._units,
-            cached_tokens=0,
-            queue_s=self.queue_s(now),
-            first_token_s=self._first_s - self.arrival_s if self._first_s else 0.0,
-            per_token_s=0.0,
-            total_s=now - self.arrival_s,
-            preemptions=0,
-            audio_s=self._spoken / self._model.sample_rate,
-        )
-
-    def _push(self, text: str) -> None:
-        self._queue.append(_Piece(text, self._chars))
-        self._chars += len(text)
-        self._unsaid += len(text)
-
-    def _prepare(self, piece: _Piece, change: Change, now: float) -> None:
+    def _prepare(self, piece: Piece, change: Change, now: float) -> None:
         prepared, long = None, len(piece.text) > MAX_CLAUSE_CHARS
         if not long:
             try:
@@ -198,9 +137,9 @@ class SpeakJob(Job):
                 long = prepared.phonemes > MAX_UNIT
             except ClauseTooLong:
                 long = True
-        halves = _halves(piece) if long else ()
-        if halves:
-            self._queue.extendleft(reversed(halves))
+        parts = halves(piece) if long else ()
+        if parts:
+            self._queue.extendleft(reversed(parts))
             return
         if prepared is None or not prepared.phonemes:  # nothing to say
             self._unsaid -= len(piece.text)
@@ -242,13 +181,3 @@ class SpeakJob(Job):
         self._sound = thread.submit(
             self._model.synthesise, prepared, voice=self._voice, speed=speak.speed, seed=speak.seed + self._units
         )
-
-
-def _halves(piece: _Piece) -> tuple[_Piece, ...]:
-    """Return a piece in two, cut at the space nearest to its middle, or in its middle if there is none inside it."""
-    text = piece.text
-    middle = len(text) // 2
-    first, last = len(text) - len(text.lstrip()), len(text.rstrip())
-    spaces = [place + 1 for place in range(first, last) if text[place].isspace()]
-    cut = min(spaces, key=lambda place: abs(place - middle), default=middle)
-    return (_Piece(text[:cut], piece.start), _Piece(text[cut:], piece.start + cut)) if 0 < cut < len(text) else ()

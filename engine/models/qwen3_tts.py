@@ -30,6 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from voxlane.engine.kernels.code_choice import choose_code
 from voxlane.engine.kernels.linear import embed
 from voxlane.engine.kernels.pages import Layout, Pages
 from voxlane.engine.models.decoder import DecoderLayers, read_layers
@@ -86,8 +87,8 @@ class Qwen3TTS:
         self._text = text
         self._table = table  # [every group's codes one after the other, a row of zeros; hidden]
         self._head = head
-        self._speaker_encoder = speaker_encoder
-        self._first_code = FirstCode(config, self.device)
+        self.speaker_encoder = speaker_encoder  # base checkpoints only
+        self._first_code = FirstCode(config)
         sizes = torch.tensor([config.talker.vocab_size] + [config.codes] * (config.groups - 1))
         self._offsets = (sizes.cumsum(0) - sizes).to(self.device)  # of each group in the table
 
@@ -124,9 +125,9 @@ class Qwen3TTS:
 
     def embed_voice(self, samples: Tensor) -> Tensor:
         """Return the embedding [hidden] of the voice in a clip at 24 kHz; ValueError if it is too short for one."""
-        if self._speaker_encoder is None:
+        if self.speaker_encoder is None:
             raise ValueError(f"a {self.config.kind} checkpoint has no speaker encoder")
-        return self._speaker_encoder.embed(samples.to(self.device))
+        return self.speaker_encoder.embed(samples.to(self.device))
 
     def inputs(self, parts: Sequence[tuple[Utterance, int, int]]) -> Inputs:
         """Return the rows of positions `start` to `stop` of each utterance."""
@@ -168,8 +169,12 @@ class Qwen3TTS:
 
         -1 stands where logits are not finite; what follows a first code of `end_code` is not sound.
         """
-        first = self._first_code.choose(self.logits(hidden), choices)
-        return self.predictor.complete(hidden, first, choices.inner, scratch)
+        predictor, rules = self.predictor, self._first_code.rules(choices)
+        frames = torch.empty((len(hidden), self.config.groups), dtype=torch.int64, device=hidden.device)
+        x = predictor.open(hidden)
+        choose_code(self.logits(hidden), choices.first, frames[:, 0], rules, x[:, 1], predictor.table)
+        predictor.complete(x, frames, choices.inner, scratch)
+        return frames
 
     def _say(self, text: Tensor) -> Tensor:
         project, own = self.talker.project, self._text

@@ -13,16 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from voxlane.engine.kernels.sampling import (
-    MIN_P,
-    POSITION,
-    SEED_HIGH,
-    SEED_LOW,
-    TEMPERATURE,
-    TOP_K,
-    TOP_P,
-    sample,
-)
+from voxlane.engine.kernels.code_choice import FirstRules
+from voxlane.engine.kernels.sampling import MIN_P, POSITION, SEED_HIGH, SEED_LOW, TEMPERATURE, TOP_K, TOP_P
 from voxlane.engine.models.qwen3_tts_config import SUPPRESSED_CODES, Qwen3TTSConfig, SpeechSampling
 from voxlane.engine.models.qwen3_tts_prompt import Utterance
 
@@ -34,10 +26,11 @@ MIN_FRAMES = 2
 class Choices:
     """How the next frame of each row is chosen."""
 
-    seen: Tensor  # [rows, vocabulary] bool: first codes the row has spoken; what is chosen is added
+    seen: Tensor  # [slots, vocabulary] bool: first codes that were spoken; what is chosen is added
     penalty: Tensor  # [rows] float32, of those
     first: Tensor  # [rows, columns] int32, sampling's packet; the position is frame * groups
     inner: Tensor  # the same for the codes that follow
+    slots: Tensor  # [rows] int64: which row of `seen` is whose
 
     @classmethod
     def of(
@@ -51,46 +44,33 @@ class Choices:
         first, inner = [], []
         for row, (utterance, sampling, seed) in enumerate(rows):
             seen[row, [frame[0] for frame in utterance.frames]] = True
-            position = utterance.spoken * config.groups
-            first.append(_numbers(position, seed, sampling.temperature, sampling.top_k, sampling.top_p))
-            inner.append(
-                _numbers(position, seed, sampling.inner_temperature, sampling.inner_top_k, sampling.inner_top_p)
-            )
+            own = packet_rows(sampling, seed, utterance.spoken * config.groups)
+            first.append(own[0])
+            inner.append(own[1])
         penalty = torch.tensor([sampling.repetition_penalty for _, sampling, _ in rows])
-        return cls(seen.to(device), penalty.to(device), _packet(first, device), _packet(inner, device))
+        slots = torch.arange(len(rows), device=device)
+        return cls(seen.to(device), penalty.to(device), _packet(first, device), _packet(inner, device), slots)
 
 
 class FirstCode:
     """The rules for a frame's first code."""
 
-    def __init__(self, config: Qwen3TTSConfig, device: torch.device) -> None:
-        vocabulary, self._eos = config.talker.vocab_size, config.codec.eos
+    def __init__(self, config: Qwen3TTSConfig) -> None:
+        self._sounds = config.talker.vocab_size - SUPPRESSED_CODES
+        self._end = config.codec.eos
         self._earliest_end = MIN_FRAMES * config.groups
-        self._forbidden = torch.zeros(vocabulary, dtype=torch.bool, device=device)
-        self._forbidden[vocabulary - SUPPRESSED_CODES :] = True
-        self._forbidden[self._eos] = False
-        self._is_eos = torch.arange(vocabulary, device=device) == self._eos
 
-    def restrict(self, logits: Tensor, choices: Choices) -> Tensor:
-        """Return `logits` [rows, vocabulary] with what was spoken made less likely and what is no sound impossible."""
-        penalty = choices.penalty[:, None]
-        spoken = torch.where(logits < 0, logits * penalty, logits / penalty)
-        early = (choices.first[:, POSITION] < self._earliest_end)[:, None]
-        impossible = self._forbidden | (early & self._is_eos)
-        return torch.where(choices.seen, spoken, logits).masked_fill(impossible, -torch.inf)
-
-    def choose(self, logits: Tensor, choices: Choices) -> Tensor:
-        """Return each row's first code [rows] int64, and note it as spoken; -1 where the logits are not finite."""
-        codes = draw(self.restrict(logits, choices), choices.first)
-        choices.seen.scatter_(1, codes.clamp(min=0)[:, None], True)
-        return codes
+    def rules(self, choices: Choices) -> FirstRules:
+        """Return the rules as the kernels take them."""
+        return FirstRules(*(choices.seen, choices.slots, choices.penalty), self._sounds, self._end, self._earliest_end)
 
 
-def draw(logits: Tensor, packet: Tensor) -> Tensor:
-    """Return a code [rows] int64 for each row of `logits`, as its row of the packet says; -1: they are not finite."""
-    tokens = torch.empty(len(logits), dtype=torch.int32, device=logits.device)
-    sample(logits, packet, tokens, torch.empty(len(logits), device=logits.device))
-    return tokens.long()
+def packet_rows(sampling: SpeechSampling, seed: int, position: int) -> tuple[list[int], list[int]]:
+    """Return how a frame whose first code has this position is chosen: its first code, and those that follow."""
+    return (
+        _numbers(position, seed, sampling.temperature, sampling.top_k, sampling.top_p),
+        _numbers(position, seed, sampling.inner_temperature, sampling.inner_top_k, sampling.inner_top_p),
+    )
 
 
 def _numbers(position: int, seed: int, temperature: float, top_k: int, top_p: float) -> list[int]:

@@ -19,26 +19,25 @@ all frames at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from voxlane.engine.kernels.activation import silu_mul
-from voxlane.engine.kernels.causal_conv import causal_conv, causal_upsample, depthwise_conv, snake
+from voxlane.engine.kernels.causal_conv import causal_conv, causal_upsample, depthwise_conv, extend, point_add
 from voxlane.engine.kernels.layer_norm import gelu, layer_norm
 from voxlane.engine.kernels.linear import linear
 from voxlane.engine.kernels.norm import add_rms_norm, rms_norm
+from voxlane.engine.kernels.ring_attention import Moment, Ring, ring_attention
 from voxlane.engine.models.loading import Progress
 from voxlane.engine.models.qwen3_tts_codec_config import CodecConfig
 from voxlane.engine.models.qwen3_tts_codec_weights import (
     NEXT_EPS,
     CodecWeights,
     Conv,
-    Layer,
     Next,
     Place,
+    Snake,
     Stage,
     load_weights,
 )
@@ -78,23 +77,9 @@ class CodecState:
         self.numbers[target].copy_(self.numbers[source])
         self.frames[target].copy_(self.frames[source])
 
-    def extend(self, place: Place, x: Tensor, rows: Tensor) -> Tensor:
-        """Return `x` [B, T, channels] with what came before it in front, and keep its end for the next call."""
-        tail = self.tails[place.index]
-        whole = torch.cat((tail.index_select(0, rows), x), dim=1)
-        tail.index_copy_(0, rows, whole[:, x.shape[1] :])
-        return whole
-
-
-@dataclass(frozen=True, slots=True)
-class _Moment:
-    """Where a call's frames lie: shared by all layers."""
-
-    rows: Tensor  # [B, 1]
-    slots: Tensor  # [B, frames]: places in the ring
-    seen: Tensor  # [B, 1, frames, ring] bool
-    cos: Tensor  # [B, frames, 1, head_dim / 2] float32
-    sin: Tensor
+    def extend(self, place: Place, x: Tensor, rows: Tensor, curve: Snake | None = None) -> Tensor:
+        """Return `x` [B, T, channels], or its snake, with what came before it in front, and keep its end."""
+        return extend(x, self.tails[place.index], rows, curve)
 
 
 class Qwen3TTSCodec:
@@ -155,7 +140,7 @@ class Qwen3TTSCodec:
         x = _conv(x, weights.middle, state, rows)
         for stage in weights.stages:
             x = _stage(x, stage, state, rows)
-        x = _conv(snake(x, *weights.last_snake), weights.last, state, rows)
+        x = _conv(x, weights.last, state, rows, weights.last_snake)
         return x.squeeze(2).to(torch.float32).clamp_(-1, 1)
 
     def _transform(self, x: Tensor, state: CodecState, rows: Tensor) -> Tensor:
@@ -166,48 +151,27 @@ class Qwen3TTSCodec:
         residual = linear(x.flatten(0, 1), weights.into.weight, weights.into.bias).to(torch.float32)
         x = rms_norm(residual, weights.layers[0].attention_norm, eps, self.dtype)
         for index, layer in enumerate(weights.layers):
-            seen = self._attend(x.view(batch, frames, -1), layer, index, state, moment)
-            x = linear(seen, layer.out.weight, layer.out.bias)
+            qkv = linear(x, layer.qkv.weight, layer.qkv.bias).view(batch, frames, -1)
+            ring = Ring(state.keys[:, index], state.values[:, index], self.config.window)
+            x = linear(ring_attention(qkv, self.config.heads, ring, moment), layer.out.weight, layer.out.bias)
             x, residual = add_rms_norm(x, residual, layer.mlp_norm, eps)
             x = linear(silu_mul(linear(x, layer.gate_up)), layer.down)
             x, residual = add_rms_norm(x, residual, layer.next_norm, eps)
-        state.frames.index_copy_(0, rows, state.frames.index_select(0, rows) + frames)
+        state.frames.index_copy_(0, rows, moment.begin + frames)
         return linear(x, weights.out_of.weight, weights.out_of.bias).view(batch, frames, -1)
 
-    def _moment(self, frames: int, state: CodecState, rows: Tensor) -> _Moment:
-        begin = state.frames.index_select(0, rows)[:, None]
-        positions = begin + torch.arange(frames, device=rows.device)  # [B, frames]
-        angles = positions[:, :, None, None] * self._frequencies
-        last = begin + (frames - 1)
-        slots = torch.arange(state.ring, device=rows.device)
-        held = last - (last - slots) % state.ring  # [B, ring]: the newest position in each place of the ring
-        age = positions[:, :, None] - held[:, None]
-        seen = (age >= 0) & (age < self.config.window) & (held >= 0)[:, None]
-        cos, sin = angles.cos().to(torch.float32), angles.sin().to(torch.float32)
-        return _Moment(rows[:, None], positions % state.ring, seen[:, None], cos, sin)
-
-    def _attend(self, x: Tensor, layer: Layer, index: int, state: CodecState, moment: _Moment) -> Tensor:
-        """Return what every head has seen, [B * frames, heads * head_dim]."""
-        config = self.config
-        batch, frames, _ = x.shape
-        qkv = linear(x.flatten(0, 1), layer.qkv.weight, layer.qkv.bias).view(batch, frames, -1, config.head_dim)
-        q, k, v = torch.split(qkv, [config.heads, config.kv_heads, config.kv_heads], dim=2)
-        state.keys[moment.rows, index, moment.slots] = _rotate(k, moment)
-        state.values[moment.rows, index, moment.slots] = v
-        rows = moment.rows.squeeze(1)
-        keys, values = (part[:, index].index_select(0, rows).transpose(1, 2) for part in (state.keys, state.values))
-        seen = F.scaled_dot_product_attention(
-            _rotate(q, moment).transpose(1, 2),
-            keys,
-            values,
-            attn_mask=moment.seen,
-            enable_gqa=config.heads != config.kv_heads,
-        )
-        return seen.transpose(1, 2).reshape(batch * frames, -1)
+    def _moment(self, frames: int, state: CodecState, rows: Tensor) -> Moment:
+        begin = state.frames.index_select(0, rows)
+        positions = begin[:, None] + torch.arange(frames, device=rows.device)  # [B, frames]
+        angles = positions[:, :, None] * self._frequencies
+        return Moment(rows, begin, angles.cos().to(torch.float32), angles.sin().to(torch.float32))
 
 
-def _conv(x: Tensor, conv: Conv, state: CodecState, rows: Tensor) -> Tensor:
-    return causal_conv(state.extend(conv.place, x, rows), conv.weight, conv.bias, conv.dilation)
+def _conv(
+    x: Tensor, conv: Conv, state: CodecState, rows: Tensor, before: Snake | None = None, after: Snake | None = None
+) -> Tensor:
+    """Run a convolution, and snakes before and after it."""
+    return causal_conv(state.extend(conv.place, x, rows, before), conv.weight, conv.bias, conv.dilation, after)
 
 
 def _next(x: Tensor, block: Next, state: CodecState, rows: Tensor) -> Tensor:
@@ -221,15 +185,9 @@ def _next(x: Tensor, block: Next, state: CodecState, rows: Tensor) -> Tensor:
 
 def _stage(x: Tensor, stage: Stage, state: CodecState, rows: Tensor) -> Tensor:
     """Stretch `x` [B, T, channels] into half as many channels and run the residual units over it."""
-    x = state.extend(stage.place, snake(x, *stage.snake), rows)
+    x = state.extend(stage.place, x, rows, stage.snake)
     x = causal_upsample(x, stage.up.matrix, stage.up.bias, stage.up.stride)
     for unit in stage.units:
-        inner = snake(_conv(snake(x, *unit.snake), unit.conv, state, rows), *unit.point_snake)
-        x = x + F.linear(inner, unit.point.weight, unit.point.bias)
+        inner = _conv(x, unit.conv, state, rows, unit.snake, unit.point_snake)
+        x = point_add(inner, unit.point, unit.point_bias, x)
     return x
-
-
-def _rotate(x: Tensor, moment: _Moment) -> Tensor:
-    first, second = x.to(torch.float32).chunk(2, dim=-1)
-    turned = (first * moment.cos - second * moment.sin, second * moment.cos + first * moment.sin)
-    return torch.cat(turned, dim=-1).to(x.dtype)

@@ -101,7 +101,8 @@ class Unit:
     snake: Snake
     conv: Conv
     point_snake: Snake
-    point: Matrix
+    point: Tensor  # [channels, channels]
+    point_bias: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +261,8 @@ class _Loader:
             snake=self._snake(f"{prefix}act1", channels),
             conv=self._conv(f"{prefix}conv1.conv", channels, channels, _TAPS, dilation),
             point_snake=self._snake(f"{prefix}act2", channels),
-            point=self._as_matrix(point, self._floats(f"{prefix}conv2.conv.bias", channels)),
+            point=point.to(self._dtype).contiguous(),
+            point_bias=self._floats(f"{prefix}conv2.conv.bias", channels).to(self._dtype),
         )
 
     def _conv(self, name: str, outputs: int, inputs: int, taps: int, dilation: int = 1) -> Conv:

@@ -21,6 +21,7 @@ SUPPRESSED_CODES = 1024
 MEL_BINS, SAMPLE_RATE = 128, 24_000  # what the speaker encoder hears
 _KINDS: tuple[Kind, ...] = ("base", "custom_voice", "voice_design")
 _MAX_GROUPS = 64
+_MAX_FACTOR = 100.0
 _MROPE_AXES = 3
 _Name = TypeVar("_Name", bound=str)
 
@@ -96,6 +97,8 @@ class Qwen3TTSConfig:
         text_vocab = section.integer("text_vocab_size", maximum=2**24)
         languages = _tokens(section, "codec_language_id", talker.vocab_size)
         speakers = _tokens(section, "spk_id", talker.vocab_size)
+        if kind == "custom_voice" and (not speakers or "" in speakers):
+            raise section.refuse("spk_id", "a custom_voice checkpoint has speakers, each with a name")
         return cls(
             kind=kind,
             size=settings.text("tts_model_size", ""),
@@ -145,13 +148,13 @@ class SpeechSampling:
                 raise settings.refuse(key, "one voice speaks at a time")
 
         def temperature(name: str, switch: str) -> float:
-            return settings.number(name, 0.9) if settings.flag(switch, default=True) else 0.0
+            return _factor(settings, name, 0.9) if settings.flag(switch, default=True) else 0.0
 
         return cls(
             temperature=temperature("temperature", "do_sample"),
             top_k=settings.integer("top_k", 50, minimum=0),
             top_p=_share(settings, "top_p"),
-            repetition_penalty=settings.number("repetition_penalty", 1.05),
+            repetition_penalty=_factor(settings, "repetition_penalty", 1.05),
             inner_temperature=temperature("subtalker_temperature", "subtalker_dosample"),
             inner_top_k=settings.integer("subtalker_top_k", 50, minimum=0),
             inner_top_p=_share(settings, "subtalker_top_p"),
@@ -294,6 +297,14 @@ def _integers(section: Settings, key: str, default: list[int] | None) -> tuple[i
     if not isinstance(value, list) or not all(type(item) is int and 0 < item < 2**20 for item in value):
         raise section.refuse(key, f"{value!r:.60} is not a list of positive integers")
     return tuple(value)
+
+
+def _factor(settings: Settings, key: str, default: float) -> float:
+    """Return a number that scores can be multiplied by or divided by in single precision."""
+    value = settings.number(key, default)
+    if not 1 / _MAX_FACTOR <= value <= _MAX_FACTOR:
+        raise settings.refuse(key, f"{value:g} is not between {1 / _MAX_FACTOR:g} and {_MAX_FACTOR:g}")
+    return value
 
 
 def _share(settings: Settings, key: str) -> float:

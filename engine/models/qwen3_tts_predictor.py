@@ -18,11 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from voxlane.engine.cache import KVCache
-from voxlane.engine.kernels.pages import Layout
+from voxlane.engine.kernels.code_choice import choose_code
+from voxlane.engine.kernels.pages import Layout, new_arrivals
 from voxlane.engine.kernels.sampling import POSITION
 from voxlane.engine.models.decoder import DecoderLayers, read_layers
 from voxlane.engine.models.loading import Mode, TensorReader, Weight
-from voxlane.engine.models.qwen3_tts_choice import draw
 from voxlane.engine.models.qwen3_tts_config import Qwen3TTSConfig
 
 Choose = Callable[[Tensor, int], Tensor]
@@ -55,7 +55,7 @@ class CodePredictor:
         self.layers = layers
         self._heads = heads  # of groups 1, 2, …: [codes, hidden] each
         self._projection = projection
-        self._table = table  # the talker's codes, then those of each group but the last: what the inner steps read
+        self.table = table  # the talker's codes, then those of each group but the last: what the inner steps read
         first, codes = config.talker.vocab_size, config.codes
         self._offsets = [0, *(first + codes * index for index in range(config.groups - 1))]  # of a group in the table
         self._steps = torch.arange(config.groups, dtype=torch.int32, device=device)
@@ -84,27 +84,47 @@ class CodePredictor:
         """Return room for frames of up to `rows` rows at a time."""
         return Scratch(self.layers, self.groups, rows, self._steps.device)
 
-    def complete(self, hidden: Tensor, first: Tensor, packet: Tensor, scratch: Scratch) -> Tensor:
-        """Return whole frames [rows, groups] int64 from the talker's hidden rows and its choices `first` [rows] int64.
+    def open(self, hidden: Tensor) -> Tensor:
+        """Return what the first inner step reads after the talker's hidden rows, [rows, 2, hidden] float32.
+
+        The second of each row's two is the first code's row of `table`, and is still to be written.
+        """
+        x = torch.empty((len(hidden), 2, self.layers.config.hidden_size), device=hidden.device)
+        x[:, 0] = self._project(hidden)
+        return x
+
+    def complete(self, x: Tensor, frames: Tensor, packet: Tensor, scratch: Scratch) -> None:
+        """Write the codes of frames [rows, groups] int64 that follow their first, from what `open` has begun.
 
         `packet` [rows, columns] int32 is sampling's; a row's position in it is that of its first code, and its other
         codes are drawn at the positions that follow. -1 where a code's logits are not finite.
         """
         packets = packet[None].repeat(self.groups, 1, 1)
         packets[:, :, POSITION] += self._steps[:, None]
-        return self.unroll(hidden, first, lambda logits, group: draw(logits, packets[group]), scratch)
+        x = x.flatten(0, 1)
+        for group, layout in enumerate(scratch.layouts(len(frames)), start=1):
+            logits = self._logits(x, group, layout, scratch)
+            if group + 1 == self.groups:
+                choose_code(logits, packets[group], frames[:, group])
+            else:
+                x = x.new_empty((len(frames), x.shape[1]))
+                choose_code(logits, packets[group], frames[:, group], None, x, self.table, self._offsets[group])
 
     def unroll(self, hidden: Tensor, first: Tensor, choose: Choose, scratch: Scratch) -> Tensor:
         """Return whole frames [rows, groups] int64; `choose` makes a code of each row of a group's logits."""
-        codes = [first]
-        x = torch.stack((self._project(hidden), self._embed(first, 0)), dim=1).flatten(0, 1)  # two rows each
+        codes, opened = [first], self.open(hidden)
+        opened[:, 1] = self._embed(first, 0)
+        x = opened.flatten(0, 1)
         for group, layout in enumerate(scratch.layouts(len(hidden)), start=1):
-            out = self.layers.run(x, layout, scratch.pages)
-            last = out[1::2].contiguous() if group == 1 else out
-            codes.append(choose(self.layers.logits_of(last, self._heads[group - 1]), group))
+            codes.append(choose(self._logits(x, group, layout, scratch), group))
             if group + 1 < self.groups:
                 x = self._embed(codes[-1], group)
         return torch.stack(codes, dim=1)
+
+    def _logits(self, x: Tensor, group: int, layout: Layout, scratch: Scratch) -> Tensor:
+        """Run an inner step over `x`, of which the first has two rows each; return the logits of a group."""
+        out = self.layers.run(x, layout, scratch.pages)
+        return self.layers.logits_of(out[1::2].contiguous() if group == 1 else out, self._heads[group - 1])
 
     def _project(self, hidden: Tensor) -> Tensor:
         if self._projection is None:
@@ -112,7 +132,7 @@ class CodePredictor:
         return self.layers.project(hidden, self._projection.weight, self._projection.bias).to(torch.float32)
 
     def _embed(self, codes: Tensor, group: int) -> Tensor:
-        return F.embedding(codes.clamp(min=0) + self._offsets[group], self._table).to(torch.float32)
+        return F.embedding(codes.clamp(min=0) + self._offsets[group], self.table).to(torch.float32)
 
 
 class Scratch:
@@ -129,6 +149,7 @@ class Scratch:
         self.pages = cache.pages
         self._device = device
         self._layouts: dict[int, list[Layout]] = {}
+        self._arrivals = new_arrivals(device)
 
     def layouts(self, rows: int) -> list[Layout]:
         """Return where the inner steps of `rows` rows lie; the same tensors every time, as a graph wants them."""
@@ -154,4 +175,6 @@ class Scratch:
             context_lengths=torch.full((rows,), start + count, dtype=torch.int32, device=self._device),
             block_tables=numbers(0, rows * self._width).view(rows, self._width),
             max_query=count,
+            common_start=start if self._width == 1 else -1,
+            arrivals=self._arrivals,
         )

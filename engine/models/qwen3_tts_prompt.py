@@ -101,6 +101,11 @@ class Utterance:
         del self._sound[self._opening + frames :]
 
     @property
+    def opening(self) -> int:
+        """Return how many positions come before the first frame, whether their text is there or not."""
+        return len(self._head_text) + self._opening
+
+    @property
     def spoken(self) -> int:
         """Return how many frames have been spoken."""
         return len(self._sound) - self._opening
@@ -180,6 +185,20 @@ def open_utterance(
     return Utterance(config, [*head, (text.bos, codec.pad)], clone, whole_text=whole_text)
 
 
+def check_clone(config: Qwen3TTSConfig, clone: Clone) -> None:
+    """Raise PromptError unless a voice is one that this checkpoint can speak with."""
+    if config.kind != "base":
+        raise PromptError("voice: a base checkpoint clones one, and only it does")
+    if clone.embedding.shape != (config.talker.hidden_size,):
+        raise PromptError(f"voice: its embedding is {list(clone.embedding.shape)}, not [{config.talker.hidden_size}]")
+    if bool(clone.text) != bool(clone.frames):
+        raise PromptError("voice: the frames of a clip and its text go together")
+    if not _within(clone.text, config.text_vocab_size):
+        raise PromptError(f"voice: a token of its text is outside the vocabulary of {config.text_vocab_size}")
+    if any(len(frame) != config.groups or not _within(frame, config.codes) for frame in clone.frames):
+        raise PromptError(f"voice: a frame is {config.groups} codes below {config.codes}")
+
+
 def _check_voice(config: Qwen3TTSConfig, speaker: str, clone: Clone | None) -> None:
     if (clone is not None) != (config.kind == "base"):
         raise PromptError("voice: a base checkpoint clones one, and only it does")
@@ -187,14 +206,8 @@ def _check_voice(config: Qwen3TTSConfig, speaker: str, clone: Clone | None) -> N
         raise PromptError("speaker: a custom_voice checkpoint needs one, and only it does")
     if speaker and speaker.lower() not in config.speakers:
         raise PromptError(f"speaker: {speaker!r:.60} is not one of {', '.join(config.speakers)}")
-    if clone is None:
-        return
-    if clone.embedding.shape != (config.talker.hidden_size,):
-        raise PromptError(f"voice: its embedding is {list(clone.embedding.shape)}, not [{config.talker.hidden_size}]")
-    if bool(clone.text) != bool(clone.frames):
-        raise PromptError("voice: the frames of a clip and its text go together")
-    if any(len(frame) != config.groups or not _within(frame, config.codes) for frame in clone.frames):
-        raise PromptError(f"voice: a frame is {config.groups} codes below {config.codes}")
+    if clone is not None:
+        check_clone(config, clone)
 
 
 def _language_tags(config: Qwen3TTSConfig, language: str, speaker: str) -> list[int]:

@@ -72,6 +72,11 @@ class SpeakerEncoder:
         take("fc", 2 * last, config.size)
         return cls(config, weights)
 
+    def on_host(self) -> SpeakerEncoder:
+        """Return the encoder with its weights on the CPU."""
+        weights = {name: (weight.cpu(), bias.cpu()) for name, (weight, bias) in self._weights.items()}
+        return SpeakerEncoder(self._config, weights)
+
     def embed(self, samples: Tensor) -> Tensor:
         """Return the embedding [size] float32 of a clip at 24 kHz, samples within -1 and 1; ValueError if too short."""
         if samples.ndim != 1 or len(samples) < self.min_samples:

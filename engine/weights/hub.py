@@ -22,7 +22,7 @@ from voxlane.engine.weights.resume import Cut, Route
 
 Progress = Callable[[float], None]
 
-PATTERNS = ("*.json", "*.safetensors", "*.jinja", "LICENSE*")
+PATTERNS = ("*.json", "*.safetensors", "*.jinja", "merges.txt", "LICENSE*")
 """What it takes to run a repository's model; pickled weights stay where they are."""
 
 COMPLETE = ".voxlane-complete"

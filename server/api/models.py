@@ -41,7 +41,9 @@ def _models(service: Service) -> dict[str, dict[str, object]]:
     if ready.asr_model:
         found.setdefault(served_name(ready.asr_model), {"task": "asr", "languages": ready.asr_languages})
     if ready.tts_model:
-        voice = {"task": "tts", "voices": ready.voices, "sample_rate": ready.speak_rate}
+        voice: dict[str, object] = {"task": "tts", "voices": ready.voices, "sample_rate": ready.speak_rate}
+        if ready.speak_languages:  # those that can be asked for
+            voice |= {"languages": ready.speak_languages, "instructions": ready.instructed}
         found.setdefault(served_name(ready.tts_model), voice)
     return {
         name: {"id": name, "object": "model", "created": 0, "owned_by": "voxlane", "voxlane": details}

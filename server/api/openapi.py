@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from voxlane.codecs.encode import formats
-from voxlane.server.api import openapi_audio, openapi_chat, openapi_other
+from voxlane.server.api import openapi_audio, openapi_chat, openapi_other, openapi_voices
 from voxlane.server.api.openapi_parts import JSON, Facts, Schema
 from voxlane.server.api.reply import to_json
 from voxlane.server.service import VERSION, Service, service_of
@@ -55,7 +55,7 @@ def facts_of(service: Service) -> Facts:
 
 def document(facts: Facts) -> Schema:
     """Return the whole document."""
-    parts = (openapi_chat, openapi_audio, openapi_other)
+    parts = (openapi_chat, openapi_audio, openapi_voices, openapi_other)
     websockets = "\n\n".join(f"WebSocket `{path}`: {text}" for path, text in WEBSOCKETS.items())
     return {
         "openapi": "3.1.0",

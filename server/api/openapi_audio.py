@@ -131,6 +131,11 @@ def _speech(facts: Facts) -> Schema:
             "response_format": choice("What the sound is packed in; `pcm` is 16 bit, 24 kHz.", facts.formats, usual),
             "stream_format": choice("Bytes of the file, or events.", ("audio", "sse"), "audio"),
             "seed": whole("The same seed gives the same sound.", 0, limits.LARGEST_SEED, 0),
+            "language": name("What is spoken, by one of the model's own names, if it has any; it finds out if absent."),
+            "instructions": string(
+                "How to say it, in plain words; without effect on a voice that takes none.",
+                *(1, limits.INSTRUCTION_CHARACTERS),
+            ),
             **lane(salt=False),
             **without_effect(speech_request.HARMLESS),
         },

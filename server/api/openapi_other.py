@@ -16,6 +16,7 @@ from voxlane.server.api.openapi_parts import (
     choice,
     either,
     fixed,
+    flag,
     listing,
     media,
     operation,
@@ -118,7 +119,11 @@ def _tasks() -> tuple[Schema, ...]:
         "voices": listing(string(), "The default one first."),
         "sample_rate": whole("In Hz."),
     }
-    return record(chat), record(asr), record(tts)
+    several = {
+        "languages": listing(string(), "Those that can be asked for; absent if there is one."),
+        "instructions": flag("Whether it can be told how to speak."),
+    }
+    return record(chat), record(asr), record(tts | several, optional=several)
 
 
 def _models(facts: Facts) -> Schema:

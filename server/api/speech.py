@@ -35,7 +35,11 @@ async def speech(request: Request) -> Answer:
     limits = service.config.limits
     body = await read_object(request, limits)
     ready = service.ready
-    ask = speech_request.parse(body, limits.speech_characters, ready.voices, formats())
+    ask = speech_request.parse(
+        *(body, limits.speech_characters, ready.voices, formats(), ready.speak_languages),
+        instructed=ready.instructed,
+        one_pace=ready.one_pace,
+    )
     service.check_priority(ask.priority)
     service.check_model(ask.model, [served_name(ready.tts_model)] if ready.tts_model else (), TTS_ALIASES, "speaks")
     return Answer(service, ask)

@@ -1,7 +1,8 @@
 """The body of POST /v1/audio/speech into one checked value.
 
-Every parameter is honoured, known to be harmless, or refused by name. `instructions` is among the harmless ones: our
-voices cannot be told how to feel. It knows JSON and OpenAI's vocabulary; it does not know the engine's state.
+Every parameter is honoured, known to be harmless, or refused by name. `instructions` are without effect, as they are
+with OpenAI's older models, where the voice cannot be told how to feel. It knows JSON and OpenAI's vocabulary; it does
+not know the engine's state.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from voxlane.server.errors import UnsupportedParameter
 from voxlane.server.speech_file import CONTENT_TYPES
 from voxlane.server.voices import find_voice, names
 
-HARMLESS = frozenset({"instructions", "user", "safety_identifier"})
+HARMLESS = frozenset({"user", "safety_identifier"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +37,28 @@ class SpeechRequest:
 
 
 def parse(
-    body: Mapping[str, Any], most_characters: int, voices: Sequence[str], formats: Sequence[SpeechFormat]
+    body: Mapping[str, Any],
+    most_characters: int,
+    voices: Sequence[str],
+    formats: Sequence[SpeechFormat],
+    languages: Sequence[str] = (),
+    *,
+    instructed: bool = False,
+    one_pace: bool = False,
 ) -> SpeechRequest:
-    """Return the request in `body`, or raise an error that names the parameter."""
+    """Return the request in `body`, or raise an error that names the parameter.
+
+    `languages` are those that can be asked for, if any; `instructed`: the voice follows instructions; `one_pace`: it
+    knows no other.
+    """
     fields = Fields(body)
     text = fields.text("input", most_characters)
     if text is None:
         raise wrong("input", f"must be a string of 1 to {most_characters} characters")
     speed = fields.number("speed", *limits.SPEEDS)
+    if one_pace and speed not in (None, 1):
+        raise wrong("speed", "must be 1: this voice has one pace")
+    instructions = fields.text("instructions", limits.INSTRUCTION_CHARACTERS) or ""
     request = SpeechRequest(
         model=fields.text("model"),
         text=text,
@@ -51,6 +66,8 @@ def parse(
             voice=_voice(fields.take("voice"), voices),
             speed=1.0 if speed is None else speed,
             seed=fields.whole("seed", 0, limits.LARGEST_SEED) or 0,
+            language=_language(fields.text("language"), languages),
+            instructions=instructions if instructed else "",
         ),
         response_format=_format(fields.choice("response_format", CONTENT_TYPES), formats),
         events=fields.choice("stream_format", ("audio", "sse")) == "sse",
@@ -71,6 +88,13 @@ def _format(asked: str | None, formats: Sequence[SpeechFormat]) -> SpeechFormat:
     return cast(SpeechFormat, asked)
 
 
+def _language(asked: str | None, languages: Sequence[str]) -> str:
+    if asked is not None and asked not in languages:
+        there = f"must be one of {', '.join(languages)}" if languages else "is not for this voice: it has one language"
+        raise wrong("language", there)
+    return asked or ""
+
+
 def _voice(asked: Any, voices: Sequence[str]) -> str:
     if isinstance(asked, dict):  # OpenAI's way to name a voice of one's own
         asked = asked.get("id")
@@ -78,5 +102,5 @@ def _voice(asked: Any, voices: Sequence[str]) -> str:
         return ""
     found = find_voice(asked, voices) if isinstance(asked, str) else None
     if found is None:
-        raise wrong("voice", f"must be one of {names(voices)}")
+        raise wrong("voice", f"must be one of {names(voices)}" if voices else "is nobody's: none has been made yet")
     return found

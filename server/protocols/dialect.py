@@ -91,6 +91,7 @@ class Capabilities:
     languages: tuple[str, ...]
     voices: tuple[str, ...]  # the default one first
     codecs: tuple[str, ...]
+    one_pace: bool = False  # the voices can only speak at their own
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,8 @@ def configuration(
     session: RealtimeSession, base: SessionConfig, capabilities: Capabilities, param: str = "session"
 ) -> SessionConfig:
     """Return how a conversation is led; raise Wrong for tools that cannot be."""
+    if capabilities.one_pace and session.speed != 1:
+        raise Wrong(f"{param}.audio.output.speed", "must be 1: this voice has one pace")
     talks, detection = session.type == "realtime", session.turn_detection
     chosen = session.tool_choice if isinstance(session.tool_choice, str) else session.tool_choice["name"]
     values: dict[str, Any] = {

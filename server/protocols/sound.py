@@ -148,17 +148,22 @@ class Loudspeaker:
         """Return what was held back of a reply of `samples` session samples, and how many samples it has."""
         if epoch != self._epoch:
             self._start_reply(epoch)
-        total = self.client_samples(samples, up=True)
-        if self._form.codec == "opus":
+        pieces: list[Piece] = []
+        if self._form.codec == "opus" or self._form.rate != self._session_rate:
             pieces = self._encode(self._resampler.flush())
-            if self._opus is not None:
-                # The last frame is filled up, and one more brings out what the encoder looks ahead.
-                size = self._form.rate // 50
-                pieces += self._packets(self._opus, np.zeros(size + -len(self._frame) % size, dtype=np.float32))
-            return pieces, total
-        if self._form.rate == self._session_rate:
-            return [], total
-        return self._encode(self._resampler.flush()), total
+        if self._opus is not None:
+            # The last frame is filled up, and one more brings out what the encoder looks ahead.
+            size = self._form.rate // 50
+            pieces += self._packets(self._opus, np.zeros(size + -len(self._frame) % size, dtype=np.float32))
+        if self._words:
+            pieces.append(self._soundless(pieces.pop() if pieces else Piece(epoch, self._made, 0, b"", ())))
+        return pieces, self.client_samples(samples, up=True)
+
+    def _soundless(self, piece: Piece) -> Piece:
+        """Return a reply's last piece with the words that no sound is left for."""
+        words = (*piece.words, *self._words)
+        self._words.clear()
+        return replace(piece, words=words)
 
     def client_samples(self, samples: int, *, up: bool = False) -> int:
         """Return a position in the session's samples as one in the client's; a length is rounded up."""

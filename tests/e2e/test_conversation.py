@@ -110,13 +110,13 @@ class Caller:
 
 
 @contextlib.asynccontextmanager
-async def calling(url: str) -> AsyncIterator[Caller]:
+async def calling(url: str, **config: object) -> AsyncIterator[Caller]:
     player = Player(OUT_RATE)
     client = VoiceClient(
         url.replace("http", "ws") + "/v1/voice",
         input_format={"codec": "pcm16", "rate": RATE},
         output_format={"codec": "pcm16", "rate": OUT_RATE},
-        config=CONFIG,
+        config=CONFIG | config,
         player=player,
     )
     async with client:

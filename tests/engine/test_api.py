@@ -66,6 +66,23 @@ def test_a_long_message_travels_in_packets(size):
     assert assembler.feed(api.fragments(api.encode(api.Shutdown()))[0]) == api.Shutdown()
 
 
+@given(st.lists(messages | st.builds(api.Text, texts, st.just(0), st.integers(0, 9000).map("x".__mul__)), max_size=90))
+def test_messages_share_packets_and_come_back_in_order(sent):
+    packets, assembler = api.bundle(sent), api.Assembler()
+    assert all(len(packet) <= api.FRAGMENT_BYTES for packet in packets)
+    assert [message for packet in packets for message in assembler.messages(packet)] == sent
+
+
+def test_a_step_of_text_is_a_few_packets():
+    assert len(api.bundle([api.Text(f"r{n}", 0, "word") for n in range(256)])) == 256 // api.BUNDLE
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x07", b"\x91\x07", b"\x91\x91\x07"])
+def test_what_is_no_list_of_messages_is_refused(data):
+    with pytest.raises(api.BadMessage):
+        api.Assembler().messages(b"\x02" + data)
+
+
 def test_a_message_over_the_limit_is_refused_at_both_ends():
     with pytest.raises(api.BadMessage, match="over the limit"):
         api.fragments(b"x" * (api.MAX_MESSAGE_BYTES + 1))

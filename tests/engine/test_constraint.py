@@ -186,7 +186,7 @@ def test_others_run_while_a_grammar_is_compiled() -> None:
 
     simulation = Simulation(blocks=32, host_blocks=0)
     desk = TextDesk(simulation.intake, simulation.letters, Grammars(Slow(), Letters.vocab_size))
-    simulation.core._desks = {"chat": desk}
+    simulation.core._desks._desks = {"chat": desk}
     free = SamplingParams(max_tokens=5, ignore_eos=True)
     simulation.send(
         Submit("bound", "complete", text="AB", sampling=SamplingParams(schema='{"type": "integer"}')),

@@ -34,7 +34,8 @@ from voxlane.engine.api import (
 from voxlane.engine.core import WORK_BUDGET_S, Core
 from voxlane.engine.cost import CostModel, Work
 from voxlane.engine.jobs.listen import ListenDesk
-from voxlane.engine.jobs.speak import MAX_CLAUSE_CHARS, SpeakDesk
+from voxlane.engine.jobs.saying import MAX_CLAUSE_CHARS
+from voxlane.engine.jobs.speak import SpeakDesk
 from voxlane.engine.jobs.text import TextDesk
 from voxlane.engine.kv import BlockPool, BlockTable
 from voxlane.engine.models.hibari import Hibari
@@ -338,7 +339,7 @@ class Babel(PretendListeningModel):
     languages = ("en", "cy")
     detects_language = True
 
-    def prompt_tokens(self, language):
+    def prompt_tokens(self, language, states=0):
         return [0, 7] if language else [0]
 
     def after_language(self, token):

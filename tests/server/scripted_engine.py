@@ -19,6 +19,9 @@ request to speak answers each clause with one sample a character. Both obey, as 
     fail              finish with `failed`             params          tell the parameters that arrived
     refuse CODE       refuse (listening only)          lag             hear nothing until 60 s wait, tell the most
     flood N           N clauses of 100 kB, as long as not paused (speaking only)
+A recording to make a voice of becomes a profile that tells how long it is and what came with it; a text to speak whose
+voice has such a name is said as its profile. The text that comes with one may be crash, fail or refuse CODE. The model
+"fixed-voices" makes none.
 The model's name says how to start: start-failed, die-at-start, never-ready, crash-every-time (once ready), or
 any other for an ordinary start.
 """
@@ -35,6 +38,7 @@ from array import array
 from dataclasses import dataclass
 
 from voxlane.engine.api import (
+    CLIP_RATE,
     LISTEN_RATE,
     Append,
     Assembler,
@@ -43,6 +47,8 @@ from voxlane.engine.api import (
     EndInput,
     EngineConfig,
     Finished,
+    ForgetVoice,
+    KeepVoice,
     Loading,
     Message,
     Pause,
@@ -62,6 +68,7 @@ from voxlane.engine.api import (
     Text,
     TokenLogprob,
     ToolCall,
+    VoiceMade,
     Word,
     Words,
     encode,
@@ -71,6 +78,7 @@ from voxlane.engine.api import (
 CONTEXT_TOKENS = 4096
 EMOJI = "🎉"
 SPEAK_RATE = 24_000
+VOICES = ("one", "two", "af_alloy")
 
 
 @dataclass(slots=True)
@@ -95,6 +103,7 @@ class ScriptedEngine:
         self._open: dict[str, Submit] = {}
         self._held: list[Submit] = []
         self._speech: dict[str, Speech] = {}
+        self._voices: dict[str, bytes] = {}
 
     def run(self) -> None:
         signal.signal(signal.SIGUSR1, lambda *_: self._release())
@@ -105,18 +114,33 @@ class ScriptedEngine:
             match self._next():
                 case Submit() as submit:
                     self._open[submit.request_id] = submit
-                    if submit.task in ("asr", "tts"):
+                    if submit.task == "voice":
+                        self._speech[submit.request_id] = Speech(submit)
+                    elif submit.task == "tts" and submit.speak.voice not in ("", *VOICES, *self._voices):
+                        del self._open[submit.request_id]
+                        self._send(Refused(submit.request_id, submit.epoch, "bad_request", "there is no such voice"))
+                    elif submit.task in ("asr", "tts"):
                         self._speech[submit.request_id] = Speech(submit)
                         self._send(Started(submit.request_id, submit.epoch, 0, 0))
                     else:
                         self._serve(submit)
+                case KeepVoice(name, profile):
+                    self._voices[name] = profile
+                case ForgetVoice(name):
+                    self._voices.pop(name, None)
                 case Append() as append if append.request_id in self._speech:
                     speech = self._speech[append.request_id]
+                    if speech.submit.task == "voice":
+                        speech.seconds += len(append.audio) / 2 / CLIP_RATE
+                        continue
                     self._hear(speech, append.audio) if speech.submit.task == "asr" else self._utter(
                         speech, append.text
                     )
                 case EndInput(request_id) if request_id in self._speech:
                     speech = self._speech[request_id]
+                    if speech.submit.task == "voice":
+                        self._make_voice(speech)
+                        continue
                     self._end_hearing(speech) if speech.submit.task == "asr" else self._end_uttering(speech)
                 case Pause(request_id) | Resume(request_id) as message if request_id in self._speech:
                     self._speech[request_id].paused = isinstance(message, Pause)
@@ -142,8 +166,10 @@ class ScriptedEngine:
                     pass
         context = config.context_tokens or CONTEXT_TOKENS
         chat = (config.model, "scripted", 1_000_000, context, "none", "none", 8, 16, 4, "cpu")
-        voices = ("one", "two", "af_alloy") if config.tts_model else ()
-        self._send(Ready(*chat, config.asr_model, ("en", "de"), config.tts_model, SPEAK_RATE if voices else 0, voices))
+        voices = VOICES if config.tts_model else ()
+        rate, clones = SPEAK_RATE if voices else 0, bool(voices) and config.tts_model != "fixed-voices"
+        talker = {"clones": clones, "one_pace": config.tts_model == "one-pace"}
+        self._send(Ready(*chat, config.asr_model, ("en", "de"), config.tts_model, rate, voices, **talker))
         if config.model == "crash-every-time":
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -252,6 +278,14 @@ class ScriptedEngine:
         self._send(Words(submit.request_id, submit.epoch, settled, "", speech.seconds, segments))
         self._finish(submit, "eos", len(words))
 
+    def _make_voice(self, speech: Speech) -> None:
+        submit = speech.submit
+        command, _, rest = submit.text.partition(" ")
+        if self._obey(speech, command, rest):
+            profile = f"{speech.seconds:.2f} s, {submit.text!r}, {submit.clone!r}".encode()
+            self._send(VoiceMade(submit.request_id, submit.epoch, profile))
+            self._finish(submit, "eos", 0)
+
     def _utter(self, speech: Speech, text: str) -> None:
         submit = speech.submit
         command, _, rest = text.strip().partition(" ")
@@ -264,6 +298,8 @@ class ScriptedEngine:
             return
         if start == 0 and command == "params":
             said = repr(submit.speak)
+        if submit.speak.voice in self._voices:
+            said = self._voices[submit.speak.voice].decode()
         if not re.search(r"\w", said):
             return
         slow = submit.session and submit.speak.voice == "two"
@@ -279,7 +315,8 @@ class ScriptedEngine:
 
     def _end_uttering(self, speech: Speech) -> None:
         if not speech.flood:
-            self._finish(speech.submit, "eos", len(speech.text))
+            reason = "length" if speech.text.startswith("limit ") else "eos"
+            self._finish(speech.submit, reason, len(speech.text))
 
     def _give(self, speech: Speech, pcm: bytes, words: tuple[SpokenWord, ...] = ()) -> None:
         self._send(Samples(speech.submit.request_id, speech.submit.epoch, speech.offset, pcm, words))

@@ -86,6 +86,16 @@ def test_a_text_with_all_of_them() -> None:
     assert ask == SpeechRequest("tts-1", "Hello.", SpeakParams("adam", 2.0, 7), "opus", True, Priority.CRITICAL, 0.1)
 
 
+def test_a_voice_of_several_languages_that_can_be_told_how() -> None:
+    body = {"input": "Hello.", "language": "english", "instructions": "Sound happy."}
+    ask = speech_request.parse(body, 20, (), ("wav",), ("english", "german"), instructed=True)
+    assert ask.speak == SpeakParams(language="english", instructions="Sound happy.")
+    with pytest.raises(InvalidRequest, match="one pace"):
+        speech_request.parse(body | {"speed": 1.5}, 20, (), ("wav",), ("english",), one_pace=True)
+    with pytest.raises(InvalidRequest, match="one of english, german"):
+        speech_request.parse(body | {"language": "en"}, 20, (), ("wav",), ("english", "german"))
+
+
 @pytest.mark.parametrize(
     ("body", "param", "says"),
     [
@@ -97,6 +107,8 @@ def test_a_text_with_all_of_them() -> None:
         ({"speed": "fast"}, "speed", "from 0.5 to 2"),
         ({"voice": "nobody"}, "voice", "one of bella, adam, af_alloy"),
         ({"voice": 3}, "voice", "one of bella"),
+        ({"language": "english"}, "language", "one language"),
+        ({"instructions": ["x"]}, "instructions", "1 to 2000 characters"),
         ({"voice": {"id": 3}}, "voice", "one of bella"),
         ({"response_format": "midi"}, "response_format", "must be one of"),
         ({"stream_format": "smoke"}, "stream_format", "audio, sse"),

@@ -84,6 +84,14 @@ async def test_configuration_merges_and_is_told(serving: Any) -> None:
         assert peer.of("error")[-1][2] == "invalid_request"
 
 
+async def test_a_voice_of_one_pace_is_not_hurried(serving: Any) -> None:
+    async with serving(tts_model="one-pace") as running:
+        peer = await Peer.open(running.url, {"config": {"speed": 1}})
+        await peer.send("config", {"speed": 1.5})
+        assert await peer.closed() == 4400
+        assert "speed must be 1" in peer.of("error")[-1][3]
+
+
 async def test_a_greeting_and_text_only(serving: Any) -> None:
     async with serving(voice=VoiceConfig(greeting="Welcome.")) as running:
         peer = await Peer.open(running.url, {"config": {"speaks": False}})

@@ -179,7 +179,7 @@ async def test_a_text_without_end_is_ended(engine_command: Sequence[str]) -> Non
         assert link.open_streams == 0
 
 
-@pytest.mark.parametrize(("text", "error"), [("crash", EngineLost), ("fail", ModelFailed)])
+@pytest.mark.parametrize(("text", "error"), [("crash", EngineLost), ("fail", ModelFailed), ("limit it", ModelFailed)])
 async def test_errors_while_speaking(engine_command: Sequence[str], text: str, error: type[VoxlaneError]) -> None:
     async with EngineLink(EngineConfig("m"), command=engine_command) as link:
         await link.wait_ready()

@@ -111,11 +111,11 @@ def test_samples_follow_one_another(offset: int, what: str) -> None:
         (SpokenWord(14, 26, 100, 110), SpokenWord(14, 19, 110, 120)),  # back inside a word
         (SpokenWord(14, 19, 100, 120), SpokenWord(20, 26, 110, 130)),  # back in time
         (SpokenWord(14, 19, 120, 110),),
-        (SpokenWord(14, 19, 99, 110),),  # before these samples
+        (SpokenWord(14, 19, 69, 110),),  # before the last word ends
         (SpokenWord(14, 19, 190, 201),),  # behind them
     ],
 )
-def test_words_lie_in_their_samples_in_order(words: tuple[SpokenWord, ...]) -> None:
+def test_words_follow_one_another_up_to_the_last_sample(words: tuple[SpokenWord, ...]) -> None:
     ledger = Ledger()
     ledger.add(0, 100, FIRST)
     with pytest.raises(LedgerError, match="a word"):
@@ -123,6 +123,14 @@ def test_words_lie_in_their_samples_in_order(words: tuple[SpokenWord, ...]) -> N
     ledger.sent(100)
     assert ledger.heard_chars(100) == 13  # nothing of what was refused is there
     ledger.add(100, 100, PRICE)
+
+
+def test_a_word_may_begin_in_samples_before() -> None:
+    ledger = Ledger()
+    ledger.add(0, 100, FIRST)
+    ledger.add(100, 50, (SpokenWord(14, 19, 80, 140),))
+    ledger.sent(150)
+    assert (ledger.heard_chars(109), ledger.heard_chars(110)) == (13, 19)
 
 
 @pytest.mark.parametrize("samples", [-1, 101])
@@ -147,9 +155,9 @@ class Reply:
 
 @st.composite
 def replies(draw: st.DrawFn) -> Reply:
-    text, offset, pieces, ends = "", 0, [], {0}
+    text, offset, pieces, ends, at = "", 0, [], {0}, 0
     for _ in range(draw(st.integers(0, 5))):
-        words, at = [], offset
+        words, at = [], draw(st.sampled_from([at, offset]))  # told late, or with its own samples
         for _ in range(draw(st.integers(0, 5))):
             start, text = len(text), text + draw(st.sampled_from(["a", "bc", "def,", "$4"]))
             ends.add(len(text))
@@ -158,7 +166,7 @@ def replies(draw: st.DrawFn) -> Reply:
                 at = begin + draw(st.integers(0, 40))
                 words.append(SpokenWord(start, len(text), begin, at))
             text += " "
-        samples = at - offset + draw(st.integers(0, 20))
+        samples = max(at - offset, 0) + draw(st.integers(0, 20))
         pieces.append((offset, samples, tuple(words)))
         offset += samples
     return Reply(text, tuple(pieces), frozenset(ends))

@@ -324,6 +324,16 @@ def test_pieces_leave_no_gap_and_the_last_ack_is_the_end(form: AudioFormat, cuts
         assert np.array_equal(played, decode_pcm16(encode_pcm16(resample(decode_pcm16(sound), RATE, form.rate))))
 
 
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: f"{form.codec}-{form.rate}")
+def test_words_that_come_when_all_sound_has_left_are_told(form: AudioFormat) -> None:
+    speaker = Loudspeaker(form, RATE)
+    pieces = speaker.push(events.Speech(5, 0, encode_pcm16(tone(2400, RATE))))
+    pieces += speaker.push(events.Speech(5, 2400, b"", (SpokenWord(0, 5, 9, 2400), SpokenWord(6, 8, 2400, 2400))))
+    pieces += speaker.finish(5, 2400)[0]
+    assert [word.end for piece in pieces for word in piece.words] == [5, 8]
+    assert all((piece.packet is not None) == (form.codec == "opus") for piece in pieces), "Opus is never empty"
+
+
 def test_a_new_reply_begins_at_nothing() -> None:
     speaker = Loudspeaker(AudioFormat("pcm16", 16_000), RATE)
     speaker.push(events.Speech(1, 0, encode_pcm16(tone(2400, RATE))))

@@ -220,6 +220,15 @@ def test_what_cannot_be_is_told_and_changes_nothing(event: dict[str, Any], code:
     assert after["session"] == desk.created["session"]
 
 
+def test_a_voice_of_one_pace_is_not_hurried() -> None:
+    desk = Desk(capabilities=replace(CAPABILITIES, one_pace=True))
+    wish = {"audio": {"output": {"speed": 1.5}}}
+    for event in (update(wish), create(wish)):
+        (complaint,) = desk.codec.decode(json.dumps(event))
+        assert isinstance(complaint, Complaint)
+        assert "audio.output.speed" in (complaint.param or "")
+
+
 @pytest.mark.parametrize(
     "text", ["", "x", "[]", "5", '{"type": NaN}', '{"a": "\\ud800"}', "[" * 100_000, '{"a":' * 65 + "1" + "}" * 65]
 )

@@ -13,7 +13,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from starlette.routing import Route, WebSocketRoute
 
 from voxlane.codecs.encode import formats
-from voxlane.server.api import chat_request, client_secrets, speech_request, transcription_request
+from voxlane.server.api import chat_request, client_secrets, speech_request, transcription_request, voice_request
 from voxlane.server.api.fields import Fields
 from voxlane.server.api.openapi import WEBSOCKETS, document
 from voxlane.server.api.openapi_parts import Facts
@@ -149,6 +149,9 @@ def test_parameters_are_those_that_are_read(monkeypatch: pytest.MonkeyPatch) -> 
     def secret() -> object:
         return client_secrets.parse({})
 
+    def voice() -> object:
+        return voice_request.parse([("consent", "true"), ("name", "x")], ())
+
     known: list[tuple[str, Any, Callable[[], object], str, frozenset[str]]] = [
         ("ChatRequest", chat_request, chat, "Fields", chat_request.HARMLESS),
         ("SpeechRequest", speech_request, speech, "Fields", speech_request.HARMLESS),
@@ -159,6 +162,7 @@ def test_parameters_are_those_that_are_read(monkeypatch: pytest.MonkeyPatch) -> 
             "FormFields",
             transcription_request.HARMLESS | {"file"},
         ),
+        ("VoiceRequest", voice_request, voice, "FormFields", voice_request.HARMLESS | {"audio_sample"}),
         ("ClientSecretRequest", client_secrets, secret, "Fields", frozenset()),
     ]
     for name, module, parse, kind, others in known:
@@ -237,7 +241,7 @@ def test_what_is_described_is_what_is_accepted(name: str, base: dict[str, Any], 
     schema = schema_of(name)
     outcomes = set()
     for key, described in schema["properties"].items():
-        if key == "voice":  # which there are, only the engine knows
+        if (name, key) in {("SpeechRequest", "voice"), ("SpeechRequest", "language")}:  # the engine knows which
             continue
         for value in (*probes(described), *SPECIAL.get(key, ())):
             body = {**base, **NEEDED.get(key, {}), key: value}
@@ -292,8 +296,9 @@ def checked_answer(operation: Mapping[str, Any], answer: Any) -> str:
 async def send(server: Any, path: str, method: str, kind: str, value: Mapping[str, Any], file: bytes) -> Any:
     if kind == "application/json":
         return await server.client.request(method, path, json=value)
-    rest = {key: str(one).lower() if isinstance(one, bool) else one for key, one in value.items() if key != "file"}
-    return await server.client.request(method, path, data=rest, files={"file": ("speech.wav", file)})
+    files = {key: ("speech.wav", file) for key, one in value.items() if one == "@speech.wav"}
+    rest = {key: str(one).lower() if isinstance(one, bool) else one for key, one in value.items() if key not in files}
+    return await server.client.request(method, path, data=rest, files=files)
 
 
 async def test_every_example_is_answered_as_described(serving: Any, recording: Any) -> None:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections import deque
 
-from session_simulation import STATS, sound
+from session_simulation import SPEAK_RATE, STATS, sound
 from session_table import Table, ask, begin_reply, hear_no_engine, submits
 
-from voxlane.engine.api import Cancel, EndInput, Finished, Refused, Submit, Text, Tool, Words
+from voxlane.engine.api import (
+    Cancel,
+    EndInput,
+    Finished,
+    Refused,
+    Samples,
+    SpokenWord,
+    Submit,
+    Text,
+    Tool,
+    Words,
+)
 from voxlane.server.events import (
     Audio,
     Configure,
@@ -19,8 +30,10 @@ from voxlane.server.events import (
     Release,
     ReplyDone,
     ReplyStarted,
+    Send,
     SessionConfig,
     Speech,
+    SpeechDone,
     SpeechStarted,
     StartTurn,
     State,
@@ -33,6 +46,7 @@ from voxlane.server.events import (
     TurnDone,
     UserTurn,
 )
+from voxlane.server.reply import Reply
 from voxlane.server.turns import TurnPolicy
 
 MANUAL = SessionConfig(turns=TurnPolicy(mode="manual"))
@@ -341,6 +355,37 @@ def test_the_same_call_id_may_come_in_two_turns():
         history.place(Item(f"call{number}", "call", "{}", "f", "call_0"))
         history.place(Item(f"result{number}", "result", f"result {number}", call_id="call_0"))
     assert [message.role for message in history.messages] == ["user", "assistant", "tool"] * 2
+
+
+def test_a_voice_that_ends_before_its_text_leaves_what_was_heard():
+    table = Table()
+    table.feed(TextTurn("hello"))
+    (name,) = [name for name in table.engine.work if "chat" in name]
+    while name in table.engine.work:
+        table.feed(table.engine.bring(name))
+    (voice,) = submits(table, "tts")
+    table.feed(table.engine.bring(voice.request_id))
+    table.feed(Finished(voice.request_id, voice.epoch, "length", STATS))
+    table.wait(30)
+    (done,) = table.of(ReplyDone)
+    assert table.engine.answer.startswith(done.text)
+    assert 0 < len(done.text) < len(table.engine.answer)
+    assert [message.content for message in table.session.history.messages] == ["hello", done.text]
+    assert [(fault.code, fault.retryable) for fault in table.of(Fault)] == [("engine_failed", False)]
+    assert [turn.how for turn in table.of(TurnDone)] == ["failed"]
+
+
+def test_words_whose_times_come_after_all_sound_was_sent_are_told():
+    reply = Reply(1, 1, "s", SessionConfig(), SPEAK_RATE)
+    reply.add_text("Hello there.", 0.0)
+    reply.add_samples(Samples("x", 1, 0, bytes(2 * 120), (SpokenWord(0, 5, 0, 50),)), 0.0)
+    reply.end_text()
+    sent = reply.pump(0.0)
+    reply.add_samples(Samples("x", 1, 120, b"", (SpokenWord(6, 12, 50, 120),)), 0.0)
+    reply.end_samples()
+    frames = [effect.event for effect in [*sent, *reply.pump(1.0)] if isinstance(effect, Send)]
+    assert [word.end for frame in frames if isinstance(frame, Speech) for word in frame.words] == [5, 12]
+    assert frames[-1] == SpeechDone(1, 120)
 
 
 def test_a_refused_ear_does_not_shout():

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxlane.server.speech import DIGIT_LENGTH, MAX_SPAN_CHARS, Clause, ClauseCutter, CutPolicy, Grade, grade
+from voxlane.server.speech import (
+    DIGIT_LENGTH,
+    MAX_SPAN_CHARS,
+    WORD_BY_WORD,
+    Clause,
+    ClauseCutter,
+    CutPolicy,
+    Grade,
+    grade,
+)
 
 
 def cut(*deltas: str, policy: CutPolicy | None = None) -> list[Clause]:
@@ -58,6 +67,29 @@ CUTS: dict[str, list[str]] = {
 @pytest.mark.parametrize("clauses", CUTS.values(), ids=CUTS.keys())
 def test_cuts(clauses: list[str]) -> None:
     assert texts("".join(clauses)) == clauses
+
+
+def test_a_voice_that_reads_words_gets_them_as_they_come_and_nothing_that_holds_together_is_torn() -> None:
+    text = "Well, Dr. Smith owes us $4.50 since May 5, 2026. See `a b` and [the docs](http://x.y) now."
+    pieces = [clause.text for clause in cut(*text, policy=WORD_BY_WORD)]
+    assert pieces == [
+        "Well, ", "Dr. Smith ", "owes ", "us ", "$4.50 since ", "May 5, 2026. ", "See ", "`a b` ", "and ",
+        "[the docs](http://x.y) ", "now.",
+    ]  # fmt: skip
+    assert pieces == [clause.text for clause in cut(text, policy=WORD_BY_WORD)]
+
+
+def test_a_voice_that_reads_words_gets_languages_without_spaces_as_they_come() -> None:
+    long = "一二三四五六七八九十" * 3
+    text = f"「你好！？」他说：今天，天气很好。用Python写。{long}。안녕하세요, 여러분."
+    pieces = [clause.text for clause in cut(*text, policy=WORD_BY_WORD)]
+    assert pieces == [
+        "「你好！？」", "他说：", "今天，", "天气很好。", "用Python写。", long[:24], long[24:] + "。",
+        "안녕하세요, ", "여러분.",
+    ]  # fmt: skip
+    assert pieces == [clause.text for clause in cut(text, policy=WORD_BY_WORD)]
+    cutter = ClauseCutter(WORD_BY_WORD)
+    assert [clause.text for clause in cutter.push("你好，世")] == ["你好，"]
 
 
 def test_a_clause_leaves_as_soon_as_the_next_word_begins() -> None:

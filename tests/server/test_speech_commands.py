@@ -186,7 +186,8 @@ def test_say_in_the_format_of_the_name(voxlane: Run, tmp_path: Path, suffix: str
 def test_say_parameters(voxlane: Run) -> None:
     arguments = ["--voice", "two", "--speed", "1.5", "--seed", "7", "--format", "wav"]
     done = voxlane("say", "params", "-o", "-", *arguments)
-    assert spoken(done.stdout) == "SpeakParams(voice='two', speed=1.5, seed=7)"
+    told = "SpeakParams(voice='two', speed=1.5, seed=7, language='', instructions='', live=False)"
+    assert spoken(done.stdout) == told
 
 
 def test_only_emoji_is_a_file_without_sound(voxlane: Run, tmp_path: Path) -> None:

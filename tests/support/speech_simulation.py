@@ -77,6 +77,8 @@ class PretendListeningModel:
     languages = ("en",)
     detects_language = False
     fixed_window = False
+    inline = False
+    nobody = -1
     max_samples = 30 * 16_000
     context_tokens = 448
     eos_ids = frozenset({END})
@@ -84,7 +86,7 @@ class PretendListeningModel:
     def states(self, samples: int) -> int:
         return samples // SAMPLES_PER_STATE + 1
 
-    def prompt_tokens(self, language: str) -> list[int]:
+    def prompt_tokens(self, language: str, states: int = 0) -> list[int]:
         return [START]
 
     def text_of(self, tokens: Sequence[int]) -> str:

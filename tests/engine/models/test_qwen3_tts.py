@@ -16,7 +16,7 @@ from transformers.generation.logits_process import (
     SuppressTokensLogitsProcessor,
 )
 
-from voxlane.engine.kernels import native
+from voxlane.engine.kernels import code_choice, native
 from voxlane.engine.kernels.sampling import gumbel_ref
 from voxlane.engine.models import TensorError, qwen3_tts_choice
 from voxlane.engine.models.loading import Mode
@@ -216,7 +216,8 @@ def test_rules_are_those_of_generate(models: dict[str, Qwen3TTS], answers: Answe
         for processor in processors:
             wanted = processor(spoken, wanted)
         choices = Choices.of(config, [(utterance, replace(LIVELY, repetition_penalty=1.7), 0)])
-        assert torch.equal(qwen3_tts_choice.FirstCode(config, torch.device("cpu")).restrict(logits, choices), wanted)
+        rules = qwen3_tts_choice.FirstCode(config).rules(choices)
+        assert torch.equal(code_choice.restrict(logits, choices.first, rules), wanted)
         utterance.add(torch.randint(0, 48, (16,), generator=generator).tolist())
 
 
@@ -259,7 +260,7 @@ def test_a_step_reads_nothing_back(
 
     stage = Stage(models["clones"])
     parts = [stage.enter(whole(stage.model, case, answers)) for case in CASES if case.checkpoint == "clones"]
-    monkeypatch.setattr(qwen3_tts_choice, "sample", likeliest)
+    monkeypatch.setattr(code_choice, "sample", likeliest)
     stage.speak(parts, 1)
     choices = Choices.of(stage.model.config, [(part.utterance, part.sampling, 0) for part in parts])
     inputs = stage.model.inputs([(part.utterance, part.table.length, part.utterance.available) for part in parts])

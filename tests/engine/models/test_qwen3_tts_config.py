@@ -157,3 +157,15 @@ def test_sampling_defaults() -> None:
     for key, value in {"top_p": 1.5, "num_beams": 4, "temperature": -1, "top_k": "many"}.items():
         with pytest.raises(ConfigError, match=f"config key {key}: "):
             SpeechSampling.from_dict({key: value})
+    for key in ("temperature", "subtalker_temperature", "repetition_penalty"):
+        for value in (1e308, 1e-300):  # single precision has neither
+            with pytest.raises(ConfigError, match=f"config key {key}: .* not between 0.01 and 100"):
+                SpeechSampling.from_dict({key: value})
+
+
+@pytest.mark.parametrize("speakers", [{}, {"": 3061}])
+def test_a_voice_that_nobody_could_name_is_refused(speakers: dict[str, int]) -> None:
+    config = published(1024, 3072, "custom_voice", "0b6")
+    config["talker_config"] |= {"spk_id": speakers, "spk_is_dialect": {}}
+    with pytest.raises(ConfigError, match="spk_id: "):
+        Qwen3TTSConfig.from_dict(config)

@@ -1,0 +1,344 @@
+"""A text being said by a codec language model: one utterance that text is appended to while it speaks.
+
+Frames leave as soon as there is one, then more together the more the listener has; who has enough of them lets others
+go first. An utterance that has run out of text waits where it is. One that ends before it has read all its text, which
+a model may do by mistake, is followed by another for the rest. An utterance may only last so long: text that would take
+longer is cut at the end of a sentence, and what is not said when one is full is said by the next, as far as words can
+be told apart. It joins a talker to the scheduler; it runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from voxlane.engine.api import RequestStats, SpokenWord, Submit
+from voxlane.engine.intake import Refusal
+from voxlane.engine.jobs.job import Change, Job
+from voxlane.engine.jobs.saying import MAX_CLAUSE_CHARS, Saying, check_length, halves
+from voxlane.engine.kv import BlockPool, BlockTable
+from voxlane.engine.models.qwen3_tts_choice import MIN_FRAMES
+from voxlane.engine.models.qwen3_tts_config import SpeechSampling
+from voxlane.engine.models.qwen3_tts_prompt import Clone, PromptError, Utterance
+from voxlane.engine.pace import LETTERS_PER_S, Pace
+from voxlane.engine.plan import Row
+from voxlane.engine.reading import Reader, Said
+from voxlane.engine.request import Request
+from voxlane.engine.runner import Outcome
+from voxlane.engine.slots import Slots
+from voxlane.engine.talker import MAX_CHUNK, Spoken, Stream
+
+LOW_S, AHEAD_S = 1.36, 2.0
+"""A listener who has as much sound as the first lets others go first. From there on up to the second a frame is made
+where others need one anyway: so replies are made together, in few steps, and the device is free between them."""
+
+CHUNKS_AHEAD = 2
+"""A chunk is at most one part in so many of what the listener has: it comes long before that is over."""
+
+CHUNKS = (8, 4, 2)
+"""Frames that may be decoded together; one at a time for who has nothing."""
+
+CUT_AT_SENTENCE, CUT_AT_WORD = 0.5, 0.75
+"""From these shares of what an utterance has time for, at the pace of ordinary speech, it takes no more text: from the
+first when a sentence ends, from the second in any case. A slow voice takes half as long again."""
+
+LEAST_LETTERS = 300.0
+"""Text is not cut into less, some 20 s: where two utterances meet there is a pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class TalkerFacts:
+    """What jobs have to know of a talker."""
+
+    end_code: int
+    frame_samples: int
+    sample_rate: int
+    limit: int  # positions that an utterance may have
+    slots: Slots
+
+    @property
+    def frame_s(self) -> float:
+        """Return how long a frame lasts."""
+        return self.frame_samples / self.sample_rate
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a request speaks."""
+
+    open: Callable[[], Utterance]  # without text
+    clone: Clone | None
+    sampling: SpeechSampling
+    seed: int
+    reader: Reader
+
+
+class UtterDesk:
+    """Opens jobs for a talker; `manner` says how a submission speaks, or raises PromptError."""
+
+    def __init__(self, facts: TalkerFacts, pool: BlockPool, manner: Callable[[Submit], Manner]) -> None:
+        self._facts = facts
+        self._pool = pool
+        self._manner = manner
+
+    def open(self, submit: Submit, now: float) -> Job:
+        """Return the job that serves `submit`, or raise Refusal."""
+        check_length(submit)
+        if submit.speak.speed != 1:
+            raise Refusal(
+                "bad_request", f"speed: this voice has one pace, so it must be 1 and not {submit.speak.speed:g}"
+            )
+        try:
+            manner = self._manner(submit)
+            utterance = manner.open()
+        except PromptError as error:
+            raise Refusal("bad_request", str(error)) from error
+        if utterance.opening >= self._facts.limit:
+            limit = self._facts.limit
+            raise Refusal("too_long", f"voice and instructions take {utterance.opening} of {limit} positions")
+        return UtterJob(submit, now, self._facts, self._pool, manner)
+
+
+class UtterJob(Saying):
+    """One reply."""
+
+    def __init__(self, submit: Submit, now: float, facts: TalkerFacts, pool: BlockPool, manner: Manner) -> None:
+        super().__init__(submit, now, facts.sample_rate)
+        self._facts = facts
+        self._pool = pool
+        self._manner = manner
+        self._pace = Pace(facts.sample_rate)
+        self._slot = -1
+        self._text: list[int] = []  # of this utterance
+        self._firsts: list[int] = []  # where its words begin in that
+        self._letters = 0.0  # of them
+        self._held: deque[Said] = deque()  # words for another, this one having as many as it has time for
+        self._told = False  # a word has been told since this one began
+        self._closed = False  # no more of the text will come
+        self._frames_before = 0  # of utterances before this one
+        self._preemptions = 0  # of their requests
+        self._utterances = 0
+        self._request, self._stream = self._begin(now)
+
+    @property
+    def wants_work(self) -> bool:
+        """Whether text can be read, its end told, or a place in the codec's state taken."""
+        if self.paused:
+            return False
+        return bool(self._queue) or (self._ended and not self._closed) or self._can_have_slot
+
+    def open(self, now: float) -> Change:
+        """Begin."""
+        return Change(begin=[self._request])
+
+    def work(self, now: float) -> Change:
+        """Read some of the text, and take a place in the codec's state if there is anything to say."""
+        if self._queue:
+            piece = self._queue.popleft()
+            if len(piece.text) > MAX_CLAUSE_CHARS and (parts := halves(piece)):
+                self._queue.extendleft(reversed(parts))
+            else:
+                self._take(self._manner.reader.read(piece.text))
+        if self._ended and not self._queue and not self._closed:
+            self._closed = True
+            self._take(self._manner.reader.finish())
+            if not self._text:
+                change = Change(end="eos")
+                self._send(Spoken(), self._pace.finish(self._spoken), change, now)
+                return change
+            self._stream.utterance.end()
+        self._refresh(now)
+        return Change()
+
+    def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
+        """Take a frame, and send the samples that came with it."""
+        spoken, stream, change = outcome.speech, self._stream, Change()
+        assert isinstance(spoken, Spoken)
+        if spoken.frame is None:
+            self._refresh(now)
+            return change
+        over = spoken.frame[0] == self._facts.end_code
+        if not over:
+            stream.utterance.add(spoken.frame)
+            self._units += 1
+        stream.decoded += len(spoken.samples) // self._facts.frame_samples
+        full = not over and self._full(row.start + row.count, stream.utterance.spoken)
+        samples, read = self._spoken + len(spoken.samples), self._read() if over else 0
+        through = over and read >= len(self._text)
+        words = self._pace.finish(samples) if through and stream.utterance.ended else self._pace.told(samples)
+        self._told = self._told or bool(words)
+        if full and self._pace.untold and not self._told:
+            change.end = "length"  # another would come no further
+        elif self._closed and not self._held and (through or (full and not self._pace.untold)):
+            change.end = "eos"
+        self._send(spoken, words, change, now)
+        if (over or full) and change.end is None:
+            self._begin_anew(read if over else None, change, now)
+        self._refresh(now)
+        return change
+
+    def close(self) -> None:
+        """Give the place in the codec's state back."""
+        self._facts.slots.leave(self)
+        if self._slot >= 0:
+            self._facts.slots.release(self._slot)
+
+    def stats(self, now: float) -> RequestStats:
+        """Return what it has cost so far."""
+        return replace(super().stats(now), preemptions=self._preemptions + self._request.preemptions)
+
+    # ---- text
+
+    @property
+    def _ahead(self) -> int:
+        """Return by how many tokens the text is behind the clip's frames, below zero: before them."""
+        clone = self._manner.clone
+        return len(clone.text) - len(clone.frames) if clone is not None else 0
+
+    def _take(self, words: list[Said]) -> None:
+        """Let the utterance say more words, or the next one if this has enough."""
+        self._held += words
+        utterance = self._stream.utterance
+        while self._held and not utterance.ended:
+            said = self._held.popleft()
+            frame = self._frames_before + max(len(self._text) + self._ahead, 0)
+            self._pace.add(said, frame * self._facts.frame_samples)
+            self._firsts.append(len(self._text))
+            self._text += said.tokens
+            self._letters += said.letters
+            utterance.append(said.tokens)
+            frames = min(self._stream.sampling.max_frames, self._facts.limit - utterance.opening)
+            share = CUT_AT_SENTENCE if said.closes else CUT_AT_WORD
+            if self._letters >= max(share * frames * self._facts.frame_s * LETTERS_PER_S, LEAST_LETTERS):
+                utterance.end()
+
+    def _read(self) -> int:
+        """Return how much of its text an utterance which has ended saw; if it saw nothing, that is all it ever will."""
+        read = 1 + self._stream.utterance.spoken - self._ahead
+        return read if read > 0 else len(self._text)
+
+    # ---- utterances
+
+    def _begin(self, now: float) -> tuple[Request, Stream]:
+        """Return a request for another utterance."""
+        manner, submit = self._manner, self.submit
+        utterance = manner.open()
+        self._utterances += 1
+        stream = Stream(
+            utterance,
+            manner.sampling,
+            manner.seed + self._utterances - 1,
+            lead=manner.clone.frames if manner.clone is not None else (),
+            slot=self._slot,
+        )
+        request = Request(
+            id=f"{submit.request_id}/{self._utterances}",
+            task="tts",
+            tokens=[],
+            prompt_tokens=utterance.available,
+            table=BlockTable(self._pool),
+            priority=submit.priority,
+            arrival_s=now,
+            session=submit.session,
+            seed=stream.seed,
+            limit=self._facts.limit,
+            model="tts",
+            material=stream,
+            lacks_input=True,
+        )
+        return request, stream
+
+    def _begin_anew(self, read: int | None, change: Change, now: float) -> None:
+        """Go on with another utterance, after what was read of the text, or where speech was cut off, what was told."""
+        unread = [first for first in self._firsts if read is not None and first >= read]
+        left = [] if read is None else self._text[read : unread[0] if unread else None]  # of a word
+        words = self._pace.take_back(self._pace.untold if read is None else len(unread))
+        change.drop.append(self._request)
+        self._preemptions += self._request.preemptions
+        self._frames_before = self._units
+        self._text, self._firsts, self._letters, self._told = left, [], 0.0, False
+        self._request, self._stream = self._begin(now)
+        self._stream.utterance.append(self._text)
+        self._held.extendleft(reversed(words))
+        self._take([])
+        if self._closed and not self._held:
+            self._stream.utterance.end()
+        change.begin.append(self._request)
+
+    def _send(self, spoken: Spoken, words: tuple[SpokenWord, ...], change: Change, now: float) -> None:
+        if len(spoken.samples) or words:
+            self._emit(spoken.samples, words, change, now)
+        if words:
+            self._unsaid = self._chars - words[-1].end
+
+    # ---- its place in the codec's state
+
+    @property
+    def rank(self) -> int:
+        """Return how it ranks among those who wait for a place."""
+        return self.submit.priority
+
+    @property
+    def idle_since_s(self) -> float | None:
+        """Return since when it has had no use for its place; None: it has, or a step under way does."""
+        request = self._request
+        if self._stream.utterance.frame_due(request.computed):
+            return None
+        return request.progress_s if self.paused or request.lacks_input else None
+
+    def give_up(self) -> int:
+        """Return its place, for somebody else; with another it will be caught up."""
+        slot, self._slot, self._stream.slot, self._stream.stale = self._slot, -1, -1, True
+        self._request.lacks_input = True
+        if self._request.pending > 0:
+            self._facts.slots.wait(self)
+        return slot
+
+    @property
+    def _can_have_slot(self) -> bool:
+        return self._slot < 0 < self._request.pending and self._facts.slots.serves(self)
+
+    # ---- the scheduler's view
+
+    def _refresh(self, now: float) -> None:
+        """Tell the scheduler how much there is to compute, and when it is wanted."""
+        stream, request, utterance = self._stream, self._request, self._stream.utterance
+        positions = utterance.available if self._text else 0
+        request.tokens += [0] * (positions - len(request.tokens))  # only their number counts, and it never falls
+        if self._slot < 0 < request.pending and not self.paused:
+            self._facts.slots.wait(self)
+            if self._facts.slots.serves(self):
+                self._slot = stream.slot = self._facts.slots.take(self)
+        lacking = self._slot < 0 or request.pending <= 0
+        if request.lacks_input and not lacking:
+            request.progress_s = request.due_s = now
+        request.lacks_input = lacking
+        ahead_s = self._heard_until_s - now
+        if self._first_s:
+            request.due_s = self._heard_until_s
+        # Who starved goes first until it is served: a reply lasts minutes, and is served when its listener has sound.
+        request.aged = request.aged and ahead_s < MAX_CHUNK * self._facts.frame_s
+        request.rests_until_s = self._heard_until_s - LOW_S if ahead_s >= LOW_S else 0.0
+        request.joins_from_s = self._heard_until_s - AHEAD_S
+        # What has to wait for text after the next frame, or ends with it, leaves nothing undecoded behind.
+        flush = utterance.text_for(utterance.spoken) is None or self._full(positions, utterance.spoken + 1)
+        stream.flush = flush
+        stream.chunk = 1 if flush else self._chunk(ahead_s)
+        stream.keep = int(not flush and utterance.ended and utterance.spoken + 1 >= MIN_FRAMES)
+
+    def _chunk(self, ahead_s: float) -> int:
+        """Return how many frames a listener who has so much sound gets next.
+
+        Up to a multiple of the size for its slot: replies that began together are not decoded together ever after, all
+        in one long step.
+        """
+        most = ahead_s / (self._facts.frame_s * CHUNKS_AHEAD)
+        for size in CHUNKS:
+            if size <= most:
+                return size - (self._stream.decoded + self._slot) % size
+        return 1
+
+    def _full(self, positions: int, frames: int) -> bool:
+        """Return whether an utterance of so many positions and frames can have no more."""
+        return positions >= self._facts.limit or frames >= self._stream.sampling.max_frames

@@ -1,0 +1,214 @@
+"""A codec language model's part of a plan: positions of utterances in, frames of codes and their samples out.
+
+A request's `material` is a `Stream`; `tokens` only counts its positions. A step computes positions of every row, makes
+the next frame of rows that have one due, and decodes frames of those streams that have a chunk of them together. What
+a stream sounded like so far is a row of the codec's state, its slot; a stream whose slot holds something else is caught
+up first, by hearing all its frames again, a few in a step: its new ones wait. What clips sound like is kept in rows of
+their own. It knows codes and samples. Text, words and listeners are the job's business.
+
+Who writes what: the job takes frames into the utterance and counts what was decoded, when a step's outcome is told; the
+engine writes caches, codec state and `Stream.stale`, when a step is launched.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import OrderedDict, defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from voxlane.engine.cache import KVCache
+from voxlane.engine.models.qwen3_tts import Qwen3TTS
+from voxlane.engine.models.qwen3_tts_choice import Choices
+from voxlane.engine.models.qwen3_tts_codec import Qwen3TTSCodec
+from voxlane.engine.models.qwen3_tts_config import SpeechSampling
+from voxlane.engine.models.qwen3_tts_prompt import Codes, Utterance
+from voxlane.engine.plan import Load, Row
+from voxlane.engine.runner import Outcome, Runner
+from voxlane.engine.slots import Slots
+
+MAX_CHUNK = 8
+"""Most frames of a stream decoded in one go: 0.64 s."""
+
+LEADS = 8
+"""Clips whose state, as speech goes on from them, is kept: to hear ten seconds again takes a device 16 calls of 0.9 ms,
+and one core of a CPU 24 s."""
+
+NO_SAMPLES = np.zeros(0, np.float32)
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One utterance on its way to a listener: what a talker's request is about."""
+
+    utterance: Utterance
+    sampling: SpeechSampling
+    seed: int
+    lead: tuple[Codes, ...] = ()  # frames of a clip that speech goes on from: heard by the codec, never sent
+    slot: int = -1  # its row of the codec's state; below zero: it has none, and may not be in a step
+    stale: bool = True  # the slot does not hold what was decoded so far
+    decoded: int = 0  # frames whose samples have come
+    chunk: int = 1  # frames that are decoded together: once so many are there, all of them are
+    flush: bool = False  # none may follow the next frame for long: what is undecoded leaves with it
+    keep: int = 0  # newest frames that are not decoded before the next is known, so that an end has sound to go with
+
+    @property
+    def undecoded(self) -> list[Codes]:
+        """Return the frames that nobody has heard."""
+        return self.utterance.frames[self.decoded :]
+
+    def due(self, frame: Codes, *, over: bool) -> list[Codes]:
+        """Return the frames to be decoded now that `frame` was spoken, or speech is over with it."""
+        if over:
+            return self.undecoded
+        there = [*self.undecoded, frame]
+        there = there[: len(there) - self.keep]
+        return there if len(there) >= self.chunk else []
+
+    def rewind(self, frames: int) -> None:
+        """Go back to where so many frames were spoken and decoded; its cache keeps no more than `available` - 1."""
+        self.utterance.rewind(frames)
+        self.stale = self.stale or self.decoded > frames
+        self.decoded = min(self.decoded, frames)
+
+    @property
+    def heard(self) -> list[Codes]:
+        """Return all frames that lie behind what is decoded next."""
+        return [*self.lead, *self.utterance.frames[: self.decoded]]
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """What a step brought for a stream: `Outcome.speech`."""
+
+    frame: Codes | None = None  # None: the prompt is not through, or the text was short; an end code first: it is over
+    # Of the frames from `decoded` on; at the end of all of them.
+    samples: NDArray[np.float32] = field(default_factory=lambda: NO_SAMPLES)
+
+
+class Talker(Runner):
+    """Runs a talker and its codec on the host."""
+
+    model: Qwen3TTS  # type: ignore[assignment]  # its forward takes rows of two streams
+
+    def __init__(self, model: Qwen3TTS, codec: Qwen3TTSCodec, cache: KVCache, *, slots: int, max_rows: int) -> None:
+        super().__init__(model, cache)  # type: ignore[arg-type]
+        self.codec = codec
+        self.slots = Slots(slots)
+        # Behind the slots are the clips. The last row is nobody's: what fills a batch up may go there.
+        self.state = codec.state(slots + LEADS + 1, MAX_CHUNK)
+        self._leads: OrderedDict[tuple[Codes, ...], int] = OrderedDict()  # their rows; who was used last is last
+        self._caught: dict[int, tuple[Stream, int]] = {}  # by slot: who is being caught up, and how far it has heard
+        self._scratch = model.predictor.scratch(max_rows)
+
+    def launch(self, load: Load) -> Any:
+        """Carry out the model's part of a plan; outcomes are in the order of its rows."""
+        marks = [time.monotonic()]
+        self._move(load.moves)
+        marks.append(time.monotonic())
+        with torch.inference_mode():
+            _, layout = self._layout(load.rows)
+            ranges = [(_stream(row).utterance, row.start, row.start + row.count) for row in load.rows]
+            hidden = self.model.forward(self.model.inputs(ranges), layout, self.cache.pages)
+            marks.append(time.monotonic())
+            frames = self._frames(load.rows, hidden)
+            marks.append(time.monotonic())
+            sounds = self._decode(load.rows, frames)
+        marks.append(time.monotonic())
+        self.phases = dict(zip(("move", "forward", "sample", "codec"), itertools.pairwise(marks), strict=True))
+        return [self._outcome(frames.get(index), sounds.get(index)) for index in range(len(load.rows))]
+
+    def _frames(self, rows: list[Row], hidden: Tensor) -> dict[int, Codes]:
+        """Return the next frame of every row that has one due."""
+        ends = itertools.accumulate(row.count for row in rows)
+        due = [
+            (index, end - 1)
+            for index, (row, end) in enumerate(zip(rows, ends, strict=True))
+            if _stream(row).utterance.frame_due(row.start + row.count)
+        ]
+        if not due:
+            return {}
+        streams = [_stream(rows[index]) for index, _ in due]
+        choices = Choices.of(
+            self.model.config, [(stream.utterance, stream.sampling, stream.seed) for stream in streams]
+        )
+        codes = self.model.frames(hidden[torch.tensor([place for _, place in due])], choices, self._scratch)
+        return {index: tuple(frame) for (index, _), frame in zip(due, codes.tolist(), strict=True)}
+
+    def _decode(self, rows: list[Row], frames: dict[int, Codes]) -> dict[int, NDArray[np.float32]]:
+        """Return the samples of streams that have a chunk of frames together; those of equal length go at once."""
+        alike: dict[int, list[tuple[int, list[Codes]]]] = defaultdict(list)
+        hearing = MAX_CHUNK  # frames that are heard again in this step
+        for index, row in enumerate(rows):
+            stream, frame = _stream(row), frames.get(index)
+            if frame is not None and min(frame) < 0:
+                continue
+            over = frame is not None and frame[0] == self.model.end_code
+            hearing -= self._catch_up(stream, None if over or stream.flush else max(hearing, 0))
+            if frame is not None and not stream.stale and (chunk := stream.due(frame, over=over)):
+                alike[len(chunk)].append((index, chunk))
+        found: dict[int, NDArray[np.float32]] = {}
+        for chunks in alike.values():
+            streams = [_stream(rows[index]) for index, _ in chunks]
+            slots = torch.tensor([stream.slot for stream in streams])
+            samples = self.codec.decode(torch.tensor([chunk for _, chunk in chunks]), self.state, slots)
+            found |= {index: own.numpy() for (index, _), own in zip(chunks, samples, strict=True)}
+        return found
+
+    def _catch_up(self, stream: Stream, most: int | None) -> int:
+        """Have a stream's slot hear what lies behind the next frame, if it holds something else.
+
+        At most so many frames, if that is said; return how many it heard. It is `stale` until it has heard all of them.
+        """
+        if not stream.stale:
+            return 0
+        slot, lead, heard = stream.slot, stream.lead, stream.heard
+        who, count = self._caught.get(slot, (None, 0))
+        if who is not stream or count > len(heard):
+            count = self._lead_in(slot, lead)
+        first, last = count, len(heard) if most is None else min(count + most, len(heard))
+        for stop in (len(lead), last):  # where a clip ends, its state is kept
+            if some := heard[count : min(stop, last)]:
+                self.codec.decode(torch.tensor([some]), self.state, torch.tensor([slot]))
+                count += len(some)
+            if lead and count == len(lead) and lead not in self._leads:
+                self._keep_lead(slot, lead)
+        self._caught[slot] = stream, count
+        if count == len(heard):
+            stream.stale = False
+            del self._caught[slot]
+        return count - first
+
+    def _lead_in(self, slot: int, lead: tuple[Codes, ...]) -> int:
+        """Let a slot begin anew, after the frames of a clip if they are known; return how many those are."""
+        if lead not in self._leads:
+            self.state.reset(slot)
+            return 0
+        self._leads.move_to_end(lead)
+        self.state.copy(self._leads[lead], slot)
+        return len(lead)
+
+    def _keep_lead(self, slot: int, lead: tuple[Codes, ...]) -> None:
+        """Keep what a slot holds, which has heard a clip and nothing else."""
+        if len(self._leads) == LEADS:
+            self._leads.popitem(last=False)
+        taken = self._leads.values()
+        place = next(row for row in range(self.slots.count, self.slots.count + LEADS) if row not in taken)
+        self.state.copy(slot, place)
+        self._leads[lead] = place
+
+    def _outcome(self, frame: Codes | None, samples: NDArray[np.float32] | None) -> Outcome:
+        if frame is not None and min(frame) < 0:
+            return Outcome(failed=True)
+        return Outcome(speech=Spoken(frame, NO_SAMPLES if samples is None else samples))
+
+
+def _stream(row: Row) -> Stream:
+    stream: Stream = row.request.material
+    return stream

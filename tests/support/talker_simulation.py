@@ -1,0 +1,239 @@
+"""A talker without a model, beside the pretended chat of simulation.py, under one scheduler.
+
+A frame follows from everything that was read before it, and samples from every frame that was heard before them; a page
+or a slot that holds anything else fails at once. So what a text sounds like is known without an engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from simulation import Clock, PretendEngine, Simulation
+
+from voxlane.engine.api import Samples, Submit
+from voxlane.engine.core import Core
+from voxlane.engine.cost import CostModel
+from voxlane.engine.jobs.text import TextDesk
+from voxlane.engine.jobs.utter import Manner, TalkerFacts, UtterDesk
+from voxlane.engine.kv import BlockPool
+from voxlane.engine.models.qwen3_tts_config import Qwen3TTSConfig, SpeechSampling
+from voxlane.engine.models.qwen3_tts_prompt import Clone, Codes, Utterance, open_utterance
+from voxlane.engine.pace import Pace
+from voxlane.engine.plan import Load, Row, Station
+from voxlane.engine.reading import Reader
+from voxlane.engine.runner import Outcome
+from voxlane.engine.scheduler import Limits, Scheduler
+from voxlane.engine.slots import Slots
+from voxlane.engine.talker import Spoken, Stream
+from voxlane.server.ledger import Ledger
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
+import random_talkers
+
+CONFIG = Qwen3TTSConfig.from_dict(random_talkers.SHAPES["tiny"][0])
+BASE = Qwen3TTSConfig.from_dict(
+    random_talkers.SHAPES["tiny"][0]
+    | {
+        "tts_model_type": "base",
+        "speaker_encoder_config": {
+            "enc_dim": 64, "enc_channels": [16, 16, 16, 32], "enc_kernel_sizes": [5, 3, 3, 1],
+            "enc_dilations": [1, 2, 3, 1], "enc_attention_channels": 8, "enc_res2net_scale": 4, "enc_se_channels": 8,
+        },
+    }
+)  # fmt: skip
+END = CONFIG.codec.eos
+RATE, FRAME_SAMPLES = 100, 8  # a frame lasts 80 ms, as a real one
+LIMIT = 200
+SAMPLING = SpeechSampling(max_frames=60)
+ENDLESS = 1000  # from this seed on nothing ends by itself
+
+
+def _hash(*parts: object) -> bytes:
+    return hashlib.blake2b(repr(parts).encode(), digest_size=CONFIG.groups + 1).digest()
+
+
+def next_frame(rows: list[tuple[int, Codes]], spoken: int, seed: int) -> Codes:
+    """Return what the pretended talker says after it has read `rows`; now and then it ends, be that too soon."""
+    chance, *codes = _hash(_keys(rows)[-1], seed)
+    return (END if chance < 10 and spoken >= 2 and seed < ENDLESS else codes[0], *codes[1:])
+
+
+def sound(heard: list[Codes], frame: Codes) -> list[float]:
+    """Return a frame's samples after all those that were heard before it."""
+    return [_hash(hash(tuple(heard)), frame)[0] / 256] * FRAME_SAMPLES
+
+
+def manner(submit: Submit) -> Manner:
+    """Return how a submission is said: the tenant's name says with which clip, if any."""
+    clone = None
+    if submit.tenant:
+        clip, text = int(submit.tenant[0]), int(submit.tenant[1])
+        frame = tuple(range(CONFIG.groups))
+        clone = Clone(torch.zeros(64), (7,) * text, (frame,) * clip)
+    opening = partial(open_utterance, CONFIG, [5, 6, 7], speaker="ryan")
+    if clone is not None:
+        opening = partial(open_utterance, BASE, [5, 6, 7], clone=clone)
+    return Manner(opening, clone, SAMPLING, submit.speak.seed, Reader(_letters, "auto"))
+
+
+def _letters(text: str) -> list[int]:
+    return [ord(letter) % 1000 for letter in text]
+
+
+def offline(submit: Submit, text: str) -> tuple[str, list[float]]:
+    """Return how a text ends and what it sounds like, whole and alone."""
+    how = manner(submit)
+    reader = Reader(_letters, "auto")
+    words = [*reader.read(text), *reader.finish()]
+    lead = list(how.clone.frames) if how.clone else []
+    skipped = len(lead) - len(how.clone.text) if how.clone else 0
+    pace, samples, tokens = Pace(RATE), list[float](), list[int]()
+    for number in range(1000):
+        firsts: list[int] = []
+        for said in words:
+            firsts.append(len(tokens))
+            pace.add(said, len(samples) + max(len(tokens) - skipped, 0) * FRAME_SAMPLES)
+            tokens += said.tokens
+        if not tokens:
+            return "eos", samples
+        utterance = how.open()
+        utterance.append(tokens)
+        utterance.end()
+        reason, read = _speak(utterance, how.seed + number, lead, samples)
+        told, read = pace.told(len(samples)), read + skipped
+        if reason == "length":
+            if not pace.untold or not told:
+                return ("length" if pace.untold else "eos"), samples
+            words, tokens = pace.take_back(pace.untold), []
+        elif read <= 0 or read >= len(tokens):
+            return "eos", samples
+        else:
+            unread = [first for first in firsts if first >= read]
+            words, tokens = pace.take_back(len(unread)), tokens[read : unread[0] if unread else None]
+    raise AssertionError("it never ends")
+
+
+def _speak(utterance: Utterance, seed: int, lead: list[Codes], samples: list[float]) -> tuple[str, int]:
+    heard = list(lead)
+    while True:
+        stop = utterance.available
+        frame = next_frame(list(zip(*utterance.rows(0, stop), strict=True)), utterance.spoken, seed)
+        if frame[0] == END:
+            return "eos", 1 + utterance.spoken
+        utterance.add(frame)
+        samples += sound(heard, frame)
+        heard.append(frame)
+        if stop >= LIMIT or utterance.spoken >= SAMPLING.max_frames:
+            return "length", 0
+
+
+class PretendTalker(PretendEngine):
+    """Speaks in pretended time, on pages and in slots that remember what they hold."""
+
+    def __init__(self, clock: Clock, block_tokens: int, slots: int) -> None:
+        super().__init__(clock, block_tokens)
+        self.slots = Slots(slots)
+        self.heard: dict[int, list[Codes]] = {}
+        self.chunks: list[int] = []
+        self.streams: dict[Stream, None] = {}  # that were in a step, in order
+
+    def _row(self, row: Row) -> Outcome:
+        stream: Stream = row.request.material
+        self.streams[stream] = None
+        stop = row.start + row.count
+        rows = list(zip(*stream.utterance.rows(0, stop), strict=True))
+        slots = row.request.table.slots(0, stop)
+        keys = [("", (key,)) for key in _keys(rows)]
+        self.device |= dict(zip(slots[row.start :], keys[row.start :], strict=True))
+        assert [self.device.get(slot) for slot in slots] == keys, "a page holds another prefix"
+        if not stream.utterance.frame_due(stop):
+            return Outcome(speech=Spoken())
+        frame = next_frame(rows, stream.utterance.spoken, stream.seed)
+        samples: list[float] = []
+        for due in stream.due(frame, over=frame[0] == END):
+            if stream.stale:
+                self.heard[stream.slot] = stream.heard
+                stream.stale = False
+            samples += sound(self.heard[stream.slot], due)
+            self.heard[stream.slot].append(due)
+        if samples:
+            self.chunks.append(len(samples) // FRAME_SAMPLES)
+        return Outcome(speech=Spoken(frame, np.array(samples, np.float32)))
+
+
+class LateTalker(PretendTalker):
+    """The same on a device of its own: what a step brings is told only while the next one could be under way."""
+
+    overlaps = True
+
+    def launch(self, load: Load) -> list[Outcome]:
+        """Do it at once, and remember where its frames will sound."""
+        outcomes = super().launch(load)
+        self._sounding = [
+            (row.request.material, row.request.material.slot)
+            for row, outcome in zip(load.rows, outcomes, strict=True)
+            if isinstance(outcome.speech, Spoken) and outcome.speech.frame is not None
+        ]
+        return outcomes
+
+    def collect(self, ticket: list[Outcome]) -> list[Outcome]:
+        """Tell it; what has ended is decoded only now, where it began."""
+        assert all(stream.slot == slot for stream, slot in self._sounding), "a slot was taken from under a step"
+        return super().collect(ticket)
+
+
+def _keys(rows: list[tuple[int, Codes]]) -> list[int]:
+    """Return for every position what everything up to it comes to."""
+    return list(itertools.accumulate(rows, lambda key, row: hash((key, row)), initial=0))[1:]
+
+
+class TalkerSimulation(Simulation):
+    """A pretended chat and a pretended talker under one scheduler."""
+
+    def __init__(
+        self, *, tts_blocks: int = 200, tts_host: int = 0, slots: int = 8, late: bool = False, **settings: object
+    ) -> None:
+        super().__init__(blocks=40, host_blocks=0, **settings)  # type: ignore[arg-type]
+        size = self.pool.block_tokens
+        self.tts_pool = BlockPool(tts_blocks, size, prefix_cache=False)
+        station = Station(self.tts_pool, BlockPool(tts_host, size, prefix_cache=False), CostModel())
+        limits = self.scheduler.limits
+        assert isinstance(limits, Limits)
+        self.scheduler = Scheduler({**self.scheduler.stations, "tts": station}, limits)
+        self.talker = (LateTalker if late else PretendTalker)(self.clock, size, slots)
+        self.engine.overlaps = late
+        limit = min(LIMIT, tts_blocks * size)
+        facts = TalkerFacts(END, FRAME_SAMPLES, RATE, limit, self.talker.slots)
+        self.core = Core(
+            self.scheduler,
+            {"chat": self.engine, "tts": self.talker},
+            {"chat": TextDesk(self.intake, self.letters), "tts": UtterDesk(facts, self.tts_pool, manner)},
+            clock=self.clock,
+            max_waiting=1000,
+        )
+        self.pcm: dict[str, bytes] = {}
+        self.ledgers: dict[str, Ledger] = {}
+        self.spoken: list[Samples] = []
+
+    def _collect(self, messages):  # type: ignore[no-untyped-def]
+        for message in messages:
+            if isinstance(message, Samples):
+                name = message.request_id
+                assert name not in self.ends, "samples after the end"
+                # The server's own book of a reply: it refuses gaps, repeats, and words that are not in order.
+                self.ledgers.setdefault(name, Ledger()).add(message.offset, len(message.pcm) // 2, message.words)
+                self.pcm[name] = self.pcm.get(name, b"") + message.pcm
+                self.spoken.append(message)
+        return super()._collect(messages)
+
+
+def pcm_of(samples: list[float]) -> bytes:
+    """Return samples as they leave the engine."""
+    return np.rint(np.array(samples, np.float32) * 32767.0).astype("<i2").tobytes()
