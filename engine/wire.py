@@ -1,6 +1,6 @@
 """Frozen dataclasses to plain lists and back, checked by their type hints.
 
-It knows shapes and types; which messages there are is api.py's business.
+It knows shapes and types; which messages there are is api's business.
 """
 
 from __future__ import annotations

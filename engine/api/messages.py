@@ -1,0 +1,348 @@
+"""The messages between server and engine: a closed set, each one msgpack array."""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+
+from voxlane.engine.api.values import (
+    ChatMessage,
+    CloneParams,
+    EngineConfig,
+    FinishReason,
+    ListenParams,
+    Priority,
+    RefusalCode,
+    RequestStats,
+    SamplingParams,
+    Segment,
+    SpeakParams,
+    SpokenWord,
+    Task,
+    TokenLogprob,
+    Tool,
+)
+from voxlane.engine.wire import BadMessage, build, flatten
+
+# ---- server to engine
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """The first message on the socket: what to load, and how much to log of it, by Python's numbers."""
+
+    config: EngineConfig
+    log_level: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Start a request.
+
+    `chat` renders messages with the model's template; `complete` and `score` take text as it is. `probe` takes messages
+    whose last is the user's and may not be finished, and asks whether it is. `asr` and `tts` take their input by
+    Append, as much as there is and when there is some, until EndInput. `voice` takes a recording that way; `text` is
+    what is said there, if the voice shall speak in that manner too, and VoiceMade is the answer.
+    """
+
+    request_id: str
+    task: Task
+    messages: tuple[ChatMessage, ...] = ()
+    text: str = ""
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    listen: ListenParams = field(default_factory=ListenParams)
+    speak: SpeakParams = field(default_factory=SpeakParams)
+    priority: Priority = Priority.NORMAL
+    deadline_s: float | None = None  # seconds from arrival until the first token is due
+    tenant: str = ""  # salts the prefix cache: tenants cannot see each other's timing
+    session: str = ""  # what Interrupt names
+    epoch: int = 0
+    tools: tuple[Tool, ...] = ()  # tasks "chat" and "probe"
+    tool_choice: str = "auto"  # or "none"; "required": one well-formed call and nothing else; a name: of that tool
+    clone: CloneParams = field(default_factory=CloneParams)  # task "voice"
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Give a running request more input. An unknown id is not an error: it may just have ended.
+
+    `asr`: 16-bit little-endian samples at LISTEN_RATE, one channel. `voice`: the same at CLIP_RATE. `tts`: one clause;
+    what it says is one unit of work, so the first of a reply should be short. A voice that reads words takes as little.
+    """
+
+    request_id: str
+    audio: bytes = b""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EndInput:
+    """Say that a request's input is complete: what is left to hear or say is finished, then the request."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Take a request out of the batch at the next step, its blocks kept."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Let a paused request go on with the token it would have produced."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End a request at the next step and free its blocks in that step. An unknown id is not an error."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """Pause every request of a session that was submitted or resumed before this message."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeepVoice:
+    """Let a voice that VoiceMade brought, of this engine or one like it, be known by a name from now on."""
+
+    name: str
+    profile: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetVoice:
+    """Let a name mean nobody. What is being said with the voice is said to its end; an unknown name is no error."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """Finish nothing more; close the trace and exit."""
+
+
+# ---- engine to server
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """Start-up progress, for a person who waits: what is happening, and how far along (0 to 1)."""
+
+    what: str
+    done: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The models are loaded and warm. Without a chat model, its fields are empty and zero."""
+
+    model: str
+    architecture: str
+    parameters: int
+    context_tokens: int
+    weights: str
+    pages: str
+    kv_blocks: int
+    block_tokens: int
+    page_bytes_per_token: int
+    device: str
+    asr_model: str = ""  # "": this engine does not listen
+    asr_languages: tuple[str, ...] = ()
+    tts_model: str = ""  # "": this engine does not speak
+    speak_rate: int = 0  # samples a second of Samples.pcm
+    voices: tuple[str, ...] = ()  # the default one first
+    speak_languages: tuple[str, ...] = ()  # that can be asked for
+    instructed: bool = False  # whether SpeakParams.instructions are followed
+    one_pace: bool = False  # whether SpeakParams.speed must be 1
+    reads_words: bool = False  # whether text should come as soon as a word is certain: clauses need not be whole
+    clones: bool = False  # whether voices can be made from recordings
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailed:
+    """The engine cannot start; `reason` is one line a person can act on."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The request left the queue. One that has nothing to hear or to say ends without it."""
+
+    request_id: str
+    epoch: int
+    prompt_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """More output: whole characters only."""
+
+    request_id: str
+    epoch: int
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """More of a transcript. The whole of it so far is every `settled` joined as they are, then `tail`."""
+
+    request_id: str
+    epoch: int
+    settled: str  # new; it will never change
+    tail: str  # may change: it replaces the tail before
+    heard_s: float  # audio up to here has been dealt with, speech or not
+    segments: tuple[Segment, ...] = ()  # just completed; their text is all settled
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """More speech: a clause, or a few frames. Offsets count from the start of the reply and leave no gap."""
+
+    request_id: str
+    epoch: int
+    offset: int
+    pcm: bytes  # 16-bit little-endian, one channel, at Ready.speak_rate
+    words: tuple[SpokenWord, ...]  # those that end with it, in order; the first may begin in samples before
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """The model calls a declared tool. What it wrote to do so is not sent as Text."""
+
+    request_id: str
+    epoch: int
+    call_id: str  # unique, and the same again if the same request is run again
+    name: str
+    arguments: str  # a JSON object
+
+
+@dataclass(frozen=True, slots=True)
+class Probability:
+    """The answer to a probe: how likely it is, from 0 to 1, that the user's turn ends here. From 0.5 on it does."""
+
+    request_id: str
+    epoch: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceMade:
+    """The voice in a recording, to be kept as it is: the engine keeps it only under a name."""
+
+    request_id: str
+    epoch: int
+    profile: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The request's last message, unless it was refused."""
+
+    request_id: str
+    epoch: int
+    reason: FinishReason
+    stats: RequestStats
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The request never ran. `detail` is fit for the person who sent it: it holds numbers and names, no content."""
+
+    request_id: str
+    epoch: int
+    code: RefusalCode
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepStats:
+    """What the engine has been doing, sent about once a second while it works and once when it falls idle."""
+
+    steps: int  # since the last StepStats, as is everything that adds up
+    rows: int  # requests in those steps, so rows / steps is the mean batch
+    prefill_tokens: int
+    decode_tokens: int
+    busy_s: float
+    longest_step_s: float
+    schedule_s: float  # phases of busy_s: planning,
+    move_s: float  # block copies and swaps,
+    forward_s: float  # the model,
+    sample_s: float  # logits and choices
+    lookup_proposed: int
+    lookup_accepted: int
+    running: int
+    waiting: int
+    paused: int
+    blocks_free: int
+    blocks_cached: int
+    blocks_used: int
+    preemptions: int
+    lane_wait_s: float  # longest wait of a critical request for its first step
+
+
+ToEngine = (
+    Configure | Submit | Append | EndInput | Pause | Resume | Cancel | Interrupt | KeepVoice | ForgetVoice | Shutdown
+)
+FromEngine = (
+    Loading
+    | Ready
+    | StartFailed
+    | Started
+    | Text
+    | Words
+    | Samples
+    | ToolCall
+    | Probability
+    | VoiceMade
+    | Finished
+    | Refused
+    | StepStats
+)
+Message = ToEngine | FromEngine
+
+# The position in this tuple is the code on the wire; server and engine always run the same version.
+_TYPES: tuple[type[Any], ...] = (*typing.get_args(ToEngine), *typing.get_args(FromEngine))
+_CODES = {cls: code for code, cls in enumerate(_TYPES)}
+
+
+def encode(message: Message) -> bytes:
+    """Return the message as one msgpack array: its code, then its fields in order."""
+    packed: bytes = msgpack.packb(parts_of(message), default=flatten)
+    return packed
+
+
+def parts_of(message: Message) -> tuple[Any, ...]:
+    """Return a message's code and its fields, as msgpack takes them with `flatten` for what is inside."""
+    return (_CODES[type(message)], *flatten(message))
+
+
+def decode(data: bytes) -> Message:
+    """Return the message in `data`, or raise BadMessage."""
+    try:
+        parts = msgpack.unpackb(data, use_list=False)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise BadMessage(f"not msgpack: {error}") from error
+    return message_of(parts)
+
+
+def message_of(parts: Any) -> Message:
+    """Return the message that a code and fields stand for, or raise BadMessage."""
+    if not isinstance(parts, tuple) or not parts or not isinstance(parts[0], int) or not 0 <= parts[0] < len(_TYPES):
+        raise BadMessage("not a message of this set")
+    message: Message = build(_TYPES[parts[0]], parts[1:])
+    return message

@@ -1,0 +1,89 @@
+"""Messages as packets of a socket, and back: long ones in pieces, pieces of text together. It knows no socket."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+import msgpack
+
+from voxlane.engine.api.messages import Message, Text, decode, encode, message_of, parts_of
+from voxlane.engine.wire import BadMessage, flatten
+
+FRAGMENT_BYTES = 64 * 1024
+"""Largest packet on the socket. A SEQPACKET message must fit the kernel's send buffer (208 KiB by default)."""
+
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+"""Largest reassembled message: a long prompt with room to spare, far below anything that hurts."""
+
+BUNDLE = 64
+"""Most messages that travel in one packet."""
+
+
+def bundle(messages: Iterable[Message]) -> list[bytes]:
+    """Return packets with messages in their order; pieces of text, which a step brings by the hundred, share theirs."""
+    packets: list[bytes] = []
+    for is_text, group in itertools.groupby(messages, key=lambda message: type(message) is Text):
+        several = list(group)
+        for start in range(0, len(several), BUNDLE if is_text else 1):
+            packets += _share(several[start : start + BUNDLE] if is_text else [several[start]])
+    return packets
+
+
+def _share(messages: Sequence[Message]) -> list[bytes]:
+    if len(messages) > 1:
+        parts = [parts_of(message) for message in messages]
+        data: bytes = msgpack.packb(parts, default=flatten)
+        if len(data) < FRAGMENT_BYTES:
+            return [_SEVERAL + data]
+    return [packet for message in messages for packet in fragments(encode(message))]
+
+
+_SEVERAL = b"\x02"
+
+
+def fragments(data: bytes) -> list[bytes]:
+    """Cut an encoded message into packets: one byte that says whether more follow, then the piece."""
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise BadMessage(f"message of {len(data)} bytes is over the limit of {MAX_MESSAGE_BYTES}")
+    size = FRAGMENT_BYTES - 1
+    if len(data) <= size:  # nearly all of them
+        return [b"\x00" + data]
+    pieces = [data[start : start + size] for start in range(0, len(data), size)]
+    return [(b"\x01" if index + 1 < len(pieces) else b"\x00") + piece for index, piece in enumerate(pieces)]
+
+
+class Assembler:
+    """Joins packets back into messages."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def messages(self, packet: bytes) -> Sequence[Message]:
+        """Take one packet; return the messages that are in it, or the one it completes, or none yet."""
+        if self._pieces or not packet.startswith(_SEVERAL):
+            message = self.feed(packet)
+            return () if message is None else (message,)
+        try:
+            several = msgpack.unpackb(memoryview(packet)[1:], use_list=False)
+        except (ValueError, msgpack.UnpackException) as error:
+            raise BadMessage(f"not msgpack: {error}") from error
+        if not isinstance(several, tuple):
+            raise BadMessage("not a list of messages")
+        return [message_of(parts) for parts in several]
+
+    def feed(self, packet: bytes) -> Message | None:
+        """Take one packet of one message; return the message it completes, or None while more is to come."""
+        if len(packet) < 2 or packet[0] > 1:
+            raise BadMessage("not a packet of this protocol")
+        self._pieces.append(packet[1:])
+        self._size += len(packet) - 1
+        if self._size > MAX_MESSAGE_BYTES:
+            raise BadMessage(f"message over the limit of {MAX_MESSAGE_BYTES} bytes")
+        if packet[0]:
+            return None
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        self._size = 0
+        return decode(data)

@@ -1,0 +1,224 @@
+"""What messages are made of: limits, parameters, and what is said of a request. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal
+
+LISTEN_RATE = 16_000
+"""Samples a second of the audio an engine hears."""
+
+MAX_UNHEARD_S = 120.0
+"""Audio a request may have appended beyond `Words.heard_s`; who sends more loses the request."""
+
+MAX_UNSAID_CHARS = 200_000
+"""Text a request may have appended that is not yet spoken; who sends more loses the request."""
+
+CLIP_RATE = 24_000
+"""Samples a second of the recordings that voices are made from."""
+
+CLIP_SECONDS = (1.0, 30.0)
+"""Shortest and longest of them: less is no voice, and more of it makes every prompt longer, not the voice better."""
+
+CLIP_TEXT_CHARS = 1000
+"""What can be said in the longest of them, and as much again."""
+
+MAX_VOICES = 64
+"""Voices made from recordings that have a name at one time: some 300 KB each, with half a minute's frames."""
+
+MAX_PROFILE_BYTES = 64 * 1024
+"""A voice as bytes: an embedding, half a minute of frames, and the tokens of what is said in it."""
+
+Task = Literal["chat", "complete", "score", "probe", "asr", "tts", "voice"]
+Policy = Literal["fcfs", "priority", "deadline"]
+FinishReason = Literal["eos", "stop", "length", "cancelled", "failed"]
+RefusalCode = Literal["too_long", "overloaded", "bad_request", "duplicate_id", "no_model"]
+
+
+class Priority(IntEnum):
+    """How a request ranks before its deadline is looked at. CRITICAL is the interrupt lane."""
+
+    NORMAL = 0
+    HIGH = 1
+    CRITICAL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How one engine is set up. Zero or "auto" means: chosen from the model and the machine."""
+
+    # Each of the three: a name from `voxlane models list`, a file or a directory; "" leaves that task out.
+    model: str = "smollm2-135m-instruct"  # chat
+    asr_model: str = "moonshine-tiny-en"  # listens
+    tts_model: str = "hibari"  # speaks
+    weights: Literal["auto", "packed", "float32", "bfloat16"] = "auto"  # packed: int4/int8 groups of 32
+    pages: Literal["auto", "float32", "bfloat16", "int8"] = "auto"  # element type of the KV cache
+    threads: int = 0  # compute threads; 0: every core this process may use
+    context_tokens: int = 0  # longest prompt plus output; 0: the model's own limit
+    kv_memory_mib: int = 512  # KV cache of the chat model on a CPU
+    asr_memory_mib: int = 0  # KV cache of the listening model; 0: 128 on a CPU, up to 4096 on a GPU
+    tts_memory_mib: int = 0  # KV cache of a speaking model that has one; 0: 512 on a CPU, up to 8192 on a GPU
+    swap_memory_mib: int = 256  # host memory for swapped-out requests; 0 turns swapping off
+    block_tokens: int = 0  # tokens in a KV block; 0: 16 on a CPU, 64 on a GPU
+    max_batch: int = 0  # requests in one step; 0: 16 on a CPU, 256 on a GPU
+    max_step_tokens: int = 0  # tokens in one step, prefill chunks included; 0: 512 on a CPU, 4096 on a GPU
+    max_waiting: int = 256  # requests in the queue before new ones are refused
+    policy: Policy = "deadline"
+    # `deadline` fills a step up to this long: it bounds how long a critical request waits; 0: 60 on a CPU, 10 on a GPU
+    step_budget_ms: float = 0.0
+    prefix_cache: bool = True
+    lookup_tokens: int = 0  # tokens guessed per step by prompt lookup; 0 turns it off
+    trace: str = ""  # file for a Chrome/Perfetto trace; "" turns it off
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # where the models run; "auto": on a GPU if there is one
+    gpu_memory_share: float = 0.85  # of the GPU memory that is free once the weights are there, for the KV cache
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are chosen and when to stop. The defaults are greedy."""
+
+    temperature: float = 0.0  # 0 is greedy
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int | None = None  # None: the engine draws one per request
+    stop: tuple[str, ...] = ()
+    max_tokens: int = 256
+    logprobs: int = -1  # -1: none; 0: the chosen token's; n: and the n most likely
+    ignore_eos: bool = False  # for benchmarks and tests: run to max_tokens
+    # A JSON schema, or "json" for any object: the output is JSON of it and ends when that is complete; only max_tokens
+    # or a stop string can cut it. Log-probabilities are those among the tokens the schema allows.
+    schema: str = ""
+
+    @property
+    def is_plain_greedy(self) -> bool:
+        """Whether the choice is simply the largest logit."""
+        penalties = self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty
+        return self.temperature == 0 and not self.logit_bias and not penalties
+
+
+@dataclass(frozen=True, slots=True)
+class ListenParams:
+    """How a stream of audio is heard."""
+
+    language: str = ""  # as in ISO 639-1; "": the model decides
+    partials: bool = True  # say what was understood so far while audio still comes
+    word_times: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakParams:
+    """How a text is said."""
+
+    voice: str = ""  # one of Ready.voices; "": the model's default
+    speed: float = 1.0  # 0.5 to 2
+    seed: int = 0  # of the breath in it, or of how it is said: same text, same seed, same samples
+    # What only codec language models know what to do with; others speak English, and in their own manner.
+    language: str = ""  # one of Ready.speak_languages; "": the model finds out
+    instructions: str = ""  # how to say it, in plain words, for a model that takes them
+    live: bool = False  # its text is still being made: say the first of it at once, be it less well
+
+
+@dataclass(frozen=True, slots=True)
+class CloneParams:
+    """How a voice is made from a recording."""
+
+    consent: bool = False  # whoever is heard in it has agreed that this is done
+    language: str = ""  # what the voice speaks, by the checkpoint's names of languages; "": as the text has it
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function the model may call."""
+
+    name: str  # letters, digits, "_", "-" and ".", at most 64
+    description: str = ""
+    parameters: str = ""  # a JSON schema of an object; "": it takes no arguments
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """A call the assistant made, as part of a conversation."""
+
+    call_id: str
+    name: str
+    arguments: str  # a JSON object
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One turn of a conversation as the chat template sees it."""
+
+    role: str
+    content: str
+    tool_calls: tuple[ToolUse, ...] = ()  # role "assistant"
+    call_id: str = ""  # role "tool": the call this is the result of
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token that came out, its log-probability, and the likeliest alternatives as (bytes, log-probability).
+
+    Bytes, because a token may hold half a character.
+    """
+
+    data: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStats:
+    """What one request cost. Times are seconds on the engine's clock."""
+
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int  # prompt tokens found in the prefix cache
+    queue_s: float
+    first_token_s: float
+    per_token_s: float
+    total_s: float
+    preemptions: int
+    lookup_proposed: int = 0
+    lookup_accepted: int = 0
+    logprob_sum: float = 0.0  # tasks "score" and "asr" only: the sum over scored_tokens
+    scored_tokens: int = 0
+    audio_s: float = 0.0  # heard or spoken
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word that was heard, and when."""
+
+    text: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of speech whose transcript is final."""
+
+    text: str
+    start_s: float
+    end_s: float
+    logprob: float  # mean over its tokens
+    tokens: int
+    no_speech: float  # how probable it is that nobody speaks in it
+    language: str
+    words: tuple[Word, ...] = ()  # if word times were asked for
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenWord:
+    """The text's [start:end], characters counted over the whole request, sounds from one sample up to another."""
+
+    start: int
+    end: int
+    start_sample: int
+    end_sample: int
