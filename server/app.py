@@ -22,17 +22,19 @@ from starlette.websockets import WebSocket
 from voxlane.server.api import chat, health, models, speech, transcriptions, voices
 from voxlane.server.api.assets import read_assets
 from voxlane.server.api.client_secrets import client_secrets
-from voxlane.server.api.docs import docs
-from voxlane.server.api.openapi import openapi
 from voxlane.server.api.page import Pages
+from voxlane.server.api.reference.docs import docs
+from voxlane.server.api.reference.openapi import openapi
 from voxlane.server.api.reply import error_response
-from voxlane.server.connection import converse
-from voxlane.server.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, VoxlaneError
+from voxlane.server.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, VoxlaneError, WebSocketOnly
 from voxlane.server.front import Front
+from voxlane.server.live.connection import converse
 from voxlane.server.metrics import Metrics
 from voxlane.server.protocols.native import NATIVE
 from voxlane.server.protocols.openai_realtime import REALTIME
 from voxlane.server.service import Service
+
+VOICE_ADDRESS, REALTIME_ADDRESS = "/v1/voice", "/v1/realtime"
 
 LAG_INTERVAL_SECONDS = 0.25
 """How often the event loop's lag is measured: often enough to see a stall, too rarely to cost anything."""
@@ -76,8 +78,8 @@ def make_app(service: Service) -> Starlette:
             Route("/v1/audio/voices", voices.create_voice, methods=["POST"]),
             Route("/v1/audio/voices/{name}", voices.delete_voice, methods=["DELETE"]),
             Route("/v1/realtime/client_secrets", client_secrets, methods=["POST"]),
-            WebSocketRoute("/v1/realtime", realtime),
-            WebSocketRoute("/v1/voice", voice),
+            WebSocketRoute(REALTIME_ADDRESS, realtime),
+            WebSocketRoute(VOICE_ADDRESS, voice),
         ],
         middleware=[Middleware(Front, service=service)],
         exception_handlers={HTTPException: _http_error},
@@ -91,6 +93,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
     """Give the router's own refusals the shape of ours."""
     kinds: dict[int, type[VoxlaneError]] = {404: NotFound, 405: MethodNotAllowed}
     status = cast(HTTPException, error).status_code
+    if status == HTTPStatus.NOT_FOUND and request.url.path in (VOICE_ADDRESS, REALTIME_ADDRESS):
+        return error_response(WebSocketOnly())  # the address is right, and what came to it a plain request
     usual = InvalidRequest if status < HTTPStatus.INTERNAL_SERVER_ERROR else InternalError
     return error_response(kinds.get(status, usual)())
 

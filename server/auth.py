@@ -53,10 +53,31 @@ def origin_allowed(origin: str | None, host: str, allowed: Collection[str], *, w
     """
     if origin is None or origin in allowed:
         return True
-    page = urlsplit(origin)
-    if page.scheme not in ("http", "https") or not page.hostname:
+    scheme, _, address = origin.partition("://")
+    name = _hostname(address)
+    if scheme not in ("http", "https") or not name:
         return False
-    if page.netloc.lower() == host.lower() and (with_key or is_address(page.hostname)):
+    if address.lower() == host.lower() and (with_key or is_address(name)):
         return True
-    here = urlsplit(f"//{host}").hostname or ""
-    return is_loopback(page.hostname) and is_loopback(here)
+    return is_loopback(name) and is_loopback(_hostname(host))
+
+
+def host_allowed(host: str, allowed: Collection[str]) -> bool:
+    """Return whether a server that only this machine can reach goes by this name.
+
+    A page whose name was made to point to this machine is of the same origin as we are, to its browser: only the name
+    gives it away. Pages that may connect are allowed with their own names.
+    """
+    name = _hostname(host)
+    pages = (_hostname(page.partition("://")[2]) for page in allowed)
+    # Nobody can register a name under .internal: it is what containers call the machine they run on.
+    own = is_loopback(name) or is_address(name) or name.endswith(".internal")
+    return own or (bool(name) and name in pages)
+
+
+def _hostname(address: str) -> str:
+    """Return the host of `host:port` in small letters, "" if it is none."""
+    try:
+        return urlsplit(f"//{address}").hostname or ""
+    except ValueError:  # a bracket too many
+        return ""

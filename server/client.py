@@ -61,6 +61,17 @@ WORTH_RETURNING = frozenset({1001, 1005, 1006, 1011})
 answer the server's pings in time."""
 
 
+class SentAway(ConnectionClosed):
+    """The server has said why it does not converse, and closed."""
+
+    def __init__(self, message: str, closed: ConnectionClosed) -> None:
+        super().__init__(closed.rcvd, closed.sent, closed.rcvd_then_sent)
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.message} ({super().__str__()})"
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """One of the server's messages."""
@@ -115,8 +126,13 @@ class VoiceClient:
         await self.close()
 
     async def connect(self) -> Event:
-        """Open the connection and say hello; return `ready`, or raise ConnectionClosed or InvalidHandshake."""
+        """Open the connection and say hello; return `ready`, or raise ConnectionClosed or InvalidHandshake.
+
+        Where the server says why it will not converse, that is a SentAway, which has its words.
+        """
         event = await self._open(self._hello)
+        if event.name == "error":
+            raise SentAway(event["message"], await self._closed())
         self._first = event
         return event
 
@@ -129,16 +145,25 @@ class VoiceClient:
         await self._socket.close()
 
     async def _open(self, hello: dict[str, object]) -> Event:
+        """Return what the server answers: `ready`, or an `error` behind which it closes."""
         self._socket = await websockets.asyncio.client.connect(
             self._url, subprotocols=[SUBPROTOCOL], additional_headers=self._headers, compression=None, max_size=1 << 20
         )
         await self._send("hello", hello)
         event = self._parse(await self._socket.recv())
-        if event.name == "error":
-            await self._socket.recv()  # raises with the close code that follows
-        self.ready = event.fields
-        self._take(event)
+        if event.name != "error":
+            self.ready = event.fields
+            self._take(event)
         return event
+
+    async def _closed(self) -> ConnectionClosed:
+        """Return how the server closes, now that it has said why."""
+        assert self._socket is not None
+        try:
+            while True:
+                await self._socket.recv()
+        except ConnectionClosed as closed:
+            return closed
 
     async def _come_back(self) -> Event:
         """Resume the conversation on a new connection; raise what the last attempt raised when it is too late."""
@@ -154,9 +179,13 @@ class VoiceClient:
             await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
             attempt += 1
             try:
-                return await self._open(hello)
-            except (OSError, InvalidHandshake):
-                if loop.time() > deadline:
+                event = await self._open(hello)
+                if event.name == "error":
+                    raise await self._closed()
+                return event
+            except (OSError, InvalidHandshake, ConnectionClosed) as error:
+                refused = isinstance(error, ConnectionClosed) and _close_code(error) not in WORTH_RETURNING
+                if refused or loop.time() > deadline:
                     raise
 
     # ---- events
@@ -171,7 +200,7 @@ class VoiceClient:
             try:
                 event = self._parse(await self._socket.recv())
             except ConnectionClosed as closed:
-                self.close_code = closed.rcvd.code if closed.rcvd is not None else 1006
+                self.close_code = _close_code(closed)
                 if self.close_code == 1000:
                     return
                 if not self._comes_back or self.close_code not in WORTH_RETURNING:
@@ -193,7 +222,10 @@ class VoiceClient:
         return Event(name, sequence, fields)
 
     def _take(self, event: Event) -> None:
-        self._sequence = max(self._sequence, event.sequence)
+        if event.name != "ready":
+            self._sequence = max(self._sequence, event.sequence)
+        elif not event["resumed"]:  # one that is resumed does not count: what is told again behind it is older
+            self._sequence = 0
         if self.player is not None:
             self.player.take(event.name, event.fields)
 
@@ -259,3 +291,7 @@ class VoiceClient:
     async def _send(self, name: str, *fields: object) -> None:
         assert self._socket is not None
         await self._socket.send(msgpack.packb((name, *fields)))
+
+
+def _close_code(closed: ConnectionClosed) -> int:
+    return closed.rcvd.code if closed.rcvd is not None else 1006

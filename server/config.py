@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from voxlane.engine.api import EngineConfig, Priority
 from voxlane.server import limits
+from voxlane.server.conversation.values import INSTRUCTIONS
 from voxlane.server.errors import ConfigError
-from voxlane.server.events import INSTRUCTIONS
 from voxlane.server.log import quote
 
 API_KEY_VARIABLE = "VOXLANE_API_KEY"

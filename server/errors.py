@@ -12,6 +12,7 @@ VoxlaneError
 │   ├── ModelNotFound        404
 │   └── VoiceNotFound        404
 ├── MethodNotAllowed         405
+├── WebSocketOnly            426  a plain request where conversations are
 ├── RequestTimeout           408  the body did not arrive in time
 ├── TooLarge                 413
 ├── Overloaded               429  retryable: the queue is full
@@ -28,6 +29,7 @@ VoxlaneError
 ├── EngineStartFailed        503  not retryable; carries the engine's one line
 ├── PlayerFailed                  a command's: the program that plays sound did not
 ├── ConversationFailed            a command's: the server could not be reached, or ended it
+├── ServerFailed                  a command's: the server could not be reached, or would not
 ├── ModelFailed              500  the model computed nonsense under this request
 └── InternalError            500  our bug
 
@@ -140,6 +142,17 @@ class MethodNotAllowed(VoxlaneError):
     http_status, close_code = 405, 4400
 
 
+class WebSocketOnly(VoxlaneError):
+    """Conversations are at this address, and the request is none."""
+
+    code, kind, text = (
+        "websocket_only",
+        "invalid_request_error",
+        "This address takes WebSocket connections alone: connect to it with ws:// or wss://.",
+    )
+    http_status, close_code = 426, 4400
+
+
 class RequestTimeout(VoxlaneError):
     """The request's body did not arrive in time."""
 
@@ -244,6 +257,12 @@ class ConversationFailed(VoxlaneError):
     """The server could not be reached, or has ended the conversation; only commands meet this."""
 
     code, text = "conversation_failed", "The conversation could not be held."
+
+
+class ServerFailed(VoxlaneError):
+    """The server could not be reached, or has refused what a command asked for; only commands meet this."""
+
+    code, text = "server_failed", "The server did not do it."
 
 
 class ModelFailed(VoxlaneError):

@@ -14,7 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from voxlane.server.api.body import ClientGone
 from voxlane.server.api.reply import error_response
-from voxlane.server.errors import InternalError, Unauthorized, VoxlaneError
+from voxlane.server.auth import host_allowed, is_loopback, origin_allowed
+from voxlane.server.errors import Forbidden, InternalError, Unauthorized, VoxlaneError
 from voxlane.server.log import line
 from voxlane.server.service import Service
 
@@ -83,6 +84,7 @@ class _Visit:
     async def _answer(self, receive: Receive, send: Send) -> None:
         try:
             if self._scope["path"].startswith("/v1/"):
+                check_page(self._scope, self._service)
                 check_key(self._scope, self._service.api_key)
             await self._app(self._scope, receive, send)
         except ClientGone:
@@ -125,3 +127,16 @@ def check_key(scope: Scope, api_key: str) -> None:
     # Compared in constant time: how long a refusal takes must not tell how much of a key is right.
     if not secrets.compare_digest(given, b"Bearer " + api_key.encode()):
         raise Unauthorized
+
+
+def check_page(scope: Scope, service: Service) -> None:
+    """Raise Forbidden for what another site's page sends in its visitor's name; a key it could not send along."""
+    if service.api_key:
+        return
+    headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in (b"host", b"origin")}
+    host, origin = headers.get(b"host", ""), headers.get(b"origin")
+    config = service.config
+    if not origin_allowed(origin, host, config.voice.origins, with_key=False):
+        raise Forbidden("Pages of this origin may not send requests: see voice.origins.")
+    if is_loopback(config.server.host) and host and not host_allowed(host, config.voice.origins):
+        raise Forbidden("Without a key this server goes by localhost, addresses and the hosts in voice.origins.")

@@ -17,6 +17,9 @@ WRITE_SECONDS = 30.0
 OPEN_REQUESTS = 512
 """Default number of completions in progress: the engine's queue and batch, plus those that are being answered."""
 
+HEAD_SECONDS = 5.0
+"""Time for a request's head to be complete, from its first byte, or from when its connection was opened."""
+
 CONNECTIONS = 8192
 """Default number of open connections: five thousand idle ones, and room for those that come and go."""
 
@@ -49,6 +52,12 @@ NAME_CHARACTERS = 256
 
 OUTBOX_BYTES = 64 * 1024 * 1024
 """Bytes waiting for the engine's socket before new requests are refused: eight bodies of the largest size."""
+
+STALL_LOOK_SECONDS = 10.0
+"""How often it is looked whether an engine takes what waits for it: it reads between steps, none so long."""
+
+STALL_LOOKS = 3
+"""Looks in a row that find nothing taken before the engine is given up, and another one started."""
 
 MESSAGES_PER_TURN = 64
 """Messages read from the engine before the event loop may do something else: 2 ms of text, 8 ms if all are clauses."""

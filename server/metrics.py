@@ -10,8 +10,9 @@ from typing import get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from voxlane.engine.api import Finished, FinishReason, StepStats
-from voxlane.server.engine_link import Observer, State
-from voxlane.server.events import BargeIn, Fault, Latency, ServerEvent, TurnDone, TurnEnd
+from voxlane.server.conversation.server_events import BargeIn, Fault, Latency, ServerEvent, TurnDone
+from voxlane.server.conversation.values import TurnEnd
+from voxlane.server.link.engine_link import Observer, State
 
 _LATENCY_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 60)
 _SHORT_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1)
@@ -131,7 +132,7 @@ class Metrics(Observer):
         self.sessions = Gauge("voxlane_sessions", "Conversations, parked ones included.", registry=registry)
         self.sockets_closed = Counter(
             "voxlane_sockets_closed_total",
-            "WebSockets closed or refused, by close code or HTTP status.",
+            "WebSockets closed or refused, by close code or HTTP status; other: a code of the client's own.",
             ["code"],
             registry=registry,
         )

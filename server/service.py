@@ -12,15 +12,15 @@ from typing import cast
 from starlette.requests import Request
 
 from voxlane.engine.api import Priority, Ready
+from voxlane.server.audio.decoding import Decoder
+from voxlane.server.audio.voices import served_name
 from voxlane.server.config import PRIORITIES, Config
-from voxlane.server.decoding import Decoder
-from voxlane.server.engine_link import EngineLink
 from voxlane.server.errors import EngineNotReady, Forbidden, ModelNotFound
 from voxlane.server.gate import Allowance, Gate
-from voxlane.server.hub import Hub
+from voxlane.server.link.engine_link import EngineLink
+from voxlane.server.live.hub import Hub
 from voxlane.server.log import quote
 from voxlane.server.metrics import Metrics
-from voxlane.server.voices import served_name
 
 VERSION = version("voxlane")
 

@@ -31,16 +31,58 @@ DEADLINE_SECONDS = 120
 PRESS_AGAIN_SECONDS = 2.0
 """When a key that led to nothing is pressed again."""
 
-ALONE = ("browser", "e2e", "faults", "server/test_abuse.py", "server/test_chat_cli.py", "server/test_serve.py")
+ALONE = (
+    "browser", "e2e", "faults",
+    "server/live/test_abuse.py", "server/commands/test_chat_cli.py", "server/commands/test_serve.py",
+)  # fmt: skip
 """Tests that go by the clock, or start programs that want the machine: they run one at a time, after all others."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each of several workers cores of its own: an engine uses all it may, and two would fight for them."""
+    worker, count = (os.environ.get(f"PYTEST_XDIST_WORKER{name}") for name in ("", "_COUNT"))
+    if worker and count and hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[int(worker.removeprefix("gw")) :: int(count)] or cores)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even read the files whose tests `-m alone` and `-m "not alone"` leave out."""
+    alone = _is_alone(collection_path)
+    match config.option.markexpr:
+        case "not alone":
+            return alone or None
+        case "alone":
+            return (collection_path.is_file() and not alone) or None
+    return None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that want the machine for themselves."""
-    here = Path(__file__).parent
     for item in items:
-        if item.path.is_relative_to(here) and item.path.relative_to(here).as_posix().startswith(ALONE):
+        if _is_alone(item.path):
             item.add_marker("alone")
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was imported out of the search for garbage, which `no_leaks` makes after every test."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Let it go at the end: libraries that count their objects would complain."""
+    gc.unfreeze()
+
+
+def _is_alone(path: Path) -> bool:
+    here = Path(__file__).parent
+    return path.is_relative_to(here) and path.relative_to(here).as_posix().startswith(ALONE)
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name bytes by how many they are: what made them may write the time into them, and workers must agree on names."""
+    return f"{len(val)} bytes" if isinstance(val, bytes) else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -98,7 +140,9 @@ class Terminal:
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         self._ours, theirs = pty.openpty()
         # The program takes the terminal as its controlling one, so that \x03 becomes SIGINT as it does for a person.
-        take = "import os, runpy, sys; os.close(os.open(os.ttyname(0), os.O_RDWR)); sys.argv = sys.argv[1:]; "
+        # A test run in the background of a shell ignores SIGINT, and would have its programs ignore it too.
+        take = "import os, runpy, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        take += "os.close(os.open(os.ttyname(0), os.O_RDWR)); sys.argv = sys.argv[1:]; "
         run = "exec(sys.argv[0]) if sys.argv[0] else runpy.run_module('voxlane.server.cli', run_name='__main__')"
         self._process = subprocess.Popen(
             [sys.executable, "-c", take + run, *arguments],

@@ -25,8 +25,8 @@ from voxlane.server.api.disconnect import unless_disconnected
 from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
 from voxlane.server.api.reply import error_body, json_response, to_json
 from voxlane.server.errors import InternalError, ModelFailed, VoxlaneError
+from voxlane.server.link.stream import Output, Stream
 from voxlane.server.service import Service, service_of
-from voxlane.server.stream import Output, Stream
 
 _SEED_MASK = (1 << 63) - 1
 

@@ -6,10 +6,10 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
 
-from voxlane.server.api.openapi import endpoints, facts_of
+from voxlane.server.api.reference.openapi import endpoints, facts_of
 from voxlane.server.api.reply import json_response
+from voxlane.server.audio.voices import served_name
 from voxlane.server.service import VERSION, service_of
-from voxlane.server.voices import served_name
 
 
 async def healthz(request: Request) -> Response:

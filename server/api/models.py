@@ -6,10 +6,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from voxlane.server.api.reply import json_response
+from voxlane.server.audio.voices import served_name
 from voxlane.server.errors import ModelNotFound
 from voxlane.server.log import quote
 from voxlane.server.service import Service, service_of
-from voxlane.server.voices import served_name
 
 
 async def list_models(request: Request) -> Response:

@@ -26,6 +26,8 @@ def error_response(error: VoxlaneError) -> Response:
     headers = {"retry-after": str(RETRY_AFTER_SECONDS)} if error.retryable else {}
     if error.http_status == 401:
         headers["www-authenticate"] = "Bearer"
+    if error.http_status == 426:
+        headers |= {"upgrade": "websocket", "connection": "upgrade"}
     return json_response(error_body(error), error.http_status, headers)
 
 

@@ -21,11 +21,11 @@ from voxlane.server.api.disconnect import unless_disconnected
 from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
 from voxlane.server.api.reply import error_body, to_json
 from voxlane.server.api.speech_request import SpeechRequest
+from voxlane.server.audio.speaking import speak, whole
+from voxlane.server.audio.speech_file import CONTENT_TYPES, SpeechFile
+from voxlane.server.audio.voices import served_name
 from voxlane.server.errors import UnsupportedParameter, VoxlaneError
 from voxlane.server.service import TTS_ALIASES, Service, service_of
-from voxlane.server.speaking import speak, whole
-from voxlane.server.speech_file import CONTENT_TYPES, SpeechFile
-from voxlane.server.voices import served_name
 
 
 async def speech(request: Request) -> Answer:

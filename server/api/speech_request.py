@@ -1,8 +1,8 @@
 """The body of POST /v1/audio/speech into one checked value.
 
-Every parameter is honoured, known to be harmless, or refused by name. `instructions` are without effect, as they are
-with OpenAI's older models, where the voice cannot be told how to feel. It knows JSON and OpenAI's vocabulary; it does
-not know the engine's state.
+Every parameter is honoured, known to be harmless, or refused by name. `instructions` are followed by voices that can be
+told how to speak, and else without effect, as they are with OpenAI's older models. It knows JSON and OpenAI's
+vocabulary; it does not know the engine's state.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from voxlane.codecs.encode import SpeechFormat
 from voxlane.engine.api import Priority, SpeakParams
 from voxlane.server import limits
 from voxlane.server.api.fields import Fields, wrong
+from voxlane.server.audio.speech_file import CONTENT_TYPES
+from voxlane.server.audio.voices import find_voice, language_named, names
 from voxlane.server.config import PRIORITIES
 from voxlane.server.errors import UnsupportedParameter
-from voxlane.server.speech_file import CONTENT_TYPES
-from voxlane.server.voices import find_voice, names
 
 HARMLESS = frozenset({"user", "safety_identifier"})
 
@@ -83,16 +83,17 @@ def _format(asked: str | None, formats: Sequence[SpeechFormat]) -> SpeechFormat:
         # OpenAI's default, or the next best thing that can be written here.
         return "mp3" if "mp3" in formats else "wav"
     if asked not in formats:
-        hint = f"{asked} needs PyAV on the server: pip install 'voxlane[opus]'. Without it: {', '.join(formats)}."
+        hint = f"{asked} needs PyAV on the server: pip install -e '.[opus]'. Without it: {', '.join(formats)}."
         raise UnsupportedParameter(hint, param="response_format")
     return cast(SpeechFormat, asked)
 
 
 def _language(asked: str | None, languages: Sequence[str]) -> str:
-    if asked is not None and asked not in languages:
+    language = language_named(asked or "")
+    if asked is not None and language not in languages:
         there = f"must be one of {', '.join(languages)}" if languages else "is not for this voice: it has one language"
         raise wrong("language", there)
-    return asked or ""
+    return language
 
 
 def _voice(asked: Any, voices: Sequence[str]) -> str:

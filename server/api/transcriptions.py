@@ -14,18 +14,19 @@ from starlette.types import Receive, Scope, Send
 
 from voxlane.engine.api import LISTEN_RATE, ListenParams, RequestStats, Submit, Words
 from voxlane.server.api import transcription_request
-from voxlane.server.api.body import pieces_of
 from voxlane.server.api.disconnect import unless_disconnected
-from voxlane.server.api.multipart import Form, MultipartParser, boundary_of
 from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
 from voxlane.server.api.reply import error_body, json_response, to_json
 from voxlane.server.api.transcription_request import TranscriptionRequest
+from voxlane.server.api.upload import read_form, to_samples
+from voxlane.server.audio.hearing import hear, whole
+from voxlane.server.audio.transcript import VTT_HEADER, Transcript, cues, srt, verbose, vtt
+from voxlane.server.audio.voices import served_name
 from voxlane.server.errors import InvalidRequest, VoxlaneError
 from voxlane.server.gate import Share
-from voxlane.server.hearing import hear, whole
 from voxlane.server.service import ASR_ALIASES, Service, service_of
-from voxlane.server.transcript import VTT_HEADER, Transcript, cues, srt, verbose, vtt
-from voxlane.server.voices import served_name
+
+FILE = "file"
 
 
 async def transcriptions(request: Request) -> Answer:
@@ -46,34 +47,23 @@ class Answer:
         """Read the upload, transcribe it, and answer; a client that leaves takes its work out of the engine."""
         service = self._service
         with service.audio.share() as share:
-            form = await self._upload(share)
+            limits = service.config.limits
+            form = await read_form(self._request, FILE, limits.audio_body_bytes, limits.audio_body_s, share)
             served = service.ready.asr_model
             ask = transcription_request.parse(form.fields, service.ready.asr_languages)
             service.check_priority(ask.priority)
             service.check_model(ask.model, [served_name(served)] if served else (), ASR_ALIASES, "listens")
             if form.file is None:
-                raise InvalidRequest("file must be an audio file.", param="file")
+                raise InvalidRequest(f"{FILE} must be an audio file.", param=FILE)
             # Only now, with the upload here: senders of half an upload must not keep the others out.
             with service.gate.admit():
-                outgoing = Outgoing(send, service.config.limits.write_s, EVENT_STREAM)
+                outgoing = Outgoing(send, limits.write_s, EVENT_STREAM)
                 await unless_disconnected(receive, self._run(ask, form.file, share, scope, outgoing))
-
-    async def _upload(self, share: Share) -> Form:
-        """Return the form; what it holds is counted before it is kept."""
-        limits = self._service.config.limits
-        parser = MultipartParser(boundary_of(self._request.headers.get("content-type", "")), "file")
-        async for piece in pieces_of(self._request, limits.audio_body_bytes, limits.audio_body_s):
-            share.hold(len(piece))
-            parser.feed(piece)
-        return parser.finish()
 
     async def _run(
         self, ask: TranscriptionRequest, file: bytearray, share: Share, scope: Scope, outgoing: Outgoing
     ) -> None:
-        samples = await self._service.decoder.decode(file)
-        share.hold(len(samples))
-        share.give_back(len(file))
-        file.clear()
+        samples = await to_samples(file, self._service.decoder, share, LISTEN_RATE, FILE)
         if ask.stream:
             await self._stream(ask, samples, outgoing)
             return

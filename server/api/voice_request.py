@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from voxlane.engine.api import CLIP_TEXT_CHARS
 from voxlane.server import limits
 from voxlane.server.api.fields import FormFields, wrong
-from voxlane.server.voices import OPENAI_VOICES
+from voxlane.server.audio.voices import OPENAI_VOICES, language_named
 
 HARMLESS = frozenset({"user", "safety_identifier"})
 UNSUPPORTED = frozenset({"prompt", "model", "script_hint"})
@@ -28,10 +28,6 @@ CONSENT_RULE = (
 )
 
 _NAME = re.compile(rf"[^\W_][\w .-]{{0,{limits.VOICE_NAME_CHARACTERS - 1}}}(?<! )")
-_LANGUAGES = {
-    "zh": "chinese", "en": "english", "ja": "japanese", "ko": "korean", "de": "german", "fr": "french",
-    "ru": "russian", "pt": "portuguese", "es": "spanish", "it": "italian",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +47,18 @@ def parse(parts: Iterable[tuple[str, str]], taken: Collection[str]) -> VoiceRequ
     name = fields.take("name")
     if name is None or not _NAME.fullmatch(name):
         raise wrong("name", NAME_RULE)
-    if name in taken or name in OPENAI_VOICES:
+    if name in taken:
         raise wrong("name", "is the name of a voice that was not made here")
+    if name.rpartition("_")[2] in OPENAI_VOICES:  # as `alloy` is `af_alloy`: find_voice
+        raise wrong("name", "is one that programs mean another voice by: it is OpenAI's, or ends with such a one")
     text = fields.text("text", CLIP_TEXT_CHARS)
     language = fields.text("language")
     fields.choice("type", ("audio_sample",))
     fields.refuse_the_rest(harmless=HARMLESS, unsupported=UNSUPPORTED)
-    return VoiceRequest(name, text or "", _language(language or ""))
+    return VoiceRequest(name, text or "", language_named(language or ""))
 
 
 def _agreed(fields: FormFields) -> bool:
     """Return whether consent is given in so many words; anything else, another server's consent too, is none."""
     value = fields.take("consent")
     return value is not None and value.lower() == "true"
-
-
-def _language(asked: str) -> str:
-    """Return a language by its name: "en-US" is English."""
-    code = asked.replace("_", "-").partition("-")[0].lower()
-    return _LANGUAGES.get(code, asked.lower())

@@ -16,18 +16,17 @@ from starlette.types import Receive, Scope, Send
 from voxlane.engine.api import CLIP_RATE, CLIP_SECONDS, CloneParams, Finished, Submit, VoiceMade
 from voxlane.server import limits
 from voxlane.server.api import voice_request
-from voxlane.server.api.body import pieces_of
 from voxlane.server.api.disconnect import unless_disconnected
-from voxlane.server.api.multipart import Form, MultipartParser, boundary_of
 from voxlane.server.api.reply import json_response
+from voxlane.server.api.upload import read_form, to_samples
 from voxlane.server.api.voice_request import VoiceRequest
+from voxlane.server.audio.feeding import checked
+from voxlane.server.audio.voices import served_name
 from voxlane.server.errors import BadAudio, InternalError, InvalidRequest, ModelNotFound, VoiceNotFound
-from voxlane.server.feeding import checked
 from voxlane.server.gate import Share
-from voxlane.server.kept_voices import KeptVoice
+from voxlane.server.link.kept_voices import KeptVoice
 from voxlane.server.log import quote
 from voxlane.server.service import Service, service_of
-from voxlane.server.voices import served_name
 
 FILE = "audio_sample"
 
@@ -43,10 +42,11 @@ async def list_voices(request: Request) -> Response:
 
 async def delete_voice(request: Request) -> Response:
     """Answer DELETE /v1/audio/voices/{name}."""
-    link, name = service_of(request).link, request.path_params["name"]
-    if name not in link.voices:
+    service, name = service_of(request), request.path_params["name"]
+    if name not in service.link.voices:
         raise VoiceNotFound(f"{quote(name)} was asked for.", param="name")
-    link.forget_voice(name)
+    service.voice.forget_voice(name)
+    service.link.forget_voice(name)
     return json_response({"id": name, "object": "audio.voice.deleted", "deleted": True})
 
 
@@ -71,9 +71,10 @@ class Answer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the recording, have the voice made, and keep it; a client that leaves takes its work along."""
-        service = self._service
+        service, allowed = self._service, self._service.config.limits
+        most = min(allowed.audio_body_bytes, limits.VOICE_SAMPLE_BYTES)
         with service.audio.share() as share:
-            form = await self._upload(share)
+            form = await read_form(self._request, FILE, most, allowed.audio_body_s, share)
             ask = voice_request.parse(form.fields, self._own_voices())
             if form.file is None:
                 raise InvalidRequest(f"{FILE} must be an audio file.", param=FILE)
@@ -95,23 +96,10 @@ class Answer:
         if not voices.room_for(name):
             raise InvalidRequest(f"There are {len(voices)} voices already: delete one first.", param="name")
 
-    async def _upload(self, share: Share) -> Form:
-        """Return the form; what it holds is counted before it is kept."""
-        allowed = self._service.config.limits
-        parser = MultipartParser(boundary_of(self._request.headers.get("content-type", "")), FILE)
-        most = min(allowed.audio_body_bytes, limits.VOICE_SAMPLE_BYTES)
-        async for piece in pieces_of(self._request, most, allowed.audio_body_s):
-            share.hold(len(piece))
-            parser.feed(piece)
-        return parser.finish()
-
     async def _make(self, ask: VoiceRequest, file: bytearray, share: Share) -> bytes:
         """Return the voice in a recording, as the engine tells it."""
         least_s, most_s = CLIP_SECONDS
-        samples = await self._service.decoder.decode(file, CLIP_RATE, most_s, FILE)
-        share.hold(len(samples))
-        share.give_back(len(file))
-        file.clear()
+        samples = await to_samples(file, self._service.decoder, share, CLIP_RATE, FILE, most_s)
         if len(samples) < least_s * PIECE_BYTES:
             raise BadAudio(f"A voice needs at least {least_s:g} s of sound.", param=FILE)
         submit = Submit(

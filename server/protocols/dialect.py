@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from voxlane.engine.api import ChatMessage
-from voxlane.server.events import ClientEvent, Played, ServerEvent, SessionConfig, StateName
+from voxlane.server.conversation.client_events import ClientEvent, Played
+from voxlane.server.conversation.server_events import ServerEvent
+from voxlane.server.conversation.values import SessionConfig, StateName
 
 CodecName = Literal["pcm16", "mulaw", "alaw", "opus"]
 
@@ -92,6 +94,8 @@ class Capabilities:
     voices: tuple[str, ...]  # the default one first
     codecs: tuple[str, ...]
     one_pace: bool = False  # the voices can only speak at their own
+    voice_languages: tuple[str, ...] = ()  # that the voices can be asked to speak
+    instructed: bool = False  # the voices can be told how to speak
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,3 +226,4 @@ class Dialect:
     opening: Callable[[Handshake, SessionConfig], Hello] | None = None  # the same of a dialect without a hello
     subprotocol_needed: bool = True
     resumable: bool = True
+    any_voice: bool = False  # a name that no voice has stands for the default one

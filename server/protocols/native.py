@@ -13,8 +13,9 @@ from typing import Any
 import msgpack
 
 from voxlane.engine.api import SpokenWord
-from voxlane.server import events, limits
-from voxlane.server.events import SessionConfig
+from voxlane.server import limits
+from voxlane.server.conversation import client_events, server_events
+from voxlane.server.conversation.values import SessionConfig
 from voxlane.server.limits import RETRY_AFTER_SECONDS
 from voxlane.server.limits import VOICE_FRAME_BYTES as FRAME_BYTES
 from voxlane.server.protocols import dialect
@@ -108,10 +109,10 @@ def _read_format(key: str, value: object, usual: AudioFormat) -> AudioFormat:
     return AudioFormat(codec, number(f"{key}.rate", value.get("rate", usual.rate), 1, 192_000))
 
 
-def _position(value: object) -> events.Played:
+def _position(value: object) -> client_events.Played:
     if not isinstance(value, tuple) or len(value) != 2:
         raise BadMessage("played: a list of an epoch and a number of samples")
-    return events.Played(number("epoch", value[0], 0, LARGEST), number("samples", value[1], 0, LARGEST))
+    return client_events.Played(number("epoch", value[0], 0, LARGEST), number("samples", value[1], 0, LARGEST))
 
 
 def _count(name: str, fields: tuple[Any, ...], wanted: int) -> None:
@@ -132,7 +133,7 @@ class Native:
         """Return how much audio has come, in seconds."""
         return self._microphone.seconds
 
-    def session_samples(self, played: events.Played) -> events.Played:
+    def session_samples(self, played: client_events.Played) -> client_events.Played:
         """Return a position of the client's player in the session's samples."""
         return replace(played, samples=self._loudspeaker.session_samples(played.samples))
 
@@ -144,7 +145,7 @@ class Native:
             if not isinstance(fields[0], bytes):
                 raise BadMessage("audio: not bin")
             pcm = self._microphone.push(fields[0])
-            return [events.Audio(pcm)] if pcm else []
+            return [client_events.Audio(pcm)] if pcm else []
         if name not in _READERS:
             raise BadMessage("there is no message of this name")
         count, read = _READERS[name]
@@ -154,21 +155,21 @@ class Native:
     def configure(self, values: object) -> list[Incoming]:
         """Return an update: what is not in it stays."""
         self._config = configured(self._config, values)
-        return [events.Configure(self._config)]
+        return [client_events.Configure(self._config)]
 
     def respond(self) -> list[Incoming]:
         """Return a wish for a reply."""
-        return [events.Respond(self._config)]
+        return [client_events.Respond(self._config)]
 
     def encode(self, event: Outgoing) -> list[Packet]:
         """Return what to write for an event; of items this dialect does not speak."""
         match event:
-            case events.Speech():
+            case server_events.Speech():
                 return [self._sound(piece) for piece in self._loudspeaker.push(event)]
-            case events.SpeechDone(epoch, samples):
+            case server_events.SpeechDone(epoch, samples):
                 pieces, total = self._loudspeaker.finish(epoch, samples)
                 return [*map(self._sound, pieces), Packet(("audio_done", epoch, total))]
-            case events.Interrupted(epoch, heard, samples):
+            case server_events.Interrupted(epoch, heard, samples):
                 return [Packet(("interrupted", epoch, heard, self._loudspeaker.client_samples(samples)))]
             case dialect.Ready():
                 return [Packet(("ready", self._ready(event)))]
@@ -226,15 +227,15 @@ def _error(code: str, message: str, retryable: bool) -> tuple[object, ...]:
 
 
 def _tool_result(_: Native, call_id: object, output: object) -> list[Incoming]:
-    return [events.ToolResult(text("call_id", call_id, 256), text("output", output, _OUTPUT_CHARACTERS))]
+    return [client_events.ToolResult(text("call_id", call_id, 256), text("output", output, _OUTPUT_CHARACTERS))]
 
 
 _READERS: dict[str, tuple[int, Callable[..., list[Incoming]]]] = {
-    "text": (1, lambda _, said: [events.TextTurn(text("text", said, TEXT_CHARACTERS))]),
-    "start": (0, lambda _: [events.StartTurn()]),
-    "end": (0, lambda _: [events.EndTurn()]),
+    "text": (1, lambda _, said: [client_events.TextTurn(text("text", said, TEXT_CHARACTERS))]),
+    "start": (0, lambda _: [client_events.StartTurn()]),
+    "end": (0, lambda _: [client_events.EndTurn()]),
     "played": (3, _played),
-    "stop": (0, lambda _: [events.Stop()]),
+    "stop": (0, lambda _: [client_events.Stop()]),
     "respond": (0, Native.respond),
     "config": (1, Native.configure),
     "tool_result": (2, _tool_result),
@@ -244,27 +245,27 @@ _READERS: dict[str, tuple[int, Callable[..., list[Incoming]]]] = {
 """How many fields a message has, and what becomes of them."""
 
 _WRITERS: dict[type, tuple[str, Callable[[Any], tuple[object, ...]]]] = {
-    events.State: ("state", lambda e: (e.name,)),
-    events.SpeechStarted: ("speech_started", lambda e: (e.turn, e.at_s)),
-    events.SpeechStopped: ("speech_stopped", lambda e: (e.turn, e.at_s)),
-    events.UserWords: ("user_words", lambda e: (e.turn, e.settled, e.tail)),
-    events.UserTurn: ("user_turn", lambda e: (e.turn, e.text)),
-    events.ReplyStarted: ("reply", lambda e: (e.epoch, e.turn)),
-    events.ReplyText: ("reply_text", lambda e: (e.epoch, e.text)),
-    events.Hold: ("hold", lambda e: (e.epoch,)),
-    events.Release: ("release", lambda e: (e.epoch,)),
-    events.ReplyDone: ("reply_done", lambda e: (e.epoch, e.text)),
-    events.TurnDone: ("turn_done", lambda e: (e.turn, e.how)),
-    events.ToolCalled: ("tool_call", lambda e: (e.epoch, e.call_id, e.name, e.arguments)),
-    events.Latency: (
+    server_events.State: ("state", lambda e: (e.name,)),
+    server_events.SpeechStarted: ("speech_started", lambda e: (e.turn, e.at_s)),
+    server_events.SpeechStopped: ("speech_stopped", lambda e: (e.turn, e.at_s)),
+    server_events.UserWords: ("user_words", lambda e: (e.turn, e.settled, e.tail)),
+    server_events.UserTurn: ("user_turn", lambda e: (e.turn, e.text)),
+    server_events.ReplyStarted: ("reply", lambda e: (e.epoch, e.turn)),
+    server_events.ReplyText: ("reply_text", lambda e: (e.epoch, e.text)),
+    server_events.Hold: ("hold", lambda e: (e.epoch,)),
+    server_events.Release: ("release", lambda e: (e.epoch,)),
+    server_events.ReplyDone: ("reply_done", lambda e: (e.epoch, e.text)),
+    server_events.TurnDone: ("turn_done", lambda e: (e.turn, e.how)),
+    server_events.ToolCalled: ("tool_call", lambda e: (e.epoch, e.call_id, e.name, e.arguments)),
+    server_events.Latency: (
         "latency",
         lambda e: (e.turn, e.turn_end_ms, e.words_ms, e.first_token_ms, e.first_sample_ms, e.first_frame_ms),
     ),
-    events.BargeIn: ("barge_in", lambda e: (e.epoch, e.hold_ms, e.verdict_ms, e.committed)),
-    events.Fault: ("error", lambda e: _error(e.code, e.message, e.retryable)),
+    server_events.BargeIn: ("barge_in", lambda e: (e.epoch, e.hold_ms, e.verdict_ms, e.committed)),
+    server_events.Fault: ("error", lambda e: _error(e.code, e.message, e.retryable)),
     dialect.Ending: ("error", lambda e: _error(e.code, e.message, e.retryable)),
     dialect.Complaint: ("error", lambda e: _error(e.code, e.message, False)),
-    events.Configured: ("configured", lambda e: (as_map(e.config),)),
+    server_events.Configured: ("configured", lambda e: (as_map(e.config),)),
     dialect.Pong: ("pong", lambda e: (e.mark, e.audio_s)),
     dialect.GoAway: ("go_away", lambda e: (e.seconds, e.reason)),
     dialect.Farewell: ("bye", lambda e: ()),
@@ -272,10 +273,16 @@ _WRITERS: dict[type, tuple[str, Callable[[Any], tuple[object, ...]]]] = {
 
 _UNSPOKEN = frozenset(
     {
-        events.InputCommitted, events.InputCleared, events.IdleTimeout, events.ItemPlaced, events.ItemDropped,
-        events.ItemShown, events.ItemCut, events.Thought,
+        server_events.InputCommitted,
+        server_events.InputCleared,
+        server_events.IdleTimeout,
+        server_events.ItemPlaced,
+        server_events.ItemDropped,
+        server_events.ItemShown,
+        server_events.ItemCut,
+        server_events.Thought,
     }
-)  # fmt: skip
+)
 """What this dialect has no words for: its clients have no items, and turns that need no naming."""
 
 PACE = Pace(

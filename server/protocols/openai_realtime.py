@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from voxlane.server import events, limits
-from voxlane.server.events import SessionConfig
+from voxlane.server import limits
+from voxlane.server.conversation import client_events, server_events
+from voxlane.server.conversation.values import Item, SessionConfig
 from voxlane.server.protocols import dialect
 from voxlane.server.protocols.dialect import (
     BadMessage,
@@ -26,10 +27,11 @@ from voxlane.server.protocols.dialect import (
     Pace,
     Packet,
 )
+from voxlane.server.protocols.realtime_exchange import Exchange
 from voxlane.server.protocols.realtime_items import INPUT_ITEMS, KnownItems, read_item, shown_item
 from voxlane.server.protocols.realtime_listening import Listening
 from voxlane.server.protocols.realtime_packets import Event, packet
-from voxlane.server.protocols.realtime_responses import Response, Wish
+from voxlane.server.protocols.realtime_responses import Wish
 from voxlane.server.protocols.realtime_session import (
     FORMATS,
     RealtimeSession,
@@ -59,9 +61,6 @@ PIECE_BYTES = 24_000
 
 LONGEST_S = 86_400.0
 """No reply is that long: a truncation beyond the end is one to the end."""
-
-WISHES = 64
-"""Responses that were asked for and have not begun; what is older was refused."""
 
 _REF = "="
 """Before the client's event_id, so that what a client did is told from what befell it, also without an id."""
@@ -104,25 +103,21 @@ class OpenAIRealtime:
         self._session, self._usual = begun.session, begun.usual
         self._base, self._capabilities = begun.base, begun.capabilities
         self._config = hello.config
-        self._rate = session_rate
         self._name = ""  # of the conversation
         self._microphone = Microphone(FORMATS[self._session.input_format])
         self._heard_before_s = 0.0  # in formats before this one
         self._known = KnownItems()
         self._listening = Listening(self._known, self.heard_s)
         self._listening.transcribes = transcribes(self._session)
-        self._responses: dict[int, Response] = {}  # under way, by epoch
-        self._wishes: dict[str, Wish] = {}  # by tag
-        self._fault: events.Fault | None = None  # what is wrong with a turn that is about to end
-        self._cut_short = False  # the last response, by the person
-        self._cancels_next = False
+        self._responses = Exchange(self._known, session_rate)
+        self._fault: server_events.Fault | None = None  # what is wrong with a turn that is about to end
         self._made = 0  # ids
 
     def heard_s(self) -> float:
         """Return how much audio has come, in seconds."""
         return self._heard_before_s + self._microphone.seconds
 
-    def session_samples(self, played: events.Played) -> events.Played:
+    def session_samples(self, played: client_events.Played) -> client_events.Played:
         """Return a position of the client's player, which this dialect's clients do not tell."""
         return played
 
@@ -158,7 +153,7 @@ class OpenAIRealtime:
             self._microphone = Microphone(FORMATS[session.input_format])
         self._session, self._config = session, config
         self._listening.transcribes = transcribes(session)
-        return [events.Configure(config)]
+        return [client_events.Configure(config)]
 
     def append(self, event: Event, _: str) -> Iterable[Incoming]:
         """Take sound, piece by piece as whoever asked comes for it."""
@@ -166,7 +161,7 @@ class OpenAIRealtime:
         if len(data) % 2 and self._session.input_format == "audio/pcm":
             raise Wrong("audio", "has an odd number of bytes, of 16-bit samples")
         return (
-            events.Audio(pcm)
+            client_events.Audio(pcm)
             for at in range(0, len(data), PIECE_BYTES)
             if (pcm := self._microphone.push(data[at : at + PIECE_BYTES]))
         )
@@ -177,16 +172,15 @@ class OpenAIRealtime:
         after = event.get("previous_item_id")
         if after is not None:
             after = text("previous_item_id", after)
-        return [events.PlaceItem(item, "" if after == "root" else after, pcm, ref)]
+        return [client_events.PlaceItem(item, "" if after == "root" else after, pcm, ref)]
 
     def truncate(self, event: Event, ref: str) -> list[Incoming]:
         """Take it that a reply was heard so far."""
         name = self._item(event)
         number("content_index", event.get("content_index", 0), 0, 0)
         seconds = number("audio_end_ms", event.get("audio_end_ms"), 0, LONGEST_S * 1000) / 1000
-        for response in self._responses.values():
-            response.cancelled = response.cancelled or response.item == name
-        return [events.CutItem(name, seconds, ref)]
+        self._responses.truncate(name)
+        return [client_events.CutItem(name, seconds, ref)]
 
     def respond(self, event: Event, ref: str) -> list[Incoming]:
         """Take the wish for a response."""
@@ -199,13 +193,11 @@ class OpenAIRealtime:
         about = metadata("response.metadata", given.get("metadata"))
         entries = None if given.get("input") is None else self._input(given["input"])
         tag = self._new_id("wish")
-        self._wishes[tag] = Wish(session, config.speaks, about, aside)
-        if len(self._wishes) > WISHES:
-            del self._wishes[next(iter(self._wishes))]
-        return [events.Respond(config, tag, aside, entries, ref)]
+        self._responses.ask(tag, Wish(session, config.speaks, about, aside))
+        return [client_events.Respond(config, tag, aside, entries, ref)]
 
-    def _input(self, value: object) -> tuple[events.Item | str, ...]:
-        entries: list[events.Item | str] = []
+    def _input(self, value: object) -> tuple[Item | str, ...]:
+        entries: list[Item | str] = []
         for place, entry in enumerate(listing("response.input", value, INPUT_ITEMS)):
             at = f"response.input[{place}]"
             if isinstance(entry, dict) and entry.get("type") == "item_reference":
@@ -218,29 +210,18 @@ class OpenAIRealtime:
         return tuple(entries)
 
     def cancel(self, event: Event, ref: str) -> list[Incoming]:
-        """Take it that a response is to end; a wish that crosses the end the server has put to it is no mistake."""
+        """Take it that a response is to end."""
         if event.get("response_id") is None:
-            inside = [response for response in self._responses.values() if not response.aside]
-            if self._cut_short and not inside and not self._wishes:
-                return []
-            for response in inside:
-                response.cancelled = True
-            self._cancels_next = not inside  # one that was asked for and has not begun
-            return [events.CancelReply(None, ref)]
-        name = text("response_id", event["response_id"])
-        for epoch, response in self._responses.items():
-            if response.name == name:
-                response.cancelled = True
-                return [events.CancelReply(epoch, ref)]
-        raise Wrong("", "Cancellation failed: no response of this id is under way", "response_cancel_not_active")
+            return [client_events.CancelReply(None, ref)] if self._responses.cancel_any() else []
+        return [client_events.CancelReply(self._responses.cancel(text("response_id", event["response_id"])), ref)]
 
     def show(self, event: Event, ref: str) -> list[Incoming]:
         """Take the wish to see an item."""
-        return [events.ShowItem(self._item(event), ref)]
+        return [client_events.ShowItem(self._item(event), ref)]
 
     def drop(self, event: Event, ref: str) -> list[Incoming]:
         """Take it that an item is to be forgotten."""
-        return [events.DropItem(self._item(event), ref)]
+        return [client_events.DropItem(self._item(event), ref)]
 
     def _item(self, event: Event) -> str:
         name = text("item_id", event.get("item_id"))
@@ -258,43 +239,41 @@ class OpenAIRealtime:
     def encode(self, event: Outgoing) -> list[Packet]:
         """Return what to write for an event."""
         match event:
-            case events.Speech(epoch) if epoch in self._responses:
-                return self._responses[epoch].sound(event)
-            case events.ReplyStarted():
-                return self._start(event)
-            case events.ReplyText(epoch, words) if epoch in self._responses:
-                return self._responses[epoch].say(words)
-            case events.ToolCalled(epoch) if epoch in self._responses:
-                return self._responses[epoch].call(event)
-            case events.Thought(epoch) if epoch in self._responses:
-                return self._responses[epoch].think(event)
-            case events.SpeechDone(epoch, samples) if epoch in self._responses:
-                return self._finish(epoch, samples)
-            case events.ReplyDone(epoch) if epoch in self._responses:  # it was not spoken
-                return self._finish(epoch, 0)
-            case events.Interrupted(epoch):
-                return self._interrupt(epoch)
-            case events.Hold():
+            case (
+                server_events.Speech()
+                | server_events.ReplyText()
+                | server_events.ToolCalled()
+                | server_events.Thought()
+                | server_events.SpeechDone()
+                | server_events.ReplyDone()
+            ):
+                return self._responses.take(event)
+            case server_events.ReplyStarted():
+                return self._responses.start(event, self._name, Wish(self._session, self._config.speaks))
+            case server_events.Interrupted(epoch):
+                closing, aside = self._responses.interrupt(epoch)
+                return closing if aside else self._listening.interrupted(closing)
+            case server_events.Hold():
                 self._listening.hold()
-            case events.Release():
+            case server_events.Release():
                 self._listening.release()
-            case events.TurnDone(how=how):
+            case server_events.TurnDone(how=how):
                 fault = self._fault
                 if how == "failed" and fault is not None and fault.code != "engine_lost":
                     self._fault = None
                 return self._listening.take(event, fault)
             case (
-                events.SpeechStarted()
-                | events.SpeechStopped()
-                | events.UserWords()
-                | events.UserTurn()
-                | events.InputCommitted()
-                | events.IdleTimeout()
+                server_events.SpeechStarted()
+                | server_events.SpeechStopped()
+                | server_events.UserWords()
+                | server_events.UserTurn()
+                | server_events.InputCommitted()
+                | server_events.IdleTimeout()
             ):
                 return self._listening.take(event)
-            case events.InputCleared():
+            case server_events.InputCleared():
                 return self._listening.clear()
-            case events.Fault():
+            case server_events.Fault():
                 return self._fail(event)
             case _:
                 return self._tell(event)
@@ -307,17 +286,17 @@ class OpenAIRealtime:
                 self._name = event.session.rpartition("-")[2]
                 self._listening.session = event.session
                 return [packet("session.created", session=shown(self._session, f"sess_{self._name}"))]
-            case events.Configured():
+            case server_events.Configured():
                 return [packet("session.updated", session=shown(self._session, f"sess_{self._name}"))]
-            case events.ItemPlaced(item, after):
+            case server_events.ItemPlaced(item, after):
                 placed = {"previous_item_id": self._known.add(item.id, after), "item": shown_item(item)}
                 return [packet("conversation.item.added", **placed), packet("conversation.item.done", **placed)]
-            case events.ItemShown(item):
+            case server_events.ItemShown(item):
                 return [packet("conversation.item.retrieved", item=shown_item(item))]
-            case events.ItemDropped(name):
+            case server_events.ItemDropped(name):
                 self._known.drop(name)
                 return [packet("conversation.item.deleted", item_id=name)]
-            case events.ItemCut(name, seconds):
+            case server_events.ItemCut(name, seconds):
                 told = {"item_id": name, "content_index": 0, "audio_end_ms": round(seconds * 1000)}
                 return [packet("conversation.item.truncated", **told)]
             case Complaint(code, message, param, ref):
@@ -327,43 +306,16 @@ class OpenAIRealtime:
             case _:  # states, latencies and the like: the dialect has no words for them
                 return []
 
-    def _start(self, event: events.ReplyStarted) -> list[Packet]:
-        wish = self._wishes.pop(event.tag, None) or Wish(self._session, self._config.speaks)
-        name, item = f"resp_{self._name}_{event.epoch}", event.item or f"item_{self._name}_a{event.epoch}"
-        response = Response(name, item, f"conv_{self._name}", wish, self._known, self._rate)
-        if not wish.aside:
-            self._cut_short = False
-            response.cancelled, self._cancels_next = self._cancels_next, False
-        self._responses[event.epoch] = response
-        return response.created()
-
-    def _finish(self, epoch: int, samples: int) -> list[Packet]:
-        response = self._responses.pop(epoch)
-        return response.finish(epoch, samples)
-
-    def _interrupt(self, epoch: int) -> list[Packet]:
-        response = self._responses.pop(epoch, None)
-        closing = [] if response is None else response.cut()
-        if response is not None and response.aside:
-            return closing
-        self._cut_short = response is not None and not response.cancelled
-        return self._listening.interrupted(closing)
-
-    def _fail(self, fault: events.Fault) -> list[Packet]:
+    def _fail(self, fault: server_events.Fault) -> list[Packet]:
         """Take what went wrong. What befalls a client is told by how its response or transcription ends.
 
         Some clients take every `error` for the end of the conversation, which it is not.
         """
         if fault.ref:
-            self._cancels_next = False
+            self._responses.refused()
             return [_error("invalid_request_error", fault.code, fault.message, None, fault.ref)]
-        if fault.epoch in self._responses:
-            self._responses[fault.epoch].fault = fault
-            return []
-        self._fault = fault
-        if fault.code == "engine_lost":
-            for response in self._responses.values():
-                response.fault = fault
+        if not self._responses.fail(fault):
+            self._fault = fault
         return []
 
 
@@ -379,8 +331,8 @@ def _no_buffer(_: OpenAIRealtime, __: Event, ___: str) -> list[Incoming]:
 _READERS: dict[str, Callable[[OpenAIRealtime, Event, str], Iterable[Incoming]]] = {
     "session.update": OpenAIRealtime.update,
     "input_audio_buffer.append": OpenAIRealtime.append,
-    "input_audio_buffer.commit": lambda _, __, ref: [events.CommitInput(ref)],
-    "input_audio_buffer.clear": lambda _, __, ___: [events.ClearInput()],
+    "input_audio_buffer.commit": lambda _, __, ref: [client_events.CommitInput(ref)],
+    "input_audio_buffer.clear": lambda _, __, ___: [client_events.ClearInput()],
     "conversation.item.create": OpenAIRealtime.place,
     "conversation.item.retrieve": OpenAIRealtime.show,
     "conversation.item.delete": OpenAIRealtime.drop,
@@ -401,4 +353,6 @@ PACE = Pace(
     audio_burst_s=limits.REALTIME_AUDIO_BURST_SECONDS,
 )
 
-REALTIME = Dialect(SUBPROTOCOL, PACE, OpenAIRealtime, opening=opening, subprotocol_needed=False, resumable=False)
+REALTIME = Dialect(
+    SUBPROTOCOL, PACE, OpenAIRealtime, opening=opening, subprotocol_needed=False, resumable=False, any_voice=True
+)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from voxlane.server.events import Item
+from voxlane.server.conversation.values import Item
 from voxlane.server.protocols.dialect import AudioFormat, BadMessage
-from voxlane.server.protocols.realtime_values import Wrong, choice, listing, mapping, sound, text
+from voxlane.server.protocols.realtime_values import Wrong, choice, listing, mapping, object_text, sound, text
 from voxlane.server.protocols.settings import TEXT_CHARACTERS
 from voxlane.server.protocols.sound import Microphone
 
@@ -42,7 +42,7 @@ def read_item(param: str, value: object, usual_id: str, form: AudioFormat) -> tu
             return _message(param, given, name, form)
         case "function_call":
             called = text(f"{param}.name", given.get("name"), 64, least=1)
-            arguments = text(f"{param}.arguments", given.get("arguments"), TEXT_CHARACTERS)
+            arguments = object_text(f"{param}.arguments", given.get("arguments"), TEXT_CHARACTERS)
             call_id = name if given.get("call_id") is None else text(f"{param}.call_id", given["call_id"], least=1)
             return Item(name, "call", arguments, called, call_id), b""
         case "function_call_output":

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from voxlane.server.events import (
+from voxlane.server.conversation.history import turn_item
+from voxlane.server.conversation.server_events import (
     Fault,
     IdleTimeout,
     InputCommitted,
@@ -20,7 +21,6 @@ from voxlane.server.events import (
     UserTurn,
     UserWords,
 )
-from voxlane.server.history import turn_item
 from voxlane.server.protocols.dialect import Packet
 from voxlane.server.protocols.realtime_items import KnownItems, shown_message
 from voxlane.server.protocols.realtime_packets import packet

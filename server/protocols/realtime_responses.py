@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from voxlane.server.events import Fault, Speech, Thought, ToolCalled
+from voxlane.server.conversation.server_events import Fault, Speech, Thought, ToolCalled
 from voxlane.server.protocols.dialect import Packet
 from voxlane.server.protocols.realtime_items import (
     KnownItems,

@@ -12,12 +12,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from voxlane.server import limits
-from voxlane.server.events import SessionConfig
+from voxlane.server.conversation.turns import Eagerness
+from voxlane.server.conversation.values import SessionConfig
 from voxlane.server.protocols.dialect import AudioFormat, BadMessage, Capabilities
 from voxlane.server.protocols.realtime_values import Wrong
 from voxlane.server.protocols.settings import configured
-from voxlane.server.turns import Eagerness
-from voxlane.server.voices import find_voice
 
 FORMATS: Mapping[str, AudioFormat] = {
     "audio/pcm": AudioFormat("pcm16", 24_000),
@@ -102,7 +101,7 @@ def configuration(
     chosen = session.tool_choice if isinstance(session.tool_choice, str) else session.tool_choice["name"]
     values: dict[str, Any] = {
         "instructions": session.instructions,
-        "voice": find_voice(session.voice, capabilities.voices) or "",
+        "voice": session.voice,
         "speed": min(max(session.speed, limits.SPEEDS[0]), limits.SPEEDS[1]),
         "language": _language(session.transcription or {}, capabilities.languages),
         "max_tokens": MOST_TOKENS if session.max_output_tokens == "inf" else session.max_output_tokens,

@@ -15,6 +15,12 @@ NAME_CHARACTERS = 256
 MOST_DEPTH = 64
 """Nesting of an event: a tool's schema is the deepest thing in one, and few go beyond ten."""
 
+MOST_VALUES = 20_000
+"""Values in an event: those of 64 tools, 300 each. Two megabytes of small ones would take the event loop a second."""
+
+ARGUMENTS_DEPTH = 32
+"""Nesting of a call's arguments: the engine takes a little more."""
+
 METADATA_PAIRS, METADATA_KEY_CHARACTERS, METADATA_CHARACTERS = 16, 64, 512
 """As OpenAI has it."""
 
@@ -30,6 +36,9 @@ class Wrong(Exception):
 
 def parse(message: str) -> dict[str, Any]:
     """Return an event as a JSON object; refuse what the json module lets through: NaN, infinity, half characters."""
+    # Counted before it is read: marks within strings count, too, but sound is base64 and has none.
+    if message.count(",") + message.count("[") + message.count("{") > MOST_VALUES:
+        raise Wrong("", f"An event has at most {MOST_VALUES} values", "invalid_json")
     try:
         value = json.loads(message, parse_constant=_no_constant, parse_float=_finite)
         # Half a surrogate pair survives json.loads and would break every encoder after us.
@@ -91,6 +100,18 @@ def text(param: str, value: object, most: int = NAME_CHARACTERS, *, least: int =
     if not least <= len(value) <= most:
         raise Wrong(param, f"must have {least} to {most} characters")
     return value
+
+
+def object_text(param: str, value: object, most: int) -> str:
+    """Return a string that holds a JSON object, or raise; an empty one holds an empty object."""
+    given = text(param, value, most)
+    try:
+        shallow = _shallow(parse(given or "{}"), ARGUMENTS_DEPTH)
+    except Wrong as wrong:
+        raise Wrong(param, "must be a JSON object") from wrong
+    if not shallow:
+        raise Wrong(param, f"must be nested at most {ARGUMENTS_DEPTH} deep")
+    return given or "{}"
 
 
 def flag(param: str, value: object) -> bool:

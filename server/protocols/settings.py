@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from voxlane.engine.api import Tool
 from voxlane.server import limits
-from voxlane.server.events import SessionConfig
+from voxlane.server.conversation.values import SessionConfig
 from voxlane.server.protocols.dialect import BadMessage
 
 TEXT_CHARACTERS = 16_000
@@ -42,7 +42,12 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 
 _LONGEST_WAIT_S = 10.0
 
-_LENGTHS: Mapping[str, int] = {"instructions": TEXT_CHARACTERS, "greeting": 2000, "voice": 256, "tool_choice": 64}
+_LENGTHS: Mapping[str, int] = {
+    "instructions": TEXT_CHARACTERS,
+    "greeting": 2000,
+    "voice": 256,
+    "voice_instructions": limits.INSTRUCTION_CHARACTERS,
+}
 _USUAL_LENGTH = 64
 
 

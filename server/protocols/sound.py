@@ -18,7 +18,7 @@ from voxlane.codecs.opus import DECODED_RATE, OpusDecoder, OpusEncoder
 from voxlane.codecs.pcm import Floats, decode_pcm16, encode_pcm16
 from voxlane.codecs.resample import Resampler
 from voxlane.engine.api import LISTEN_RATE, SpokenWord
-from voxlane.server.events import Speech
+from voxlane.server.conversation.server_events import Speech
 from voxlane.server.protocols.dialect import AudioFormat, BadMessage, CodecName
 
 PCM_RATES = (8_000, 16_000, 24_000, 48_000)

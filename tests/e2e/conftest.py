@@ -13,6 +13,9 @@ import httpx
 import pytest
 from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
+from waiting import until
+
+START_S = 120.0
 
 
 class Server:
@@ -39,10 +42,17 @@ class Server:
                     return float(sample.value)
         raise AssertionError(f"no metric {name} {labels}")
 
+    def wait_metric(self, value: float, name: str, **labels: str) -> None:
+        """Ask until one metric has a value."""
+        until(lambda: self.metric(name, **labels) == value, f"{name} {labels} is {value:g}")
+
+    def is_ready(self) -> bool:
+        """Return whether the server is healthy now."""
+        return httpx.get(f"{self.url}/healthz").status_code == httpx.codes.OK
+
     def wait_ready(self) -> None:
         """Ask until the server is healthy."""
-        while httpx.get(f"{self.url}/healthz").status_code != 200:
-            pass
+        until(self.is_ready, "the engine is ready", START_S)
 
     def engine_pid(self) -> int:
         """Return the engine's process number."""

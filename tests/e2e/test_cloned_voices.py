@@ -14,6 +14,7 @@ import numpy as np
 import openai
 import pytest
 from base_talker import write_base_talker
+from waiting import until
 
 from voxlane.codecs.wav import encode_wav
 
@@ -94,8 +95,7 @@ def test_a_voice_is_made_and_speaks_and_outlives_the_engine(talker: Server) -> N
     assert not alike(say(talker, "manner"), ada)
 
     os.kill(talker.engine_pid(), signal.SIGKILL)
-    while httpx.get(f"{talker.url}/healthz").status_code == 200:
-        pass
+    until(lambda: not talker.is_ready(), "the loss is noticed")
     talker.wait_ready()
     assert alike(say(talker, "ada"), ada)
     assert alike(say(talker, "bob"), bob)

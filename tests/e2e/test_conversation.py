@@ -22,7 +22,7 @@ pytestmark = pytest.mark.weights
 
 RATE, OUT_RATE = 16_000, 24_000
 FRAME = RATE // 50
-CONFIG = {"temperature": 0.0, "seed": 7, "max_tokens": 30}
+CONFIG = {"temperature": 0.0, "seed": 7, "max_tokens": 20}
 
 
 def say(server, text: str) -> np.ndarray:
@@ -67,6 +67,16 @@ class Caller:
         event = found()
         assert event is not None
         return event
+
+    async def hear(self, seconds: float, since: int) -> None:
+        """Listen to the beginning of the reply that comes after an event."""
+        reply = await self.until("audio", since)
+
+        def heard() -> bool:
+            return self.player.epoch == reply["epoch"] and self.player.position >= seconds * OUT_RATE
+
+        async with self.news:
+            await asyncio.wait_for(self.news.wait_for(heard), 60)
 
     async def finish_playing(self) -> None:
         """Wait for the last frames at the loudspeaker."""
@@ -138,8 +148,7 @@ async def reply_to(caller: Caller, turn: str | np.ndarray, disturbance: np.ndarr
     else:
         caller.speak(turn)
     if disturbance is not None:
-        await caller.until("audio", since)
-        await asyncio.sleep(0.4)
+        await caller.hear(0.4, since)
         caller.speak(disturbance)
         await caller.until("release", since)
     reply = await caller.until("reply", since)
@@ -157,8 +166,7 @@ async def interrupt(caller: Caller, turn: np.ndarray, other: np.ndarray) -> Even
     """Take a turn and cut into its answer with another one; return how the answer ended."""
     since = len(caller.events)
     caller.speak(turn)
-    await caller.until("audio", since)
-    await asyncio.sleep(0.8)
+    await caller.hear(0.8, since)
     caller.speak(other)
     cut = await caller.until("interrupted", since)
     told = [event for event in caller.events if event.name == "reply_text" and event["epoch"] == cut["epoch"]]

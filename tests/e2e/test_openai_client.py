@@ -143,10 +143,8 @@ def test_leaving_cancels_in_the_engine(server: Any) -> None:
     stream = ask(server, STORY, stream=True, max_tokens=4000, extra_body={"ignore_eos": True})
     next(iter(stream))
     stream.close()
-    while server.metric("voxlane_finished_requests_total", reason="cancelled") != before + 1:
-        pass
-    while server.metric("voxlane_engine_requests", state="running"):
-        pass
+    server.wait_metric(before + 1, "voxlane_finished_requests_total", reason="cancelled")
+    server.wait_metric(0, "voxlane_engine_requests", state="running")
     assert server.metric("voxlane_kv_blocks", state="used") == 0
 
 

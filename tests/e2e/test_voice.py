@@ -51,8 +51,7 @@ def test_a_spoken_question_gets_a_spoken_answer(server: Any, tmp_path: Path) -> 
     ]  # fmt: skip
     heard = server.client.audio.transcriptions.create(model="whisper-1", file=("heard.wav", answer.read_bytes()))
     assert plain(heard.text) == plain(told.removeprefix("assistant: "))
-    while server.metric("voxlane_engine_requests", state="running"):
-        pass
+    server.wait_metric(0, "voxlane_engine_requests", state="running")
     assert server.metric("voxlane_sessions") == 0
 
 

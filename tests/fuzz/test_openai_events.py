@@ -18,7 +18,7 @@ from realtime_desk import Desk, kinds
 from session_simulation import sound
 from session_table import Table
 
-from voxlane.server import events
+from voxlane.server.conversation import client_events, effects, server_events, values
 from voxlane.server.protocols.dialect import BadMessage, Complaint
 
 CONVERSATIONS, STEPS = 500, 10
@@ -157,7 +157,7 @@ class Parlour:
         """Let the person be heard, in the format of the client's microphone; the ear gets what the script says."""
         for _ in range(frames):
             self.table.now += 0.02
-            self.feed(events.Audio(sound(kind, 1)))
+            self.feed(client_events.Audio(sound(kind, 1)))
             self.desk.tell(*self.table.work(3))
 
     def happen(self, what: str, much: int) -> None:
@@ -171,7 +171,7 @@ class Parlour:
             case "lose":
                 if much > 35:
                     self.table.engine.work.clear()
-                    self.feed(events.EngineLost())
+                    self.feed(effects.EngineLost())
 
     def finish(self) -> None:
         """Let all that is under way come to its end."""
@@ -213,7 +213,7 @@ def test_every_event_as_it_should_be_is_taken() -> None:
             continue
         desk = Desk()
         for name in IDS:
-            desk.tell(events.ItemPlaced(events.Item(name or "x", "user", "hi"), ""))
+            desk.tell(server_events.ItemPlaced(values.Item(name or "x", "user", "hi"), ""))
         assert not any(isinstance(one, Complaint) for one in desk.codec.decode(json.dumps(event))), event
 
 

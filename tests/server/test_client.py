@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
+import msgpack
 import numpy as np
 import pytest
 from hypothesis import given
+from peer import eventually
+from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from voxlane.codecs.wav import decode_wav, encode_wav
-from voxlane.server.client import VoiceClient
+from voxlane.server.client import SUBPROTOCOL, VoiceClient
+from voxlane.server.commands.talk import OUTPUT_RATE, TalkOptions, run_talk
 from voxlane.server.config import VoiceConfig
 from voxlane.server.errors import ConfigError, ConversationFailed
 from voxlane.server.player import Ack, Player
-from voxlane.server.talk_cli import OUTPUT_RATE, TalkOptions, run_talk
 
 RATE = 24_000
 CONFIG: dict[str, Any] = {"turns": {"mode": "manual"}, "voice": "two"}
@@ -223,6 +226,52 @@ async def test_who_is_gone_for_too_long_is_told(serving: Any) -> None:
         assert closed.value.rcvd.code == 4401
 
 
+async def test_a_line_that_breaks_again_right_behind_ready_loses_nothing(serving: Any) -> None:
+    async with serving() as running, VoiceClient(voice(running), config=CONFIG) as client:
+        await client.say("hi")
+        await play_nothing(client, "user_turn")
+        (conversation,) = running.service.voice._conversations.values()
+        kept = conversation.mailbox._kept
+        await eventually(lambda: any(item.packet.fields[0] == "turn_done" for item in kept))
+        for _ in range(2):
+            assert client._socket is not None
+            client._socket.transport.abort()
+            assert (await client._come_back()).name == "ready"
+        await client.ping(5)
+        told = await play_nothing(client, "pong")
+        assert [name for name in told if name in ("reply", "reply_done", "turn_done")] == [
+            "reply", "reply_done", "turn_done",
+        ]  # fmt: skip
+
+
+async def play_nothing(client: VoiceClient, until: str) -> list[str]:
+    """Return the names of what comes, up to an event."""
+    seen: list[str] = []
+    async for event in client:
+        seen.append(event.name)
+        if event.name == until:
+            return seen
+    raise AssertionError("the server left")
+
+
+async def test_a_line_that_breaks_while_one_comes_back_is_tried_again() -> None:
+    greeting: dict[str, Any] = {"token": "t", "limits": {"resume_s": 30}, "resumed": False}
+    visits = []
+
+    async def serve_badly(socket: ServerConnection) -> None:
+        visits.append(msgpack.unpackb(await socket.recv()))
+        if len(visits) != 2:
+            await socket.send(msgpack.packb(("ready", len(visits), greeting | {"resumed": len(visits) > 1})))
+        if len(visits) < 3:
+            socket.transport.abort()
+
+    async with serve(serve_badly, "127.0.0.1", 0, subprotocols=[SUBPROTOCOL]) as server:
+        client = VoiceClient(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        await client.connect()
+        assert [event.sequence async for event in client] == [1, 3]
+    assert [visit[1].get("resume") for visit in visits] == [None, "t", "t"]
+
+
 # ---- voxlane talk
 
 
@@ -258,3 +307,15 @@ def test_talk_says_what_is_wrong(tmp_path: Path) -> None:
             run_talk(TalkOptions(source=str(source), target=str(target)))
     with pytest.raises(ConversationFailed, match=r"127\.0\.0\.1:9"):
         run_talk(TalkOptions("ws://127.0.0.1:9/v1/voice", str(good), str(tmp_path / "o.wav")))
+
+
+async def test_talk_says_why_the_server_would_not(serving: Any, tmp_path: Path) -> None:
+    source, target = tmp_path / "in.wav", tmp_path / "out.wav"
+    source.write_bytes(encode_wav(np.zeros(4_000, np.float32), 16_000))
+    async with serving(api_key="secret") as running:
+        for key, says in (("secret", "The voices are one, two"), ("wrong", "A valid API key is needed")):
+            options = TalkOptions(voice(running), str(source), str(target), key, {"voice": "nobody"})
+            with pytest.raises(ConversationFailed) as failed:
+                await asyncio.to_thread(run_talk, options)
+            assert says in failed.value.message
+    assert not target.exists()

@@ -12,13 +12,13 @@ from pathlib import Path
 import httpx
 
 from voxlane.engine.api import EngineConfig
+from voxlane.server.commands.serve import HttpServer, listen
 from voxlane.server.config import ChatConfig, Config, LimitsConfig, ServerConfig, VoiceConfig
-from voxlane.server.engine_link import EngineLink, RestartBudget
+from voxlane.server.link.engine_link import EngineLink, RestartBudget
 from voxlane.server.metrics import Metrics
-from voxlane.server.serve import HttpServer, listen
 from voxlane.server.service import Service, make_service
 
-SCRIPTED_ENGINE = Path(__file__).parent.parent / "server" / "scripted_engine.py"
+SCRIPTED_ENGINE = Path(__file__).parent / "scripted_engine.py"
 ENGINE_COMMAND = (sys.executable, str(SCRIPTED_ENGINE))
 
 

@@ -6,38 +6,19 @@ Bytes pass unchanged. It knows no more of HTTP than how a request begins.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Mapping
-from typing import Self
-from urllib.parse import urlsplit
 
-CHUNK_BYTES = 65536
+from relay import CHUNK_BYTES, Relay, pump
 
 
-class LossyLine:
-    """Listens on a port of its own as long as the context lasts."""
+class LossyLine(Relay):
+    """Carries everything but the scripts, by path, that it answers itself."""
 
     def __init__(self, url: str, scripts: Mapping[str, str] | None = None) -> None:
-        self._upstream = urlsplit(url)
+        super().__init__(url, "lossy line")
         self._answers = {f"GET {path} ".encode(): _answer(text) for path, text in (scripts or {}).items()}
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="lossy line")
-        self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._lost = False
-        self.url = ""
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        self._server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
     def lose(self, seconds: float) -> None:
         """Break all connections, and let none live for so long."""
@@ -52,30 +33,22 @@ class LossyLine:
     def _mend(self) -> None:
         self._lost = False
 
-    async def _listen(self) -> asyncio.Server:
-        return await asyncio.start_server(self._relay, "127.0.0.1", 0)
-
-    async def _close(self) -> None:
-        self._server.close()
+    async def _end(self) -> None:
         self._break()
         await asyncio.gather(*self._tasks)
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
         try:
             if self._lost:
                 raise ConnectionAbortedError
-            up_reader, up_writer = await asyncio.open_connection(self._upstream.hostname, self._upstream.port)
+            up_reader, up_writer = await self._open_upstream()
         except OSError:
             writer.transport.abort()
             return
         ends = {writer, up_writer}
         self._writers |= ends
         try:
-            await asyncio.gather(self._ask(reader, writer, up_writer), _pump(up_reader, writer))
+            await asyncio.gather(self._ask(reader, writer, up_writer), pump(up_reader, writer))
         finally:
             self._writers -= ends
             for each in ends:
@@ -102,14 +75,3 @@ class LossyLine:
 def _answer(script: str) -> bytes:
     body = script.encode()
     return b"HTTP/1.1 200 OK\r\ncontent-type: text/javascript\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while data := await reader.read(CHUNK_BYTES):
-            writer.write(data)
-            await writer.drain()
-        if writer.can_write_eof():
-            writer.write_eof()
-    except OSError:
-        writer.close()

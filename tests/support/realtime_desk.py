@@ -8,8 +8,8 @@ from typing import Any
 
 from realtime_grammar import Event, Grammar
 
-from voxlane.server import events
-from voxlane.server.events import SessionConfig
+from voxlane.server.conversation import client_events, server_events
+from voxlane.server.conversation.values import SessionConfig
 from voxlane.server.protocols.dialect import Bounds, Capabilities, Handshake, Incoming, Outgoing, Ready
 from voxlane.server.protocols.openai_realtime import OpenAIRealtime, opening
 
@@ -69,8 +69,8 @@ class Desk:
     def update(self, **session: Any) -> SessionConfig:
         """Change the session, and return what is in force then."""
         (configure,) = self.say("session.update", session=session)
-        assert isinstance(configure, events.Configure), configure
-        (event,) = self.tell(events.Configured(configure.config))
+        assert isinstance(configure, client_events.Configure), configure
+        (event,) = self.tell(server_events.Configured(configure.config))
         assert event["type"] == "session.updated"
         return configure.config
 

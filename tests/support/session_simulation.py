@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import cache
 
 from voxlane.engine.api import (
     Append,
@@ -27,8 +28,9 @@ from voxlane.engine.api import (
     ToolCall,
     Words,
 )
-from voxlane.server.ear import Confirmed, Dropped, Onset, Silent, Voiced
-from voxlane.server.events import Interrupted, Send, Speech, Tell
+from voxlane.server.conversation.ear import Confirmed, Dropped, Onset, Silent, Voiced
+from voxlane.server.conversation.effects import Send, Tell
+from voxlane.server.conversation.server_events import Interrupted, Speech
 
 FRAME = 320  # samples of an ear's frame
 SPEAK_RATE = 1000
@@ -36,6 +38,7 @@ SAMPLES_PER_CHAR = 50
 STATS = RequestStats(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)
 
 
+@cache
 def sound(kind: str, frames: int) -> bytes:
     """Return frames of voice ("v"), noise that is taken for a voice at first ("n"), or silence ("s")."""
     return bytes([ord(kind), 0] * FRAME) * frames

@@ -5,8 +5,11 @@ from __future__ import annotations
 from session_simulation import SPEAK_RATE, Client, ScriptedEar, ScriptedEngine, sound
 
 from voxlane.engine.api import Submit
-from voxlane.server.events import Audio, ReplyStarted, SessionConfig, Tell, TextTurn, Tick
-from voxlane.server.session import Session
+from voxlane.server.conversation.client_events import Audio, TextTurn
+from voxlane.server.conversation.effects import Tell, Tick
+from voxlane.server.conversation.server_events import ReplyStarted
+from voxlane.server.conversation.session import Session
+from voxlane.server.conversation.values import SessionConfig
 
 FRAME_S = 0.02
 

@@ -117,10 +117,10 @@ class PretendListening(PretendEngine):
             assert self.device.get(slot) == (clip, (place,)), "a page holds another clip"
         tokens = [*request.tokens[: row.start + row.count], *row.drafts]
         slots = request.table.slots(0, len(tokens))
+        written = [(clip, prefix) for prefix in self.prefixes.along(tokens)]
         for position in range(row.start, len(tokens)):
-            self.device[slots[position]] = (clip, tuple(tokens[: position + 1]))
-        for position, slot in enumerate(slots):
-            assert self.device.get(slot) == (clip, tuple(tokens[: position + 1])), "a page holds another prefix"
+            self.device[slots[position]] = written[position]
+        assert [self.device.get(slot) for slot in slots] == written, "a page holds another prefix"
         first = row.start + row.count
         greedy = [heard_next(request.material, tokens[:stop]) for stop in range(first, len(tokens) + 1)]
         return Outcome(choices=[Choice(token, -0.1) for token in accepted(row.drafts, greedy)])

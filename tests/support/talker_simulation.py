@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from simulation import Clock, PretendEngine, Simulation
 
-from voxlane.engine.api import Samples, Submit
+from voxlane.engine.api import Rewound, Samples, Submit
 from voxlane.engine.core import Core
 from voxlane.engine.cost import CostModel
 from voxlane.engine.jobs.text import TextDesk
@@ -31,7 +31,7 @@ from voxlane.engine.runner import Outcome
 from voxlane.engine.scheduler import Limits, Scheduler
 from voxlane.engine.slots import Slots
 from voxlane.engine.talker import Spoken, Stream
-from voxlane.server.ledger import Ledger
+from voxlane.server.conversation.ledger import Ledger
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -51,6 +51,9 @@ BASE = Qwen3TTSConfig.from_dict(
 END = CONFIG.codec.eos
 RATE, FRAME_SAMPLES = 100, 8  # a frame lasts 80 ms, as a real one
 LIMIT = 200
+HEARS = 5
+"""Frames that a stream without its place in the codec's state hears again in a step."""
+
 SAMPLING = SpeechSampling(max_frames=60)
 ENDLESS = 1000  # from this seed on nothing ends by itself
 
@@ -141,6 +144,7 @@ class PretendTalker(PretendEngine):
         super().__init__(clock, block_tokens)
         self.slots = Slots(slots)
         self.heard: dict[int, list[Codes]] = {}
+        self.caught: dict[tuple[int, int], int] = {}  # frames heard again, by stream and slot
         self.chunks: list[int] = []
         self.streams: dict[Stream, None] = {}  # that were in a step, in order
 
@@ -155,17 +159,27 @@ class PretendTalker(PretendEngine):
         assert [self.device.get(slot) for slot in slots] == keys, "a page holds another prefix"
         if not stream.utterance.frame_due(stop):
             return Outcome(speech=Spoken())
+        self._catch_up(stream)
+        if stream.stale:
+            return Outcome(speech=Spoken())
         frame = next_frame(rows, stream.utterance.spoken, stream.seed)
         samples: list[float] = []
         for due in stream.due(frame, over=frame[0] == END):
-            if stream.stale:
-                self.heard[stream.slot] = stream.heard
-                stream.stale = False
             samples += sound(self.heard[stream.slot], due)
             self.heard[stream.slot].append(due)
         if samples:
             self.chunks.append(len(samples) // FRAME_SAMPLES)
         return Outcome(speech=Spoken(frame, np.array(samples, np.float32)))
+
+    def _catch_up(self, stream: Stream) -> None:
+        if not stream.stale:
+            return
+        who = (stream.number, stream.slot)
+        self.caught[who] = min(self.caught.get(who, 0) + HEARS, len(stream.heard))
+        if self.caught[who] == len(stream.heard):
+            self.heard[stream.slot] = stream.heard
+            stream.stale = False
+            del self.caught[who]
 
 
 class LateTalker(PretendTalker):
@@ -231,7 +245,18 @@ class TalkerSimulation(Simulation):
                 self.ledgers.setdefault(name, Ledger()).add(message.offset, len(message.pcm) // 2, message.words)
                 self.pcm[name] = self.pcm.get(name, b"") + message.pcm
                 self.spoken.append(message)
+            elif isinstance(message, Rewound):
+                self._forget(message.request_id, message.sample)
         return super()._collect(messages)
+
+    def _forget(self, name: str, sample: int) -> None:
+        """Take back what was told of a reply after a sample; the words that end before it stay told."""
+        words = [word for one in self.spoken if one.request_id == name for word in one.words]
+        kept = tuple(word for word in words if word.end_sample <= sample)
+        self.spoken = [one for one in self.spoken if one.request_id != name]
+        self.pcm[name], self.ledgers[name] = self.pcm.get(name, b"")[: 2 * sample], Ledger()
+        self.spoken.append(Samples(name, 0, 0, self.pcm[name], kept))
+        self.ledgers[name].add(0, sample, kept)
 
 
 def pcm_of(samples: list[float]) -> bytes:

@@ -11,13 +11,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import numpy as np
 from numpy.typing import NDArray
+from waiting import until
 
 from voxlane.codecs.resample import resample
 from voxlane.codecs.wav import decode_wav, encode_wav
@@ -28,14 +27,6 @@ RATE = 48_000
 START_S = 120.0
 
 Samples = NDArray[np.float32]
-
-
-def until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
-    """Ask until it is so."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
-        time.sleep(0.02)
 
 
 def words(text: str) -> list[str]:

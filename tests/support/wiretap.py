@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
-from urllib.parse import urlsplit
+from typing import Any, Literal
 
+from relay import Relay, pump
 from websockets.frames import Frame, Opcode
 from websockets.protocol import CLIENT, SERVER, Protocol, Side
 
@@ -85,28 +83,12 @@ class _Ear:
                 self._text = b""
 
 
-class Wiretap:
-    """Listens on a port of its own as long as the context lasts; what it relays is in `wires`."""
+class Wiretap(Relay):
+    """Keeps what it relays in `wires`."""
 
     def __init__(self, url: str) -> None:
-        self._upstream = urlsplit(url)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="wiretap")
-        self._tasks: set[asyncio.Task[None]] = set()
+        super().__init__(url, "wiretap")
         self.wires: list[Wire] = []
-        self.url = ""
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        self._server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
     @property
     def wire(self) -> Wire:
@@ -114,41 +96,20 @@ class Wiretap:
         (found,) = [wire for wire in self.wires if wire.messages]
         return found
 
-    async def _listen(self) -> asyncio.Server:
-        return await asyncio.start_server(self._relay, "127.0.0.1", 0)
-
-    async def _close(self) -> None:
-        self._server.close()
+    async def _end(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
         wire = Wire()
         self.wires.append(wire)
-        host, port = self._upstream.hostname, self._upstream.port
-        up_reader, up_writer = await asyncio.open_connection(host, port)
+        up_reader, up_writer = await self._open_upstream()
         try:
             await asyncio.gather(
-                _pump(reader, up_writer, _Ear(wire, "client").hear),
-                _pump(up_reader, writer, _Ear(wire, "server").hear),
+                pump(reader, up_writer, _Ear(wire, "client").hear),
+                pump(up_reader, writer, _Ear(wire, "server").hear),
             )
         finally:
             for each in (writer, up_writer):
                 each.close()
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hear: Callable[[bytes], None]) -> None:
-    try:
-        while data := await reader.read(65536):
-            hear(data)
-            writer.write(data)
-            await writer.drain()
-        if writer.can_write_eof():
-            writer.write_eof()
-    except OSError:  # one side left: the other is told by its own end
-        writer.close()

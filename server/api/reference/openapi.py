@@ -1,0 +1,88 @@
+"""GET /openapi.json: one OpenAPI 3.1 document of every HTTP endpoint, as this server is set up.
+
+It puts the parts together. What an endpoint reads and writes stands in the files beside it; the tests compare them with
+the routes, with the readers of requests, and with real answers.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from voxlane.codecs.encode import formats
+from voxlane.server.api.reference import audio, chat, other, voices
+from voxlane.server.api.reference.parts import JSON, Facts, Schema
+from voxlane.server.api.reply import to_json
+from voxlane.server.audio.voices import served_name
+from voxlane.server.service import VERSION, Service, service_of
+
+WEBSOCKETS = {
+    "/v1/voice": "Conversations in our own protocol, MessagePack: `docs/protocol.md`.",
+    "/v1/realtime": "Conversations in OpenAI's Realtime protocol, JSON: `docs/openai.md`.",
+}
+"""What OpenAPI has no words for."""
+
+TAGS = {
+    "Chat": "Text in, text out.",
+    "Audio": "Speech to text and text to speech.",
+    "Conversations": "Spoken ones are held over WebSockets; HTTP only hands out the keys.",
+    "Models": "What is served.",
+    "Health": "For the machines that look after this one.",
+    "Description": "For those who are new here.",
+}
+
+_DESCRIPTION = """A real-time voice service: speech recognition, chat and speech synthesis. Chat and audio speak
+OpenAI's protocols, so that programs written for OpenAI need only another address.
+
+{websockets}
+
+Errors have OpenAI's shape and a stable `code`. Answers carry an `x-request-id`, which is also in the server's log. An
+answer with `retry-after` is worth another try."""
+
+
+async def openapi(request: Request) -> Response:
+    """Answer GET /openapi.json."""
+    return Response(_json(facts_of(service_of(request))), media_type=JSON)
+
+
+def facts_of(service: Service) -> Facts:
+    """Return what of a server its description depends on."""
+    model = served_name(service.config.engine.model)
+    return Facts(service.config.limits, bool(service.api_key), model, formats())
+
+
+def document(facts: Facts) -> Schema:
+    """Return the whole document."""
+    parts = (chat, audio, voices, other)
+    websockets = "\n\n".join(f"WebSocket `{path}`: {text}" for path, text in WEBSOCKETS.items())
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "voxlane", "version": VERSION, "description": _DESCRIPTION.format(websockets=websockets)},
+        "servers": [{"url": "/"}],
+        "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
+        **({"security": [{"key": []}]} if facts.with_key else {}),
+        "paths": {path: item for part in parts for path, item in part.paths(facts).items()},
+        "components": {
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "The server's API key."}},
+            "schemas": {name: schema for part in parts for name, schema in part.schemas(facts).items()},
+        },
+    }
+
+
+@lru_cache(maxsize=4)
+def endpoints(facts: Facts) -> dict[str, str]:
+    """Return what there is at each address, in a few words."""
+    paths: dict[str, Schema] = document(facts)["paths"]
+    found = {
+        f"{method.upper()} {path}": operation["summary"]
+        for path, item in paths.items()
+        for method, operation in item.items()
+    }
+    return found | {f"WebSocket {path}": text for path, text in WEBSOCKETS.items()}
+
+
+@lru_cache(maxsize=4)
+def _json(facts: Facts) -> bytes:
+    return to_json(document(facts))

@@ -1,0 +1,225 @@
+"""The words in which our endpoints are described: JSON schemas and OpenAPI operations as plain objects. Pure.
+
+It knows how OpenAPI spells things. It does not know any endpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from voxlane.codecs.encode import SpeechFormat
+from voxlane.server import limits
+from voxlane.server.config import PRIORITIES, LimitsConfig
+from voxlane.server.errors import (
+    Draining,
+    EngineLost,
+    EngineNotReady,
+    Forbidden,
+    InternalError,
+    InvalidRequest,
+    ModelFailed,
+    ModelNotFound,
+    Overloaded,
+    RequestTimeout,
+    TooLarge,
+    Unauthorized,
+    UnsupportedParameter,
+    VoxlaneError,
+)
+
+Schema = dict[str, Any]
+Errors = tuple[type[VoxlaneError], ...]
+
+JSON = "application/json"
+EVENTS = "text/event-stream"
+
+READING: Errors = (InvalidRequest, UnsupportedParameter, RequestTimeout, TooLarge)
+"""What may be wrong with a request that has a body."""
+
+WORKING: Errors = (
+    Forbidden, ModelNotFound, Overloaded, EngineNotReady, EngineLost, Draining, ModelFailed,
+)  # fmt: skip
+"""Why an engine's request may be refused, or fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What of a server its description depends on."""
+
+    limits: LimitsConfig
+    with_key: bool
+    model: str  # "": it does not chat
+    formats: tuple[SpeechFormat, ...]
+
+
+# ---- schemas
+
+
+def ref(name: str) -> Schema:
+    """Return a reference to a schema of the document."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def string(description: str = "", least: int | None = None, most: int | None = None) -> Schema:
+    """Return the schema of a text of so many characters."""
+    return _told({"type": "string"} | _present(minLength=least, maxLength=most), description)
+
+
+def name(description: str) -> Schema:
+    """Return the schema of an identifier that a client sends."""
+    return string(description, 1, limits.NAME_CHARACTERS)
+
+
+def number(description: str, least: float | None = None, most: float | None = None, usual: object = None) -> Schema:
+    """Return the schema of a number in that range."""
+    return _told({"type": "number"} | _present(minimum=least, maximum=most, default=usual), description)
+
+
+def whole(description: str, least: int | None = None, most: int | None = None, usual: object = None) -> Schema:
+    """Return the schema of a whole number in that range."""
+    return number(description, least, most, usual) | {"type": "integer"}
+
+
+def flag(description: str, *, usual: bool | None = None) -> Schema:
+    """Return the schema of true or false."""
+    return _told({"type": "boolean"} | _present(default=usual), description)
+
+
+def choice(description: str, choices: Iterable[str], usual: str | None = None) -> Schema:
+    """Return the schema of one of several texts."""
+    return _told({"type": "string", "enum": list(choices)} | _present(default=usual), description)
+
+
+def fixed(value: str) -> Schema:
+    """Return the schema of a text that is always the same."""
+    return {"type": "string", "const": value}
+
+
+def binary(description: str = "") -> Schema:
+    """Return the schema of a file's bytes."""
+    return _told({"type": "string", "contentMediaType": "application/octet-stream"}, description)
+
+
+def listing(items: Schema, description: str = "", least: int | None = None, most: int | None = None) -> Schema:
+    """Return the schema of a list of so many."""
+    return _told({"type": "array", "items": items} | _present(minItems=least, maxItems=most), description)
+
+
+def record(properties: Mapping[str, Schema], optional: Collection[str] = (), description: str = "") -> Schema:
+    """Return the schema of an object that we send: everything is there unless it is optional, and more may come."""
+    required = [key for key in properties if key not in optional]
+    return _told({"type": "object", "properties": dict(properties), "required": required}, description)
+
+
+def body(properties: Mapping[str, Schema], required: Sequence[str] = (), description: str = "") -> Schema:
+    """Return the schema of an object that we read: everything may be left out unless required, all else is refused."""
+    schema: Schema = {"type": "object", "properties": dict(properties), "additionalProperties": False}
+    return _told(schema | ({"required": list(required)} if required else {}), description)
+
+
+def either(description: str, *schemas: Schema) -> Schema:
+    """Return the schema of a value that is one of several things."""
+    return _told({"anyOf": list(schemas)}, description)
+
+
+def or_null(schema: Schema) -> Schema:
+    """Return the schema of a value that may be null."""
+    kind = schema.get("type")
+    if not isinstance(kind, str):
+        return {"anyOf": [schema, {"type": "null"}]}
+    return {**schema, "type": [kind, "null"]}
+
+
+def enumerated(names: Iterable[str]) -> str:
+    """Return names of parameters as they stand in a sentence."""
+    return ", ".join(f"`{one}`" for one in sorted(names))
+
+
+def without_effect(names: Iterable[str]) -> dict[str, Schema]:
+    """Return the schemas of parameters that are let through and change nothing."""
+    return {key: {"description": "Accepted, without effect."} for key in sorted(names)}
+
+
+def lane(*, salt: bool = True) -> dict[str, Schema]:
+    """Return the schemas of our own parameters: how urgent a request is, and with whom it shares."""
+    shared = name("Requests with another salt never share cached work with this one.")
+    return {
+        "priority": choice("How urgent it is; `critical` is the interrupt lane.", PRIORITIES, "normal"),
+        "deadline_ms": number("When the first output is due: what is due sooner is computed sooner.", 1, 3_600_000),
+        **({"cache_salt": shared} if salt else {}),
+    }
+
+
+# ---- operations
+
+
+def answer(description: str, **content: Schema) -> Schema:
+    """Return one answer; `content` maps media types to schemas, see media()."""
+    return {"description": description, "content": content}
+
+
+def media(schema: Schema) -> Schema:
+    """Return a kind of content."""
+    return {"schema": schema}
+
+
+def events(schema: str) -> Schema:
+    """Return a stream of events as a kind of content, each of that schema."""
+    return media(string("Events of the form `data: JSON`.")) | {"x-event-schema": ref(schema)}
+
+
+def operation(
+    identifier: str,
+    tag: str,
+    summary: str,
+    description: str,
+    answers: Mapping[str, Schema],
+    errors: Errors = (),
+    *,
+    public: bool = False,
+    parameters: Sequence[Schema] = (),
+    request: Schema | None = None,
+) -> Schema:
+    """Return one operation; `answers` are by status, and whatever can go wrong is added to them."""
+    raised = (*errors, InternalError) if public else (*errors, Unauthorized, InternalError)
+    return {
+        "operationId": identifier,
+        "tags": [tag],
+        "summary": summary,
+        "description": description,
+        **({"security": []} if public else {}),
+        **({"parameters": list(parameters)} if parameters else {}),
+        **({"requestBody": request} if request is not None else {}),
+        "responses": {**answers, **_error_answers(raised)},
+    }
+
+
+def request_body(kind: str, schema: str, examples: Mapping[str, Schema]) -> Schema:
+    """Return a request's body; `examples` maps what each shows to its value."""
+    named = {_slug(summary): {"summary": summary, "value": value} for summary, value in examples.items()}
+    return {"required": True, "content": {kind: {"schema": ref(schema), "examples": named}}}
+
+
+def _error_answers(errors: Errors) -> dict[str, Schema]:
+    """Return an answer for each status, which tells the codes under it and their texts."""
+    by_status: dict[str, list[type[VoxlaneError]]] = {}
+    for error in sorted(errors, key=lambda one: one.http_status):
+        by_status.setdefault(str(error.http_status), []).append(error)
+    return {
+        status: answer("\n\n".join(f"`{one.code}` {one.text}" for one in several), **{JSON: media(ref("Error"))})
+        for status, several in by_status.items()
+    }
+
+
+def _told(schema: Schema, description: str) -> Schema:
+    return schema | ({"description": description} if description else {})
+
+
+def _present(**values: object) -> Schema:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _slug(text: str) -> str:
+    return "-".join("".join(one if one.isalnum() else " " for one in text.lower()).split())

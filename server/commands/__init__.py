@@ -1,0 +1,1 @@
+"""The `voxlane` command's subcommands, and what they share: terminals, sound cards, options."""

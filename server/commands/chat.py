@@ -1,0 +1,277 @@
+"""`voxlane chat`: a conversation in the terminal, with an engine of its own.
+
+It knows the terminal and one conversation's history. Ctrl-C ends a reply, not the program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import math
+import os
+import secrets
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import platformdirs
+
+from voxlane.engine.api import (
+    ChatMessage,
+    EngineConfig,
+    Finished,
+    Priority,
+    Ready,
+    RequestStats,
+    SamplingParams,
+    Submit,
+    Text,
+)
+from voxlane.server.commands.progress import Progress
+from voxlane.server.commands.terminal import write_text
+from voxlane.server.errors import ConfigError, ContextTooLong, ModelFailed, VoxlaneError
+from voxlane.server.link.engine_link import ENGINE_COMMAND, EngineLink
+
+HISTORY_LINES = 1000
+"""Lines of input kept for the arrow keys."""
+
+HELP = """\
+/reset          forget the conversation
+/system TEXT    say how the model should behave, and start again; without TEXT: back to none
+/stats          show or hide the speed after each reply
+/help           this
+/quit           leave (so does Ctrl-D)
+Ctrl-C          stop the reply"""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """What the command line asked for."""
+
+    system: str = ""
+    temperature: float = 0.7
+    seed: int | None = None
+    max_tokens: int | None = None
+    stats: bool = False
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and 0 <= self.temperature <= 2):
+            raise ConfigError("--temperature must be between 0 and 2")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise ConfigError("--max-tokens must be at least 1")
+        if self.seed is not None and not -(1 << 63) <= self.seed < 1 << 63:
+            raise ConfigError("--seed must fit 64 bits")
+
+
+@dataclass(slots=True)
+class Conversation:
+    """The history as the model will see it."""
+
+    system: str = ""
+    turns: list[ChatMessage] = field(default_factory=list)
+
+    def messages(self) -> tuple[ChatMessage, ...]:
+        """Return the whole conversation, the system message first."""
+        head = [ChatMessage("system", self.system)] if self.system else []
+        return (*head, *self.turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back for one message."""
+
+    text: str
+    stats: RequestStats | None  # None: interrupted
+
+
+def run_chat(
+    config: EngineConfig, options: ChatOptions, message: str | None, *, engine_command: Sequence[str] = ENGINE_COMMAND
+) -> int:
+    """Ask `message` (or what is piped in) and return, or hold a conversation when neither is there."""
+    if message is None and not sys.stdin.isatty():
+        message = sys.stdin.read()
+    if message is not None and not message.strip():
+        raise ConfigError("there is nothing to ask: the message is empty")
+    if not config.model:
+        raise ConfigError("engine.model is empty: there is nobody to chat with")
+    config = dataclasses.replace(config, asr_model="", tts_model="")
+    # One loop for several runs: between replies the program waits in input(), and Ctrl-C there is Python's own.
+    with asyncio.Runner() as runner:
+        link = runner.run(_start(config, engine_command))
+        try:
+            chat = Chat(runner, link, options)
+            return chat.once(message) if message is not None else chat.interact()
+        finally:
+            runner.run(link.stop())
+
+
+async def _start(config: EngineConfig, command: Sequence[str]) -> EngineLink:
+    with Progress(sys.stderr) as progress:
+        link = EngineLink(config, command=command, observers=(progress,))
+        link.start()
+        try:
+            await link.wait_ready()
+        except BaseException:
+            await link.stop()
+            raise
+    return link
+
+
+class Chat:
+    """Drives one conversation."""
+
+    def __init__(self, runner: asyncio.Runner, link: EngineLink, options: ChatOptions) -> None:
+        self._runner = runner
+        self._link = link
+        self._options = options
+        self._conversation = Conversation(options.system)
+        self._shows_stats = options.stats
+
+    def once(self, message: str) -> int:
+        """Print the reply to one message."""
+        reply = self._ask(message)
+        return 0 if reply.stats is not None else 130
+
+    def interact(self) -> int:
+        """Read messages and print replies until the person leaves."""
+        ready = self._link.ready
+        assert ready is not None
+        print(_greeting(ready))
+        with _line_editing():
+            while (message := _read_message()) is not None:
+                if message.startswith("/"):
+                    if not self._command(message):
+                        break
+                elif message:
+                    self._turn(message)
+        return 0
+
+    def _turn(self, message: str) -> None:
+        try:
+            self._ask(message)
+        except VoxlaneError as error:
+            print(f"voxlane: {error.message}", file=sys.stderr)
+            if isinstance(error, ContextTooLong):
+                print("(/reset starts again with an empty history)")
+            if error.retryable:
+                self._runner.run(self._link.wait_ready())
+
+    def _command(self, text: str) -> bool:
+        """Obey a /command; return False to leave."""
+        name, _, rest = text.partition(" ")
+        match name:
+            case "/quit" | "/exit" | "/bye":
+                return False
+            case "/reset":
+                self._conversation.turns.clear()
+                print("(forgotten)")
+            case "/system":
+                self._conversation = Conversation(rest.strip())
+                print("(a new conversation)")
+            case "/stats":
+                self._shows_stats = not self._shows_stats
+                print(f"(stats {'on' if self._shows_stats else 'off'})")
+            case "/help":
+                print(HELP)
+            case _:
+                print("(no such command; /help lists them)")
+        return True
+
+    def _ask(self, message: str) -> Reply:
+        """Print the reply as it comes; keep the exchange only if the engine took it."""
+        turns = self._conversation.turns
+        turns.append(ChatMessage("user", message))
+        try:
+            reply = self._runner.run(self._stream())
+        except BaseException:
+            turns.pop()
+            raise
+        # An interrupted reply stays in the history up to where it was shown: that is what the person has read.
+        turns.append(ChatMessage("assistant", reply.text))
+        if self._shows_stats and reply.stats is not None:
+            print(_speed(reply.stats), file=sys.stderr)
+        return reply
+
+    async def _stream(self) -> Reply:
+        pieces: list[str] = []
+        end: Finished | None = None
+        async with self._link.submit(self._submission()) as stream:
+            try:
+                async for output in stream:
+                    if isinstance(output, Text):
+                        pieces.append(output.text)
+                        write_text(sys.stdout, output.text)
+                    elif isinstance(output, Finished):
+                        end = output
+            except asyncio.CancelledError:
+                # Ctrl-C, by way of asyncio.Runner. Leaving the stream cancels the request in the engine.
+                write_text(sys.stdout, " (interrupted)")
+        print(flush=True)
+        if end is not None and end.reason == "failed":
+            raise ModelFailed
+        return Reply("".join(pieces), None if end is None else end.stats)
+
+    def _submission(self) -> Submit:
+        options, ready = self._options, self._link.ready
+        assert ready is not None
+        most = ready.context_tokens if options.max_tokens is None else options.max_tokens
+        return Submit(
+            request_id=secrets.token_hex(8),
+            task="chat",
+            messages=self._conversation.messages(),
+            sampling=SamplingParams(temperature=options.temperature, seed=options.seed, max_tokens=most),
+            priority=Priority.HIGH,
+        )
+
+
+def _read_message() -> str | None:
+    """Return the next line, "" when Ctrl-C discarded it, None at the end of input."""
+    try:
+        return input("> ").strip()
+    except EOFError:
+        print()
+        return None
+    except KeyboardInterrupt:
+        print("\n(Ctrl-D or /quit leaves)")
+        return ""
+
+
+@contextlib.contextmanager
+def _line_editing() -> Iterator[None]:
+    """Give input() arrow keys and a history that lasts, where Python has readline."""
+    try:
+        import readline
+    except ImportError:
+        yield
+        return
+    path = Path(platformdirs.user_state_dir("voxlane")) / "chat_history"
+    with contextlib.suppress(OSError):
+        readline.read_history_file(path)
+    readline.set_history_length(HISTORY_LINES)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # What a person typed is theirs alone.
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+            readline.write_history_file(path)
+
+
+def _greeting(ready: Ready) -> str:
+    size = (
+        f"{ready.parameters / 1e6:.0f}M parameters, {ready.weights} weights, {ready.context_tokens} tokens of context"
+    )
+    return f"{ready.model} ({size}). /help lists commands, Ctrl-C stops a reply, Ctrl-D leaves."
+
+
+def _speed(stats: RequestStats) -> str:
+    rate = f"{1 / stats.per_token_s:.1f} tokens/s" if stats.per_token_s > 0 else "one token"
+    proposed, accepted = stats.lookup_proposed, stats.lookup_accepted
+    lookup = f", lookup {accepted} of {proposed} accepted" if proposed else ""
+    return (
+        f"[{stats.output_tokens} tokens, first after {stats.first_token_s * 1000:.0f} ms, {rate}, "
+        f"prompt {stats.prompt_tokens} ({stats.cached_tokens} cached){lookup}]"
+    )

@@ -1,0 +1,73 @@
+"""A running server as a command asks it: one request, its answer, or one line that says why there is none.
+
+It knows addresses, keys and how a server spells its errors. What is asked is the commands' business.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from voxlane.server.errors import ConfigError, ServerFailed
+
+TIMEOUT = httpx.Timeout(10.0, read=300.0)
+"""Where every core is busy, a voice from half a minute of a recording takes 45 s; several may wait before it."""
+
+
+class Remote:
+    """One server."""
+
+    def __init__(self, url: str, key: str) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"--url: {url} is not an address that begins with http:// or https://")
+        self._url = url.rstrip("/").removesuffix("/v1")
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+
+    async def ask(self, method: str, path: str, **what: Any) -> dict[str, Any]:
+        """Return the answer to a request, or raise ServerFailed."""
+        async with self.stream(method, path, **what) as answer:
+            body = await answer.aread()
+        try:
+            found = json.loads(body)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise self.stranger()
+        return found
+
+    def stranger(self) -> ServerFailed:
+        """Return what to raise where an answer is none of ours."""
+        return ServerFailed(f"{self._url} answers, but it is no voxlane server")
+
+    @asynccontextmanager
+    async def stream(self, method: str, path: str, **what: Any) -> AsyncIterator[httpx.Response]:
+        """Give the answer to a request as it comes, or raise ServerFailed."""
+        try:
+            async with (
+                httpx.AsyncClient(headers=self._headers, timeout=TIMEOUT) as client,
+                client.stream(method, f"{self._url}{path}", **what) as answer,
+            ):
+                if not answer.is_success:
+                    raise ServerFailed(_reason(answer, await answer.aread()))
+                yield answer
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            why = str(error) or type(error).__name__
+            raise ServerFailed(f"{self._url}: {why}; is `voxlane serve` running there?") from error
+
+
+def _reason(answer: httpx.Response, body: bytes) -> str:
+    """Return a server's own words for what was wrong, if it has any."""
+    elsewhere = answer.headers.get("location") if answer.is_redirect else None
+    return own_words(body) or f"it answered with HTTP {answer.status_code}{f': see {elsewhere}' if elsewhere else ''}"
+
+
+def own_words(body: bytes | bytearray) -> str | None:
+    """Return the message of an error as our servers spell one, None if it is spelt otherwise."""
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None

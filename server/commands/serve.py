@@ -1,0 +1,233 @@
+"""`voxlane serve`: listen, run until told to stop, drain. Three visible calls.
+
+It knows sockets, signals and uvicorn. It does not know what is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gc
+import logging
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+
+import uvicorn
+
+from voxlane.engine.api import Ready
+from voxlane.server import limits
+from voxlane.server.app import make_app
+from voxlane.server.audio.voices import names, served_name
+from voxlane.server.commands.heads import HeadInTime
+from voxlane.server.commands.progress import Progress
+from voxlane.server.config import Config
+from voxlane.server.errors import ConfigError, Draining
+from voxlane.server.link.engine_link import ENGINE_COMMAND, EngineLink
+from voxlane.server.log import line
+from voxlane.server.metrics import Metrics
+from voxlane.server.service import VERSION, Service, make_service
+
+logger = logging.getLogger(__name__)
+
+SAY_GOODBYE_SECONDS = 2
+"""After the drain: time for answers that were just ended to reach their clients."""
+
+SPARE_DESCRIPTORS = 128
+"""Open files beside connections: the engine's socket, the log, the event loop's own."""
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class HttpServer:
+    """uvicorn, driven by us: it starts, it stops accepting, it closes."""
+
+    def __init__(self, service: Service, listener: socket.socket) -> None:
+        self._listener = listener
+        self._config = uvicorn.Config(
+            make_app(service),
+            http=HeadInTime,
+            ws="websockets-sansio",
+            ws_max_size=limits.SOCKET_FRAME_BYTES,
+            ws_per_message_deflate=False,  # 200 KiB of bomb cost seconds of the event loop
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,  # front.py writes it: uvicorn's needs its polling main loop
+            limit_concurrency=service.config.limits.connections,
+            timeout_graceful_shutdown=SAY_GOODBYE_SECONDS,
+        )
+        self._server = uvicorn.Server(self._config)
+
+    async def start(self) -> None:
+        """Start the application and accept connections."""
+        self._config.load()
+        self._server.lifespan = self._config.lifespan_class(self._config)
+        await self._server.startup(sockets=[self._listener])
+
+    def stop_accepting(self) -> None:
+        """Take no more connections; those that are open stay."""
+        for server in self._server.servers:
+            server.close()
+
+    async def close(self) -> None:
+        """Close what is open and stop the application."""
+        await self._server.shutdown(sockets=[self._listener])
+
+
+async def serve(
+    config: Config, api_key: str, chat_key: str = "", *, engine_command: Sequence[str] = ENGINE_COMMAND
+) -> None:
+    """Serve until SIGTERM or SIGINT; raise when the port is taken or the engine cannot start."""
+    listener = listen(config.server.host, config.server.port)
+    allow_descriptors(config.limits.connections)
+    with Progress(sys.stderr) as progress:
+        metrics = Metrics()
+        link = EngineLink(config.engine, command=engine_command, observers=(metrics, progress))
+        service = make_service(config, link, metrics, api_key, chat_key)
+        http = HttpServer(service, listener)
+        with stop_requests(service) as stop:
+            await http.start()
+            try:
+                await main_loop(service, listener, progress, stop)
+            finally:
+                await drain(service, http)
+
+
+async def main_loop(service: Service, listener: socket.socket, progress: Progress, stop: asyncio.Event) -> None:
+    """Wait for the engine, say that all is ready, and wait for the end."""
+    stopping = asyncio.create_task(stop.wait(), name="stop")
+    starting = asyncio.create_task(service.link.wait_ready(), name="engine ready")
+    try:
+        await asyncio.wait({stopping, starting}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            ready = starting.result()
+            progress.close()
+            # What was made so far lives as long as the process: a full collection need not walk through it again.
+            gc.collect()
+            gc.freeze()
+            print(banner(ready, listener, with_key=bool(service.api_key)), flush=True)
+            logger.info(
+                line(
+                    "ready",
+                    model=served_name(ready.model),
+                    weights=ready.weights,
+                    pages=ready.pages,
+                    device=ready.device,
+                    pid=service.link.pid,
+                )
+            )
+            await stopping
+    finally:
+        for task in (stopping, starting):
+            task.cancel()
+        await asyncio.gather(stopping, starting, return_exceptions=True)
+
+
+async def drain(service: Service, http: HttpServer) -> None:
+    """Stop accepting, let running requests finish for drain_s, end the rest, and say how many."""
+    service.gate.closed = True
+    http.stop_accepting()
+    running = service.gate.inside
+    seconds = service.config.server.drain_s
+    await asyncio.gather(service.gate.wait_empty(seconds), service.voice.drain(seconds))
+    ended = service.gate.inside
+    service.link.abandon(Draining)
+    logger.info(line("drained", running=running, finished=running - ended, ended=ended))
+    await service.gate.wait_empty(SAY_GOODBYE_SECONDS)
+    await http.close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a bound socket, or say in one line why there is none."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfigError(f"server.host: {host}: {error.strerror}") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; accepted sockets inherit it
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limits.UNACKNOWLEDGED_MS)
+        listener.bind(address)
+        # From here on the kernel takes connections: a client that comes while we start waits instead of failing.
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        taken = error.errno == errno.EADDRINUSE
+        reason = "the port is in use; choose another with --port" if taken else error.strerror
+        raise ConfigError(f"cannot listen on {host} port {port}: {reason}") from error
+    return listener
+
+
+def allow_descriptors(connections: int) -> None:
+    """Raise this process's limit of open files to what the connections need, as far as the system lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = connections + SPARE_DESCRIPTORS
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if most < needed:
+        logger.warning(line("few file descriptors", allowed=most, needed=needed))
+
+
+@contextlib.contextmanager
+def stop_requests(service: Service) -> Iterator[asyncio.Event]:
+    """Give an event that SIGTERM and SIGINT set; a second signal ends at once what the drain would wait for."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+
+    def on_signal(number: signal.Signals) -> None:
+        if stop.is_set():
+            ended = service.link.abandon(Draining) + service.voice.end_all()
+            logger.info(line("stopping at once", signal=number.name, ended=ended))
+        else:
+            logger.info(line("stopping", signal=number.name))
+            stop.set()
+
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        yield stop
+    finally:
+        for number in STOP_SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+def banner(ready: Ready, listener: socket.socket, *, with_key: bool) -> str:
+    """Return what a person needs to know to use this server."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    url = f"http://{host}:{port}"
+    key = ' \\\n    -H "Authorization: Bearer $VOXLANE_API_KEY"' if with_key else ""
+    as_json = " -H 'Content-Type: application/json'"
+    lines, tries = [f"voxlane {VERSION} at {url}"], []
+    recording = "recording.wav"
+    if ready.asr_model and ready.voices:
+        tries.append(f"    open {url} in a browser, and talk")
+    if ready.model:
+        lines.append(
+            f"  chats with {served_name(ready.model)}: {ready.architecture}, {ready.parameters / 1e6:.0f}M parameters, "
+            f"{ready.weights} weights, {ready.context_tokens} tokens of context, on {ready.device}"
+        )
+        message = '{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 64}'
+        tries.append(f"    curl {url}/v1/chat/completions{as_json}{key} \\\n    -d '{message}'")
+    if ready.tts_model:
+        lines.append(f"  speaks with {served_name(ready.tts_model)}: {names(ready.voices, 4) or 'no voice yet'}")
+    if ready.tts_model and not ready.voices:
+        what = f"--from {recording} --transcript 'What is said in it.' --consent"
+        tries.append(f"    voxlane voices add NAME {what} --url {url}")
+    if ready.voices:
+        recording = "hello.wav"
+        message = '{"input": "Hello!", "response_format": "wav"}'
+        tries.append(f"    curl {url}/v1/audio/speech{as_json}{key} \\\n    -d '{message}' -o {recording}")
+    if ready.asr_model:
+        lines.append(f"  listens with {served_name(ready.asr_model)}: {', '.join(ready.asr_languages)}")
+        tries.append(f"    curl {url}/v1/audio/transcriptions{key} -F file=@{recording}")
+    return "\n".join([*lines, "  try it:", *tries, "  stop it: Ctrl-C"])

@@ -1,0 +1,60 @@
+"""What commands share: text that no terminal will obey, an engine of one's own, input that still arrives."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TextIO
+
+from voxlane.engine.api import EngineConfig
+from voxlane.server.commands.progress import Progress
+from voxlane.server.link.engine_link import EngineLink
+
+PIPE_BYTES = 64 * 1024
+"""Bytes taken from a pipe at once: all that it holds."""
+
+
+def write_text(stream: TextIO, text: str) -> None:
+    """Write what a model said, at once; a terminal gets nothing that it would obey."""
+    if stream.isatty():
+        text = "".join(character for character in text if character.isprintable() or character in "\n\t")
+    stream.write(text)
+    stream.flush()
+
+
+@asynccontextmanager
+async def own_engine(config: EngineConfig, command: Sequence[str]) -> AsyncIterator[EngineLink]:
+    """Start an engine, showing how far it is, and give its link once it is ready."""
+    with Progress(sys.stderr) as progress:
+        async with EngineLink(config, command=command, observers=(progress,)) as link:
+            await link.wait_ready()
+            progress.close()
+            yield link
+
+
+async def read_pipe(descriptor: int, stop: asyncio.Event | None = None) -> AsyncIterator[bytes]:
+    """Yield what arrives until the other side is done, or until `stop` is set."""
+    while await _readable(descriptor, stop) and (data := os.read(descriptor, PIPE_BYTES)):
+        yield data
+
+
+async def _readable(descriptor: int, stop: asyncio.Event | None) -> bool:
+    """Wait until there is something to read; return False if told to stop before that."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    try:
+        loop.add_reader(descriptor, ready.set)
+    except PermissionError:  # a plain file, which is always ready and which no system waits for
+        return stop is None or not stop.is_set()
+    waits = [asyncio.create_task(event.wait()) for event in (ready, stop) if event is not None]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        loop.remove_reader(descriptor)
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+    return stop is None or not stop.is_set()

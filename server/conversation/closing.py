@@ -1,0 +1,227 @@
+"""What was said and is not yet understood: turns that are over, oldest first, until their last words are known.
+
+They are answered in the order in which they were said, one answer for those that nobody answered in between. Replies
+that a client asks for wait here, too, while there is something left to understand. Pure: the clock is an argument.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Protocol
+
+from voxlane.engine.api import Append, EndInput, ListenParams, Priority, Submit
+from voxlane.server.conversation.answers import Answers
+from voxlane.server.conversation.client_events import Respond
+from voxlane.server.conversation.effects import Effect, Send, Tell
+from voxlane.server.conversation.history import turn_item
+from voxlane.server.conversation.server_events import Fault, IdleTimeout, InputCommitted, TurnDone, UserTurn
+from voxlane.server.conversation.turns import leaves_floor
+from voxlane.server.conversation.user_turn import RATE, UserSpeech
+from voxlane.server.conversation.values import Item, SessionConfig
+
+CLIP_BYTES = 2 * RATE
+"""Of a clip, sent to the engine at a time: a second."""
+
+MOST_ASKED = MOST_CLIPS = 8
+"""Replies that may wait for words, and clips whose words are awaited."""
+
+
+class Speaker(Protocol):
+    """The person, as far as it matters for an answer to what they said before."""
+
+    config: SessionConfig
+
+    @property
+    def hearing(self) -> bool:
+        """Whether they are speaking,"""
+
+    @property
+    def suspected(self) -> bool:
+        """or may be."""
+
+    def next_turn(self) -> int:
+        """Return the number of a new turn."""
+
+
+class Closing:
+    """The turns of one conversation that are over and not yet answered."""
+
+    def __init__(self, name: str, speaker: Speaker, answers: Answers) -> None:
+        self.owed = False  # words in the history wait for the turn after them, to be answered with it
+        self._name = name
+        self._speaker = speaker
+        self._answers = answers
+        self._turns: deque[UserSpeech] = deque()
+        self._waiting: list[UserSpeech] = []  # understood, and to be answered when the reply is over
+        self._asked: deque[Respond] = deque()  # replies to all of them
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    def __iter__(self) -> Iterator[UserSpeech]:
+        return iter(self._turns)
+
+    def add(self, turn: UserSpeech) -> None:
+        """Take a turn that is over."""
+        self._turns.append(turn)
+
+    def remember(self, turn: UserSpeech) -> Effect:
+        """Give a turn its place in the history; its words are filled in when they are known."""
+        before = self._answers.history.place(Item(turn.item, "user", spoken=True, whole=False))
+        return Send(InputCommitted(turn.number, turn.item, before))
+
+    def listen(self, turn: UserSpeech, priority: Priority) -> Effect:
+        """Return what makes the engine listen to a turn."""
+        listen = ListenParams(language=self._speaker.config.language)
+        return Tell(Submit(turn.asr_id, "asr", listen=listen, priority=priority, session=self._name))
+
+    @property
+    def clips(self) -> int:
+        """Items that are sound and not yet understood."""
+        return sum(1 for turn in self._turns if turn.clip)
+
+    def listen_to(self, item: str, pcm: bytes) -> list[Effect]:
+        """Find out the words of an item that is sound."""
+        number = self._speaker.next_turn()
+        clip = UserSpeech(number, item, f"{self._name}/hear{number}", 0, 0, clip=True)
+        self._turns.append(clip)
+        pieces = [Tell(Append(clip.asr_id, audio=pcm[at : at + CLIP_BYTES])) for at in range(0, len(pcm), CLIP_BYTES)]
+        return [self.listen(clip, Priority.HIGH), *pieces, Tell(EndInput(clip.asr_id))]
+
+    def respond(self, asked: Respond, now: float) -> list[Effect]:
+        """Reply because the client wants it: at once, or when the last words of what was said are known."""
+        remembers = asked.input is None or any(isinstance(one, str) for one in asked.input)
+        reply = self._answers.reply  # of one that was sent to its end a client does not know that it is on hold
+        unheard = not asked.aside and reply is not None and reply.told and reply.stage == "held"
+        if not (self._turns and remembers) and not unheard:
+            return self._respond(asked, now)
+        if len(self._asked) >= MOST_ASKED or (not asked.aside and self._replies_soon):
+            told = "a response to what was said last is under way"
+            return [Send(Fault("conversation_already_has_active_response", told, retryable=False, ref=asked.ref))]
+        self._asked.append(asked)
+        return []
+
+    @property
+    def _replies_soon(self) -> bool:
+        """Whether the client has asked for a reply to what is not yet understood."""
+        return any(not one.aside for one in self._asked)
+
+    def _respond(self, asked: Respond, now: float) -> list[Effect]:
+        if asked.aside:
+            return self._answers.respond(asked, 0, now)
+        # It is to all that was said.
+        self.owed = False
+        return [*self._give_up_waiting(), *self._answers.respond(asked, self._speaker.next_turn(), now)]
+
+    def cancel_asked(self, now: float) -> list[Effect] | None:
+        """Take back the reply that was asked for and has not begun; return None if there is none."""
+        asked = next((one for one in self._asked if not one.aside), None)
+        if asked is None:
+            return None
+        self._asked.remove(asked)
+        return [*self._respond(asked, now), *self._answers.cut(now)]  # its client waits for its beginning and its end
+
+    def catch_up(self, now: float) -> list[Effect]:
+        """Do what had to wait: replies that were asked for, and answers to what was said before."""
+        reply = self._answers.reply
+        if self._turns or self._speaker.hearing or (reply is not None and reply.stage == "held"):
+            return []
+        effects: list[Effect] = []
+        while self._asked:
+            effects += self._respond(self._asked.popleft(), now)
+        if self._answers.busy or self._speaker.suspected or not (self._waiting or self.owed):
+            return effects
+        config, self.owed = self._speaker.config, False
+        number = self._speaker.next_turn()
+        last = UserSpeech(number, "", "", 0, 0, stopped_s=now, ended_s=now, words_s=now)
+        if self._waiting:
+            last = self._waiting.pop()  # one answer for all
+        effects += self._give_up_waiting()
+        if config.replies:
+            return [*effects, *self._answers.withdraw(), *self._answers.answer(last, config)]
+        return [*effects, Send(TurnDone(last.number, "interrupted"))] if last.asr_id else effects
+
+    def dismiss(self) -> list[Effect]:
+        """Remember what was said, and do not answer it."""
+        self.owed = False
+        self._asked.clear()
+        for turn in self._turns:
+            turn.dismissed = True
+        return self._give_up_waiting()
+
+    def _give_up_waiting(self) -> list[Effect]:
+        told: list[Effect] = [Send(TurnDone(turn.number, "interrupted")) for turn in self._waiting]
+        self._waiting.clear()
+        return told
+
+    def close_understood(self, now: float) -> list[Effect]:
+        """Answer what is understood."""
+        effects: list[Effect] = []
+        while self._turns and self._turns[0].understood:
+            turn = self._turns.popleft()
+            self._answers.history.fill(turn.item, turn.text)
+            if turn.clip:
+                continue
+            if turn.beside and turn.text and leaves_floor(turn.text, self._speaker.config.barge_in.language):
+                effects.append(Send(UserTurn(turn.number, turn.text)))
+                effects += self.end_wordless(turn, now)
+            elif turn.text:
+                effects += self.answer(turn, now)
+            else:
+                effects += [*self._answers.withdraw(), *self.end_wordless(turn, now)]
+        return effects
+
+    def fail(self, turn: UserSpeech) -> list[Effect]:
+        """Take it that a turn will never be understood."""
+        self._turns.remove(turn)
+        return [] if turn.clip else [Send(TurnDone(turn.number, "failed"))]
+
+    def idle_at(self) -> float | None:
+        """Return when the silence after a reply will have been too long, None if there is none."""
+        config, rested_s = self._speaker.config, self._answers.rested_s
+        if config.turns.idle_s is None or rested_s is None or not config.replies:
+            return None
+        free = not self._speaker.suspected and not self._turns and not self._answers.busy
+        return rested_s + config.turns.idle_s if free else None
+
+    def break_silence(self, heard_s: float, now: float) -> list[Effect]:
+        """Speak again when nobody else does; `heard_s` is how much sound has come so far."""
+        due_s, config = self.idle_at(), self._speaker.config
+        if due_s is None or now < due_s:
+            return []
+        number = self._speaker.next_turn()
+        turn = UserSpeech(number, turn_item(self._name, number), "", 0, 0, stopped_s=now, ended_s=now, words_s=now)
+        from_s = max(0.0, heard_s - (config.turns.idle_s or 0.0))
+        told: list[Effect] = [Send(IdleTimeout(number, turn.item, from_s, heard_s)), self.remember(turn)]
+        return [*told, *self._answers.answer(turn, config)]
+
+    def end_wordless(self, turn: UserSpeech, now: float) -> list[Effect]:
+        """End a turn in which nothing was said that wants an answer."""
+        if self._answers.rested_s is not None:
+            self._answers.rested_s = now
+        return [Send(TurnDone(turn.number, "done"))]
+
+    def answer_typed(self, text: str, now: float) -> list[Effect]:
+        """Remember and answer a turn that was typed."""
+        number = self._speaker.next_turn()
+        item = turn_item(self._name, number)
+        self._answers.history.place(Item(item, "user", text))
+        return self.answer(UserSpeech(number, item, "", 0, 0, settled=text, stopped_s=now, ended_s=now), now)
+
+    def answer(self, turn: UserSpeech, now: float) -> list[Effect]:
+        """Answer a turn that is in the history."""
+        turn.words_s = now
+        said = Send(UserTurn(turn.number, turn.text))
+        if not self._speaker.config.replies:
+            return [*self._answers.withdraw(), said, Send(TurnDone(turn.number, "done"))]
+        if turn.beside and self._answers.busy and not turn.dismissed:
+            self._waiting.append(turn)
+            return [said]
+        # Somebody was quicker, or speaks again: then there is one answer for both.
+        speaks_again = self._speaker.hearing or (turn.asr_id and any(not one.clip for one in self._turns))
+        if self._answers.busy or speaks_again or turn.dismissed or self._replies_soon:
+            self.owed = self.owed or not (self._answers.busy or turn.dismissed)
+            return [*self._answers.withdraw(), said, Send(TurnDone(turn.number, "interrupted"))]
+        self.owed = False
+        return [said, *self._give_up_waiting(), *self._answers.answer(turn, self._speaker.config)]

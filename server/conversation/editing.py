@@ -1,0 +1,52 @@
+"""What a client does to the memory of a conversation: place an item, show, cut or drop it. Pure."""
+
+from __future__ import annotations
+
+from voxlane.server.conversation.answers import Answers
+from voxlane.server.conversation.client_events import CutItem, DropItem, PlaceItem, ShowItem
+from voxlane.server.conversation.closing import MOST_CLIPS
+from voxlane.server.conversation.effects import Effect, Send
+from voxlane.server.conversation.floor import Floor
+from voxlane.server.conversation.server_events import Fault, ItemCut, ItemDropped, ItemPlaced, ItemShown
+
+Edit = PlaceItem | DropItem | ShowItem | CutItem
+
+
+def edit(event: Edit, floor: Floor, answers: Answers, now: float) -> list[Effect]:
+    """Do what a client wants done to an item, or tell why that cannot be."""
+    history = answers.history
+    match event:
+        case PlaceItem(item=item, after=after):
+            if item.id in history:
+                return _refuse("item_create_duplicate_item_id", "there is an item of this id", event)
+            if after and after not in history:
+                return _refuse("item_create_invalid_previous_item_id", "there is no item to place it behind", event)
+            if event.pcm and floor.closing.clips >= MOST_CLIPS:
+                return _refuse("too_many_audio_items", "too many items of sound are not yet understood", event)
+            if item.kind == "result":
+                answers.open_calls.discard(item.call_id)
+            # A reply that was prepared knows nothing of this.
+            placed: list[Effect] = [*answers.withdraw(), Send(ItemPlaced(item, history.place(item, after)))]
+            return [*placed, *floor.closing.listen_to(item.id, event.pcm)] if event.pcm else placed
+        case DropItem(id=name):
+            if name not in history:
+                return _refuse("item_delete_invalid_item_id", "there is no item of this id", event)
+            history.drop(name)
+            return [*answers.withdraw(), Send(ItemDropped(name))]
+        case ShowItem(id=name):
+            item_or_none = history.get(name)
+            if item_or_none is None:
+                return _refuse("item_retrieve_invalid_item_id", "there is no item of this id", event)
+            return [Send(ItemShown(answers.as_told(item_or_none, now)))]
+        case CutItem(id=name, seconds=seconds):
+            cut = answers.cut_at(name, seconds, now) if name in history else None
+            if cut is None:
+                return _refuse("item_truncate_invalid_item_id", "there is no spoken reply of this id", event)
+            reply = answers.reply
+            effects = floor.cut(now) if reply is not None and reply.item == name else answers.withdraw()
+            heard, seconds = cut
+            return [*effects, Send(ItemCut(name, seconds, heard))]
+
+
+def _refuse(code: str, why: str, event: Edit) -> list[Effect]:
+    return [Send(Fault(code, why, retryable=False, ref=event.ref))]

@@ -1,0 +1,395 @@
+"""The person's side of a conversation: whose voice opens a turn, holds a reply, means it, and is done.
+
+It follows one ear and the engine's words, decides what each silence means, and tells the assistant's side
+(answers.py) when to prepare, answer, hold, go on or be quiet. Pure: the clock is an argument.
+"""
+
+from __future__ import annotations
+
+from voxlane.engine.api import (
+    Append,
+    Cancel,
+    EndInput,
+    Finished,
+    FromEngine,
+    Priority,
+    Probability,
+    Refused,
+    Samples,
+    Text,
+    ToolCall,
+    Words,
+)
+from voxlane.server.conversation import interruption
+from voxlane.server.conversation.answers import Answers, fault_of
+from voxlane.server.conversation.closing import Closing
+from voxlane.server.conversation.ear import Confirmed, Dropped, Ear, Onset, Silent, Voiced
+from voxlane.server.conversation.effects import Effect, Send, Tell
+from voxlane.server.conversation.history import turn_item
+from voxlane.server.conversation.probes import Probes
+from voxlane.server.conversation.server_events import (
+    Fault,
+    InputCleared,
+    SpeechStarted,
+    SpeechStopped,
+    TurnDone,
+    UserWords,
+)
+from voxlane.server.conversation.silence import Meaning, meaning, turning_points
+from voxlane.server.conversation.user_turn import RATE, UserSpeech
+from voxlane.server.conversation.values import SessionConfig
+
+SHORTEST_S = 0.1
+"""Sound that a client may take for a turn."""
+
+ROUNDING_S = 0.005
+"""How much later than the very moment to wake, so that rounding does not wake for nothing."""
+
+MUTE_S = 1.0
+"""Without any sound for this long, nobody speaks: the microphone is off, or the line is broken."""
+
+
+class Floor:
+    """Who speaks, as far as the person is concerned."""
+
+    def __init__(
+        self, name: str, config: SessionConfig, ear: Ear, answers: Answers, *, listens: bool, probes: bool
+    ) -> None:
+        self.config = config
+        self._name = name
+        self._ear = ear
+        self._answers = answers
+        self._listens = listens
+        self._probes = Probes(name, enabled=probes)
+        self._turn: UserSpeech | None = None  # being spoken
+        self.closing = Closing(name, self, answers)  # turns that are over; their last words are awaited
+        self._turns = 0
+        self._audio_s = 0.0  # when sound last came
+        self._ignored = False  # the ear follows a voice that opened no turn
+        self._failed = False  # and none before it pauses: the engine could not listen to it
+        self._muted = False  # the turn is silent only because no sound comes
+        self._gathered = 0  # samples that the ear never heard
+
+    @property
+    def hearing(self) -> bool:
+        """Whether the person is speaking."""
+        return self._turn is not None and self._turn.confirmed
+
+    @property
+    def suspected(self) -> bool:
+        """Whether somebody may be speaking."""
+        return self._turn is not None
+
+    def next_turn(self) -> int:
+        """Return the number of a new turn."""
+        self._turns += 1
+        return self._turns
+
+    def reconfigure(self, config: SessionConfig, now: float) -> list[Effect]:
+        """Go on in another way; what the other way would never end is ended."""
+        before, self.config = self.config, config
+        turn = self._turn
+        if turn is None or before.turns.mode == config.turns.mode:
+            return []
+        if turn.quiet:
+            return self._drop_turn(now)
+        if turn.manual:
+            return []
+        return self._end_turn(now) if turn.confirmed else self._drop_turn(now)
+
+    def end(self, now: float) -> list[Effect]:
+        """Take a turn as over because the client says so."""
+        return self._end_turn(now) if self._turn is not None else []
+
+    def wake_at(self, now: float) -> float | None:
+        """Return when a silence will mean something, None if sound has to come first."""
+        times: list[float] = []
+        turn = self._turn
+        if turn is not None and not turn.silent and not turn.manual:
+            times.append(max(now, self._audio_s + MUTE_S) + ROUNDING_S)
+        if turn is not None and turn.silent and not turn.manual:
+            silence, longest = self._silence_s(now), self.config.turns.max_turn_s
+            waits = turning_points(turn, self._ear.heard, self.config)
+            times += [now + wait - silence + ROUNDING_S for wait in waits if silence < wait < longest]
+        if (idle_s := self.closing.idle_at()) is not None:
+            times.append(max(now, idle_s) + ROUNDING_S)
+        return min(times, default=None)
+
+    # ---- the person's voice
+
+    def hear(self, pcm: bytes, now: float) -> list[Effect]:
+        """Take more sound of the microphone."""
+        self._audio_s = now
+        if not self._listens:
+            return []
+        if self.config.turns.mode == "buffer":
+            return self._gather(pcm, now)
+        self._ear.guarded, self._ear.threshold = self._answers.talking, self.config.turns.threshold
+        effects: list[Effect] = []
+        if self._ignored and not self._failed and self._turn is None and self._heeds_voices:
+            self._ignored = False
+            self._ear.rest()  # whoever still speaks begins again, with the pre-roll
+        if self._turn is not None and self._muted:
+            self._muted, self._turn.silent = False, False
+        for event in self._ear.feed(pcm):
+            match event:
+                case Onset(at=at):
+                    effects += self._onset(at, now)
+                case Confirmed():
+                    effects += self._confirm(now)
+                case Dropped() if self._turn is not None and not self._turn.manual:
+                    effects += self._drop_turn(now)
+                case Silent() | Dropped() if self._turn is None:
+                    self._failed = False
+                case Silent() if self._turn is not None:
+                    self._turn.silent = True
+                case Voiced() if self._turn is not None and self._turn.asked:
+                    effects += self._end_turn(now)  # it goes on, so it was meant; the rest is a turn of its own
+                case Voiced() if self._turn is not None:
+                    self._turn.silent = False
+                    effects += self._answers.withdraw()
+                case _:
+                    pass
+        return effects + self._pass_on()
+
+    def _gather(self, pcm: bytes, now: float) -> list[Effect]:
+        """Take sound that is part of a turn because all of it is."""
+        effects: list[Effect] = []
+        if self._turn is None:
+            effects = self._open_turn(self._ear.heard, now, Priority.HIGH, manual=True, quiet=True)
+        turn = self._turn
+        assert turn is not None
+        turn.gathered += len(pcm) // 2
+        self._gathered += len(pcm) // 2
+        return effects if turn.failed else [*effects, Tell(Append(turn.asr_id, audio=pcm))]
+
+    def _pass_on(self) -> list[Effect]:
+        """Give the engine what it has not heard of the turn."""
+        turn = self._turn
+        if turn is None or turn.quiet or turn.fed >= self._ear.heard:
+            return []
+        audio = self._ear.since(turn.fed)
+        turn.fed = self._ear.heard
+        return [Tell(Append(turn.asr_id, audio=audio))]
+
+    def _onset(self, at: int, now: float) -> list[Effect]:
+        reply, talks = self._answers.reply, self._answers.talking
+        if self._turn is not None or not self._heeds_voices:
+            self._ignored = True
+            return []
+        if not (talks and self.config.interruptible) or reply is None:
+            beside = not self.config.interruptible and (talks or self._answers.thinking)
+            return self._open_turn(at, now, Priority.HIGH, beside=beside)
+        effects = interruption.hold(self._name, reply, self._answers, self.closing, now)
+        return [*effects, *self._open_turn(at, now, Priority.CRITICAL, held=True)]
+
+    @property
+    def _heeds_voices(self) -> bool:
+        """Whether a voice opens a turn now."""
+        return self.config.turns.mode == "auto"
+
+    def _open_turn(
+        self,
+        at: int,
+        now: float,
+        priority: Priority,
+        *,
+        held: bool = False,
+        manual: bool = False,
+        quiet: bool = False,
+        beside: bool = False,
+    ) -> list[Effect]:
+        number, late_s = self.next_turn(), (self._ear.heard - at) / RATE
+        name, item = f"{self._name}/hear{number}", turn_item(self._name, number)
+        turn = UserSpeech(number, item, name, at, max(0, at - int(self.config.turns.pre_roll_s * RATE)))
+        turn.held, turn.manual, turn.quiet, turn.beside = held, manual, quiet, beside
+        turn.onset_s, turn.hold_ms = now - late_s, late_s * 1e3
+        self._turn = turn
+        return [self.closing.listen(turn, priority)]
+
+    def _confirm(self, now: float) -> list[Effect]:
+        turn = self._turn
+        if turn is None or turn.confirmed:
+            return []
+        turn.confirmed = True
+        effects: list[Effect] = [Send(SpeechStarted(turn.number, (turn.onset + self._gathered) / RATE))]
+        if turn.held or turn.beside or not (self._answers.thinking or self._answers.talking):
+            return effects
+        # Who goes on before a word of the answer was heard has not been answered; nor who began before its first sound.
+        self.closing.owed = self.closing.owed or (self.config.replies and self._answers.reply is not None)
+        return effects + self._answers.cut(now)
+
+    def _commit(self, turn: UserSpeech, now: float) -> list[Effect]:
+        """Give the person the floor; whoever takes it is told of before whoever loses it."""
+        return [*self._confirm(now), *interruption.commit(turn, self._answers, now)]
+
+    def _drop_turn(self, now: float) -> list[Effect]:
+        """Take it that nobody spoke, or said anything."""
+        turn, self._turn = self._turn, None
+        if turn is None:
+            return []
+        effects: list[Effect] = [Tell(Cancel(turn.asr_id)), *self._probes.cancel(turn), *self._answers.withdraw()]
+        if turn.held:
+            effects += interruption.release(turn, self._answers, now)
+        return effects + self.closing.end_wordless(turn, now) if turn.confirmed else effects
+
+    def press(self, now: float) -> list[Effect]:
+        """Begin a turn because the client says so."""
+        if not self._listens:
+            return []
+        if (turn := self._turn) is not None:  # the button is right, whatever the detector will think
+            turn.manual, turn.beside = True, False
+            return self._commit(turn, now) if turn.held else [*self._confirm(now), *self._answers.cut(now)]
+        effects = self._answers.cut(now)
+        effects += self._open_turn(self._ear.heard, now, Priority.CRITICAL, manual=True)
+        return [*effects, *self._confirm(now), *self._pass_on()]
+
+    def typed(self, text: str, now: float) -> list[Effect]:
+        """Take a turn that was typed."""
+        return [*self.stop(now), *self.closing.answer_typed(text.strip(), now)] if text.strip() else []
+
+    def stop(self, now: float) -> list[Effect]:
+        """Be quiet at once; a voice that had the reply on hold keeps its turn."""
+        return [*self.closing.dismiss(), *self.cut(now)]
+
+    # ---- what a silence means
+
+    def _silence_s(self, now: float) -> float:
+        """Return how long nobody has spoken; where no sound comes, the clock goes on."""
+        if self._turn is None or not self._turn.silent:
+            return 0.0
+        return self._ear.silence(self._ear.heard) / RATE + max(0.0, now - self._audio_s)
+
+    def consider(self, now: float) -> list[Effect]:
+        """Decide what the sound so far means: an interruption, the end of a turn, or the time to prepare for it."""
+        turn, config, heard = self._turn, self.config, self._ear.heard
+        if turn is None:
+            return self.closing.break_silence((heard + self._gathered) / RATE, now)
+        if heard - turn.onset + turn.gathered > (config.turns.max_turn_s + 2.0) * RATE:
+            return self._end_turn(now)
+        if turn.manual:
+            return []
+        if not turn.silent and now - self._audio_s >= MUTE_S:  # the microphone was switched off in mid word
+            if not turn.confirmed:
+                self._ear.rest()
+                return self._drop_turn(now)
+            self._muted = turn.silent = True
+        silence = self._silence_s(now)
+        match meaning(turn, silence, self._ear.voiced_for / RATE, heard, config):
+            case Meaning.MEANT if turn.asked:
+                return [*self._end_turn(now), *self.closing.close_understood(now)]
+            case Meaning.MEANT:
+                return self._commit(turn, now)
+            case Meaning.WANTS_WORDS:
+                return interruption.ask_last_words(turn)
+            case Meaning.NOTHING:
+                self._ear.rest()
+                return self._drop_turn(now)
+            case Meaning.END:
+                return self._end_turn(now)
+            case Meaning.PAUSE:
+                effects = self._probes.ask(turn, turn.text, self._answers.history, config)
+                eager = config.replies and silence >= turn.eager_wait(config.turns, heard)
+                return [*effects, *self._answers.prepare(turn, config)] if turn.text and eager else effects
+        return []
+
+    def _end_turn(self, now: float) -> list[Effect]:
+        """Take the turn as over; its last words are on their way."""
+        turn = self._turn
+        assert turn is not None
+        if turn.failed:
+            self._turn = None
+            return [self.closing.remember(turn), Send(TurnDone(turn.number, "failed"))]
+        turn.ended_s = now
+        turn.stopped_s = now - (0.0 if turn.manual else self._silence_s(now))
+        effects: list[Effect] = [] if turn.quiet else self._confirm(now)
+        effects += [*self._probes.cancel(turn), Tell(EndInput(turn.asr_id))]
+        if not turn.quiet:
+            heard_s = (self._ear.heard + self._gathered) / RATE
+            effects.append(Send(SpeechStopped(turn.number, heard_s - (now - turn.stopped_s))))
+        if turn.held:  # the client ended it while the verdict was out, so it was meant
+            effects += self._commit(turn, now)
+        effects.append(self.closing.remember(turn))
+        self._turn, self._muted = None, False
+        self.closing.add(turn)
+        self._ear.rest()
+        return effects
+
+    # ---- what the client does by itself
+
+    def commit_input(self, ref: str, now: float) -> list[Effect]:
+        """Take what was said so far for a turn."""
+        turn = self._turn
+        sound_s = 0.0 if turn is None else (self._ear.heard - turn.onset + turn.gathered) / RATE
+        if turn is None or (turn.quiet and sound_s < SHORTEST_S):
+            told = f"the input audio buffer holds {sound_s * 1e3:.0f} ms; a turn has at least {SHORTEST_S * 1e3:.0f} ms"
+            return [Send(Fault("input_audio_buffer_commit_empty", told, retryable=False, ref=ref))]
+        return self._end_turn(now)
+
+    def clear_input(self, now: float) -> list[Effect]:
+        """Take what was said so far for nothing."""
+        effects = self._drop_turn(now)
+        self._ear.rest()
+        return [*effects, Send(InputCleared())]
+
+    def cut(self, now: float) -> list[Effect]:
+        """End the reply because the client has; a voice that had it on hold keeps its turn."""
+        if self._turn is not None and self._turn.held:
+            return self._commit(self._turn, now)
+        return self._answers.cut(now)
+
+    # ---- what the engine brings
+
+    def take(
+        self, message: Words | Text | Samples | Finished | Refused | Probability | ToolCall, now: float
+    ) -> list[Effect]:
+        """Take what the engine brings; for a request that is not ours it is too late."""
+        for turn in (self._turn, *self.closing):
+            if turn is not None and message.request_id == turn.asr_id:
+                return self._understand(turn, message, now)
+            if turn is not None and message.request_id == turn.probe_id and isinstance(message, Probability):
+                turn.p_end = message.value
+        if isinstance(message, Words | Probability):
+            return []
+        return self._answers.take(message, now)
+
+    def _understand(self, turn: UserSpeech, message: FromEngine, now: float) -> list[Effect]:
+        match message:
+            case Words(settled=settled, tail=tail):
+                changed = turn.understand(settled, tail)
+                effects = self._answers.withdraw(unless=turn.text) if changed else []
+                if turn.confirmed and not turn.held and (settled or changed):
+                    effects.append(Send(UserWords(turn.number, settled, tail)))
+                if settled and turn is self._turn and not turn.held:
+                    # Words that stay are read while the person still speaks; what is left at the end is little.
+                    effects += self._probes.ask(turn, turn.settled.strip(), self._answers.history, self.config)
+                return effects
+            case Finished(reason="failed" | "cancelled") | Refused():
+                return [Send(fault_of(message)), *self._fail_turn(turn, now)]
+            case Finished() if turn.asked and turn is self._turn:
+                turn.understood, turn.tail = True, ""
+            case Finished() if turn in self.closing:
+                turn.understood, turn.tail = True, ""
+                return self.closing.close_understood(now)
+        return []
+
+    def _fail_turn(self, turn: UserSpeech, now: float) -> list[Effect]:
+        effects: list[Effect] = [*self._probes.cancel(turn), *self._answers.withdraw()]
+        if turn in self.closing:
+            return [*effects, *self.closing.fail(turn)]
+        if turn.quiet:  # its client is told when it commits it
+            turn.failed = True
+            return effects
+        self._turn = None
+        if turn.held:
+            effects += interruption.release(turn, self._answers, now)
+        self._ignored = self._failed = True  # else the same voice would ask, fail and tell again 20 times a second
+        return [*effects, Send(TurnDone(turn.number, "failed"))] if turn.confirmed else effects
+
+    def lose_engine(self, now: float) -> list[Effect]:
+        """Take it that nothing more comes of any voice so far."""
+        effects: list[Effect] = []
+        for turn in (self._turn, *self.closing):
+            if turn is not None:
+                effects += self._fail_turn(turn, now)
+        return [effect for effect in effects if isinstance(effect, Send)]  # who is gone needs no commands

@@ -1,0 +1,52 @@
+"""A voice that cuts into a reply: the reply is put on hold, and then either ends there or goes on.
+
+It knows the reply and the turn that cuts in. Whether that one means it, others judge. Pure: the clock is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from voxlane.engine.api import EndInput, Interrupt, Resume
+from voxlane.server.conversation.answers import Answers
+from voxlane.server.conversation.effects import Effect, Send, Tell
+from voxlane.server.conversation.reply import Reply
+from voxlane.server.conversation.server_events import BargeIn, UserWords
+from voxlane.server.conversation.user_turn import UserSpeech
+
+
+def hold(session: str, reply: Reply, answers: Answers, closing: Iterable[UserSpeech], now: float) -> list[Effect]:
+    """Stop a reply where it is, and nothing else of the session."""
+    effects = [*reply.hold(now), Tell(Interrupt(session))]
+    effects += [Tell(Resume(one.asr_id)) for one in closing]  # they are not what was interrupted
+    return [*effects, *answers.resume_asides()]
+
+
+def ask_last_words(turn: UserSpeech) -> list[Effect]:
+    """Have the engine say what it understood of a voice that has stopped, before the reply goes on."""
+    asked, turn.asked = turn.asked, True
+    return [] if asked else [Tell(EndInput(turn.asr_id))]
+
+
+def commit(turn: UserSpeech, answers: Answers, now: float) -> list[Effect]:
+    """Give the person the floor."""
+    turn.held = False
+    reply = answers.reply
+    if reply is None:
+        return []
+    effects = [Send(_told(turn, reply, now, committed=True)), *answers.cut(now)]
+    # The words so far were kept back while the verdict was out.
+    return [*effects, Send(UserWords(turn.number, turn.settled, turn.tail))] if turn.text else effects
+
+
+def release(turn: UserSpeech, answers: Answers, now: float) -> list[Effect]:
+    """Go on speaking: it was nothing."""
+    turn.held = False
+    reply = answers.reply
+    if reply is None or reply.stage != "held":
+        return []
+    return [*reply.release(now), Send(_told(turn, reply, now, committed=False))]
+
+
+def _told(turn: UserSpeech, reply: Reply, now: float, *, committed: bool) -> BargeIn:
+    return BargeIn(reply.epoch, turn.hold_ms, (now - turn.onset_s) * 1e3, committed)

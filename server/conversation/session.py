@@ -1,0 +1,177 @@
+"""One conversation as a state machine: events in, effects out. No I/O, no clock, no asyncio.
+
+    listening ──voice──▶ hearing ──silence and sense──▶ thinking ──first frame──▶ speaking ──last sample──▶ listening
+                            ▲                                                       │   ▲
+                            │                                                 voice ▼   │ it was nothing
+                            └────────────── it was meant: history is cut ◀──────── held ┘
+
+A turn is one stretch of the person's speech, or a typed text; it ends exactly once: done, interrupted or failed. A
+reply has an epoch; nothing of an epoch is sent after its Interrupted. What the engine brings for a request that is no
+longer ours is dropped where it comes in, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from voxlane.engine.api import (
+    Finished,
+    FromEngine,
+    Probability,
+    Refused,
+    Samples,
+    Text,
+    ToolCall,
+    Words,
+)
+from voxlane.server.conversation.answers import Answers
+from voxlane.server.conversation.client_events import (
+    Audio,
+    CancelReply,
+    ClearInput,
+    ClientEvent,
+    CommitInput,
+    Configure,
+    CutItem,
+    DropItem,
+    EndTurn,
+    PlaceItem,
+    Played,
+    Respond,
+    ShowItem,
+    StartTurn,
+    Stop,
+    TextTurn,
+    ToolResult,
+)
+from voxlane.server.conversation.ear import Ear
+from voxlane.server.conversation.editing import edit
+from voxlane.server.conversation.effects import Effect, EngineLost, Send, Tick
+from voxlane.server.conversation.floor import Floor
+from voxlane.server.conversation.history import History
+from voxlane.server.conversation.server_events import Configured, Fault, State
+from voxlane.server.conversation.values import SessionConfig, StateName
+
+PIECE_BYTES = 2 * 1600
+"""Sound that is looked at in one go: 0.1 s."""
+
+
+class Session:
+    """A conversation with one person: their side is the floor, the assistant's are the answers."""
+
+    def __init__(
+        self,
+        name: str,
+        config: SessionConfig,
+        ear: Ear,
+        *,
+        speak_rate: int,
+        reads_words: bool = False,
+        listens: bool = True,
+        probes: bool = True,
+    ) -> None:
+        self.name = name
+        self.answers = Answers(name, speak_rate, reads_words=reads_words)
+        self._floor = Floor(name, config, ear, self.answers, listens=listens, probes=probes)
+        self._state: StateName = "listening"
+
+    @property
+    def config(self) -> SessionConfig:
+        """How the conversation is led now."""
+        return self._floor.config
+
+    @property
+    def history(self) -> History:
+        """What was said and heard."""
+        return self.answers.history
+
+    def open(self, now: float) -> list[Effect]:
+        """Begin: say the greeting, if there is one."""
+        if not self.config.greeting:
+            return []
+        return self._settle(self.answers.greet(self.config.greeting, self._floor.next_turn(), self.config, now), now)
+
+    def feed(self, event: ClientEvent | FromEngine | EngineLost | Tick, now: float) -> list[Effect]:
+        """Take what happened; return what is to be done about it, in order."""
+        floor, answers = self._floor, self.answers
+        effects: list[Effect] = []
+        match event:
+            case Audio(pcm) if len(pcm) > PIECE_BYTES:  # sent faster than it was said: it may hold several turns
+                for at in range(0, len(pcm), PIECE_BYTES):
+                    effects += self.feed(Audio(pcm[at : at + PIECE_BYTES]), now)
+                return effects
+            case Audio(pcm):
+                effects = floor.hear(pcm, now)
+            case Words() | Text() | Samples() | Finished() | Refused() | Probability() | ToolCall():
+                effects = floor.take(event, now)
+            case Played(epoch, samples):
+                reply = answers.reply
+                if reply is not None and reply.epoch == epoch and reply.stage in ("live", "held"):
+                    reply.played(samples, now)
+            case TextTurn(text):
+                effects = floor.typed(text, now)
+            case StartTurn():
+                effects = floor.press(now)
+            case EndTurn():
+                effects = floor.end(now)
+            case Stop():
+                effects = floor.stop(now)
+            case Configure(config):
+                # A reply that was prepared is taken back: nobody knows of it, so it has not begun.
+                effects = [Send(Configured(config)), *answers.withdraw(), *floor.reconfigure(config, now)]
+            case ToolResult(call_id, output):
+                effects = answers.tool_result(call_id, output, self.config)
+            case PlaceItem() | DropItem() | ShowItem() | CutItem():
+                effects = edit(event, floor, answers, now)
+            case CommitInput(ref):
+                effects = floor.commit_input(ref, now)
+            case ClearInput():
+                effects = floor.clear_input(now)
+            case Respond():
+                effects = floor.closing.respond(event, now)
+            case CancelReply():
+                effects = self._cancel(event, now)
+            case EngineLost():
+                told = Fault("engine_lost", "the engine is restarting; please repeat", retryable=True)
+                effects = [Send(told), *floor.lose_engine(now)]
+                answers.lose_engine()
+            case _:
+                pass
+        return self._settle(effects, now)
+
+    def wake_at(self, now: float) -> float | None:
+        """Return when to feed a Tick if nothing else happens, None if that is never needed."""
+        times = (self.answers.wake_at(now), self._floor.wake_at(now))
+        return min((at for at in times if at is not None), default=None)
+
+    def _cancel(self, event: CancelReply, now: float) -> list[Effect]:
+        reply, answers = self.answers.reply, self.answers
+        running = reply is not None and reply.stage in ("live", "held") and not reply.told
+        if running and reply is not None and event.epoch in (None, reply.epoch):
+            return self._floor.cut(now)
+        if event.epoch is None:
+            effects = self._floor.closing.cancel_asked(now)
+        else:
+            effects = answers.cancel_aside(event.epoch, now)
+        if effects is not None:
+            return effects
+        told = "Cancellation failed: no response is under way"
+        return [Send(Fault("response_cancel_not_active", told, retryable=False, ref=event.ref))]
+
+    def _settle(self, effects: list[Effect], now: float) -> list[Effect]:
+        """Draw the conclusions of an event: who has the floor, what may be sent, what is finished."""
+        effects = [*effects, *self._floor.consider(now), *self.answers.settle(self.config, now)]
+        effects += self._floor.closing.catch_up(now)
+        state = self._name_state()
+        if state != self._state:
+            self._state = state
+            effects.append(Send(State(state)))
+        return effects
+
+    def _name_state(self) -> StateName:
+        reply = self.answers.reply
+        if reply is not None and reply.stage == "held":
+            return "held"
+        if self._floor.hearing:
+            return "hearing"
+        if self.answers.talking:
+            return "speaking"
+        return "thinking" if len(self._floor.closing) or self.answers.thinking else "listening"

@@ -1,0 +1,1 @@
+"""The ways to those who do the work: the engine child, or another chat server."""

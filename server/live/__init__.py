@@ -1,0 +1,1 @@
+"""Conversations that are going on: their WebSockets, and what outlives those."""

@@ -1,0 +1,178 @@
+"""Audio files from strangers: whatever is in them, samples or a clear error, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from voxlane.codecs.encode import SpeechFormat, encoder
+from voxlane.codecs.errors import InvalidAudio
+from voxlane.codecs.pcm import decode_pcm16
+from voxlane.codecs.wav import encode_wav
+from voxlane.engine.api import LISTEN_RATE
+from voxlane.server import limits
+from voxlane.server.audio import decoding
+from voxlane.server.audio.clip import limits_for, to_listening
+from voxlane.server.audio.decoding import Decoder
+from voxlane.server.errors import BadAudio, TooLarge, VoxlaneError
+
+TONE = (0.5 * np.sin(np.arange(24_000) * 2 * np.pi * 440 / 24_000)).astype(np.float32)
+
+
+def wav(tag: int, channels: int, bits: int, data: bytes, *, declared: int | None = None) -> bytes:
+    width = channels * bits // 8
+    layout = struct.pack("<HHIIHH", tag, channels, 16_000, 16_000 * width, width, bits)
+    size = len(data) if declared is None else declared
+    return (
+        b"RIFF"
+        + struct.pack("<I", size + 36)
+        + b"WAVEfmt "
+        + struct.pack("<I", 16)
+        + layout
+        + b"data"
+        + (struct.pack("<I", size) + data)
+    )
+
+
+def encoded(kind: SpeechFormat) -> bytes:
+    one = encoder(kind, 24_000)
+    return one.push(TONE) + one.finish()
+
+
+async def decode(data: bytes, seconds: float = 60) -> bytes:
+    return await Decoder(seconds, 1).decode(data)
+
+
+@pytest.mark.parametrize("kind", ["wav", "mp3", "opus", "flac", "aac"])
+async def test_a_second_of_sound_is_a_second_of_samples(kind: SpeechFormat) -> None:
+    samples = decode_pcm16(await decode(encoded(kind)))
+    assert abs(len(samples) - LISTEN_RATE) < 0.15 * LISTEN_RATE
+    assert 0.3 < np.abs(samples[4000:12000]).max() < 0.7
+
+
+async def test_thread_and_child_give_the_same_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encode_wav(TONE, 24_000)
+    here = await decode(data)
+    monkeypatch.setattr(limits, "SMALL_WAV_BYTES", 0)
+    assert await decode(data) == here == b"".join(to_listening(data, limits_for(60)))
+
+
+ONE_KB = bytes(1024)
+
+
+@pytest.mark.parametrize(
+    ("data", "samples"),
+    [
+        pytest.param(wav(1, 1, 16, ONE_KB, declared=100 * 1024 * 1024), 512, id="100 MB header on 1 KB"),
+        pytest.param(encode_wav(TONE, 16_000)[:1001], 478, id="truncated"),
+        pytest.param(wav(1, 1, 8, b"\x80" * 1000), 1000, id="8 bits"),
+        pytest.param(wav(1, 7, 16, bytes(1400)), 100, id="7 channels"),
+        pytest.param(wav(1, 1, 16, b""), 0, id="no samples"),
+    ],
+)
+@pytest.mark.parametrize("in_child", [False, True])
+async def test_odd_files_give_what_is_in_them(
+    data: bytes, samples: int, in_child: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if in_child:
+        monkeypatch.setattr(limits, "SMALL_WAV_BYTES", 0)
+    assert len(await decode(data)) == samples * 2
+
+
+NAN = np.full(100, np.nan, dtype="<f4").tobytes()
+MP3 = encoded("mp3")
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "says"),
+    [
+        (b"", BadAudio, "The audio is empty"),
+        (b"RIFF", BadAudio, "none of WAV, MP3"),
+        (encode_wav(TONE, 16_000)[:30], BadAudio, "WAV file"),
+        (wav(3, 1, 32, NAN), BadAudio, "not finite"),
+        (wav(1, 9, 16, bytes(1800)), BadAudio, "1 to 8 channels"),
+        (wav(1, 1, 16, bytes(32_000 * 61)), TooLarge, "longer than 60 s"),
+        (b"#EXTM3U\nfile:///etc/passwd\n", BadAudio, "none of WAV, MP3"),
+        (b"fLaC" + bytes(1000), BadAudio, "broken"),
+        (b"OggS" + b"\xff" * 1000, BadAudio, "broken"),
+        (b"\x1aE\xdf\xa3" + b"\x01" * 1000, BadAudio, "broken"),
+        (b"ID3\x04" + bytes(1000), BadAudio, "broken"),
+        (MP3[:20], BadAudio, "broken"),
+        (MP3 * 70, TooLarge, "longer than 60 s"),
+    ],
+)
+async def test_bad_files_are_named(data: bytes, error: type[VoxlaneError], says: str) -> None:
+    with pytest.raises(error, match=says) as caught:
+        await decode(data)
+    assert caught.value.param == "file"
+
+
+async def test_a_file_that_takes_too_long_is_given_up() -> None:
+    with pytest.raises(BadAudio, match="too long to decode"):
+        await Decoder(60, 1, 0.001).decode(MP3)
+
+
+@pytest.mark.parametrize("code", ["import os; os.abort()", "print('x' * 10_000_000)", "import sys; sys.exit(3)", ""])
+async def test_a_decoder_that_breaks_is_a_broken_file(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "CHILD", (decoding.CHILD[0], "-c", code))
+    with pytest.raises(BadAudio, match="broken"):
+        await decode(MP3)
+
+
+async def test_who_leaves_takes_the_decoder_along(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    code = f"import pathlib, time; pathlib.Path({str(started)!r}).touch(); time.sleep(600)"
+    monkeypatch.setattr(decoding, "CHILD", (decoding.CHILD[0], "-c", code))
+    decoder = Decoder(60, 1)
+    task = asyncio.create_task(decoder.decode(MP3))
+    while not await asyncio.to_thread(started.exists):
+        pass
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    monkeypatch.undo()
+    assert await decoder.decode(MP3)  # its slot is free again
+
+
+async def test_a_decoder_is_ended_though_nobody_read_what_it_wrote(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    written = tmp_path / "written"
+    # A pipe holds 64 KiB: once all this is written, asyncio has taken more than the 128 KiB at which it stops reading.
+    code = "import sys, pathlib, time; sys.stdout.write('x' * 230_000); sys.stdout.flush(); "
+    code += f"pathlib.Path({str(written)!r}).touch(); time.sleep(600)"
+    monkeypatch.setattr(decoding, "CHILD", (decoding.CHILD[0], "-c", code))
+
+    async def refuse(stdout: asyncio.StreamReader, most: int) -> bytearray:
+        while not await asyncio.to_thread(written.exists):
+            pass
+        raise InvalidAudio("the audio file is broken")
+
+    monkeypatch.setattr(decoding, "_take", refuse)
+    with pytest.raises(BadAudio, match="broken"):
+        await decode(MP3)
+
+
+def test_the_child_can_open_nothing_and_grow_little() -> None:
+    import subprocess
+    import sys
+
+    code = """
+import sys
+from voxlane.server.audio.decode_child import confine
+confine(64 * 1024 * 1024, 10)
+try:
+    bytearray(256 * 1024 * 1024)
+except MemoryError:
+    print("bounded")
+try:
+    open("/etc/passwd")
+except OSError:
+    print("closed")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["bounded", "closed"]

@@ -1,0 +1,162 @@
+"""`voxlane chat` in a real terminal and in a pipe, around the scripted engine."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from voxlane.server.commands.chat import ChatOptions
+from voxlane.server.errors import ConfigError, ModelFailed
+
+
+@pytest.fixture
+def code(engine_command: Sequence[str]) -> Callable[..., str]:
+    """Python that runs a chat around the scripted engine."""
+
+    def make(message: str | None = None, options: str = "", model: str = "scripted") -> str:
+        return (
+            "from voxlane.engine.api import EngineConfig\n"
+            "from voxlane.server.commands.chat import ChatOptions, run_chat\n"
+            f"sys.exit(run_chat(EngineConfig({model!r}), ChatOptions({options}), {message!r}, "
+            f"engine_command={tuple(engine_command)!r}))"
+        )
+
+    return make
+
+
+def run(code: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", "import sys\n" + code], input=stdin, text=True, capture_output=True)
+
+
+def test_one_question_one_answer(code: Any) -> None:
+    done = run(code("hello you"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "hello you\n", "")
+
+
+def test_a_piped_question_with_stats(code: Any) -> None:
+    done = run(code(options="stats=True"), "what is\nthis?")
+    assert done.stdout == "what is\nthis?\n"
+    assert done.stderr == "[3 tokens, first after 2 ms, 333.3 tokens/s, prompt 7 (3 cached)]\n"
+
+
+def test_options_reach_the_engine(code: Any) -> None:
+    done = run(code("sampling", "temperature=0, seed=5, max_tokens=9"))
+    assert "temperature=0," in done.stdout
+    assert "seed=5" in done.stdout
+    assert "max_tokens=9" in done.stdout
+
+
+def test_stats_show_what_lookup_guessed(code: Any) -> None:
+    done = run(code("lookup", "stats=True"))
+    assert done.stderr.endswith("prompt 7 (3 cached), lookup 5 of 8 accepted]\n")
+
+
+@pytest.mark.parametrize("said", ["fail", "fail later"])
+def test_a_reply_that_fails_is_an_error(engine_command: Sequence[str], said: str) -> None:
+    code = (
+        "from voxlane.server import cli\n"
+        "from voxlane.server.link import engine_link\n"
+        f"engine_link.ENGINE_COMMAND = {tuple(engine_command)!r}\n"
+        f"sys.exit(cli.main(['chat', {said!r}, '--model', 'scripted']))"
+    )
+    done = run(code)
+    assert done.returncode == 1
+    assert done.stderr == f"voxlane: {ModelFailed.text}\n"
+    assert "not finite" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "options", [{"temperature": -1}, {"temperature": float("nan")}, {"max_tokens": 0}, {"seed": 1 << 63}]
+)
+def test_bad_options_are_named(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(ConfigError, match=name.replace("_", "-")):
+        ChatOptions(**options)
+
+
+def test_a_conversation(code: Any, terminal: Any, tmp_path: Path) -> None:
+    chat = terminal(code=code())
+    chat.until("Ctrl-D leaves.")
+    chat.until("> ")
+    chat.type("hello you\r")
+    chat.until("hello you\r\n")
+    chat.until("hello you\r\n")  # what was typed, and the answer
+    chat.type("size\r")
+    chat.until("\r\n22\r\n")  # hello you, twice, and size: the history is sent
+    chat.type("/reset\r")
+    chat.until("(forgotten)")
+    chat.type("/system be brief\r")
+    chat.until("(a new conversation)")
+    chat.type("size\r")
+    chat.until("\r\n12\r\n")
+    chat.type("/stats\r")
+    chat.until("(stats on)")
+    chat.type("again\r")
+    chat.until("tokens/s")
+    chat.type("/nonsense\r")
+    chat.until("no such command")
+    chat.type("/help\r")
+    chat.until("stop the reply")
+    chat.until("\n> ")  # a Ctrl-D before the prompt belongs to nobody
+    chat.type("\x04")
+    assert chat.exit_status() == 0
+    history = tmp_path / "voxlane" / "chat_history"
+    assert "hello you" in history.read_text()
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+
+
+def test_ctrl_c_stops_the_reply_and_not_the_program(code: Any, terminal: Any) -> None:
+    chat = terminal(code=code())
+    chat.until("> ")
+    chat.type("wait\r")
+    chat.until("one ")
+    chat.type("\x03")
+    chat.until("(interrupted)")
+    chat.until("> ")
+    chat.until("/quit leaves", pressing="\x03")  # at the prompt: a hint
+    chat.type("size\r")
+    chat.until("\r\n12\r\n")  # wait, what was shown of its answer (one and a space), size
+    chat.type("/quit\r")
+    assert chat.exit_status() == 0
+
+
+def test_a_lost_engine_is_told_and_comes_back(code: Any, terminal: Any) -> None:
+    chat = terminal(code=code())
+    chat.until("> ")
+    chat.type("crash\r")
+    chat.until("The engine was lost")
+    chat.until("> ")
+    chat.type("size\r")
+    chat.until("\r\n4\r\n")  # the failed exchange is not in the history
+    chat.type("/quit\r")
+    assert chat.exit_status() == 0
+
+
+def test_a_refused_question_leaves_the_history_alone(code: Any, terminal: Any) -> None:
+    chat = terminal(code=code())
+    chat.until("> ")
+    chat.type("refuse too_long\r")
+    chat.until("does not fit the model's context. the prompt has 9 tokens.\r\n")
+    chat.until("/reset starts again")
+    chat.type("size\r")
+    chat.until("\r\n4\r\n")
+    chat.type("/quit\r")
+    assert chat.exit_status() == 0
+
+
+def test_a_failed_reply_is_told_and_the_conversation_goes_on(code: Any, terminal: Any) -> None:
+    chat = terminal(code=code())
+    chat.until("> ")
+    chat.type("fail later\r")
+    chat.until("one \r\nvoxlane: The model failed: its output is not finite")
+    chat.until("> ")
+    chat.type("size\r")
+    chat.until("\r\n4\r\n")  # the failed exchange is not in the history
+    chat.type("/quit\r")
+    assert chat.exit_status() == 0

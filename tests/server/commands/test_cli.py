@@ -1,0 +1,179 @@
+"""The command line: help that teaches, errors in one line, exit codes."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from voxlane.engine.api import EngineConfig
+from voxlane.server import cli
+from voxlane.server.commands.perplexity import run_perplexity
+from voxlane.server.errors import ModelFailed
+
+COMMANDS = ("serve", "chat", "transcribe", "say", "voices", "talk", "models", "perplexity", "check-config")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    status = cli.main(arguments)
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def exits(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str, str]:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    captured = capsys.readouterr()
+    return caught.value.code, captured.out, captured.err
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    status, text, _ = exits(capsys, "--help")
+    assert status == 0
+    assert all(command in text for command in COMMANDS)
+    assert "voxlane serve" in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_explains_itself(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    status, text, _ = exits(capsys, command, "--help")
+    assert status == 0
+    assert command == "models" or "examples:" in text
+
+
+def test_no_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    status, text, _ = run(capsys)
+    assert status == 2
+    assert "usage: voxlane" in text
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exits(capsys, "--version")[1].startswith("voxlane ")
+
+
+def test_check_config_prints_what_is_in_force(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "v.toml"
+    path.write_text("[server]\nport = 9\n")
+    status, text, _ = run(capsys, "check-config", str(path))
+    assert status == 0
+    assert "port = 9  # default: 8000" in text
+
+
+def test_mistakes_in_the_file_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "v.toml"
+    path.write_text("[server]\nprot = 9\n")
+    for command in ("check-config", "serve", "chat"):
+        arguments = [str(path)] if command == "check-config" else ["--config", str(path)]
+        status, text, error = run(capsys, command, *arguments, *(["hello"] if command == "chat" else []))
+        assert (status, text) == (2, "")
+        assert error == f"voxlane: {path}: unknown key server.prot (did you mean port?)\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            ["serve", "--policy", "lifo"],
+            "command line: engine.policy must be one of fcfs, priority, deadline, not lifo",
+        ),
+        (["serve", "--port", "70000"], "command line: server.port must be between 0 and 65535, not 70000"),
+        (["chat", "hello", "--temperature", "nan"], "--temperature must be between 0 and 2"),
+        (["chat", " "], "there is nothing to ask: the message is empty"),
+        (["perplexity", "/nonexistent/file"], "/nonexistent/file: No such file or directory"),
+    ],
+)
+def test_mistakes_on_the_line_are_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
+    status, _, error = run(capsys, *arguments)
+    assert (status, error) == (2, f"voxlane: {says}\n")
+
+
+def test_a_port_in_use_is_found_before_anything_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        status, _, error = run(capsys, "serve", "--port", str(port))
+    assert status == 2
+    assert error == (
+        f"voxlane: cannot listen on 127.0.0.1 port {port}: the port is in use; choose another with --port\n"
+    )
+
+
+def test_a_key_with_spaces_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VOXLANE_API_KEY", " key")
+    status, _, error = run(capsys, "serve")
+    assert status == 2
+    assert error.startswith("voxlane: VOXLANE_API_KEY: ")
+
+
+def test_others_are_not_served_without_a_key(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VOXLANE_API_KEY", raising=False)
+    assert cli.main(["serve", "--host", "0.0.0.0", "--port", "0"]) == 2
+    assert "server.host: 0.0.0.0 can be reached by others: set VOXLANE_API_KEY" in capsys.readouterr().err
+
+
+def test_talking_needs_both_files(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["talk", "--in", "question.wav"]) == 2
+    assert "--in and --out go together" in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_is_no_traceback() -> None:
+    command = f"{sys.executable} -m voxlane.server.cli check-config | true"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.stderr == ""
+
+
+def test_perplexity_of_a_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, engine_command: tuple[str, ...]
+) -> None:
+    path = tmp_path / "text"
+    path.write_text("one two three")
+    assert run_perplexity(EngineConfig("m", context_tokens=512), path, engine_command=engine_command) == 0
+    # The scripted engine gives every word a log-probability of -2, and e squared is 7.389.
+    assert capsys.readouterr().out.startswith("perplexity 7.3891  tokens 3  window 512")
+
+
+@pytest.mark.parametrize(
+    ("configured", "arguments", "window"),
+    [("", [], 512), ("context_tokens = 256", [], 256), ("context_tokens = 256", ["--context", "64"], 64)],
+)
+def test_the_window_is_asked_for_configured_or_512(
+    tmp_path: Path, engine_command: tuple[str, ...], configured: str, arguments: list[str], window: int
+) -> None:
+    path, config = tmp_path / "text", tmp_path / "v.toml"
+    path.write_text("one two three")
+    config.write_text(f"[engine]\n{configured}\n")
+    code = (
+        "import sys\n"
+        "from voxlane.server import cli\n"
+        "from voxlane.server.link import engine_link\n"
+        f"engine_link.ENGINE_COMMAND = {engine_command!r}\n"
+        "sys.exit(cli.main())"
+    )
+    command = [sys.executable, "-c", code, "perplexity", str(path), "--config", str(config), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"  window {window}  " in done.stdout
+
+
+@pytest.mark.parametrize("said", ["fail", "fail later"])
+def test_a_model_that_fails_has_no_perplexity(tmp_path: Path, engine_command: tuple[str, ...], said: str) -> None:
+    path = tmp_path / "text"
+    path.write_text(said)
+    with pytest.raises(ModelFailed, match="not finite"):
+        run_perplexity(EngineConfig("m"), path, engine_command=engine_command)
+
+
+def test_the_server_does_not_import_torch() -> None:
+    code = (
+        "import sys; from voxlane.server import app, cli\n"
+        "from voxlane.server.commands import chat, doctor, perplexity, say, serve, talk, transcribe, voices\n"
+        "from voxlane.server.audio import decode_child\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

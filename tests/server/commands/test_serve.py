@@ -1,0 +1,239 @@
+"""`voxlane serve` as a process of its own: start, signals, drain, errors. And drain from inside."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import httpx
+import pytest
+from waiting import until
+
+from voxlane.engine.api import Loading, Ready
+from voxlane.server.commands.progress import Progress
+from voxlane.server.commands.serve import banner, listen
+from voxlane.server.errors import ConfigError, Draining, Overloaded
+from voxlane.server.gate import Gate
+
+
+class Served:
+    """A server process around the scripted engine."""
+
+    def __init__(self, command: Sequence[str], drain_s: float, model: str) -> None:
+        code = (
+            "import asyncio, uvloop\n"
+            "from voxlane.engine.api import EngineConfig\n"
+            "from voxlane.server import log\n"
+            "from voxlane.server.config import Config, ServerConfig\n"
+            "from voxlane.server.commands.serve import serve\n"
+            "log.set_up('info')\n"
+            f"config = Config(ServerConfig(port=0, drain_s={drain_s}), EngineConfig({model!r}))\n"
+            "with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:\n"
+            f"    runner.run(serve(config, '', engine_command={tuple(command)!r}))\n"
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        self.banner = [self.process.stdout.readline() for _ in range(7)]
+        self.url = self.banner[0].split()[-1]
+
+    def ask(self, client: httpx.Client, said: str) -> Any:
+        """Open a stream and wait for its first word."""
+        body = {"messages": [{"role": "user", "content": said}], "stream": True}
+        request = client.build_request("POST", f"{self.url}/v1/chat/completions", json=body)
+        answer = client.send(request, stream=True)
+        lines = answer.iter_lines()
+        while '"one "' not in next(lines):
+            pass
+        return lines
+
+    def stop(self) -> tuple[int, str]:
+        """Send SIGTERM; return exit status and log."""
+        self.process.send_signal(signal.SIGTERM)
+        _, errors = self.process.communicate(timeout=60)
+        return self.process.returncode, errors
+
+
+@pytest.fixture
+def served(engine_command: Sequence[str]) -> Iterator[Callable[..., Served]]:
+    started: list[Served] = []
+
+    def start(drain_s: float = 15.0, model: str = "scripted") -> Served:
+        started.append(Served(engine_command, drain_s, model))
+        return started[-1]
+
+    yield start
+    for server in started:
+        if server.process.poll() is None:
+            server.process.kill()
+        server.process.communicate()
+
+
+def test_the_banner_tells_how_to_use_it_and_sigterm_ends_it(served: Any) -> None:
+    server = served()
+    assert f"open {server.url} in a browser" in "".join(server.banner)
+    assert "curl" in "".join(server.banner)
+    assert httpx.get(f"{server.url}/healthz").json()["status"] == "ready"
+    status, log = server.stop()
+    assert status == 0
+    assert "stopping signal=SIGTERM" in log
+    assert "drained running=0 finished=0 ended=0" in log
+
+
+def test_running_requests_finish_before_the_end(served: Any) -> None:
+    server = served()
+    with httpx.Client(timeout=60) as client, httpx.Client(timeout=60) as other:
+        held = server.ask(client, "hold")
+        engine = int(next(line for line in held if "pid" in line).partition("pid ")[2].partition('"')[0])
+        assert other.get(f"{server.url}/healthz").status_code == 200  # leaves an open connection
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: other.get(f"{server.url}/healthz").json()["status"] == "draining", "it drains")
+        body = {"messages": [{"role": "user", "content": "hello"}]}
+        refused = other.post(f"{server.url}/v1/chat/completions", json=body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{server.url}/healthz")
+        os.kill(engine, signal.SIGUSR1)  # the scripted engine's sign to go on
+        told = [line for line in held if line]
+    _, log = server.process.communicate(timeout=60)
+    assert told[-1] == "data: [DONE]"
+    assert "two" in "".join(told)
+    assert server.process.returncode == 0
+    assert "drained running=1 finished=1 ended=0" in log
+
+
+def test_what_outlasts_the_drain_is_ended_and_told(served: Any) -> None:
+    server = served(drain_s=0.2)
+    with httpx.Client(timeout=60) as client:
+        lines = server.ask(client, "wait")
+        status, log = server.stop()
+        told = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
+    assert told[-1]["error"]["code"] == "draining"
+    assert status == 0
+    assert "drained running=1 finished=0 ended=1" in log
+
+
+def test_the_engine_goes_with_a_server_that_is_killed(served: Any) -> None:
+    server = served()
+    children = f"/proc/{server.process.pid}/task/{server.process.pid}/children"
+    if not os.path.exists(children):
+        pytest.skip("needs /proc to find the child")
+    with open(children) as file:
+        (engine,) = map(int, file.read().split())
+    watched = os.pidfd_open(engine)
+    try:
+        server.process.kill()
+        server.process.wait()
+        asyncio.run(_readable(watched))  # a process descriptor becomes readable when the process ends
+    finally:
+        os.close(watched)
+
+
+async def _readable(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(descriptor, ended.set)
+    async with asyncio.timeout(60):
+        await ended.wait()
+    loop.remove_reader(descriptor)
+
+
+def test_a_port_in_use_is_one_line() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(ConfigError, match="the port is in use; choose another with --port"):
+            listen("127.0.0.1", other.getsockname()[1])
+
+
+def test_a_host_that_does_not_exist_is_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"server\.host"):
+        listen("host.invalid", 0)
+
+
+async def test_the_gate_counts_and_closes() -> None:
+    gate = Gate(1)
+    with gate.admit():
+        assert not await gate.wait_empty(0)
+        with pytest.raises(Overloaded), gate.admit():
+            pass
+    assert await gate.wait_empty(0)
+    gate.closed = True
+    with pytest.raises(Draining), gate.admit():
+        pass
+
+
+def test_the_limit_of_open_files_follows_the_connections() -> None:
+    code = (
+        "import resource\n"
+        "from voxlane.server.commands.serve import SPARE_DESCRIPTORS, allow_descriptors\n"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))\n"
+        "allow_descriptors(100)\n"
+        "assert resource.getrlimit(resource.RLIMIT_NOFILE) == (100 + SPARE_DESCRIPTORS, hard)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128))\n"
+        "allow_descriptors(100)\n"
+        "assert resource.getrlimit(resource.RLIMIT_NOFILE) == (128, 128)\n"
+        "allow_descriptors(1)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_second_signal_does_not_wait(served: Any) -> None:
+    server = served(drain_s=3600)
+    with httpx.Client(timeout=60) as client:
+        lines = server.ask(client, "wait")
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.stderr is not None
+        assert any("stopping signal=SIGINT" in line for line in iter(server.process.stderr.readline, ""))
+        server.process.send_signal(signal.SIGINT)
+        told = [line for line in lines if line.startswith("data: ")]
+    assert json.loads(told[-1][6:])["error"]["code"] == "draining"
+    _, log = server.process.communicate(timeout=60)
+    assert server.process.returncode == 0
+    assert "stopping at once signal=SIGINT ended=1" in log
+
+
+def test_progress_draws_on_terminals_only() -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for stream, draws in ((Screen(), True), (io.StringIO(), False)):
+        with Progress(stream) as progress:
+            progress.loading(Loading("reading", 0.5))
+        assert ("reading" in stream.getvalue()) == draws
+        assert stream.getvalue().endswith("\r\x1b[K") == draws
+
+
+@pytest.mark.parametrize(("host", "shown"), [("0.0.0.0", "127.0.0.1"), ("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+def test_the_banners_address_can_be_used(host: str, shown: str) -> None:
+    if host == "::1":
+        try:
+            socket.create_server((host, 0), family=socket.AF_INET6).close()
+        except OSError as error:
+            pytest.skip(f"this machine has no {host}: {error}")
+    with listen(host, 0) as listener:
+        port = listener.getsockname()[1]
+        text = banner(Ready("m", "a", 1, 1, "w", "p", 1, 1, 1, "cpu"), listener, with_key=True)
+    assert f"http://{shown}:{port}/v1/chat/completions" in text
+    assert "$VOXLANE_API_KEY" in text
+
+
+def test_the_banner_of_a_speaker_without_a_voice_offers_no_call_that_fails() -> None:
+    chat = ("m", "a", 1, 1, "w", "p", 1, 1, 1, "cpu")
+    with listen("127.0.0.1", 0) as listener:
+        text = banner(Ready(*chat, "ears", ("en",), "base", 24_000, (), clones=True), listener, with_key=False)
+    assert "speaks with base: no voice yet" in text
+    assert "voxlane voices add NAME --from recording.wav" in text
+    assert "/v1/audio/speech" not in text
+    assert "browser" not in text

@@ -1,0 +1,53 @@
+"""Pages of other sites that send requests in their visitors' names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from voxlane.server.config import ServerConfig, VoiceConfig
+
+PAGE = "https://example.org"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        pytest.param({}, 200, id="a program"),
+        pytest.param({"origin": "http://localhost:3000"}, 200, id="a page of this machine"),
+        pytest.param({"origin": PAGE}, 200, id="a page that may"),
+        pytest.param({"host": "example.org"}, 200, id="through a proxy, under the name of a page that may"),
+        pytest.param({"host": "host.docker.internal:8000"}, 200, id="a container on this machine"),
+        pytest.param({"origin": "https://evil.example"}, 403, id="another site's page"),
+        pytest.param({"origin": "null"}, 403, id="a page without a site"),
+        pytest.param({"host": "evil.example:8000", "origin": "http://evil.example:8000"}, 403, id="a name made ours"),
+        pytest.param({"host": "evil.example:8000"}, 403, id="the same, only reading"),
+    ],
+)
+async def test_who_may_ask_where_no_key_is_asked_for(serving: Any, headers: dict[str, str], status: int) -> None:
+    async with serving(voice=VoiceConfig(origins=(PAGE,))) as server:
+        assert (await server.client.get("/v1/audio/voices", headers=headers)).status_code == status
+
+
+async def test_a_form_of_another_site_makes_no_voice(serving: Any) -> None:
+    async with serving() as server:
+        answer = await server.client.post(
+            "/v1/audio/voices", data={"name": "Mum", "consent": "true"}, headers={"origin": "https://evil.example"}
+        )
+        assert answer.status_code == 403
+        assert "voice.origins" in answer.json()["error"]["message"]
+
+
+async def test_with_a_key_or_for_others_any_name_will_do(serving: Any) -> None:
+    async with serving(api_key="k") as server:
+        headers = {"host": "voice.example", "origin": "tauri://localhost", "authorization": "Bearer k"}
+        assert (await server.client.get("/v1/models", headers=headers)).status_code == 200
+    async with serving(server=ServerConfig(host="0.0.0.0", open=True)) as server:
+        assert (await server.client.get("/v1/models", headers={"host": "voxlane:8000"})).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["host", "origin"])
+async def test_what_is_no_address_is_refused_like_any_other(serving: Any, name: str) -> None:
+    async with serving() as server:
+        assert (await server.client.get("/v1/models", headers={name: "http://a]b"})).status_code == 403

@@ -1,0 +1,77 @@
+"""A port of one's own in front of a server, its loop in a thread: what stands between a client and the real thing.
+
+It knows connections; what passes is its heirs' business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Self
+from urllib.parse import urlsplit
+
+CHUNK_BYTES = 65536
+
+
+class Relay:
+    """Listens as long as the context lasts; `url` is where."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self.url = ""
+        self._upstream = urlsplit(url)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection."""
+        raise NotImplementedError
+
+    async def _end(self) -> None:
+        """End what is still connected."""
+        raise NotImplementedError
+
+    async def _open_upstream(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(self._upstream.hostname, self._upstream.port)
+
+    async def _listen(self) -> asyncio.Server:
+        return await asyncio.start_server(self._serve, "127.0.0.1", 0)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        await self._relay(reader, writer)
+
+    async def _close(self) -> None:
+        self._server.close()
+        await self._end()
+
+
+async def pump(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hear: Callable[[bytes], object] = bytes
+) -> None:
+    """Pass bytes on until there are no more; `hear` is told of them first."""
+    try:
+        while data := await reader.read(CHUNK_BYTES):
+            hear(data)
+            writer.write(data)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()
+    except OSError:  # one side left: the other is told by its own end
+        writer.close()

@@ -1,0 +1,37 @@
+"""Rules for random commands to any voice in a simulation: what they send and what must hold is the same for all."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from simulation import Simulation
+
+from voxlane.engine.api import EndInput, Interrupt
+from voxlane.engine.request import State
+
+SESSIONS = st.sampled_from(["s", "t"])
+
+
+class VoiceLoop(RuleBasedStateMachine):
+    """Ends inputs, interrupts sessions and looks into the books; its heirs begin the requests and judge the ends."""
+
+    simulation: Simulation
+    open: set[str]  # requests whose input goes on
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def end_input(self, data):
+        name = data.draw(st.sampled_from(sorted(self.open)))
+        self.open.discard(name)
+        self.simulation.send(EndInput(name), EndInput(name))
+
+    @rule(session=SESSIONS)
+    def interrupt(self, session):
+        self.simulation.send(Interrupt(session))
+        live = self.simulation.scheduler.requests.values()
+        assert all(request.state is State.PAUSED for request in live if request.session == session)
+
+    @invariant()
+    def books_balance(self):
+        if hasattr(self, "simulation"):
+            self.simulation.scheduler.check()
