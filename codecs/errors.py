@@ -42,4 +42,4 @@ def needs_pyav(what: str) -> Iterator[None]:
     try:
         yield
     except ImportError as missing:
-        raise CodecMissing(f"{what} needs PyAV: pip install 'voxlane[opus]'") from missing
+        raise CodecMissing(f"{what} needs PyAV: pip install -e '.[opus]'") from missing

@@ -6,12 +6,13 @@ import logging
 import os
 import secrets
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from voxlane.engine.api import EngineConfig, Ready
+from voxlane.engine.api import EngineConfig, Priority, Ready
 from voxlane.engine.cache import KVCache
 from voxlane.engine.constraint import Grammars
 from voxlane.engine.core import Core
@@ -152,6 +153,7 @@ def _parts(config: EngineConfig, device: torch.device, progress: Progress) -> di
 
 def use_threads(wanted: int) -> None:
     """Share the cores out: our kernels bring their own threads, and torch's would only fight with them."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # or the tokenizer's own would be woken for every prompt
     threads = wanted or len(os.sched_getaffinity(0))
     native.set_threads(threads)
     torch.set_num_threads(1 if native.load() else threads)
@@ -199,7 +201,9 @@ def _chat_part(config: EngineConfig, device: torch.device, progress: Progress) -
     )
     progress("warming up", 0.0)
     grammars = Grammars(tokenizer, model.vocab_size)
-    desk = TextDesk(intake, tokenizer, grammars)
+    beside = tuple(Priority) if runner.overlaps else ()
+    readers = {priority: ThreadPoolExecutor(1, "prompts") for priority in beside}
+    desk = TextDesk(intake, tokenizer, grammars, readers)
     ready = _chat_ready(config, weights.config, model, cache)
     part = Part(station, runner, desk, ready)
     _warm_up(part, model, config.max_batch)

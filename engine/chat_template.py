@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -52,6 +53,7 @@ class ChatTemplate:
             raise ChatTemplateError(f"the chat template is longer than {MAX_SOURCE_CHARACTERS} characters")
         self.source = source
         self._environment = _Environment(step_cost=1 + len(source) // 1024)
+        self._one_at_a_time = threading.Lock()
         try:
             tree = self._environment.parse(source)
             # Only a template that writes both the tools and the calls can be trusted with either.
@@ -71,7 +73,11 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, object]) -> str:
         """Return the conversation as the template writes it, or raise ChatTemplateError."""
-        self._environment.reset()
+        with self._one_at_a_time:  # the environment counts what a rendering does
+            self._environment.reset()
+            return self._render(messages, variables)
+
+    def _render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, object]) -> str:
         parts: list[str] = []
         size = 0
         try:

@@ -10,7 +10,7 @@ the device before the loop goes on with what it was doing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, wait
 
 from voxlane.engine.ahead import plan_ahead, take_back
@@ -18,31 +18,31 @@ from voxlane.engine.api import (
     Append,
     Cancel,
     EndInput,
-    Finished,
-    FinishReason,
     ForgetVoice,
     FromEngine,
     Interrupt,
     KeepVoice,
     Pause,
-    Refused,
     Resume,
-    Started,
+    Rewind,
     Submit,
     ToEngine,
 )
 from voxlane.engine.desks import Cloning, Desk, Desks
 from voxlane.engine.flight import Engine, Engines, Flight, Track
 from voxlane.engine.inbox import Inbox, Receive, stirs
-from voxlane.engine.intake import Refusal
-from voxlane.engine.jobs.job import Change, Job
+from voxlane.engine.jobs.job import Change
 from voxlane.engine.lane import Lane
 from voxlane.engine.outbox import Outbox, Tell
-from voxlane.engine.plan import Plan
+from voxlane.engine.plan import Row
 from voxlane.engine.record import Record
 from voxlane.engine.request import ModelName, Request, State
+from voxlane.engine.roster import Roster
+from voxlane.engine.runner import Outcome
 from voxlane.engine.scheduler import Scheduler
 from voxlane.engine.trace import Trace
+
+_Brought = tuple[Row, Outcome, float]  # and when
 
 WORK_BUDGET_S = 0.01
 """How long jobs may work between two steps; who was left out is first the next time."""
@@ -50,11 +50,20 @@ WORK_BUDGET_S = 0.01
 WORK_ROUNDS = 4
 """In how many steps each job that wants to work has its turn, however soon a device is done."""
 
-LOOK_ROWS = 16
-"""Rows of a step that are handed out between two looks at the socket: some 0.2 ms."""
+DRAIN_BUDGET_S = 0.004
+"""How long commands may be carried out between two steps: three hundred prompts that come at once take some 200 ms to
+be read into tokens, and voices must not stand still for that. Other commands do not wait for those of others."""
+
+LOOK_ROWS, LOOK_COMMANDS = 16, 16
+"""Rows of a step that are handed out, and commands but prompts that are carried out, between two looks at the socket:
+some 0.2 ms."""
 
 REST_S = 1e-3
 """How long a step with nothing to run waits for what a job awaits. Commands that come meanwhile wait as long."""
+
+AUDIT_EVERY_S = 60.0
+"""How long it may go on that something always comes before the books are gone through: with 16,000 blocks that takes
+some 5 ms, which an interruption would wait for."""
 
 
 class Core:
@@ -78,21 +87,21 @@ class Core:
         self._lane = Lane(engines, scheduler, clock)
         self._desks = Desks(desks, cloning, max_waiting)
         self._clock = clock
-        self._jobs: dict[str, Job] = {}
-        self._owner: dict[str, Job] = {}  # by the id of a request, of which a job may have several
-        self._inbox = Inbox(self._session_of)
+        self._record = Record(clock, trace)
+        self._roster = Roster(scheduler, self._lane, self._desks, self._record, clock, self._withdraw)
+        self._inbox = Inbox(self._roster.session_of)
         self._receive: Receive = tuple
         self._out = Outbox()
-        self._record = Record(clock, trace)
-        self._opened = 0  # jobs
+        self._untold: dict[Request, _Brought] = {}  # of the step that is being handed out
         self._round = 0  # of work between steps
-        self._touched = True  # something was done since the books were checked
+        self._audited, self._audited_s = False, clock()  # whether the books were gone through, and when they last were
 
     @property
     def busy(self) -> bool:
         """Whether a step is under way, or would do anything."""
         ready = bool(self._flights) or self._lane.busy or self.scheduler.ready()
-        return ready or len(self._inbox) > 0 or any(job.wants_work for job in self._jobs.values())
+        jobs = self._roster.jobs.values()
+        return ready or len(self._inbox) > 0 or any(job.wants_work or job.awaited is not None for job in jobs)
 
     def handle(self, commands: Iterable[ToEngine]) -> list[FromEngine]:
         """Apply commands in order; return what they lead to at once. All of it is in force at the next step.
@@ -109,8 +118,9 @@ class Core:
     def step(self, receive: Receive = tuple, tell: Tell | None = None) -> list[FromEngine]:
         """Take the engine a step further; return the messages that leads to.
 
-        That ends the step under way, if there is one, applies the commands `receive` gives, and begins another. What
-        cannot wait until it returns is told by `tell`, if there is one.
+        That ends the step under way, if there is one, applies the commands `receive` gives, and begins another. Of very
+        many commands some are left for the next time. What cannot wait until it returns is told by `tell`, if there is
+        one.
         """
         self._receive = receive
         self._out.open(tell)
@@ -136,7 +146,7 @@ class Core:
                 self._begin(track)
         if self._flights or self._lane.busy or self.scheduler.ready():
             return
-        if awaited := [job.awaited for job in self._jobs.values() if job.awaited is not None]:
+        if awaited := [job.awaited for job in self._roster.jobs.values() if job.awaited is not None]:
             wait(awaited, REST_S, FIRST_COMPLETED)
 
     def _begin(self, track: Track) -> None:
@@ -149,7 +159,7 @@ class Core:
         if not plan.rows:  # they can wait, and other models have work; or prompts beside the step hold all blocks
             assert len(self._tracks) > 1 or self._lane.busy, "an engine with work must have a row to run"
             return
-        self._out.add(self._admit(plan, begin))
+        self._out.add(self._roster.admit(plan, begin))
         flight = self._engines.launch(plan, (begin, self._clock()))
         if flight.overlaps:
             track.flight = flight
@@ -160,7 +170,7 @@ class Core:
     def _await_one(self) -> None:
         """Plan what follows the steps under way; with one track, do what is asked for until its step is over."""
         for track in self._tracks:
-            if track.flight is not None and track.planning is None:
+            if track.flight is not None and track.planning is None and not self._inbox.stirs:
                 begin = self._clock()
                 track.ahead = plan_ahead(self.scheduler, track.flight.plan, begin, self._engines.foresees, track.models)
                 if track.ahead is not None:
@@ -189,27 +199,43 @@ class Core:
         self._advance(flight)
 
     def _advance(self, flight: Flight) -> None:
-        """Hand out what a step brought."""
-        for number, (paused, messages) in enumerate(self._outcomes(flight, self._engines), start=1):
-            (self._out.hurry if paused else self._out.add)(messages)
+        """Hand out what a step brought, to the paused first."""
+        self._untold = {brought[0].request: brought for brought in self._brought(flight, self._engines)}
+        for number, request in enumerate(list(self._untold), start=1):
+            if (brought := self._untold.pop(request, None)) is not None:
+                (self._out.hurry if request.state is State.PAUSED else self._out.add)(self._give(*brought))
             if number % LOOK_ROWS == 0:
                 self._look()
-        self._touched = True
-        self._record.step(flight, self._engines, self._jobs)
+        self._roster.touched = True
+        self._record.step(flight, self._engines, self._roster.jobs)
 
-    def _outcomes(self, flight: Flight, engines: Engines) -> Iterator[tuple[bool, list[FromEngine]]]:
-        """Give each row what a step brought, the paused first; yield whether it is paused, and its messages."""
-        outcomes, now = engines.collect(flight), flight.landed
-        for model, load in flight.plan.loads.items():
-            rows = zip(load.rows, outcomes[model], strict=True)
-            for row, outcome in sorted(rows, key=lambda pair: pair[0].request.state is not State.PAUSED):
-                if row.request.state is State.FINISHED:  # cancelled, or another row of its job has just ended it
-                    continue
-                job = self._owner[row.request.id]
-                change = Change(end="failed") if outcome.failed else job.advance(row, outcome, now)
-                if row.drafts and row.request.model == "chat" and not outcome.failed:
-                    self._record.lookup(len(row.drafts), len(outcome.choices) - 1)
-                yield row.request.state is State.PAUSED, self._apply(job, change, now)
+    def _brought(self, flight: Flight, engines: Engines) -> list[_Brought]:
+        outcomes = engines.collect(flight)
+        loads = flight.plan.loads.items()
+        pairs = [pair for model, load in loads for pair in zip(load.rows, outcomes[model], strict=True)]
+        pairs.sort(key=lambda pair: pair[0].request.state is not State.PAUSED)
+        return [(row, outcome, flight.landed) for row, outcome in pairs]
+
+    def _give(self, row: Row, outcome: Outcome, now: float) -> list[FromEngine]:
+        """Give a request what a step brought; return what is told of it."""
+        if row.request.state is State.FINISHED:  # cancelled, or another row of its job has just ended it
+            return []
+        job = self._roster.owner(row.request)
+        change = Change(end="failed") if outcome.failed else job.advance(row, outcome, now)
+        if row.drafts and row.request.model == "chat" and not outcome.failed:
+            self._record.lookup(len(row.drafts), len(outcome.choices) - 1)
+        return self._roster.apply(job, change, now)
+
+    def _give_first(self, concerned: Callable[[Submit], bool]) -> list[FromEngine]:
+        """Give some jobs what they have of the step that is being handed out; return what is told of that.
+
+        Who is kept out of the next step may be in one under way, and is told of that token too: but of no second one.
+        """
+        messages: list[FromEngine] = []
+        for request in list(self._untold):
+            if request.state is not State.FINISHED and concerned(self._roster.owner(request).submit):
+                messages += self._give(*self._untold.pop(request))
+        return messages
 
     def _work(self, begin: float) -> None:
         """Let jobs do what no step waits for, the urgent and the long neglected first, for a few milliseconds.
@@ -217,15 +243,15 @@ class Core:
         With a step under way that is while the device is busy, but for a share of them in any case.
         """
         self._round += 1
-        wanting = [job for job in self._jobs.values() if job.wants_work]
+        wanting = [job for job in self._roster.jobs.values() if job.wants_work]
         under_way = self._flights
         due = -(-len(wanting) // WORK_ROUNDS) if under_way else len(wanting)
         for count, job in enumerate(sorted(wanting, key=lambda job: (-job.submit.priority, job.worked)), start=1):
             self._look()
-            if self._jobs.get(job.submit.request_id) is not job or not job.wants_work:
+            if self._roster.jobs.get(job.submit.request_id) is not job or not job.wants_work:
                 continue  # a command came
             job.worked = self._round
-            self._out.add(self._apply(job, job.work(begin), begin))
+            self._out.add(self._roster.apply(job, job.work(begin), begin))
             if self._clock() - begin > WORK_BUDGET_S:
                 break
             if count >= due and any(self._engines.done(flight) for flight in under_way):
@@ -241,27 +267,41 @@ class Core:
         if (flight := self._lane.over()) is not None:
             for row in flight.plan.rows:
                 if row.request.state is State.EXPRESS:
-                    row.request.state = State.PAUSED if self._owner[row.request.id].paused else State.RUNNING
-            for _, messages in self._outcomes(flight, self._lane.engines):
-                self._out.hurry(messages)
-            self._touched = True
+                    row.request.state = State.PAUSED if self._roster.owner(row.request).paused else State.RUNNING
+            for brought in self._brought(flight, self._lane.engines):
+                self._out.hurry(self._give(*brought))
+            if any(row.request.state is State.RUNNING for row in flight.plan.rows):
+                self._withdraw()  # they go on in the next step
+            self._roster.touched = True
             self._record.express(flight)
         if (plan := self._lane.begin(self._flights)) is not None:
-            self._out.hurry(self._admit(plan, self._clock()))
+            self._out.hurry(self._roster.admit(plan, self._clock()))
 
     def _withdraw(self) -> None:
         """Give up what was planned ahead."""
         for track in self._tracks:
             track.withdraw()
 
-    def idle(self) -> list[FromEngine]:
-        """Note that there is nothing to do: check the books, flush the trace, report; once after something was done."""
-        if not self._touched:
-            return []
-        self._touched = False
-        self.scheduler.check()
-        self._record.flush()
-        return [self._record.report(self.scheduler)]  # a cancel may have changed the counts
+    def idle(self, came: Callable[[], bool] = lambda: False) -> list[FromEngine]:
+        """Note that there is nothing to do: check the books, flush the trace, report; once after something was done.
+
+        Checked are the sums. The books themselves are gone through until something has come, and another time then.
+        """
+        messages: list[FromEngine] = []
+        if self._roster.touched:
+            self._roster.touched = self._audited = False
+            self._record.flush()
+            messages.append(self._record.report(self.scheduler))  # a cancel may have changed the counts
+        if not self._audited:
+            self._audit(came)
+        return messages
+
+    def _audit(self, came: Callable[[], bool]) -> None:
+        overdue = self._clock() - self._audited_s > AUDIT_EVERY_S
+        for _ in self.scheduler.audit():
+            if came() and not overdue:
+                return
+        self._audited, self._audited_s = True, self._clock()
 
     def stats_due(self) -> list[FromEngine]:
         """Return a report if the last one is old enough."""
@@ -270,31 +310,42 @@ class Core:
     # ---- commands
 
     def _drain(self) -> None:
-        """Carry out what has come so far."""
+        """Carry out what has come so far: first what takes no time, then prompts, as many as there is time for."""
+        begin = self._clock()
+        self._drain_light(begin)
         for _ in range(len(self._inbox)):
+            self._out.add(self._carry_out(self._inbox.next()))
             self._look()
-            if len(self._inbox):
-                self._out.add(self._carry_out(self._inbox.next()))
+            if not len(self._inbox) or self._clock() - begin > DRAIN_BUDGET_S:
+                break
+        self._drain_light(self._clock())  # who was cancelled before their prompt was read is in no step
+
+    def _drain_light(self, begin: float) -> None:
+        while self._clock() - begin <= DRAIN_BUDGET_S and (commands := self._inbox.light(LOOK_COMMANDS)):
+            for command in commands:
+                self._out.add(self._carry_out(command))
+            self._look()
 
     def _carry_out(self, command: ToEngine) -> list[FromEngine]:
         if stirs(command):
             self._withdraw()
         match command:
             case Submit():
-                return self._submit(command)
-            case Append(request_id):
-                return self._event(request_id, lambda job, now: job.append(command, now))
-            case EndInput(request_id):
-                return self._event(request_id, lambda job, now: job.end_input(now))
+                return self._roster.submit(command)
+            case Append() | EndInput() | Rewind():
+                return self._roster.tell(command)
             case Cancel(request_id):
-                return self._cancel(request_id)
+                return self._roster.cancel(request_id)
             case Pause(request_id):
-                self._pause(self._jobs.get(request_id))
+                messages = self._give_first(lambda submit: submit.request_id == request_id)
+                self._roster.pause(request_id)
+                return messages
             case Resume(request_id):
-                self._resume(self._jobs.get(request_id))
+                self._roster.resume(request_id)
             case Interrupt(session):
-                for job in [job for job in self._jobs.values() if job.submit.session == session]:
-                    self._pause(job)
+                messages = self._give_first(lambda submit: submit.session == session)
+                self._roster.interrupt(session)
+                return messages
             case KeepVoice() | ForgetVoice():
                 self._desks.rename(command)
             case _:
@@ -304,97 +355,3 @@ class Core:
     @property
     def _flights(self) -> list[Flight]:
         return [track.flight for track in self._tracks if track.flight is not None]
-
-    def _session_of(self, request_id: str) -> str:
-        job = self._jobs.get(request_id)
-        return "" if job is None else job.submit.session
-
-    def _submit(self, submit: Submit) -> list[FromEngine]:
-        now = self._clock()
-        try:
-            job = self._desks.open(submit, self._jobs, now)
-        except Refusal as refusal:
-            return [Refused(submit.request_id, submit.epoch, refusal.code, refusal.detail)]
-        self._opened += 1
-        job.number, self._touched = self._opened, True
-        self._jobs[submit.request_id] = job
-        return self._apply(job, job.open(now), now)
-
-    def _event(self, request_id: str, event: Callable[[Job, float], Change]) -> list[FromEngine]:
-        job, now = self._jobs.get(request_id), self._clock()
-        return [] if job is None else self._apply(job, event(job, now), now)
-
-    def _cancel(self, request_id: str) -> list[FromEngine]:
-        job = self._jobs.get(request_id)
-        return [] if job is None else [self._end(job, "cancelled", self._clock())]
-
-    def _pause(self, job: Job | None) -> None:
-        if job is not None:
-            job.paused = True
-            for request in job.requests.values():
-                self.scheduler.pause(request, self._clock())
-
-    def _resume(self, job: Job | None) -> None:
-        if job is None:
-            return
-        job.paused, now = False, self._clock()
-        for request in job.requests.values():
-            if request.state is State.PAUSED:
-                self._record.resumed(request, now)
-            self.scheduler.resume(request, now)
-
-    # ---- what jobs want
-
-    def _apply(self, job: Job, change: Change, now: float) -> list[FromEngine]:
-        """Carry out what an event did to a job."""
-        if change.refusal is not None:
-            del self._jobs[job.submit.request_id]
-            return [Refused(job.submit.request_id, job.submit.epoch, change.refusal.code, change.refusal.detail)]
-        if change.end is not None:
-            return [*change.messages, self._end(job, change.end, now)]
-        for request in change.drop:
-            self._forget(job, request)
-        for request in change.begin:
-            job.requests[request.id], self._owner[request.id] = request, job
-            request.job, request.continues = job.submit.request_id, job.started or request.model != "chat"
-            self.scheduler.add(request, job.number)
-            if request.model == "chat":
-                self._withdraw()  # it may have to go first
-            if job.paused:
-                self.scheduler.pause(request, now)
-            else:
-                self._lane.offer(request)
-        return change.messages
-
-    def _end(self, job: Job, reason: FinishReason, now: float) -> Finished:
-        """Close a job: its blocks are free when this returns."""
-        stats = job.stats(now)
-        job.close()
-        for request in list(job.requests.values()):
-            self._forget(job, request)
-        del self._jobs[job.submit.request_id]
-        self._touched = True
-        return Finished(job.submit.request_id, job.submit.epoch, reason, stats)
-
-    def _forget(self, job: Job, request: Request) -> None:
-        self._lane.leave(request)
-        self.scheduler.remove(request)
-        del job.requests[request.id]
-        del self._owner[request.id]
-
-    # ---- a step
-
-    def _admit(self, plan: Plan, now: float) -> list[FromEngine]:
-        messages: list[FromEngine] = []
-        for request in plan.admitted:
-            request.started_s = now
-            job = self._owner[request.id]
-            self._record.admitted(request, now)
-            if not job.started:
-                job.started_s = now
-                if request.task != "score":
-                    submit = job.submit
-                    messages.append(
-                        Started(submit.request_id, submit.epoch, request.prompt_tokens, request.cached_tokens)
-                    )
-        return messages

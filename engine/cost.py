@@ -18,8 +18,8 @@ import numpy as np
 FORGETTING = 0.98
 """Weight of a step against the next: a machine that slows down is believed after about fifty steps."""
 
-FORMATIVE_STEPS, SOLVED_EVERY = 100, 4
-"""For so many steps each is learnt from at once; later ones change little, and fitting costs 0.1 ms."""
+FORMATIVE_STEPS, SOLVED_EVERY = 100, 8
+"""For so many steps each is learnt from at once; later ones change little, and fitting costs 0.2 ms."""
 
 ANCHOR_STEPS = 5.0
 """How many steps the calibration at start-up weighs for ever. It decides what recent steps do not show: an engine that
@@ -80,6 +80,7 @@ class CostModel:
         self._targets = np.zeros(size)  # sum of x
         self._anchor_products = np.eye(size) * _RIDGE
         self._anchor_targets = np.array(_PRIOR_MS) * _RIDGE
+        self._fresh: list[list[float]] = []  # x of the steps since these were added up
         self._steps = 0
 
     def predict(self, work: Work) -> float:
@@ -115,18 +116,28 @@ class CostModel:
 
         Errors count relative to what was measured, so a stall of seconds weighs next to nothing.
         """
-        x = np.array(work.features()) / max(seconds * 1e3, _SHORTEST_MS)
-        self._products = FORGETTING * self._products + np.outer(x, x)
-        self._targets = FORGETTING * self._targets + x
+        took_ms = max(seconds * 1e3, _SHORTEST_MS)
+        self._fresh.append([feature / took_ms for feature in work.features()])
         self._steps += 1
-        if self._steps <= FORMATIVE_STEPS or self._steps % SOLVED_EVERY == 0:
+        if self._steps <= FORMATIVE_STEPS or len(self._fresh) >= SOLVED_EVERY:
+            self._add_up()
             self._solve()
 
     def anchor(self) -> None:
         """Keep what was learnt so far as the calibration: later steps correct it where they show otherwise."""
+        self._add_up()
         share = ANCHOR_STEPS / max(self._steps, 1)
         self._anchor_products += share * self._products
         self._anchor_targets += share * self._targets
+
+    def _add_up(self) -> None:
+        if self._fresh:
+            x = np.array(self._fresh)  # [steps, features]
+            forgotten = FORGETTING ** np.arange(len(x), -1, -1)
+            weighed = x * forgotten[1:, None]
+            self._products = forgotten[0] * self._products + weighed.T @ x
+            self._targets = forgotten[0] * self._targets + weighed.sum(axis=0)
+            self._fresh.clear()
 
     def _solve(self) -> None:
         """Fit the coefficients; the most negative one is set to zero and the rest fitted again until none is left."""

@@ -52,6 +52,11 @@ class Ear:
             self._ears.expect(self)
 
     @property
+    def lacking_samples(self) -> int:
+        """How many samples more complete a frame."""
+        return FRAME_SAMPLES - len(self._rest)
+
+    @property
     def ready_samples(self) -> int:
         """How many samples of what was expected can be asked about and nobody has to wait for the answer."""
         self._ears.attend()

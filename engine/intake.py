@@ -89,10 +89,30 @@ class Intake:
         self._draw_seed = draw_seed
 
     def requests(self, submit: Submit, now: float) -> list[Request]:
-        """Return the requests that serve `submit`: one, or for a long text to score one per window."""
+        """Return the requests that serve `submit`, or raise Refusal."""
+        self.check(submit)
+        return self.read(submit, now)
+
+    def check(self, submit: Submit) -> None:
+        """Raise Refusal if that can be said of `submit` before it is read."""
         check_sampling(submit.sampling, self._vocabulary)
         if submit.deadline_s is not None and not math.isfinite(submit.deadline_s):
             raise Refusal("bad_request", "deadline_s must be a finite number")
+        length = characters(submit)
+        if submit.task != "score" and length > self._limit * CHARACTERS_PER_TOKEN:
+            raise Refusal("too_long", f"the prompt has {length} characters; this engine holds {self._limit} tokens")
+        try:
+            check_submit(submit)
+        except SchemaError as error:
+            raise schema_refusal(error) from error
+        except ValueError as error:
+            raise Refusal("bad_request", str(error)) from error
+
+    def read(self, submit: Submit, now: float) -> list[Request]:
+        """Return the requests that serve what was checked: one, or for a long text to score one per window.
+
+        What takes time is done here, and any thread may do it.
+        """
         tokens, ends = self._tokens(submit)
         if submit.task == "score":
             return self._windows(submit, tokens, now)
@@ -119,13 +139,9 @@ class Intake:
 
     def _tokens(self, submit: Submit) -> tuple[list[int], frozenset[int]]:
         """Return the prompt, and for a probe the tokens whose probability is wanted."""
-        characters = _characters(submit)
-        if submit.task != "score" and characters > self._limit * CHARACTERS_PER_TOKEN:
-            raise Refusal("too_long", f"the prompt has {characters} characters; this engine holds {self._limit} tokens")
         tools = () if submit.tool_choice == "none" else submit.tools
         ends: frozenset[int] = frozenset()
         try:
-            check_submit(submit)
             if submit.task == "chat":
                 begin = self._tokenizer.call_style.opening if must_call(submit) else ""
                 tokens = self._tokenizer.encode_chat(submit.messages, tools=tools, begin=begin)
@@ -133,8 +149,6 @@ class Intake:
                 tokens, ends = self._tokenizer.encode_open(submit.messages, tools=tools)
             else:
                 tokens = self._tokenizer.encode(submit.text, add_bos=True)
-        except SchemaError as error:
-            raise schema_refusal(error) from error
         except ValueError as error:  # a template may refuse an order of roles
             raise Refusal("bad_request", str(error)) from error
         if not tokens:
@@ -198,7 +212,8 @@ def check_submit(submit: Submit) -> None:
         raise ValueError("the last message of a probe must be the user's")
 
 
-def _characters(submit: Submit) -> int:
+def characters(submit: Submit) -> int:
+    """Return how long the text of a submission is."""
     texts = [submit.text]
     for message in submit.messages:
         texts += [message.content, *(use.name + use.arguments for use in message.tool_calls)]

@@ -27,8 +27,8 @@ from voxlane.engine.segmenter import FRAME_SAMPLES, RATE, ListenPolicy, Segmente
 
 Samples = NDArray[np.float32]
 
-_BLOCK_SAMPLES = 32 * FRAME_SAMPLES
-"""Audio is kept and dropped in pieces of at most this: about a second."""
+_ROOM_SAMPLES = 128 * FRAME_SAMPLES
+"""Room for audio at first: about four seconds. Later there is room for twice what is needed."""
 
 MIN_LOGPROB, MIN_LOGPROB_IF_SILENT, SILENT = -1.2, -0.6, 0.6
 """Bounds on the mean logprob of what was said, and on the probability of silence; is_speech() says where from."""
@@ -270,42 +270,43 @@ def is_speech(logprobs: Sequence[float], no_speech: float) -> bool:
 
 
 class _Audio:
-    """The samples that are still needed, in blocks, and what does not yet fill a frame."""
+    """The samples that are still needed, in one run of memory."""
 
     def __init__(self) -> None:
-        self._blocks: deque[tuple[int, Samples]] = deque()
-        self._rest: Samples = np.zeros(0, np.float32)
-        self._framed = 0
-
-    @property
-    def end(self) -> int:
-        """Samples so far, whether or not they are still here."""
-        return self._framed + len(self._rest)
+        self._kept: Samples = np.zeros(_ROOM_SAMPLES, np.float32)
+        self._begin = 0  # the sample of the stream that lies first
+        self._needed = 0  # those before it may go
+        self._framed = 0  # the energy of those before it was told
+        self.end = 0  # samples so far, whether or not they are still here
 
     def append(self, samples: Samples) -> list[int]:
         """Keep more; return the energy of each frame that this completes."""
-        joined = np.concatenate([self._rest, samples]).astype(np.float32, copy=False)
-        whole = len(joined) // FRAME_SAMPLES * FRAME_SAMPLES
-        for start in range(0, whole, _BLOCK_SAMPLES):
-            block = joined[start : min(whole, start + _BLOCK_SAMPLES)].copy()
-            self._blocks.append((self._framed, block))
-            self._framed += len(block)
-        self._rest = joined[whole:].copy()
-        # Whole numbers: their sum is the same in any order.
-        loud = np.clip(joined[:whole] * 32768.0, -32768, 32767).astype(np.int64)
-        energies: list[int] = np.square(loud).reshape(-1, FRAME_SAMPLES).sum(axis=1).tolist()
+        if self.end - self._begin + len(samples) > len(self._kept):
+            self._make_room(len(samples))
+        first = self.end - self._begin
+        self._kept[first : first + len(samples)] = samples
+        self.end += len(samples)
+        start, self._framed = self._framed - self._begin, self.end // FRAME_SAMPLES * FRAME_SAMPLES
+        frames = self._kept[start : self._framed - self._begin].reshape(-1, FRAME_SAMPLES)
+        # Whole numbers, and fewer than 2^53: their sum is the same in any order.
+        loud = (frames * 32768.0).clip(-32768.0, 32767.0).astype(np.int32).astype(np.float64)
+        energies: list[int] = np.einsum("ij,ij->i", loud, loud).astype(np.int64).tolist()
         return energies
 
     def clip(self, start: int, end: int) -> Samples:
         """Return the samples [start, end), which must not have been dropped."""
-        parts = [block[max(0, start - at) : end - at] for at, block in self._blocks if at < end]
-        parts.append(self._rest[max(0, start - self._framed) : max(0, end - self._framed)])
-        clip = np.concatenate([part for part in parts if len(part)] or [np.zeros(0, np.float32)])
-        if len(clip) != end - start:
+        if not self._needed <= start <= end <= self.end:
             raise ValueError(f"samples {start} to {end} are not here")
-        return clip
+        return self._kept[start - self._begin : end - self._begin].copy()
 
     def drop(self, before: int) -> None:
-        """Let go of blocks that lie wholly before a sample."""
-        while self._blocks and self._blocks[0][0] + len(self._blocks[0][1]) <= before:
-            self._blocks.popleft()
+        """Let go of what lies before a sample."""
+        self._needed = max(self._needed, before)
+
+    def _make_room(self, count: int) -> None:
+        """Move what is needed to the front of as much again."""
+        first = min(self._needed, self._framed)
+        kept = self._kept[first - self._begin : self.end - self._begin]
+        moved = np.zeros(max(_ROOM_SAMPLES, 2 * (len(kept) + count)), np.float32)
+        moved[: len(kept)] = kept
+        self._kept, self._begin = moved, first

@@ -3,7 +3,8 @@
 A codec language model says nothing of when it says what. Two things are certain: a word is not heard before the frame
 beside which its first token was read, and all words are over with the last sample. In between words are taken to last
 as long as they are in letters, at the pace of ordinary speech, one after the other. It is told for each word once, with
-the samples that it ends in; words still open when speech is over share what is left. It knows numbers only.
+the samples that it ends in; words still open when speech is over share what is left. Where speech goes back, words that
+were told and end later are open again. It knows numbers only.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Pace:
     def __init__(self, sample_rate: int) -> None:
         self._rate = sample_rate
         self._open: deque[_Open] = deque()
-        self._end = 0  # of the last word that was told
+        self._told: list[tuple[_Open, int]] = []  # and where each ends
 
     def add(self, said: Said, sample: int) -> None:
         """Take the next word, whose first token is read when the sound has come to `sample`."""
@@ -62,6 +63,11 @@ class Pace:
         return tuple(words)
 
     @property
+    def known(self) -> int:
+        """Return how many words somebody has been told of."""
+        return len(self._told)
+
+    @property
     def untold(self) -> int:
         """Return how many words nobody has been told of."""
         return len(self._open)
@@ -70,7 +76,17 @@ class Pace:
         """Return the last `count` words that were not told, which are yet to be said."""
         return [self._open.pop().said for _ in range(count)][::-1]
 
+    def rewind(self, sample: int) -> None:
+        """Take it that what came after a sample will be said again: no word that ends later was told."""
+        while self._end > sample:
+            self._open.appendleft(self._told.pop()[0])
+
+    @property
+    def _end(self) -> int:
+        """Return where the last word that was told ends."""
+        return self._told[-1][1] if self._told else 0
+
     def _tell(self, begin: int, end: int) -> SpokenWord:
-        said = self._open.popleft().said
-        self._end = end
-        return SpokenWord(said.start, said.end, begin, end)
+        word = self._open.popleft()
+        self._told.append((word, end))
+        return SpokenWord(word.said.start, word.said.end, begin, end)

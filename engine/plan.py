@@ -91,3 +91,9 @@ class Plan:
     def seconds(self, stations: Mapping[ModelName, Station]) -> float:
         """Return how long the step is expected to take: models run one after the other."""
         return sum(load.seconds(stations[model]) for model, load in self.loads.items())
+
+
+def recompute(request: Request) -> Load:
+    """Return what it takes to compute again all that a request holds."""
+    length = request.table.length
+    return Load(work=Work().plus(max(length, 2), length), encoding=Work().plus(request.states, request.states))

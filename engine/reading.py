@@ -48,11 +48,12 @@ _ENGLISH = frozenset({
     "it's", "i'm", "i'll", "i've", "i'd", "you're", "that's", "there's", "here's", "what's", "let's", "don't", "can't",
 })  # fmt: skip
 _NOT_ENGLISH = frozenset({
-    "der", "die", "das", "ein", "eine", "und", "ist", "ich", "nicht", "du", "wir", "sie", "den", "dem", "mit", "auf",
-    "le", "la", "les", "un", "une", "et", "est", "je", "j'ai", "il", "elle", "nous", "vous", "ce", "c'est", "que",
-    "qui", "pas", "avec", "una", "es", "del", "os", "um", "uma", "em", "eu", "gli", "di", "che", "sono", "della",
+    "der", "das", "ein", "eine", "und", "ist", "ich", "nicht", "wir", "sie", "dem", "mit", "auf", "le", "les", "une",
+    "est", "je", "j'ai", "elle", "nous", "vous", "ce", "c'est", "que", "qui", "pas", "avec", "una", "es", "del", "uma",
+    "gli", "di", "che", "sono", "della",
 })  # fmt: skip
-"""Words of which one tells English, or another language that a voice here speaks: none is common in both."""
+"""Words of which one tells English, or another language that a voice here speaks. None of them is written in both:
+"die", "um", "den", "la", "un" or "em", as in L.A., the UN and "get 'em", tell nothing."""
 
 
 @dataclass(frozen=True, slots=True)

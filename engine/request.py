@@ -124,6 +124,11 @@ class Request:
         return max(self.progress_s, self.rests_until_s)
 
     @property
+    def tables(self) -> tuple[BlockTable, ...]:
+        """Where its blocks stand."""
+        return (self.table,) if self.cross is None else (self.table, self.cross)
+
+    @property
     def blocks(self) -> list[int]:
         """The device blocks it holds."""
         return self.table.blocks if self.cross is None else self.table.blocks + self.cross.blocks

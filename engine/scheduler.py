@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from voxlane.engine.api import Policy, Priority
 from voxlane.engine.cost import Work
 from voxlane.engine.lookup import propose
-from voxlane.engine.plan import Load, Move, Plan, Row, Station
+from voxlane.engine.plan import Move, Plan, Row, Station, recompute
 from voxlane.engine.request import ModelName, Request, State
 from voxlane.engine.step_time import MIN_CHUNK, NOTHING, StepTime, seconds_with
 
@@ -55,12 +55,6 @@ class Limits:
     step_budget_s: float = 0.06
     policy: Policy = "deadline"
     lookup_tokens: int = 0
-
-
-def _recompute(request: Request) -> Load:
-    """Return what it takes to compute again all that a request holds."""
-    length = request.table.length
-    return Load(work=Work().plus(max(length, 2), length), encoding=Work().plus(request.states, request.states))
 
 
 class Scheduler:
@@ -124,11 +118,20 @@ class Scheduler:
 
     def check(self) -> None:
         """Assert that every block and every host block is accounted for."""
+        for _ in self.audit():
+            pass
+
+    def audit(self) -> Iterator[None]:
+        """Do the same a piece at a time, as long as nothing else is done; the first piece has all the sums."""
+        audits = []
         for model, station in self.stations.items():
             requests = self._of[model].values()
-            tables = [table for request in requests for table in (request.table, request.cross) if table is not None]
-            station.pool.check(tables)
             assert station.host.used == sum(len(request.host_blocks) for request in requests), "host blocks leak"
+            audits.append(station.pool.audit([table for request in requests for table in request.tables]))
+            next(audits[-1])
+        yield
+        for audit in audits:
+            yield from audit
 
     # ---- one step
 
@@ -310,7 +313,7 @@ class Scheduler:
 
     def _evict(self, victim: Request, plan: Plan) -> None:
         station, load = self.stations[victim.model], plan.load(victim.model)
-        recompute_s = _recompute(victim).seconds(station)
+        recompute_s = recompute(victim).seconds(station)
         swap_s = 2 * len(victim.blocks) * station.swap_block_s
         if len(victim.blocks) <= station.host.available and swap_s < recompute_s:
             host_blocks = station.host.take(len(victim.blocks))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from .spoken_dates import DATE_READERS
 from .spoken_markup import Plain, plain
 from .spoken_names import ADDRESS_READERS, NAME_READERS
-from .spoken_numbers import Reader, Reading, digits
+from .spoken_numbers import Reader, Reading, cardinal, digits
 from .spoken_quantity import JOINED_READERS, QUANTITY_READERS, read_quantity
 from .spoken_tables import SYMBOLS
 
@@ -163,7 +163,10 @@ class _Scan:
             return SYMBOLS[char].split() if spaced or _is_digit(following) else []
         if char == "=" and (before == "=" or following == ">"):
             return []
-        return SYMBOLS[char].split() if char in SYMBOLS else digits(unicodedata.normalize("NFKC", char))
+        if char in SYMBOLS:
+            return SYMBOLS[char].split()
+        number = unicodedata.numeric(char, 0.5)  # of no number: as if it were no whole one
+        return cardinal(int(number)) if number.is_integer() else digits(unicodedata.normalize("NFKC", char))
 
     def _dash(self, char: str) -> None:
         before, following = self._peek(-1), self._peek(1)

@@ -53,7 +53,8 @@ _ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 _LAST_WORD = re.compile(r"([A-Za-z]+)\s\Z")
 _WITH = re.compile(r"(?:w/o|w/|b/c)(?![A-Za-z])")
 _WITH_READINGS = {"w/o": "without", "w/": "with", "b/c": "because"}
-_LETTER = r"[^\W\d_²³¹¼-¾⁰-₟⅐-⅟]"
+_FIGURES = "²³¹¼-¾፩-፼᧚⁰-₟⅐-⅟①-⒛⓪-⓿❶-➓㉈-㉏㉑-㉟㊱-㊿𐩀-𐩈𐹠-𐹾𑁒-𑁥🄀-🄌"  # part of \w, not of \d; int() takes none
+_LETTER = rf"[^\W\d_{_FIGURES}]"
 _WORD = re.compile(rf"{_LETTER}++(?:['’‑-]{_LETTER}++)*+")
 _SIMPLE = re.compile(r"[a-z]{1,30}+(?:'[a-z]{1,3}+)?(?=[ \n,;!?)]|\Z)")
 _TWO_LETTER_WORDS = {"me", "co", "so", "go", "py", "to"}

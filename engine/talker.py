@@ -3,8 +3,9 @@
 A request's `material` is a `Stream`; `tokens` only counts its positions. A step computes positions of every row, makes
 the next frame of rows that have one due, and decodes frames of those streams that have a chunk of them together. What
 a stream sounded like so far is a row of the codec's state, its slot; a stream whose slot holds something else is caught
-up first, by hearing all its frames again, a few in a step: its new ones wait. What clips sound like is kept in rows of
-their own. It knows codes and samples. Text, words and listeners are the job's business.
+up first, by hearing all its frames again, a few in a step: until then it makes none, and its last position is computed
+again. What clips sound like is kept in rows of their own. It knows codes and samples. Text, words and listeners are the
+job's business.
 
 Who writes what: the job takes frames into the utterance and counts what was decoded, when a step's outcome is told; the
 engine writes caches, codec state and `Stream.stale`, when a step is launched.
@@ -12,9 +13,11 @@ engine writes caches, codec state and `Stream.stale`, when a step is launched.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import time
 from collections import OrderedDict, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,13 +58,17 @@ class Stream:
     stale: bool = True  # the slot does not hold what was decoded so far
     decoded: int = 0  # frames whose samples have come
     chunk: int = 1  # frames that are decoded together: once so many are there, all of them are
-    flush: bool = False  # none may follow the next frame for long: what is undecoded leaves with it
     keep: int = 0  # newest frames that are not decoded before the next is known, so that an end has sound to go with
+    number: int = field(default_factory=itertools.count().__next__)  # who it is: a slot remembers that, not the stream
 
     @property
     def undecoded(self) -> list[Codes]:
         """Return the frames that nobody has heard."""
         return self.utterance.frames[self.decoded :]
+
+    def makes_frame(self, row: Row) -> bool:
+        """Return whether a step over this row makes the next frame."""
+        return self.utterance.frame_due(row.start + row.count) and not self.stale
 
     def due(self, frame: Codes, *, over: bool) -> list[Codes]:
         """Return the frames to be decoded now that `frame` was spoken, or speech is over with it."""
@@ -87,7 +94,9 @@ class Stream:
 class Spoken:
     """What a step brought for a stream: `Outcome.speech`."""
 
-    frame: Codes | None = None  # None: the prompt is not through, or the text was short; an end code first: it is over
+    # None: the prompt is not through, the text was short, or one is due and the slot is not caught up: the same again.
+    # An end code first: it is over.
+    frame: Codes | None = None
     # Of the frames from `decoded` on; at the end of all of them.
     samples: NDArray[np.float32] = field(default_factory=lambda: NO_SAMPLES)
 
@@ -96,6 +105,8 @@ class Talker(Runner):
     """Runs a talker and its codec on the host."""
 
     model: Qwen3TTS  # type: ignore[assignment]  # its forward takes rows of two streams
+    hears = MAX_CHUNK
+    """Frames of all streams that are heard again in a step: on a host as much work as so many new ones."""
 
     def __init__(self, model: Qwen3TTS, codec: Qwen3TTSCodec, cache: KVCache, *, slots: int, max_rows: int) -> None:
         super().__init__(model, cache)  # type: ignore[arg-type]
@@ -103,8 +114,8 @@ class Talker(Runner):
         self.slots = Slots(slots)
         # Behind the slots are the clips. The last row is nobody's: what fills a batch up may go there.
         self.state = codec.state(slots + LEADS + 1, MAX_CHUNK)
-        self._leads: OrderedDict[tuple[Codes, ...], int] = OrderedDict()  # their rows; who was used last is last
-        self._caught: dict[int, tuple[Stream, int]] = {}  # by slot: who is being caught up, and how far it has heard
+        self._leads: OrderedDict[bytes, int] = OrderedDict()  # their rows by digest; who was used last is last
+        self._caught: dict[int, tuple[int, int]] = {}  # by slot: which stream is caught up, and how far it has heard
         self._scratch = model.predictor.scratch(max_rows)
 
     def launch(self, load: Load) -> Any:
@@ -117,11 +128,13 @@ class Talker(Runner):
             ranges = [(_stream(row).utterance, row.start, row.start + row.count) for row in load.rows]
             hidden = self.model.forward(self.model.inputs(ranges), layout, self.cache.pages)
             marks.append(time.monotonic())
+            self._catch_up([_stream(row) for row in load.rows])
+            marks.append(time.monotonic())
             frames = self._frames(load.rows, hidden)
             marks.append(time.monotonic())
             sounds = self._decode(load.rows, frames)
         marks.append(time.monotonic())
-        self.phases = dict(zip(("move", "forward", "sample", "codec"), itertools.pairwise(marks), strict=True))
+        self.phases = dict(zip(("move", "forward", "hear", "sample", "codec"), itertools.pairwise(marks), strict=True))
         return [self._outcome(frames.get(index), sounds.get(index)) for index in range(len(load.rows))]
 
     def _frames(self, rows: list[Row], hidden: Tensor) -> dict[int, Codes]:
@@ -130,7 +143,7 @@ class Talker(Runner):
         due = [
             (index, end - 1)
             for index, (row, end) in enumerate(zip(rows, ends, strict=True))
-            if _stream(row).utterance.frame_due(row.start + row.count)
+            if _stream(row).makes_frame(row)
         ]
         if not due:
             return {}
@@ -144,14 +157,10 @@ class Talker(Runner):
     def _decode(self, rows: list[Row], frames: dict[int, Codes]) -> dict[int, NDArray[np.float32]]:
         """Return the samples of streams that have a chunk of frames together; those of equal length go at once."""
         alike: dict[int, list[tuple[int, list[Codes]]]] = defaultdict(list)
-        hearing = MAX_CHUNK  # frames that are heard again in this step
-        for index, row in enumerate(rows):
-            stream, frame = _stream(row), frames.get(index)
-            if frame is not None and min(frame) < 0:
+        for index, frame in frames.items():
+            if min(frame) < 0:
                 continue
-            over = frame is not None and frame[0] == self.model.end_code
-            hearing -= self._catch_up(stream, None if over or stream.flush else max(hearing, 0))
-            if frame is not None and not stream.stale and (chunk := stream.due(frame, over=over)):
+            if chunk := _stream(rows[index]).due(frame, over=frame[0] == self.model.end_code):
                 alike[len(chunk)].append((index, chunk))
         found: dict[int, NDArray[np.float32]] = {}
         for chunks in alike.values():
@@ -161,52 +170,77 @@ class Talker(Runner):
             found |= {index: own.numpy() for (index, _), own in zip(chunks, samples, strict=True)}
         return found
 
-    def _catch_up(self, stream: Stream, most: int | None) -> int:
-        """Have a stream's slot hear what lies behind the next frame, if it holds something else.
+    def _catch_up(self, streams: Sequence[Stream]) -> None:
+        """Have slots that hold something else hear what lies behind the next frame, as much of it as a step may.
 
-        At most so many frames, if that is said; return how many it heard. It is `stale` until it has heard all of them.
+        A stream is `stale` until it has heard all of that.
         """
-        if not stream.stale:
-            return 0
-        slot, lead, heard = stream.slot, stream.lead, stream.heard
-        who, count = self._caught.get(slot, (None, 0))
-        if who is not stream or count > len(heard):
-            count = self._lead_in(slot, lead)
-        first, last = count, len(heard) if most is None else min(count + most, len(heard))
-        for stop in (len(lead), last):  # where a clip ends, its state is kept
-            if some := heard[count : min(stop, last)]:
-                self.codec.decode(torch.tensor([some]), self.state, torch.tensor([slot]))
-                count += len(some)
-            if lead and count == len(lead) and lead not in self._leads:
-                self._keep_lead(slot, lead)
-        self._caught[slot] = stream, count
-        if count == len(heard):
-            stream.stale = False
-            del self._caught[slot]
-        return count - first
+        behind, left = [stream for stream in streams if stream.stale], self.hears
+        for stream in behind:
+            who, count = self._caught.get(stream.slot, (-1, 0))
+            if who != stream.number or count > len(stream.heard):
+                self._caught[stream.slot] = stream.number, self._lead_in(stream)
+        while left > 0:
+            some: list[tuple[Stream, list[Codes]]] = []
+            for stream in behind:
+                frames = self._unheard(stream)[:left]
+                left -= len(frames)
+                some += [(stream, frames)] if frames else []
+            if not some:
+                break
+            self._hear([(stream.slot, frames) for stream, frames in some])
+            for stream, frames in some:
+                self._has_heard(stream, len(frames))
+        for stream in behind:
+            if self._caught[stream.slot][1] == len(stream.heard):
+                stream.stale = False
+                del self._caught[stream.slot]
 
-    def _lead_in(self, slot: int, lead: tuple[Codes, ...]) -> int:
+    def _unheard(self, stream: Stream) -> list[Codes]:
+        """Return what a slot hears next: no further than a clip, whose state is kept."""
+        count, clip = self._caught[stream.slot][1], len(stream.lead)
+        return stream.heard[count : min(count + MAX_CHUNK, clip if count < clip else len(stream.heard))]
+
+    def _has_heard(self, stream: Stream, frames: int) -> None:
+        number, count = self._caught[stream.slot]
+        count += frames
+        self._caught[stream.slot] = number, count
+        if count == len(stream.lead) and (digest := _digest(stream.lead)) not in self._leads:
+            self._keep_lead(stream.slot, digest)
+
+    def _hear(self, pieces: Sequence[tuple[int, list[Codes]]]) -> None:
+        """Decode frames for their effect on the states of slots."""
+        for slot, frames in pieces:
+            self.codec.decode(torch.tensor([frames]), self.state, torch.tensor([slot]))
+
+    def _lead_in(self, stream: Stream) -> int:
         """Let a slot begin anew, after the frames of a clip if they are known; return how many those are."""
-        if lead not in self._leads:
-            self.state.reset(slot)
+        digest = _digest(stream.lead)
+        if digest not in self._leads:
+            self.state.reset(stream.slot)
             return 0
-        self._leads.move_to_end(lead)
-        self.state.copy(self._leads[lead], slot)
-        return len(lead)
+        self._leads.move_to_end(digest)
+        self.state.copy(self._leads[digest], stream.slot)
+        return len(stream.lead)
 
-    def _keep_lead(self, slot: int, lead: tuple[Codes, ...]) -> None:
+    def _keep_lead(self, slot: int, digest: bytes) -> None:
         """Keep what a slot holds, which has heard a clip and nothing else."""
         if len(self._leads) == LEADS:
             self._leads.popitem(last=False)
         taken = self._leads.values()
         place = next(row for row in range(self.slots.count, self.slots.count + LEADS) if row not in taken)
         self.state.copy(slot, place)
-        self._leads[lead] = place
+        self._leads[digest] = place
 
     def _outcome(self, frame: Codes | None, samples: NDArray[np.float32] | None) -> Outcome:
-        if frame is not None and min(frame) < 0:
+        if (frame is not None and min(frame) < 0) or (samples is not None and not np.isfinite(samples).all()):
             return Outcome(failed=True)
         return Outcome(speech=Spoken(frame, NO_SAMPLES if samples is None else samples))
+
+
+def _digest(lead: tuple[Codes, ...]) -> bytes:
+    """Return what a clip is known by: its frames are a person's voice, and leave with who speaks with it."""
+    return hashlib.blake2b(np.array(lead, np.int32).tobytes(), digest_size=16).digest()
 
 
 def _stream(row: Row) -> Stream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import torch
@@ -28,6 +29,8 @@ from voxlane.engine.tokenizer import Tokenizer
 from voxlane.engine.voices import Cloner, Voices
 from voxlane.engine.weights.files import OpenedWeights, open_weights
 from voxlane.engine.weights.json_files import read_json
+
+log = logging.getLogger(__name__)
 
 ARCHITECTURE = "Qwen3TTSForConditionalGeneration"
 
@@ -66,7 +69,7 @@ def talking_part(config: EngineConfig, path: Path, device: torch.device, progres
         slots=engine.slots,
     )
     voices = Voices(model.config, device)
-    manners = Manners(model.config, Tokenizer.from_weights(weights), _sampling(path), voices)
+    manners = Manners(model.config, Tokenizer.from_weights(weights), _sampling(path, model.end_code), voices)
     cloning = _cloning(model, codec_weights, manners, voices)
     ready: dict[str, object] = {
         "tts_model": config.tts_model,
@@ -86,7 +89,15 @@ def talking_part(config: EngineConfig, path: Path, device: torch.device, progres
 
 
 def _codec(config: Qwen3TTSConfig, weights: OpenedWeights, dtype: torch.dtype, device: torch.device) -> Qwen3TTSCodec:
-    codec = Qwen3TTSCodec.load(weights, dtype, device=device)
+    """Return the codec of a talker in some type; on a device float16 takes bfloat16's place.
+
+    It takes as long, and its sound is 18 dB nearer to that of float32 (random weights: -47 dB, bfloat16 -29).
+    """
+    narrow = device.type == "cuda" and dtype is torch.bfloat16
+    codec = Qwen3TTSCodec.load(weights, torch.float16 if narrow else dtype, device=device)
+    if narrow and not codec.stays_finite():
+        log.warning("codec=bfloat16 reason=float16_overflows")
+        codec = Qwen3TTSCodec.load(weights, dtype, device=device)
     if codec.groups != config.groups or codec.config.codebook_size < config.codes:
         raise ConfigError(
             f"{CODEC}: its frames are {codec.groups} codes below {codec.config.codebook_size}, "
@@ -95,9 +106,9 @@ def _codec(config: Qwen3TTSConfig, weights: OpenedWeights, dtype: torch.dtype, d
     return codec
 
 
-def _sampling(path: Path) -> SpeechSampling:
+def _sampling(path: Path, end: int) -> SpeechSampling:
     file = path / "generation_config.json"
-    return SpeechSampling.from_dict(read_json(file) if file.is_file() else {})
+    return SpeechSampling.from_dict(read_json(file) if file.is_file() else {}, end)
 
 
 def _engine(
@@ -108,7 +119,7 @@ def _engine(
         return Talker(model, codec, cache, slots=rows, max_rows=rows)
     from voxlane.engine.cuda.talker import CudaTalker
 
-    engine = CudaTalker(model, codec, cache, device, slots=rows, max_rows=rows)
+    engine = CudaTalker(*(model, codec, cache, device), slots=rows, max_rows=rows, max_tokens=config.max_step_tokens)
     progress("capturing the voice", 0.0)
     engine.capture(lambda done: progress("capturing the voice", done))
     return engine

@@ -48,7 +48,7 @@ class Tokenizer:
         self._first_characters = "".join({re.escape(text[0]) for text in vocabulary.controls})
         longest_first = sorted(vocabulary.controls, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
-        marks = [self._encode_plain(mark, first=False) for mark in _SENTENCE_ENDS]
+        marks = self._encode_plain(_SENTENCE_ENDS, first=False)
         self._sentence_ends = frozenset(ids[0] for ids in marks if len(ids) == 1)
 
     @classmethod
@@ -95,7 +95,7 @@ class Tokenizer:
 
         With `add_bos` the tokens that the model expects before any text come first, if it expects any.
         """
-        return [*(self._vocabulary.prefix if add_bos else ()), *self._encode_plain(text, first=True)]
+        return [*(self._vocabulary.prefix if add_bos else ()), *self._encode_plain([text], first=True)[0]]
 
     def encode_chat(
         self,
@@ -173,11 +173,11 @@ class Tokenizer:
 
     def _encode_rendered(self, rendered: str, guard: str, *, first: bool = True) -> list[int]:
         ids = list(self._vocabulary.prefix) if first and not self._vocabulary.chat_template else []
-        for position, piece in enumerate(self._split_controls(rendered, guard)):
-            if isinstance(piece, int):
-                ids.append(piece)
-            else:
-                ids.extend(self._encode_plain(piece, first=first and position == 0))
+        pieces = list(self._split_controls(rendered, guard))
+        texts = [piece for piece in pieces if isinstance(piece, str)]
+        encoded = iter(self._encode_plain(texts, first=first and texts[:1] == pieces[:1]))
+        for piece in pieces:
+            ids += (piece,) if isinstance(piece, int) else next(encoded)
         return ids
 
     def _unused(self, messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> str:
@@ -232,14 +232,15 @@ class Tokenizer:
         if stretch := rendered[position:].replace(guard, ""):
             yield stretch
 
-    def _encode_plain(self, text: str, *, first: bool) -> list[int]:
-        vocabulary = self._vocabulary
-        if first and vocabulary.space_before_first and text and not text.startswith((" ", "▁")):
-            text = " " + text
+    def _encode_plain(self, texts: Sequence[str], *, first: bool) -> list[list[int]]:
+        """Return the tokens of each text; with `first`, the first of them is the beginning of everything."""
+        vocabulary, texts = self._vocabulary, list(texts)
+        if first and vocabulary.space_before_first and texts and texts[0] and not texts[0].startswith((" ", "▁")):
+            texts[0] = " " + texts[0]
         # Lone surrogates cannot be encoded; a person's broken character costs one replacement, not the request.
-        text = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-        ids: list[int] = vocabulary.backend.encode(text, add_special_tokens=False).ids
-        return ids
+        sound = [text.encode("utf-8", "surrogatepass").decode("utf-8", "replace") for text in texts]
+        # One call for all, and this one: of those the library has, it lets other threads run, and takes a fifth less.
+        return [found.ids for found in vocabulary.backend.encode_batch_fast(sound, add_special_tokens=False)]
 
 
 def _open_vocabulary(path: Path) -> Vocabulary:

@@ -17,7 +17,11 @@ from voxlane.engine.weights.errors import ModelError
 
 log = logging.getLogger(__name__)
 
-FAULTS = (ValueError, RuntimeError, IndexError, TypeError, OSError, MemoryError, ModelError, *RUN_ERRORS)
+FAULTS = (
+    ValueError, RuntimeError, LookupError, ArithmeticError, TypeError, AttributeError, AssertionError, OSError,
+    MemoryError, ModelError, *RUN_ERRORS,
+)  # fmt: skip
+"""What may go wrong with one clause: reading and saying it is libraries' work, and what they meet is its own."""
 
 
 @dataclass(frozen=True, slots=True)

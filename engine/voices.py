@@ -23,9 +23,6 @@ from voxlane.engine.models.qwen3_tts_prompt import Clone, PromptError, check_clo
 from voxlane.engine.models.qwen3_tts_speaker import SpeakerEncoder
 from voxlane.engine.models.settings import ConfigError
 
-MAX_TEXT_TOKENS = 1000
-"""Of what is said in a clip: five times what can be said in the longest. Figures written out may well be more."""
-
 DIGEST_BYTES = 32
 _FIELDS = 5
 _CODE, _FLOAT = np.dtype("<u2"), np.dtype("<f4")
@@ -103,9 +100,11 @@ class Cloner:
         language = language or "auto"
         # A space or two is no text: then the frames would have nothing that they say.
         tokens = tuple(self._tokenize(text, language)) if text.strip() else ()
-        if len(tokens) > MAX_TEXT_TOKENS:
-            raise TooMuchText(f"the text has {len(tokens)} tokens; {MAX_TEXT_TOKENS} are allowed")
         samples = torch.from_numpy(np.frombuffer(pcm, "<i2").astype(np.float32) / 32768.0)
+        # A frame reads a token, and people say three to five a second: what is over would be said before any reply.
+        most = -(-len(samples) // self._encoder.frame_samples)
+        if len(tokens) > most:
+            raise TooMuchText(f"the text has {len(tokens)} tokens; no more than {most} can be said in the recording")
         with torch.inference_mode():
             embedding = self._speaker.embed(samples)
             frames = self._encoder.encode(samples, check).tolist() if tokens else []

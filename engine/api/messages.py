@@ -107,6 +107,19 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Rewind:
+    """Say a reply again from a sample on, whether it speaks, is paused or waits for text. Rewound is the answer.
+
+    A voice of codec frames goes back to the frame that holds the sample, one of clauses to the sample itself. Text that
+    has come stays; with the same seed it sounds the same. A sample that was not sent yet changes nothing, and neither
+    does the id of a request that has ended: whoever wants to hear that again has kept it.
+    """
+
+    request_id: str
+    sample: int
+
+
+@dataclass(frozen=True, slots=True)
 class Interrupt:
     """Pause every request of a session that was submitted or resumed before this message."""
 
@@ -221,6 +234,15 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True)
+class Rewound:
+    """Whatever was told of a reply from this sample on is void, words that end after it too: it is told again now."""
+
+    request_id: str
+    epoch: int
+    sample: int  # the next Samples begin here
+
+
+@dataclass(frozen=True, slots=True)
 class ToolCall:
     """The model calls a declared tool. What it wrote to do so is not sent as Text."""
 
@@ -296,7 +318,18 @@ class StepStats:
 
 
 ToEngine = (
-    Configure | Submit | Append | EndInput | Pause | Resume | Cancel | Interrupt | KeepVoice | ForgetVoice | Shutdown
+    Configure
+    | Submit
+    | Append
+    | EndInput
+    | Pause
+    | Resume
+    | Cancel
+    | Rewind
+    | Interrupt
+    | KeepVoice
+    | ForgetVoice
+    | Shutdown
 )
 FromEngine = (
     Loading
@@ -306,6 +339,7 @@ FromEngine = (
     | Text
     | Words
     | Samples
+    | Rewound
     | ToolCall
     | Probability
     | VoiceMade

@@ -34,7 +34,7 @@ def without_cuda() -> str:
     if torch.version.cuda is None:  # ROCm's torch answers to the same name
         return "torch was built for another kind of GPU than CUDA's"
     if importlib.util.find_spec("triton") is None:
-        return "Triton is not installed (pip install 'voxlane[gpu]')"
+        return "Triton is not installed (pip install -e '.[gpu]')"
     found = torch.cuda.get_device_capability()
     if found < LEAST_CAPABILITY:
         needed = ".".join(map(str, LEAST_CAPABILITY))

@@ -23,6 +23,9 @@ BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 102
 PACKET = 12
 """int32 columns of a packet, see kernels/sampling.py; a multiple of four keeps rows 16-byte aligned."""
 
+COLDEST = 1e-6
+"""A temperature below is none: what is divided by it overflows a float32, and the largest logit wins anyway."""
+
 _MASK = (1 << 64) - 1
 _NOWHERE = 1 << 30
 
@@ -60,7 +63,8 @@ def write_rules(packet: NDArray[np.int32], request: Request) -> None:
     """Write how a request's tokens are chosen into its row of a packet [columns]."""
     sampling = request.sampling
     packet[SEED_LOW : SEED_LOW + 2] = np.array([request.seed & _MASK], dtype=np.uint64).view(np.int32)
-    packet[TEMPERATURE] = np.float32(sampling.temperature).view(np.int32)
+    temperature = sampling.temperature if sampling.temperature >= COLDEST else 0.0
+    packet[TEMPERATURE] = np.float32(temperature).view(np.int32)
     packet[TOP_K] = sampling.top_k
     packet[TOP_P] = np.float32(sampling.top_p).view(np.int32)
     packet[MIN_P] = np.float32(sampling.min_p).view(np.int32)
@@ -84,7 +88,8 @@ class DecodeRows:
         self._block_tokens = block_tokens
         self._buckets = buckets_up_to(capacity)
         self._row_of: dict[Request, int] = {}
-        self._next: list[int] = [-1] * capacity  # the position at which the row's table goes on
+        self._next: list[int] = [-1] * capacity  # the position at which the row's table goes on,
+        self._preempted = [0] * capacity  # and how often its request had lost its blocks when it was sent
 
     def bucket(self, count: int) -> int:
         """Return the smallest step that holds `count` rows."""
@@ -116,9 +121,9 @@ class DecodeRows:
                 found = free.pop()
                 self._join(row.request, found)
                 joined.append((found, row.request))
-            elif expected[found] != row.start:
+            elif expected[found] != row.start or self._preempted[found] != row.request.preemptions:
                 joined.append((found, row.request))
-            expected[found] = row.start + 1
+            expected[found], self._preempted[found] = row.start + 1, row.request.preemptions
             places.append(found)
         self._fill(rows, places, before)
         return places, joined

@@ -31,9 +31,10 @@ from voxlane.engine.sampler import Choice, choose
 
 PROMPT_ROWS = (1, 17, 65, 257, 1025)
 PROMPT_QUERIES = (17, 257)
-"""Rows and tokens of each in the steps run at start: attention is compiled for 16, 64, 256, … rows, and anew for rows
-whose parts are kept by token or by row. A kernel that was not compiled then would be in the midst of somebody's
-answer."""
+PROMPT_CONTEXTS = (1, 2048)
+"""Rows, tokens of each and room in their tables in the steps run at start: attention is compiled for 16, 64, 256, …
+rows, anew for rows whose parts are kept by token or by row, and for tables so short that no row is cut. A kernel that
+was not compiled then would be in the midst of somebody's answer."""
 
 
 @dataclass(slots=True)
@@ -87,18 +88,19 @@ class CudaRunner(Runner):
             for rows, count in itertools.product(PROMPT_ROWS, PROMPT_QUERIES)
             if rows <= self._rows.capacity and rows * count <= max_step_tokens
         ]
-        for number, (rows, count) in enumerate(sizes):
-            layout = Layout(
+        kinds = list(itertools.product([*sizes, (1, max_step_tokens)], PROMPT_CONTEXTS))
+        for number, ((rows, count), context) in enumerate(kinds):
+            pages = -(-max(count, context) // self.cache.block_tokens)
+            layout = Layout(  # without max_query, so that the kernels for rows of few queries run as well
                 positions=torch.arange(count, dtype=torch.int32).repeat(rows),
                 slots=torch.full((rows * count,), -1, dtype=torch.int32),
                 query_starts=torch.arange(rows + 1, dtype=torch.int32) * count,
                 context_lengths=torch.full((rows,), count, dtype=torch.int32),
-                block_tables=torch.zeros((rows, -(-count // self.cache.block_tokens)), dtype=torch.int32),
-                max_query=count,
+                block_tables=torch.zeros((rows, pages), dtype=torch.int32),
             )
             with torch.inference_mode():
                 self._prompts.rehearse(self._forward(torch.zeros(rows * count, dtype=torch.int64), layout))
-            progress((number + 1) / len(sizes))
+            progress((number + 1) / len(kinds))
 
     def foresees(self, request: Request) -> bool:
         """Return whether the device chooses the request's tokens by itself."""

@@ -134,7 +134,7 @@ def _rope(trial: Trial) -> Iterator[Outcome]:
 
 
 def _prompts(trial: Trial) -> Iterator[Outcome]:
-    yield from _attend(trial, queries=(1, 17, 33), contexts=(1, 17, 150))
+    yield from _attend(trial, queries=(1, 17, 33), contexts=(1, 17, 1100))  # the last is cut into pieces
 
 
 def _decodes(trial: Trial) -> Iterator[Outcome]:

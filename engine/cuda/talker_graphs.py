@@ -9,6 +9,7 @@ are talker.py's business.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,9 +31,16 @@ from voxlane.engine.models.qwen3_tts_predictor import Scratch
 
 Progress = Callable[[float], None]
 
-PROMPT_SIZES = ((32, 8), (128, 8), (64, 32), (256, 32), (128, 64), (512, 64), (256, 128), (512, 256))
-"""Tokens and rows of steps that read prompts: a head is some ten tokens, with instructions or a clip a hundred. More
-goes launch by launch, which took a host 54 ms."""
+PROMPT_SIZES = (
+    *((32, 8), (128, 8), (64, 32), (256, 32)),
+    *((128, 64), (512, 64), (1024, 64), (2048, 64), (256, 128), (1024, 128)),
+)
+"""Tokens and rows of steps that read prompts, beside those of all rows: a head is some ten tokens, with instructions or
+a clip a hundred."""
+
+FEWEST_TOKENS = 512
+"""Tokens of the smallest such step that has room for all rows; the next take twice as many each, up to the most that a
+step may have. So none goes launch by launch, which took a host 54 ms."""
 
 RING = 32
 """Frames of a stream that stay on the device: more than a call of the codec takes."""
@@ -92,8 +100,10 @@ class FrameGraphs:
         device: torch.device,
         *,
         max_rows: int,
+        max_tokens: int,
         context_tokens: int,
     ) -> None:
+        """Prepare for steps of at most so many rows and tokens."""
         self._model = model
         self._pages = cache.pages
         self._streams = streams
@@ -102,8 +112,10 @@ class FrameGraphs:
         self._scratch = scratch
         self._arrivals = new_arrivals(device)
         narrow = [Size(rows, rows, wide=False) for rows in buckets_up_to(max_rows)]
-        sizes = (*PROMPT_SIZES, (max(PROMPT_SIZES[-1][0], 2 * max_rows), max_rows))
-        wide = {Size(tokens, min(rows, max_rows), wide=True) for tokens, rows in sizes}
+        most = max(max_tokens, FEWEST_TOKENS, 2 * max_rows)
+        doubled = itertools.takewhile(lambda tokens: tokens < most, (FEWEST_TOKENS << times for times in range(32)))
+        sizes = (*PROMPT_SIZES, *((tokens, max_rows) for tokens in (*doubled, most)))
+        wide = {Size(min(tokens, most), min(rows, max_rows), wide=True) for tokens, rows in sizes}
         self._sizes = [*narrow, *sorted(wide, key=lambda size: (size.rows, size.tokens))]
         memory = PacketMemory.of(self._shapes(self._sizes[-1]), device)  # one of them is under way at a time
         self._packets = {size: Packet(self._shapes(size), memory) for size in self._sizes}
@@ -112,18 +124,11 @@ class FrameGraphs:
 
     def size(self, tokens: int, rows: int, *, wide: bool) -> Size:
         """Return the smallest step for so many tokens of so many rows."""
-        for size in self._sizes:
-            if size.wide is wide and tokens <= size.tokens and rows <= size.rows:
-                return size
-        largest = self._sizes[-1]
-        return Size(-(-tokens // largest.tokens) * largest.tokens, largest.rows, wide=True)
+        return next(size for size in self._sizes if size.wide is wide and tokens <= size.tokens and rows <= size.rows)
 
     def packet(self, size: Size) -> Packet:
         """Return what the host tells a step, cleared: nobody is in any row."""
-        packet = self._packets.get(size)
-        if packet is None:  # larger than any there is a graph for
-            shapes = self._shapes(size)
-            packet = self._packets[size] = Packet(shapes, PacketMemory.of(shapes, self._device))
+        packet = self._packets[size]
         packet.clear("slots")
         for name in {"streams", "voices"} & packet.host.keys():
             packet.host[name].fill(self._streams.nobody)

@@ -181,4 +181,6 @@ class CloneJob(Job):
 
 
 def _give_way() -> None:
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+    own = threading.get_native_id()
+    # Who was started with more may not go back to less, and a thread that cannot begin breaks the pool.
+    os.setpriority(os.PRIO_PROCESS, own, max(os.getpriority(os.PRIO_PROCESS, own), NICENESS))

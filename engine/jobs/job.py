@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from voxlane.engine.api import Append, FinishReason, FromEngine, RequestStats, Submit
+from voxlane.engine.api import Append, EndInput, FinishReason, FromEngine, RequestStats, Rewind, Submit
 from voxlane.engine.intake import Refusal
 from voxlane.engine.plan import Row
 from voxlane.engine.request import Request
@@ -42,6 +42,11 @@ class Job:
         return self.started_s is not None
 
     @property
+    def waits(self) -> bool:
+        """Whether it waits for its first step."""
+        return bool(self.requests) and not self.started
+
+    @property
     def awaited(self) -> Future[Any] | None:
         """What somebody else is making ready for `work`, if that is all it wants."""
         return None
@@ -55,12 +60,26 @@ class Job:
         """Begin."""
         return Change()
 
+    def take(self, command: Append | EndInput | Rewind, now: float) -> Change:
+        """Take what somebody says to it."""
+        match command:
+            case Append():
+                return self.append(command, now)
+            case EndInput():
+                return self.end_input(now)
+            case Rewind(sample=sample):
+                return self.rewind(max(sample, 0), now)
+
     def append(self, more: Append, now: float) -> Change:
         """Take more input; a job that has all of it from the start needs none."""
         return Change()
 
     def end_input(self, now: float) -> Change:
         """Take it that the input is complete."""
+        return Change()
+
+    def rewind(self, sample: int, now: float) -> Change:
+        """Say again what was said from a sample on; a job that says nothing has nothing to repeat."""
         return Change()
 
     def work(self, now: float) -> Change:

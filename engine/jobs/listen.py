@@ -162,16 +162,14 @@ class ListenJob(Job):
         if self._ended:
             return Change()
         self._unheard += more.audio
-        if self._ear is not None:
-            whole = len(self._unheard) // SAMPLE_BYTES * SAMPLE_BYTES
-            self._ear.expect(_floats(self._unheard[self._expected : whole]))
-            self._expected = whole
+        self._expect()
         waiting = len(self._unheard) // SAMPLE_BYTES + self._total - self._listener.heard
         return Change(end="failed" if waiting > MAX_UNHEARD_S * LISTEN_RATE else None)
 
     def end_input(self, now: float) -> Change:
         """Take it that the audio is complete."""
         self._ended = True
+        self._expect()
         return Change()
 
     def work(self, now: float) -> Change:
@@ -230,6 +228,15 @@ class ListenJob(Job):
             scored_tokens=self._scored,
             audio_s=self._total / LISTEN_RATE,
         )
+
+    def _expect(self) -> None:
+        """Tell the detector what will come: a whole frame at least, since each telling takes time, or the end."""
+        if self._ear is None:
+            return
+        whole = len(self._unheard) // SAMPLE_BYTES * SAMPLE_BYTES
+        if self._ended or whole - self._expected >= self._ear.lacking_samples * SAMPLE_BYTES:
+            self._ear.expect(_floats(self._unheard[self._expected : whole]))
+            self._expected = whole
 
     # ---- looks
 

@@ -1,7 +1,7 @@
 """What every reply that is said aloud has in common: text in, samples with offsets that leave no gap out.
 
 It keeps the books: text that waits, samples that left, when the listener will have heard them. How text becomes sound
-is the jobs' business that build on it.
+is the jobs' business that build on it, and so is how it is said again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from voxlane.engine.api import MAX_UNSAID_CHARS, Append, RequestStats, Samples, SpokenWord, Submit
+from voxlane.engine.api import MAX_UNSAID_CHARS, Append, RequestStats, Rewound, Samples, SpokenWord, Submit
 from voxlane.engine.intake import Refusal
 from voxlane.engine.jobs.job import Change, Job
 
@@ -42,7 +42,7 @@ class Saying(Job):
         self._sample_rate = sample_rate
         self._queue: deque[Piece] = deque()
         self._chars = 0  # taken
-        self._unsaid = 0
+        self._said = 0  # of them; what is said again was said before
         self._ended = False
         self._units = 0  # of work
         self._spoken = 0  # samples
@@ -56,12 +56,25 @@ class Saying(Job):
         if self._ended or not more.text:
             return Change()
         self._push(more.text)
-        return Change(end="failed" if self._unsaid > MAX_UNSAID_CHARS else None)
+        return Change(end="failed" if self._chars - self._said > MAX_UNSAID_CHARS else None)
 
     def end_input(self, now: float) -> Change:
         """Take it that the text is complete."""
         self._ended = True
         return Change()
+
+    def rewind(self, sample: int, now: float) -> Change:
+        """Go back to a sample if it was sent, and tell from where on it is said again."""
+        change = Change()
+        if sample < self._spoken:
+            self._heard_until_s = now
+            self._spoken = self._return_to(sample, change, now)
+        change.messages.append(Rewound(self.submit.request_id, self.submit.epoch, self._spoken))
+        return change
+
+    def _return_to(self, sample: int, change: Change, now: float) -> int:
+        """Be where it was at a sample, or a little before; return where that is."""
+        raise NotImplementedError
 
     def stats(self, now: float) -> RequestStats:
         """Return what it has cost so far."""
@@ -77,10 +90,14 @@ class Saying(Job):
             audio_s=self._spoken / self._sample_rate,
         )
 
+    def _first_due(self, soon: float) -> float:
+        """Return when the first sound is wanted: when the submission says, or else so soon."""
+        asked_s = self.submit.deadline_s
+        return soon if asked_s is None else self.arrival_s + asked_s
+
     def _push(self, text: str) -> None:
         self._queue.append(Piece(text, self._chars))
         self._chars += len(text)
-        self._unsaid += len(text)
 
     def _emit(self, samples: NDArray[np.float32], words: tuple[SpokenWord, ...], change: Change, now: float) -> None:
         """Send the next samples, -1 to 1; words count samples from the start of the reply."""

@@ -1,13 +1,17 @@
 """A text being said: clauses in the order they came, one unit of work each, samples with offsets that leave no gap.
 
 It joins a synthesiser to the scheduler. It takes clauses as they are cut; only one that is too much for the model is
-cut once more here. A model that would hold up the steps of a faster device is asked in a thread beside them instead.
+cut once more here. A model that would hold up the steps of a faster device is asked in a thread beside them instead. To
+say something again it has the clause made again, and leaves out what lies before the sample.
 """
 
 from __future__ import annotations
 
 import logging
+import traceback
+from bisect import bisect_right
 from concurrent.futures import Executor, Future
+from dataclasses import dataclass
 
 from voxlane.engine.api import SpokenWord, Started, Submit
 from voxlane.engine.intake import Refusal
@@ -27,6 +31,15 @@ FIRST_TARGET_S = 0.1
 
 MAX_UNIT = 160
 """Most phonemes of a unit, if the clause can be cut: some 7 s of speech, 0.15 s of work. Nobody is heard meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A clause whose sound has left."""
+
+    piece: Piece
+    unit: int  # its number
+    sample: int  # where it begins
 
 
 class SpeakDesk:
@@ -70,6 +83,8 @@ class SpeakJob(Saying):
         self._pool = pool  # of no blocks
         self._voice = voice
         self._unit: Piece | None = None  # in the scheduler
+        self._told: list[Told] = []
+        self._skip = 0  # samples of the next clause that are not said again
 
     @property
     def wants_work(self) -> bool:
@@ -114,20 +129,43 @@ class SpeakJob(Saying):
             change.end = "failed"
 
     def _send(self, speech: Speech, change: Change, now: float) -> None:
-        piece, self._unit = self._unit, None
+        (piece, self._unit), (skip, self._skip) = (self._unit, None), (self._skip, 0)
         assert piece is not None
-        self._unsaid -= len(piece.text)
-        if len(speech.samples):
+        self._pass(piece)
+        begin, samples = self._spoken - skip, speech.samples[skip:]
+        self._told.append(Told(piece, self._units, begin))
+        if len(samples):
             words = tuple(
                 SpokenWord(
                     piece.start + word.source_start,
                     piece.start + word.source_end,
-                    self._spoken + word.start_sample,
-                    self._spoken + word.end_sample,
+                    begin + word.start_sample,
+                    begin + word.end_sample,
                 )
                 for word in speech.words
+                if not skip or word.end_sample > skip
             )
-            self._emit(speech.samples, words, change, now)
+            self._emit(samples, words, change, now)
+
+    def _return_to(self, sample: int, change: Change, now: float) -> int:
+        """Let the clause that holds a sample be the next, and all after it follow once more."""
+        begin = self._spoken - self._skip
+        if sample >= begin:  # it is on its way already
+            self._skip = sample - begin
+            return sample
+        self.close()
+        self._sound = None
+        change.drop += self.requests.values()
+        first = bisect_right(self._told, sample, key=lambda told: told.sample) - 1
+        again = self._told[first:]
+        pieces = [*(told.piece for told in again), *([self._unit] if self._unit is not None else [])]
+        self._queue.extendleft(reversed(pieces))
+        self._units, self._skip, self._unit = again[0].unit - 1, sample - again[0].sample, None
+        del self._told[first:]
+        return sample
+
+    def _pass(self, piece: Piece) -> None:
+        self._said = max(self._said, piece.start + len(piece.text))
 
     def _prepare(self, piece: Piece, change: Change, now: float) -> None:
         prepared, long = None, len(piece.text) > MAX_CLAUSE_CHARS
@@ -137,12 +175,17 @@ class SpeakJob(Saying):
                 long = prepared.phonemes > MAX_UNIT
             except ClauseTooLong:
                 long = True
+            except FAULTS as fault:
+                at = traceback.extract_tb(fault.__traceback__)[-1]  # the fault's own words may hold the text
+                log.error("clause not read fault=%s at=%s:%s", type(fault).__name__, at.name, at.lineno)
+                change.end = "failed"
+                return
         parts = halves(piece) if long else ()
         if parts:
             self._queue.extendleft(reversed(parts))
             return
         if prepared is None or not prepared.phonemes:  # nothing to say
-            self._unsaid -= len(piece.text)
+            self._pass(piece)
             return
         self._unit = piece
         self._units += 1
@@ -150,7 +193,7 @@ class SpeakJob(Saying):
         if self._beside is not None:
             self._begin_beside(self._beside, prepared, change, now)
             return
-        due_s = max(self._heard_until_s, now) if self._first_s else now + FIRST_TARGET_S
+        due_s = max(self._heard_until_s, now) if self._first_s else self._first_due(now + FIRST_TARGET_S)
         change.begin.append(
             Request(
                 id=f"{self.submit.request_id}/{self._units}",

@@ -8,13 +8,15 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Iterable
-from concurrent.futures import Future
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor, Future
 from dataclasses import replace
+from typing import Any
 
 from voxlane.engine.api import (
     FinishReason,
     FromEngine,
+    Priority,
     Probability,
     RequestStats,
     Submit,
@@ -24,7 +26,7 @@ from voxlane.engine.api import (
 )
 from voxlane.engine.constraint import Grammar, GrammarBusy, Grammars
 from voxlane.engine.detokenizer import TextStream
-from voxlane.engine.intake import Intake, Refusal, TextCodec, must_call, schema_refusal
+from voxlane.engine.intake import Intake, Refusal, TextCodec, characters, must_call, schema_refusal
 from voxlane.engine.jobs.job import Change, Job
 from voxlane.engine.plan import Row
 from voxlane.engine.request import Request
@@ -33,6 +35,12 @@ from voxlane.engine.sampler import Choice
 from voxlane.engine.schema import SchemaError
 from voxlane.engine.tools import Call, CallReader
 
+LONG_CHARACTERS = 1000
+"""From here on a prompt is long: reading this much takes 0.6 ms on a Neoverse-N1 core, 1,500 words take 6."""
+
+CRITICAL_LONG_CHARACTERS = 16_000
+"""From here on a critical one is, too: a shorter one waits for nothing but itself, this much takes the others 10 ms."""
+
 EVEN = 0.01
 """The probability at which a probe's answer is one half: half sentences are far below it and whole ones far above."""
 
@@ -40,21 +48,37 @@ EVEN = 0.01
 class TextDesk:
     """Opens jobs for the chat model."""
 
-    def __init__(self, intake: Intake, tokenizer: TextCodec, grammars: Grammars | None = None) -> None:
+    def __init__(
+        self,
+        intake: Intake,
+        tokenizer: TextCodec,
+        grammars: Grammars | None = None,
+        readers: Mapping[Priority, Executor] | None = None,
+    ) -> None:
+        """Have long prompts of some priorities read by `readers`, beside the steps."""
         self.intake = intake
         self._tokenizer = tokenizer
         self._grammars = grammars
+        self._readers = readers or {}
 
     def open(self, submit: Submit, now: float) -> Job:
         """Return the job that serves `submit`, or raise Refusal."""
-        requests = self.intake.requests(submit, now)
+        self.intake.check(submit)
+        long = CRITICAL_LONG_CHARACTERS if submit.priority is Priority.CRITICAL else LONG_CHARACTERS
+        reader = self._readers.get(submit.priority) if characters(submit) >= long else None
+        read = self.intake.read
+        requests = read(submit, now) if reader is None else reader.submit(read, submit, now)
         if submit.task == "score":
             return ScoreJob(submit, requests, self._tokenizer, now)
         if submit.task == "probe":
             return ProbeJob(submit, requests, self._tokenizer, now)
         job = TextJob(submit, requests, self._tokenizer, now)
-        if grammar := self.intake.grammar(submit):
-            job.grammar = self._compile(grammar)
+        try:
+            if grammar := self.intake.grammar(submit):
+                job.grammar = self._compile(grammar)
+        except Refusal:
+            job.close()
+            raise
         return job
 
     def _compile(self, grammar: str) -> Future[Grammar]:
@@ -69,52 +93,76 @@ class TextDesk:
 class TextJob(Job):
     """One sequence whose new tokens are told as text, or as calls."""
 
-    def __init__(self, submit: Submit, requests: list[Request], tokenizer: TextCodec, now: float) -> None:
+    def __init__(
+        self, submit: Submit, requests: list[Request] | Future[list[Request]], tokenizer: TextCodec, now: float
+    ) -> None:
         super().__init__(submit, now)
         self.grammar: Future[Grammar] | None = None  # the output follows it; None too once it is in use
+        self._reading: Future[list[Request]] | None = None  # until what it is to go on with is known
         self._tokenizer = tokenizer
         # A step of 256 rows asks for these 256 times.
         self._silent_ids, self._vocabulary = tokenizer.special_ids, tokenizer.vocab_size
         self._eos_ids = frozenset() if submit.sampling.ignore_eos else tokenizer.eos_ids
-        self._waiting = requests
-        self._last = requests[-1]
+        self._waiting: list[Request] = []
+        self._last: Request | None = None
         self._stream = TextStream(submit.sampling.stop)
         self._logprobs: list[TokenLogprob] = []  # of text that is still held back
-        self._prompt_tokens = sum(request.prompt_tokens for request in requests)
+        self._prompt_tokens = 0
         self._calls = 0
         forced = must_call(submit)
         free = submit.tool_choice != "none" and not submit.sampling.schema
         self._reader = CallReader(submit.tools, whole=forced) if submit.tools and (forced or free) else None
+        if isinstance(requests, Future):
+            self._reading = requests
+        else:
+            self._take_prompt(requests)
 
     @property
     def wants_work(self) -> bool:
-        """Whether it waits for its grammar."""
-        return self.grammar is not None
+        """Whether what it waited for is there."""
+        return self.awaited is not None and self.awaited.done()
 
     @property
-    def awaited(self) -> Future[Grammar] | None:
-        """Its grammar."""
-        return self.grammar
+    def waits(self) -> bool:
+        """Whether it waits for its first step, or for what it needs before that."""
+        return not self.started
+
+    @property
+    def awaited(self) -> Future[Any] | None:
+        """Its prompt as tokens, then its grammar."""
+        return self._reading or self.grammar
 
     def open(self, now: float) -> Change:
-        """Begin with the whole prompt, once its grammar is there."""
-        if self.grammar is not None:
-            return self.work(now)
+        """Begin with the whole prompt, once that is read and its grammar is there."""
+        return self.work(now)
+
+    def work(self, now: float) -> Change:
+        """Begin if all is there."""
+        try:
+            if self._reading is not None and self._reading.done():
+                self._take_prompt(self._reading.result())
+                self._reading = None
+            if self.awaited is not None and not self.awaited.done():
+                return Change()
+            if self.grammar is not None:
+                grammar, self.grammar = self.grammar.result(), None
+                for request in self._waiting:
+                    request.constraint = grammar.constraint(request.prompt_tokens)
+        except Refusal as refusal:
+            return Change(refusal=refusal)
+        except SchemaError as error:
+            return Change(refusal=schema_refusal(error))
         requests, self._waiting = self._waiting, []
         return Change(begin=requests)
 
-    def work(self, now: float) -> Change:
-        """Begin if the grammar has become ready."""
-        if self.grammar is None or not self.grammar.done():
-            return Change()
-        try:
-            grammar = self.grammar.result()
-        except SchemaError as error:
-            return Change(refusal=schema_refusal(error))
-        self.grammar = None
-        for request in self._waiting:
-            request.constraint = grammar.constraint(request.prompt_tokens)
-        return self.open(now)
+    def close(self) -> None:
+        """Leave the prompt unread."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+    def _take_prompt(self, requests: list[Request]) -> None:
+        self._waiting, self._last = requests, requests[-1]
+        self._prompt_tokens = sum(request.prompt_tokens for request in requests)
 
     def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
         """Tell the new tokens, and end with the last."""
@@ -170,6 +218,8 @@ class TextJob(Job):
 
     def stats(self, now: float) -> RequestStats:
         """Return what it has cost so far."""
+        if self._last is None:
+            return RequestStats(0, 0, 0, self.queue_s(now), 0.0, 0.0, now - self.arrival_s, 0)
         return replace(self._last.stats(now), prompt_tokens=self._prompt_tokens)
 
     def _take(self, request: Request, choice: Choice, now: float) -> str:

@@ -4,29 +4,31 @@ Frames leave as soon as there is one, then more together the more the listener h
 go first. An utterance that has run out of text waits where it is. One that ends before it has read all its text, which
 a model may do by mistake, is followed by another for the rest. An utterance may only last so long: text that would take
 longer is cut at the end of a sentence, and what is not said when one is full is said by the next, as far as words can
-be told apart. It joins a talker to the scheduler; it runs nothing.
+be told apart. To go back to a frame, an utterance is begun once more with the frames before it, as another request: of
+the first, what a step under way brings is dropped. It joins a talker to the scheduler; it runs nothing.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from voxlane.engine.api import RequestStats, SpokenWord, Submit
 from voxlane.engine.intake import Refusal
 from voxlane.engine.jobs.job import Change, Job
 from voxlane.engine.jobs.saying import MAX_CLAUSE_CHARS, Saying, check_length, halves
 from voxlane.engine.kv import BlockPool, BlockTable
-from voxlane.engine.models.qwen3_tts_choice import MIN_FRAMES
-from voxlane.engine.models.qwen3_tts_config import SpeechSampling
+from voxlane.engine.models.qwen3_tts_config import MIN_FRAMES, SpeechSampling
 from voxlane.engine.models.qwen3_tts_prompt import Clone, PromptError, Utterance
 from voxlane.engine.pace import LETTERS_PER_S, Pace
 from voxlane.engine.plan import Row
 from voxlane.engine.reading import Reader, Said
-from voxlane.engine.request import Request
+from voxlane.engine.request import Request, State
 from voxlane.engine.runner import Outcome
-from voxlane.engine.slots import Slots
+from voxlane.engine.slots import IDLE, Slots
 from voxlane.engine.talker import MAX_CHUNK, Spoken, Stream
 
 LOW_S, AHEAD_S = 1.36, 2.0
@@ -74,6 +76,17 @@ class Manner:
     reader: Reader
 
 
+@dataclass(slots=True)
+class Part:
+    """How an utterance of a reply began, and once it is over, what it said."""
+
+    text: list[int]  # of a word that the one before it broke off in
+    word: int  # the first of its own, among all of the reply
+    known: int  # words that were told before it
+    frame: int  # its first, among all of the reply
+    frames: NDArray[np.int32] | None = None  # [frames, groups]
+
+
 class UtterDesk:
     """Opens jobs for a talker; `manner` says how a submission speaks, or raises PromptError."""
 
@@ -113,12 +126,12 @@ class UtterJob(Saying):
         self._text: list[int] = []  # of this utterance
         self._firsts: list[int] = []  # where its words begin in that
         self._letters = 0.0  # of them
-        self._held: deque[Said] = deque()  # words for another, this one having as many as it has time for
-        self._told = False  # a word has been told since this one began
+        self._words: list[Said] = []  # of the reply,
+        self._taken = 0  # and how many of them are in this utterance or before it
         self._closed = False  # no more of the text will come
-        self._frames_before = 0  # of utterances before this one
-        self._preemptions = 0  # of their requests
-        self._utterances = 0
+        self._parts = [Part([], 0, 0, 0)]  # the last is this utterance
+        self._preemptions = 0  # of requests before this one's,
+        self._requests = 0  # and how many those are
         self._request, self._stream = self._begin(now)
 
     @property
@@ -126,7 +139,7 @@ class UtterJob(Saying):
         """Whether text can be read, its end told, or a place in the codec's state taken."""
         if self.paused:
             return False
-        return bool(self._queue) or (self._ended and not self._closed) or self._can_have_slot
+        return bool(self._queue) or (self._ended and not self._closed) or self._facts.slots.serves(self)
 
     def open(self, now: float) -> Change:
         """Begin."""
@@ -139,16 +152,18 @@ class UtterJob(Saying):
             if len(piece.text) > MAX_CLAUSE_CHARS and (parts := halves(piece)):
                 self._queue.extendleft(reversed(parts))
             else:
-                self._take(self._manner.reader.read(piece.text))
+                self._words += self._manner.reader.read(piece.text)
+                self._take()
         if self._ended and not self._queue and not self._closed:
             self._closed = True
-            self._take(self._manner.reader.finish())
+            self._words += self._manner.reader.finish()
+            self._take()
             if not self._text:
                 change = Change(end="eos")
                 self._send(Spoken(), self._pace.finish(self._spoken), change, now)
                 return change
             self._stream.utterance.end()
-        self._refresh(now)
+        self.refresh(now)
         return Change()
 
     def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
@@ -156,7 +171,9 @@ class UtterJob(Saying):
         spoken, stream, change = outcome.speech, self._stream, Change()
         assert isinstance(spoken, Spoken)
         if spoken.frame is None:
-            self._refresh(now)
+            if stream.utterance.frame_due(row.start + row.count):  # its slot is being caught up: the same again
+                self._request.table.rewind(row.start + row.count - 1)
+            self.refresh(now)
             return change
         over = spoken.frame[0] == self._facts.end_code
         if not over:
@@ -167,15 +184,14 @@ class UtterJob(Saying):
         samples, read = self._spoken + len(spoken.samples), self._read() if over else 0
         through = over and read >= len(self._text)
         words = self._pace.finish(samples) if through and stream.utterance.ended else self._pace.told(samples)
-        self._told = self._told or bool(words)
-        if full and self._pace.untold and not self._told:
+        if full and self._pace.untold and self._pace.known == self._parts[-1].known:
             change.end = "length"  # another would come no further
-        elif self._closed and not self._held and (through or (full and not self._pace.untold)):
+        elif self._all_taken and (through or (full and not self._pace.untold)):
             change.end = "eos"
         self._send(spoken, words, change, now)
         if (over or full) and change.end is None:
             self._begin_anew(read if over else None, change, now)
-        self._refresh(now)
+        self.refresh(now)
         return change
 
     def close(self) -> None:
@@ -196,14 +212,19 @@ class UtterJob(Saying):
         clone = self._manner.clone
         return len(clone.text) - len(clone.frames) if clone is not None else 0
 
-    def _take(self, words: list[Said]) -> None:
-        """Let the utterance say more words, or the next one if this has enough."""
-        self._held += words
+    @property
+    def _all_taken(self) -> bool:
+        return self._closed and self._taken == len(self._words)
+
+    def _take(self) -> None:
+        """Let the utterance say more words; what it has no time for is for the next one."""
         utterance = self._stream.utterance
-        while self._held and not utterance.ended:
-            said = self._held.popleft()
-            frame = self._frames_before + max(len(self._text) + self._ahead, 0)
-            self._pace.add(said, frame * self._facts.frame_samples)
+        while self._taken < len(self._words) and not utterance.ended:
+            said = self._words[self._taken]
+            if self._taken == self._pace.known + self._pace.untold:  # else it was told, and then they went back
+                frame = self._parts[-1].frame + max(len(self._text) + self._ahead, 0)
+                self._pace.add(said, frame * self._facts.frame_samples)
+            self._taken += 1
             self._firsts.append(len(self._text))
             self._text += said.tokens
             self._letters += said.letters
@@ -224,16 +245,16 @@ class UtterJob(Saying):
         """Return a request for another utterance."""
         manner, submit = self._manner, self.submit
         utterance = manner.open()
-        self._utterances += 1
+        self._requests += 1
         stream = Stream(
             utterance,
             manner.sampling,
-            manner.seed + self._utterances - 1,
+            manner.seed + len(self._parts) - 1,
             lead=manner.clone.frames if manner.clone is not None else (),
             slot=self._slot,
         )
         request = Request(
-            id=f"{submit.request_id}/{self._utterances}",
+            id=f"{submit.request_id}/{self._requests}",
             task="tts",
             tokens=[],
             prompt_tokens=utterance.available,
@@ -253,24 +274,55 @@ class UtterJob(Saying):
         """Go on with another utterance, after what was read of the text, or where speech was cut off, what was told."""
         unread = [first for first in self._firsts if read is not None and first >= read]
         left = [] if read is None else self._text[read : unread[0] if unread else None]  # of a word
-        words = self._pace.take_back(self._pace.untold if read is None else len(unread))
+        self._pace.take_back(self._pace.untold if read is None else len(unread))
+        self._parts[-1].frames = np.array(self._stream.utterance.frames, np.int32)
+        known = self._pace.known
+        self._parts.append(Part(left, known + self._pace.untold, known, self._units))
+        self._open_part(change, now)
+
+    def _open_part(self, change: Change, now: float) -> None:
+        """Begin the utterance that is the last, in a request of its own."""
+        part = self._parts[-1]
         change.drop.append(self._request)
         self._preemptions += self._request.preemptions
-        self._frames_before = self._units
-        self._text, self._firsts, self._letters, self._told = left, [], 0.0, False
+        self._text, self._firsts, self._letters, self._taken = list(part.text), [], 0.0, part.word
         self._request, self._stream = self._begin(now)
         self._stream.utterance.append(self._text)
-        self._held.extendleft(reversed(words))
-        self._take([])
-        if self._closed and not self._held:
+        self._take()
+        if self._all_taken:
             self._stream.utterance.end()
         change.begin.append(self._request)
+
+    def _return_to(self, sample: int, change: Change, now: float) -> int:
+        """Be where it was before the frame that holds a sample."""
+        frame = sample // self._facts.frame_samples
+        before, spoken = self._request, self._stream.utterance.frames
+        there = len(self._parts)
+        while frame < self._parts[-1].frame:
+            self._parts.pop()
+        part, self._units = self._parts[-1], frame
+        if part.frames is not None:
+            spoken, part.frames = list(map(tuple, part.frames.tolist())), None
+        self._pace.rewind(frame * self._facts.frame_samples)
+        self._pace.take_back(min(self._pace.untold, self._pace.known + self._pace.untold - part.word))
+        self._open_part(change, now)
+        request, stream = self._request, self._stream
+        for codes in spoken:
+            stream.utterance.add(codes)
+        stream.decoded = len(spoken)
+        stream.rewind(frame - part.frame)
+        if there == len(self._parts) and before.blocks:  # their positions are the same: what was computed of them stays
+            request.table = before.table.fork()
+            request.table.rewind(min(request.table.length, stream.utterance.available - 1))
+            request.state, request.started = State.RUNNING, before.started
+        self.refresh(now)
+        return frame * self._facts.frame_samples
 
     def _send(self, spoken: Spoken, words: tuple[SpokenWord, ...], change: Change, now: float) -> None:
         if len(spoken.samples) or words:
             self._emit(spoken.samples, words, change, now)
         if words:
-            self._unsaid = self._chars - words[-1].end
+            self._said = max(self._said, words[-1].end)
 
     # ---- its place in the codec's state
 
@@ -280,12 +332,21 @@ class UtterJob(Saying):
         return self.submit.priority
 
     @property
-    def idle_since_s(self) -> float | None:
-        """Return since when it has had no use for its place; None: it has, or a step under way does."""
-        request = self._request
-        if self._stream.utterance.frame_due(request.computed):
-            return None
-        return request.progress_s if self.paused or request.lacks_input else None
+    def waits(self) -> bool:
+        """Return whether it would take a place now."""
+        return self._slot < 0 < self._request.pending and not self.paused
+
+    @property
+    def engaged(self) -> bool:
+        """Return whether a step under way makes its next frame."""
+        return self._stream.utterance.frame_due(self._request.computed)
+
+    @property
+    def claim(self) -> tuple[int, float]:
+        """Return its claim to its place: the less the longer it has had no use for it, or else, the farther ahead."""
+        if self.paused or self._request.lacks_input:
+            return IDLE, self._request.progress_s
+        return self.rank, -self._heard_until_s
 
     def give_up(self) -> int:
         """Return its place, for somebody else; with another it will be caught up."""
@@ -295,37 +356,32 @@ class UtterJob(Saying):
             self._facts.slots.wait(self)
         return slot
 
-    @property
-    def _can_have_slot(self) -> bool:
-        return self._slot < 0 < self._request.pending and self._facts.slots.serves(self)
-
     # ---- the scheduler's view
 
-    def _refresh(self, now: float) -> None:
+    def refresh(self, now: float) -> None:
         """Tell the scheduler how much there is to compute, and when it is wanted."""
         stream, request, utterance = self._stream, self._request, self._stream.utterance
         positions = utterance.available if self._text else 0
         request.tokens += [0] * (positions - len(request.tokens))  # only their number counts, and it never falls
-        if self._slot < 0 < request.pending and not self.paused:
+        if self._slot < 0 < request.pending:
             self._facts.slots.wait(self)
             if self._facts.slots.serves(self):
                 self._slot = stream.slot = self._facts.slots.take(self)
         lacking = self._slot < 0 or request.pending <= 0
         if request.lacks_input and not lacking:
-            request.progress_s = request.due_s = now
+            request.progress_s, request.due_s = now, self._first_due(now)
         request.lacks_input = lacking
         ahead_s = self._heard_until_s - now
-        if self._first_s:
-            request.due_s = self._heard_until_s
+        request.due_s = self._heard_until_s if self._first_s else request.due_s
         # Who starved goes first until it is served: a reply lasts minutes, and is served when its listener has sound.
         request.aged = request.aged and ahead_s < MAX_CHUNK * self._facts.frame_s
         request.rests_until_s = self._heard_until_s - LOW_S if ahead_s >= LOW_S else 0.0
         request.joins_from_s = self._heard_until_s - AHEAD_S
         # What has to wait for text after the next frame, or ends with it, leaves nothing undecoded behind.
         flush = utterance.text_for(utterance.spoken) is None or self._full(positions, utterance.spoken + 1)
-        stream.flush = flush
         stream.chunk = 1 if flush else self._chunk(ahead_s)
         stream.keep = int(not flush and utterance.ended and utterance.spoken + 1 >= MIN_FRAMES)
+        self._facts.slots.make_way(self, now)
 
     def _chunk(self, ahead_s: float) -> int:
         """Return how many frames a listener who has so much sound gets next.

@@ -67,6 +67,14 @@ _REFUSED: dict[str, tuple[object, ...]] = {
     "use_bidirectional_attention": (False,),
 }
 
+QWEN3_KEYS = frozenset({
+    *_REFUSED, "attention_bias", "head_dim", "hidden_act", "hidden_size", "intermediate_size", "layer_types",
+    "max_position_embeddings", "max_window_layers", "num_attention_heads", "num_hidden_layers", "num_key_value_heads",
+    "original_max_position_embeddings", "rms_norm_eps", "rope_parameters", "rope_scaling", "rope_theta",
+    "sliding_window", "tie_word_embeddings", "use_sliding_window", "vocab_size",
+})  # fmt: skip
+"""What is read of a Qwen3's keys. Checkpoints of which a Qwen3 is one part refuse all others; a fine-tuner's do not."""
+
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:

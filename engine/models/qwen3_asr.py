@@ -29,12 +29,13 @@ from voxlane.engine.mel import HOP, SAMPLE_RATE
 from voxlane.engine.models.clips import ENCODER_BLOCK, ClipPlaces, JoinedSound
 from voxlane.engine.models.decoder import DecoderLayers, read_layers
 from voxlane.engine.models.loading import Mode, Progress, TensorReader, Weight
-from voxlane.engine.models.qwen3_asr_config import CHUNK_STATES, Qwen3ASRConfig
+from voxlane.engine.models.qwen3_asr_config import CHUNK_STATES, Qwen3ASRConfig, check_generation
 from voxlane.engine.models.qwen3_asr_prompt import Prompts
 from voxlane.engine.models.qwen3_asr_tower import AudioTower, by_band, flat
 from voxlane.engine.models.recognition import DETECTING, Cross, Encoded, SpeechModel
 from voxlane.engine.models.spelling import Spelling
 from voxlane.engine.tokenizer import HasPath, Tokenizer
+from voxlane.engine.weights.json_files import read_json
 from voxlane.engine.weights.tensors import Blocks, WeightFile
 
 MAX_SAMPLES = 20 * SAMPLE_RATE
@@ -100,6 +101,8 @@ class Qwen3ASR(SpeechModel):
     ) -> Qwen3ASR:
         """Read a model and the vocabulary that lies beside it, or raise ModelError with one line for a person."""
         config = Qwen3ASRConfig.from_dict(weights.config)
+        generation = beside.path / "generation_config.json"
+        check_generation(read_json(generation) if generation.is_file() else {})
         text = config.text
         tokenizer = Tokenizer.from_weights(beside)
         spelling = Spelling.of(tokenizer, text.vocab_size)

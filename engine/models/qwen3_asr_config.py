@@ -1,16 +1,18 @@
 """What distinguishes one Qwen3-ASR checkpoint from another, read from the keys of its config.json.
 
 There are two layouts: the authors' own, with everything under `thinker_config`, and the one of Hugging Face's library.
-Every field of the architecture is used, or refused by name; Hugging Face's bookkeeping (dropout, generation defaults)
-is left alone. It knows neither files nor tensors.
+Every key is used, known to say nothing about what is heard, or refused by name: in each part of config.json and in
+generation_config.json. It knows neither files nor tensors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from voxlane.engine.mel import HOP
-from voxlane.engine.models.decoder_config import DecoderConfig
+from voxlane.engine.models.decoder_config import QWEN3_KEYS, DecoderConfig
+from voxlane.engine.models.generic_keys import CHOOSING, NEUTRAL, NOTES
 from voxlane.engine.models.settings import Settings
 
 CHUNK_STATES = 13
@@ -18,6 +20,32 @@ CHUNK_STATES = 13
 
 MIN_SAMPLES = 8_000
 """Half a second: a shorter clip is filled up with silence, as it was in training."""
+
+_PARTS_KEYS = {"audio_config", "audio_token_id", "text_config"}
+_PARTS_UNUSED = {
+    *("audio_start_token_id", "audio_end_token_id", "user_token_id"),  # the prompt names them by their words
+    *("timestamp_token_id", "token_classification_bias"),  # an aligner's
+    "tie_word_embeddings",  # in the authors' layout the text model has its own
+}
+_TOWER_KEYS = {
+    "activation_function", "d_model", "downsample_hidden_size", "encoder_attention_heads", "encoder_ffn_dim",
+    "encoder_layers", "max_position_embeddings", "max_source_positions", "n_window", "n_window_infer", "num_mel_bins",
+    "output_dim", "scale_embedding",
+}  # fmt: skip
+_TOWER_ALIASES = {
+    "hidden_size": "d_model", "intermediate_size": "encoder_ffn_dim", "num_attention_heads": "encoder_attention_heads",
+    "num_hidden_layers": "encoder_layers",
+}  # fmt: skip
+"""Second names that files repeat sizes under."""
+_TOWER_UNUSED = {
+    *("activation_dropout", "dropout"),  # training's
+    "conv_chunksize",  # how much is computed at a time
+    "tie_word_embeddings",  # sound has no words
+}
+_GENERATION_UNUSED = {
+    *("temperature", "top_k", "top_p"),  # of do_sample
+    *("max_length", "max_new_tokens"),  # a clip's length limits its text
+}
 
 _MROPE_KEYS = ("mrope_section", "interleaved", "mrope_interleaved")
 
@@ -81,6 +109,7 @@ class Qwen3ASRConfig:
                     raise place.refuse(key, "not supported")
         if "aligner" in settings.text("model_type", ""):
             raise settings.refuse("model_type", "an aligner writes no text")
+        _check_parts(whole, settings)
         text = _text(settings)
         tower = _tower(settings.section("audio_config"), text.hidden_size)
         return cls(
@@ -91,7 +120,27 @@ class Qwen3ASRConfig:
         )
 
 
+def check_generation(config: Mapping[str, object]) -> None:
+    """Raise ConfigError for what generation_config.json asks beyond the likeliest text and where it ends."""
+    settings = Settings(config, "generation_config.")
+    settings.known_only({"eos_token_id"}, NOTES | _GENERATION_UNUSED, {**NEUTRAL, "do_sample": (False,)})
+
+
+def _check_parts(whole: Settings, parts: Settings) -> None:
+    """Raise ConfigError for a key that is not one of those around the two networks' own."""
+    unused = NOTES | CHOOSING | _PARTS_UNUSED
+    if parts is whole:
+        whole.known_only({*_PARTS_KEYS, "support_languages"}, unused, NEUTRAL)
+        return
+    whole.known_only({"support_languages", "thinker_config"}, unused, NEUTRAL)
+    parts.known_only(_PARTS_KEYS, unused, NEUTRAL)
+
+
 def _tower(section: Settings, text_size: int) -> TowerConfig:
+    section.known_only({*_TOWER_KEYS, *_TOWER_ALIASES}, NOTES | CHOOSING | _TOWER_UNUSED, NEUTRAL)
+    for alias, key in _TOWER_ALIASES.items():
+        if alias in section and section.value(alias) != section.value(key):
+            raise section.refuse(alias, f"differs from {key}")
     hidden = section.integer("d_model", minimum=4, maximum=1 << 16)
     heads = section.integer("encoder_attention_heads", maximum=256)
     if hidden % heads or hidden // heads % 4 or hidden // heads > 256:
@@ -127,6 +176,9 @@ def _tower(section: Settings, text_size: int) -> TowerConfig:
 
 def _text(settings: Settings) -> DecoderConfig:
     section = settings.section("text_config")
+    section.known_only(QWEN3_KEYS, NOTES | CHOOSING, NEUTRAL)
+    if section.section("rope_scaling").names() and section.section("rope_parameters").names():
+        raise section.refuse("rope_parameters", "rope_scaling is there as well")
     if section.flag("use_sliding_window", default=False):
         raise section.refuse("use_sliding_window", "is not supported here")
     section.integer("num_key_value_heads")  # required: the architecture's default differs from Qwen3's

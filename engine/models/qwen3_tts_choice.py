@@ -15,11 +15,8 @@ from torch import Tensor
 
 from voxlane.engine.kernels.code_choice import FirstRules
 from voxlane.engine.kernels.sampling import MIN_P, POSITION, SEED_HIGH, SEED_LOW, TEMPERATURE, TOP_K, TOP_P
-from voxlane.engine.models.qwen3_tts_config import SUPPRESSED_CODES, Qwen3TTSConfig, SpeechSampling
+from voxlane.engine.models.qwen3_tts_config import MIN_FRAMES, SUPPRESSED_CODES, Qwen3TTSConfig, SpeechSampling
 from voxlane.engine.models.qwen3_tts_prompt import Utterance
-
-MIN_FRAMES = 2
-"""Speech does not end before this many frames."""
 
 
 @dataclass(frozen=True, slots=True)

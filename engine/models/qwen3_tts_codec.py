@@ -44,6 +44,8 @@ from voxlane.engine.models.qwen3_tts_codec_weights import (
 from voxlane.engine.models.rotary import Rope
 from voxlane.engine.weights.tensors import WeightFile
 
+TRIED_FRAMES = 16
+
 
 class CodecState:
     """What every stream remembers: a row of numbers and a count of frames each."""
@@ -109,6 +111,14 @@ class Qwen3TTSCodec:
         """Read a decoder, or raise ModelError with one line that names the config key or tensor at fault."""
         config = CodecConfig.from_dict(weights.config)
         return cls(config, load_weights(weights, config, dtype, torch.device(device), progress))
+
+    def stays_finite(self) -> bool:
+        """Return whether frames drawn at random can be heard: numbers may grow too large for float16 on their way."""
+        random, device = torch.Generator().manual_seed(0), self._weights.table.device
+        codes = torch.randint(self.config.codebook_size, (1, TRIED_FRAMES, self.groups), generator=random).to(device)
+        with torch.inference_mode():
+            samples = self.decode(codes, self.state(1, TRIED_FRAMES), torch.zeros(1, dtype=torch.int64, device=device))
+        return bool(samples.isfinite().all())
 
     def state(self, streams: int, max_frames: int = 1) -> CodecState:
         """Return the memory of so many streams; a longer call than `max_frames` is done in pieces."""

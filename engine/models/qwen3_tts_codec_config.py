@@ -68,8 +68,8 @@ class CodecConfig:
         if top.text("model_type") != MODEL_TYPE:
             raise top.refuse("model_type", f"{top.text('model_type')!r:.60} is not {MODEL_TYPE}")
         decoder = top.section("decoder_config")
-        _refuse_others(top, _TOP_KEYS)
-        _refuse_others(decoder, _USED_KEYS | _UNUSED_KEYS)
+        top.known_only(_TOP_KEYS)
+        decoder.known_only(_USED_KEYS, _UNUSED_KEYS)
         hidden_size = decoder.integer("hidden_size", 1024, maximum=_MAX_SIZE)
         heads, kv_heads, head_dim = _head_sizes(decoder, hidden_size)
         if decoder.text("hidden_act", "silu") != "silu":
@@ -121,9 +121,3 @@ def _factors(decoder: Settings, key: str, default: tuple[int, ...]) -> tuple[int
     if not isinstance(value, list) or not value or not all(type(item) is int and 0 < item < 1000 for item in value):
         raise decoder.refuse(key, f"{value!r:.60} is not a list of factors")
     return tuple(value)
-
-
-def _refuse_others(settings: Settings, known: set[str]) -> None:
-    for key in settings.names():
-        if key not in known:
-            raise settings.refuse(key, "unknown, and it may change the result")

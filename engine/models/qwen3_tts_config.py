@@ -1,7 +1,7 @@
 """What distinguishes one Qwen3-TTS checkpoint from another, read from the keys of its config.json.
 
-Every field of the architecture is used, or refused by name; Hugging Face's bookkeeping (training settings, generation
-defaults nobody reads) is left alone. It knows neither files nor tensors.
+Every key is used, known to say nothing about the sound, or refused by name: in each part of config.json and in
+generation_config.json. It knows neither files nor tensors.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from voxlane.engine.models.decoder_config import DecoderConfig
+from voxlane.engine.models.decoder_config import QWEN3_KEYS, DecoderConfig
+from voxlane.engine.models.generic_keys import CHOOSING, NEUTRAL, NOTES
 from voxlane.engine.models.settings import Settings
 
 Kind = Literal["base", "custom_voice", "voice_design"]
@@ -18,11 +19,37 @@ Kind = Literal["base", "custom_voice", "voice_design"]
 SUPPRESSED_CODES = 1024
 """The last codes of the talker's vocabulary stand in prompts only: none but the end of speech may be chosen."""
 
+MIN_FRAMES = 2
+"""Speech does not end before this many frames."""
+
 MEL_BINS, SAMPLE_RATE = 128, 24_000  # what the speaker encoder hears
 _KINDS: tuple[Kind, ...] = ("base", "custom_voice", "voice_design")
 _MAX_GROUPS = 64
 _MAX_FACTOR = 100.0
 _MROPE_AXES = 3
+_TOP_KEYS = {
+    "im_end_token_id", "im_start_token_id", "speaker_encoder_config", "talker_config", "tokenizer_type",
+    "tts_bos_token_id", "tts_eos_token_id", "tts_model_size", "tts_model_type", "tts_pad_token_id",
+}  # fmt: skip
+_TOP_UNUSED = {
+    "assistant_token_id",  # a word of the prompt; the vocabulary knows it
+    "tie_word_embeddings",  # the parts have their own
+}
+_PREDICTOR_KEYS = QWEN3_KEYS - {"rope_parameters"} | {"num_code_groups"}  # transformers 4 spells it rope_scaling
+_TALKER_KEYS = _PREDICTOR_KEYS - {"layer_types", "max_window_layers"} | {
+    "code_predictor_config", "codec_bos_id", "codec_eos_token_id", "codec_language_id", "codec_nothink_id",
+    "codec_pad_id", "codec_think_bos_id", "codec_think_eos_id", "codec_think_id", "spk_id", "spk_is_dialect",
+    "text_hidden_size", "text_vocab_size",
+}  # fmt: skip
+_TALKER_UNUSED = {"layer_types", "max_window_layers", "position_id_per_seconds"}  # the package reads none of them
+_SPEAKER_KEYS = {
+    "enc_attention_channels", "enc_channels", "enc_dilations", "enc_dim", "enc_kernel_sizes", "enc_res2net_scale",
+    "enc_se_channels", "mel_dim", "sample_rate",
+}  # fmt: skip
+_SAMPLING_KEYS = {
+    "do_sample", "max_new_tokens", "repetition_penalty", "temperature", "top_k", "top_p", "subtalker_dosample",
+    "subtalker_temperature", "subtalker_top_k", "subtalker_top_p",
+}  # fmt: skip
 _Name = TypeVar("_Name", bound=str)
 
 
@@ -88,6 +115,8 @@ class Qwen3TTSConfig:
         for key in ("quantization_config", "quantization"):
             if key in settings:
                 raise settings.refuse(key, "not supported")
+        settings.known_only(_TOP_KEYS, NOTES | CHOOSING | _TOP_UNUSED, NEUTRAL)
+        settings.section("speaker_encoder_config").known_only(_SPEAKER_KEYS, NOTES)
         kind = _choice(settings, "tts_model_type", _KINDS)
         _choice(settings, "tokenizer_type", ("qwen3_tts_tokenizer_12hz",))
         section = settings.section("talker_config")
@@ -140,12 +169,15 @@ class SpeechSampling:
     max_frames: int = 2048
 
     @classmethod
-    def from_dict(cls, config: Mapping[str, object]) -> SpeechSampling:
-        """Return the defaults a checkpoint's generation_config.json names, or raise ConfigError naming the key."""
-        settings = Settings(config)
-        for key in ("num_beams", "num_return_sequences"):
-            if settings.integer(key, 1) != 1:
-                raise settings.refuse(key, "one voice speaks at a time")
+    def from_dict(cls, config: Mapping[str, object], end: int | None = None) -> SpeechSampling:
+        """Return the defaults a checkpoint's generation_config.json names, or raise ConfigError naming the key.
+
+        `end` is the talker's end of speech: the file may repeat it.
+        """
+        settings = Settings(config, "generation_config.")
+        own = {"min_new_tokens": tuple(range(MIN_FRAMES + 1)), "max_length": (20,)}  # 20: the library's default
+        ends = () if end is None else (end, [end])
+        settings.known_only(_SAMPLING_KEYS, NOTES, {**NEUTRAL, **own, "eos_token_id": ends})
 
         def temperature(name: str, switch: str) -> float:
             return _factor(settings, name, 0.9) if settings.flag(switch, default=True) else 0.0
@@ -163,6 +195,7 @@ class SpeechSampling:
 
 
 def _talker(section: Settings) -> DecoderConfig:
+    section.known_only(_TALKER_KEYS, NOTES | CHOOSING | _TALKER_UNUSED, NEUTRAL)
     keys = {name: section.value(name) for name in section.names()}
     if section.flag("use_sliding_window", default=False):
         raise section.refuse("use_sliding_window", "a talker with a sliding window is not supported")
@@ -180,6 +213,8 @@ def _talker(section: Settings) -> DecoderConfig:
 
 
 def _predictor(section: Settings) -> DecoderConfig:
+    # It alone has no end: as many codes as there are groups are asked of it.
+    section.known_only(_PREDICTOR_KEYS, NOTES | CHOOSING - {"eos_token_id"}, {**NEUTRAL, "eos_token_id": ()})
     keys = {name: section.value(name) for name in section.names()}
     return _decoder(section, keys)
 

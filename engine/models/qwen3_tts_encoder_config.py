@@ -12,9 +12,9 @@ from voxlane.engine.models.settings import Settings
 
 _STRIDE = 2  # of the last halving of the rate
 
-_FIXED: dict[str, object] = {
-    "audio_channels": 1, "hidden_act": "gelu", "num_semantic_quantizers": 1, "pad_mode": "constant",
-    "use_causal_conv": True, "use_streaming": False,
+_FIXED: dict[str, tuple[object, ...]] = {
+    "audio_channels": (1,), "hidden_act": ("gelu",), "num_semantic_quantizers": (1,), "pad_mode": ("constant",),
+    "use_causal_conv": (True,), "use_streaming": (False,),
 }  # fmt: skip
 """Keys of which one value is supported: the published one, and what is meant where there is none."""
 _USED_KEYS = {
@@ -79,11 +79,7 @@ class EncoderConfig:
         """Read a tokenizer's config.json, or raise ConfigError that names the key."""
         top = Settings(values)
         section = top.section("encoder_config")
-        for key in section.names():
-            if key not in _USED_KEYS | _UNUSED_KEYS | _FIXED.keys():
-                raise section.refuse(key, "unknown, and it may change the result")
-            if key in _FIXED and section.value(key) != _FIXED[key]:
-                raise section.refuse(key, f"only {_FIXED[key]!r} is supported")
+        section.known_only(_USED_KEYS, _UNUSED_KEYS, _FIXED)
         hidden = section.integer("hidden_size", 512, maximum=_MAX_SIZE)
         heads, kv_heads, head_dim = _head_sizes(section, hidden)
         quantisers = section.integer("num_quantizers", 32, minimum=2, maximum=256)

@@ -84,9 +84,7 @@ def parse_rope(scaling: Settings, theta: float, context_tokens: int, original_co
 
     `theta` holds where the dictionary has none; `original_context` likewise.
     """
-    for key in scaling.names():
-        if key not in _KNOWN_KEYS:
-            raise scaling.refuse(key, "unknown, and it may change the result")
+    scaling.known_only(_KNOWN_KEYS)
     if scaling.number("partial_rotary_factor", 1.0) != 1.0:
         raise scaling.refuse("partial_rotary_factor", "rotating part of a head is not supported")
     theta = scaling.number("rope_theta", theta)

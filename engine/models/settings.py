@@ -5,8 +5,9 @@ It knows JSON values; which keys an architecture has, and what they mean, is tha
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from voxlane.engine.weights.errors import ModelError
 
@@ -40,6 +41,21 @@ class Settings:
     def refuse(self, key: str, reason: str) -> ConfigError:
         """Return the error that names `key`."""
         return ConfigError(f"config key {self.prefix}{key}: {reason}")
+
+    def known_only(
+        self, used: Collection[str], unused: Collection[str] = (), only: Mapping[str, tuple[object, ...]] | None = None
+    ) -> None:
+        """Raise ConfigError for a key that nobody here knows, or one of `only` with another value than those."""
+        for key in self.names():
+            if key in used or key in unused:
+                continue
+            if only is None or key not in only:
+                close = difflib.get_close_matches(key, used, n=1)
+                hint = f" (did you mean {close[0]}?)" if close else ""
+                raise self.refuse(key, f"unknown, and it may change the result{hint}")
+            if self.value(key) not in only[key]:
+                wanted = " or ".join(map(repr, only[key])) or "null"
+                raise self.refuse(key, f"{self.value(key)!r:.60} is not supported, only {wanted}")
 
     def integer(self, key: str, default: int | None = None, *, minimum: int = 1, maximum: int = 2**31 - 1) -> int:
         """Return an integer within bounds; without a default the key is required."""

@@ -33,7 +33,7 @@ class HubMissing(StoreError):
     """huggingface_hub is not installed."""
 
     def __init__(self) -> None:
-        super().__init__("hf: models need huggingface_hub: pip install 'voxlane[hf]'")
+        super().__init__("hf: models need huggingface_hub: pip install -e '.[hf]'")
 
 
 def fetch_hub(source: HubSource, cache: Path, progress: Progress = lambda done: None, *, local: bool = False) -> Path:

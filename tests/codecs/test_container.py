@@ -129,7 +129,7 @@ def test_a_broken_packet_is_passed_over() -> None:
         (b"", InvalidAudio, "empty"),
         (b"\xff", UnsupportedAudio, "none of"),
         (b"hello, this is text", UnsupportedAudio, "none of"),
-        (gzip.compress(b"audio"), UnsupportedAudio, "none of"),
+        (gzip.compress(b"audio", mtime=0), UnsupportedAudio, "none of"),
         (b"#EXTM3U\n#EXTINF:1,\n/etc/passwd\n", UnsupportedAudio, "none of"),  # libav would open what it names
         (b"ffconcat version 1.0\nfile /etc/passwd\n", UnsupportedAudio, "none of"),
         (b"fLaC" + bytes(300), InvalidAudio, "broken"),
@@ -172,5 +172,5 @@ def test_damage_gives_bounded_audio_or_an_audio_error(data: st.DataObject) -> No
 
 def test_without_pyav_only_wav_is_read(without_pyav: None) -> None:
     assert len(decode_audio(FILES["wav"])[0]) == len(SIGNAL)
-    with pytest.raises(CodecMissing, match=r"voxlane\[opus\]"):
+    with pytest.raises(CodecMissing, match=r"\.\[opus\]"):
         decode_audio(FILES["flac"])

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from simulation import Simulation, expected_text, reason
 
 from voxlane.engine.api import Cancel, Interrupt, Pause, Priority, Resume, SamplingParams, Submit
+from voxlane.engine.core import AUDIT_EVERY_S
 from voxlane.engine.cost import CostModel, Work
 from voxlane.engine.kv import BlockPool, BlockTable
 from voxlane.engine.plan import Plan, Row, Station
@@ -246,3 +247,34 @@ def test_two_windows_of_one_job_may_fail_in_one_step():
     simulation.step()
     assert reason(simulation.ends["s"]) == "failed"
     assert simulation.pool.used == 0
+
+
+@pytest.mark.parametrize("later_s", [0.0, AUDIT_EVERY_S + 1])
+def test_the_books_are_gone_through_once_nobody_waits_or_it_is_high_time(later_s: float) -> None:
+    simulation = Simulation(blocks=20, host_blocks=0)
+    simulation.send(greedy("a", "ABCDEFGHIJ", 4))
+    simulation.run()
+    simulation.clock.now += later_s
+    simulation.pool._free[0] = simulation.pool._free[1]  # the sums are right
+    if not later_s:
+        assert len(simulation.core.idle(lambda: True)) == 1
+    with pytest.raises(AssertionError, match="twice"):
+        simulation.core.idle(lambda: later_s > 0)
+
+
+def test_the_sums_of_the_books_are_right_whoever_waits() -> None:
+    simulation = Simulation(blocks=20, host_blocks=0)
+    simulation.send(greedy("a", "ABCDEFGHIJ", 4))
+    simulation.run()
+    simulation.pool._free.pop()
+    with pytest.raises(AssertionError, match="lost"):
+        simulation.core.idle(lambda: True)
+
+
+def test_books_that_were_gone_through_are_left_alone_until_something_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = Simulation(blocks=20, host_blocks=0)
+    simulation.send(greedy("a", "ABCDEFGHIJ", 4))
+    simulation.run()
+    assert len(simulation.core.idle()) == 1
+    monkeypatch.setattr(simulation.pool, "_free", [])
+    assert simulation.core.idle() == []

@@ -15,7 +15,7 @@ from voxlane.engine.cache import KVCache
 from voxlane.engine.cuda import codec_graphs
 from voxlane.engine.cuda.codec_graphs import CodecGraphs, Piece
 from voxlane.engine.cuda.talker import CudaTalker
-from voxlane.engine.cuda.talker_graphs import RING, FrameGraphs, Streams
+from voxlane.engine.cuda.talker_graphs import RING, FrameGraphs, Size, Streams
 from voxlane.engine.kv import BlockPool, BlockTable
 from voxlane.engine.models.qwen3_tts import Qwen3TTS
 from voxlane.engine.models.qwen3_tts_codec import Qwen3TTSCodec
@@ -25,7 +25,7 @@ from voxlane.engine.plan import Load, Row
 from voxlane.engine.request import Request
 from voxlane.engine.talker import Spoken, Stream, Talker
 
-BLOCK, BLOCKS, SLOTS, ROWS = 8, 200, 6, 6
+BLOCK, BLOCKS, SLOTS, ROWS, TOKENS = 8, 200, 6, 6, 700
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +101,9 @@ class Stage:
             spoken = outcome.speech  # type: ignore[attr-defined]
             assert isinstance(spoken, Spoken)
             if spoken.frame is None:
+                if one.stream.utterance.frame_due(one.request.table.length):  # not caught up: the same again
+                    assert one.stream.stale
+                    one.request.table.rewind(one.request.table.length - 1)
                 continue
             one.samples.append(spoken.samples)
             one.stream.decoded += len(spoken.samples) // self.engine.codec.frame_samples
@@ -118,7 +121,7 @@ def talkers(model: Qwen3TTS, codec: Qwen3TTSCodec) -> tuple[Talker, CudaTalker]:
     device = torch.device("cpu")
     return (
         Talker(model, codec, cache(), slots=SLOTS, max_rows=ROWS),
-        CudaTalker(model, codec, cache(), device, slots=SLOTS, max_rows=ROWS),
+        CudaTalker(model, codec, cache(), device, slots=SLOTS, max_rows=ROWS, max_tokens=TOKENS),
     )
 
 
@@ -144,8 +147,11 @@ def play(engine: Talker, seed: int, steps: int) -> Stage:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_frames_and_samples_are_the_hosts(model: Qwen3TTS, codec: Qwen3TTSCodec, seed: int) -> None:
+def test_frames_and_samples_are_the_hosts(
+    model: Qwen3TTS, codec: Qwen3TTSCodec, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     """Prompts in chunks, mixed with frames; chunks of any size; rewound streams; voices and frames out of clips."""
+    monkeypatch.setattr(CudaTalker, "hears", Talker.hears)
     expected, got = (play(engine, seed, 30) for engine in talkers(model, codec))
     assert any(one.over for one in expected.speakers)
     for one, other in zip(expected.speakers, got.speakers, strict=True):
@@ -155,10 +161,10 @@ def test_frames_and_samples_are_the_hosts(model: Qwen3TTS, codec: Qwen3TTSCodec,
     assert max(len(one.frames) for one in expected.speakers) > 8
 
 
-def test_a_prompt_longer_than_any_graph(model: Qwen3TTS, codec: Qwen3TTSCodec) -> None:
-    """It goes launch by launch, and speaks as it does in chunks."""
+def test_a_prompt_as_long_as_a_step_may_be(model: Qwen3TTS, codec: Qwen3TTSCodec) -> None:
+    """It speaks as it does in chunks."""
     found = []
-    for chunk in (1000, 100):
+    for chunk in (TOKENS, 100):
         engine = talkers(model, codec)[1]
         stage = Stage(engine, 0, (chunk,))
         stage.enter(1)
@@ -219,16 +225,63 @@ def test_after_a_fault_while_looking_at_what_has_ended_everything_is_told_again(
     np.testing.assert_allclose(stages[1].speakers[0].sound, stages[0].speakers[0].sound, atol=1e-5)
 
 
-def test_as_many_prompts_at_once_as_there_may_be_rows(model: Qwen3TTS) -> None:
-    """More than the widest step that prompts usually need: there is one for all of them."""
-    rows, device, talker = 300, torch.device("cpu"), model.talker
+def test_many_who_lost_their_places_are_caught_up_together_and_no_step_hears_more_than_it_may(
+    model: Qwen3TTS, codec: Qwen3TTSCodec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a fault nobody's place holds what it should: each step hears so many frames again, of several in a call."""
+    host, engine = talkers(model, codec)
+    monkeypatch.setattr(CudaTalker, "hears", 24)
+    launch, heard = engine._calls.launch, [0]
+
+    def counted(pieces: list[Piece]) -> list[list[torch.Tensor]]:
+        heard[-1] += sum(piece.count for piece in pieces if piece.source == engine._streams.nobody)
+        return launch(pieces)
+
+    monkeypatch.setattr(engine._calls, "launch", counted)
+    stages = [Stage(host, 5, (100,)), Stage(engine, 5, (100,))]
+    for stage in stages:
+        for number in range(5):
+            stage.enter(20 + number, lead=9 if number == 2 else 0)
+        for step in range(40):
+            if step == 20:
+                _forget(stage)
+            if going := [one for one in stage.speakers if not one.over]:
+                for one in going:
+                    one.stream.chunk = 1
+                stage.told(going, stage.engine.run(Load([stage.row(one) for one in going])))
+                heard.append(0)
+    assert max(heard) == 24
+    for one, other in zip(*(stage.speakers for stage in stages), strict=True):
+        length = min(len(one.frames), len(other.frames))  # the host hears less in a step
+        assert one.over == other.over or length > 20
+        assert other.frames[:length] == one.frames[:length]
+        length = min(len(one.sound), len(other.sound))
+        np.testing.assert_allclose(other.sound[:length], one.sound[:length], atol=1e-4)  # calls of other shapes
+
+
+def _forget(stage: Stage) -> None:
+    """Let every place hold something else."""
+    stage.engine.state.numbers.fill_(0.5)
+    for one in stage.speakers:
+        one.stream.stale = True
+
+
+def test_there_is_a_graph_for_every_step_there_may_be(model: Qwen3TTS) -> None:
+    """More rows than prompts usually need, and up to the most tokens of a step: none goes launch by launch."""
+    rows, most, device, talker = 300, 4000, torch.device("cpu"), model.talker
     cache = KVCache(talker.layers, talker.kv_heads, talker.head_dim, 8, BLOCK, torch.float32)
-    scratch = model.predictor.scratch(rows)
-    graphs = FrameGraphs(model, cache, Streams(rows, model, device), scratch, device, max_rows=rows, context_tokens=64)
-    for tokens in (rows, 5 * rows):
-        size = graphs.size(tokens, rows, wide=True)
-        assert (size.rows, size.tokens >= tokens) == (rows, True)
-        assert len(graphs.packet(size).host["lengths"]) == rows
+    graphs = FrameGraphs(
+        *(model, cache, Streams(rows, model, device), model.predictor.scratch(rows), device),
+        max_rows=rows,
+        max_tokens=most,
+        context_tokens=64,
+    )
+    for tokens, members in ((rows, rows), (5 * rows, rows), (576, 64), (most, 1), (most, rows)):
+        size = graphs.size(tokens, members, wide=True)
+        assert size.rows >= members
+        assert size.tokens >= tokens
+        assert len(graphs.packet(size).host["lengths"]) == size.rows
+    assert graphs.size(576, 64, wide=True) == Size(1024, 64, wide=True)
 
 
 def _fail(pieces: object) -> list[list[torch.Tensor]]:
@@ -247,3 +300,10 @@ def test_more_streams_than_a_call_takes(codec: Qwen3TTSCodec, monkeypatch: pytes
         codes = frames[slot, torch.arange(RING - 2, RING - 2 + count) % RING]
         wanted = codec.decode(codes[None], codec.state(1, 8), torch.tensor([0]))[0]
         torch.testing.assert_close(torch.cat(pieces), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_codec_whose_numbers_grow_too_large_for_their_type_is_told_before_it_speaks() -> None:
+    codec = noise_codec()
+    assert codec.stays_finite()
+    codec._weights.table.fill_(3e38)  # sums of sixteen of them are none
+    assert not codec.stays_finite()

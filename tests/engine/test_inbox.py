@@ -52,6 +52,16 @@ def about(commands: list[ToEngine], request: str = "", session: str = "") -> lis
     return found
 
 
+def renames_before_each_submission(commands: list[ToEngine]) -> dict[int, int]:
+    """Return how often the voice's name had changed when each submission was carried out."""
+    counts, renames = {}, 0
+    for command in commands:
+        renames += isinstance(command, ForgetVoice)
+        if isinstance(command, Submit):
+            counts[id(command)] = renames
+    return counts
+
+
 @given(st.lists(st.lists(commands, max_size=8), min_size=1, max_size=4))
 def test_every_session_and_every_request_keeps_its_order(batches: list[list[ToEngine]]) -> None:
     inbox = Inbox(lambda name: SESSIONS.get(name, ""))
@@ -60,6 +70,7 @@ def test_every_session_and_every_request_keeps_its_order(batches: list[list[ToEn
         inbox.add(batch)
         carried_out += inbox.urgent()
         assert inbox.urgent() == []
+        carried_out += inbox.light(2)
         if len(inbox):
             carried_out.append(inbox.next())
     while len(inbox):
@@ -74,12 +85,13 @@ def test_every_session_and_every_request_keeps_its_order(batches: list[list[ToEn
 def test_a_session_keeps_its_order(came: list[ToEngine]) -> None:
     inbox = Inbox(lambda name: SESSIONS.get(name, ""))
     inbox.add(came)
-    first = inbox.urgent()
+    first = [*inbox.urgent(), *inbox.light(3)]
     rest = [inbox.next() for _ in range(len(inbox))]
     places = {id(command): place for place, command in enumerate(came)}
     for session in ("s", "t", "u", "v"):
         order = [places[id(command)] for command in [*first, *rest] if command in about(came, session=session)]
         assert order == sorted(order), session
+    assert renames_before_each_submission([*first, *rest]) == renames_before_each_submission(came)
     assert not any(isinstance(command, Interrupt) for command in rest)
 
 
@@ -95,6 +107,40 @@ def test_a_name_means_to_everybody_what_it_meant_when_they_came() -> None:
     inbox = Inbox(lambda name: "")
     said, later = Submit("a", "tts", speak=SpeakParams(voice="her")), Submit("b", "tts", speak=SpeakParams(voice="her"))
     renamed = [ForgetVoice("her"), KeepVoice("her", b"another")]
+    critical = Submit("c", "tts", speak=SpeakParams(voice="her"), priority=Priority.CRITICAL)
     inbox.add([said, *renamed, later, Interrupt("t")])
-    assert inbox.urgent() == [said, *renamed, Interrupt("t")]
-    assert inbox.next() == later
+    assert inbox.urgent() == [Interrupt("t")], "it asks for no voice"
+    inbox.add([critical, ForgetVoice("her")])
+    assert inbox.urgent() == [said, *renamed, critical]
+    assert [inbox.next() for _ in range(len(inbox))] == [later, ForgetVoice("her")]
+
+
+def test_who_asks_for_no_voice_does_not_wait_for_its_name() -> None:
+    inbox = Inbox(lambda name: "")
+    inbox.add([Submit("a", "chat"), ForgetVoice("her"), Cancel("c"), Append("d", audio=b"..")])
+    assert inbox.light(9) == [Cancel("c"), Append("d", audio=b"..")]
+    assert [inbox.next() for _ in range(len(inbox))] == [Submit("a", "chat"), ForgetVoice("her")]
+
+
+def test_what_takes_no_time_waits_for_its_own_prompt_only() -> None:
+    inbox = Inbox(lambda name: "")
+    first, second = Submit("a", "chat"), Submit("b", "chat", session="s")
+    inbox.add([first, second, Append("b", audio=b".."), Cancel("c"), Interrupt("t"), EndInput("b")])
+    assert inbox.light(9) == [Cancel("c"), Interrupt("t")]
+    assert inbox.light(9) == []
+    assert [inbox.next(), inbox.next()] == [first, second]
+    assert inbox.light(1) == [Append("b", audio=b"..")]
+    assert inbox.next() == EndInput("b")
+    assert len(inbox) == 0
+    assert not inbox.stirs
+
+
+def test_many_commands_are_looked_at_once_each() -> None:
+    asked: list[str] = []
+    inbox = Inbox(lambda name: asked.append(name) or "")  # type: ignore[func-returns-value]
+    inbox.add(
+        [Submit("a", "chat"), *(Append(f"r{number}", audio=b"..") for number in range(1000)), Submit("b", "chat")]
+    )
+    while len(inbox):
+        inbox.light(16) or inbox.next()
+    assert len(asked) == 1002, "an engine that is behind would fall behind for good"

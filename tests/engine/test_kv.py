@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from voxlane.engine import kv
 from voxlane.engine.kv import BlockPool, BlockTable, OutOfBlocks
 
 tokens = st.lists(st.integers(0, 1), max_size=11)
@@ -172,3 +176,44 @@ def test_the_books_notice_a_leak():
     pool.take(1)
     with pytest.raises(AssertionError, match="references"):
         pool.check()
+
+
+def _rename(entries: dict[int, Any], old: int, new: int) -> None:
+    entries[new] = entries.pop(old)
+
+
+def _exchange(entries: dict[bytes, int]) -> None:
+    one, other = list(entries)[:2]
+    entries[one], entries[other] = entries[other], entries[one]
+
+
+BREAKAGES: dict[str, tuple[bool, Callable[[BlockPool, BlockTable], object]]] = {  # whether the sums tell
+    "is lost": (True, lambda pool, table: pool._free.pop()),
+    "in two sets": (True, lambda pool, table: pool._free.append(table.blocks[0])),
+    "do not match": (True, lambda pool, table: table.blocks.pop()),
+    "is torn": (True, lambda pool, table: pool._block_of.update({b"x": 0})),
+    "is twice": (False, lambda pool, table: pool._free.__setitem__(0, pool._free[1])),
+    "and owned": (False, lambda pool, table: pool._free.__setitem__(0, table.blocks[4])),
+    "is not registered": (False, lambda pool, table: _rename(pool._idle, next(iter(pool._idle)), pool._free[0])),
+    "is registered": (False, lambda pool, table: _rename(pool._digest_of, table.blocks[0], pool._free[0])),
+    "index is torn": (False, lambda pool, table: _exchange(pool._block_of)),
+    "match the tables": (False, lambda pool, table: table.blocks.__setitem__(0, table.blocks[1])),
+}
+
+
+@pytest.mark.parametrize("told", BREAKAGES)
+def test_the_books_notice_whatever_is_wrong_and_most_of_it_by_their_sums(
+    told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv, "AUDIT_PIECE", 2)
+    pool = BlockPool(20, 4, key=b"k")
+    filled(pool, [1] * 17).free()
+    table = filled(pool, [2] * 18)
+    assert sum(1 for _ in pool.audit([table])) > 10, "it is to be done in pieces"
+    by_sums, break_it = BREAKAGES[told]
+    break_it(pool, table)
+    audit = pool.audit([table])
+    if not by_sums:
+        next(audit)
+    with pytest.raises(AssertionError, match=told):
+        next(audit) if by_sums else list(audit)

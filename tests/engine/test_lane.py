@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from simulation import Simulation, expected_text
+from simulation import Clock, LateEngine, LateExpress, Letters, Simulation, expected_text, reason
 
-from voxlane.engine.api import Policy, Priority, SamplingParams, Submit
+from voxlane.engine.api import Cancel, FromEngine, Policy, Priority, SamplingParams, Submit, Text
+from voxlane.engine.plan import Load
 
 
 def greedy(name: str, text: str, tokens: int, priority: Priority = Priority.NORMAL) -> Submit:
@@ -48,3 +49,56 @@ def test_a_stream_of_critical_prompts_leaves_every_other_step_to_the_others() ->
         simulation.step()
     assert tokens_of(simulation)["a"] == before + 10
     assert all(len(simulation.texts[f"c{number}"]) == 1 for number in range(20))
+
+
+def test_a_burst_of_prompts_holds_up_nobody_who_is_being_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = Simulation(blocks=1024, host_blocks=0, policy="deadline", max_batch=128)
+    simulation.send(greedy("a", "ABC", 60), greedy("z", "CCC", 60))
+    for _ in range(4):
+        simulation.step()
+    read = Letters.encode
+
+    def slowly(self: Letters, text: str, **options: bool) -> list[int]:
+        simulation.clock.now += 1e-3
+        return read(self, text, **options)
+
+    monkeypatch.setattr(Letters, "encode", slowly)
+    before, begin = tokens_of(simulation)["a"], simulation.clock.now
+    burst = [greedy(f"b{number}", "CBA", 2) for number in range(100)]
+    simulation.step(*burst, Cancel("b1"), Cancel("z"))
+    assert reason(simulation.ends["z"]) == "cancelled", "what takes no time waits for no prompts"
+    assert tokens_of(simulation)["a"] == before + 1
+    assert simulation.clock.now - begin < 0.05, "all of them were read first"
+    simulation.run()
+    assert simulation.texts["a"] == expected_text("ABC", 60)
+    assert reason(simulation.ends["b1"]) == "cancelled"
+    assert not simulation.texts.get("b1"), "it was in a step although it was cancelled before its prompt was read"
+    assert all(simulation.texts[submit.request_id] == expected_text("CBA", 2) for submit in burst[2:])
+
+
+@pytest.mark.parametrize("slow", [1, 6, 11])
+def test_who_was_read_beside_the_steps_goes_on_in_the_very_next_one(slow: int) -> None:
+    def engine(clock: Clock, block_tokens: int) -> LateEngine:
+        made = LateEngine(clock, block_tokens, slow=3)
+        LateExpress.of(made, eager=False, slow=slow)
+        return made
+
+    simulation = Simulation(make_engine=engine, blocks=64, host_blocks=0, policy="deadline")
+    simulation.send(greedy("a", "ABC", 40))
+    for _ in range(4):
+        simulation.step()
+    launched: list[set[str]] = []  # who was in each step that was begun after the first token was told
+    launch = simulation.engine.launch
+
+    def begin(load: Load) -> object:
+        launched.append({row.request.job for row in load.rows})
+        return launch(load)
+
+    def tell(messages: list[FromEngine]) -> None:
+        if any(isinstance(message, Text) and message.request_id == "d" for message in messages):
+            simulation.engine.launch = begin  # type: ignore[method-assign]
+
+    coming = [greedy("d", "DCBA", 2, Priority.CRITICAL)]
+    while not launched:
+        simulation.core.step(lambda: [coming.pop()] if coming else [], tell)
+    assert launched[0] == {"a", "d"}

@@ -7,6 +7,7 @@ right says that no token was lost or doubled, and that a command was in force in
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import hypothesis.strategies as st
@@ -373,6 +374,39 @@ def test_a_critical_prompt_is_read_beside_the_step_and_told_before_it_is_over() 
     simulation.run(most=200)
     answer = expected_text("ABC", 40)
     assert simulation.texts == {"a": answer, "b": answer, "d": expected_text("DCBA", 3)}
+
+
+@pytest.mark.parametrize("stop", [Interrupt("s"), Pause("r30")])
+def test_who_is_stopped_while_a_step_is_handed_out_writes_only_the_token_under_way(stop: ToEngine) -> None:
+    """The step that is over has brought one as well: it is told first."""
+    simulation = late(blocks=600, max_batch=64, step_budget_s=1.0)
+    names = [f"r{number}" for number in range(40)]
+    for name in names:
+        simulation.send(greedy(name, "ABC", 12, session="s"))
+    for _ in range(5):
+        simulation.step()
+    told: list[FromEngine] = []
+    urgent = greedy("urgent", "CBA", 1, session="s", priority=Priority.CRITICAL)  # so a Pause before it is, too
+    coming: list[ToEngine] = [stop, Submit("mark", "tts", session="s"), urgent]
+
+    def receive() -> list[ToEngine]:
+        handing_out = 0 < len(simulation.core._untold) < len(names)
+        if not handing_out or simulation.engine.under_way is None:
+            return []
+        came, coming[:] = list(coming), []
+        return came
+
+    for _ in range(4):
+        told += simulation.core.step(receive, told.extend)
+    assert not coming, "no step was under way while another was handed out"
+    mark = next(place for place, message in enumerate(told) if getattr(message, "request_id", "") == "mark")
+    stopped = names if isinstance(stop, Interrupt) else ["r30"]
+    after = Counter(message.request_id for message in told[mark:] if isinstance(message, Text))
+    assert [after[name] for name in stopped] == [1] * len(stopped)
+    simulation._collect(told)
+    simulation.send(*(Resume(name) for name in names))
+    simulation.run(most=60)
+    assert {simulation.texts[name] for name in names} == {expected_text("ABC", 12)}
 
 
 @pytest.mark.parametrize("express", [(True, 9), (False, 9)])

@@ -59,20 +59,16 @@ def test_it_waits_and_talks_on_a_descriptor_beyond_selects():
 
 
 class DyingCore:
-    """A step that is under way when commands come, then finds the device gone."""
+    """An idle engine that is woken by commands, and finds the device gone."""
 
     busy = False
 
     def __init__(self) -> None:
-        self.handled: list[ToEngine] = []
         self.received: list[ToEngine] = []
+        self.came = False
 
-    def idle(self) -> list[object]:
-        return []
-
-    def handle(self, commands: list[ToEngine]) -> list[object]:
-        self.handled += commands
-        self.busy = True
+    def idle(self, came: Callable[[], bool]) -> list[object]:
+        self.came = came()
         return []
 
     def step(self, receive: Callable[[], list[ToEngine]], tell: object) -> list[object]:
@@ -97,8 +93,8 @@ def test_an_engine_whose_device_is_lost_says_so_and_ends(
     with server, child:
         server.send(fragments(encode(Configure(EngineConfig())))[0])
         assert serve(Link(child)) == LOST
-    assert core.handled == [Cancel("r"), Interrupt("s")]
-    assert core.received == []
+    assert core.received == [Cancel("r"), Interrupt("s")]
+    assert core.came, "or it would go through its books while somebody waits"
     assert closed == [True], "or a voice in the making would keep the process"
     assert "device=lost error=an illegal memory access was encountered" in caplog.text
 

@@ -12,7 +12,7 @@ from voxlane.engine.pace import Pace
 from voxlane.engine.reading import MAX_HELD_CHARS, Reader, Said
 from voxlane.engine.spoken import speakable
 from voxlane.engine.tokenizer import Tokenizer
-from voxlane.server.ledger import Ledger
+from voxlane.server.conversation.ledger import Ledger
 
 TEXT = (
     'It costs $4.50 (or so), "roughly" — by Dr. Who\'s well-known count: 3 of them!\nAnd then naïve café crème... Ok? '
@@ -53,6 +53,7 @@ def test_other_languages_are_taken_as_they_stand() -> None:
     assert spoken("你好，世界。3 个 ", "auto") == ["你好，", "世界。", "3", " 个"]
     assert spoken("The 3 apples", "auto") == ["The", " three", " apples"]
     assert spoken("3 apples", "auto") == ["3", " apples"], "which may be of any language"
+    assert spoken("Um, LA and the UN: 3 die. ", "auto") == ["Um,", " LA", " and", " the", " UN:", " three", " die."]
     assert spoken("J'ai 25 ans. The Beatles: 4. ", "auto") == ["J'ai", " 25", " ans.", " The", " Beatles:", " 4."]
     assert spoken("The word 你好 has 2 signs. ", "english") == ["The", " word", " 你好", " has", " two", " signs."]
 

@@ -1,4 +1,4 @@
-"""Forty sentences said by the default voice and heard again: what both halves of speech lose together."""
+"""Sentences said by the default voice and heard again: what both halves of speech lose together."""
 
 from __future__ import annotations
 
@@ -68,11 +68,13 @@ def test_the_devices_voice_is_heard_too(monkeypatch):
     assert errors / words <= MOST
 
 
-@pytest.mark.parametrize(("model", "most"), [("whisper-tiny-en", MOST), ("moonshine-tiny-en", MOST)])
-def test_what_is_said_is_heard(model, most):
+# Whisper always hears thirty seconds, which took five times as long a sentence; what it hears is compared with its
+# reference in models/test_whisper.py.
+@pytest.mark.parametrize(("model", "count"), [("whisper-tiny-en", 20), ("moonshine-tiny-en", 40)])
+def test_what_is_said_is_heard(model, count):
     engine = assemble(EngineConfig(model="", asr_model=model))
     errors = words = 0
-    for sentence in SENTENCES:
+    for sentence in SENTENCES[:count]:
         heard = hear(engine, say(engine, sentence))
         wrong, count = word_errors(sentence, heard)
         errors, words = errors + wrong, words + count
@@ -80,5 +82,5 @@ def test_what_is_said_is_heard(model, most):
             print(f"{wrong} of {count}: {sentence} | {heard}")
     print(f"{model}: {errors} of {words} words, {errors / words:.1%}")
     assert len(SENTENCES) == 40
-    assert errors / words <= most
+    assert errors / words <= MOST
     engine.core.idle()

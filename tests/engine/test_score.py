@@ -33,8 +33,8 @@ def score(text: str, **settings) -> Finished:
 
 
 def test_the_sum_is_what_the_model_says_when_asked_directly(smollm2_path):
-    text = PROSE[:900]
-    end = score(text, weights="float32", max_step_tokens=100)
+    text = PROSE[:300]
+    end = score(text, weights="float32", max_step_tokens=30)
     weights = open_weights(smollm2_path)
     model, ids = load_model(weights, "float32"), torch.tensor(Tokenizer.from_weights(weights).encode(text))
     logits = Pager(model).logits(0, ids.tolist())
@@ -44,8 +44,8 @@ def test_the_sum_is_what_the_model_says_when_asked_directly(smollm2_path):
 
 
 def test_chunks_do_not_change_a_window():
-    whole = score(PROSE[:1500], max_step_tokens=512, context_tokens=128)
-    chunked = score(PROSE[:1500], max_step_tokens=24, context_tokens=128)
+    whole = score(PROSE[:900], max_step_tokens=512, context_tokens=64)
+    chunked = score(PROSE[:900], max_step_tokens=24, context_tokens=64)
     assert whole.stats.scored_tokens == chunked.stats.scored_tokens
     assert chunked.stats.logprob_sum == pytest.approx(whole.stats.logprob_sum, rel=1e-6)
 

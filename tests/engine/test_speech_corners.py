@@ -68,13 +68,14 @@ def say(name: str, text: str, **submit) -> list:
 
 def rebuild(simulation: SpeechSimulation, *, voice=None, voicing=PretendVoicing, trace: Trace | None = None) -> None:
     """Give a simulation a core with other parts than the usual ones."""
+    voice = voice or PretendVoice(simulation.clock)
     simulation.core = Core(
         simulation.scheduler,
-        {"chat": simulation.engine, "asr": simulation.listening, "tts": voice or PretendVoice(simulation.clock)},
+        {"chat": simulation.engine, "asr": simulation.listening, "tts": voice},
         {
             "chat": TextDesk(simulation.intake, simulation.letters),
             "asr": ListenDesk(PretendListeningModel(), simulation.asr_pool, voicing),
-            "tts": SpeakDesk(PretendSynthesiser(), NOTHING),
+            "tts": SpeakDesk(voice.model, NOTHING),
         },
         clock=simulation.clock,
         trace=trace,
@@ -121,6 +122,30 @@ def test_a_clause_that_fails_costs_only_its_own_reply(error):
     assert reason(simulation.ends["bad"]) == "failed"
     assert reason(simulation.ends["good"]) == "eos"
     assert simulation.pcm["good"]
+
+
+class PickyReader(PretendSynthesiser):
+    """Cannot read an exclamation mark, and says which text that was."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        self.error = error
+
+    def prepare(self, text, **how):
+        if "!" in text:
+            raise self.error(f"cannot read {text}")
+        return super().prepare(text, **how)
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyError, AssertionError])
+def test_a_clause_that_cannot_be_read_costs_only_its_own_reply(error, caplog):
+    simulation = SpeechSimulation(blocks=8, host_blocks=0, step_budget_s=1.0)
+    rebuild(simulation, voice=Voice(PickyReader(error)))
+    simulation.send(*say("good", "one"), *say("bad", "secret!"))
+    simulation.run()
+    assert reason(simulation.ends["bad"]) == "failed"
+    assert reason(simulation.ends["good"]) == "eos"
+    assert error.__name__ in caplog.text
+    assert "secret" not in caplog.text
 
 
 @pytest.fixture

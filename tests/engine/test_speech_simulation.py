@@ -6,9 +6,10 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 from simulation import expected_text, reason
 from speech_simulation import SpeechSimulation, transcript
+from voice_loop import SESSIONS, VoiceLoop
 
 from voxlane.engine.api import (
     MAX_UNHEARD_S,
@@ -16,7 +17,6 @@ from voxlane.engine.api import (
     Append,
     Cancel,
     EndInput,
-    Interrupt,
     ListenParams,
     Pause,
     Priority,
@@ -25,7 +25,6 @@ from voxlane.engine.api import (
     SpeakParams,
     Submit,
 )
-from voxlane.engine.request import State
 
 RATE = 16_000
 GRID = 4  # so many different loud sounds
@@ -43,7 +42,7 @@ def said(text: str) -> bytes:
     return np.rint(samples * 32767.0).astype("<i2").tobytes()
 
 
-class SpeechLoop(RuleBasedStateMachine):
+class SpeechLoop(VoiceLoop):
     """Random commands for all three models against the real core and scheduler."""
 
     @initialize(
@@ -71,9 +70,8 @@ class SpeechLoop(RuleBasedStateMachine):
         return f"{kind}{self.count}"
 
     priorities = st.sampled_from(list(Priority))
-    sessions = st.sampled_from(["s", "t"])
 
-    @rule(priority=priorities, session=sessions, partials=st.booleans())
+    @rule(priority=priorities, session=SESSIONS, partials=st.booleans())
     def listen(self, priority, session, partials):
         name = self._name("a")
         self.audio[name] = np.zeros(0, "<i2")
@@ -81,14 +79,14 @@ class SpeechLoop(RuleBasedStateMachine):
         params = ListenParams(partials=partials)
         self.simulation.send(Submit(name, "asr", priority=priority, session=session, listen=params))
 
-    @rule(priority=priorities, session=sessions)
+    @rule(priority=priorities, session=SESSIONS)
     def speak(self, priority, session):
         name = self._name("t")
         self.clauses[name] = []
         self.open.add(name)
         self.simulation.send(Submit(name, "tts", priority=priority, session=session))
 
-    @rule(priority=priorities, session=sessions, prompt=st.text(alphabet="ABC", min_size=1, max_size=12))
+    @rule(priority=priorities, session=SESSIONS, prompt=st.text(alphabet="ABC", min_size=1, max_size=12))
     def chat(self, priority, session, prompt):
         name = self._name("c")
         self.prompts[name] = prompt
@@ -110,13 +108,6 @@ class SpeechLoop(RuleBasedStateMachine):
             self.clauses[name].append(text)
             self.simulation.send(Append(name, text=text))
 
-    @precondition(lambda self: self.open)
-    @rule(data=st.data())
-    def end_input(self, data):
-        name = data.draw(st.sampled_from(sorted(self.open)))
-        self.open.discard(name)
-        self.simulation.send(EndInput(name), EndInput(name))
-
     @precondition(lambda self: self.count)
     @rule(data=st.data())
     def cancel(self, data):
@@ -133,12 +124,6 @@ class SpeechLoop(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted([*self.audio, *self.clauses, *self.prompts])))
         self.simulation.send(Pause(name) if pause else Resume(name))
 
-    @rule(session=sessions)
-    def interrupt(self, session):
-        self.simulation.send(Interrupt(session))
-        live = self.simulation.scheduler.requests.values()
-        assert all(request.state is State.PAUSED for request in live if request.session == session)
-
     @rule(count=st.integers(1, 8))
     def step(self, count):
         before = dict(self.simulation.settled)
@@ -147,11 +132,6 @@ class SpeechLoop(RuleBasedStateMachine):
                 self.simulation.step()
         for name, text in before.items():
             assert self.simulation.settled[name].startswith(text), "settled words changed"
-
-    @invariant()
-    def books_balance(self):
-        if hasattr(self, "simulation"):
-            self.simulation.scheduler.check()
 
     def teardown(self):
         if not hasattr(self, "simulation"):
@@ -226,7 +206,9 @@ def test_with_a_quick_device_jobs_take_turns_and_nobody_is_forgotten():
     turns = []
     for _ in range(4):
         simulation.step()
-        turns.append({name for name, job in simulation.core._jobs.items() if job.worked == simulation.core._round})
+        turns.append(
+            {name for name, job in simulation.core._roster.jobs.items() if job.worked == simulation.core._round}
+        )
     assert [len(names) for names in turns] == [2, 2, 2, 2]
     assert set.union(*turns) == {f"a{number}" for number in range(8)}
 

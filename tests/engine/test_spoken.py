@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import unicodedata
 from itertools import pairwise
 
@@ -255,6 +256,7 @@ TABLES: dict[str, list[tuple[str, str]]] = {
         ("~20", "about twenty"),
         ("±3", "plus or minus three"),
         ("x²", "x squared"),
+        ("Qwen-②, a③b, ❶ or ⑳", "Qwen two, a three b, one or twenty"),
         ("x^2", "x to the two"),
         ("π", "pi"),
         ("cats vs dogs", "cats versus dogs"),
@@ -349,6 +351,12 @@ TEXTS = st.lists(
     st.one_of(FRAGMENTS, st.text(max_size=12), st.sampled_from(list(" \n.,-–(*_`|<>[]$%#'\"😀²½"))), max_size=8
 )
 JOINED = st.builds(lambda parts, gap: gap.join(parts), TEXTS, st.sampled_from(["", " ", "\n", " and "]))
+
+
+def test_no_digit_of_any_script_is_left_to_the_voice():
+    digits = [char for char in map(chr, range(sys.maxunicode + 1)) if char.isdigit()]
+    left = [char for char in digits if any(map(str.isdigit, speakable(f"Qwen-{char} a{char}b {char}")))]
+    assert left == []
 
 
 @settings(max_examples=400, deadline=None)

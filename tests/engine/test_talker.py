@@ -42,6 +42,7 @@ from voxlane.engine.models.qwen3_tts_config import SpeechSampling
 from voxlane.engine.models.qwen3_tts_prompt import PromptError
 from voxlane.engine.plan import Load, Row, Station
 from voxlane.engine.request import Request
+from voxlane.engine.runner import Outcome
 from voxlane.engine.scheduler import Limits, Scheduler
 from voxlane.engine.talker import MAX_CHUNK, Spoken, Stream, Talker
 from voxlane.engine.tokenizer import Tokenizer
@@ -297,7 +298,9 @@ class ByHand:
             (outcome,) = self.house.talker.run(Load(rows=[Row(request, start, stop - start)]))
             spoken = outcome.speech
             assert isinstance(spoken, Spoken)
-            assert spoken.frame is not None
+            if spoken.frame is None:  # not caught up: the same again
+                self.table.rewind(stop - 1)
+                continue
             utterance.add(spoken.frame)
             self.stream.decoded += len(spoken.samples) // self.house.talker.codec.frame_samples
             self.samples.append(spoken.samples)
@@ -365,6 +368,62 @@ def test_a_clip_is_heard_a_few_frames_a_step_and_only_once(
         assert max(sizes) <= MAX_CHUNK
         sizes.clear()
     assert heard == [len(clips[0]), len(clips[0]), 0, len(clips[0])]
+
+
+def test_no_step_is_longer_at_the_end_of_a_reply_whose_place_was_anothers(
+    model: Qwen3TTS, codec: Qwen3TTSCodec, manners: Manners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is caught up in pieces, even where its next frame is its last or is followed by nothing for a while."""
+    house, steps = House(model, codec, manners), []
+    hand, decode = ByHand(house, open_stream(manners)), codec.decode
+    stream = hand.stream
+    hand.speak(3 * MAX_CHUNK + 2)
+    sound = np.concatenate(hand.samples)
+    run = house.talker.run
+
+    def counted(load: Load) -> list[Outcome]:
+        steps.append(0)
+        return run(load)
+
+    def count(codes: torch.Tensor, state: CodecState, rows: torch.Tensor) -> torch.Tensor:
+        if state is house.talker.state:
+            steps[-1] += codes.shape[0] * codes.shape[1]
+        return decode(codes, state, rows)
+
+    monkeypatch.setattr(house.talker, "run", counted)
+    monkeypatch.setattr(codec, "decode", count)
+    house.talker.slots.release(stream.slot)
+    other = ByHand(house, open_stream(manners))
+    other.stream.slot, stream.slot = stream.slot, house.talker.slots.take()
+    stream.stale = True
+    other.speak(1)
+    steps.clear()
+    hand.speak(stream.utterance.spoken + 1)
+    assert steps == [MAX_CHUNK, MAX_CHUNK, MAX_CHUNK, 2 + 1]
+    frames = torch.tensor([stream.utterance.frames])
+    whole = decode(frames, codec.state(1, frames.shape[1]), torch.tensor([0]))[0].numpy()
+    assert_alike(np.concatenate(hand.samples), whole)
+    assert np.array_equal(np.concatenate(hand.samples)[: len(sound)], sound)
+
+
+def test_sound_that_is_no_number_is_a_fault_of_its_own_reply_only(
+    model: Qwen3TTS, codec: Qwen3TTSCodec, manners: Manners, wanted: dict[str, np.ndarray]
+) -> None:
+    house = House(model, codec, manners)
+    house.say("r0", *EIGHT["r0"])
+    house.say("r1", *EIGHT["r1"])
+    while len(house.pcm) < 2:
+        house.step()
+    house.talker.state.numbers[0] = torch.nan
+    house.run()
+    assert {name: end.reason for name, end in house.ends.items() if isinstance(end, Finished)} == {
+        "r0": "failed",
+        "r1": "length",  # as it is without the other
+    }
+    assert_alike(house.sound("r1"), wanted["r1"])
+    house.say("next", *EIGHT["r2"])  # in its place
+    house.run()
+    assert_alike(house.sound("next"), wanted["r2"])
 
 
 def test_a_refusal_names_a_few_of_many_voices(folder: Path, model: Qwen3TTS) -> None:

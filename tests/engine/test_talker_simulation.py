@@ -8,31 +8,31 @@ import pytest
 import talker_simulation
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 from simulation import expected_text, reason
 from talker_simulation import CONFIG, ENDLESS, FRAME_SAMPLES, RATE, TalkerSimulation, offline, pcm_of
+from voice_loop import SESSIONS, VoiceLoop
 
 from voxlane.engine.api import (
     MAX_UNSAID_CHARS,
     Append,
     Cancel,
     EndInput,
-    Interrupt,
     Pause,
     Priority,
     Resume,
+    Rewind,
     SamplingParams,
     SpeakParams,
     Submit,
 )
 from voxlane.engine.models.qwen3_tts_config import SpeechSampling
 from voxlane.engine.pace import LETTERS_PER_S
-from voxlane.engine.request import State
 
 PIECES = ("Well, ", "a" * 90, "that is ", "$4.50 ", "un", "believable. ", " ", "", "A word or two more. ", "ok")
 
 
-class TalkerLoop(RuleBasedStateMachine):
+class TalkerLoop(VoiceLoop):
     """Random commands against the real core, scheduler and job."""
 
     @initialize(
@@ -55,11 +55,9 @@ class TalkerLoop(RuleBasedStateMachine):
         self.open: set[str] = set()
         self.cancelled: set[str] = set()
 
-    sessions = st.sampled_from(["s", "t"])
-
     @rule(
         priority=st.sampled_from(list(Priority)),
-        session=sessions,
+        session=SESSIONS,
         seed=st.sampled_from([0, 1, 2, 3, ENDLESS]),
         clip=st.sampled_from(["", "", "00", "42", "24"]),
         text=st.sampled_from(["", "Yes. "]),
@@ -73,7 +71,7 @@ class TalkerLoop(RuleBasedStateMachine):
         self.open.add(name)
         self.simulation.send(submit)
 
-    @rule(session=sessions, prompt=st.text(alphabet="ABC", min_size=1, max_size=12))
+    @rule(session=SESSIONS, prompt=st.text(alphabet="ABC", min_size=1, max_size=12))
     def chat(self, session, prompt):
         name = f"c{len(self.prompts)}"
         self.prompts[name] = prompt
@@ -89,13 +87,6 @@ class TalkerLoop(RuleBasedStateMachine):
         if name in self.simulation.ends:  # it has spoken as long as it may
             self.open.discard(name)
 
-    @precondition(lambda self: self.open)
-    @rule(data=st.data())
-    def end_input(self, data):
-        name = data.draw(st.sampled_from(sorted(self.open)))
-        self.open.discard(name)
-        self.simulation.send(EndInput(name), EndInput(name))
-
     @precondition(lambda self: self.submits)
     @rule(data=st.data(), what=st.sampled_from([Pause, Resume, Cancel]))
     def command(self, data, what):
@@ -105,22 +96,18 @@ class TalkerLoop(RuleBasedStateMachine):
             self.open.discard(name)
         self.simulation.send(what(name))
 
-    @rule(session=sessions)
-    def interrupt(self, session):
-        self.simulation.send(Interrupt(session))
-        live = self.simulation.scheduler.requests.values()
-        assert all(request.state is State.PAUSED for request in live if request.session == session)
+    @precondition(lambda self: self.submits)
+    @rule(data=st.data(), part=st.floats(0, 1.1))
+    def rewind(self, data, part):
+        name = data.draw(st.sampled_from(sorted(self.submits)))
+        sample = int(part * len(self.simulation.pcm.get(name, b"")) / 2)
+        self.simulation.send(Rewind(name, sample))
 
     @rule(count=st.integers(1, 12))
     def step(self, count):
         for _ in range(count):
             if self.simulation.core.busy:
                 self.simulation.step()
-
-    @invariant()
-    def books_balance(self):
-        if hasattr(self, "simulation"):
-            self.simulation.scheduler.check()
 
     def teardown(self):
         if not hasattr(self, "simulation"):
@@ -183,6 +170,16 @@ def test_the_first_packet_is_one_frame_and_later_ones_grow_with_the_buffer():
     chunks = simulation.talker.chunks[:-1]  # what is left at the end is as much as there is
     assert chunks == sorted(chunks)
     assert {1, 2, 4, 8} <= set(chunks)
+
+
+def test_a_reply_that_is_wanted_later_lets_another_begin_first():
+    simulation = TalkerSimulation(max_batch=1)
+    speak(simulation, "later", BRIEF, speak=STEADY, deadline_s=5.0)
+    speak(simulation, "now", BRIEF, speak=STEADY)
+    while not simulation.spoken:
+        simulation.step()
+    assert simulation.spoken[0].request_id == "now"
+    simulation.run()
 
 
 def test_replies_that_begin_together_are_decoded_one_after_the_other_as_chunks_grow():
@@ -295,6 +292,37 @@ def test_a_place_in_the_codec_is_waited_for():
     simulation.run()
     for submit in submits:
         assert simulation.pcm[submit.request_id] == pcm_of(offline(submit, "One two three. ")[1])
+
+
+def test_who_came_later_does_not_overtake_who_waits_for_a_place():
+    simulation = TalkerSimulation(slots=1)
+    for name in ("first", "second"):
+        speak(simulation, name, "One two. ", speak=STEADY)
+    simulation.step()
+    while "first" not in simulation.ends:
+        simulation.step()
+    speak(simulation, "third", "One two. ", speak=STEADY)
+    simulation.run()
+    assert list(simulation.pcm) == ["first", "second", "third"]
+
+
+@pytest.mark.parametrize("priority", [Priority.HIGH, Priority.CRITICAL])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_lower_reply_gives_its_place_to_a_higher_one_and_goes_on_in_another(late, priority):
+    simulation = TalkerSimulation(slots=3, max_batch=4, step_budget_s=1.0, late=late)
+    submits = {name: speak(simulation, name, LONG, speak=STEADY) for name in ("low", "lower")}
+    submits["equal"] = speak(simulation, "equal", LONG, speak=STEADY, priority=priority)
+    for _ in range(10):
+        simulation.step()
+    submits["now"] = speak(simulation, "now", LONG, speak=STEADY, priority=priority)
+    steps = 0
+    while "now" not in simulation.pcm:
+        simulation.step()
+        steps += 1
+    assert steps == (2 if late else 1)  # the one under way, if any, and its own
+    simulation.run()
+    assert next(iter(simulation.ends)) == "equal", "it kept its own"
+    assert simulation.pcm == {name: pcm_of(offline(submit, LONG)[1]) for name, submit in submits.items()}
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -28,13 +30,13 @@ from voxlane.engine.api import (
     Submit,
     VoiceMade,
 )
-from voxlane.engine.jobs.clone import MAX_CLIPS, CloneDesk
+from voxlane.engine.jobs.clone import MAX_CLIPS, NICENESS, CloneDesk, _give_way
 from voxlane.engine.models.qwen3_tts_config import Qwen3TTSConfig
 from voxlane.engine.models.qwen3_tts_encoder import Qwen3TTSEncoder, read_weights
 from voxlane.engine.models.qwen3_tts_encoder_config import EncoderConfig
 from voxlane.engine.models.qwen3_tts_speaker import SpeakerEncoder
 from voxlane.engine.models.settings import ConfigError
-from voxlane.engine.voices import MAX_TEXT_TOKENS, Abandoned, Cloner, ProfileError, Voice, Voices
+from voxlane.engine.voices import Abandoned, Cloner, ProfileError, Voice, Voices
 
 SPEAKER = {
     "enc_dim": 48, "enc_channels": [16, 16, 16], "enc_kernel_sizes": [5, 3, 1], "enc_dilations": [1, 2, 1],
@@ -219,6 +221,20 @@ class House:
         return told
 
 
+@pytest.mark.parametrize("before", [0, NICENESS + 5])
+def test_the_thread_gives_way_and_never_asks_for_more_than_it_has(before: int) -> None:
+    def niceness() -> tuple[int, int]:
+        own = threading.get_native_id()
+        begun = max(before, os.getpriority(os.PRIO_PROCESS, own))
+        os.setpriority(os.PRIO_PROCESS, own, begun)
+        _give_way()
+        return begun, os.getpriority(os.PRIO_PROCESS, own)
+
+    with ThreadPoolExecutor(1) as thread:
+        begun, given = thread.submit(niceness).result()
+    assert given == max(begun, NICENESS)
+
+
 @pytest.fixture
 def house(cloner: Cloner) -> House:
     return House(cloner)
@@ -286,16 +302,19 @@ def test_what_is_refused_and_why(house: House) -> None:
 
 
 def test_the_longest_voice_is_within_its_bound_and_more_text_is_refused(house: House, cloner: Cloner) -> None:
-    longest = cloner.make(clip(30.0), "x" * MAX_TEXT_TOKENS, "", NOBODY)
+    longest = cloner.make(clip(30.0), "x" * 375, "", NOBODY)
     assert len(longest.clone.frames) == 375
     assert len(longest.profile) < MAX_PROFILE_BYTES // 2
     house.voices.keep("Ada", longest.profile)
     house.cloner.go.set()
     house.cloner.spelled = 2  # as figures are, when they are written out
-    house.ask("v", clip(1.0), text="x" * 501)
+    house.ask("v", clip(1.0), text="x" * 7)
     (told,) = house.until(Refused)
     assert isinstance(told, Refused)
-    assert (told.code, told.detail) == ("too_long", "the text has 1002 tokens; 1000 are allowed")
+    assert (told.code, told.detail) == (
+        "too_long",
+        "the text has 14 tokens; no more than 13 can be said in the recording",
+    )
     assert not house.core.busy
 
 

@@ -23,6 +23,7 @@ from .overlap import launch_options, overlaps
 _LOG2_E = 1.4426950408889634
 _MIN_ROWS = 16  # of a matrix product's left side
 _WELL_FILLED = 0.8  # of the programs that run at a time
+_MANY_ROWS = 2 * 132 * 192  # queries × heads: two programs of three consumers for every multiprocessor of an H200
 _MOST_PROGRAMS = 16  # of a prefill, for each multiprocessor: each takes more than one tile then
 
 
@@ -41,6 +42,7 @@ class Tuning:
     least: int = 64  # decode without split: positions of the shortest piece, a power of 2
     overlap: bool = True  # decode: a launch begins while the one before it ends
     join: int = 4096  # decode: numbers of parts held in registers at once while they are joined
+    consumers: int = 0  # prefill by attention_hopper.py: groups of four warps, 64 rows each; 0: by attention_prefill.py
 
     def options(self) -> dict[str, Any]:
         """Return what the compiler is told."""
@@ -49,13 +51,15 @@ class Tuning:
         return options if self.registers is None else {**options, "maxnreg": self.registers}
 
 
-def decode_tuning(head_dim: int, page: torch.dtype, group: int = 2) -> Tuning:
+def decode_tuning(head_dim: int, page: torch.dtype) -> Tuning:
     """Return how rows of few queries are served: measured on an H200, but for float32 and heads wider than 128.
 
     `programs` is what a multiprocessor has registers for; `join` takes what the walk leaves. If it had registers for
     more, launches that overlap would be dealt unevenly: whoever ends is replaced by a program of the next launch, and
     one multiprocessor may get all it can hold while another gets few (1.28 times the time where 5 fitted and 4 would
-    have done). A group of one head takes fewer of them.
+    have done). If it has registers for fewer, the rest run after all others, almost alone. Each of its quarters has
+    16,384, so eight warps fit with up to 255 each, twelve with up to 168. 64 rows of 20 heads took 156 µs with ten
+    programs of one warp and 186 registers each, of which eight fit, and 122 with eight.
     """
     if page is torch.float32:
         return Tuning(tile=32, warps=4, stages=2, programs=3 if head_dim <= 64 else 2, overlap=False)
@@ -67,8 +71,6 @@ def decode_tuning(head_dim: int, page: torch.dtype, group: int = 2) -> Tuning:
         return Tuning(tile=64, warps=1, stages=3, programs=8)
     if head_dim > 64:
         return Tuning(tile=64, warps=2, stages=2, programs=4)
-    if group == 1:
-        return Tuning(tile=32, warps=1, stages=2, programs=10, join=2048)
     return Tuning(tile=32, warps=1, stages=2, programs=8)
 
 
@@ -85,6 +87,23 @@ def prefill_tuning(head_dim: int, page: torch.dtype, compute: torch.dtype) -> Tu
     if head_dim > 64:
         return Tuning(tile=64, warps=4, stages=3, programs=2, split=512, rows=64, split_queries=256)
     return Tuning(tile=64, warps=4, stages=3, programs=2, split=512, rows=128, split_queries=256)
+
+
+def hopper_tuning(head_dim: int, rows: int) -> Tuning:
+    """Return how attention_hopper.py serves so many rows, queries × heads: measured on an H200.
+
+    A program fills a multiprocessor. With heads of 64 three consumers are up to 15 % faster than two where every
+    multiprocessor has work for two programs, and up to 30 % slower where it has not. Bits are the same.
+    """
+    stages, registers, consumers = (4, 240, 2) if head_dim > 64 or rows < _MANY_ROWS else (8, 160, 3)
+    return Tuning(64, 4, stages, 1, split=1024, split_queries=64, registers=registers, consumers=consumers)
+
+
+def by_hopper(q: Tensor, pages: Pages, window: int, softcap: float) -> bool:
+    """Return whether attention_hopper.py serves rows of many queries: Hopper alone has its instructions."""
+    shaped = q.shape[2] in (64, 128) and pages.k.shape[2] == 64 and q.shape[1] // pages.k.shape[1] <= 64
+    typed = q.dtype is pages.k.dtype and q.dtype in (torch.bfloat16, torch.float16)
+    return shaped and typed and not window and not softcap and _is_hopper(q.device)
 
 
 def paged_attention_triton(
@@ -114,14 +133,20 @@ def paged_attention_triton(
     out = torch.empty((tokens, heads * head_dim), dtype=q.dtype, device=q.device)
     if tokens == 0:
         return out
-    decode = decode or decode_tuning(head_dim, pages.k.dtype, heads // pages.k.shape[1])
-    prefill = prefill or prefill_tuning(head_dim, pages.k.dtype, q.dtype)
-    kv_heads = pages.k.shape[1]
-    queries = max(1, _MIN_ROWS // (2 if _by_words(q, pages) else 1) // (heads // kv_heads))
-    shared = _shared(q, out, pages, layout, scale, window, causal, softcap, queries)
-    _decode(q, pages, layout, shared, queries, decode)
+    decode = decode or decode_tuning(head_dim, pages.k.dtype)
+    if prefill is None:
+        hopper = by_hopper(q, pages, window, softcap)
+        prefill = (
+            hopper_tuning(head_dim, tokens * heads) if hopper else prefill_tuning(head_dim, pages.k.dtype, q.dtype)
+        )
+    queries = max(1, _MIN_ROWS // (2 if _by_words(q, pages) else 1) // (heads // pages.k.shape[1]))
+    shared = _shared(q, out, pages, layout, scale, window, causal, softcap)
+    many = layout.max_query > queries and tokens == layout.context_lengths.shape[0] * layout.max_query  # in every row
+    if not many:
+        _decode(q, pages, layout, shared, queries, decode)
     if not 0 < layout.max_query <= queries:
-        _prefill(q, pages, layout, shared, prefill)
+        serve = _hopper if prefill.consumers else _prefill
+        serve(q, pages, layout, shared, 0 if many else queries, prefill)
     return out
 
 
@@ -148,6 +173,7 @@ def _decode(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], que
         arrivals=_arrivals(layout, rows * kv_heads),
         max_splits=splits,
         least=max(tuning.least // tuning.tile, 1),
+        QUERIES=queries,
         M=max(_MIN_ROWS, 2 * join_rows if words else join_rows),
         SPLIT=tuning.split,
         TILE=tuning.tile,
@@ -170,31 +196,75 @@ def _programs(groups: int, slots: int) -> int:
     return each * groups if each * groups > _WELL_FILLED * slots else slots
 
 
-def _prefill(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], tuning: Tuning) -> None:
-    tokens, heads, _ = q.shape
-    rows, kv_heads = layout.context_lengths.shape[0], pages.k.shape[1]
-    group = heads // kv_heads
+def _prefill(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], least: int, tuning: Tuning) -> None:
+    kv_heads, group = pages.k.shape[1], q.shape[1] // pages.k.shape[1]
     tile_rows = max(tuning.rows, triton.next_power_of_2(group))
-    units = max(1, tuning.programs * _multiprocessors(q.device) // kv_heads)
+    cut, tiles = _cut(q, pages, layout, shared["DIM"], tile_rows // group, tuning)
+    prefill_kernel[(max(1, min(tiles * kv_heads, _MOST_PROGRAMS * _multiprocessors(q.device))),)](
+        **shared,
+        **cut,
+        arrivals=_arrivals(layout, _cut_tiles(layout, tile_rows // group, tuning) * kv_heads),
+        least=least,
+        M=tile_rows,
+        TILE=tuning.tile,
+        **tuning.options(),
+    )
+
+
+def _hopper(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], least: int, tuning: Tuning) -> None:
+    from . import attention_hopper as hopper  # here: it is made of instructions that other devices have not
+
+    heads, kv_heads = q.shape[1], pages.k.shape[1]
+    tile_queries = tuning.consumers * (hopper.ROWS_EACH // (heads // kv_heads))
+    cut, tiles = _cut(q, pages, layout, shared["DIM"], tile_queries, tuning)
+    names = ("q", "out", "query_starts", "context_lengths", "block_tables", "rows", "table_width", "scale")
+    hopper.hopper_kernel[(tiles * kv_heads,)](
+        **{name: shared[name] for name in (*names, "KV_HEADS", "GROUP", "DIM", "CAUSAL")},
+        **{name: cut[name] for name in ("partials", "logs", "max_splits", "units", "SPLIT", "SPLIT_QUERIES")},
+        k_pages=hopper.page_copies(pages.k),
+        v_pages=hopper.page_copies(pages.v),
+        arrivals=_arrivals(layout, _cut_tiles(layout, tile_queries, tuning) * kv_heads * tuning.consumers),
+        least=least,
+        by_token=int(cut["SLOT_BY_TOKEN"]),
+        ROWS=max(64, shared["ROWS"]),
+        CUT=cut["max_splits"] > 1,
+        STAGES=tuning.stages,
+        CONSUMERS=tuning.consumers,
+        REGISTERS=tuning.registers,
+        num_warps=tuning.warps,
+        enable_fp_fusion=True,
+    )
+
+
+def _cut(
+    q: Tensor, pages: Pages, layout: Layout, dim: int, tile_queries: int, tuning: Tuning
+) -> tuple[dict[str, Any], int]:
+    """Return what a prefill is told about pieces, with room for them, and how many tiles and pieces there may be."""
+    tokens, heads, _ = q.shape
+    rows = layout.context_lengths.shape[0]
+    units = max(1, tuning.programs * _multiprocessors(q.device) // pages.k.shape[1])
     splits = min(_splits(layout, pages, tuning.split), units)
     room = rows * tuning.split_queries
     cut_rows = rows if tokens <= room else rows - 1  # one has more queries than are cut
-    tiles = tokens // (tile_rows // group) + rows + cut_rows * units * (splits > 1)
-    partials, logs = _parts(q, min(tokens, room) * heads * splits, shared["DIM"], splits)
-    prefill_kernel[(max(1, min(tiles * kv_heads, _MOST_PROGRAMS * _multiprocessors(q.device))),)](
-        **shared,
-        partials=partials,
-        logs=logs,
-        arrivals=_arrivals(layout, rows * kv_heads * -(-tuning.split_queries // (tile_rows // group))),
-        max_splits=splits,
-        units=float(units),
-        M=tile_rows,
-        SPLIT=tuning.split,
-        TILE=tuning.tile,
-        SPLIT_QUERIES=tuning.split_queries,
-        SLOT_BY_TOKEN=tokens <= room,
-        **tuning.options(),
-    )
+    if tokens == rows * layout.max_query and layout.max_query > tuning.split_queries:
+        cut_rows, units, splits = 0, 0, 1  # all of them have
+    tiles = tokens // tile_queries + rows + cut_rows * units * (splits > 1)
+    partials, logs = _parts(q, min(tokens, room) * heads * splits, dim, splits)
+    cut = {
+        "partials": partials,
+        "logs": logs,
+        "max_splits": splits,
+        "units": float(units),
+        "SPLIT": tuning.split,
+        "SPLIT_QUERIES": tuning.split_queries,
+        "SLOT_BY_TOKEN": tokens <= room,
+    }
+    return cut, tiles
+
+
+def _cut_tiles(layout: Layout, tile_queries: int, tuning: Tuning) -> int:
+    """Return how many tiles the rows that are cut may have together."""
+    return layout.context_lengths.shape[0] * -(-tuning.split_queries // tile_queries)
 
 
 def _shared(
@@ -206,9 +276,8 @@ def _shared(
     window: int,
     causal: bool,
     softcap: float,
-    queries: int,
 ) -> dict[str, Any]:
-    """Return the arguments that both kernels take."""
+    """Return the arguments that decode and prefill take."""
     _, heads, head_dim = q.shape
     kv_heads, block_tokens = pages.k.shape[1:3]
     rows = layout.context_lengths.shape[0]
@@ -232,7 +301,6 @@ def _shared(
         "HEAD_DIM": head_dim,
         "DIM": max(64 if _by_words(q, pages) else 16, triton.next_power_of_2(head_dim)),
         "BLOCK_TOKENS": block_tokens,
-        "QUERIES": queries,
         "WINDOW": window,
         "CAUSAL": causal,
         "SOFTCAP": softcap > 0.0,
@@ -272,6 +340,11 @@ def _parts(q: Tensor, count: int, dim: int, splits: int) -> tuple[Tensor, Tensor
     count = count if splits > 1 else 1
     partials = torch.empty((count, dim), dtype=torch.float32, device=q.device)
     return partials, torch.empty(count, dtype=torch.float32, device=q.device)
+
+
+@cache
+def _is_hopper(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
 
 
 @cache

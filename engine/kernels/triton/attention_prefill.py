@@ -63,16 +63,16 @@ def attend_piece(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["rows", "table_width", "max_splits"])
+@triton.jit(do_not_specialize=["rows", "table_width", "max_splits", "least"])
 def prefill_kernel(
     q, out, k_pages, v_pages, k_scales, v_scales, query_starts, context_lengths, block_tables,
-    partials, logs, arrivals, rows, table_width, max_splits, units, scale, softcap,
+    partials, logs, arrivals, rows, table_width, max_splits, least, units, scale, softcap,
     ROWS: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
-    BLOCK_TOKENS: tl.constexpr, QUERIES: tl.constexpr, M: tl.constexpr, SPLIT: tl.constexpr, TILE: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr, M: tl.constexpr, SPLIT: tl.constexpr, TILE: tl.constexpr,
     SPLIT_QUERIES: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr, SOFTCAP: tl.constexpr,
     SLOT_BY_TOKEN: tl.constexpr,
 ):  # fmt: skip
-    """Serve the rows that have more than QUERIES queries."""
+    """Serve the rows that have more than `least` queries."""
     tile_queries: tl.constexpr = M // GROUP
     cut_tiles: tl.constexpr = (SPLIT_QUERIES + tile_queries - 1) // tile_queries  # at most, of a row that is cut
     index = tl.arange(0, ROWS)
@@ -80,7 +80,7 @@ def prefill_kernel(
     counts = tl.load(query_starts + index + 1, mask=index < rows, other=0) - starts
     lengths = tl.load(context_lengths + index, mask=index < rows, other=0)
     cuts = cuts_of(counts, lengths, units, SPLIT, SPLIT_QUERIES, tile_queries)
-    sizes = tl.where(counts > QUERIES, tl.cdiv(counts, tile_queries) * cuts, 0)
+    sizes = tl.where(counts > least, tl.cdiv(counts, tile_queries) * cuts, 0)
     ends = tl.cumsum(sizes, 0)
     for item in range(tl.program_id(0), tl.sum(sizes, 0) * KV_HEADS, tl.num_programs(0)):
         head = item % KV_HEADS

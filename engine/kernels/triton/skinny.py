@@ -199,5 +199,5 @@ def linear_wide(x: Tensor, matrix: Tensor) -> Tensor:
 
 def attend(q: Tensor, pages: Pages, layout: Layout, scale: float, window: int) -> Tensor:
     """Return attention's output for one query of each of a few rows, in shorter pieces than many rows want."""
-    cut = replace(attention.decode_tuning(q.shape[2], pages.k.dtype, q.shape[1] // pages.k.shape[1]), split=SPLIT)
+    cut = replace(attention.decode_tuning(q.shape[2], pages.k.dtype), split=SPLIT)
     return attention.paged_attention_triton(q, pages, layout, scale, window, decode=cut)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from voxlane.engine.kernels.attention import paged_attention_ref
 from voxlane.engine.kernels.pages import Layout, Pages, new_arrivals
-from voxlane.engine.kernels.triton.attention import Tuning, paged_attention_triton
+from voxlane.engine.kernels.triton import attention
+from voxlane.engine.kernels.triton.attention import Tuning, by_hopper, paged_attention_triton
 
 from .batches import Shape, layout, new_pages, tables
 
@@ -182,18 +184,25 @@ def test_bits_of_a_chunk_do_not_depend_on_its_batch(random: torch.Generator) -> 
 @pytest.mark.parametrize(("kind", "window"), [(F32, 0), (INT8, 0), (F32, 100)])
 def test_pieces_as_many_as_programs(kind: torch.dtype, window: int, random: torch.Generator) -> None:
     """One long row among short ones, then alone: cut finely or not at all, the result is the same."""
-    q, pages, place = step(Shape(4, 2, 16, 16), kind, random, [(500, 1), (3, 1), (90, 2), (0, 20), (-1, 1)])
+    q, pages, place = step(Shape(4, 2, 16, 16), kind, random, [(200, 1), (3, 1), (90, 2), (0, 20), (-1, 1)])
     q = q.to(BF16) if kind is INT8 else q
     check(run(q, pages, place, 0.25, window, decode=EVEN), q, pages, place, 0.25, window)
-    many = replace(layout([(500, 1), *[(3, 1)] * 18, (90, 1)], place.block_tables[[0, *[1] * 18, 2]], 16), max_query=1)
+    many = replace(layout([(200, 1), *[(3, 1)] * 18, (90, 1)], place.block_tables[[0, *[1] * 18, 2]], 16), max_query=1)
     queries = torch.randn((20, 4, 16), generator=random).to(q.dtype)
     check(run(queries, pages, many, 0.25, window, decode=EVEN), queries, pages, many, 0.25, window)
-    alone = replace(layout([(500, 1)], place.block_tables[:1], 16), max_query=1)
+    alone = replace(layout([(200, 1)], place.block_tables[:1], 16), max_query=1)
     check(run(q[:1], pages, alone, 0.25, window, decode=EVEN), q[:1], pages, alone, 0.25, window)
 
 
-def test_layouts_share_no_counters(random: torch.Generator) -> None:
+def test_layouts_share_no_counters(random: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """What another launch has counted by the time a launch runs is nobody else's: each layout has its own, or none."""
+    room = attention._parts
+
+    def bare(*sizes: Any) -> tuple[Tensor, Tensor]:  # memory as it is found may hold the parts of the launch before
+        partials, logs = room(*sizes)
+        return partials.fill_(torch.nan), logs.fill_(torch.nan)
+
+    monkeypatch.setattr(attention, "_parts", bare)
     q, pages, place = step(SMALL, F32, random)
     under_way = torch.ones_like(new_arrivals(torch.device("cpu")))  # a launch of another layout, half way
     expected = run(q, pages, place)
@@ -205,6 +214,44 @@ def test_layouts_share_no_counters(random: torch.Generator) -> None:
     assert not torch.equal(shared, expected)  # what sharing would do
     few = replace(place, arrivals=torch.ones(3, dtype=torch.int32))  # too few: then they are left alone
     assert torch.equal(paged_attention_triton(q, pages, few, 0.25, decode=DECODE, prefill=PREFILL), expected)
+
+
+def test_chunks_that_are_all_as_long_need_no_second_launch(
+    random: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, pages, place = step(SMALL, F32, random, [(7, 20), (0, 20), (40, 20)])
+    few = replace(  # fewer queries than the layout was made for
+        place,
+        query_starts=torch.tensor([0, 20, 38, 40], dtype=torch.int32),
+        context_lengths=torch.tensor([27, 18, 2], dtype=torch.int32),
+    )
+    expected = [run(q, pages, each) for each in (place, few)]
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("there is no row of few queries")
+
+    monkeypatch.setattr("voxlane.engine.kernels.triton.attention._decode", refuse)
+    got = [run(q, pages, replace(each, max_query=20)) for each in (place, few)]
+    assert torch.equal(got[0], expected[0])
+    assert torch.allclose(got[1][:40], expected[1][:40], atol=1e-5)
+
+
+def test_hopper_is_given_what_it_serves_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    def served(*shape: int, q: torch.dtype = BF16, kind: torch.dtype = BF16, window: int = 0, cap: float = 0.0) -> bool:
+        heads, kv_heads, dim, page = shape
+        sides = (torch.empty((1, kv_heads, page, dim), dtype=kind) for _ in range(2))
+        return by_hopper(torch.empty((1, heads, dim), dtype=q), Pages(*sides), window, cap)
+
+    assert not served(16, 8, 128, 64)  # not on this device
+    monkeypatch.setattr("voxlane.engine.kernels.triton.attention._is_hopper", lambda device: True)
+    assert served(16, 8, 128, 64)
+    assert served(9, 3, 64, 64, q=F16, kind=F16)
+    assert not served(16, 8, 128, 16)
+    assert not served(16, 8, 96, 64)
+    assert not served(16, 8, 128, 64, kind=INT8)
+    assert not served(16, 8, 128, 64, q=F32, kind=F32)
+    assert not served(16, 8, 128, 64, window=100)
+    assert not served(16, 8, 128, 64, cap=30.0)
 
 
 def test_no_tokens(random: torch.Generator) -> None:

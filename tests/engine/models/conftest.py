@@ -1,8 +1,11 @@
-"""What the model tests share: packages that live in environments of their own."""
+"""What the model tests share: packages that live in environments of their own, and a thread to compute with."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+import torch
 from qwen_tts_peer import QwenTtsPeer
 
 
@@ -10,3 +13,12 @@ from qwen_tts_peer import QwenTtsPeer
 def qwen_tts_peer() -> QwenTtsPeer:
     """Return the package qwen-tts, installed on first use; `run` runs a script of tests/support inside it."""
     return QwenTtsPeer()
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Let torch compute with one thread, as a peer does that is compared bit by bit."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -14,11 +13,12 @@ from torch import Tensor
 
 from voxlane.codecs.resample import resample
 from voxlane.codecs.wav import decode_wav
-from voxlane.engine.cache import KVCache
 from voxlane.engine.kernels.pages import Layout
 from voxlane.engine.models.moonshine import Moonshine
 from voxlane.engine.models.recognition import Cross
 from voxlane.engine.models.whisper import Whisper
+
+from .paged import int32, rubbish
 
 
 @cache
@@ -34,13 +34,9 @@ def clip(path: Path, start_s: float = 0.0, end_s: float = 1e9) -> Tensor:
     return torch.from_numpy(samples[first:last].copy())
 
 
-def _int32(values: object) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32)
-
-
 def _padded(tables: list[list[int]]) -> Tensor:
     width = max(map(len, tables))
-    return _int32([table + [0] * (width - len(table)) for table in tables])
+    return int32([table + [0] * (width - len(table)) for table in tables])
 
 
 class PagedClips:
@@ -52,13 +48,7 @@ class PagedClips:
         self.model = model
         states = [model.states(len(one)) for one in clips]
         blocks = sum(-(-count // block_tokens) for count in states) + len(clips) * -(-240 // block_tokens)
-        self.cache = KVCache(model.layers, model.kv_heads, model.head_dim, blocks, block_tokens, dtype)
-        for pages in self.cache.pages:
-            for tensor in (pages.k, pages.v, pages.k_scale, pages.v_scale):
-                if tensor is not None:
-                    tensor.fill_(127 if tensor.dtype is torch.int8 else float("nan"))
-        self._free = list(range(blocks))
-        random.Random(7).shuffle(self._free)
+        self.cache, self._free = rubbish(model, blocks, block_tokens, dtype)
         with torch.inference_mode():
             self.encoded = model.encode(clips)
             assert self.encoded.lengths == states
@@ -68,7 +58,7 @@ class PagedClips:
                 for table, count in zip(self._cross, states, strict=True)
                 for place in range(count)
             ]
-            model.write_cross(self.encoded.states, _int32(slots), self.cache.pages)
+            model.write_cross(self.encoded.states, int32(slots), self.cache.pages)
         self._tables: list[list[int]] = [[] for _ in clips]
         self._lengths = [0] * len(clips)
 
@@ -118,11 +108,11 @@ class PagedClips:
             starts.append(len(positions))
             self._lengths[row] = start + len(tokens)
         layout = Layout(
-            *(_int32(positions), _int32(slots), _int32(starts), _int32([self._lengths[row] for row in chunks])),
+            *(int32(positions), int32(slots), int32(starts), int32([self._lengths[row] for row in chunks])),
             _padded([self._tables[row] for row in chunks]),
         )
         cross = Cross(
-            _int32([self.encoded.lengths[row] for row in chunks]), _padded([self._cross[row] for row in chunks])
+            int32([self.encoded.lengths[row] for row in chunks]), _padded([self._cross[row] for row in chunks])
         )
         return torch.tensor([token for tokens in chunks.values() for token in tokens]), layout, cross
 

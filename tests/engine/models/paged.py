@@ -10,25 +10,34 @@ from torch import Tensor
 
 from voxlane.engine.cache import KVCache
 from voxlane.engine.kernels.pages import Layout
-from voxlane.engine.models import Decoder
+from voxlane.engine.models import Decoder, Moonshine
+from voxlane.engine.models.whisper import Whisper
 
 
-def _int32(values: object) -> Tensor:
+def int32(values: object) -> Tensor:
     return torch.tensor(values, dtype=torch.int32)
 
 
+def rubbish(
+    model: Decoder | Moonshine | Whisper, blocks: int, block_tokens: int, dtype: torch.dtype
+) -> tuple[KVCache, list[int]]:
+    """Return a cache whose every page is NaN, or extreme codes with NaN scales, and its blocks in scrambled order."""
+    cache = KVCache(model.layers, model.kv_heads, model.head_dim, blocks, block_tokens, dtype)
+    for pages in cache.pages:
+        for tensor in (pages.k, pages.v, pages.k_scale, pages.v_scale):
+            if tensor is not None:
+                tensor.fill_(127 if tensor.dtype is torch.int8 else float("nan"))
+    free = list(range(blocks))
+    random.Random(7).shuffle(free)
+    return cache, free
+
+
 class Pager:
-    """Sequences that grow in one cache whose every page starts as rubbish: NaN, or extreme codes with NaN scales."""
+    """Sequences that grow in one cache whose every page starts as rubbish."""
 
     def __init__(self, model: Decoder, dtype: torch.dtype = torch.float32, block_tokens: int = 8, blocks: int = 96):
         self.model = model
-        self.cache = KVCache(model.layers, model.kv_heads, model.head_dim, blocks, block_tokens, dtype)
-        for pages in self.cache.pages:
-            for tensor in (pages.k, pages.v, pages.k_scale, pages.v_scale):
-                if tensor is not None:
-                    tensor.fill_(127 if tensor.dtype is torch.int8 else float("nan"))
-        self._free = list(range(blocks))
-        random.Random(7).shuffle(self._free)
+        self.cache, self._free = rubbish(model, blocks, block_tokens, dtype)
         self._tables: dict[int, list[int]] = {}
         self._lengths: dict[int, int] = {}
 
@@ -48,7 +57,7 @@ class Pager:
         width = max(len(self._tables[sequence]) for sequence in chunks)
         tables = [self._tables[sequence] + [0] * (width - len(self._tables[sequence])) for sequence in chunks]
         lengths = [self._lengths[sequence] for sequence in chunks]
-        layout = Layout(_int32(positions), _int32(slots), _int32(starts), _int32(lengths), _int32(tables))
+        layout = Layout(int32(positions), int32(slots), int32(starts), int32(lengths), int32(tables))
         tokens_in = torch.tensor([token for tokens in chunks.values() for token in tokens])
         hidden = self.model.forward(tokens_in, layout, self.cache.pages)
         return [hidden[first:last] for first, last in itertools.pairwise(starts)]

@@ -34,7 +34,7 @@ from voxlane.engine.weights.store import resolve
 from .listening import PagedClips
 from .moonshine_graph import Graph
 
-pytestmark = pytest.mark.weights
+pytestmark = [pytest.mark.weights, pytest.mark.usefixtures("one_thread")]
 
 RECORDINGS = ["beckett", "clone-test", "endgame_nagg_nell", "two_cities"]
 
@@ -118,14 +118,6 @@ def load(directory: Path, mode: Mode, **settings: object) -> Moonshine:
     model = load_recogniser(weights, mode)
     assert isinstance(model, Moonshine)
     return model
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ from voxlane.engine.weights.store import resolve
 from .listening import PagedClips
 from .moonshine_noise_graph import END, START, Graph, dithered
 
-pytestmark = pytest.mark.weights
+pytestmark = [pytest.mark.weights, pytest.mark.usefixtures("one_thread")]
 
 CLIPS = [("beckett", 0, 10), ("clone-test", 0, 5), ("endgame_nagg_nell", 0, 17), ("two_cities", 8.5, 21)]
 
@@ -147,14 +147,6 @@ def spell(ours: Ours, line: Line, tokens_of: dict[bytes, int]) -> list[int]:
         fitting = {tokens_of[text[at:end]]: end for end in ends if text[at:end] in tokens_of} or {END: at}
         for token, end in fitting.items():
             heapq.heappush(paths, (cost - float(row[token]), end, [*tokens, token]))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from qwen_tts_peer import QwenTtsPeer
 
 from voxlane.engine.models import ConfigError
 from voxlane.engine.models.qwen3_tts_config import Qwen3TTSConfig, SpeechSampling
@@ -133,6 +136,16 @@ TALKER, PREDICTOR, ENCODER = "talker_config", "talker_config.code_predictor_conf
         (ENCODER, "enc_channels", [16, 8, 16, 32]),
         (ENCODER, "enc_kernel_sizes", [3, 3]),
         (ENCODER, "enc_res2net_scale", 3),
+        ("", "sample_rate", 24_000),
+        (TALKER, "mlp_bias", False),
+        (TALKER, "rope_parameters", {"rope_type": "default"}),
+        (f"{TALKER}.rope_scaling", "mrope_interleaved", True),
+        (PREDICTOR, "text_vocab_size", 160),
+        (PREDICTOR, "repetition_penalty", 1.2),
+        (PREDICTOR, "eos_token_id", 7),
+        (ENCODER, "enc_layers", 3),
+        *((place, "no_repeat_ngram_size", 2) for place in ("", TALKER, PREDICTOR)),
+        *((place, "add_cross_attention", True) for place in ("", TALKER, PREDICTOR)),
     ],
 )
 def test_refused_by_name(section: str, key: str, value: object) -> None:
@@ -147,6 +160,49 @@ def test_refused_by_name(section: str, key: str, value: object) -> None:
         Qwen3TTSConfig.from_dict(config)
 
 
+def test_every_field_that_the_package_writes_is_known(qwen_tts_peer: QwenTtsPeer, tmp_path: Path) -> None:
+    (tmp_path / "given.json").write_text(json.dumps(CONFIGS["clones"]))
+    qwen_tts_peer.run("qwen_tts_peer_config.py", tmp_path)
+    dump = json.loads((tmp_path / "dump.json").read_text())
+    assert len(dump["config"]["talker_config"]["code_predictor_config"]) > 60
+    assert Qwen3TTSConfig.from_dict(dump["config"]) == Qwen3TTSConfig.from_dict(CONFIGS["clones"])
+    plain = SpeechSampling(temperature=0.0, repetition_penalty=1.0)  # as that library generates where nothing is set
+    assert SpeechSampling.from_dict(dump["generation"]) == plain
+
+
+def test_a_misspelt_key_is_told_from_the_right_one() -> None:
+    config: Any = copy.deepcopy(CONFIGS["clones"])
+    config["talker_config"]["codec_thinks_id"] = 5
+    wanted = r"talker_config\.codec_thinks_id: unknown, and it may change the result \(did you mean codec_think_id\?\)"
+    with pytest.raises(ConfigError, match=wanted):
+        Qwen3TTSConfig.from_dict(config)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "neutral"),
+    [
+        ("no_repeat_ngram_size", 3, 0),
+        ("typical_p", 0.9, 1.0),
+        ("min_p", 0.1, 0.0),
+        ("min_new_tokens", 3, 2),
+        ("num_beams", 4, 1),
+        ("num_return_sequences", 2, 1),
+        ("max_length", 100, 20),
+        ("suppress_tokens", [5], []),
+        ("eos_token_id", 7, 150),
+        ("eos_token_id", [7, 150], [150]),
+        ("cache_implementation", "quantized", "static"),
+        ("subtalker_repetition_penalty", 1.1, None),
+    ],
+)
+def test_what_would_change_the_speech_is_refused_but_for_its_neutral_value(
+    key: str, value: object, neutral: object
+) -> None:
+    assert SpeechSampling.from_dict({key: neutral}, 150) == SpeechSampling()
+    with pytest.raises(ConfigError, match=rf"^config key generation_config\.{key}: "):
+        SpeechSampling.from_dict({key: value}, 150)
+
+
 def test_sampling_defaults() -> None:
     """As the published generation_config.json has them, and as the package falls back to."""
     file = {"do_sample": True, "repetition_penalty": 1.05, "temperature": 0.9, "top_p": 1.0, "top_k": 50}
@@ -155,11 +211,11 @@ def test_sampling_defaults() -> None:
     still = SpeechSampling.from_dict({"do_sample": False, "subtalker_dosample": False, "subtalker_top_k": 0})
     assert (still.temperature, still.inner_temperature, still.inner_top_k) == (0.0, 0.0, 0)
     for key, value in {"top_p": 1.5, "num_beams": 4, "temperature": -1, "top_k": "many"}.items():
-        with pytest.raises(ConfigError, match=f"config key {key}: "):
+        with pytest.raises(ConfigError, match=rf"config key generation_config\.{key}: "):
             SpeechSampling.from_dict({key: value})
     for key in ("temperature", "subtalker_temperature", "repetition_penalty"):
         for value in (1e308, 1e-300):  # single precision has neither
-            with pytest.raises(ConfigError, match=f"config key {key}: .* not between 0.01 and 100"):
+            with pytest.raises(ConfigError, match=rf"config key generation_config\.{key}: .* not between 0.01 and 100"):
                 SpeechSampling.from_dict({key: value})
 
 

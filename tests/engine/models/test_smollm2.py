@@ -21,7 +21,7 @@ from .paged import Pager
 
 pytestmark = pytest.mark.weights
 
-NEW_TOKENS = 64
+NEW_TOKENS = 24
 QUESTIONS = [
     "What is the capital of France?",
     "Write a short poem about rain.",

@@ -279,7 +279,7 @@ def test_hub_models_that_are_not_here(wheels: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(StoreError, match="run `voxlane models pull hf:owner/repo`"):
         store.path("hf:owner/repo")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(StoreError, match=r"pip install 'voxlane\[hf\]'"):
+    with pytest.raises(StoreError, match=r"pip install -e '\.\[hf\]'"):
         store.pull("hf:owner/repo#model.gguf")
 
 

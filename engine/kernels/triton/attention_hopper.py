@@ -1,0 +1,346 @@
+"""Paged attention for rows of many queries on Hopper, in Gluon: who copies and who multiplies are warps of their own.
+
+A program takes CONSUMERS × 64 rows of a head group's queries over a range of keys. One warp has pages copied into a
+ring in shared memory; each consumer, four warps, multiplies them with its own 64 rows, and while one takes exponents
+the tensor cores work for the others. What is cut, and how pieces are joined, is attention_prefill.py's way. It serves
+pages of 64 tokens in the queries' own type, two bytes a number, heads of 64 or 128; no window and no cap. Triton's
+interpreter does not know Gluon: what shows that this is right is the check at start-up and gpu_kernels.py --check.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+PAGE_TOKENS = 64
+ROWS_EACH = 64
+"""Of a consumer: what a product of four warps takes."""
+TILE = gl.constexpr(PAGE_TOKENS)  # keys at a time
+EACH = gl.constexpr(ROWS_EACH)
+NOTHING = gl.constexpr(float("-inf"))
+
+# Triton 3.7 to 3.9 gave these other names.
+meet = getattr(gl, "thread_barrier", None) or gl.barrier
+copy_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+
+
+def page_copies(side: Tensor) -> TensorDescriptor:
+    """Return what the device needs to copy a page of one head at a time: rows of 128 bytes, interleaved by eights."""
+    shape = [PAGE_TOKENS, side.shape[3]]
+    return TensorDescriptor.from_tensor(side.view(-1, side.shape[3]), shape, gl.NVMMASharedLayout(128, 16, 2))
+
+
+@gluon.jit
+def plus(a, b):
+    """Return the sum."""
+    return a + b
+
+
+@gluon.jit
+def hide(scores, first, limits, SCORES: gl.constexpr):
+    """Return a tile's scores, those of positions that a query does not see at minus infinity."""
+    positions = first + gl.arange(0, TILE, layout=gl.SliceLayout(0, SCORES))
+    return gl.where(gl.expand_dims(positions, 0) < gl.expand_dims(limits, 1), scores, NOTHING)
+
+
+@gluon.jit
+def weigh(scores, top, scale, MASKED: gl.constexpr):
+    """Return a tile's weights, their row sums, the rows' new top, and how much of older sums remains."""
+    higher = gl.maximum(top, gl.max(scores, 1) * scale)
+    level = gl.where(higher == NOTHING, 0.0, higher) if MASKED else higher
+    weights = gl.exp2(scores * scale - gl.expand_dims(level, 1))
+    return weights, gl.sum(weights, 1), higher, gl.exp2(top - level)
+
+
+@gluon.jit
+def score(q, ring, number, SCORES: gl.constexpr, STAGES: gl.constexpr):
+    """Begin the products of queries with a tile of keys as soon as it has come."""
+    keys, _, k_full, _, _, _ = ring
+    stage = number % STAGES
+    mbarrier.wait(k_full.index(stage), (number // STAGES) & 1)
+    none = gl.zeros([EACH, TILE], gl.float32, SCORES)
+    return warpgroup_mma(q, keys.index(stage).permute((1, 0)), none, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def attend_tile(
+    acc, weights, top, total, q, limits, scale, first, ring, number,
+    MASKED: gl.constexpr, SCORES: gl.constexpr, SUMS: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """Take tile `number` into the softmax, and the values of the tile before it into the sums."""
+    _, values, _, k_empty, v_full, v_empty = ring
+    place, turn = (number - 1) % STAGES, (number - 1) // STAGES & 1
+    scores = score(q, ring, number, SCORES, STAGES)
+    mbarrier.wait(v_full.index(place), turn)
+    sums = warpgroup_mma(weights, values.index(place), acc, is_async=True)
+    scores = warpgroup_mma_wait(1, deps=[scores])
+    mbarrier.arrive(k_empty.index(number % STAGES), count=1)
+    if MASKED:
+        scores = hide(scores, first + number * TILE, limits, SCORES)
+    fresh, added, top, fade = weigh(scores, top, scale, MASKED)
+    total = total * fade + added
+    sums = warpgroup_mma_wait(0, deps=[sums])
+    mbarrier.arrive(v_empty.index(place), count=1)
+    acc = sums * gl.expand_dims(gl.convert_layout(fade, gl.SliceLayout(1, SUMS)), 1)
+    return acc, gl.convert_layout(fresh, weights.type.layout).to(weights.dtype), top, total
+
+
+@gluon.jit
+def last_values(acc, weights, ring, tiles, left, WIDE: gl.constexpr, STAGES: gl.constexpr):
+    """Return the sums with the last tile's values, of which only the first `left` are there."""
+    _, values, _, _, v_full, _ = ring
+    place = (tiles - 1) % STAGES
+    mbarrier.wait(v_full.index(place), (tiles - 1) // STAGES & 1)
+    if left < TILE:  # what lies past the end may be anything, and nothing times anything need not be nothing
+        rest = values.index(place).load(WIDE)
+        there = gl.arange(0, TILE, layout=gl.SliceLayout(1, WIDE)) < left
+        values.index(place).store(gl.where(gl.expand_dims(there, 1), rest, gl.zeros_like(rest)))
+        fence_async_shared()
+        meet()
+    sums = warpgroup_mma(weights, values.index(place), acc, is_async=True)
+    return warpgroup_mma_wait(0, deps=[sums])
+
+
+@gluon.jit
+def join(parts, logs, where, splits, SUMS: gl.constexpr, DIM: gl.constexpr):
+    """Return what the parts of 64 rows come to, taken in the order of positions."""
+    dims = gl.expand_dims(gl.arange(0, DIM, layout=gl.SliceLayout(0, SUMS)), 0)
+    acc = gl.zeros([EACH, DIM], gl.float32, SUMS)
+    top = gl.full([EACH], NOTHING, gl.float32, gl.SliceLayout(1, SUMS))
+    total = gl.zeros([EACH], gl.float32, gl.SliceLayout(1, SUMS))
+    for split in range(splits):
+        # .cg: other multiprocessors wrote these during this launch, and only the L2 has seen it.
+        level = gl.load(logs + where + split, cache_modifier=".cg")
+        part = gl.load(parts + gl.expand_dims((where + split) * DIM, 1) + dims, cache_modifier=".cg")
+        higher = gl.maximum(top, level)
+        safe = gl.where(higher == NOTHING, 0.0, higher)
+        share, fade = gl.exp2(level - safe), gl.exp2(top - safe)
+        total = total * fade + share
+        acc = acc * gl.expand_dims(fade, 1) + part * gl.expand_dims(share, 1)
+        top = higher
+    return acc, total
+
+
+@gluon.jit
+def bring(
+    acc, top, total, pieces, oldest, mine, head, WORKER: gl.constexpr,
+    KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, SUMS: gl.constexpr,
+):  # fmt: skip
+    """Write a part of `mine` queries; return what all parts come to and `mine` if it was the last of them, else 0.
+
+    Which consumer is the last is chance; what it computes is not: it reads all parts, its own too, in order.
+    """
+    parts, logs, arrived, slot, split, splits, max_splits = pieces
+    lines = gl.arange(0, EACH, layout=gl.SliceLayout(1, SUMS))
+    real = lines < mine * GROUP
+    slots = (slot + oldest + lines // GROUP) * (KV_HEADS * GROUP) + head * GROUP + lines % GROUP
+    slots = gl.where(real, slots.to(gl.int64) * max_splits, 0)
+    columns = gl.expand_dims(gl.arange(0, DIM, layout=gl.SliceLayout(0, SUMS)), 0)
+    part = acc / gl.expand_dims(gl.where(total == 0.0, 1.0, total), 1)
+    gl.store(parts + gl.expand_dims((slots + split) * DIM, 1) + columns, part, mask=gl.expand_dims(real, 1))
+    gl.store(logs + slots + split, top + gl.log2(total), mask=real)
+    meet()  # every thread's part is stored before one of them says so
+    before = gl.atomic_add(arrived + WORKER, 1, sem="acq_rel", scope="gpu")
+    if before == splits - 1:
+        gl.store(arrived + WORKER, 0)  # ready for the next launch
+        acc, total = join(parts, logs, slots, splits, SUMS, DIM)
+    else:
+        mine = mine * 0
+    return acc, total, mine
+
+
+@gluon.jit
+def consume(
+    q_from, out, scale, work, pieces, ring, WORKER: gl.constexpr,
+    KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, CAUSAL: gl.constexpr, STAGES: gl.constexpr,
+    CUT: gl.constexpr,
+):  # fmt: skip
+    """Attend with one consumer's rows of a program's work, and write what comes of it."""
+    _, _, _, k_empty, _, _ = ring
+    token, inside, head, seen, begin, end, tiles = work
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
+    SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, DIM, 16])
+    WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // DIM, DIM // 8], [4, 1], [1, 0])
+    oldest = WORKER * (EACH // GROUP)
+    mine = gl.minimum(inside - oldest, EACH // GROUP)
+    # Heads within a query are adjacent, as in memory.
+    lines = gl.arange(0, EACH, layout=gl.SliceLayout(1, WIDE))
+    heads = (token + oldest + lines // GROUP) * (KV_HEADS * GROUP) + head * GROUP + lines % GROUP
+    dims = gl.arange(0, DIM, layout=gl.SliceLayout(0, WIDE))
+    where = gl.expand_dims(heads.to(gl.int64) * DIM, 1) + gl.expand_dims(dims, 0)
+    q = gl.load(q_from + where, mask=gl.expand_dims(lines < mine * GROUP, 1), other=0.0)
+    q = gl.convert_layout(q, gl.DotOperandLayout(0, SCORES, 2))
+    limits = gl.arange(0, EACH, layout=gl.SliceLayout(1, SCORES))
+    if CAUSAL:
+        limits = seen + oldest + gl.minimum(limits // GROUP, gl.maximum(mine - 1, 0))
+        clear = (gl.minimum(seen + oldest, end) - begin) // TILE  # tiles that every row sees whole
+    else:
+        limits = limits * 0 + end
+        clear = (end - begin) // TILE
+    scores = warpgroup_mma_wait(0, deps=[score(q, ring, 0, SCORES, STAGES)])
+    mbarrier.arrive(k_empty.index(0), count=1)
+    none = gl.full([EACH], NOTHING, gl.float32, gl.SliceLayout(1, SCORES))
+    fresh, total, top, _ = weigh(hide(scores, begin, limits, SCORES), none, scale, True)
+    weights = gl.convert_layout(fresh, gl.DotOperandLayout(0, SUMS, 2)).to(q.dtype)
+    acc = gl.zeros([EACH, DIM], gl.float32, SUMS)
+    for number in range(1, clear):
+        acc, weights, top, total = attend_tile(
+            acc, weights, top, total, q, limits, scale, begin, ring, number, False, SCORES, SUMS, STAGES
+        )
+    for number in range(gl.maximum(clear, 1), tiles):
+        acc, weights, top, total = attend_tile(
+            acc, weights, top, total, q, limits, scale, begin, ring, number, True, SCORES, SUMS, STAGES
+        )
+    acc = last_values(acc, weights, ring, tiles, end - begin - (tiles - 1) * TILE, WIDE, STAGES)
+    total = gl.convert_layout(total, gl.SliceLayout(1, SUMS))
+    if CUT:
+        level = gl.convert_layout(top, gl.SliceLayout(1, SUMS))
+        if pieces[5] > 1:
+            acc, total, mine = bring(acc, level, total, pieces, oldest, mine, head, WORKER, KV_HEADS, GROUP, DIM, SUMS)
+    result = (acc / gl.expand_dims(gl.where(total == 0.0, 1.0, total), 1)).to(q.dtype)
+    gl.store(out + where, gl.convert_layout(result, WIDE), mask=gl.expand_dims(lines < mine * GROUP, 1))
+
+
+@gluon.jit
+def produce(k_pages, v_pages, table, head, tiles, ring, KV_HEADS: gl.constexpr, STAGES: gl.constexpr):
+    """Have `tiles` pages of one head copied into the ring, each as soon as every consumer is done with its place."""
+    keys, values, k_full, k_empty, v_full, v_empty = ring
+    block = gl.load(table)
+    for number in range(tiles):
+        stage, turn = number % STAGES, number // STAGES & 1
+        line = (block * KV_HEADS + head) * TILE
+        block = gl.load(table + gl.minimum(number + 1, tiles - 1))  # ahead: the copy waits for its place alone
+        mbarrier.wait(k_empty.index(stage), turn ^ 1)
+        mbarrier.expect(k_full.index(stage), k_pages.block_type.nbytes)
+        copy_tile(k_pages, [line, 0], k_full.index(stage), keys.index(stage))
+        mbarrier.wait(v_empty.index(stage), turn ^ 1)
+        mbarrier.expect(v_full.index(stage), v_pages.block_type.nbytes)
+        copy_tile(v_pages, [line, 0], v_full.index(stage), values.index(stage))
+
+
+@gluon.jit
+def make_ring(k_pages, v_pages, STAGES: gl.constexpr, CONSUMERS: gl.constexpr):
+    """Return places for tiles, and for each a sign that it was filled and one that all consumers are done with it."""
+    shape: gl.constexpr = [STAGES, TILE, k_pages.block_type.shape[1]]
+    keys = gl.allocate_shared_memory(k_pages.dtype, shape, k_pages.layout)
+    values = gl.allocate_shared_memory(v_pages.dtype, shape, v_pages.layout)
+    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(k_full.index(stage), count=1)
+        mbarrier.init(v_full.index(stage), count=1)
+        mbarrier.init(k_empty.index(stage), count=CONSUMERS)
+        mbarrier.init(v_empty.index(stage), count=CONSUMERS)
+    return keys, values, k_full, k_empty, v_full, v_empty
+
+
+@gluon.jit
+def cuts_of(count, length, units, GROUP: gl.constexpr, SPLIT: gl.constexpr, SPLIT_QUERIES: gl.constexpr):
+    """Return into how many pieces a row's positions are cut, none shorter than SPLIT: one for each of `units` programs.
+
+    A row of more than SPLIT_QUERIES queries is not cut. However many consumers there are, rows are cut as if by two.
+    """
+    queries: gl.constexpr = 2 * (EACH // GROUP)
+    tiles = gl.maximum((count + (queries - 1)) // queries, 1).to(gl.float32)
+    pieces = gl.minimum((units / tiles + 0.001).to(gl.int32), (length + (SPLIT - 1)) // SPLIT)
+    return gl.where(count <= SPLIT_QUERIES, gl.maximum(pieces, 1), 1)
+
+
+@gluon.jit
+def find(
+    query_starts, context_lengths, rows, least, units,
+    ROWS: gl.constexpr, KV_HEADS: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr,
+    SPLIT_QUERIES: gl.constexpr, TILE_QUERIES: gl.constexpr, CUT: gl.constexpr,
+):  # fmt: skip
+    """Return a program's row, the number of its piece there, and its head; no row that there is if it has no work."""
+    index = gl.arange(0, ROWS, layout=gl.BlockedLayout([1], [32], [4], [0]))
+    starts = gl.load(query_starts + index, mask=index < rows, other=0)
+    counts = gl.load(query_starts + index + 1, mask=index < rows, other=0) - starts
+    sizes = gl.where(counts > least, (counts + (TILE_QUERIES - 1)) // TILE_QUERIES, 0)
+    if CUT:
+        lengths = gl.load(context_lengths + index, mask=index < rows, other=0)
+        sizes *= cuts_of(counts, lengths, units, GROUP, SPLIT, SPLIT_QUERIES)
+    unit = gl.program_id(0) // KV_HEADS
+    before = gl.associative_scan(sizes, 0, plus) <= unit
+    number = unit - gl.sum(gl.where(before, sizes, 0), 0)
+    return gl.sum(before.to(gl.int32), 0), number, gl.program_id(0) % KV_HEADS
+
+
+@gluon.jit(do_not_specialize=["rows", "table_width", "max_splits", "least", "by_token"])
+def hopper_kernel(
+    q, out, k_pages, v_pages, query_starts, context_lengths, block_tables, partials, logs, arrivals,
+    rows, table_width, max_splits, least, by_token, units, scale,
+    ROWS: gl.constexpr, KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr,
+    CAUSAL: gl.constexpr, SPLIT: gl.constexpr, SPLIT_QUERIES: gl.constexpr, CUT: gl.constexpr,
+    STAGES: gl.constexpr, CONSUMERS: gl.constexpr, REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """Serve the rows that have more than `least` queries: one piece of one tile of one head group a program.
+
+    Without CUT the caller vouches that no row is cut, which saves what every program does for it.
+    """
+    tile_queries: gl.constexpr = CONSUMERS * (EACH // GROUP)
+    cut_tiles: gl.constexpr = (SPLIT_QUERIES + tile_queries - 1) // tile_queries  # at most, of a row that is cut
+    row, number, head = find(
+        query_starts, context_lengths, rows, least, units,
+        ROWS, KV_HEADS, GROUP, SPLIT, SPLIT_QUERIES, tile_queries, CUT,
+    )  # fmt: skip
+    if row >= rows:
+        return
+    token = gl.load(query_starts + row)
+    count = gl.load(query_starts + row + 1) - token
+    length = gl.load(context_lengths + row)
+    pieces, split = 1, 0
+    if CUT:
+        pieces = cuts_of(count, length, units, GROUP, SPLIT, SPLIT_QUERIES)
+        number, split = number // pieces, number % pieces
+    tile = (count + (tile_queries - 1)) // tile_queries - 1 - number  # the longest work first
+    oldest = tile * tile_queries
+    inside = gl.minimum(count - oldest, tile_queries)
+    seen = length - count + oldest + 1  # by the tile's oldest query
+    visible = seen + inside - 1 if CAUSAL else length  # by its newest
+    begin, end, splits = 0, visible, 1
+    if CUT:
+        span = gl.maximum(((length + (pieces - 1)) // pieces + (TILE - 1)) // TILE, 1) * TILE
+        splits = gl.maximum((visible + (span - 1)) // span, 1)
+        if split >= splits:
+            return
+        begin, end = split * span, gl.minimum(split * span + span, visible)
+    tiles = gl.maximum((end - begin + (TILE - 1)) // TILE, 1)
+    ring = make_ring(k_pages, v_pages, STAGES, CONSUMERS)
+    work = (token + oldest, inside, head, seen, begin, end, tiles)
+    arrived = arrivals + ((row * cut_tiles + tile) * KV_HEADS + head) * CONSUMERS
+    slot = gl.where(by_token != 0, token, row * SPLIT_QUERIES) + oldest
+    parts = (partials, logs, arrived, slot, split, splits, max_splits)
+    table = block_tables + row.to(gl.int64) * table_width + begin // TILE
+    if CONSUMERS == 2:
+        gl.warp_specialize(
+            [
+                (consume, (q, out, scale, work, parts, ring, 0, KV_HEADS, GROUP, DIM, CAUSAL, STAGES, CUT)),
+                (consume, (q, out, scale, work, parts, ring, 1, KV_HEADS, GROUP, DIM, CAUSAL, STAGES, CUT)),
+                (produce, (k_pages, v_pages, table, head, tiles, ring, KV_HEADS, STAGES)),
+            ],
+            [4, 1],
+            [REGISTERS, 24],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (consume, (q, out, scale, work, parts, ring, 0, KV_HEADS, GROUP, DIM, CAUSAL, STAGES, CUT)),
+                (consume, (q, out, scale, work, parts, ring, 1, KV_HEADS, GROUP, DIM, CAUSAL, STAGES, CUT)),
+                (consume, (q, out, scale, work, parts, ring, 2, KV_HEADS, GROUP, DIM, CAUSAL, STAGES, CUT)),
+                (produce, (k_pages, v_pages, table, head, tiles, ring, KV_HEADS, STAGES)),
+            ],
+            [4, 4, 1],
+            [REGISTERS, REGISTERS, 24],
+        )
