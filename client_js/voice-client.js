@@ -3,7 +3,7 @@
  *
  *     const client = new VoiceClient({ url: "ws://localhost:8000/v1/voice" });
  *     client.on("change", ({ state, lines }) => show(state, lines));
- *     button.onclick = async () => { await client.connect(); await client.talk(); };
+ *     button.onclick = async () => { await client.listen(); await client.connect(); await client.talk(); };
  *
  * It joins the connection, the sound and the state; each of them knows nothing of the others. It knows no document.
  */

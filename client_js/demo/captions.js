@@ -23,6 +23,7 @@ export class Captions {
   #box;
   #list;
   #follows = true; // whether the reader is at the end
+  #size = ""; // the box's, when it was last measured
   /** @type {Map<number, Entry>} */
   #entries = new Map();
 
@@ -31,9 +32,13 @@ export class Captions {
     this.#box = box;
     this.#list = list;
     box.addEventListener("scroll", () => {
+      if (this.#size !== sizeOf(box)) return; // a telephone was turned: the reader has not moved
       this.#follows = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR;
     });
-    new ResizeObserver(() => this.#follow()).observe(box);
+    new ResizeObserver(() => {
+      this.#size = sizeOf(box);
+      this.#follow();
+    }).observe(box);
   }
 
   /** Show these lines and no others. @param {readonly Line[]} lines */
@@ -62,6 +67,11 @@ export class Captions {
   #follow() {
     if (this.#follows) this.#box.scrollTop = this.#box.scrollHeight;
   }
+}
+
+/** @param {HTMLElement} box */
+function sizeOf({ clientWidth, clientHeight }) {
+  return `${clientWidth}×${clientHeight}`;
 }
 
 /** One line in the page. */

@@ -35,6 +35,14 @@ export function installTheme(changed) {
 /** Below this width the panel lies over the conversation, and is closed at first. */
 const NARROW = "(max-width: 899px)";
 
+/** Where page.css hides the keys as well: nobody holds Space on a telephone. */
+const KEYLESS = `${NARROW}, (pointer: coarse)`;
+
+/** Return whether people here have keys to be told of. */
+export function hasKeys() {
+  return !matchMedia(KEYLESS).matches;
+}
+
 /** Let the button open and close the panel; return a function that opens it. */
 export function installPanel() {
   const button = part("panel-toggle", HTMLButtonElement);

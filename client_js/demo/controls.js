@@ -43,9 +43,8 @@ export class Controls {
 
   /** Show how the microphone is. @param {import("../events.js").VoiceEvents["microphone"]} microphone */
   show({ muted, listening, pushToTalk, pressed }) {
-    this.#mute.setAttribute("aria-pressed", String(muted && listening));
     this.#mute.classList.toggle("off", muted || !listening);
-    part("mute-words", HTMLElement).textContent = listening ? "Mute" : "Use mic";
+    part("mute-words", HTMLElement).textContent = !listening ? "Use mic" : muted ? "Unmute" : "Mute";
     this.#ptt.setAttribute("aria-pressed", String(pushToTalk));
     this.#hold.hidden = !pushToTalk;
     this.#hold.classList.toggle("pressed", pressed);

@@ -18,8 +18,8 @@ const PARTS = [
   { part: "played", field: "heard_ms", label: "first sound played" },
 ];
 
-/** Turns that are shown. */
-const SHOWN = 12;
+/** Turns that are shown: as many as leave room for what is below them on a laptop. */
+const SHOWN = 6;
 
 /** The shortest time that fills the whole width: a quick turn shall look quick. */
 const FULL_MS = 800;

@@ -6,7 +6,7 @@ import { VoiceClient } from "../voice-client.js";
 import { installAnnouncements } from "./announcer.js";
 import { Banner } from "./banner.js";
 import { Captions } from "./captions.js";
-import { installPanel, installTheme, saveFile, transcriptFile } from "./chrome.js";
+import { hasKeys, installPanel, installTheme, saveFile, transcriptFile } from "./chrome.js";
 import { Controls } from "./controls.js";
 import { Devices } from "./devices.js";
 import { part } from "./dom.js";
@@ -18,7 +18,7 @@ import { INTERRUPTED_MS, linkOf, moodOf, wordsOf } from "./mood.js";
 import { Notices } from "./notices.js";
 import { Orb } from "./orb.js";
 import { probe, Session } from "./session.js";
-import { SettingsForm } from "./settings.js";
+import { offersOf, SettingsForm } from "./settings.js";
 import { openStorage, StanceMemory } from "./storage.js";
 
 const KEY = "voxlane.key";
@@ -113,8 +113,7 @@ client.on("message", (message) => {
   setTimeout(showMood, INTERRUPTED_MS + 20);
 });
 client.on("ready", ({ ready }) => {
-  const { voices } = ready.capabilities;
-  settings.offer(Array.isArray(voices) ? voices.map(String) : []);
+  settings.offer(offersOf(ready.capabilities));
   settings.show(ready.config);
   announcer.skip(client.state.lines);
 });
@@ -149,7 +148,8 @@ function showMood() {
   const sinceInterruptionMs = now() - interruptedAt;
   controls.show(microphone);
   if (!session.starting) stance.write(microphone);
-  const moment = { status, state: client.state.state, begun, starting, asking, sinceInterruptionMs, microphone };
+  const { state } = client.state;
+  const moment = { status, state, begun, starting, asking, sinceInterruptionMs, microphone, keys: hasKeys() };
   const mood = moodOf(moment);
   const words = wordsOf(moment);
   if (part("state", HTMLElement).textContent !== words) part("state", HTMLElement).textContent = words;

@@ -12,6 +12,7 @@
  * @property {boolean} starting whether somebody wants one, and it is not there yet
  * @property {boolean} asking whether the browser asks for the microphone
  * @property {number} sinceInterruptionMs Infinity: there was none
+ * @property {boolean} keys whether people are told of keys
  * @property {{ muted: boolean, listening: boolean, pushToTalk: boolean, pressed: boolean }} microphone
  */
 
@@ -47,7 +48,9 @@ export function wordsOf(moment) {
   if (mood === "connecting" && moment.begun && !moment.starting) return "Connecting again…";
   if (mood !== "listening" && mood !== "hearing") return WORDS[mood];
   if (!listening) return mood === "listening" ? "Type to talk: the microphone is off" : WORDS.hearing;
-  if (mood === "listening" && pushToTalk && !pressed) return "Hold space, or the button, to talk";
+  if (mood === "listening" && pushToTalk && !pressed) {
+    return moment.keys ? "Hold space, or the button, to talk" : "Hold the button to talk";
+  }
   return muted ? "Muted: you are not heard" : WORDS[mood];
 }
 

@@ -1,12 +1,24 @@
 /**
  * The settings of the assistant: from what the server has to the form, and from the form to what the server is told.
  *
- * `valuesOf`, `changesOf` and `voiceName` are pure; `SettingsForm` is the form in the page.
+ * `offersOf`, `valuesOf`, `changesOf` and `voiceName` are pure; `SettingsForm` is the form in the page. What a server's
+ * voices cannot do is not offered: asking for it would end the conversation.
  */
 
-import { make, part } from "./dom.js";
+import { part } from "./dom.js";
 
-/** @typedef {{ prompt: string, voice: string, speed: number, eagerness: string }} Values */
+/**
+ * `language` and `manner` are the voice's: what it speaks, and how.
+ * @typedef {object} Values
+ * @property {string} prompt
+ * @property {string} voice
+ * @property {string} language
+ * @property {string} manner
+ * @property {number} speed
+ * @property {string} eagerness
+ */
+
+/** @typedef {{ voices: string[], languages: string[], instructed: boolean, paced: boolean }} Offers */
 
 /** The words behind the letters of Kokoro's voices: `af_heart` is an American woman called Heart. */
 /** @type {{ [letter: string]: string }} */
@@ -22,6 +34,16 @@ export function voiceName(voice) {
   return `${capital(name)} · ${ACCENTS[accent]} ${sex === "f" ? "woman" : "man"}`;
 }
 
+/** Return what can be chosen of a server's voices. @param {{ [key: string]: any }} capabilities @returns {Offers} */
+export function offersOf({ voices, voice_languages: languages, instructed = false, one_pace: onePace = false }) {
+  return { voices: texts(voices), languages: texts(languages), instructed, paced: !onePace };
+}
+
+/** @param {unknown} values @returns {string[]} */
+function texts(values) {
+  return Array.isArray(values) ? values.map(String) : [];
+}
+
 /** @param {string} name */
 function capital(name) {
   return name.slice(0, 1).toUpperCase() + name.slice(1);
@@ -32,6 +54,8 @@ export function valuesOf(config) {
   return {
     prompt: String(config.instructions ?? ""),
     voice: String(config.voice ?? ""),
+    language: String(config.voice_language ?? ""),
+    manner: String(config.voice_instructions ?? ""),
     speed: Number(config.speed ?? 1),
     eagerness: String(config.turns?.eagerness ?? "auto"),
   };
@@ -48,6 +72,8 @@ export function changesOf(before, after) {
   const changes = {};
   if (after.prompt !== before.prompt) changes.instructions = after.prompt;
   if (after.voice !== before.voice) changes.voice = after.voice;
+  if (after.language !== before.language) changes.voice_language = after.language;
+  if (after.manner !== before.manner) changes.voice_instructions = after.manner;
   if (after.speed !== before.speed) changes.speed = after.speed;
   if (after.eagerness !== before.eagerness) changes.turns = { eagerness: after.eagerness };
   return changes;
@@ -57,6 +83,8 @@ export function changesOf(before, after) {
 export class SettingsForm {
   #prompt = part("prompt", HTMLTextAreaElement);
   #voice = part("voice", HTMLSelectElement);
+  #language = part("language", HTMLSelectElement);
+  #manner = part("manner", HTMLTextAreaElement);
   #speed = part("speed", HTMLInputElement);
   #eagerness = part("eagerness", HTMLSelectElement);
   #applied = part("applied", HTMLElement);
@@ -79,8 +107,14 @@ export class SettingsForm {
 
   /** @returns {Values} */
   get values() {
-    const [prompt, voice, eagerness] = [this.#prompt.value, this.#voice.value, this.#eagerness.value];
-    return { prompt, voice, speed: Number(this.#speed.value), eagerness };
+    return {
+      prompt: this.#prompt.value,
+      voice: this.#voice.value,
+      language: this.#language.value,
+      manner: this.#manner.value,
+      speed: Number(this.#speed.value),
+      eagerness: this.#eagerness.value,
+    };
   }
 
   /** Show what the server has; what somebody is changing stays. @param {{ [key: string]: any }} config */
@@ -88,26 +122,31 @@ export class SettingsForm {
     const [edits, values] = [changesOf(this.#before, this.values), valuesOf(config)];
     if (!("instructions" in edits)) this.#prompt.value = values.prompt;
     if (!("voice" in edits)) this.#voice.value = values.voice;
+    if (!("voice_language" in edits)) this.#language.value = values.language;
+    if (!("voice_instructions" in edits)) this.#manner.value = values.manner;
     if (!("speed" in edits)) this.#speed.value = String(values.speed);
     if (!("turns" in edits)) this.#eagerness.value = values.eagerness;
-    this.#before = { ...values, voice: this.#offers(values.voice) ? values.voice : this.#voice.value };
+    this.#before = {
+      ...values,
+      voice: offered(this.#voice, values.voice) ? values.voice : this.#voice.value,
+      language: offered(this.#language, values.language) ? values.language : this.#language.value,
+    };
     this.#showSpeed();
     if (this.#waits) this.#say("Applied");
     this.#waits = false;
   }
 
-  /** Offer these voices. @param {readonly string[]} voices */
-  offer(voices) {
-    const chosen = this.#voice.value;
-    const options = voices.map((voice) => new Option(voiceName(voice), voice));
-    this.#voice.replaceChildren(make("option", { text: "As the server has it" }), ...options);
-    this.#voice.options[0].value = "";
-    this.#voice.value = this.#offers(chosen) ? chosen : "";
-  }
-
-  /** @param {string} voice */
-  #offers(voice) {
-    return Array.from(this.#voice.options).some((option) => option.value === voice);
+  /** Offer what the server's voices can do. @param {Offers} offers */
+  offer({ voices, languages, instructed, paced }) {
+    fill(this.#voice, "As the server has it", voices, voiceName);
+    fill(this.#language, "As the reply is written", languages, capital);
+    part("language-row", HTMLElement).hidden = !languages.length;
+    part("manner-row", HTMLElement).hidden = !instructed;
+    part("speed-row", HTMLElement).hidden = !paced;
+    // What can no longer be seen is no longer being changed.
+    if (!languages.length) this.#language.value = this.#before.language = "";
+    if (!instructed) this.#manner.value = this.#before.manner;
+    if (!paced) this.#speed.value = String(this.#before.speed);
   }
 
   #showSpeed() {
@@ -118,4 +157,22 @@ export class SettingsForm {
   #say(words) {
     this.#applied.textContent = words;
   }
+}
+
+/**
+ * Put choices into a list, the default first; what was chosen stays, if it is still there.
+ * @param {HTMLSelectElement} list
+ * @param {string} usual
+ * @param {readonly string[]} values
+ * @param {(value: string) => string} nameOf
+ */
+function fill(list, usual, values, nameOf) {
+  const chosen = list.value;
+  list.replaceChildren(new Option(usual, ""), ...values.map((value) => new Option(nameOf(value), value)));
+  list.value = offered(list, chosen) ? chosen : "";
+}
+
+/** @param {HTMLSelectElement} list @param {string} value */
+function offered(list, value) {
+  return Array.from(list.options).some((option) => option.value === value);
 }

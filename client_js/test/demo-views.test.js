@@ -11,7 +11,7 @@ import { clock, describe } from "../demo/log.js";
 import { ease, percent } from "../demo/meters.js";
 import { linkOf, moodOf, wordsOf } from "../demo/mood.js";
 import { outline } from "../demo/orb.js";
-import { changesOf, valuesOf, voiceName } from "../demo/settings.js";
+import { changesOf, offersOf, valuesOf, voiceName } from "../demo/settings.js";
 import { NO_FIGURES } from "../events.js";
 
 const OPEN = { muted: false, listening: true, pushToTalk: false, pressed: false };
@@ -19,7 +19,7 @@ const OPEN = { muted: false, listening: true, pushToTalk: false, pressed: false 
 function moment(values = {}) {
   return {
     status: "open", state: "listening", begun: true, starting: false, asking: false, sinceInterruptionMs: Infinity,
-    microphone: OPEN, ...values,
+    microphone: OPEN, keys: true, ...values,
   };
 }
 
@@ -45,6 +45,7 @@ test("the words say what to do", () => {
   assert.match(wordsOf(moment({ microphone: { ...OPEN, muted: true } })), /not heard/);
   assert.match(wordsOf(moment({ microphone: { ...OPEN, listening: false } })), /Type/);
   assert.match(wordsOf(moment({ microphone: { ...OPEN, pushToTalk: true } })), /Hold space/);
+  assert.equal(wordsOf(moment({ microphone: { ...OPEN, pushToTalk: true }, keys: false })), "Hold the button to talk");
   const held = { ...OPEN, pushToTalk: true, pressed: true };
   assert.equal(wordsOf(moment({ microphone: held })), "Listening");
   assert.equal(wordsOf(moment({ microphone: held, state: "hearing" })), "Hearing you");
@@ -152,16 +153,28 @@ test("the focus says whose a key is", () => {
 
 test("settings: the form holds what the server has, and only what differs is said", () => {
   const values = valuesOf({ instructions: "Be brief.", voice: "af_heart", speed: 1.2, turns: { eagerness: "high" } });
-  assert.deepEqual(values, { prompt: "Be brief.", voice: "af_heart", speed: 1.2, eagerness: "high" });
-  assert.deepEqual(valuesOf({}), { prompt: "", voice: "", speed: 1, eagerness: "auto" });
+  const unsaid = { language: "", manner: "" };
+  assert.deepEqual(values, { prompt: "Be brief.", voice: "af_heart", ...unsaid, speed: 1.2, eagerness: "high" });
+  assert.deepEqual(valuesOf({}), { prompt: "", voice: "", ...unsaid, speed: 1, eagerness: "auto" });
   assert.deepEqual(changesOf(values, values), {});
-  assert.deepEqual(changesOf(values, { prompt: "", voice: "bm_lewis", speed: 1, eagerness: "low" }), {
-    instructions: "", voice: "bm_lewis", speed: 1, turns: { eagerness: "low" },
+  const others = { language: "german", manner: "Whisper." };
+  assert.deepEqual(changesOf(values, { prompt: "", voice: "bm_lewis", ...others, speed: 1, eagerness: "low" }), {
+    instructions: "", voice: "bm_lewis", voice_language: "german", voice_instructions: "Whisper.", speed: 1,
+    turns: { eagerness: "low" },
   });
+  const told = valuesOf({ voice_language: "german", voice_instructions: "Whisper." });
+  assert.deepEqual([told.language, told.manner], ["german", "Whisper."]);
   assert.equal(voiceName("af_heart"), "Heart · American woman");
   assert.equal(voiceName("bm_lewis"), "Lewis · British man");
   assert.equal(voiceName("narrator"), "Narrator");
   assert.equal(voiceName("xf_who"), "Xf_who");
+});
+
+test("settings: what a server's voices cannot do is not offered", () => {
+  assert.deepEqual(offersOf({}), { voices: [], languages: [], instructed: false, paced: true });
+  const designed = { voices: ["designed"], voice_languages: ["english"], instructed: true, one_pace: true };
+  const offers = { voices: ["designed"], languages: ["english"], instructed: true, paced: false };
+  assert.deepEqual(offersOf(designed), offers);
 });
 
 test("devices: the default is the browser's choice, and what has no name gets a number", () => {

@@ -35,7 +35,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., VoiceServer]]:
     started: list[VoiceServer] = []
 
     def start(**options: Any) -> VoiceServer:
-        started.append(VoiceServer(tmp_path / "server.log", **options))
+        started.append(VoiceServer(tmp_path / "server.log", "--kv-memory-mib", "256", **options))
         return started[-1]
 
     yield start

@@ -12,7 +12,8 @@ import pytest
 from lossy_line import LossyLine
 from playback_account import Account
 from realtime_scenario import likeness
-from voice_server import RATE, Samples, VoiceServer, until, words
+from voice_server import RATE, Samples, VoiceServer, words
+from waiting import until
 
 from voxlane.codecs.opus import OpusDecoder, OpusEncoder
 from voxlane.codecs.pcm import encode_pcm16

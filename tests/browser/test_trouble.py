@@ -17,8 +17,10 @@ KEY = "the-right-key"
 def test_a_microphone_that_is_refused(server: VoiceServer, visit: Any) -> None:
     visitor = visit((1.0, QUESTION), allowed=False)
     visitor.open(server.url, **STEADY)
+    assert field_in_sight(visitor, width=844, height=390)
     visitor.page.click("#start")
     assert "microphone" in visitor.await_banner("microphone_refused")
+    assert field_in_sight(visitor, width=320, height=568)
     visitor.type("Hello!")  # works without one
     visitor.await_lines("assistant", "done")
     visitor.page.context.grant_permissions(["microphone"])
@@ -58,3 +60,9 @@ def test_a_wrong_key_and_a_server_that_is_restarted(visit: Any, serve: Any) -> N
 def enter_key(visitor: Any, key: str) -> None:
     visitor.page.fill("#key", key)
     visitor.page.press("#key", "Tab")
+
+
+def field_in_sight(visitor: Any, *, width: int, height: int) -> bool:
+    visitor.page.set_viewport_size({"width": width, "height": height})
+    place = visitor.page.locator("#composer").bounding_box()
+    return bool(place["y"] + place["height"] <= height)
