@@ -2,87 +2,116 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from drawing import BLUE, INK, PALE, RED, RULE, sheet, text
 from lane_picture import Lane
 
 from voxlane.server.client import Event
 
 WIDTH, HEIGHT, LEFT, RIGHT = 920, 390, 110, 24
-INK, FAINT, PAPER, RULE = "#23303f", "#6b7785", "#fbfaf7", "#e4e1d9"
-OUTPUT, CUT = "#4a6a94", "#b5300b"
 BEFORE_S, AFTER_S = 1.0, 2.5
 ROWS = {"microphone": 72, "loudspeaker": 122, "state": 172, "words": 212, "voice heard": 250}
 ENGINE = {"hear": ("listens", 290), "decode": ("thinks", 312), "say": ("speaks", 334)}
-TONES = {"hear": "#b5300b", "decode": "#a9bdd8", "prefill": "#4a6a94", "say": "#4a6a94"}
-
+TONES = {"hear": RED, "decode": PALE, "prefill": BLUE, "say": BLUE}
 
 Levels = list[tuple[float, float]]
+Events = list[tuple[float, Event]]
 
 
-def draw(events: list[tuple[float, Event]], said: Levels, output: Levels, lanes: list[Lane], where: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The stretch of time that is drawn; seconds on the client's clock."""
+
+    onset: float  # the first sound of the interrupting word
+    hold: float
+    cut: float
+
+    @classmethod
+    def of(cls, events: Events) -> Span:
+        """Return the stretch around the first interruption in some events."""
+        cut = next(at for at, event in events if event.name == "interrupted")
+        hold = max((at for at, event in events if event.name == "hold" and at <= cut), default=cut)
+        report = next(event for at, event in events if event.name == "barge_in" and at >= hold)
+        return cls(hold - report["hold_ms"] / 1e3, hold, cut)
+
+    @property
+    def begin(self) -> float:
+        """Where it begins."""
+        return self.onset - BEFORE_S
+
+    @property
+    def end(self) -> float:
+        """Where it ends."""
+        return self.onset + AFTER_S
+
+    def x(self, at: float) -> float:
+        """Return where a moment lies on the sheet."""
+        share = (min(max(at, self.begin), self.end) - self.begin) / (self.end - self.begin)
+        return LEFT + share * (WIDTH - LEFT - RIGHT)
+
+
+def draw(events: Events, said: Levels, output: Levels, lanes: list[Lane], where: str) -> str:
     """Return the picture of the first interruption in some events."""
-    cut = next(at for at, event in events if event.name == "interrupted")
-    hold = max((at for at, event in events if event.name == "hold" and at <= cut), default=cut)
-    report = next(event for at, event in events if event.name == "barge_in" and at >= hold)
-    onset = hold - report["hold_ms"] / 1e3
-    begin, end = onset - BEFORE_S, onset + AFTER_S
-
-    def x(at: float) -> float:
-        return LEFT + (min(max(at, begin), end) - begin) * (WIDTH - LEFT - RIGHT) / (end - begin)
-
+    span = Span.of(events)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="system-ui, sans-serif">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" rx="8" fill="{PAPER}"/>',
-        _text(20, 28, "A person interrupts", 17, INK, 600),
-        _text(20, 46, f"one session, {where}; milliseconds from the first sound of the interrupting word"),
+        text(20, 28, "A person interrupts", size=17, fill=INK, weight=600),
+        text(20, 46, f"one session, {where}; milliseconds from the first sound of the interrupting word"),
     ]
     for tick in range(int(-BEFORE_S * 1000), int(AFTER_S * 1000) + 1, 500):
-        at = x(onset + tick / 1e3)
+        at = span.x(span.onset + tick / 1e3)
         parts.append(f'<path d="M{at:.1f} 58V352" stroke="{RULE}"/>')
-        parts.append(_text(at, 370, str(tick), anchor="middle"))
+        parts.append(text(at, 370, str(tick), anchor="middle"))
     for name, y in [*ROWS.items(), *((f"engine {name}", y - 6) for name, y in ENGINE.values())]:
-        parts.append(_text(LEFT - 10, y + 14, name, anchor="end"))
-    for levels, middle, colour in ((said, 82, CUT), (output, 132, OUTPUT)):
-        for at, level in levels:
-            if begin <= at <= end and level > 0:
-                height = min(40.0, level / 32768 * 60)
-                box = f'x="{x(at):.1f}" y="{middle - height / 2:.1f}" width="4" height="{height:.1f}"'
-                parts.append(f'<rect {box} fill="{colour}"/>')
+        parts.append(text(LEFT - 10, y + 14, name, anchor="end"))
+    parts += [*_levels(span, said, 82, RED), *_levels(span, output, 132, BLUE)]
+    parts += [*_states(span, events), *_words(span, events), *_moments(span), *_engine(span, lanes)]
+    return sheet(WIDTH, HEIGHT, parts)
+
+
+def _levels(span: Span, levels: Levels, middle: int, colour: str) -> Iterator[str]:
+    for at, level in levels:
+        if span.begin <= at <= span.end and level > 0:
+            height = min(40.0, level / 32768 * 60)
+            box = f'x="{span.x(at):.1f}" y="{middle - height / 2:.1f}" width="4" height="{height:.1f}"'
+            yield f'<rect {box} fill="{colour}"/>'
+
+
+def _states(span: Span, events: Events) -> Iterator[str]:
     states = [(at, event["name"]) for at, event in events if event.name == "state"]
-    for (at, name), (until, _) in zip(states, [*states[1:], (end, "")], strict=False):
-        if until > begin and at < end:
-            left, right = x(at), x(until)
-            colour = CUT if name == "held" else "#a9bdd8"
+    for (at, name), (until, _) in zip(states, [*states[1:], (span.end, "")], strict=False):
+        if until > span.begin and at < span.end:
+            left, right = span.x(at), span.x(until)
+            colour = RED if name == "held" else PALE
             width = max(1.0, right - left - 1)
-            parts.append(f'<rect x="{left:.1f}" y="172" width="{width:.1f}" height="20" rx="3" fill="{colour}"/>')
+            yield f'<rect x="{left:.1f}" y="172" width="{width:.1f}" height="20" rx="3" fill="{colour}"/>'
             if right - left > 50:
-                parts.append(_text(left + 5, 186, name, 11, INK))
+                yield text(left + 5, 186, name, size=11, fill=INK)
+
+
+def _words(span: Span, events: Events) -> Iterator[str]:
     shown = -100.0
     for at, event in events:
-        if event.name == "user_words" and onset <= at <= end and x(at) - shown > 90:
-            shown = x(at)
-            parts.append(_text(shown, 226, (event["settled"] + event["tail"])[-18:], 11, INK))
-    for at, label in (
-        (onset, "first sound"),
-        (hold, f"hold {1e3 * (hold - onset):.0f}"),
-        (cut, f"interrupted {1e3 * (cut - onset):.0f}"),
-    ):
-        parts.append(f'<path d="M{x(at):.1f} 58V352" stroke="{CUT}" stroke-dasharray="3 3"/>')
-        anchor, nudge = ("end", -4) if label == "first sound" else ("start", 4)
-        parts.append(_text(x(at) + nudge, 264 if "hold" not in label else 250, label, 11, CUT, 600, anchor))
+        if event.name == "user_words" and span.onset <= at <= span.end and span.x(at) - shown > 90:
+            shown = span.x(at)
+            yield text(shown, 226, (event["settled"] + event["tail"])[-18:], size=11, fill=INK)
+
+
+def _moments(span: Span) -> Iterator[str]:
+    for at, name, y in ((span.onset, "", 264), (span.hold, "hold", 250), (span.cut, "interrupted", 264)):
+        yield f'<path d="M{span.x(at):.1f} 58V352" stroke="{RED}" stroke-dasharray="3 3"/>'
+        label = f"{name} {1e3 * (at - span.onset):.0f}" if name else "first sound"
+        anchor, nudge = ("start", 4) if name else ("end", -4)
+        yield text(span.x(at) + nudge, y, label, size=11, fill=RED, weight=600, anchor=anchor)
+
+
+def _engine(span: Span, lanes: list[Lane]) -> Iterator[str]:
     for lane in lanes:
         listens = any(what == "hear" for what, _, _ in lane.spans)
         for what, start_ms, stop_ms in lane.spans:
-            if what in TONES and start_ms / 1e3 < end and stop_ms / 1e3 > begin:
+            if what in TONES and start_ms / 1e3 < span.end and stop_ms / 1e3 > span.begin:
                 kind = "hear" if listens else "say" if what == "say" else "decode"
-                left, right = x(start_ms / 1e3), x(stop_ms / 1e3)
+                left, right = span.x(start_ms / 1e3), span.x(stop_ms / 1e3)
                 box = f'x="{left:.1f}" y="{ENGINE[kind][1]}" width="{max(0.8, right - left):.1f}" height="14"'
-                parts.append(f'<rect {box} fill="{TONES["hear" if listens else what]}"/>')
-    return "\n".join([*parts, "</svg>"]) + "\n"
-
-
-def _text(
-    x: float, y: float, words: str, size: int = 12, fill: str = FAINT, weight: int = 400, anchor: str = "start"
-) -> str:
-    safe = words.replace("&", "&amp;").replace("<", "&lt;")
-    style = f'font-size="{size}" fill="{fill}" font-weight="{weight}" text-anchor="{anchor}"'
-    return f'<text x="{x:.1f}" y="{y}" {style}>{safe}</text>'
+                yield f'<rect {box} fill="{TONES["hear" if listens else what]}"/>'

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import time
 from pathlib import Path
 
 import uvloop
+from command_line import command_line
+from figures import percentile, processor_s
 
+from voxlane.server.commands.serve import HttpServer, listen
 from voxlane.server.config import Config, VoiceConfig
-from voxlane.server.engine_link import EngineLink
+from voxlane.server.link.engine_link import EngineLink
 from voxlane.server.metrics import Metrics
-from voxlane.server.serve import HttpServer, listen
 from voxlane.server.service import make_service
 
 PROBE_S = 0.005
@@ -28,12 +29,6 @@ ENGINE = (sys.executable, str(Path(__file__).with_name("fake_engine.py")))
 def memory_kib() -> int:
     """Return what this process holds."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4
-
-
-def processor_s(pid: int) -> float:
-    """Return the processor time that another process has taken."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def serve() -> None:
@@ -61,8 +56,8 @@ async def serve() -> None:
         loop = asyncio.get_running_loop()
         while await loop.run_in_executor(None, sys.stdin.readline):
             ordered, own = sorted(lags) or [0.0], sorted(works) or [0.0]
-            report = {f"p{share}": ordered[int(share / 100 * (len(ordered) - 1))] for share in (50, 95, 99)}
-            report |= {"max": ordered[-1], "own_p99": own[int(0.99 * (len(own) - 1))]}
+            report = {f"p{share}": percentile(ordered, share / 100) for share in (50, 95, 99)}
+            report |= {"max": ordered[-1], "own_p99": percentile(own, 0.99)}
             report |= {"memory_kib": memory_kib(), "server_s": time.process_time()}
             report["engine_s"] = processor_s(link.pid) if link.pid is not None else 0.0
             print(json.dumps(report), flush=True)
@@ -74,4 +69,5 @@ async def serve() -> None:
 
 
 if __name__ == "__main__":
+    command_line(__doc__).parse_args()
     uvloop.run(serve())

@@ -7,7 +7,8 @@ processor. Started by crowded_server.py as the engine's child is.
 from __future__ import annotations
 
 import socket
-import sys
+
+from command_line import command_line
 
 from voxlane.engine.api import (
     FRAGMENT_BYTES,
@@ -21,6 +22,7 @@ from voxlane.engine.api import (
     Ready,
     RequestStats,
     Samples,
+    Shutdown,
     Submit,
     Text,
     Words,
@@ -75,11 +77,15 @@ class Engine:
 
 
 def main() -> None:
-    """Answer until the server hangs up."""
+    """Answer until the server hangs up, or says so."""
+    parser = command_line(__doc__)
+    parser.add_argument("fd", type=int, metavar="FD", help="the socket to the server")
     engine, assembler = Engine(), Assembler()
-    with socket.socket(fileno=int(sys.argv[1])) as link:
+    with socket.socket(fileno=parser.parse_args().fd) as link:
         while packet := link.recv(FRAGMENT_BYTES):
             message = assembler.feed(packet)
+            if isinstance(message, Shutdown):
+                return
             for answer in engine.take(message):
                 for piece in fragments(encode(answer)):
                     link.send(piece)

@@ -1,19 +1,24 @@
 """Draw docs/img/goodput.svg: sessions within their targets over sessions offered, a line for each policy.
 
-`python benchmarks/goodput_picture.py FILE` draws what gpu_sessions.py has written to FILE.
+    python benchmarks/goodput_picture.py benchmarks/goodput.json
+
+FILE is what gpu_sessions.py --json has written. It measures nothing.
+
+Time: a moment.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
 
+from command_line import command_line
+from drawing import BLUE, FAINT, INK, RED, RULE, sheet, text
+
 PICTURE = Path(__file__).parent.parent / "docs" / "img" / "goodput.svg"
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 920, 440, 64, 150, 76, 52  # pixels
-INK, FAINT, PAPER, RULE = "#23303f", "#6b7785", "#fbfaf7", "#e4e1d9"
-TONES = {"deadline": "#b5300b", "priority": "#4a6a94", "fcfs": "#9a9587"}
+TONES = {"deadline": RED, "priority": BLUE, "fcfs": "#9a9587"}
 LABEL_GAP = 16  # between two lines' names
 
 Levels = dict[str, list[dict[str, Any]]]
@@ -36,8 +41,6 @@ def draw(levels: Levels, where: str) -> str:
         return HEIGHT - BOTTOM - sessions * (HEIGHT - TOP - BOTTOM) / most
 
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="system-ui, sans-serif">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" rx="8" fill="{PAPER}"/>',
         text(20, 28, "Conversations within their targets", size=17, fill=INK, weight=600),
         text(20, 46, f"{where}; first sound of a reply in 300 ms, no gap in it, interruptions in force in 25 ms"),
     ]
@@ -55,7 +58,7 @@ def draw(levels: Levels, where: str) -> str:
         parts.append(f'<path d="M{path}" fill="none" stroke="{TONES[policy]}" stroke-width="2.5"/>')
         parts += [f'<circle cx="{at:.1f}" cy="{up:.1f}" r="3.5" fill="{TONES[policy]}"/>' for at, up in points]
         labels[policy] = (points[-1][0] + 8, points[-1][1] + 4, TONES[policy])
-    return "\n".join([*parts, *names(labels), "</svg>"]) + "\n"
+    return sheet(WIDTH, HEIGHT, [*parts, *names(labels)])
 
 
 def names(labels: dict[str, tuple[float, float, str]]) -> list[str]:
@@ -68,19 +71,13 @@ def names(labels: dict[str, tuple[float, float, str]]) -> list[str]:
     return parts
 
 
-def text(
-    x: float, y: float, words: str, *, size: int = 12, anchor: str = "", fill: str = FAINT, weight: int = 0
-) -> str:
-    """Return a line of text."""
-    style = f'font-size="{size}" font-weight="{weight or 400}" fill="{fill}"'
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor or "start"}" {style}>{words}</text>'
-
-
 def main() -> None:
     """Draw, and say where the picture is."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--where", default="one H200, chat Qwen3-0.6B, Moonshine tiny, hibari", help="for the subtitle")
+    parser = command_line(__doc__)
+    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--where", default="one H200, chat Qwen3-0.6B, Moonshine tiny, hibari", help="for the subtitle (%(default)s)"
+    )
     chosen = parser.parse_args()
     found = json.loads(chosen.file.read_text(encoding="utf-8"))
     PICTURE.write_text(draw(found["levels"], chosen.where), encoding="utf-8")

@@ -7,16 +7,14 @@ none is timed that is not right. Timing them is then short.
 from __future__ import annotations
 
 import itertools
-import multiprocessing
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
-from functools import cache, partial
-from multiprocessing.pool import Pool
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import torch
+from gpu_clock import FAILURES
 from gpu_paged import (
     CUDA,
     DEVICE,
@@ -30,20 +28,19 @@ from gpu_paged import (
     relative_error,
     scrambled,
 )
-from gpu_peers import FAILURES
+from gpu_workers import pool
+from gpu_workers import stop_compiling as stop_compiling
 from torch import Tensor
-from triton.errors import TritonError
 
 from voxlane.engine.kernels.pages import Layout, Pages
 from voxlane.engine.kernels.triton.attention import (
     Tuning,
     _row_room,
+    hopper_tuning,
     paged_attention_triton,
     prefill_tuning,
 )
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
 Variant = tuple[Case, Tuning | None, Tuning | None, int, float]  # decode, prefill, window, softcap
 
 INT8 = torch.int8
@@ -90,9 +87,22 @@ def prefill_ways(case: Case) -> list[Tuning]:
         shapes = [(64, 4, 2, None), (64, 4, 3, None), (128, 8, 3, None)]
     else:
         shapes = [(64, 4, 3, 128), (128, 4, 3, None), (128, 8, 3, 128)]
-    return [
+    ways = [
         replace(base, rows=rows, warps=warps, stages=stages, registers=registers, split=split)
         for (rows, warps, stages, registers), split in itertools.product(shapes, (256, 512, 1024))
+    ]
+    return ways + (hopper_ways(case) if CUDA and torch.cuda.get_device_capability()[0] == 9 else [])
+
+
+def hopper_ways(case: Case) -> list[Tuning]:
+    """Return the ways to try where one warp copies and others multiply: (stages, consumers, their registers)."""
+    if case.kind is INT8 or case.page != 64:
+        return []
+    base = hopper_tuning(case.head_dim, case.batch * case.queries * case.heads)
+    shapes = [(4, 2, 240), (3, 2, 240)] if case.head_dim > 64 else [(4, 2, 240), (8, 2, 240), (8, 3, 160)]
+    return [
+        replace(base, stages=stages, consumers=consumers, registers=registers, split=split)
+        for (stages, consumers, registers), split in itertools.product(shapes, (512, 1024, 2048))
     ]
 
 
@@ -109,39 +119,17 @@ def compile_one(variant: Variant) -> str:
     try:
         got = paged_attention_triton(q, pages, layout, scale, window, **seen, decode=decode, prefill=prefill)
         error = relative_error(got, exact(q, pages, layout, scale, window, **seen))
-    except (TritonError, *FAILURES) as failure:
+    except FAILURES as failure:
         return f"{type(failure).__name__} {str(failure).strip().splitlines()[0][:120]}"
     return "" if error <= TOLERANCES[case.compute] else f"an error of {error:.1e}"
-
-
-def compiled_ahead(variants: Sequence[Variant]) -> Iterator[str]:
-    """Yield what went wrong with each variant, or "", as soon as it is compiled; others are compiled meanwhile."""
-    return elsewhere(compile_one, variants) if CUDA else itertools.repeat("", len(variants))
-
-
-def elsewhere(work: Callable[[Given], Made], given: Iterable[Given]) -> Iterator[Made]:
-    """Begin some work in other processes; yield what comes of it, in its order."""
-    return _pool().imap(work, given)
-
-
-def stop_compiling() -> None:
-    """Give up what is still being compiled."""
-    if CUDA:
-        _pool().terminate()
-        _pool.cache_clear()
-
-
-@cache
-def _pool() -> Pool:
-    return multiprocessing.get_context("spawn").Pool(max(1, min(15, (os.cpu_count() or 2) - 1)))
 
 
 def _kernel(variant: Variant) -> Variant:
     """Return what is equal where the compiled code is."""
     case, decode, prefill, window, softcap = variant
-    same = {"batch": _row_room(case.batch), "queries": min(case.queries, LONGEST_CHECKED)}
-    loose = [way and replace(way, programs=1, least=1) for way in (decode, prefill)]
-    return replace(case, context=0, **same), *loose, window, softcap  # type: ignore[return-value]
+    case = replace(case, context=0, batch=_row_room(case.batch), queries=min(case.queries, LONGEST_CHECKED))
+    decode, prefill = (way and replace(way, programs=1, least=1) for way in (decode, prefill))
+    return case, decode, prefill, window, softcap
 
 
 def compile_all(variants: Sequence[Variant]) -> list[Variant]:
@@ -149,7 +137,7 @@ def compile_all(variants: Sequence[Variant]) -> list[Variant]:
     if not CUDA:
         return list(variants)
     kernels = {_kernel(variant): variant for variant in variants}
-    outcomes = dict(zip(kernels, _pool().map(compile_one, kernels.values(), chunksize=1), strict=True))
+    outcomes = dict(zip(kernels, pool().map(compile_one, kernels.values(), chunksize=1), strict=True))
     for key, problem in outcomes.items():
         if problem:
             print(f"  left out: {kernels[key][0].name} {key[1] or key[2]}: {problem}", flush=True)
@@ -164,7 +152,7 @@ def timed(variants: Iterable[Variant]) -> dict[Variant, float]:
         for variant in group:
             try:
                 found[variant] = microseconds(launches(variant, *batch))
-            except (TritonError, *FAILURES) as error:
+            except FAILURES as error:
                 print(f"  cannot run: {case.name} {variant[1:3]}: {str(error).splitlines()[0][:120]}", flush=True)
     return found
 

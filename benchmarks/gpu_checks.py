@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any
 
+import gpu_interpreter
 import gpu_parts as parts
 import random_models
 import torch
@@ -17,15 +16,15 @@ from torch import Tensor
 from voxlane.engine.api import SamplingParams
 from voxlane.engine.cuda import graphs
 from voxlane.engine.cuda import runner as cuda_runner
-from voxlane.engine.kernels import activation, decode_rows, norm, rope, sampling, skinny, swap
+from voxlane.engine.kernels import activation, norm, rope, sampling, skinny, swap
 from voxlane.engine.kernels.pages import Layout, Pages
 from voxlane.engine.models import decoder
+from voxlane.engine.models.loading import Mode
+from voxlane.engine.plan import Row
 
 
 def interpret_kernels() -> None:
     """Let CPU tensors go to the Triton kernels, under Triton's interpreter."""
-    from triton.runtime import interpreter
-
     from voxlane.engine.kernels.triton import activation as gates
     from voxlane.engine.kernels.triton import decode_rows as packets
     from voxlane.engine.kernels.triton import norm as norms
@@ -34,12 +33,8 @@ def interpret_kernels() -> None:
     from voxlane.engine.kernels.triton import skinny as few
     from voxlane.engine.kernels.triton.attention import paged_attention_triton
 
-    def patch(module: object, **functions: object) -> None:
-        for name, function in functions.items():
-            setattr(module, name, function)
-
-    patch(interpreter, _patch_lang_tensor=partial(_scalars_as_bounds, interpreter._patch_lang_tensor))
-    patch(
+    gpu_interpreter.mend()
+    gpu_interpreter.put(
         decoder,
         rms_norm=lambda x, weight, eps, dtype=None: norms.rms_norm(x, weight, eps, dtype or x.dtype),
         add_rms_norm=norms.add_rms_norm,
@@ -47,22 +42,16 @@ def interpret_kernels() -> None:
         rope_write=ropes.rope_write,
         paged_attention=paged_attention_triton,
     )
-    patch(
-        decoder.skinny,
+    gpu_interpreter.put(
+        skinny,
         serves=lambda rows, *_: rows <= skinny.MAX_ROWS,
         norm_linear=few.norm_linear,
         norm_gate=few.norm_gate,
         linear_add=few.linear_add,
         attend=few.attend,
     )
-    patch(graphs, unpack=packets.unpack, sample=samples.sample)
-    patch(cuda_runner, sample=samples.sample)
-
-
-def _scalars_as_bounds(patch: Any, tensor: Any, scope: Any) -> None:
-    """Let a loop run to a scalar: Triton 3.6 makes a number of it in a way that numpy 2.4 refuses."""
-    patch(tensor, scope)
-    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+    gpu_interpreter.put(graphs, unpack=packets.unpack, sample=samples.sample)
+    gpu_interpreter.put(cuda_runner, sample=samples.sample)
 
 
 def _error(got: Tensor, expected: Tensor) -> float:
@@ -112,8 +101,8 @@ def _rope(device: torch.device, dtype: torch.dtype, kind: torch.dtype) -> float:
     gains = torch.rand((2, dim), device=device)
     pages = [_pages(kind, (10, kv_heads, size, dim), device) for _ in range(2)]
     sizes = (heads, kv_heads, dim, angles.cos(), angles.sin(), place)
-    q = rope.rope_write(qkv, *sizes, pages[0], *gains, 1e-6)
-    expected = rope.rope_write_ref(qkv.float(), *sizes, pages[1], *gains, 1e-6)
+    q = rope.rope_write(qkv, *sizes, pages[0], gains[0], gains[1], 1e-6)
+    expected = rope.rope_write_ref(qkv.float(), *sizes, pages[1], gains[0], gains[1], 1e-6)
     worst = _error(q, expected)
     for mine, theirs in zip(_parts(pages[0]), _parts(pages[1]), strict=True):
         close = (mine.float() - theirs.float()).abs().max() <= 1 if kind is torch.int8 and mine.dtype is kind else True
@@ -192,13 +181,10 @@ def greedy(device: torch.device, *, dry: bool) -> Iterator[str]:
     prompts, outputs = (2, 3) if dry else (20, 48)
     work = parts.random_work(prompts, 5, 20 if dry else 300, 97 if dry else 1031, seed=3)
 
-    def tokens_of(where: str, mode: str, pages: torch.dtype, chunk: int) -> list[list[int]]:
+    def tokens_of(where: str, mode: Mode, pages: torch.dtype, chunk: int) -> list[list[int]]:
         model = parts.make_model(config, where, mode, 1024, drawn_on="cpu")
         bench = parts.make_bench(model, prompts * 512, max_batch=prompts, pages=pages)
-        requests = [
-            bench.request(str(n), list(prompt), SamplingParams(max_tokens=99)) for n, (prompt, _) in enumerate(work)
-        ]
-        return parts.drive(bench, requests, outputs, chunk)
+        return [answer.tokens for answer in parts.ask(bench, [prompt for prompt, _ in work], outputs, chunk)]
 
     reference = tokens_of("cpu", "float32", torch.float32, 1 << 30)
     same = tokens_of(str(device), "float32", torch.float32, 1 << 30)
@@ -227,30 +213,26 @@ def _gap(model: decoder.Decoder, tokens: list[int], one: int, other: int) -> flo
     bench = parts.make_bench(model, 1024, max_batch=1, pages=torch.float32)
     request = bench.request("gap", tokens, SamplingParams())
     request.table.append(len(tokens))
-    ids, layout = bench.runner._layout([parts.Row(request, 0, len(tokens))])
+    ids, layout = bench.runner._layout([Row(request, 0, len(tokens))])
     with torch.inference_mode():
         logits = model.logits(model.forward(ids, layout, bench.cache.pages)[-1:])[0]
     return abs(float(logits[one] - logits[other]))
 
 
 def transformers_rate(folder: Path, prompts: list[list[int]], outputs: int, device: torch.device) -> float:
-    """Return the tokens a second of transformers' continuous batching, after a first run that is not counted."""
+    """Return the tokens a second of transformers' continuous batching, after a short run that is not counted."""
     from transformers import AutoModelForCausalLM, GenerationConfig
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="sdpa").to(device)
-    config = GenerationConfig(max_new_tokens=outputs, do_sample=False, eos_token_id=-1, pad_token_id=0)
-    best = 0.0
-    for _ in range(2):
+    rate = 0.0
+    for count in (min(outputs, 8), outputs):
+        config = GenerationConfig(max_new_tokens=count, do_sample=False, eos_token_id=-1, pad_token_id=0)
         begin = time.monotonic()
         results = model.generate_batch(inputs=prompts, generation_config=config, record_timestamps=True)
         seconds = time.monotonic() - begin
         stamps = [stamp for result in results.values() for stamp in (getattr(result, "timestamps", None) or [])]
-        count = sum(len(result.generated_tokens) for result in results.values())
         if stamps and max(stamps) > min(stamps):
             # From the first token on, so that its own warm-up is not held against it.
             seconds = max(stamps) - min(stamps)
-        best = max(best, count / seconds)
-    return best
-
-
-assert decode_rows.unpack  # named so that the list of kernels under test is complete
+        rate = sum(len(result.generated_tokens) for result in results.values()) / seconds
+    return rate

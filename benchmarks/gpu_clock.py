@@ -1,4 +1,4 @@
-"""Times on a device by its own events, and the bandwidth that other figures are measured against."""
+"""Times on a device by its own events, the bandwidth that figures are measured against, and what may fail there."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import time
 from collections.abc import Callable
 
 import torch
+from triton.errors import TritonError
+
+FAILURES = (RuntimeError, AssertionError, ImportError, OSError, TritonError)
+"""What a device, a compiler, a peer that is not there or a figure that cannot be may raise. All else is our mistake."""
 
 
 def time_device(work: Callable[[], object], times: int, device: torch.device) -> float:
@@ -18,14 +22,14 @@ def time_device(work: Callable[[], object], times: int, device: torch.device) ->
         begin = time.perf_counter()
         work()
         return time.perf_counter() - begin
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(times + 1)]
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(times + 1)]  # type: ignore[no-untyped-call]
     work()
     for mark in marks[:-1]:
         mark.record()
         work()
     marks[-1].record()
     torch.cuda.synchronize()
-    spans = sorted(a.elapsed_time(b) for a, b in itertools.pairwise(marks))
+    spans: list[float] = sorted(a.elapsed_time(b) for a, b in itertools.pairwise(marks))
     return spans[len(spans) // 2] / 1e3
 
 

@@ -1,25 +1,27 @@
 """Qwen3-TTS's 12 Hz codec decoder on a GPU, random weights of the true shape: how many streams does it keep up with?
 
-It checks first: samples on the device, in float32 and bfloat16, against the same code in float32 on the CPU, and a CUDA
-graph against the calls it was captured from. Then it decodes the next frames of many streams in bfloat16. Columns:
+It checks first: samples on the device, in float32 and float16, against the same code in float32 on the CPU, and a CUDA
+graph against the calls it was captured from. Then it decodes the next frames of many streams in float16. Columns:
 
   graph      one call for all streams as a CUDA graph, by the device's own events, in milliseconds
   launched   the same without a graph
   frame      the graph's time divided by streams and frames, in microseconds
   × real     seconds of speech made in a second: the streams it could keep up with if nothing else ran
 
-  python benchmarks/gpu_codec.py               on the GPU, less than a minute
+  python benchmarks/gpu_codec.py               on the GPU
   python benchmarks/gpu_codec.py --dry-run     a small decoder on the CPU: does the script run?
+
+Time: less than a minute on the GPU.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import zlib
 from collections.abc import Callable
 
 import torch
+from command_line import command_line
 from gpu_clock import time_device
 from torch import Tensor
 
@@ -99,9 +101,9 @@ def check(config: CodecConfig, device: torch.device) -> None:
     codes = random_codes(config, 2, CHECKED_FRAMES)
     cpu = build(config, torch.float32, torch.device("cpu"))
     wanted = cpu.decode(codes, cpu.state(2), torch.arange(2))
-    print(f"{cpu.parameters / 1e6:.0f} million parameters, {cpu.state(1).stream_bytes / 2e6:.1f} MB a stream, bfloat16")
+    print(f"{cpu.parameters / 1e6:.0f} million parameters, {cpu.state(1).stream_bytes / 2e6:.1f} MB a stream, float16")
     torch.backends.cudnn.allow_tf32 = False
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype in (torch.float32, torch.float16):
         codec = build(config, dtype, device)
         samples = codec.decode(codes.to(device), codec.state(2), torch.arange(2, device=device)).cpu()
         noise = 20 * math.log10((samples - wanted).std() / wanted.std() + 1e-12)
@@ -112,7 +114,7 @@ def check(config: CodecConfig, device: torch.device) -> None:
 
 def measure(config: CodecConfig, device: torch.device, streams: tuple[int, ...]) -> None:
     """Print the table."""
-    codec = build(config, torch.bfloat16 if device.type == "cuda" else torch.float32, device)
+    codec = build(config, torch.float16 if device.type == "cuda" else torch.float32, device)
     print("| streams | frames | graph | launched | frame | × real |\n|---:|---:|---:|---:|---:|---:|")
     for frames in FRAMES:
         for count in streams:
@@ -127,7 +129,7 @@ def measure(config: CodecConfig, device: torch.device, streams: tuple[int, ...])
 
 def main() -> None:
     """Check, then measure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--dry-run", action="store_true", help="a small decoder on the CPU")
     dry_run: bool = parser.parse_args().dry_run
     device = torch.device("cpu" if dry_run else "cuda")

@@ -7,24 +7,34 @@
     PYTHONPATH=build/gpu python3 benchmarks/gpu_engine.py --parts workload --overlaps    # in turns too
     python benchmarks/gpu_engine.py --dry-run              # on a CPU, with Triton's interpreter and tiny shapes
 
-Floor: bytes of weights and of the rows' keys and values over the bandwidth of a large copy, measured in the same run.
+The first two lines are for a machine where the package is not installed. Parts:
+
+    check         kernels against their references on the device, greedy tokens against the CPU's
+    variants      what fusing and overlapping launches bring at small batches
+    steps         decode steps of every shape, 1 to 256 rows of 512 tokens, beside their floor: bytes of weights and of
+                  the rows' keys and values over the bandwidth of a large copy, measured in the same run
+    workload      256 requests of 100 to 1024 random tokens in and out through the whole core, tokens a second
+    transformers  128 requests through transformers' continuous batching and through us, the same weights
+    tune          ways to cut the products of few rows, beside torch's
+
+Weights are random: what is said does not change how long it takes. Every shape's kernels are compiled first, by a
+process each. Figures go to gpu_engine.json in $OUT, if that is set.
+
+Time: no part begins after --seconds, 440 by default; a part takes up to a minute.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
+import multiprocessing
 import os
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 if "--dry-run" in sys.argv:
     os.environ["TRITON_INTERPRET"] = "1"
@@ -35,9 +45,17 @@ import gpu_parts as parts
 import gpu_tune
 import random_models
 import torch
+from command_line import command_line
+from gpu_report import Report
+from gpu_workers import compiling_only, elsewhere, stop_compiling
+
+from voxlane.engine.api import Policy
+from voxlane.engine.models.decoder import Decoder
+from voxlane.engine.models.loading import Mode
 
 BATCHES = (1, 8, 32, 128, 256)
 CONTEXT = 512
+COMPILE_SECONDS = 60.0  # what is not compiled by then is compiled when it is needed
 BARS: dict[str, Callable[[dict[str, float]], bool]] = {
     "qwen3-0.6b batch 1 step <= 1.0 ms": lambda found: found.get("step qwen3-0.6b 1", 9.0) <= 1.0e-3,
     "workload of 256 >= 18,000 tok/s": lambda found: found.get("workload fcfs", 0.0) >= 18_000,
@@ -47,7 +65,7 @@ BARS: dict[str, Callable[[dict[str, float]], bool]] = {
 
 
 @dataclass
-class Session:
+class Session(Report):
     """What the parts share and find."""
 
     device: torch.device
@@ -59,39 +77,27 @@ class Session:
     overlaps: bool = False  # run it also with host and device one after the other
     bandwidth: float = 1e9
     fused: bool = True  # products of few rows with what is around them, unless `variants` found that they do not run
-    found: dict[str, float] = field(default_factory=dict)
-    table: list[str] = field(default_factory=list)
-
-    def say(self, line: str) -> None:
-        """Print a line of the table now, and again at the end."""
-        print(line, flush=True)
-        self.table.append(line)
 
     @property
     def batches(self) -> tuple[int, ...]:
         """The batches to measure."""
         return (1, 3) if self.dry else BATCHES
 
-    def model(self, shape: str, context: int = 4096) -> parts.Decoder:
+    def model(self, shape: str) -> Decoder:
         """Return a shape on the device."""
-        model = parts.make_model(random_models.SHAPES[shape], str(self.device), self.mode, context)
+        model = parts.make_model(random_models.SHAPES[shape], str(self.device), self.mode)
         model._fusable &= self.fused
         return model
 
     def attempt(self, name: str, work: Callable[[], None]) -> bool:
-        """Do a piece of a part; if it fails that is told, and the next piece is done."""
+        """Do a piece of a part, and give the device's memory back."""
         try:
-            work()
-        except Exception as error:  # noqa: BLE001  # the boundary of a piece
-            self.say(f"{name} FAILED: {type(error).__name__}: {str(error)[:300]}")
-            traceback.print_exc()
-            return False
+            return super().attempt(name, work)
         finally:
             clear()
-        return True
 
     @property
-    def mode(self) -> str:
+    def mode(self) -> Mode:
         """How weights are kept."""
         return "float32" if self.dry else "bfloat16"
 
@@ -106,6 +112,26 @@ def clear() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def compile_shape(shape: str) -> None:
+    """Compile what a shape needs, steps with prompts too: its kernels are on disk then."""
+    model = parts.make_model({**random_models.SHAPES[shape], "num_hidden_layers": 2}, "cuda")
+    with compiling_only():
+        parts.make_bench(model, max(BATCHES) * 64, max_batch=max(BATCHES), prompts=True)
+
+
+def compile_all(session: Session) -> None:
+    """Compile the kernels of all shapes at once."""
+    begin = time.monotonic()
+    try:
+        for _ in elsewhere(compile_shape, session.shapes, begin + COMPILE_SECONDS):
+            pass
+    except multiprocessing.TimeoutError:
+        session.say("not all is compiled")
+    finally:
+        stop_compiling()
+    session.say(f"compiled in {time.monotonic() - begin:.1f} s")
 
 
 def check(session: Session) -> None:
@@ -188,7 +214,7 @@ def _workload(session: Session, block_tokens: int) -> None:
         model, tokens, max_batch=count, block_tokens=block_tokens, pages=session.pages, prompts=True
     )
     work = parts.random_work(count, low, high, model.vocab_size)
-    policies: tuple[parts.Policy, ...] = ("fcfs", "deadline")
+    policies: tuple[Policy, ...] = ("fcfs", "deadline")
     overlaps: tuple[parts.Overlap, ...] = ("apart", "told late", "ahead") if session.overlaps else ("ahead",)
     for policy in policies:
         parts.run_workload(bench, [(prompt, 4) for prompt, _ in work], policy, count)
@@ -212,7 +238,7 @@ def transformers(session: Session) -> None:
     begin = time.monotonic()
     random_models.write(random_models.SHAPES[shape], folder, str(session.device))
     session.say(f"{shape}: written in {time.monotonic() - begin:.1f} s")
-    batches = (2,) if session.dry else (8, 128)
+    batches = (2,) if session.dry else (128,)
     inputs, outputs = (8, 4) if session.dry else (256, 128)
     vocabulary = random_models.SHAPES[shape]["vocab_size"]
     assert isinstance(vocabulary, int)
@@ -266,13 +292,13 @@ def run_parts(session: Session, names: list[str]) -> None:
 
 def main() -> int:
     """Measure what was asked for and print the table last."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default=",".join(PARTS))
-    parser.add_argument("--shapes", default="qwen3-0.6b,llama-3.2-1b,qwen3-1.7b,qwen3-8b")
-    parser.add_argument("--blocks", default="16,64", help="tokens in a KV block, for the workload")
+    parser = command_line(__doc__)
+    parser.add_argument("--parts", default=",".join(PARTS), help="(%(default)s)")
+    parser.add_argument("--shapes", default="qwen3-0.6b,llama-3.2-1b,qwen3-1.7b,qwen3-8b", help="(%(default)s)")
+    parser.add_argument("--blocks", default="16,64", help="tokens in a KV block, for the workload (%(default)s)")
     parser.add_argument("--overlaps", action="store_true", help="run the workload also without overlapping steps")
-    parser.add_argument("--seconds", type=float, default=440.0, help="start no part after this long")
-    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--seconds", type=float, default=440.0, help="start no part after this long (%(default)g)")
+    parser.add_argument("--dry-run", action="store_true", help="on a CPU, tiny: does the script run?")
     options = parser.parse_args()
     if options.dry_run:
         gpu_checks.interpret_kernels()
@@ -285,13 +311,13 @@ def main() -> int:
         session.bandwidth = parts.copy_bandwidth(device)
         name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU, interpreted"
         session.say(f"{name}, torch {torch.__version__}, copy {session.bandwidth / 1e12:.2f} TB/s")
-        run_parts(session, options.parts.split(","))
+        names = options.parts.split(",")
+        if device.type == "cuda" and {"steps", "workload"} & set(names):
+            session.attempt("compiling", partial(compile_all, session))
+        run_parts(session, names)
     for bar, met in BARS.items():
         session.say(f"bar: {bar}: {'yes' if met(session.found) else 'no'}")
-    print("\n==== table", *session.table, sep="\n")
-    if os.environ.get("OUT"):
-        report: dict[str, Any] = {"found": session.found, "table": session.table}
-        (Path(os.environ["OUT"]) / "gpu_engine.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
+    session.close("gpu_engine")
     return 0
 
 

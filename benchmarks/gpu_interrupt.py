@@ -8,7 +8,8 @@
 The engine is the server's child process; gpu_load.py keeps its batch full of answers, with long prompts arriving,
 people being listened to and voices talking. In the midst of it sessions are interrupted, at random times some 50 a
 second: `Interrupt` and then a critical request of the same session, which is a question of some 25 tokens to the chat
-model, or, for every fifth, a second of speech to be heard. When it is served the interrupted answer is resumed.
+model, or, for every fifth, a second of speech to be heard. When it is served the interrupted answer is resumed. The
+policies take turns on one engine, which begins each time with an empty prefix cache (switched_engine.py).
 
 Times are taken by the sender, from sending `Interrupt`, and so hold the socket both ways.
     gone     the interrupted are in no later step: a request of the same session that must be refused is sent right
@@ -22,6 +23,8 @@ Times are taken by the sender, from sending `Interrupt`, and so hold the socket 
 the texts. In bfloat16 a row's last bits depend on how many others are in its batch, and random weights have near-ties:
 so answers part from themselves, and `parted`, how often in 1,000 tokens, should be alike for both (longer answers are
 interrupted more often, so their counts are not). With --exact the same is done in float32, where none should part.
+
+Time: an engine's start; then for 500 critical requests some ten seconds idle and half a minute with each policy.
 """
 
 from __future__ import annotations
@@ -38,14 +41,15 @@ from pathlib import Path
 from typing import Any
 
 from common import table
+from figures import in_shares, quantiles_ms
 from gpu_load import FULL, SMALL, Answer, Load, Sizes
 from gpu_voices import (
     Engine,
     Options,
     Sound,
+    Told,
     chat_folder,
     parser,
-    quantiles_ms,
     read_options,
     running,
     spoken,
@@ -56,7 +60,6 @@ from voxlane.engine.api import (
     Append,
     EndInput,
     Finished,
-    FromEngine,
     Interrupt,
     Priority,
     Refused,
@@ -82,6 +85,9 @@ WARM_UP = 20
 
 FILL_S = 6.0
 """How long a load is given to fill the batch; a policy that keeps steps short may not let it be full."""
+
+REPORT_S = 2.0
+"""How long a busy engine's next report is waited for: it makes one a second."""
 
 COMPARED = 96
 """Answers asked for again, of each kind."""
@@ -131,12 +137,8 @@ class Lane:
                 due_s = max(now, due_s + self.random.expovariate(1 / mean_gap_s))
             await asyncio.sleep(0.0005)
 
-        def served() -> bool:
-            if self.load is not None:
-                self.load.tick(time.monotonic())
-            return all(call.served_s is not None for call in self.calls.values())
-
-        await self.engine.until(served, most_s)
+        until = self.engine.until if self.load is None else self.load.until
+        await until(lambda: all(call.served_s is not None for call in self.calls.values()), most_s)
 
     def _call(self) -> None:
         victims = self.load.answering if self.load is not None else []
@@ -163,8 +165,8 @@ class Lane:
         text = f"{len(self.calls)}. {QUESTION}"
         return (Submit(name, "complete", text=text, sampling=sampling, priority=Priority.CRITICAL, session=session),)
 
-    def _take(self, message: FromEngine, now: float) -> None:
-        call = self.calls[message.request_id.partition("/")[0]]  # type: ignore[union-attr]  # none without an id
+    def _take(self, message: Told, now: float) -> None:
+        call = self.calls[message.request_id.partition("/")[0]]
         match message:
             case Refused(name) if name.endswith("/mark"):
                 call.gone_s = now - call.sent_s
@@ -233,7 +235,7 @@ async def ask_again(engine: Engine, load: Load) -> dict[str, Same]:
     texts: dict[str, str] = {}
     ended: set[str] = set()
 
-    def take(message: FromEngine, now: float) -> None:
+    def take(message: Told, now: float) -> None:
         match message:
             case Text(name, _, text):
                 texts[name] = texts.get(name, "") + text
@@ -279,13 +281,10 @@ async def saturated(engine: Engine, sizes: Sizes, sound: Sound | None, count: in
     lane = Lane(engine, sound, random.Random(11), load)
     load.begin(time.monotonic())
     full = min(engine.config.max_batch, sizes.answers) * 3 // 4
-
-    def filled() -> bool:
-        load.tick(time.monotonic())
-        return len(load.answering) >= full
-
-    await engine.until(filled, FILL_S)
+    await load.until(lambda: len(load.answering) >= full, FILL_S)
     answering = len(load.answering)
+    engine.stats.clear()
+    await load.until(lambda: bool(engine.stats), REPORT_S)  # it tells of the filling, too
     engine.stats.clear()
     cpu_s, begin = engine.cpu_s(), time.monotonic()
     await lane.run(count, MEAN_GAP_S)
@@ -293,12 +292,7 @@ async def saturated(engine: Engine, sizes: Sizes, sound: Sound | None, count: in
     found["answering"] = answering
     found["cpu"] = round((engine.cpu_s() - cpu_s) / (time.monotonic() - begin), 2)
     enough = time.monotonic() + (3.0 if sizes is FULL else 1.0)  # for the interrupted to come to their end
-
-    def settled() -> bool:
-        load.tick(time.monotonic())
-        return time.monotonic() > enough
-
-    await engine.until(settled, 10.0)
+    await load.until(lambda: time.monotonic() > enough, 10.0)
     load.end()
     for name, same in (await ask_again(engine, load)).items():
         found |= {f"same_{name}": (same.same, same.asked), f"parted_{name}": same.parted}
@@ -316,21 +310,22 @@ async def idle(engine: Engine, sound: Sound | None, count: int) -> Figures:
 
 
 async def measure(options: Options, folder: Path, count: int, *, exact: bool) -> dict[str, Figures]:
-    """Measure each policy, and idle; return the figures by name."""
+    """Measure idle and each policy, all on one engine; return the figures by name."""
     found: dict[str, Figures] = {}
-    sizes, sound = (SMALL if options.dry else FULL), None
-    for policy in options.policies:
-        try:
-            async with running(options.engine(policy, folder)) as engine:
-                if not found:
-                    sound = (await spoken(engine, [CALL]))[0] if options.asr_model and options.tts_model else None
-                    gc.collect()
-                    gc.freeze()
-                    await idle(engine, sound, WARM_UP)
-                    report(found, "idle", await idle(engine, sound, count), options.json)
-                report(found, policy, await saturated(engine, sizes, sound, count), options.json)
-        except RuntimeError as error:  # the others may do better
-            print(f"{policy} FAILED: {error}", flush=True)
+    sizes = SMALL if options.dry else FULL
+    try:
+        if options.policies:
+            async with running(options.engine(options.policies[0], folder)) as engine:
+                sound = (await spoken(engine, [CALL]))[0] if options.asr_model and options.tts_model else None
+                gc.collect()
+                gc.freeze()
+                await idle(engine, sound, WARM_UP)
+                report(found, "idle", await idle(engine, sound, count), options.json)
+                for policy in options.policies:
+                    await engine.switch(policy)
+                    report(found, policy, await saturated(engine, sizes, sound, count), options.json)
+    except RuntimeError as error:  # what was found is told
+        print(f"FAILED: {error}", flush=True)
     if exact:
         fewer = {} if options.dry else {"max_batch": 64, "gpu_memory_share": 0.25}
         changes = {"weights": "float32", "asr_model": "", "tts_model": "", **fewer}
@@ -353,7 +348,7 @@ def summary(found: dict[str, Figures], shape: str) -> list[str]:
     header = ["policy", "gone", "first token", "words", "unserved", "late + more", "same (parted)", "others", "step"]
     rows = []
     for name, one in found.items():
-        cells = [name, *(_shares(one[key]) for key in ("gone_ms", "first_ms", "words_ms")), str(one["unserved"])]
+        cells = [name, *(in_shares(one[key]) for key in ("gone_ms", "first_ms", "words_ms")), str(one["unserved"])]
         if "late" in one:
             cells.append(f"{one['late']} + {one['too_late']}")
             for kind in ("interrupted", "others"):
@@ -371,13 +366,9 @@ def summary(found: dict[str, Figures], shape: str) -> list[str]:
     return lines
 
 
-def _shares(times: dict[str, float]) -> str:
-    return " / ".join(f"{times[share]:.1f}" for share in ("p50", "p95", "p99") if times)
-
-
 def main() -> None:
     """Measure and print the table."""
-    commands = parser(__doc__ or "", 0.0)
+    commands = parser(__doc__)
     commands.add_argument("--critical", type=int, default=500, help="requests for each policy (%(default)d)")
     commands.add_argument("--exact", action="store_true", help="compare answers in float32, too")
     commands.add_argument("--exact-only", action="store_true", help="do nothing else")

@@ -7,13 +7,14 @@ all that a request may ask of it. It knows what is right; gpu_kernels.py asks, a
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
-from gpu_attention_tune import Variant, compiled_ahead, elsewhere
+from gpu_clock import FAILURES
 from gpu_paged import (
     CUDA,
     DEVICE,
@@ -26,7 +27,7 @@ from gpu_paged import (
     relative_error,
     scrambled,
 )
-from gpu_peers import FAILURES
+from gpu_workers import Given, Made, elsewhere
 from torch import Tensor
 
 from voxlane.engine.cuda.rows import PACKET
@@ -35,7 +36,7 @@ from voxlane.engine.cuda.trial import STAND_IN, Trial
 from voxlane.engine.kernels import sampling
 from voxlane.engine.kernels.pages import Layout, Pages
 from voxlane.engine.kernels.selfcheck import Agreement
-from voxlane.engine.kernels.triton.attention import Tuning, decode_tuning, paged_attention_triton
+from voxlane.engine.kernels.triton.attention import decode_tuning, paged_attention_triton
 from voxlane.engine.models.decoder_config import DecoderConfig
 
 F32, BF16, F16, INT8 = torch.float32, torch.bfloat16, torch.float16, torch.int8
@@ -55,13 +56,18 @@ TRIALS = [(STAND_IN, F32, F32), (STAND_IN, BF16, INT8), (QWEN3, BF16, BF16), (QW
 """Sizes, and the types of rows and pages."""
 
 GRID_ROWS = [(0, 700), (2000, 1), (1290, 300), (0, 1), (1270, 2), (5, 0), (4095, 1), (300, 130), (511, 1), (512, 1)]
+GRID_ROWS += [(3000, 40), (64, 64)]  # a chunk so short over so much that prefill cuts it, and one without a ragged end
+DRY_ROWS = [(0, 20), (70, 1), (40, 2), (0, 1), (5, 0)] + [(2100, 20)] * CUDA
 GRID_SHAPES = [(9, 3, 64), (16, 8, 128), (32, 8, 64), (20, 20, 64), (8, 1, 128), (4, 4, 80), (2, 1, 256), (40, 2, 32)]
 GRID_TYPES = [(BF16, INT8), (BF16, BF16), (F32, INT8), (F16, F16), (F32, F32), (F32, BF16)]
 GRID_OPTIONS = [(0, 0.0, True), (50, 0.0, True), (1000, 30.0, True), (0, 0.0, False)]
 
 
-def grid(*, dry: bool) -> list[tuple[Case, int, float, bool]]:
-    """Return (case, window, softcap, causal): every shape with every type, the other properties in turn."""
+Ragged = tuple[Case, int, float, bool]  # window, softcap, causal
+
+
+def grid(*, dry: bool) -> list[Ragged]:
+    """Return every shape with every type, by types, the other properties in turn."""
     shapes = [(6, 2, 16), (9, 3, 64)] if dry else GRID_SHAPES
     chosen = []
     for number, (shape, types) in enumerate(itertools.product(shapes, GRID_TYPES)):
@@ -69,7 +75,9 @@ def grid(*, dry: bool) -> list[tuple[Case, int, float, bool]]:
             window, softcap, causal = GRID_OPTIONS[(number // 2 + page // 64) % len(GRID_OPTIONS)]
             if not dry or number % 5 < 2:
                 chosen.append((Case(*shape, 0, 0, compute=types[0], kind=types[1], page=page), window, softcap, causal))
-    return chosen
+    # What attention_hopper.py serves: no row that it cuts may be left out, nor one that it does not.
+    chosen += [(Case(*shape, 0, 0), 0, 0.0, causal) for shape in ((9, 3, 64), (16, 8, 128)) for causal in (True, False)]
+    return sorted(chosen, key=lambda one: GRID_TYPES.index((one[0].compute, one[0].kind)))
 
 
 def batch(case: Case, rows: list[tuple[int, int]]) -> tuple[Tensor, Pages, Layout]:
@@ -81,87 +89,120 @@ def batch(case: Case, rows: list[tuple[int, int]]) -> tuple[Tensor, Pages, Layou
 
 
 def check(deadline: float, *, dry: bool) -> bool:
-    """Compare with float64, print the worst error of every type; return whether all is well."""
-    cases = sorted(grid(dry=dry), key=lambda one: GRID_TYPES.index((one[0].compute, one[0].kind)))
-    rows = [(0, 20), (70, 1), (40, 2), (0, 1), (5, 0)] if dry else GRID_ROWS
-    wanted: list[Variant] = [(replace(case, batch=16, queries=count), way, None, 0, 0.0)
-                             for case, way in bits_of(dry=dry) for count in (1, 40)]  # fmt: skip
-    wanted += [(replace(case, batch=len(rows), queries=40, causal=causal), None, None, window, softcap)
-               for case, window, softcap, causal in cases]  # fmt: skip
-    compiled = compiled_ahead(wanted)
-    problems = [problem for problem in itertools.islice(compiled, len(wanted) - len(cases)) if problem]
-    good = not problems and same_bits(dry=dry)
-    worst: dict[str, float] = {}
-    done = wrong = 0
-    for problem, (case, window, softcap, causal) in zip(compiled, cases, strict=True):
-        done += 1
-        error = float("nan") if problem else difference(case, rows, window, softcap, causal=causal)
-        name = f"{case.compute} queries, {case.kind} pages".replace("torch.", "")
-        worst[name] = max(worst.get(name, 0.0), error)
-        if not error <= TOLERANCES[case.compute]:
-            print(f"  WRONG {case} {window=} {softcap=} {causal=}: {error:.2e} {problem}", flush=True)
-            wrong += 1
-        if time.monotonic() > deadline:
-            break
-    print(f"\n{done} of {len(cases)} batches of {len(rows)} ragged rows against float64, {wrong} wrong", *problems)
-    for name, error in worst.items():
-        print(f"  {name:34} worst relative error {error:.1e}", flush=True)
-    return good and wrong == 0
+    """Compare everything with its reference, print what came of it; return whether all is well and was done in time."""
+    numbers, cases = range(2 if dry else len(TRIALS)), grid(dry=dry)
+    kernels = outcomes(try_kernels, numbers, deadline, dry=dry)  # what takes longest is begun first
+    bits = outcomes(partial(try_bits, dry=dry), bits_of(dry=dry), deadline, dry=dry)
+    replays = outcomes(try_replay, [Case(16, 8, 128, 4096, 8)] if CUDA else [], deadline, dry=dry)
+    sampled = outcomes(try_sampler, [dry], deadline, dry=dry)
+    batches = outcomes(partial(try_batch, dry=dry), cases, deadline, dry=dry)
+    good, begin = True, time.monotonic()
+    for told in (
+        map(tell_bits, bits),
+        map(tell_replay, replays),
+        map(tell_sampler, sampled),
+        tell_batches(cases, batches),
+        itertools.starmap(tell_kernels, zip(numbers, kernels, strict=True)),
+    ):
+        good &= in_time(told)
+        print(f"  after {time.monotonic() - begin:.0f} s", flush=True)
+    return good
 
 
-def difference(case: Case, rows: list[tuple[int, int]], window: int, softcap: float, *, causal: bool) -> float:
-    """Return the norm of the error against float64 over the result's."""
-    q, pages, layout = batch(case, rows)
-    scale = case.head_dim**-0.5
-    expected = exact(q, pages, layout, scale, window, causal=causal, softcap=softcap)
-    try:
-        got = paged_attention_triton(q, pages, layout, scale, window, causal=causal, softcap=softcap)
-    except FAILURES as failure:
-        print(f"  FAILED {case} {window} {softcap}: {failure}")
-        return float("nan")
-    return relative_error(got, expected)
-
-
-def bits_of(*, dry: bool) -> Iterator[tuple[Case, Tuning | None]]:
-    """Yield what same_bits() looks at: cases as they are cut, and cut at fixed lengths."""
-    for shape, kind in itertools.product([(6, 2, 16)] if dry else [(16, 8, 128), (9, 3, 64)], (BF16, INT8)):
-        case = Case(*shape, 0, 0, kind=kind)
-        yield case, None
-        yield case, replace(decode_tuning(case.head_dim, kind), split=512)
-
-
-def same_bits(*, dry: bool) -> bool:
-    """Check that a batch's bits are the same every time, and a row's in every batch if pieces have a fixed length."""
-    rows = [(0, 20), (190, 2), (150, 1)] if dry else [(0, 700), (3000, 2), (1500, 1), (4095, 1)]
+def in_time(told: Iterable[bool]) -> bool:
+    """Return whether all is well; what does not come in time is not."""
     good = True
-    for case, way in bits_of(dry=dry):
-        if way is None:
-            continue
-        q, pages, layout = batch(case, rows)
-        run = partial(paged_attention_triton, scale=0.1)
-        once = run(q, pages, layout)
-        again = all(torch.equal(run(q, pages, layout), once) for _ in range(2 if dry else 50))
-        fixed = partial(run, decode=way)
-        together = fixed(q, pages, layout)
-        alone = True
-        token = 0
-        for row, (start, count) in enumerate(rows):
-            for n in range(count if count <= 2 else 0):
-                single = layout_of([(start + n, 1)], layout.block_tables[row : row + 1], 1)
-                got = fixed(q[token + n : token + n + 1], pages, single)
-                alone &= torch.equal(got[0], together[token + n])
-            token += count
-        words = ["equal" if same else "DIFFER" for same in (again, alone)]
-        name = f"{case.heads}/{case.kv_heads}×{case.head_dim} {case.kind}"
-        print(f"  {name}: repeated {words[0]}, alone {words[1]}", flush=True)
-        good &= again and alone
-    return good and (not CUDA or replayed())
+    try:
+        for each in told:
+            good &= each
+    except multiprocessing.TimeoutError:
+        print("  NOT DONE in time", flush=True)
+        return False
+    return good
 
 
-def replayed() -> bool:
-    """Check that a captured launch follows lengths that change after the capture."""
-    case = Case(16, 8, 128, 4096, 8)
+def outcomes(work: Callable[[Given], Made], given: Sequence[Given], deadline: float, *, dry: bool) -> Iterable[Made]:
+    """Begin work in other processes, return what comes of it.
+
+    A dry run does it again in this process, where all is compiled by then: a memory checker need look nowhere else.
+    """
+    if not CUDA:
+        return map(work, given)
+    found = elsewhere(work, given, deadline, fork=not dry)
+    return (work(one) for _, one in zip(found, given, strict=True)) if dry else found
+
+
+def try_batch(ragged: Ragged, *, dry: bool) -> tuple[float, str]:
+    """Return the norm of the error against float64 over the result's, and why there is none."""
+    case, window, softcap, causal = ragged
+    scale = case.head_dim**-0.5
+    try:
+        q, pages, layout = batch(case, DRY_ROWS if dry else GRID_ROWS)
+        got = paged_attention_triton(q, pages, layout, scale, window, causal=causal, softcap=softcap)
+        return relative_error(got, exact(q, pages, layout, scale, window, causal=causal, softcap=softcap)), ""
+    except FAILURES as failure:
+        return float("nan"), f"{type(failure).__name__} {' '.join(str(failure).split())[:300]}"
+
+
+def tell_batches(cases: list[Ragged], found: Iterable[tuple[float, str]]) -> Iterator[bool]:
+    """Print the worst error of every type once its batches are through; yield whether all are well."""
+    done = wrong = 0
+    pairs = zip(cases, found, strict=True)
+    for types, group in itertools.groupby(pairs, key=lambda pair: (pair[0][0].compute, pair[0][0].kind)):
+        worst, count = 0.0, 0
+        for (case, window, softcap, causal), (error, problem) in group:
+            count += 1
+            worst = max(worst, error)
+            if not error <= TOLERANCES[case.compute]:
+                wrong += 1
+                print(f"  WRONG {case} {window=} {softcap=} {causal=}: {error:.2e} {problem}", flush=True)
+        name = f"{types[0]} queries, {types[1]} pages".replace("torch.", "")
+        allowed = f"at most {TOLERANCES[types[0]]:.0e}"
+        print(f"  {name:34} {count} batches, worst relative error {worst:.1e}, {allowed}", flush=True)
+        done += count
+        yield wrong == 0
+    print(f"{done} of {len(cases)} batches of ragged rows against float64, {wrong} wrong", flush=True)
+
+
+def bits_of(*, dry: bool) -> list[Case]:
+    """Return what try_bits() looks at."""
+    shapes = [(6, 2, 16)] if dry else [(16, 8, 128), (9, 3, 64)]
+    return [Case(*shape, 0, 0, kind=kind) for shape, kind in itertools.product(shapes, (BF16, INT8))]
+
+
+def try_bits(case: Case, *, dry: bool) -> tuple[Case, bool, bool]:
+    """Return whether bits are the same every time, and a row's in every batch if pieces have a fixed length."""
+    rows = [(0, 20), (190, 2), (150, 1)] if dry else [(0, 700), (3000, 2), (1500, 1), (4095, 1)]
+    q, pages, layout = batch(case, rows)
+    run = partial(paged_attention_triton, scale=0.1)
+    once = run(q, pages, layout)
+    again = all(torch.equal(run(q, pages, layout), once) for _ in range(2 if dry else 50))
+    fixed = partial(run, decode=replace(decode_tuning(case.head_dim, case.kind), split=512))
+    together = fixed(q, pages, layout)
+    alone = True
+    token = 0
+    for row, (start, count) in enumerate(rows):
+        for n in range(count if count <= 2 else 0):
+            single = layout_of([(start + n, 1)], layout.block_tables[row : row + 1], 1)
+            got = fixed(q[token + n : token + n + 1], pages, single)
+            alone &= torch.equal(got[0], together[token + n])
+        token += count
+    return case, again, alone
+
+
+def tell_bits(found: tuple[Case, bool, bool]) -> bool:
+    """Print whether bits were equal, and return it."""
+    case, *same = found
+    words = ["equal" if each else "DIFFER" for each in same]
+    name = f"{case.heads}/{case.kv_heads}×{case.head_dim} {case.kind}"
+    print(f"  {name}: repeated {words[0]}, alone {words[1]}", flush=True)
+    return all(same)
+
+
+def try_replay(case: Case) -> bool:
+    """Return whether a captured launch follows lengths that change after the capture."""
     q, sets, layout = prepare(case)
+    paged_attention_triton(q, sets[0], layout, 0.1)  # compiled before it is captured
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         out = paged_attention_triton(q, sets[0], layout, 0.1)
@@ -172,18 +213,13 @@ def replayed() -> bool:
         graph.replay()
         expected = exact(q, sets[0], layout, 0.1)
         good &= relative_error(out, expected) <= TOLERANCES[BF16]
-    print(f"  a captured launch follows its lengths: {'yes' if good else 'NO'}")
     return good
 
 
-def kernels(*, dry: bool) -> Iterator[bool]:
-    """Compare every kernel with its reference on models' sizes; print each one's worst error, yield if all are right.
-
-    Where kernels are compiled it is begun at once, by processes of its own, and told when the first is asked for.
-    """
-    numbers = range(2 if dry else len(TRIALS))
-    outcomes = map(try_kernels, numbers) if dry else elsewhere(try_kernels, numbers)
-    return (told(number, found) for number, found in enumerate(outcomes))
+def tell_replay(good: bool) -> bool:
+    """Print whether a captured launch followed, and return it."""
+    print(f"  a captured launch follows its lengths: {'yes' if good else 'NO'}", flush=True)
+    return good
 
 
 def try_kernels(number: int) -> list[Agreement]:
@@ -193,7 +229,7 @@ def try_kernels(number: int) -> list[Agreement]:
     return list(agreements(Trial(shape, rows, pages, 64, DEVICE, ears=first, voice=first, talker=number <= 1)))
 
 
-def told(number: int, found: list[Agreement]) -> bool:
+def tell_kernels(number: int, found: list[Agreement]) -> bool:
     """Print how close kernels came, and return whether all are right."""
     shape, rows, pages = TRIALS[number]
     print(f"heads of {shape.head_dim}, {rows} rows, {pages} pages".replace("torch.", ""))
@@ -203,8 +239,11 @@ def told(number: int, found: list[Agreement]) -> bool:
     return all(each.good for each in found)
 
 
-def sampler(*, dry: bool) -> bool:
-    """Choose by every mix of filters, half of the rows with penalties, three tokens each; compare with float64."""
+def try_sampler(dry: bool) -> tuple[int, int, float, bool]:
+    """Choose by every mix of filters, half of the rows with penalties, three tokens each.
+
+    Return how many choices of how many are float64's, how far log-probabilities are off, and whether all was counted.
+    """
     rows, vocabulary = (16, 701) if dry else (48, 20_011)
     packet = torch.zeros((rows, PACKET), dtype=torch.int32)
     floats, numbers = packet.view(torch.float32), torch.randint(0, vocabulary, (rows, 300)).tolist()
@@ -229,6 +268,13 @@ def sampler(*, dry: bool) -> bool:
         off = max(off, float((logprobs.cpu() - expected[1]).abs().max()))
         fed = expected[0].long()
         packet[:, sampling.POSITION] += 1
-    counted = torch.equal(sides[0].history.cpu(), sides[1].history)
-    print(f"sampler: {same} of {3 * rows} choices as in float64, log-probabilities within {off:.1e}, {counted=}")
-    return same == 3 * rows and off < 1e-4 and counted
+    return same, 3 * rows, off, torch.equal(sides[0].history.cpu(), sides[1].history)
+
+
+def tell_sampler(found: tuple[int, int, float, bool]) -> bool:
+    """Print how the sampler did, and return whether it is right."""
+    same, asked, off, counted = found
+    print(
+        f"sampler: {same} of {asked} choices as in float64, log-probabilities within {off:.1e}, {counted=}", flush=True
+    )
+    return same == asked and off < 1e-4 and counted

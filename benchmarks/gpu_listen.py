@@ -16,19 +16,19 @@ peer     the same by transformers (eager, SDPA) on the same weights
 
 Shapes are Whisper large-v3-turbo in bfloat16 and Moonshine tiny in float32, with random weights: what is heard does not
 change how long it takes. Floors: operations over the rate of a large matrix product of the same type, bytes over the
-bandwidth of a large copy, both measured in the same run.
+bandwidth of a large copy, both measured in the same run. The first two lines are for a machine where the package is not
+installed. Figures go to gpu_listen.json in $OUT, if that is set.
+
+Time: no part begins after --seconds, 240 by default.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import itertools
-import json
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,27 +42,29 @@ import gpu_listen_check as words
 import gpu_listen_parts as parts
 import random_models
 import torch
+from command_line import command_line
+from gpu_report import Report
+
+from voxlane.engine.models.loading import Mode
 
 BATCHES = (1, 8, 32)
 STREAMS = (1, 8, 32, 128)
 SECONDS = (3.0, 30.0)
-SHAPES = {"whisper-large-v3-turbo": "bfloat16", "moonshine-tiny": "float32"}
-DRY_SHAPES = {"moonshine-speck": "float32"}
+SHAPES: dict[str, Mode] = {"whisper-large-v3-turbo": "bfloat16", "moonshine-tiny": "float32"}
+DRY_SHAPES: dict[str, Mode] = {"moonshine-speck": "float32"}
 
 
 @dataclass
-class Session:
+class Session(Report):
     """What the parts share and find."""
 
     device: torch.device
     dry: bool
-    shapes: dict[str, str]
+    shapes: dict[str, Mode]
     model: Path | None
     sounds: list[Path]
     bandwidth: float
-    rates: dict[str, float]  # operations a second, by the type of weights
-    found: dict[str, float] = field(default_factory=dict)
-    table: list[str] = field(default_factory=list)
+    rates: dict[Mode, float]  # operations a second, by the type of weights
     benches: dict[str, parts.Bench] = field(default_factory=dict)
 
     def bench(self, shape: str) -> parts.Bench:
@@ -81,20 +83,12 @@ class Session:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def say(self, line: str) -> None:
-        """Print a line of the table now, and again at the end."""
-        print(line, flush=True)
-        self.table.append(line)
-
-    def attempt(self, name: str, work: Callable[[], None]) -> None:
-        """Do a piece of a part; if it fails that is told, and the next piece is done."""
+    def attempt(self, name: str, work: Callable[[], None]) -> bool:
+        """Do a piece of a part, and say how long it took."""
         begin = time.monotonic()
-        try:
-            work()
-        except Exception as error:  # noqa: BLE001  # the boundary of a piece
-            self.say(f"{name} FAILED: {type(error).__name__}: {str(error)[:300]}")
-            traceback.print_exc()
+        good = super().attempt(name, work)
         print(f"---- {name} took {time.monotonic() - begin:.1f} s", flush=True)
+        return good
 
 
 def check(session: Session, name: str) -> None:
@@ -180,13 +174,13 @@ def run_parts(session: Session, names: list[str], deadline: float) -> None:
 
 def main() -> int:
     """Measure what was asked for and print the table last."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default=",".join(PARTS))
+    parser = command_line(__doc__)
+    parser.add_argument("--parts", default=",".join(PARTS), help="(%(default)s)")
     parser.add_argument("--shapes", default="", help=f"of {', '.join(SHAPES)}; all of them if not given")
     parser.add_argument("--model", type=Path, help="a real Moonshine's folder")
     parser.add_argument("--sounds", type=Path, nargs="*", default=[], help="recordings for it to hear")
-    parser.add_argument("--seconds", type=float, default=240.0, help="start no part after this long")
-    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--seconds", type=float, default=240.0, help="start no part after this long (%(default)g)")
+    parser.add_argument("--dry-run", action="store_true", help="on a CPU, tiny: does the script run?")
     options = parser.parse_args()
     if options.dry_run:
         parts.interpret_kernels()
@@ -201,10 +195,7 @@ def main() -> int:
     told = ", ".join(f"{mode} products {rate / 1e12:.0f} TFLOP/s" for mode, rate in rates.items())
     session.say(f"{name}, torch {torch.__version__}, copy {bandwidth / 1e12:.2f} TB/s, {told}")
     run_parts(session, options.parts.split(","), begin + options.seconds)
-    print("\n==== table", *session.table, sep="\n")
-    if os.environ.get("OUT"):
-        report = {"found": session.found, "table": session.table}
-        (Path(os.environ["OUT"]) / "gpu_listen.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
+    session.close("gpu_listen")
     return 0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,12 +16,15 @@ from gpu_listen_parts import RATE, Bench, Model, make_bench, make_model, noise
 from numpy.typing import NDArray
 from torch import Tensor
 
+from voxlane.codecs.pcm import encode_pcm16
 from voxlane.codecs.wav import decode_wav
 from voxlane.engine.api import Append, EndInput, EngineConfig, Submit, Words
+from voxlane.engine.core import Core
 from voxlane.engine.kernels.attention import paged_attention
 from voxlane.engine.kernels.pages import Pages
 from voxlane.engine.models import load_recogniser
 from voxlane.engine.models.clips import ClipPlaces
+from voxlane.engine.models.loading import Mode
 from voxlane.engine.plan import Load
 from voxlane.engine.request import Request
 from voxlane.engine.weights.files import open_weights
@@ -79,7 +82,7 @@ def looks(folder: Path, sounds: list[Path], device: torch.device) -> Iterator[st
     clips, truth, wanted = _heard_on_cpu(folder, sounds)
     for path, look in zip(sounds, wanted, strict=False):
         yield f"looks CPU float32 {path.name}: {truth.text_of(look.tokens).strip()}"
-    wide = make_bench(load_recogniser(open_weights(folder), "float32", device=device), device, streams=len(clips))
+    wide = make_bench(_load(folder, "float32", device), device, streams=len(clips))
     found = hear(wide, clips)
     yield f"looks float32 together: {_alike(wanted, found)}"
     yield f"looks float32, words' times: within {_times_off(truth, wanted, found, clips):.3f} s of the CPU's"
@@ -96,7 +99,7 @@ def looks(folder: Path, sounds: list[Path], device: torch.device) -> Iterator[st
 def rounded(folder: Path, sounds: list[Path], device: torch.device) -> Iterator[str]:
     """Yield what the same model hears in bfloat16."""
     clips, truth, wanted = _heard_on_cpu(folder, sounds)
-    narrow = make_bench(load_recogniser(open_weights(folder), "bfloat16", device=device), device, streams=len(clips))
+    narrow = make_bench(_load(folder, "bfloat16", device), device, streams=len(clips))
     found = hear(narrow, clips)
     yield f"rounded to bfloat16: {_alike(wanted, found)}"
     for mine, theirs in zip(found, wanted, strict=True):
@@ -108,8 +111,15 @@ def _heard_on_cpu(folder: Path, sounds: list[Path]) -> tuple[list[NDArray[np.flo
     recordings = [np.asarray(decode_wav(path.read_bytes())[0], np.float32) for path in sounds]
     clips = [*recordings, *(sound[: 2 * RATE + 777] for sound in recordings)]
     cpu = torch.device("cpu")
-    truth = make_bench(load_recogniser(open_weights(folder), "float32"), cpu, streams=len(clips), plain=True)
+    truth = make_bench(_load(folder, "float32", cpu), cpu, streams=len(clips), plain=True)
     return clips, truth.model, hear(truth, clips)
+
+
+def _load(folder: Path, mode: Mode, device: torch.device) -> Model:
+    model = load_recogniser(open_weights(folder), mode, device=device)
+    if not isinstance(model, Model):
+        raise RuntimeError(f"{folder} is neither a Moonshine nor a Whisper: see gpu_qwen3_asr.py")
+    return model
 
 
 @contextmanager
@@ -161,9 +171,10 @@ def _times_off(model: Model, one: list[Heard], other: list[Heard], clips: list[N
     """Return how far apart the words' times are at most, in seconds."""
     worst = 0.0
     for mine, theirs, clip in zip(one, other, clips, strict=True):
-        if mine.attention is None or theirs.attention is None:  # a text that came to no end
+        found = [look.attention for look in (mine, theirs) if look.attention is not None]
+        if len(found) < 2:  # a text that came to no end
             continue
-        words = [model.words_of(mine.tokens, look.attention, len(clip)) for look in (mine, theirs)]
+        words = [model.words_of(mine.tokens, attention, len(clip)) for attention in found]
         worst = max(
             worst, *(abs(a - b) for x, y in zip(*words, strict=True) for a, b in zip(x[1:], y[1:], strict=True))
         )
@@ -175,11 +186,10 @@ def streams(folder: Path, sounds: list[Path], device: torch.device) -> Iterator[
     from voxlane.engine.assemble import assemble
 
     wanted: dict[str, str] = {}
-    for kind in ("cpu", device.type):
+    kinds: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda" if device.type == "cuda" else "cpu")
+    for kind in kinds:
         begin = time.monotonic()
-        engine = assemble(
-            EngineConfig(model="", tts_model="", asr_model=str(folder), device=kind, weights="float32")  # type: ignore[arg-type]
-        )
+        engine = assemble(EngineConfig(model="", tts_model="", asr_model=str(folder), device=kind, weights="float32"))
         ready = time.monotonic()
         found, steps, longest = _listen(engine.core, sounds)
         took = time.monotonic() - ready
@@ -193,7 +203,7 @@ def streams(folder: Path, sounds: list[Path], device: torch.device) -> Iterator[
         yield f"streams {path.name}: {wanted[f'{path.name}/0']}"
 
 
-def _listen(core: Any, sounds: list[Path]) -> tuple[dict[str, str], int, float]:
+def _listen(core: Core, sounds: list[Path]) -> tuple[dict[str, str], int, float]:
     left: dict[str, NDArray[np.float32]] = {}
     for path in sounds:
         sound = np.asarray(decode_wav(path.read_bytes())[0], np.float32)[:STREAM_SAMPLES]
@@ -204,8 +214,7 @@ def _listen(core: Any, sounds: list[Path]) -> tuple[dict[str, str], int, float]:
     steps, longest = 0, 0.0
     while left or core.busy:
         for name, sound in list(left.items()):
-            pcm = (np.clip(sound[:PIECE_SAMPLES], -1, 1) * 32767).astype("<i2").tobytes()
-            messages += core.handle([Append(name, audio=pcm)])
+            messages += core.handle([Append(name, audio=encode_pcm16(sound[:PIECE_SAMPLES]))])
             left[name] = sound[PIECE_SAMPLES:]
             if not len(left[name]):
                 del left[name]

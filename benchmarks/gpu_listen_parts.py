@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import gpu_interpreter
 import numpy as np
 import stand_ins
 import torch
@@ -19,7 +20,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 assert stand_ins.MISSING is not None  # first, so that what follows can be imported
 
-from gpu_checks import _scalars_as_bounds  # noqa: E402
 from random_models import SHAPES, RandomWeights  # noqa: E402
 
 from voxlane.engine.api import SamplingParams  # noqa: E402
@@ -28,6 +28,7 @@ from voxlane.engine.cuda import hearing  # noqa: E402
 from voxlane.engine.cuda.recogniser import CudaRecogniser  # noqa: E402
 from voxlane.engine.kv import BlockPool, BlockTable  # noqa: E402
 from voxlane.engine.models import encoder_decoder  # noqa: E402
+from voxlane.engine.models.loading import Mode  # noqa: E402
 from voxlane.engine.models.moonshine import Moonshine  # noqa: E402
 from voxlane.engine.models.spelling import Spelling  # noqa: E402
 from voxlane.engine.models.whisper import Whisper, WhisperTokens  # noqa: E402
@@ -46,17 +47,11 @@ BLOCK_TOKENS = 64
 
 def interpret_kernels() -> None:
     """Let CPU tensors go to the Triton kernels, under Triton's interpreter."""
-    from triton.runtime import interpreter
-
     from voxlane.engine.kernels.triton import activation, layer_norm, rope, sampling
     from voxlane.engine.kernels.triton.attention import paged_attention_triton
 
-    def patch(module: object, **functions: object) -> None:
-        for name, function in functions.items():
-            setattr(module, name, function)
-
-    patch(interpreter, _patch_lang_tensor=partial(_scalars_as_bounds, interpreter._patch_lang_tensor))
-    patch(
+    gpu_interpreter.mend()
+    gpu_interpreter.put(
         encoder_decoder,
         layer_norm=layer_norm.layer_norm,
         add_layer_norm=layer_norm.add_layer_norm,
@@ -64,7 +59,7 @@ def interpret_kernels() -> None:
         rope_write=partial(rope.rope_write, q_norm=None, k_norm=None, eps=0.0),
         paged_attention=paged_attention_triton,
     )
-    patch(hearing, sample=sampling.sample)
+    gpu_interpreter.put(hearing, sample=sampling.sample)
 
 
 def matrix_rate(mode: str, device: torch.device) -> float:
@@ -74,7 +69,7 @@ def matrix_rate(mode: str, device: torch.device) -> float:
     return 2 * size**3 / time_device(lambda: a @ b, 5, device)
 
 
-def make_model(shape: str, mode: str, device: torch.device, drawn_on: str = "", context_tokens: int = 0) -> Model:
+def make_model(shape: str, mode: Mode, device: torch.device, drawn_on: str = "", context_tokens: int = 0) -> Model:
     """Return a model with random weights that were never on a disk; they depend on the device they are drawn on."""
     config = dict(SHAPES[shape])
     if context_tokens:
@@ -87,7 +82,7 @@ def make_model(shape: str, mode: str, device: torch.device, drawn_on: str = "", 
     if kind is Whisper:
         names[WhisperTokens.of(vocabulary).languages.start] = "<|en|>"
     spelling = Spelling([b""] * vocabulary, names)
-    return kind.load(weights, spelling, mode, device=device)  # type: ignore[arg-type]
+    return kind.load(weights, spelling, mode, device=device)
 
 
 @dataclass(slots=True)
@@ -253,12 +248,13 @@ class Peer:
         settings._attn_implementation = "sdpa"
         with torch.device(device):
             model = getattr(transformers, f"{name}ForConditionalGeneration")(settings)
-        self._dtype = getattr(torch, mode)
+        self._dtype: torch.dtype = getattr(torch, mode)
         weights = RandomWeights(SHAPES[shape], str(device), self._dtype)
         self._model = model.to(self._dtype).eval()
         self._model.load_state_dict({key: weights.tensor(key) for key in weights.names()}, strict=False)
         self._model.tie_weights()
-        self._bins = config.get("num_mel_bins")
+        bins = config.get("num_mel_bins")
+        self._bins = bins if isinstance(bins, int) else None  # of a spectrogram; None: it hears samples
         self._device = device
 
     def encode(self, seconds: float, batch: int, times: int) -> float:
@@ -297,7 +293,7 @@ class Peer:
 
     def _sound(self, seconds: float, batch: int) -> Tensor:
         shape = (batch, int(seconds * RATE)) if self._bins is None else (batch, self._bins, 3000)
-        return torch.randn(shape, device=self._device).to(self._dtype)  # type: ignore[arg-type]
+        return torch.randn(shape, device=self._device).to(self._dtype)
 
     def _wait(self) -> None:
         if self._device.type == "cuda":

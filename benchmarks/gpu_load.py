@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from gpu_voices import Engine, Sound
+from gpu_voices import Engine, Sound, Told
 
 from voxlane.engine.api import (
     Append,
     Cancel,
     EndInput,
     Finished,
-    FromEngine,
     Priority,
     Refused,
     Samples,
@@ -140,6 +140,15 @@ class Load:
                 mouth.asked = True
                 self.engine.send(Append(f"{mouth.name}/say", text=next(mouth.clauses)))
 
+    async def until(self, condition: Callable[[], bool], most_s: float) -> bool:
+        """Go on until a condition holds; return whether it does."""
+
+        def ticked() -> bool:
+            self.tick(time.monotonic())
+            return condition()
+
+        return await self.engine.until(ticked, most_s)
+
     def end(self) -> None:
         """Take back all that still runs."""
         self._running = False
@@ -166,7 +175,7 @@ class Load:
         self.engine.receivers[answer.name] = self._take_answer
         self.engine.send(answer.submit())
 
-    def _take_answer(self, message: FromEngine, now: float) -> None:
+    def _take_answer(self, message: Told, now: float) -> None:
         match message:
             case Text(name, _, text):
                 answer = self.answers[name.partition("/")[0]]
@@ -183,7 +192,7 @@ class Load:
             case _:
                 pass
 
-    def _take_other(self, message: FromEngine, now: float) -> None:
+    def _take_other(self, message: Told, now: float) -> None:
         match message:
             case Samples(name, _, _, pcm):
                 mouth = next(one for one in self._mouths if name.startswith(f"{one.name}/"))

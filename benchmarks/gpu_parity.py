@@ -1,37 +1,45 @@
 """Does a GPU say the same as the CPU, and the same in company as alone? Real weights, greedy, token for token.
 
     python benchmarks/gpu_parity.py --model smollm2-135m-instruct
+    python benchmarks/gpu_parity.py --dry-run                             # on the CPU, a few questions
 
-`greedy` asks twenty questions of the CPU in float32, of the GPU in float32 (every fused kernel on, TF32 off) and of the
-GPU in bfloat16; where bfloat16 goes another way, it tells how far apart the two tokens' logits were there in float32,
-beside how far bfloat16's logits are off in general. `batches` asks ten of them alone and among 1, 7, 31 and 127
-others, counts equal tokens and compares log-probabilities bit by bit.
+`greedy` asks twenty questions of the CPU in float32 (a process of its own, while the GPU's kernels are compiled), of
+the GPU in float32 (every fused kernel on, TF32 off) and of the GPU in bfloat16; where bfloat16 goes another way, it
+tells how far apart the two tokens' logits were there in float32, beside how far bfloat16's logits are off in general.
+`batches` asks ten of them alone and among 1, 7, 31 and 127 others, each other and strangers, counts equal tokens and
+compares log-probabilities bit by bit. What is compared with is our own CPU code, itself held against transformers by
+the tests. Figures go to gpu_parity.json in $OUT, if that is set.
 
---dry-run tries all of it on the CPU, short.
+Time: kernels are compiled for 35 s at most; then the CPU's answers are what is waited for.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
+import itertools
+import multiprocessing
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import gpu_parts as parts
 import torch
+from command_line import command_line
+from gpu_clock import FAILURES
+from gpu_parts import Answer, ask
+from gpu_report import write_out
+from gpu_workers import compiling_only, elsewhere, stop_compiling
 
-from voxlane.engine.api import ChatMessage, SamplingParams
+from voxlane.engine.api import ChatMessage
 from voxlane.engine.assemble import use_threads
 from voxlane.engine.cache import KVCache
 from voxlane.engine.kernels.pages import Layout
 from voxlane.engine.models.decoder import Decoder
-from voxlane.engine.plan import Load, Row
+from voxlane.engine.models.loading import Mode
 from voxlane.engine.tokenizer import Tokenizer
 from voxlane.engine.weights import store
 from voxlane.engine.weights.files import open_weights
@@ -59,6 +67,7 @@ QUESTIONS = (
     "What is the difference between a frog and a toad?",
 )
 OUTPUTS = 64
+COMPILE_SECONDS = 35.0  # what is not compiled by then is compiled when it is needed
 BATCHES = (1, 2, 8, 32, 128)
 IN_COMPANY = 10  # of the questions
 
@@ -83,46 +92,14 @@ class Session:
         """Sizes of the company a question is asked in, itself included."""
         return (1, 2, 4) if self.dry else BATCHES
 
-    def model(self, where: str | torch.device, mode: str) -> Decoder:
+    def model(self, where: str | torch.device, mode: Mode) -> Decoder:
         """Load the model."""
-        return Decoder.load(open_weights(self.path), mode, device=where, context_tokens=1024)  # type: ignore[arg-type]
+        return Decoder.load(open_weights(self.path), mode, device=where, context_tokens=1024)
 
-    def bench(self, where: str | torch.device, mode: str, max_batch: int) -> parts.Bench:
+    def bench(self, where: str | torch.device, mode: Mode, max_batch: int) -> parts.Bench:
         """Return the model with a runner and a cache of its own type."""
         pages = torch.float32 if mode == "float32" else torch.bfloat16
         return parts.make_bench(self.model(where, mode), max_batch * 512, max_batch=max_batch, pages=pages)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a model said to one question."""
-
-    tokens: list[int]
-    logprobs: list[float]
-
-
-def ask(bench: parts.Bench, prompts: Sequence[Sequence[int]], outputs: int, chunk: int = 1 << 30) -> list[Answer]:
-    """Run prompts as one batch, all of it greedy; return what came after each."""
-    sampling = SamplingParams(max_tokens=1 << 20, logprobs=0, ignore_eos=True)
-    requests = [bench.request(str(n), list(prompt), sampling) for n, prompt in enumerate(prompts)]
-    answers = [Answer([], []) for _ in requests]
-    while any(len(answer.tokens) < outputs for answer in answers):
-        rows = []
-        for request, answer in zip(requests, answers, strict=True):
-            if len(answer.tokens) < outputs:
-                count = min(len(request.tokens) - request.table.length, chunk)
-                rows.append(Row(request, request.table.length, count))
-                request.table.append(count)
-        for row, outcome in zip(rows, bench.runner.run(Load(rows=rows)), strict=True):
-            assert not outcome.failed, "logits are not finite"
-            for choice in outcome.choices:
-                row.request.tokens.append(choice.token)
-                answers[int(row.request.id)].tokens.append(choice.token)
-                assert choice.logprob is not None
-                answers[int(row.request.id)].logprobs.append(choice.logprob)
-    for request in requests:
-        request.table.free()
-    return answers
 
 
 def logits_after(model: Decoder, tokens: list[int], pages: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -144,13 +121,44 @@ def first_difference(one: list[int], other: list[int]) -> int | None:
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=True)) if a != b), None)
 
 
+def answers_of_cpu(session: Session) -> tuple[list[Answer], float]:
+    """Return what the CPU says in float32, and the seconds that took."""
+    use_threads(0)
+    begin = time.monotonic()
+    bench = session.bench("cpu", "float32", len(session.prompts))
+    return ask(bench, session.prompts, session.outputs), time.monotonic() - begin
+
+
+def compile_all(session: Session, names: list[str]) -> None:
+    """Compile the kernels of both types and all batches at once, by a process for each: they are on disk then."""
+    begin = time.monotonic()
+    most = {"greedy": len(session.prompts), "batches": max(session.batches)}
+    modes: tuple[Mode, ...] = ("bfloat16", "float32")
+    kinds = list(itertools.product([session], modes, [most[name] for name in names]))
+    try:
+        for _ in elsewhere(compile_kind, kinds, begin + COMPILE_SECONDS):
+            pass
+    except (multiprocessing.TimeoutError, *FAILURES) as error:
+        print(f"not all is compiled: {type(error).__name__} {str(error)[:200]}", flush=True)
+    finally:
+        stop_compiling()
+    print(f"compiled in {time.monotonic() - begin:.1f} s", flush=True)
+
+
+def compile_kind(kind: tuple[Session, Mode, int]) -> None:
+    """Compile what a type and a batch need, prompts included."""
+    session, mode, max_batch = kind
+    with compiling_only():
+        session.bench(session.device, mode, max_batch).runner.rehearse(parts.STEP_TOKENS)
+
+
 def greedy(session: Session) -> None:
     """The CPU's float32 against the GPU's float32 and bfloat16."""
-    begin = time.monotonic()
-    cpu = session.bench("cpu", "float32", len(session.prompts))
-    reference = ask(cpu, session.prompts, session.outputs)
-    print(f"the CPU's answers took {time.monotonic() - begin:.1f} s", flush=True)
-    wide = session.bench(session.device, "float32", len(session.prompts))
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        coming = pool.submit(answers_of_cpu, session)
+        wide = session.bench(session.device, "float32", len(session.prompts))
+        reference, seconds = coming.result()
+    print(f"the CPU's answers took {seconds:.1f} s", flush=True)
     for name, chunk in (("whole prompts", 1 << 30), ("prompts in chunks of 13", 13)):
         answers = ask(wide, session.prompts, session.outputs, chunk)
         same = sum(a.tokens == b.tokens for a, b in zip(answers, reference, strict=True))
@@ -193,12 +201,17 @@ def batches(session: Session) -> None:
     company = [
         [source.randrange(vocabulary) for _ in range(source.randint(3, 300))] for _ in range(max(session.batches))
     ]
-    for mode in ("float32",) if session.dry else ("float32", "bfloat16"):
+    modes: tuple[Mode, ...] = ("float32",) if session.dry else ("float32", "bfloat16")
+    for mode in modes:
         bench = session.bench(session.device, mode, max(session.batches))
         questions = session.prompts[:IN_COMPANY]
         alone = [ask(bench, [prompt], session.outputs)[0] for prompt in questions]
         for size in session.batches:
-            answers = [ask(bench, [prompt, *company[: size - 1]], session.outputs)[0] for prompt in questions]
+            answers = []
+            for first in range(0, len(questions), size):
+                asked = questions[first : first + size]
+                strangers = company[: size - len(asked)]
+                answers += ask(bench, [*asked, *strangers], session.outputs)[: len(asked)]
             same = sum(a.tokens == b.tokens for a, b in zip(answers, alone, strict=True))
             bits = sum(a == b for a, b in zip(answers, alone, strict=True))
             off = max(_largest(a.logprobs, b.logprobs, first_difference(a.tokens, b.tokens))
@@ -212,26 +225,29 @@ def _largest(one: list[float], other: list[float], stop: int | None = None) -> f
     return max((abs(a - b) for a, b in zip(one[:stop], other[:stop], strict=True)), default=0.0)
 
 
+PARTS: dict[str, Callable[[Session], None]] = {"greedy": greedy, "batches": batches}
+
+
 def main() -> int:
     """Run what was asked for; one part's failure does not stop the other."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--model", default="smollm2-135m-instruct", help="a name from `voxlane models list`, or a file")
-    parser.add_argument("--parts", default="greedy,batches")
-    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--parts", default=",".join(PARTS), help="(%(default)s)")
+    parser.add_argument("--dry-run", action="store_true", help="on the CPU, short: does the script run?")
     options = parser.parse_args()
-    use_threads(0)
     device = torch.device("cpu" if options.dry_run else "cuda")
     session = Session(store.resolve(options.model), device, options.dry_run)
     tokenizer = Tokenizer.from_weights(open_weights(session.path))
     questions = QUESTIONS[:3] if options.dry_run else QUESTIONS
     session.prompts = [tokenizer.encode_chat([ChatMessage("user", question)]) for question in questions]
-    for name in options.parts.split(","):
+    names = options.parts.split(",")
+    if not session.dry:
+        compile_all(session, names)
+    for name in names:
         begin = time.monotonic()
-        {"greedy": greedy, "batches": batches}[name](session)
+        PARTS[name](session)
         print(f"---- {name} took {time.monotonic() - begin:.1f} s", flush=True)
-    if os.environ.get("OUT"):
-        path = Path(os.environ["OUT"]) / "gpu_parity.json"
-        path.write_text(json.dumps(session.table, indent=1), encoding="utf-8")
+    write_out("gpu_parity", session.table)
     return 0
 
 

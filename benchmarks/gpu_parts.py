@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,13 +25,18 @@ from voxlane.engine.cuda.runner import CudaRunner  # noqa: E402
 from voxlane.engine.jobs.text import TextJob  # noqa: E402
 from voxlane.engine.kv import BlockTable  # noqa: E402
 from voxlane.engine.models.decoder import Decoder  # noqa: E402
+from voxlane.engine.models.loading import Mode  # noqa: E402
 from voxlane.engine.parts import build_station  # noqa: E402
 from voxlane.engine.plan import Load, Row, Station  # noqa: E402
 from voxlane.engine.request import Request  # noqa: E402
 from voxlane.engine.scheduler import Limits, Scheduler  # noqa: E402
 from voxlane.engine.weights.tensors import WeightFile  # noqa: E402
 
-STEP_TOKENS = 16_384
+STEP_TOKENS, STEP_BUDGET_S = 16_384, 0.06
+CONTEXT_TOKENS = 4096
+
+Work = list[tuple[list[int], int]]
+"""Prompts, each with the number of tokens to be written after it."""
 
 
 class Codec:
@@ -65,16 +70,16 @@ class Bench:
 
 
 def make_model(
-    config: dict[str, object], device: str, mode: str = "bfloat16", context: int = 4096, drawn_on: str = ""
+    config: dict[str, object], device: str, mode: Mode = "bfloat16", context: int = CONTEXT_TOKENS, drawn_on: str = ""
 ) -> Decoder:
     """Return a decoder with random weights that were never on a disk; they depend on the device they are drawn on."""
     weights = RandomWeights(config, drawn_on or device, torch.bfloat16 if mode == "bfloat16" else torch.float32)
-    return Decoder.load(weights, mode, device=device, context_tokens=context)  # type: ignore[arg-type]
+    return Decoder.load(weights, mode, device=device, context_tokens=context)
 
 
-def load_model(weights: WeightFile, device: str, context: int = 4096) -> Decoder:
+def load_model(weights: WeightFile, device: str) -> Decoder:
     """Return a decoder from files."""
-    return Decoder.load(weights, "bfloat16", device=device, context_tokens=context)
+    return Decoder.load(weights, "bfloat16", device=device, context_tokens=CONTEXT_TOKENS)
 
 
 def make_bench(
@@ -101,24 +106,36 @@ def make_bench(
     )
 
 
-def drive(bench: Bench, requests: list[Request], steps: int, chunk: int = 1 << 30) -> list[list[int]]:
-    """Run requests to `steps` outputs each by hand, all in one batch, prompts cut into chunks; return their outputs."""
-    first = [len(request.tokens) for request in requests]
-    while any(len(r.tokens) - start < steps for r, start in zip(requests, first, strict=True)):
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a model wrote after one prompt."""
+
+    tokens: list[int]
+    logprobs: list[float]
+
+
+def ask(bench: Bench, prompts: Sequence[Sequence[int]], outputs: int, chunk: int = 1 << 30) -> list[Answer]:
+    """Run prompts by hand as one batch, cut into chunks, greedily; return `outputs` tokens after each."""
+    sampling = SamplingParams(max_tokens=1 << 20, logprobs=0, ignore_eos=True)
+    requests = [bench.request(str(n), list(prompt), sampling) for n, prompt in enumerate(prompts)]
+    answers = [Answer([], []) for _ in requests]
+    while any(len(answer.tokens) < outputs for answer in answers):
         rows = []
-        for request, start in zip(requests, first, strict=True):
-            if len(request.tokens) - start >= steps:
-                continue
-            count = min(len(request.tokens) - request.table.length, chunk)
-            rows.append(Row(request, request.table.length, count))
-            request.table.append(count)
+        for request, answer in zip(requests, answers, strict=True):
+            if len(answer.tokens) < outputs:
+                count = min(len(request.tokens) - request.table.length, chunk)
+                rows.append(Row(request, request.table.length, count))
+                request.table.append(count)
         for row, outcome in zip(rows, bench.runner.run(Load(rows=rows)), strict=True):
             assert not outcome.failed, "logits are not finite"
-            row.request.tokens += [choice.token for choice in outcome.choices]
-    outputs = [request.tokens[start:] for request, start in zip(requests, first, strict=True)]
+            for choice in outcome.choices:
+                row.request.tokens.append(choice.token)
+                answers[int(row.request.id)].tokens.append(choice.token)
+                assert choice.logprob is not None
+                answers[int(row.request.id)].logprobs.append(choice.logprob)
     for request in requests:
         request.table.free()
-    return outputs
+    return answers
 
 
 def fill(bench: Bench, batch: int, context: int) -> list[Request]:
@@ -186,14 +203,18 @@ def floor_s(bench: Bench, batch: int, context: int, bandwidth: float) -> float:
 class Desk:
     """Opens jobs for prompts of tokens that were laid down here before."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, work: Work) -> None:
         self._bench = bench
-        self.prompts: dict[str, list[int]] = {}
+        self._prompts = {str(number): prompt for number, (prompt, _) in enumerate(work)}
         self.requests: list[Request] = []
+        self.submits = [
+            Submit(str(number), "complete", sampling=SamplingParams(max_tokens=count, ignore_eos=True))
+            for number, (_, count) in enumerate(work)
+        ]
 
     def open(self, submit: Submit, now: float) -> TextJob:
         """Return the job of a prompt."""
-        request = self._bench.request(submit.request_id, list(self.prompts[submit.request_id]), submit.sampling)
+        request = self._bench.request(submit.request_id, list(self._prompts[submit.request_id]), submit.sampling)
         request.arrival_s = now
         self.requests.append(request)
         return TextJob(submit, [request], Codec(), now)  # type: ignore[arg-type]
@@ -225,35 +246,27 @@ class Run:
 
 def run_workload(
     bench: Bench,
-    work: list[tuple[list[int], int]],
+    work: Work,
     policy: Policy,
     max_batch: int,
-    step_tokens: int = STEP_TOKENS,
     *,
     overlap: Overlap = "ahead",
-    step_budget_s: float = 0.06,
 ) -> Run:
-    """Send (prompt, outputs) pairs to a core all at once and step until all are done."""
-    desk, runner = Desk(bench), bench.runner
+    """Send work to a core all at once and step until all of it is done."""
+    desk, runner = Desk(bench, work), bench.runner
     runner.overlaps = overlap != "apart"
-    limits = Limits(max_batch=max_batch, max_step_tokens=step_tokens, step_budget_s=step_budget_s, policy=policy)
-    engines = {"chat": runner}
+    limits = Limits(max_batch=max_batch, max_step_tokens=STEP_TOKENS, step_budget_s=STEP_BUDGET_S, policy=policy)
     core = Core(
         Scheduler({"chat": bench.station}, limits),
-        engines,
+        {"chat": runner},
         {"chat": desk},
         clock=time.monotonic,
         max_waiting=len(work) + 1,
     )
     if overlap != "ahead":
         core._engines.foresees = lambda request: False  # type: ignore[method-assign]
-    submits = []
-    for number, (prompt, count) in enumerate(work):
-        desk.prompts[str(number)] = prompt
-        sampling = SamplingParams(max_tokens=count, ignore_eos=True)
-        submits.append(Submit(str(number), "complete", sampling=sampling))
     begin = time.monotonic()
-    core.handle(submits)
+    core.handle(desk.submits)
     spans: dict[str, list[float]] = {name: [] for name in ("device", "prompts")}
     letters, ended, prefilled = 0, 0, 0
     while core.busy:
@@ -279,7 +292,7 @@ def run_workload(
     )
 
 
-def random_work(count: int, low: int, high: int, vocabulary: int, seed: int = 0) -> list[tuple[list[int], int]]:
+def random_work(count: int, low: int, high: int, vocabulary: int, seed: int = 0) -> Work:
     """Return prompts of low to high random tokens, each with as random a number of outputs."""
     source = random.Random(seed)
     return [

@@ -10,20 +10,21 @@ from __future__ import annotations
 import importlib
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from gpu_clock import FAILURES
 from gpu_paged import CUDA, DEVICE, Case, microseconds, random_pages, scrambled
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
-FAILURES = (RuntimeError, ValueError, TypeError, AssertionError, ImportError, OSError, AttributeError)
-"""What a peer may raise at a shape that it does not take, or if it is not there."""
+DECLINES = (*FAILURES, ValueError, TypeError, AttributeError)
+"""What a peer may raise at a shape that it does not take, or whose calls are not those that are made here."""
 
 BACKENDS = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION) if CUDA else (SDPBackend.MATH,)
 FLASHINFER_PAGES = ((16, "NHD"), (64, "HND"))
@@ -34,10 +35,11 @@ FA3_PAGES = (16, 64, 128)
 def contiguous(case: Case, layers: int) -> list[tuple[Tensor, Tensor]]:
     """Return keys and values [batch, kv_heads, context, head_dim] of some layers."""
     shape = (case.batch, case.kv_heads, case.context, case.head_dim)
-    return [
-        tuple(torch.empty(shape, dtype=case.compute, device=DEVICE).normal_() for _ in range(2))  # type: ignore[misc]
-        for _ in range(layers)
-    ]
+
+    def side() -> Tensor:
+        return torch.empty(shape, dtype=case.compute, device=DEVICE).normal_()
+
+    return [(side(), side()) for _ in range(layers)]
 
 
 def queries(case: Case) -> Tensor:
@@ -63,10 +65,7 @@ def sdpa(case: Case) -> float:
     best = float("inf")
     for backend, (q, options) in itertools.product(BACKENDS, ways):
         with sdpa_kernel(backend):
-            calls = [
-                lambda k=k, v=v, q=q, options=options: F.scaled_dot_product_attention(q, k, v, **options)
-                for k, v in layers
-            ]
+            calls = [partial(F.scaled_dot_product_attention, q, k, v, **options) for k, v in layers]
             best = min(best, attempt(f"SDPA by {backend.name}", calls))
     return best
 
@@ -100,7 +99,7 @@ def fa3(case: Case) -> float:
     path = os.environ.get("GPU_PEERS_FA3", "")
     if not CUDA or not path or case.kind is not torch.bfloat16:
         return float("inf")
-    torch.ops.load_library(path)
+    torch.ops.load_library(path)  # type: ignore[no-untyped-call]
     best = float("inf")
     for page in FA3_PAGES:
         table, layers = peer_pages(replace(case, page=page), "NHD")
@@ -143,7 +142,7 @@ def flashinfer(case: Case) -> float:
         name = f"FlashInfer, pages of {page} {order}, tensor cores {tensor_cores}"
         try:
             wrapper = plan_flashinfer(paged, table, order, tensor_cores=tensor_cores)
-        except FAILURES as error:
+        except DECLINES as error:
             print(f"  {name} declined: {str(error).splitlines()[0][:150]}", flush=True)
             continue
         best = min(best, attempt(name, [partial(wrapper.run, flat_queries(case), sides) for sides in layers]))
@@ -156,7 +155,8 @@ def peer_pages(case: Case, order: str) -> tuple[Tensor, list[tuple[Tensor, Tenso
     table, blocks = scrambled([case.context] * case.batch, case.page)
     layers = [(pages.k, pages.v) for pages in (random_pages(case, blocks) for _ in range(case.sets))]
     if order == "NHD":
-        layers = [tuple(side.view(blocks, case.page, case.kv_heads, -1) for side in sides) for sides in layers]  # type: ignore[misc]
+        shape = (blocks, case.page, case.kv_heads, -1)
+        layers = [(k.view(shape), v.view(shape)) for k, v in layers]
     return table, layers
 
 
@@ -186,7 +186,7 @@ def narrowed_flashinfer() -> Any:
     a library that is bound lazily never notices.
     """
     os.environ["FLASHINFER_EXTRA_LDFLAGS"] = "-Wl,-z,lazy"
-    modules = importlib.import_module("flashinfer.jit.attention.modules")
+    modules: Any = importlib.import_module("flashinfer.jit.attention.modules")
     whole = modules.gen_jit_spec
 
     def narrow(name: str, sources: list[Any], *args: Any, **options: Any) -> Any:
@@ -203,11 +203,11 @@ def compile_flashinfer(head_dim: int, tensor_cores: bool) -> None:
     plan_flashinfer(case, torch.zeros((1, 1), dtype=torch.int32, device=DEVICE), "NHD", tensor_cores=tensor_cores)
 
 
-def attempt(name: str, calls: list[Callable[[], object]]) -> float:
+def attempt(name: str, calls: Sequence[Callable[[], object]]) -> float:
     """Return the time of a call, or infinity and a line that says why there is none."""
     try:
         return microseconds(calls)
-    except FAILURES as error:
+    except DECLINES as error:
         print(f"  {name} declined: {type(error).__name__} {str(error).splitlines()[0][:150]}", flush=True)
         return float("inf")
 

@@ -11,12 +11,14 @@ ours     the 0.6B shape in bfloat16: a first look (clip, prompt, twelve tokens),
 peer     transformers' generate of twelve tokens on the same weights, spectrograms made before and not counted
 near     rows of a clip and logits after a prompt, ours and the peer's in bfloat16, against the peer in float32
 
-Weights are random: what is heard does not change how long it takes.
+Weights are random: what is heard does not change how long it takes. The first two lines are for a machine where the
+package is not installed.
+
+Time: said after every part; loading both models is the most of it.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -25,6 +27,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,9 @@ import numpy as np
 import tokenizers
 import torch
 import transformers
+from command_line import command_line
+from gpu_clock import FAILURES
+from gpu_listen_parts import BLOCK_TOKENS, RATE, noise
 from numpy.typing import NDArray
 from tokenizers import models, pre_tokenizers, trainers
 from torch import Tensor
@@ -49,8 +55,6 @@ from voxlane.engine.plan import Load, Row
 from voxlane.engine.recogniser import Recogniser
 from voxlane.engine.request import Request
 
-RATE = 16_000
-BLOCK_TOKENS = 64
 WORDS = 12  # tokens of three seconds of speech
 STREAMS = (1, 16)
 PARTS = ("same", "ours", "peer", "near")
@@ -76,7 +80,7 @@ class StateDict:
 
     def __init__(self, peer: Any, path: Path) -> None:
         self.path = path
-        self._config = json.loads(peer.config.to_json_string())
+        self._config: dict[str, object] = json.loads(peer.config.to_json_string())
         self._tensors: dict[str, Tensor] = dict(peer.state_dict())
 
     @property
@@ -98,7 +102,7 @@ def write_vocabulary(path: Path) -> dict[str, int]:
     words = [*(f" {name}" for name in (*LANGUAGES.values(), "None")), "system", "user", "assistant", "language"]
     learner = tokenizers.Tokenizer(models.BPE())
     cut = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    learner.pre_tokenizer = cut  # type: ignore[assignment]
+    learner.pre_tokenizer = cut
     trainer = trainers.BpeTrainer(vocab_size=4000, initial_alphabet=cut.alphabet(), show_progress=False)
     learner.train_from_iterator(words, trainer)
     data = json.loads(learner.to_str())
@@ -200,11 +204,6 @@ class Bench:
         for request in requests:
             request.free()
         return found
-
-
-def noise(seconds: float, seed: int) -> NDArray[np.float32]:
-    """Return noise."""
-    return np.random.default_rng(seed).normal(0, 0.1, int(seconds * RATE)).astype(np.float32)
 
 
 def median_ms(work: Callable[[], object], times: int, device: torch.device) -> float:
@@ -310,22 +309,25 @@ def compare(peer: Any, bench: Bench, device: torch.device) -> None:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--dry-run", action="store_true")
-    arguments.add_argument("--times", type=int, default=30)
-    arguments.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    chosen = arguments.parse_args()
+    parser = command_line(__doc__)
+    parser.add_argument("--dry-run", action="store_true", help="on a CPU, tiny: does the script run?")
+    parser.add_argument("--times", type=int, default=30, help="looks to take the median of (%(default)d)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="all of them, if none is named")
+    chosen = parser.parse_args()
     device = torch.device("cpu" if chosen.dry_run else "cuda")
-    shape, mode, times = ("speck", "float32", 1) if chosen.dry_run else ("0.6b", "bfloat16", chosen.times)
+    mode: Mode = "float32" if chosen.dry_run else "bfloat16"
+    shape, times = ("speck", 1) if chosen.dry_run else ("0.6b", chosen.times)
     begin = time.perf_counter()
 
-    def part(name: str, work: Callable[[], Any]) -> Any:
+    def told(name: str) -> None:
+        print(f"[{time.perf_counter() - begin:.1f} s: {name}]", flush=True)
+
+    def part(name: str, work: Callable[[], None]) -> None:
         try:
-            return work()
-        except Exception:  # noqa: BLE001  # one part's failure must not cost the others
+            work()
+        except FAILURES:
             traceback.print_exc()
-        finally:
-            print(f"[{time.perf_counter() - begin:.1f} s: {name}]", flush=True)
+        told(name)
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
@@ -334,13 +336,15 @@ def main() -> None:
             part("same", lambda: check_same(path, added, device))
         if set(chosen.parts) == {"same"}:
             return
-        peer = part("peer loaded", lambda: make_peer(shape, added, getattr(torch, mode), device))
-        bench = part("ours loaded", lambda: Bench.of(StateDict(peer, path), mode, device, max(STREAMS)))
+        peer = make_peer(shape, added, getattr(torch, mode), device)
+        told("peer loaded")
+        bench = Bench.of(StateDict(peer, path), mode, device, max(STREAMS))
+        told("ours loaded")
         for streams in STREAMS:
             if "ours" in chosen.parts:
-                part("ours", lambda streams=streams: time_ours(bench, streams, times, device))
+                part("ours", partial(time_ours, bench, streams, times, device))
             if "peer" in chosen.parts:
-                part("peer", lambda streams=streams: time_peer(peer, bench, streams, max(1, times // 5), device))
+                part("peer", partial(time_peer, peer, bench, streams, max(1, times // 5), device))
         if "near" in chosen.parts:
             part("near", lambda: compare(peer, bench, device))
 

@@ -5,6 +5,9 @@
 
 Parts: `chat` (time to the first token alone, tokens a second of many at once), `speech` (sentences are spoken by
 /v1/audio/speech and heard by /v1/audio/transcriptions: the words must be right), `voice` (voice_to_voice.py's people).
+The default models; no peer.
+
+Time: the server's start, some seconds for chat and speech, and half a minute in real time for each number of sessions.
 """
 
 from __future__ import annotations
@@ -22,8 +25,10 @@ import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import voice_to_voice
+from command_line import command_line
 from voice_common import server_process, spoken
 
 QUESTIONS = ("Why is the sky blue?", "Tell me a short story about a lighthouse keeper.", "How do vaccines work?")
@@ -49,14 +54,14 @@ def post(url: str, body: bytes, kind: str = "application/json") -> bytes:
         raise RuntimeError(f"{url}: {error.code} {error.read()[:300]!r}") from error
 
 
-def complete(url: str, question: str, tokens: int) -> dict[str, object]:
+def complete(url: str, question: str, tokens: int) -> dict[str, Any]:
     """Return a greedy chat completion."""
     body = {
         "temperature": 0,
         "max_tokens": tokens,
         "messages": [{"role": "user", "content": question}],
     }
-    found: dict[str, object] = json.loads(post(f"{url}/v1/chat/completions", json.dumps(body).encode()))
+    found: dict[str, Any] = json.loads(post(f"{url}/v1/chat/completions", json.dumps(body).encode()))
     return found
 
 
@@ -77,7 +82,7 @@ def chat(url: str, options: argparse.Namespace) -> None:
     """Ask over HTTP: alone, then many at once."""
     for question in QUESTIONS:
         answer = complete(url, question, 48)
-        text = answer["choices"][0]["message"]["content"]  # type: ignore[index]
+        text = answer["choices"][0]["message"]["content"]
         print(f"chat: {question} → {' '.join(text.split())[:110]}", flush=True)
     times = [first_token_ms(url, f"Question {n}: {QUESTIONS[n % 3]}") for n in range(12)]
     print(f"chat: first token over HTTP {statistics.median(times):.1f} ms, median of {len(times)}", flush=True)
@@ -87,7 +92,7 @@ def chat(url: str, options: argparse.Namespace) -> None:
         with ThreadPoolExecutor(size) as pool:
             begin = time.perf_counter()
             asked = [pool.submit(complete, url, f"{n}. {QUESTIONS[n % 3]}", CROWD_TOKENS) for n in range(size)]
-            tokens = sum(each.result()["usage"]["completion_tokens"] for each in asked)  # type: ignore[index]
+            tokens = sum(each.result()["usage"]["completion_tokens"] for each in asked)
             seconds = time.perf_counter() - begin
         print(f"chat: {size:3} at once: {tokens} tokens in {seconds:.2f} s, {tokens / seconds:.0f} tok/s", flush=True)
 
@@ -163,15 +168,13 @@ def attempt(name: str, url: str, options: argparse.Namespace) -> bool:
 
 def main() -> int:
     """Start the server, run the parts, stop it; print the end of its log if something failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default=",".join(PARTS))
-    parser.add_argument("--device", default="auto")
-    parser.add_argument(
-        "--sessions", default="1,8", help="people who talk at the same time, one figure after the other"
-    )
-    parser.add_argument("--rounds", type=int, default=1, help="times each asks the questions")
-    parser.add_argument("--questions", type=int, default=5, help="how many of voice_to_voice.py's")
-    parser.add_argument("--crowd", type=int, default=max(CROWD), help="the most chats at once")
+    parser = command_line(__doc__)
+    parser.add_argument("--parts", default=",".join(PARTS), help="(%(default)s)")
+    parser.add_argument("--device", default="auto", help="as of `voxlane serve` (%(default)s)")
+    parser.add_argument("--sessions", default="1,8", help="people who talk at the same time, in turn (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=1, help="times each asks the questions (%(default)d)")
+    parser.add_argument("--questions", type=int, default=5, help="how many of voice_to_voice.py's (%(default)d)")
+    parser.add_argument("--crowd", type=int, default=max(CROWD), help="the most chats at once (%(default)d)")
     parser.add_argument("--log", type=Path, help="where the server's log goes; default: a temporary file")
     options = parser.parse_args()
     path = options.log or Path(tempfile.mkdtemp()) / "server.log"

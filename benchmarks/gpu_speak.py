@@ -12,24 +12,24 @@ has different seeds and is one step of the engine. Columns:
 
 ONNX Runtime on one core of the same machine, with hibari's own signal processing, says the same clauses one by one.
 
-  python benchmarks/gpu_speak.py               on the GPU, about 20 s
+  python benchmarks/gpu_speak.py               on the GPU
   python benchmarks/gpu_speak.py --dry-run     a few clauses on the CPU: does the script run?
+
+Time: about 20 s on the GPU.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
-import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
+from command_line import command_line
+from gpu_report import Report, write_out
 
 from voxlane.engine.cuda.voice import CudaVoice
 from voxlane.engine.kv import BlockPool, BlockTable
@@ -128,18 +128,13 @@ def measure_host(model: Hibari, text: str, times: int) -> dict[str, float]:
 
 def main() -> int:
     """Check, measure, print the table last."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=20, help="steps to take the median of")
-    parser.add_argument("--dry-run", action="store_true", help="on the CPU, small")
+    parser = command_line(__doc__)
+    parser.add_argument("--times", type=int, default=20, help="steps to take the median of (%(default)d)")
+    parser.add_argument("--dry-run", action="store_true", help="on the CPU, a few clauses: does the script run?")
     options = parser.parse_args()
-    dry, lines = options.dry_run, []
+    dry, report = options.dry_run, Report()
     device = torch.device("cpu" if dry else "cuda")
     batches, times = ((1, 2), 1) if dry else (BATCHES, options.times)
-
-    def say_line(line: str) -> None:
-        print(line, flush=True)
-        lines.append(line)
-
     torch.set_num_threads(1)
     model = Hibari(threads=1)
     model.warm_up_reading()
@@ -148,9 +143,9 @@ def main() -> int:
     if not dry:
         voice.capture()
         reserved = torch.cuda.memory_reserved() / 2**20
-        say_line(f"{torch.cuda.get_device_name()}: captured {time.perf_counter() - begin:.1f} s, {reserved:.0f} MiB")
-    check(model, voice, cpu, say_line)
-    say_line(f"{'clause':28}{'batch':>6}{'step':>9}{'launch':>9}{'device':>9}{'clause':>9}{'× real':>9}")
+        report.say(f"{torch.cuda.get_device_name()}: captured {time.perf_counter() - begin:.1f} s, {reserved:.0f} MiB")
+    check(model, voice, cpu, report.say)
+    report.say(f"{'clause':28}{'batch':>6}{'step':>9}{'launch':>9}{'device':>9}{'clause':>9}{'× real':>9}")
     found = []
     for name, text in (("short", SHORT), ("long", LONG)):
         for batch in batches:
@@ -158,13 +153,11 @@ def main() -> int:
             found.append(one)
             figures = "".join(f"{one[key]:9.2f}" for key in ("step_ms", "launch_ms", "device_ms", "clause_ms"))
             what = f"{name}, {one['phonemes']} phonemes"
-            say_line(f"{what:28}{batch:6}{figures}{one['real']:9.0f}")
+            report.say(f"{what:28}{batch:6}{figures}{one['real']:9.0f}")
         host = measure_host(model, text, times)
         found.append(host)
-        say_line(f"{'  ONNX Runtime, one core':28}{1:6}{'':27}{host['clause_ms']:9.2f}{host['real']:9.0f}")
-    if os.environ.get("OUT"):
-        report = json.dumps({"lines": lines, "found": found}, indent=1)
-        (Path(os.environ["OUT"]) / "gpu_speak.json").write_text(report, encoding="utf-8")
+        report.say(f"{'  ONNX Runtime, one core':28}{1:6}{'':27}{host['clause_ms']:9.2f}{host['real']:9.0f}")
+    write_out("gpu_speak", {"lines": report.table, "found": found})
     return 0
 
 

@@ -13,7 +13,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gpu_voices import Engine, Sound
+from gpu_voices import Engine, Sound, Told
 
 from voxlane.engine.api import (
     Append,
@@ -21,7 +21,6 @@ from voxlane.engine.api import (
     ChatMessage,
     EndInput,
     Finished,
-    FromEngine,
     Interrupt,
     Priority,
     Refused,
@@ -33,7 +32,7 @@ from voxlane.engine.api import (
     Text,
     Words,
 )
-from voxlane.server.speech import ClauseCutter
+from voxlane.server.conversation.speech import ClauseCutter
 
 PIECE_S = 0.02
 PRE_ROLL_S = 0.3
@@ -256,10 +255,10 @@ class Speaker:
 
     # ---- what the engine says
 
-    def take(self, message: FromEngine, now: float) -> None:
+    def take(self, message: Told, now: float) -> None:
         """Take a message; one of a reply or a turn that is over comes too late."""
         reply = self._reply
-        kind = message.request_id.partition("/")[2]  # type: ignore[union-attr]  # only those with an id come here
+        kind = message.request_id.partition("/")[2]
         if isinstance(message, Refused):
             self._refused(message, kind, now)
         elif kind == f"hear{self._turns}":
@@ -279,7 +278,7 @@ class Speaker:
         if self._reply is not None:
             self._reply.refused = self._reply.held_s is not None
 
-    def _understand(self, message: FromEngine, now: float) -> None:
+    def _understand(self, message: Told, now: float) -> None:
         match message:
             case Words(settled=settled, tail=tail):
                 self._words, self._tail = self._words + settled, tail
@@ -312,7 +311,7 @@ class Speaker:
             )
         )
 
-    def _answer(self, reply: Reply, message: FromEngine, now: float) -> None:
+    def _answer(self, reply: Reply, message: Told, now: float) -> None:
         turn, name = self.diary.turns[-1], f"{self._name}/say{reply.epoch}"
         match message:
             case Text(text=text):

@@ -9,21 +9,30 @@ of it. The engine is the server's child process, with a chat and a listening mod
 among other work (--mixed); all times are those of this process, at the other end of the socket. An utterance is
 `Submit` (high), two sentences of text, `EndInput`.
 
-    N streams   N - 1 who listen to one utterance after the other, and one who asks for 0.4 s of speech (1.2 s if there
-                is nobody else) again and again
+    N listeners N - 1 who listen to one utterance after the other, and one who asks for 0.4 s of speech (1.2 s if there
+                is nobody else) again and again. What is made of an utterance is ahead of who hears it: the request is
+                over when all of it has come, before it has been heard
     n/s         utterances arrive at random (Poisson), so many a second, whatever became of those before
+    N at once   N who ask in the same moment for 1.2 s of speech, and again when all have it, beside 32 who listen
     mixed       32 who listen, as many answers being written and microphones being heard, and every second (then ten
                 times a second) a listener cuts in: `Interrupt`, `Cancel`, and a second of critical speech to be heard
 
+    open        requests that are not over, on average
     first       milliseconds from `Submit` (or from when it was due) until the first packet, p50 / p95 / p99
-    frame       milliseconds a frame (80 ms of speech) after the packet before, the same; who is ahead may be let wait
-    × real      seconds of speech a second in an utterance's second of speech after the first packet: median, least
+    frame       milliseconds from a packet to the next, divided by the frames (80 ms of speech) in that, p50 / p95 / p99
+                of the frames in the second of speech after the first packet: who has more is let wait for more
+    × real      seconds of speech a second in that second: median, and of the slowest utterance
     underruns   packets that came when a listener, who plays from the first packet on, had nothing left, and how many
                 utterances had such a one
-    left        milliseconds of sound a listener had left when a packet came; one packet in a hundred found less
+    left        milliseconds of sound that listeners had left when a packet came: half of the packets found as much or
+                more, then 95, then 99 in a hundred
+    step        milliseconds of the engine's steps: mean, longest
     silence     from `Interrupt` until the last packet of the interrupted came (nought if none came), p50 / p95 / p99
     gone        until the engine said that it is over
-The peers (gpu_tts_peers.py) speak alone, from the same checkpoint, before the engine starts.
+The peers (gpu_tts_peers.py) speak one after the other from the same checkpoints, while the engines are not asked.
+
+Time: some 200 s are measured with both voices. Writing checkpoints, engines' starts and the peers, who
+are given two minutes, come on top.
 """
 
 from __future__ import annotations
@@ -43,9 +52,9 @@ from typing import Any
 
 import gpu_tts_peers
 import random_talkers
-from common import table
-from gpu_tts_load import Callers, Heard, Listeners, Prober, Voices, heard
+from gpu_tts_load import Callers, Crowd, Listeners, Prober, Voices, heard
 from gpu_tts_mixed import Barged, recording, talk_over
+from gpu_tts_tables import BARRED, Row, bars, summary
 from gpu_voices import Engine, Options, Sound, chat_folder, parser, read_options, running, steps_of
 
 TICK_S = 0.001
@@ -54,35 +63,19 @@ STEADY_S = 6.0
 """How long arrivals go on before they count: as long as an utterance is, after that as many end as begin."""
 
 ALONE_S = 1.2
-"""What is asked for again and again where nobody else listens: enough to tell its pace."""
+"""What is asked for again and again where nobody else listens, and by crowds: enough to tell its pace."""
+
+BESIDE_CROWD = 32
 
 WARM_UP_S = 1.5
-CUT_IN_GAPS_S = (1.0, 0.1)
+CUT_IN_GAPS_S, MIXED_S = (1.0, 0.1), 10.0
 TAIL_S = 0.5
 """How long the last ones asked for are waited for."""
 
 MEMORY_SHARE = 0.5
 """Of what is free, for a chat model's cache: the other voice's engine starts beside it."""
 
-FIRST_BARS_MS = {10.0: 50.0, 20.0: 80.0}
-STREAMS_BAR = 64
-BARRED = "1.7b"
-
 Figures = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What one load of one voice was like."""
-
-    size: str
-    load: str
-    streams: int
-    heard: Heard
-    steps: dict[str, float]
-    engine_cpu: float
-    listeners_cpu: float
-    barged: Barged | None = None
 
 
 class Stage:
@@ -108,14 +101,23 @@ class Stage:
         await self.run(tick, settle_s)
         self.engine.stats.clear()
         begin, engine_s, own_s = time.monotonic(), self.engine.cpu_s(), time.process_time()
-        await self.run(tick, seconds)
+        opened: list[int] = []
+
+        def counted(now: float) -> None:
+            tick(now)
+            opened.append(voices.open)
+
+        await self.run(counted, seconds)
         end = time.monotonic()
         steps = steps_of(self.engine.stats)
         engine_cpu = round((self.engine.cpu_s() - engine_s) / (end - begin), 2)
         own_cpu = round((time.process_time() - own_s) / (end - begin), 2)
         await self.run(tick, TAIL_S)
         found = heard(voices.utterances, begin, end)
-        row = Row(self.size, load, streams, found, steps, engine_cpu, own_cpu, barged() if barged else None)
+        row = Row(
+            *(self.size, load, streams, round(sum(opened) / len(opened), 1), found, steps, engine_cpu, own_cpu),
+            barged=barged() if barged else None,
+        )
         self.rows.append(row)
         print(json.dumps(asdict(row)), flush=True)
 
@@ -146,7 +148,7 @@ async def concurrent(stage: Stage, count: int, seconds: float) -> None:
         prober.tick(now)
 
     settle_s = JOIN_S + SETTLE_S if count > 1 else SETTLE_S
-    await stage.measure(f"{count} streams", count, voices, tick, (settle_s, seconds))
+    await stage.measure(f"{count} listeners", count, voices, tick, (settle_s, seconds))
     await stage.clear(voices)
 
 
@@ -158,6 +160,21 @@ async def arriving(stage: Stage, per_s: float, seconds: float) -> None:
     await stage.clear(voices)
 
 
+async def crowded(stage: Stage, count: int, seconds: float, *, beside: int) -> None:
+    """Measure so many who ask at once, again and again, beside some who listen."""
+    voices = Voices(stage.engine, 1000 + count)
+    listeners = Listeners.join(voices, beside, time.monotonic(), JOIN_S)
+    crowd = Crowd(voices, count, ALONE_S)
+
+    def tick(now: float) -> None:
+        listeners.tick(now)
+        crowd.tick(now)
+
+    await stage.run(listeners.tick, JOIN_S + SETTLE_S)
+    await stage.measure(f"{count} at once", count + beside, voices, tick, (0.0, seconds))
+    await stage.clear(voices)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What is measured of each voice."""
@@ -165,6 +182,7 @@ class Plan:
     sizes: Sequence[str]
     levels: Sequence[int]
     rates: Sequence[float]
+    crowds: Sequence[int]
     arrivals_s: float
     mixed: str  # the size it is done with; "": with none
     sessions: int  # of it
@@ -193,6 +211,8 @@ async def every_load(stage: Stage, options: Options, plan: Plan, sound: Sound) -
         await concurrent(stage, level, options.seconds)
     for rate in plan.rates:
         await arriving(stage, rate, plan.arrivals_s)
+    for count in plan.crowds:
+        await crowded(stage, count, options.seconds, beside=2 if options.dry else BESIDE_CROWD)
     if plan.mixed == stage.size:
         await mixed(stage, plan, sound, small=options.dry)
 
@@ -215,18 +235,20 @@ async def measure(options: Options, plan: Plan, chat: Path, sound: Sound) -> tup
     """Measure every voice; return the rows, and what else was found. Engines start side by side, to save time."""
     with contextlib.ExitStack() as folders:
         checkpoints = {size: folders.enter_context(checkpoint(size, options)) for size in plan.sizes}
-        peers = {
-            size: gpu_tts_peers.measure(folder, plan.peers, dry=options.dry)
-            for size, folder in checkpoints.items()
-            if plan.peers is not None
-        }
+        speak: Callable[[], gpu_tts_peers.Figures] = dict
+        if plan.peers is not None:
+            speak = folders.enter_context(gpu_tts_peers.loading(checkpoints, plan.peers, dry=options.dry))
         stages = []
         for size, folder in checkpoints.items():
             beside: dict[str, object] = {} if size == plan.mixed else {"model": "", "asr_model": ""}
-            told = replace(options, tts_model=str(folder))
+            profile = f"{options.profile}.{size}" if options.profile and len(plan.sizes) > 1 else options.profile
+            told = replace(options, tts_model=str(folder), profile=profile)
             stages.append(Stage(told.engine("deadline", chat, gpu_memory_share=MEMORY_SHARE, **beside), size))
         async with contextlib.AsyncExitStack() as engines:
             await asyncio.gather(*(opened(stage, engines) for stage in stages))
+            peers = await asyncio.to_thread(speak)
+            for size, figures in peers.items():
+                print(json.dumps({"size": size, "peers": [asdict(one) for one in figures]}), flush=True)
             for stage in stages:
                 await perform(stage, options, plan, sound)
     failures = [f"{stage.size}: {failure}" for stage in stages for failure in stage.failures]
@@ -254,72 +276,7 @@ async def opened(stage: Stage, engines: contextlib.AsyncExitStack) -> None:
         stage.failures.append(str(error))
 
 
-# ---- what it comes to
-
-
-def summary(rows: Sequence[Row], peers: dict[str, list[gpu_tts_peers.Figure]]) -> None:
-    """Print the tables."""
-    header = [
-        "voice",
-        "load",
-        "asked",
-        "first",
-        "frame",
-        "× real",
-        "underruns",
-        "left",
-        "step",
-        "rows",
-        "engine",
-        "own",
-    ]
-    cells = [
-        [
-            *(row.size, row.load, str(row.heard.asked), _shares(row.heard.first_ms), _shares(row.heard.frame_ms)),
-            f"{row.heard.pace_p50:.1f}, {row.heard.pace_min:.1f}",
-            f"{row.heard.underruns} ({row.heard.dry} of {row.heard.listeners})",
-            f"{row.heard.margin_p1_ms:.0f}",
-            f"{row.steps['step_ms']:.1f}",
-            f"{row.steps['rows']:.1f}",
-            *(f"{row.engine_cpu:.2f}", f"{row.listeners_cpu:.2f}"),
-        ]
-        for row in rows
-    ]
-    table("codec-frame voices (Qwen3-TTS shapes, random weights), milliseconds p50 / p95 / p99", header, cells)
-    barged = [(row, row.barged) for row in rows if row.barged is not None]
-    if barged:
-        header = ["voice", "load", "cut in", "silence", "gone", "packets after", "words", "tokens/s", "heard"]
-        lines = [
-            [
-                *(row.size, row.load, str(one.cuts), _shares(one.silence_ms), _shares(one.gone_ms), str(one.late)),
-                *(_shares(one.words_ms), f"{one.tokens_per_s:.0f}", f"{one.heard_share:.0%}"),
-            ]
-            for row, one in barged
-        ]
-        table("barge-in under load, milliseconds from Interrupt, p50 / p95 / p99", header, lines)
-    if peers:
-        header = ["voice", "peer", "streams", "at a time", "first", "frame", "× real"]
-        lines = [[size, *cells] for size, figures in peers.items() for cells in gpu_tts_peers.rows(figures)]
-        table("peers, alone on the device, milliseconds", header, lines)
-
-
-def bars(rows: Sequence[Row]) -> list[str]:
-    """Return the bars and whether they are met."""
-    lines = []
-    for rate, bar in FIRST_BARS_MS.items():
-        for row in rows:
-            if row.size == BARRED and row.load == f"{rate:g}/s":
-                found = row.heard.first_ms.get("p95", float("inf")) if not row.heard.unserved else float("inf")
-                lines.append(f"{row.size} at {rate:g} requests a second: p95 {found:.1f} ms (< {bar:g}): {found < bar}")
-    for size in dict.fromkeys(row.size for row in rows):
-        fine = [row.streams for row in rows if row.size == size and "streams" in row.load and not row.heard.underruns]
-        most = max(fine, default=0)
-        lines.append(f"{size}: {most} streams without an underrun (>= {STREAMS_BAR}): {most >= STREAMS_BAR}")
-    return lines
-
-
-def _shares(times: dict[str, float]) -> str:
-    return " / ".join(f"{times[share]:.1f}" for share in ("p50", "p95", "p99") if times)
+# ---- the command line
 
 
 def _numbers(text: str) -> list[float]:
@@ -329,31 +286,33 @@ def _numbers(text: str) -> list[float]:
 def read_plan(chosen: argparse.Namespace, *, dry: bool) -> Plan:
     """Return what the command line says."""
     if dry:
-        return Plan(["tiny"], (1, 3), (1.0,), 6.0, "tiny", 3, (3.0, 1.0), chosen.peers, chosen.speech)
-    levels = tuple(int(level) for level in _numbers(chosen.levels))
-    rates, sizes = tuple(_numbers(chosen.rates)), chosen.sizes.split(",")
+        return Plan(["tiny"], (1, 3), (1.0,), (3,), 6.0, "tiny", 3, (3.0, 1.0), chosen.peers, chosen.speech)
     return Plan(
-        sizes,
-        levels,
-        rates,
-        chosen.arrivals,
-        chosen.mixed,
-        32,
-        (3 * chosen.seconds, 2 * chosen.seconds),
-        chosen.peers,
-        chosen.speech,
+        sizes=chosen.sizes.split(","),
+        levels=[int(level) for level in _numbers(chosen.levels)],
+        rates=_numbers(chosen.rates),
+        crowds=[int(count) for count in _numbers(chosen.crowds)],
+        arrivals_s=chosen.arrivals,
+        mixed=chosen.mixed,
+        sessions=32,
+        mixed_s=(max(MIXED_S, 2 * chosen.seconds), chosen.seconds),
+        peers=chosen.peers,
+        speech=chosen.speech,
     )
 
 
 def main() -> None:
     """Measure and print the tables and the bars."""
-    commands = parser(__doc__ or "", 5.0)
+    commands = parser(__doc__, 5.0, policies=False)
     commands.set_defaults(tts_model="")
     commands.add_argument("--sizes", default="1.7b,0.6b", help="(%(default)s)")
-    commands.add_argument("--levels", default="1,8,16,32,64,128", help="streams (%(default)s)")
+    commands.add_argument("--levels", default="1,8,16,32,64,128", help="listeners (%(default)s)")
     commands.add_argument("--rates", default="10,20", help="requests a second (%(default)s)")
+    commands.add_argument("--crowds", default="64", help="who ask at once (%(default)s)")
     commands.add_argument("--arrivals", type=float, default=12.0, help="seconds of arrivals that count (%(default)g)")
-    commands.add_argument("--mixed", default=BARRED, help="the voice that is also measured among other work")
+    commands.add_argument(
+        "--mixed", default=BARRED, help="the voice that is also measured among other work (%(default)s)"
+    )
     commands.add_argument("--peers", type=Path, help="the folder that holds the peers' packages")
     commands.add_argument("--speech", type=Path, help="a recording of somebody who speaks; noise, if there is none")
     chosen = commands.parse_args()
@@ -367,7 +326,7 @@ def main() -> None:
         told: Figures = {"rows": [asdict(row) for row in rows], **other, "peers": peers}
         Path(options.json).write_text(json.dumps(told, indent=1), encoding="utf-8")
     summary(rows, other["peers"])
-    for line in bars(rows):
+    for line in bars(rows, [failure.partition(":")[0] for failure in other["failures"]]):
         print(" ", line)
     for failure in other["failures"][:5]:
         print("  FAILED:", failure)

@@ -1,25 +1,27 @@
 """People who listen to voices: each plays from the first packet on, and notes when the sound came and when it was dry.
 
 An utterance ends when its listener has got as much of it as was wanted: a voice of random weights never comes to its
-end. Three kinds of load: listeners who hear one utterance after the other, callers who arrive at random, and a prober
-who asks again and again for a moment of speech. It knows neither the voice nor the other tasks of the engine.
+end. Four kinds of load: listeners who hear one utterance after the other, callers who arrive at random, crowds who all
+ask at once, and a prober who asks again and again for a moment of speech. It knows neither the voice nor the other
+tasks of the engine.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from figures import percentile, quantiles_ms
 from gpu_load import NEWS
-from gpu_voices import Engine, percentile, quantiles_ms
+from gpu_voices import Engine, Told
 
 from voxlane.engine.api import (
     Append,
     Cancel,
     EndInput,
     Finished,
-    FromEngine,
     Interrupt,
     Priority,
     Refused,
@@ -34,8 +36,9 @@ PROBE_S = 5 * FRAME_S
 PROBE_GAP_S = (0.0, 0.06)
 """How long a prober waits before asking again: at no fixed point of a step."""
 
-PACE_FRAMES = 12
-"""A stream's pace is taken over this many frames after the first packet: later on, who is far ahead may be let wait."""
+EARLY_FRAMES = 12
+"""How fast frames come is taken of so many after the first packet, a second of speech: a listener who is further ahead
+is let wait, and then the times between packets tell what it had, not what the engine could do."""
 
 
 @dataclass(slots=True)
@@ -72,11 +75,13 @@ class Utterance:
         return self.arrivals[0][0] - self.asked_s if self.arrivals else None
 
     def frame_times(self) -> list[float]:
-        """Return for every frame after the first packet its share of the time since the packet before."""
+        """Return for every early frame after the first packet its share of the time since the packet before."""
         times: list[float] = []
-        for (before, _), (at, speech_s) in zip(self.arrivals, self.arrivals[1:], strict=False):
+        for (before, _), (at, speech_s) in itertools.pairwise(self.arrivals):
             frames = max(1, round(speech_s / FRAME_S))
             times += [(at - before) / frames] * frames
+            if len(times) >= EARLY_FRAMES:
+                break
         return times
 
     def pace(self) -> float | None:
@@ -84,7 +89,7 @@ class Utterance:
         made = 0.0
         for at, speech_s in self.arrivals[1:]:
             made += speech_s
-            if made >= PACE_FRAMES * FRAME_S - FRAME_S / 2:
+            if made >= EARLY_FRAMES * FRAME_S - FRAME_S / 2:
                 return made / max(1e-9, at - self.arrivals[0][0])
         return None
 
@@ -132,8 +137,8 @@ class Voices:
         """How many the engine has not yet said the end of."""
         return len(self._open)
 
-    def _take(self, message: FromEngine, now: float) -> None:
-        utterance = self._open.get(message.request_id)  # type: ignore[union-attr]  # none without an id
+    def _take(self, message: Told, now: float) -> None:
+        utterance = self._open.get(message.request_id)
         if utterance is None:
             return
         match message:
@@ -225,6 +230,21 @@ class Callers:
             self.due_s += self.voices.random.expovariate(self.per_s)
 
 
+@dataclass(slots=True)
+class Crowd:
+    """So many who ask in the same moment, hear a little, and ask again together when all of them are through."""
+
+    voices: Voices
+    count: int
+    wanted_s: float
+    _asked: list[Utterance] = field(default_factory=list)
+
+    def tick(self, now: float) -> None:
+        """Ask again, if all are through."""
+        if all(one.gone_s is not None for one in self._asked):
+            self._asked = [self.voices.say(now, self.wanted_s) for _ in range(self.count)]
+
+
 # ---- figures
 
 
@@ -235,14 +255,15 @@ class Heard:
     asked: int
     unserved: int  # no packet ever came
     first_ms: dict[str, float]
-    frame_ms: dict[str, float]
-    pace_p50: float  # seconds of speech a second, each stream while it is not yet ahead,
-    pace_min: float
+    frame_ms: dict[str, float]  # of early frames
+    paces: int  # streams that had a second of speech after the first packet, and asked for it in that time;
+    pace_p50: float  # seconds of speech a second in that,
+    pace_min: float  # and of the slowest
     listeners: int  # who heard more than a prober,
     dry: int  # and how many of them ran dry
     underruns: int
     silence_ms: float
-    margin_p1_ms: float  # sound left when a packet came: all but one in a hundred had more
+    left_ms: dict[str, float]  # of sound when a packet came: half, 95 and 99 in a hundred had as much or more
 
 
 def heard(utterances: Sequence[Utterance], begin: float, end: float) -> Heard:
@@ -259,16 +280,18 @@ def heard(utterances: Sequence[Utterance], begin: float, end: float) -> Heard:
             own.append(one.heard_until_s - end)  # and nothing has come since
         margins += own
         dry += any(margin < 0 for margin in own)
+    less = [-margin for margin in margins]
     return Heard(
         asked=len(asked),
         unserved=len(asked) - len(firsts),
         first_ms=quantiles_ms(firsts),
         frame_ms=quantiles_ms([time for one in asked for time in one.frame_times()]),
+        paces=len(paces),
         pace_p50=round(percentile(paces, 0.5), 2) if paces else 0.0,
         pace_min=round(min(paces), 2) if paces else 0.0,
         listeners=len(long),
         dry=dry,
         underruns=sum(margin < 0 for margin in margins),
         silence_ms=round(1e3 * sum(max(0.0, -margin) for margin in margins), 1),
-        margin_p1_ms=round(1e3 * percentile(margins, 0.01), 1) if margins else 0.0,
+        left_ms={f"p{share:g}": round(-1e3 * percentile(less, share / 100), 1) for share in (50, 95, 99) if less},
     )

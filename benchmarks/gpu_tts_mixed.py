@@ -12,13 +12,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from figures import quantiles_ms
 from gpu_load import FULL, SMALL, Load
 from gpu_tts_load import Listeners, Utterance, Voices
-from gpu_voices import Engine, Sound, quantiles_ms
+from gpu_voices import Engine, Sound, Told
 
+from voxlane.codecs.pcm import quantise
 from voxlane.codecs.resample import resample
 from voxlane.codecs.wav import decode_wav
-from voxlane.engine.api import LISTEN_RATE, Append, EndInput, FromEngine, Priority, Refused, Submit, Words
+from voxlane.engine.api import LISTEN_RATE, Append, EndInput, Priority, Refused, Submit, Words
 
 CALL_S = 1.0
 """How long somebody who cuts in speaks."""
@@ -105,8 +107,8 @@ class Mixture:
             listen = Submit(name, "asr", priority=Priority.CRITICAL, session=utterance.session)
             self.engine.send(listen, Append(name, audio=self.sound.piece(0, CALL_S)), EndInput(name))
 
-    def _take(self, message: FromEngine, now: float) -> None:
-        call = message.request_id.partition("/")[0]  # type: ignore[union-attr]  # none without an id
+    def _take(self, message: Told, now: float) -> None:
+        call = message.request_id.partition("/")[0]
         match message:
             case Words(settled=settled, tail=tail) if (settled or tail) and call in self._cuts:
                 cut_s = self._cuts[call].cut_s
@@ -137,4 +139,4 @@ def recording(path: Path | None) -> Sound:
         time_s = np.arange(6 * LISTEN_RATE) / LISTEN_RATE
         noise = np.random.default_rng(3).standard_normal(len(time_s))
         speech = 0.1 * noise * np.clip(np.sin(2 * np.pi * 4 * time_s), 0, 1)
-    return Sound("", (np.clip(speech, -1, 1) * 32767).astype(np.int16))
+    return Sound("", quantise(speech))

@@ -10,10 +10,13 @@ sampling, text read while speaking.
     first    milliseconds from the call until sound can be played. qwen-tts has none before all of it is there.
     frame    milliseconds a frame (80 ms of speech), codec included, over the rest of the utterance
     × real   seconds of speech made in a second, all streams together
+
+Time: all of them together are given two minutes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -21,22 +24,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from command_line import command_line
 
 SUPPORT = Path(__file__).parent.parent / "tests" / "support"
 PACKAGES = ("qwen-tts", "faster-qwen3-tts")
 TEXT = "The morning train is ten minutes late, so there is time for another cup of coffee."
 FRAME_S = 0.08
-WHOLE_FRAMES, STREAMED_FRAMES = 13, 40
+WHOLE_FRAMES, STREAMED_FRAMES = 8, 25
 BATCH = 8
 CHUNKS = (1, 12)
 """Frames that faster-qwen3-tts decodes at a time; twelve is its default."""
 
 REPEATS = 3
 DEADLINE_S = 120.0
+LOCK = "speaking.lock"
+"""Shared by who loads, held by who speaks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,36 +59,64 @@ class Figure:
     times_real: float
 
 
-def measure(checkpoint: Path, site: Path, dry: bool = False) -> list[Figure]:
-    """Return the figures of each package, which lies in a folder of `site`; one that fails is said so and left out.
+Figures = dict[str, list[Figure]]  # by checkpoint
 
-    They load side by side, and speak one after the other.
+
+@contextlib.contextmanager
+def loading(checkpoints: Mapping[str, Path], site: Path, *, dry: bool = False) -> Iterator[Callable[[], Figures]]:
+    """Start each package, which lies in a folder of `site`, on each checkpoint; give a call that lets them speak.
+
+    They load side by side, and whatever else is started in that time with them. When they may, and all have loaded,
+    they speak one after the other. One that fails is said so and left out.
     """
-    found: list[Figure] = []
     packages = PACKAGES[: 1 if dry else None]  # the second is nothing without CUDA graphs
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, (Path(name) / LOCK).open("w") as lock:
         folder = Path(name)
-        running = {package: _start(package, checkpoint, site / package, folder) for package in packages}
-        for package, process in running.items():
-            try:
-                _, errors = process.communicate(timeout=DEADLINE_S)
-                problem = errors[-3000:] if process.returncode else ""
-            except subprocess.TimeoutExpired:
-                process.kill()
-                problem = f"not done after {DEADLINE_S:g} s: {process.communicate()[1][-300:]}"
-            if problem:
-                print(f"{package} FAILED: {problem}", flush=True)
-            file = folder / f"{package}.json"
-            if file.exists():
-                found += [Figure(**one) for one in json.loads(file.read_text(encoding="utf-8"))]
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        running = {
+            (size, package): _start(package, checkpoint, site / package, folder / f"{size} {package}.json")
+            for size, checkpoint in checkpoints.items()
+            for package in packages
+        }
+
+        def speak() -> Figures:
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            return _figures(running, folder)
+
+        try:
+            yield speak
+        finally:
+            for process in running.values():
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+
+
+def _figures(running: Mapping[tuple[str, str], subprocess.Popen[bytes]], folder: Path) -> Figures:
+    found: Figures = {size: [] for size, _ in running}
+    give_up = time.monotonic() + DEADLINE_S
+    for (size, package), process in running.items():
+        try:
+            problem = "it failed" if process.wait(max(0.1, give_up - time.monotonic())) else ""
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            problem = f"not done after {DEADLINE_S:g} s"
+        file = folder / f"{size} {package}.json"
+        if problem:
+            errors = file.with_suffix(".errors").read_text(encoding="utf-8", errors="replace")
+            print(f"{package}, {size} FAILED: {problem}: {errors[-3000:]}", flush=True)
+        if file.exists():
+            found[size] += [Figure(**one) for one in json.loads(file.read_text(encoding="utf-8"))]
     return found
 
 
-def _start(package: str, checkpoint: Path, site: Path, folder: Path) -> subprocess.Popen[str]:
+def _start(package: str, checkpoint: Path, site: Path, file: Path) -> subprocess.Popen[bytes]:
     quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     environment = {**os.environ, **quiet, "PYTHONPATH": os.pathsep.join((str(site), str(SUPPORT)))}
-    command = [sys.executable, str(Path(__file__).resolve()), package, str(checkpoint), str(folder / f"{package}.json")]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, str(Path(__file__).resolve()), package, str(checkpoint), str(file)]
+    with file.with_suffix(".errors").open("w") as errors:  # a pipe that nobody empties would stop it while it loads
+        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=errors)
 
 
 # ---- inside a peer's process
@@ -99,7 +135,7 @@ def _middle(speak: Callable[[], tuple[float, float, int]], peer: str, streams: i
 def _whole(checkpoint: str, device: str) -> list[Callable[[], Figure]]:
     """Return what qwen-tts is asked."""
     import torch
-    from qwen_tts import Qwen3TTSModel  # type: ignore[import-not-found]
+    from qwen_tts import Qwen3TTSModel
 
     where = {"device_map": device, "attn_implementation": "sdpa"} if device != "cpu" else {}
     dtype = torch.bfloat16 if device != "cpu" else torch.float32
@@ -116,21 +152,16 @@ def _whole(checkpoint: str, device: str) -> list[Callable[[], Figure]]:
         return total, total, frames
 
     asked = ((1, WHOLE_FRAMES), (BATCH, WHOLE_FRAMES))
-    return [
-        lambda streams=streams, frames=frames: _middle(  # type: ignore[misc]
-            lambda: speak(streams, frames), PACKAGES[0], streams, 0
-        )
-        for streams, frames in asked
-    ]
+    return [partial(_middle, partial(speak, streams, frames), PACKAGES[0], streams, 0) for streams, frames in asked]
 
 
 def _streamed(checkpoint: str, device: str) -> list[Callable[[], Figure]]:
     """Return what faster-qwen3-tts is asked."""
-    from faster_qwen3_tts import FasterQwen3TTS  # type: ignore[import-not-found]
+    from faster_qwen3_tts import FasterQwen3TTS
     from transformers import MimiConfig
 
     # Looked for where weights are missing: those of the encoder, which nobody uses.
-    MimiConfig.rope_theta = 10_000.0  # type: ignore[attr-defined]
+    MimiConfig.rope_theta = 10_000.0
     model: Any = FasterQwen3TTS.from_pretrained(checkpoint, device=device)
     model.warmup()
 
@@ -145,19 +176,20 @@ def _streamed(checkpoint: str, device: str) -> list[Callable[[], Figure]]:
         assert abs(frames - STREAMED_FRAMES) <= 1, frames
         return first, time.perf_counter() - begin, frames
 
-    return [lambda chunk=chunk: _middle(lambda: speak(chunk), PACKAGES[1], 1, chunk) for chunk in CHUNKS]  # type: ignore[misc]
+    return [partial(_middle, partial(speak, chunk), PACKAGES[1], 1, chunk) for chunk in CHUNKS]
 
 
 def main(package: str, checkpoint: str, file: str) -> None:
     """Measure one package; write what was found even if a later call fails."""
-    import qwen_tts_peer_imports  # type: ignore[import-not-found]  # noqa: F401  # first: stands in for audio files
-    import torch
+    with Path(file).with_name(LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)  # nobody speaks while one of them loads,
+        import qwen_tts_peer_imports  # noqa: F401  # first: stands in for audio files
+        import torch
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    found: list[Figure] = []
-    asked = {PACKAGES[0]: _whole, PACKAGES[1]: _streamed}[package](checkpoint, device)
-    with Path(file).with_name("speaking.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        found: list[Figure] = []
+        asked = {PACKAGES[0]: _whole, PACKAGES[1]: _streamed}[package](checkpoint, device)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # nor while another speaks
         for ask in asked:
             found.append(ask())
             Path(file).write_text(json.dumps([asdict(one) for one in found]), encoding="utf-8")
@@ -179,4 +211,7 @@ def rows(figures: Sequence[Figure]) -> list[list[str]]:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = command_line(__doc__)
+    for name in ("package", "checkpoint", "file"):
+        parser.add_argument(name, metavar=name.upper())
+    main(**vars(parser.parse_args()))

@@ -6,14 +6,18 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TypeVar
 
 import gpu_parts as parts
 import torch
 import torch.nn.functional as F
+from gpu_clock import FAILURES
 from torch import Tensor
 
 from voxlane.engine.kernels import norm
 from voxlane.engine.kernels.activation import silu_mul
+
+Cut = TypeVar("Cut")
 
 CACHE_BYTES = 240 << 20
 """Matrices of one shape that are read in turn: four times the L2 cache."""
@@ -43,10 +47,10 @@ def sweep(device: torch.device, *, dry: bool, deadline: float) -> Iterator[str]:
         library = _time(partial(_library, operation, rows), matrices, device)
         found: list[tuple[float, skinny.Tuning]] = []
         for cut in _cuts(rows, inputs, skinny.Tuning):
-            skinny.tuning = lambda *_, cut=cut, **__: cut  # type: ignore[assignment]
+            skinny.tuning = lambda *_, cut=cut, **__: cut
             try:
                 found.append((_time(partial(_ours, operation, rows), matrices, device), cut))
-            except Exception as error:  # noqa: BLE001  # a cut that does not compile is told and left out
+            except FAILURES as error:  # a cut that does not compile is told and left out
                 print(f"tune {name} {cut}: {type(error).__name__}: {str(error)[:120]}", flush=True)
             if dry or time.monotonic() > deadline:
                 break
@@ -60,7 +64,7 @@ def sweep(device: torch.device, *, dry: bool, deadline: float) -> Iterator[str]:
         yield f"tune {name:8} rows {rows:2}  floor {floor * 1e6:5.2f} us  library {library * 1e6:6.2f}  ours {best}"
 
 
-def _cuts(rows: int, inputs: int, make: Callable[[int, int, int, int], object]) -> Iterator[object]:
+def _cuts(rows: int, inputs: int, make: Callable[[int, int, int, int], Cut]) -> Iterator[Cut]:
     whole = 1 << (inputs - 1).bit_length()
     for block_n, warps in itertools.product((4, 8, 16), (2, 4, 8, 16)):
         if 4096 <= block_n * whole <= 32_768 and rows * block_n * whole <= 8192 * warps:
@@ -77,7 +81,8 @@ def _ours(operation: str, rows: int, matrix: Tensor) -> object:
         return skinny.norm_gate(residual, gain, 1e-6, matrix, gelu=False)
     if operation == "linear_wide":
         return skinny.linear_wide(x, matrix)
-    return skinny.linear_add(x, matrix, total)
+    skinny.linear_add(x, matrix, total)
+    return total
 
 
 def _library(operation: str, rows: int, matrix: Tensor) -> object:

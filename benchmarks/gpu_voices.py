@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import itertools
 import json
-import math
 import os
 import socket
 import string
@@ -26,9 +25,13 @@ from pathlib import Path
 import numpy as np
 import random_models
 import tokenizers
+from command_line import command_line
+from figures import processor_s
 from numpy.typing import NDArray
+from switched_engine import SIGNALS
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from voxlane.codecs.pcm import decode_pcm16, quantise
 from voxlane.codecs.resample import resample
 from voxlane.engine.api import (
     LISTEN_RATE,
@@ -40,19 +43,27 @@ from voxlane.engine.api import (
     FromEngine,
     Loading,
     Policy,
+    Probability,
     Ready,
     Refused,
+    Rewound,
     Samples,
     Shutdown,
     SpeakParams,
+    Started,
     StartFailed,
     StepStats,
     Submit,
+    Text,
     ToEngine,
+    ToolCall,
+    VoiceMade,
+    Words,
 )
-from voxlane.server.packets import PacketPipe
+from voxlane.server.link.packets import PacketPipe
 
 POLICIES: tuple[Policy, ...] = ("deadline", "priority", "fcfs")
+CHATS = [name for name, shape in random_models.SHAPES.items() if shape["model_type"] in ("llama", "qwen3")]
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -75,7 +86,10 @@ DRY_S = 8.0
 STOP_S = 5.0
 """How long an engine may take to end."""
 
-Receive = Callable[[FromEngine, float], None]
+Told = Started | Text | Words | Samples | Rewound | ToolCall | Probability | VoiceMade | Finished | Refused
+"""What an engine says of one request."""
+
+Receive = Callable[[Told, float], None]
 
 
 # ---- the chat model
@@ -153,6 +167,16 @@ class Engine:
         for message in messages:
             self._pipe.send(message)
 
+    async def switch(self, policy: Policy) -> None:
+        """Let a switched_engine.py that everybody has left go on with a policy; raise RuntimeError if it is busy."""
+        assert self._process is not None
+        if policy == self.config.policy:
+            return
+        if not await self.until(lambda: bool(self.stats) and _is_idle(self.stats[-1]), STOP_S):
+            raise RuntimeError(f"the {self.config.policy} engine does not become idle")
+        self._process.send_signal(SIGNALS[policy])
+        self.config = replace(self.config, policy=policy)
+
     async def stop(self) -> None:
         """End the child."""
         if self._process is not None and not self._gone:
@@ -169,8 +193,7 @@ class Engine:
     def cpu_s(self) -> float:
         """Return the processor time the child has taken, all threads."""
         assert self._process is not None
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return processor_s(self._process.pid)
 
     async def until(self, condition: Callable[[], bool], most_s: float) -> bool:
         """Wait until a condition holds that messages bring about; return whether it does."""
@@ -199,6 +222,10 @@ class Engine:
                 receiver = self.receivers.get(message.request_id.partition("/")[0])
                 if receiver is not None:
                     receiver(message, time.monotonic())
+
+
+def _is_idle(stats: StepStats) -> bool:
+    return not (stats.running or stats.waiting or stats.paused)
 
 
 # ---- sound
@@ -231,7 +258,7 @@ async def spoken(engine: Engine, texts: Sequence[str]) -> list[Sound]:
     parts: dict[str, list[bytes]] = {f"voice/{number}": [] for number in range(len(texts))}
     ended: dict[str, str] = {}  # how
 
-    def take(message: FromEngine, now: float) -> None:
+    def take(message: Told, now: float) -> None:
         match message:
             case Samples(name, _, _, pcm):
                 parts[name].append(pcm)
@@ -256,25 +283,12 @@ async def spoken(engine: Engine, texts: Sequence[str]) -> list[Sound]:
 
 
 def _trimmed(pcm: bytes, rate: int) -> NDArray[np.int16]:
-    sound = np.asarray(resample(np.frombuffer(pcm, "<i2") / np.float32(32768), rate, LISTEN_RATE))
+    sound = np.asarray(resample(decode_pcm16(pcm), rate, LISTEN_RATE))
     loud = np.flatnonzero(np.abs(sound) > 0.02)
-    return (np.clip(sound[loud[0] : loud[-1] + 1], -1, 1) * 32767).astype(np.int16)
+    return quantise(sound[loud[0] : loud[-1] + 1])
 
 
 # ---- figures
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest of the values that at least this share of them do not exceed."""
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
-
-
-def quantiles_ms(seconds: Sequence[float]) -> dict[str, float]:
-    """Return median, 95th, 99th percentile and the largest, in milliseconds; nothing of nothing."""
-    if not seconds:
-        return {}
-    shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
-    return {name: round(percentile(seconds, share) * 1e3, 2) for name, share in shares.items()}
 
 
 def steps_of(stats: Sequence[StepStats]) -> dict[str, float]:
@@ -296,7 +310,7 @@ def steps_of(stats: Sequence[StepStats]) -> dict[str, float]:
 
 @dataclass(slots=True)
 class Options:
-    """What both benchmarks are told."""
+    """What these benchmarks are told."""
 
     policies: list[Policy]
     shape: str
@@ -314,22 +328,25 @@ class Options:
             EngineConfig(model=str(folder), asr_model=self.asr_model, tts_model=self.tts_model, max_waiting=4096),
             **{**self.limits, "policy": policy, **changes},  # type: ignore[arg-type]
         )
-        sampled = (sys.executable, str(Path(__file__).with_name("sampled_engine.py")), f"{self.profile}.{policy}")
-        return Engine(config, sampled if self.profile else ())
+        program = ("sampled_engine.py", self.profile) if self.profile else ("switched_engine.py",)
+        return Engine(config, (sys.executable, str(Path(__file__).with_name(program[0])), *program[1:]))
 
 
-def parser(description: str, seconds: float) -> argparse.ArgumentParser:
-    """Return a command line with what both benchmarks take."""
-    found = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--policies", default="", help="comma-separated; all three")
-    found.add_argument("--shape", default="qwen3-0.6b", choices=random_models.SHAPES, help="of the chat model")
-    found.add_argument("--asr-model", default="moonshine-tiny-en", help="a name or a folder")
-    found.add_argument("--tts-model", default="hibari", help="a name or a folder")
-    found.add_argument("--seconds", type=float, default=seconds, help="measured for each figure (%(default)g)")
+def parser(page: str | None, seconds: float = 0.0, *, policies: bool = True) -> argparse.ArgumentParser:
+    """Return a command line with what these benchmarks take; some measure for a while, some with several policies."""
+    found = command_line(page)
+    found.set_defaults(policies="", seconds=seconds)
+    if policies:
+        found.add_argument("--policies", default="", help=f"comma-separated ({','.join(POLICIES)})")
+    if seconds:
+        found.add_argument("--seconds", type=float, default=seconds, help="measured for each figure (%(default)g)")
+    found.add_argument("--shape", default="qwen3-0.6b", choices=CHATS, help="of the chat model (%(default)s)")
+    found.add_argument("--asr-model", default="moonshine-tiny-en", help="a name or a folder (%(default)s)")
+    found.add_argument("--tts-model", default="hibari", help="a name or a folder (%(default)s)")
     found.add_argument("--step-budget-ms", type=float, default=8.0, help="of `deadline` on the GPU (%(default)g)")
     found.add_argument("--dry-run", action="store_true", help="on a CPU with a tiny chat model, in a minute")
     found.add_argument("--json", default="", help="file for the figures; in $OUT by default, if that is set")
-    found.add_argument("--profile", default="", help="write where each engine spends its time to FILE.POLICY")
+    found.add_argument("--profile", default="", help="write where an engine spends its time to FILE")
     return found
 
 

@@ -1,10 +1,14 @@
-"""int8 KV pages against bfloat16 pages: bytes per token, and perplexity of a fixed text."""
+"""int8 KV pages against bfloat16 and float32 pages: bytes a token, and perplexity of a fixed text (SmolLM2-135M).
+
+Time: some 20 s on two cores.
+"""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
 
+from command_line import command_line
 from common import engine, table
 
 from voxlane.engine.api import Finished, Submit
@@ -24,6 +28,7 @@ def perplexity(pages: str) -> tuple[float, int]:
 
 def main() -> None:
     """Measure and print the table."""
+    command_line(__doc__).parse_args()
     results = {pages: perplexity(pages) for pages in ("float32", "bfloat16", "int8")}
     base, base_bytes = results["bfloat16"]
     rows = [

@@ -3,6 +3,9 @@
 Two people talk; at a random moment of a reply the engine gets SIGKILL. Counted: sockets that closed, turns that ended
 other than once, messages that went missing, lines of the history that are not what was said and heard, the time from
 the kill to the fault the client is told of; and, when all have left, what the server and the new engine still hold.
+The default models, ten kills; no peer.
+
+Time: some three minutes: an engine is given a while between two kills.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import urllib.request
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from command_line import command_line
 from common import machine, spread
 from voice_common import Person, person, server_process, wait_healthy
 
@@ -122,6 +126,7 @@ def report(events: list[Event], closed: int | None, told: list[tuple[str, str]])
 
 def main() -> None:
     """Run it against a real server."""
+    command_line(__doc__).parse_args()
     with server_process() as (url, pid):
         before = holdings(url, pid)
         asyncio.run(conversation(url, pid))

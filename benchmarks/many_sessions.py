@@ -4,11 +4,12 @@ The server is crowded_server.py; its engine is a script at the other end of the 
 people stream recorded speech as microphones do, and never listen: whatever is answered is interrupted. The clients,
 crowd.py, are this process. The three share the machine; the table says what each takes of a core. "p99 own" counts of
 each lag only what the server itself worked meanwhile: the same, if nobody else is on the machine.
+
+Time: --seconds, and some ten more.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import subprocess
@@ -18,9 +19,12 @@ from collections import Counter
 from pathlib import Path
 
 import uvloop
+from command_line import command_line
 from common import machine, table
 from crowd import FRAME_S, Caller, microphone, speak
-from speech_common import pcm, recording
+from speech_common import recording
+
+from voxlane.codecs.pcm import encode_pcm16
 
 IDLE, LIVE = 200, 50
 FRAME_BYTES = 640  # 20 ms at 16 kHz
@@ -55,7 +59,7 @@ class Server:
 async def measure(server: Server, seconds: float) -> list[list[str]]:
     """Bring the people in and return the table's rows."""
     stop, heard = asyncio.Event(), Counter[str]()
-    frames = microphone(pcm(recording("two_cities.wav")), FRAME_BYTES)
+    frames = microphone(encode_pcm16(recording("two_cities.wav")), FRAME_BYTES)
     callers = [Caller(server.address, heard) for _ in range(IDLE + LIVE)]
     empty = server.report()
     for caller in callers[:IDLE]:
@@ -95,8 +99,8 @@ def row(name: str, before: Report, after: Report, seconds: float) -> list[str]:
 
 def main() -> None:
     """Measure and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser = command_line(__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of speech that count (%(default)g)")
     seconds = parser.parse_args().seconds
     server = Server()
     try:

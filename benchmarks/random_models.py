@@ -1,16 +1,21 @@
 """Models of real shapes with random weights, for text and speech: tensors on demand, or directories in HF's layout.
 
-python benchmarks/random_models.py qwen3-0.6b /some/folder
+    python benchmarks/random_models.py qwen3-0.6b /some/folder
+
+It measures nothing.
+
+Time: some seconds.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from command_line import command_line
 from torch import Tensor
 
 _COMMON: dict[str, object] = {
@@ -153,28 +158,34 @@ def tensor_shapes(config: dict[str, object]) -> dict[str, tuple[int, ...]]:
     if config["model_type"] in _SPEECH:
         return _SPEECH[str(config["model_type"])](config)
     number = {key: value for key, value in config.items() if isinstance(value, int)}
-    hidden, inner, vocabulary = number["hidden_size"], number["intermediate_size"], number["vocab_size"]
-    head_dim = number["head_dim"]
-    q, kv = number["num_attention_heads"] * head_dim, number["num_key_value_heads"] * head_dim
+    hidden, vocabulary = number["hidden_size"], number["vocab_size"]
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocabulary, hidden)}
-    for layer in range(number["num_hidden_layers"]):
-        block = {
-            "self_attn.q_proj": (q, hidden),
-            "self_attn.k_proj": (kv, hidden),
-            "self_attn.v_proj": (kv, hidden),
-            "self_attn.o_proj": (hidden, q),
-            "mlp.gate_proj": (inner, hidden),
-            "mlp.up_proj": (inner, hidden),
-            "mlp.down_proj": (hidden, inner),
-            "input_layernorm": (hidden,),
-            "post_attention_layernorm": (hidden,),
-        }
-        if config["model_type"] == "qwen3":
-            block |= {"self_attn.q_norm": (head_dim,), "self_attn.k_norm": (head_dim,)}
-        shapes |= {f"model.layers.{layer}.{name}.weight": shape for name, shape in block.items()}
-    shapes["model.norm.weight"] = (hidden,)
+    shapes |= decoder_shapes("model.", number, head_norms=config["model_type"] == "qwen3")
     if not config["tie_word_embeddings"]:
         shapes["lm_head.weight"] = (vocabulary, hidden)
+    return shapes
+
+
+def decoder_shapes(prefix: str, number: Mapping[str, int], *, head_norms: bool) -> dict[str, tuple[int, ...]]:
+    """Return the tensors of a decoder's layers, and of the norm after them, by the numbers of its config."""
+    hidden, inner, head_dim = number["hidden_size"], number["intermediate_size"], number["head_dim"]
+    q, kv = number["num_attention_heads"] * head_dim, number["num_key_value_heads"] * head_dim
+    block: dict[str, tuple[int, ...]] = {
+        "self_attn.q_proj": (q, hidden),
+        "self_attn.k_proj": (kv, hidden),
+        "self_attn.v_proj": (kv, hidden),
+        "self_attn.o_proj": (hidden, q),
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+        "input_layernorm": (hidden,),
+        "post_attention_layernorm": (hidden,),
+    }
+    if head_norms:
+        block |= {"self_attn.q_norm": (head_dim,), "self_attn.k_norm": (head_dim,)}
+    shapes: dict[str, tuple[int, ...]] = {f"{prefix}norm.weight": (hidden,)}
+    for layer in range(number["num_hidden_layers"]):
+        shapes |= {f"{prefix}layers.{layer}.{name}.weight": shape for name, shape in block.items()}
     return shapes
 
 
@@ -285,7 +296,7 @@ def write(config: dict[str, object], folder: Path, device: str = "cpu") -> None:
 
 def main() -> None:
     """Write one shape to a folder."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("folder", type=Path)
     options = parser.parse_args()

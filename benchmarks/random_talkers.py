@@ -5,29 +5,37 @@
 Kind `custom_voice`: nothing needs a recording. The end of speech is never chosen (its logit is nought, and the codes
 that are chosen from are the fifty likeliest), so that an utterance is as long as its listener wants it, up to the
 longest that generation_config.json allows. The encoder of the speech tokenizer has no weights: nobody is listened to.
+It measures nothing.
+
+Time: some seconds.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from command_line import command_line
 from gpu_codec import SMALL, TRUE, RandomReader
 from gpu_voices import vocabulary
+from random_models import decoder_shapes
 from safetensors.torch import save_file
 from torch import Tensor
 
 from voxlane.engine.models.qwen3_tts_codec_config import MODEL_TYPE, CodecConfig
 from voxlane.engine.models.qwen3_tts_codec_weights import read_weights
+from voxlane.engine.weights.tensors import Blocks
 
 Config = dict[str, object]
 
 SPEAKER, LANGUAGE = "ryan", "english"
 MAX_FRAMES = 400  # 32 seconds
+END_LOUDNESS = 1.6
+"""How loudly an unwritten talker thinks of the end of speech, beside other codes."""
+
 _NO_SOUND = 1024  # tokens of the talker's vocabulary behind its codes
 _HEADS: Config = {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}
 _SMALL_HEADS: Config = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
@@ -95,6 +103,16 @@ def _true(size: str, hidden: int, inner: int) -> Config:
 SHAPES: dict[str, tuple[Config, Config]] = {  # the talker's and the speech tokenizer's decoder's
     "0.6b": (_true("0b6", 1024, 3072), TRUE),
     "1.7b": (_true("1b7", 2048, 6144), TRUE),
+    "small": (  # the true heads and numbers of codes: what kernels are compiled for
+        _config(
+            "1b7",
+            _decoder(512, 1024, 2, _HEADS, 1024, _CODES + _NO_SOUND),
+            _decoder(256, 512, 2, _HEADS, 64, _CODES),
+            1031,
+            128,
+        ),
+        {**SMALL, "codebook_size": _CODES},
+    ),
     "tiny": (
         _config(
             "1b7",
@@ -130,34 +148,13 @@ def tensor_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     if hidden != inner["hidden_size"]:
         name = "talker.code_predictor.small_to_mtp_projection"
         shapes |= {f"{name}.weight": (inner["hidden_size"], hidden), f"{name}.bias": (inner["hidden_size"],)}
-    layers = _layers("talker.model.", _numbers(talker)) | _layers("talker.code_predictor.model.", inner)
-    return shapes | layers
+    for prefix, numbers in {"talker.model.": _numbers(talker), "talker.code_predictor.model.": inner}.items():
+        shapes |= decoder_shapes(prefix, numbers, head_norms=True)
+    return shapes
 
 
 def _numbers(config: Mapping[str, object]) -> dict[str, int]:
     return {key: value for key, value in config.items() if isinstance(value, int)}
-
-
-def _layers(prefix: str, config: dict[str, int]) -> dict[str, tuple[int, ...]]:
-    hidden, inner, head_dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
-    q, kv = config["num_attention_heads"] * head_dim, config["num_key_value_heads"] * head_dim
-    block = {
-        "self_attn.q_proj": (q, hidden),
-        "self_attn.k_proj": (kv, hidden),
-        "self_attn.v_proj": (kv, hidden),
-        "self_attn.o_proj": (hidden, q),
-        "self_attn.q_norm": (head_dim,),
-        "self_attn.k_norm": (head_dim,),
-        "mlp.gate_proj": (inner, hidden),
-        "mlp.up_proj": (inner, hidden),
-        "mlp.down_proj": (hidden, inner),
-        "input_layernorm": (hidden,),
-        "post_attention_layernorm": (hidden,),
-    }
-    shapes: dict[str, tuple[int, ...]] = {f"{prefix}norm.weight": (hidden,)}
-    for layer in range(config["num_hidden_layers"]):
-        shapes |= {f"{prefix}layers.{layer}.{name}.weight": shape for name, shape in block.items()}
-    return shapes
 
 
 def _tensor(name: str, shape: tuple[int, ...], device: torch.device) -> Tensor:
@@ -170,6 +167,32 @@ def _tensor(name: str, shape: tuple[int, ...], device: torch.device) -> Tensor:
     else:
         values *= 0.3 if "embedding" in name else shape[1] ** -0.5
     return values
+
+
+class Unwritten:
+    """A talker that is on no disk, in float32: the same numbers wherever they go. It comes to an end now and then."""
+
+    def __init__(self, shape: str, off: float = 0.0) -> None:
+        """Take a shape, and how far every number is off what it should be, as a part of it."""
+        self.config, self._off = SHAPES[shape][0], off
+        self._shapes = tensor_shapes(self.config)
+
+    def names(self) -> list[str]:
+        """Return the names of the tensors."""
+        return list(self._shapes)
+
+    def blocks(self, name: str) -> Blocks | None:
+        """Return nothing: these are floats."""
+        return None
+
+    def tensor(self, name: str) -> Tensor:
+        """Return a tensor; its numbers depend on its name alone."""
+        made = _tensor(name, self._shapes[name], torch.device("cpu"))
+        if name == "talker.codec_head.weight":
+            talker = self.config["talker_config"]
+            assert isinstance(talker, dict)
+            made[talker["codec_eos_token_id"]] *= END_LOUDNESS
+        return made + self._off * made * torch.randn(made.shape, generator=torch.Generator().manual_seed(0))
 
 
 class _Kept(RandomReader):
@@ -245,7 +268,7 @@ def _json(path: Path, content: object) -> None:
 
 def main() -> None:
     """Write one shape to a folder."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("folder", type=Path)
     options = parser.parse_args()

@@ -1,6 +1,8 @@
 """Our streaming resampler against libsamplerate and soxr: hold-back, speed at 20 ms pieces, and noise.
 
 The other two are measured where they are installed (`pip install samplerate soxr`); voxlane needs neither.
+
+Time: some seconds.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 
 import numpy as np
+from command_line import command_line
 from common import interleaved, machine, spread, table
 from numpy.typing import NDArray
 
@@ -86,6 +89,7 @@ def error_db(maker: Maker, source: int, target: int, part: float) -> float:
 
 def main() -> None:
     """Measure and print the table."""
+    command_line(__doc__).parse_args()
     samples = {source: np.random.default_rng(0).uniform(-0.5, 0.5, source * SECONDS) for source, _ in PAIRS}
     known = makers()
     rows = []

@@ -11,11 +11,18 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import TypeVar
+
+import switched_engine
+from command_line import command_line
 
 from voxlane.engine import process
+
+Place = TypeVar("Place")
 
 EVERY_S = 0.003
 SHOWN = 45
@@ -26,8 +33,8 @@ class Samples:
     """Where the time went."""
 
     def __init__(self) -> None:
-        self._within: Counter[CodeType] = Counter()  # seconds by function,
-        self._alone: Counter[tuple[CodeType, int]] = Counter()  # and by line
+        self._within: defaultdict[CodeType, float] = defaultdict(float)  # seconds by function,
+        self._alone: defaultdict[tuple[CodeType, int], float] = defaultdict(float)  # and by line
         self._last_s = time.monotonic()
 
     def take(self, number: int, frame: FrameType | None) -> None:
@@ -39,19 +46,23 @@ class Samples:
             codes.add(frame.f_code)
             frame = frame.f_back
         if leaf is not None and STARTING.isdisjoint(code.co_name for code in codes):
-            self._alone[leaf.f_code, leaf.f_lineno] += spent  # type: ignore[assignment]  # counts need not be whole
+            self._alone[leaf.f_code, leaf.f_lineno] += spent
             for code in codes:
-                self._within[code] += spent  # type: ignore[assignment]
+                self._within[code] += spent
 
     def report(self) -> str:
         """Return both tables."""
         total = max(self._within.values(), default=1)
         lines = ["within"]
-        lines += [f"  {spent / total:6.1%}  {_name(code)}" for code, spent in self._within.most_common(SHOWN)]
+        lines += [f"  {spent / total:6.1%}  {_name(code)}" for code, spent in _most(self._within)]
         lines.append("alone")
-        for (code, line), spent in self._alone.most_common(SHOWN):
+        for (code, line), spent in _most(self._alone):
             lines.append(f"  {spent / total:6.1%}  {_name(code)}:{line}")
         return "\n".join(lines) + "\n"
+
+
+def _most(spent: Mapping[Place, float]) -> list[tuple[Place, float]]:
+    return sorted(spent.items(), key=lambda item: item[1], reverse=True)[:SHOWN]
 
 
 def _name(code: CodeType) -> str:
@@ -61,8 +72,13 @@ def _name(code: CodeType) -> str:
 
 def main() -> int:
     """Run the engine; leave the tables in the file."""
-    target = Path(sys.argv.pop(1))
+    parser = command_line(__doc__)
+    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument("fd", type=int, metavar="FD")
+    target: Path = parser.parse_args().file
+    del sys.argv[1]
     samples = Samples()
+    switched_engine.listen()
     signal.signal(signal.SIGALRM, samples.take)
     signal.setitimer(signal.ITIMER_REAL, EVERY_S, EVERY_S)
     try:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxlane.codecs.container import decode_audio
+from voxlane.codecs.pcm import encode_pcm16
 from voxlane.codecs.resample import resample
 from voxlane.engine.api import LISTEN_RATE, Append, EndInput, Finished, FromEngine, ListenParams, Submit, Words
 from voxlane.engine.core import Core
@@ -31,14 +32,9 @@ def clip(name: str, start_s: float, seconds: float) -> NDArray[np.float32]:
     return recording(name)[int(start_s * LISTEN_RATE) : int((start_s + seconds) * LISTEN_RATE)]
 
 
-def pcm(samples: NDArray[np.float32]) -> bytes:
-    """Return samples as an engine takes them."""
-    return (np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
-
-
 def pieces(samples: NDArray[np.float32], seconds: float = PIECE_S) -> list[bytes]:
     """Return samples cut into pieces, as a microphone sends them."""
-    data, size = pcm(samples), int(seconds * LISTEN_RATE) * 2
+    data, size = encode_pcm16(samples), int(seconds * LISTEN_RATE) * 2
     return [data[start : start + size] for start in range(0, len(data), size)]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 PACKAGES = (
     *("msgpack", "llguidance", "gguf", "gguf.constants", "gguf.quants", "platformdirs", "tokenizers", "jinja2"),
@@ -45,7 +45,9 @@ class _Anything(metaclass=_Kind):
 
 
 class _StandIn(ModuleType):
-    __path__: ClassVar[list[str]] = []
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []  # what makes it a package
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -17,6 +17,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
+from voxlane.codecs.pcm import quantise
 from voxlane.codecs.resample import resample
 from voxlane.codecs.wav import decode_wav
 from voxlane.server.client import Event, VoiceClient
@@ -66,8 +67,7 @@ def spoken(url: str, text: str) -> NDArray[np.int16]:
         samples, rate = decode_wav(answer.read())
     sound = np.asarray(resample(samples, rate, RATE))
     loud = np.flatnonzero(np.abs(sound) > 0.02)
-    trimmed = sound[loud[0] : loud[-1] + 1]
-    return (np.clip(trimmed, -1, 1) * 32767).astype(np.int16)
+    return quantise(sound[loud[0] : loud[-1] + 1])
 
 
 @dataclass

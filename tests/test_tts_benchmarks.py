@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from voxlane.engine.weights.files import open_weights
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
 import gpu_tts_load
+import gpu_tts_tables
 import random_talkers
 
 RATE, FRAME_S = 24_000, 0.08
@@ -113,3 +115,44 @@ def test_the_random_checkpoint_loads_as_a_published_one_does(tmp_path: Path) -> 
     assert codec.frame_samples == RATE * FRAME_S
     words = json.loads((tmp_path / "vocab.json").read_text(encoding="utf-8"))
     assert len(words) == talker.config.text.start - 1
+
+
+def test_only_what_was_heard_by_somebody_without_a_gap_counts_as_streams_in_real_time() -> None:
+    """Not a level where nobody was served, nor one above a level that had underruns."""
+    _, voices, _ = listen(0.02, 8.0, 3)
+    good = gpu_tts_load.heard(voices.utterances, 2.0, 7.0)
+    refused = replace(good, asked=64, unserved=64, listeners=0)
+    dry = replace(good, underruns=1)
+
+    def met(*levels: tuple[int, gpu_tts_load.Heard], failed: tuple[str, ...] = ()) -> bool:
+        rows = [
+            gpu_tts_tables.Row("1.7b", f"{count} listeners", count, 0.0, heard, {}, 0.0, 0.0) for count, heard in levels
+        ]
+        return gpu_tts_tables.bars(rows, failed)[-1].endswith("True")
+
+    assert met((1, good), (64, good))
+    assert not met((1, good), (64, refused))
+    assert not met((1, good), (32, dry), (64, good))
+    assert not met((64, good), failed=("1.7b",))
+
+
+def test_frames_are_timed_until_a_listener_is_a_second_ahead() -> None:
+    """What comes later comes when it is wanted: it says nothing of how fast frames can be made."""
+    one = gpu_tts_load.Utterance("v/say", "", 0.0, 8.0)
+    for at, frames in ((0.01, 1), (0.02, 1), (0.04, 2), (0.12, 8), (0.14, 4), (0.84, 8)):
+        one.take(at, frames * FRAME_S)
+    assert one.frame_times() == pytest.approx([0.01, *[0.01] * 2, *[0.01] * 8, *[0.005] * 4])
+    found = gpu_tts_load.heard([one], 0.0, 1.0)
+    assert found.left_ms["p99"] == pytest.approx(70.0)  # when the second packet came
+
+
+def test_a_crowd_asks_again_when_all_of_it_are_through() -> None:
+    engine = Mouths(0.02)
+    voices = gpu_tts_load.Voices(engine, 1)  # type: ignore[arg-type]
+    crowd = gpu_tts_load.Crowd(voices, 5, 0.4)
+    for step in range(14):
+        crowd.tick(step * 0.02)
+        engine.step(step * 0.02)
+    asked = [one.asked_s for one in voices.utterances]
+    assert len(asked) == 15
+    assert [asked.count(moment) for moment in dict.fromkeys(asked)] == [5, 5, 5]

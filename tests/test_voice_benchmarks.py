@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from simulation import Simulation
 
 from voxlane.engine.api import (
     Append,
@@ -22,6 +23,7 @@ from voxlane.engine.api import (
     RequestStats,
     Resume,
     Samples,
+    SamplingParams,
     Submit,
     Text,
     Words,
@@ -33,6 +35,7 @@ sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 import gpu_sessions
 import gpu_speakers
 import gpu_voices
+import switched_engine
 
 RATE, TICK_S = 24_000, 0.01
 NOTHING = RequestStats(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)
@@ -155,3 +158,18 @@ def test_made_up_words_are_read_back_as_the_same_tokens(tmp_path: Path) -> None:
     assert tokenizer.vocab_size == 3000
     written = [2000, 2500, 2997, 1700]
     assert tokenizer.encode(tokenizer.decode(written)) == written
+
+
+def test_an_engine_with_another_policy_begins_with_an_empty_cache(capsys: pytest.CaptureFixture[str]) -> None:
+    simulation = Simulation(blocks=16, host_blocks=0)
+    simulation.send(Submit("a", "complete", text="ABCDEFGHIJ", sampling=SamplingParams(max_tokens=4, ignore_eos=True)))
+    switch = switched_engine._switch(simulation.scheduler, "fcfs")
+    with pytest.raises(AssertionError, match="idle"):
+        switch(0, None)
+    simulation.run()
+    assert simulation.pool.cached > 0
+    switch(0, None)
+    simulation.scheduler.check()
+    assert (simulation.pool.cached, simulation.pool.free) == (0, 16)
+    assert simulation.scheduler.limits.policy == "fcfs"
+    assert capsys.readouterr().out == "policy: fcfs\n"
