@@ -8,7 +8,11 @@ TESTED := $(VENV)/.ready-test
 BROWSER := $(VENV)/.ready-browser
 FOREIGN := .venv-clients
 CLIENTS := pipecat livekit node
+SCRIPTS := $(basename $(notdir $(sort $(wildcard benchmarks/*.py))))
 MODELS := smollm2-135m-instruct moonshine-tiny-en whisper-tiny-en kokoro-82m speech-samples
+
+# Else every program that a test starts would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-client test-clients check types format bench weights clean
@@ -39,17 +43,18 @@ check: $(TESTED) types ## formatting, lint and types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 
-# mypy does not follow the editable install's import hook, so it is shown the tree under its import name.
+# mypy does not follow the editable install's import hook, so it is shown the tree under its import name. The benchmarks
+# are scripts that import each other by their bare names.
 types: $(TESTED)
 	@mkdir -p build/types/voxlane
 	@for part in server engine codecs; do ln -sfn ../../../$$part build/types/voxlane/$$part; done
-	@cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml --namespace-packages --explicit-package-bases -p voxlane
+	@cd build/types && MYPYPATH=../../benchmarks ../../$(BIN)/mypy --config-file ../../pyproject.toml --namespace-packages --explicit-package-bases -p voxlane $(SCRIPTS:%=-m %)
 
 format: $(TESTED) ## format the code and fix what lint can fix
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(TESTED) weights ## measure against llama.cpp and print ratios (compiles llama.cpp the first time)
+bench: $(TESTED) weights ## measure this machine's figures, with ratios to llama.cpp (compiles it the first time)
 	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 

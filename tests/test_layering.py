@@ -3,6 +3,7 @@
     server → engine.api, codecs     (cli → engine.weights.command, which is mounted as `voxlane models`)
     engine → codecs
     codecs → nothing of ours
+Inside server/ a room imports those before it, from conversation/ to commands/.
 torch only in engine/, never in engine/api/; asyncio only where there is I/O; pure modules have no clock, no chance
 and no log.
 """
@@ -19,43 +20,32 @@ PACKAGES = ("server", "engine", "codecs")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 PURE = {
-    "server.floor", "server.probes",
-    "server.session", "server.ear", "server.turns", "server.ledger", "server.speech", "server.limits", "server.events",
-    "server.api.chat_reply", "server.api.chat_request", "server.errors",
-    "engine.scheduler", "engine.cost", "engine.kv", "engine.wire", "engine.request", "engine.lookup",
-    "engine.step_time", "engine.ahead",
-    "engine.detokenizer", "engine.intake", "engine.listening", "engine.segmenter",
-    "server.answers",
-    "server.mailbox",
-    "server.buckets",
-    "server.channel",
-    "server.player",
-    "server.reply",
-    "server.history",
-    "server.closing",
-    "server.editing",
-    "server.user_turn",
-    "server.transcript",
-    "server.voices",
-    "server.clip",
-    "server.api.fields",
-    "server.api.multipart",
-    "server.api.speech_request",
-    "server.api.transcription_request",
-    "engine.plan",
+    "server.errors", "server.limits", "server.player",
+    "server.api.chat_reply", "server.api.chat_request", "server.api.fields", "server.api.multipart",
+    "server.api.speech_request", "server.api.transcription_request",
+    "server.audio.clip", "server.audio.transcript", "server.audio.voices",
+    "server.link.channel", "server.live.buckets", "server.live.mailbox",
+    "engine.ahead", "engine.cost", "engine.detokenizer", "engine.intake", "engine.kv", "engine.listening",
+    "engine.lookup", "engine.plan", "engine.request", "engine.scheduler", "engine.segmenter", "engine.step_time",
+    "engine.wire",
 }  # fmt: skip
-PURE_PREFIXES = ("server.protocols.", "codecs.", "engine.spoken", "engine.api")
+PURE_PREFIXES = ("server.conversation.", "server.protocols.", "codecs.", "engine.spoken", "engine.api")
 IMPURITIES = {"asyncio", "time", "random", "secrets", "logging", "socket", "threading", "datetime"}
 
 ASYNC = {
-    "server.app", "server.connection", "server.engine_link", "server.packets", "server.front", "server.gate",
-    "server.serve", "server.cli", "server.chat_cli", "server.perplexity_cli", "server.api.chat",
-    "server.api.disconnect", "server.api.docs", "server.api.body", "server.api.speech", "server.decoding",
-    "server.feeding",
-    "server.client", "server.conversation", "server.hub", "server.remote_chat", "server.talk_cli",
-    "server.say_cli", "server.sinks", "server.speaking", "server.stream", "server.terminal", "server.transcribe_cli",
+    "server.app", "server.cli", "server.client", "server.front", "server.gate",
+    "server.api.body", "server.api.chat", "server.api.disconnect", "server.api.reference.docs", "server.api.speech",
+    "server.audio.decoding", "server.audio.feeding", "server.audio.speaking",
+    "server.commands.chat", "server.commands.heads", "server.commands.perplexity", "server.commands.say",
+    "server.commands.serve", "server.commands.sinks", "server.commands.talk", "server.commands.terminal",
+    "server.commands.transcribe", "server.commands.voices",
+    "server.link.engine_link", "server.link.packets", "server.link.remote_chat", "server.link.stream",
+    "server.live.connection", "server.live.conversation", "server.live.hub",
 }  # fmt: skip
 """Modules that do I/O or wait for it."""
+
+ROOMS = ("conversation", "link", "audio", "protocols", "api", "live", "commands")
+"""The server's folders: each may import those before it."""
 
 WEIGHTS_FACES = {"engine.weights.command", "engine.weights.store"}
 WEIGHTS_USERS = {"server.cli"}
@@ -93,7 +83,7 @@ def ours(imported: set[str]) -> set[str]:
 
 def test_there_is_something_to_check() -> None:
     assert len(SOURCES) > 20
-    assert touches(imports_of(ROOT / "server" / "engine_link.py"), "engine.api")
+    assert touches(imports_of(ROOT / "server" / "link" / "engine_link.py"), "engine.api")
     assert ours(imports_of(ROOT / "server" / "cli.py")) >= {"server.config", "engine.weights.command"}
 
 
@@ -111,6 +101,13 @@ def test_imports_point_downwards(path: Path) -> None:
         case _:
             foreign = {module for module in imported if not module.startswith("codecs")}
     assert not foreign, f"{name} imports {sorted(foreign)}"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_import_those_before_them(room: str) -> None:
+    later = {f"server.{other}" for other in ROOMS[ROOMS.index(room) + 1 :]}
+    for path in (ROOT / "server" / room).rglob("*.py"):
+        assert not touches(imports_of(path), *later), path
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
