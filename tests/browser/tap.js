@@ -12,6 +12,8 @@
   let sound = null;
   /** @type {{ event: string, frame: number, detail: any }[]} */
   const told = [];
+  /** @type {string[]} Those that the page has shown, however briefly. */
+  const states = [];
   /** @type {string[]} */
   const violations = [];
   /** @type {Map<BaseAudioContext, Promise<void>>} */
@@ -42,18 +44,29 @@
   MessagePort.prototype.postMessage = function (message, ...rest) {
     if (message?.do === "duck" && !tap.ducking) return;
     post.call(this, message, ...rest);
+    if (message?.do !== "hold") return;
+    // Who says where it stands has held before: from then on all is silent.
+    this.addEventListener("message", ({ data }) => data.position && note("stopped", data.position));
+    post.call(this, { do: "position" });
   };
+
+  /** @param {string} event @param {object} detail */
+  function note(event, detail) {
+    const frame = Math.round((sound?.context.currentTime ?? 0) * (sound?.context.sampleRate ?? 0));
+    told.push({ event, frame, detail });
+  }
 
   const dispatch = EventTarget.prototype.dispatchEvent;
   EventTarget.prototype.dispatchEvent = function (event) {
     if (event instanceof CustomEvent && EVENTS.has(event.type)) {
-      const frame = Math.round((sound?.context.currentTime ?? 0) * (sound?.context.sampleRate ?? 0));
       const { code, message } = event.detail;
-      const detail = event.type === "fault" ? { code, message } : event.detail;
-      told.push({ event: event.type, frame, detail });
+      note(event.type, event.type === "fault" ? { code, message } : event.detail);
     }
     return dispatch.call(this, event);
   };
+
+  const watch = new MutationObserver(([{ target }]) => states.push(target.dataset.state));
+  watch.observe(document, { subtree: true, attributeFilter: ["data-state"] });
 
   document.addEventListener("securitypolicyviolation", ({ violatedDirective, blockedURI, sourceFile }) => {
     violations.push(`${violatedDirective} ${blockedURI} ${sourceFile}`);
@@ -75,9 +88,10 @@
       if (sound === null) return null;
       const { context, [side]: blocks } = sound;
       const now = context.currentTime * context.sampleRate;
-      const behind = () => !blocks.length || blocks.at(-1).frame + blocks.at(-1).samples.length < now;
-      for (let turn = 0; turn < 100 && behind(); turn++) await new Promise((then) => setTimeout(then, 20));
-      const pieces = blocks.map(({ frame, samples }) => ({ frame, samples: base64(samples) }));
+      const end = ({ began, offset, samples }) => began + offset + samples.length;
+      const behind = () => !blocks.length || end(blocks.at(-1)) < now;
+      for (let turn = 0; turn < 500 && behind(); turn++) await new Promise((then) => setTimeout(then, 20));
+      const pieces = blocks.map(({ samples, ...place }) => ({ ...place, samples: base64(samples) }));
       return { rate: context.sampleRate, latency: context.outputLatency + context.baseLatency, pieces };
     },
 
@@ -89,6 +103,7 @@
     /** Return how many messages of a name came. @param {string} name */
     count: (name) => told.filter(({ event, detail }) => event === "message" && detail.name === name).length,
 
+    states: () => states,
     violations: () => violations,
   };
   window.tap = tap;

@@ -37,6 +37,8 @@ ARGUMENTS = (
 ALLOWED = "--use-fake-ui-for-media-stream"
 REFUSED = "--deny-permission-prompts"
 WAIT_S = 45.0
+CLOCK_S = 0.5
+"""By then the sound's clock has been read right at least once (tests/browser/tap-worklet.js)."""
 
 Side = Literal["input", "output"]
 
@@ -167,6 +169,12 @@ class Visitor:
         self._await("(states) => states.includes(document.querySelector('main').dataset.state)", list(states))
 
     @property
+    def states(self) -> list[str]:
+        """Return who has had the floor, one after the other, however briefly."""
+        found: list[str] = self.page.evaluate("tap.states()")
+        return found
+
+    @property
     def banner(self) -> str:
         """Return the code of what the page has to say, "" if it has nothing."""
         element = self.page.locator("#banner")
@@ -207,11 +215,11 @@ class Visitor:
         """Return everything that one side has sounded since the page was loaded."""
         found = self.page.evaluate("(side) => tap.sound(side)", side)
         assert found, "there is no sound in the page"
-        pieces = [np.frombuffer(base64.b64decode(piece["samples"]), np.float32) for piece in found["pieces"]]
-        frames = [piece["frame"] for piece in found["pieces"]]
-        ends = [frame + len(piece) for frame, piece in zip(frames, pieces, strict=True)]
-        assert frames[1:] == ends[:-1], "the recording has a hole"
-        return Sound(int(found["rate"]), frames[0], np.concatenate(pieces), found["latency"])
+        rate, pieces = int(found["rate"]), found["pieces"]
+        samples = np.concatenate([np.frombuffer(base64.b64decode(piece["samples"]), np.float32) for piece in pieces])
+        began = {piece["began"] for piece in pieces if piece["offset"] > CLOCK_S * rate}
+        assert len(began) == 1, f"the recording has a hole, or is short: it began at {sorted(began)}"
+        return Sound(rate, began.pop(), samples, found["latency"])
 
     def told(self, event: str) -> list[Told]:
         """Return everything of a kind that the client has told."""
