@@ -1,17 +1,25 @@
-"""Run every benchmark that has a figure in the README and needs no GPU, or the ones named, one after the other.
+"""Run every benchmark whose figures are published, or the ones named, one after the other.
 
-    make bench                                   # all of them
+    make bench                                   # all that need no GPU
     make bench ARGS="cpu_llm interrupt_lane"
+    make bench ARGS=--gpu                        # those that need one
     python benchmarks/cpu_llm.py --help          # what one of them measures, against what, and how long it takes
 
-Time: 18 minutes for all of them, on two cores. Nothing else should run on the machine meanwhile.
+What each prints goes to NAME.txt too, in the folder that $OUT names, if it is set.
+
+Time: 18 minutes for all of them, on two cores; with a GPU as long, and none begins after --seconds. Nothing else should
+run on the machine meanwhile.
 """
 
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from command_line import command_line
@@ -30,6 +38,22 @@ ALL = (
     "many_sessions",
     "killed_engine",
 )
+GPU = {
+    "gpu_kernels": ("--table", "--check"),
+    "gpu_engine": (),
+    "gpu_parity": (),
+    "gpu_interrupt": ("--exact",),
+    "gpu_sessions": (),
+    "gpu_tts": (),
+    "gpu_tts_exact": (),
+    "gpu_listen": (),
+    "gpu_speak": (),
+    "gpu_codec": (),
+    "gpu_qwen3_asr": (),
+    "gpu_memory": (),
+    "gpu_server": (),
+}
+"""With their options."""
 
 
 def first_line(name: str) -> str:
@@ -38,13 +62,43 @@ def first_line(name: str) -> str:
     return page.partition("\n")[0]
 
 
+def run(name: str, options: Sequence[str]) -> int:
+    """Run one in a process of its own, so that it inherits no other's threads or memory; return its exit status."""
+    command = [sys.executable, "-u", str(FOLDER / f"{name}.py"), *options]
+    folder = os.environ.get("OUT")
+    with (
+        open(Path(folder) / f"{name}.txt", "wb") if folder else nullcontext() as kept,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as child,
+    ):
+        assert child.stdout is not None
+        while some := child.stdout.read1():
+            sys.stdout.buffer.write(some)
+            sys.stdout.buffer.flush()
+            if kept is not None:
+                kept.write(some)
+    return child.returncode
+
+
 def main() -> int:
-    """Run each in a process of its own, so that none inherits another's threads or memory."""
+    """Return the worst exit status."""
     parser = command_line(__doc__)
-    parser.epilog = "\n".join(f"{name:16}{first_line(name)}" for name in ALL)
-    parser.add_argument("names", nargs="*", choices=ALL, metavar="NAME", help="of those below; all, if none is named")
-    wanted = parser.parse_args().names or ALL
-    return max(subprocess.call([sys.executable, str(FOLDER / f"{name}.py")]) for name in wanted)
+    parser.epilog = "\n".join(f"{name:16}{first_line(name)}" for name in (*ALL, *GPU))
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of those below")
+    parser.add_argument("--gpu", action="store_true", help="those that need a GPU, if none is named")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="begin none after this long (%(default)g)")
+    asked = parser.parse_args()
+    if unknown := set(asked.names) - {*ALL, *GPU}:
+        parser.error(f"{', '.join(sorted(unknown))}: not among those that --help lists")
+    names = asked.names or list(GPU if asked.gpu else ALL)
+    end = time.monotonic() + asked.seconds
+    worst = 0
+    for at, name in enumerate(names):
+        if time.monotonic() > end:
+            print(f"no time is left for {', '.join(names[at:])}")
+            return worst or 1
+        print(f"[{at + 1}/{len(names)}] {name}", flush=True)
+        worst = max(worst, abs(run(name, GPU.get(name, ()))))
+    return worst
 
 
 if __name__ == "__main__":
