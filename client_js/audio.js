@@ -28,6 +28,7 @@ import { microphoneError, VoiceError } from "./errors.js";
  * @property {(epoch: number) => void} begins
  * @property {(figures: SpeakerFigures) => void} figures
  * @property {() => void} microphoneLost
+ * @property {(silenced: boolean) => void} silenced the browser has put the sound to sleep, or has woken it
  */
 
 /**
@@ -103,24 +104,37 @@ export class BrowserAudio {
   async openSpeaker() {
     // An unprotected page may still know the name of what it is not given.
     if (!("AudioWorkletNode" in globalThis) || globalThis.isSecureContext === false) throw missing("no_worklet");
-    this.#opening ??= this.#makeSpeaker();
+    const opening = (this.#opening ??= this.#makeSpeaker());
     try {
-      await this.#opening;
+      await opening;
     } catch (error) {
+      if (this.#opening !== opening) throw new VoiceError("sound_closed", undefined, { cause: error });
       this.#opening = null;
       throw new VoiceError("sound_failed", undefined, { cause: error });
     }
-    void this.#context?.resume(); // not awaited: without a click it may take for ever
+    if (this.#context !== null) wake(this.#context);
   }
 
   async #makeSpeaker() {
-    const context = this.#context ?? new AudioContext({ latencyHint: "interactive" });
-    this.#context = context;
+    const context = this.#context ?? this.#makeContext();
     await context.audioWorklet.addModule(new URL("./playback-worklet.js", this.#worklets));
+    if (context !== this.#context) throw new VoiceError("sound_closed"); // and another may be open since
     const speaker = new AudioWorkletNode(context, "voxlane-playback", { numberOfInputs: 0, outputChannelCount: [1] });
     speaker.port.onmessage = ({ data }) => this.#hear(data);
     speaker.connect(context.destination);
     this.#speaker = speaker;
+  }
+
+  #makeContext() {
+    const context = new AudioContext({ latencyHint: "interactive" });
+    context.onstatechange = () => {
+      if (context !== this.#context) return;
+      // A telephone call, another device or a nap. While Safari says "interrupted", asking is in vain and does harm.
+      if (context.state === "suspended") wake(context);
+      this.#handlers.silenced(this.silenced);
+    };
+    this.#context = context;
+    return context;
   }
 
   /**
@@ -181,17 +195,17 @@ export class BrowserAudio {
   /** @param {MediaStream} stream @param {MediaStreamTrack} track */
   async #attach(stream, track) {
     const module = new URL("./capture-worklet.js", this.#worklets);
-    const context = this.#context ?? new AudioContext({ latencyHint: "interactive" });
-    this.#context = context;
+    const context = this.#context ?? this.#makeContext();
     try {
       const source = context.createMediaStreamSource(stream);
       await context.audioWorklet.addModule(module);
       return source;
     } catch (error) {
-      // Firefox does not join a microphone to a context of another rate.
-      const rate = track.getSettings().sampleRate;
-      if (!(error instanceof DOMException) || error.name !== "NotSupportedError" || !rate) throw error;
-      this.#microphoneContext = new AudioContext({ sampleRate: rate, latencyHint: "interactive" });
+      // Firefox does not join a microphone to a context of another rate, and does not tell the microphone's: that is
+      // what a context has which is made now.
+      if (!(error instanceof DOMException) || error.name !== "NotSupportedError") throw error;
+      const { sampleRate } = track.getSettings();
+      this.#microphoneContext = new AudioContext({ sampleRate, latencyHint: "interactive" });
       await this.#microphoneContext.audioWorklet.addModule(module);
       return this.#microphoneContext.createMediaStreamSource(stream);
     }
@@ -217,6 +231,7 @@ export class BrowserAudio {
     const context = this.#context;
     if (typeof context?.setSinkId !== "function") return false;
     await context.setSinkId(deviceId);
+    wake(context); // it falls asleep with a device that is unplugged
     return true;
   }
 
@@ -254,6 +269,7 @@ export class BrowserAudio {
   async close() {
     this.closeMicrophone();
     this.#speaker?.disconnect();
+    if (this.#speaker !== null) this.#speaker.port.onmessage = null; // what is on its way is no news of the next one
     const context = this.#context;
     this.#context = this.#speaker = this.#opening = null;
     for (const answer of this.#asking.splice(0)) answer(null);
@@ -267,6 +283,11 @@ export class BrowserAudio {
     else if (data.figures) this.#handlers.figures(data.figures);
     else if (data.position) this.#asking.shift()?.(data.position);
   }
+}
+
+/** Let a context sound. Not awaited: without a click it may take for ever. @param {AudioContext} context */
+function wake(context) {
+  context.resume().catch(() => undefined); // closed since, or a telephone call goes on: its state says so
 }
 
 /** Return what a browser lacks: most have nothing to offer to a page that came unprotected. @param {string} code */

@@ -23,6 +23,13 @@ export { browserEnvironment } from "./environment.js";
 /** @typedef {import("./environment.js").SocketLike} SocketLike */
 /** @typedef {import("./environment.js").Environment} Environment */
 
+/**
+ * @typedef {object} Sending
+ * @property {boolean} [survives] whether it also makes sense in a conversation begun anew
+ * @property {() => boolean} [lost] asked when the line broke behind it, and all has been told again since: whether the
+ *   server seems not to have got it. Then it is said again; without this never
+ */
+/** @typedef {{ frame: Uint8Array<ArrayBuffer> } & Sending} Sent */
 /** @typedef {{ status: Status, resuming: boolean, attempt: number, delayMs: number }} StatusChange */
 
 /**
@@ -95,8 +102,12 @@ export class Connection {
   #timers = { attempt: null, retry: null, ping: null, bye: null };
   #ping = { mark: 0, sentAt: -1, answered: true, sentSeconds: 0 };
   #heardAt = 0;
-  /** @type {{ frame: Uint8Array<ArrayBuffer>, survives: boolean }[]} */
+  /** @type {Sent[]} */
   #waiting = [];
+  /** @type {(Sent & { mark: number })[]} Said since the last ping that was answered: `mark` was the newest then. */
+  #unsure = [];
+  /** @type {Sent[]} Said on a line that broke, until it is known what came of it. */
+  #doubtful = [];
 
   /**
    * @param {string} url
@@ -135,13 +146,16 @@ export class Connection {
   /**
    * Send a message, or keep it until there is a connection; return false if neither can be.
    * @param {Uint8Array<ArrayBuffer>} frame
-   * @param {{ survives?: boolean }} [how] whether it also makes sense in a conversation begun anew
+   * @param {Sending} [how]
    */
-  send(frame, { survives = false } = {}) {
+  send(frame, how = {}) {
     if (frame.length > this.frameBytes) throw new RangeError(`a message of more than ${this.frameBytes} bytes`);
-    if (this.status === "open") return this.#write(frame);
+    if (this.status === "open") {
+      if (how.lost) this.#unsure.push({ ...how, frame, mark: this.#ping.mark });
+      return this.#write(frame);
+    }
     if (this.status === "idle" || this.status === "closed" || this.#waiting.length >= WAITING) return false;
-    this.#waiting.push({ frame, survives });
+    this.#waiting.push({ ...how, frame });
     return true;
   }
 
@@ -164,7 +178,8 @@ export class Connection {
   /** Leave the conversation and begin another: this one's formats can no longer be kept to. */
   renew() {
     this.token = "";
-    if (this.status === "open" && this.#write(say.bye())) this.#lost(1012);
+    if (this.status === "open") this.#write(say.bye());
+    if (this.status === "open" || this.status === "greeting") this.#lost(1012); // else the next hello begins another
   }
 
   /** Say good-bye and close. */
@@ -227,12 +242,14 @@ export class Connection {
     this.#readyAt = this.#environment.now();
     this.#good = false;
     this.#ping.answered = true;
+    this.#doubtful = [...this.#doubtful, ...this.#unsure].filter((one) => ready.resumed || one.survives);
+    this.#unsure = [];
     this.#change("open");
     this.#handlers.ready(ready, how);
     this.#handlers.message(message);
     const waiting = this.#waiting.filter((one) => ready.resumed || one.survives);
     this.#waiting = [];
-    for (const { frame } of waiting) this.#write(frame);
+    for (const { frame, ...how } of waiting) this.send(frame, how);
     this.#sendPing();
   }
 
@@ -284,6 +301,8 @@ export class Connection {
     if (message.mark !== this.#ping.mark || this.#ping.answered) return;
     this.#ping.answered = true;
     this.sentSeconds += message.audio_s - this.#ping.sentSeconds;
+    this.#unsure = this.#unsure.filter(({ mark }) => mark >= message.mark);
+    for (const { frame, ...how } of this.#doubtful.splice(0)) if (how.lost?.()) this.send(frame, how);
     const now = this.#environment.now();
     if (now - this.#readyAt >= HELD_MS) {
       this.#good = true;
@@ -348,6 +367,8 @@ export class Connection {
     this.#clear("retry");
     this.#clear("bye");
     this.#waiting = [];
+    this.#unsure = [];
+    this.#doubtful = [];
     this.token = "";
     this.#change("closed");
     this.#handlers.over(ending);

@@ -9,6 +9,7 @@ const TEXTS = {
   microphone_lost: "The microphone was unplugged or taken away.",
   microphone_closed: "The microphone was closed before it was open.",
   no_worklet: "This browser is too old for voice: it has no AudioWorklet.",
+  sound_closed: "The loudspeaker was closed before it was open.",
   sound_failed: "The browser could not set up its sound. Load the page again.",
   codec_failed: "This browser's Opus codec failed. The conversation begins anew without it.",
   connected_already: "There is a connection to the server already.",

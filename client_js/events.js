@@ -33,6 +33,7 @@
  * @property {Figures} figures ten times a second while the loudspeaker is open
  * @property {ToolCall} toolcall a call of a tool that was not given a function
  * @property {{ muted: boolean, listening: boolean, pushToTalk: boolean, pressed: boolean }} microphone
+ * @property {{ silenced: boolean }} sound the browser has put the sound to sleep, or has woken it
  * @property {import("./errors.js").VoiceError} fault something failed; what follows from it is told by other events
  * @property {import("./connection.js").Ending} over the conversation has ended
  */

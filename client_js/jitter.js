@@ -42,6 +42,7 @@ export class JitterBuffer {
   #queue = [];
   #end = { epoch: 0, offset: 0 }; // behind the last sample that came
   #heldEpoch = 0;
+  #cut = 0; // the last epoch that was thrown away
   #finished = 0; // the last epoch all sound of which has come
   #begun = false; // whether the reply at the head plays: until then it waits to be enough
   #waited = 0; // samples since it came
@@ -118,6 +119,7 @@ export class JitterBuffer {
 
   /** Throw a reply away, and all before it. @param {number} epoch */
   interrupt(epoch) {
+    this.#cut = Math.max(this.#cut, epoch);
     this.#queue = this.#queue.filter((chunk) => chunk.epoch > epoch);
     this.queued = this.#queue.reduce((sum, chunk) => sum + chunk.samples.length, 0);
     this.#finished = Math.max(this.#finished, epoch);
@@ -132,13 +134,14 @@ export class JitterBuffer {
 
   /**
    * Take it that the connection was lost and is back: all that was not played will come again, and what was said last
-   * of it may have been lost on the way.
+   * of it may have been lost on the way. What was thrown away stays so: the server may not know of it yet.
    * @param {boolean} held
    */
   restart(held) {
     this.#queue = [];
     this.queued = 0;
-    this.#end = { epoch: this.epoch, offset: this.position };
+    const cut = this.#cut >= this.epoch;
+    this.#end = cut ? { epoch: this.#cut + 1, offset: 0 } : { epoch: this.epoch, offset: this.position };
     this.held = held;
     this.#heldEpoch = 0;
     this.#starved = 0;
@@ -150,7 +153,7 @@ export class JitterBuffer {
 
   /** Forget everything but what was learnt of the network: another conversation begins. */
   reset() {
-    this.epoch = this.position = this.#finished = 0;
+    this.epoch = this.position = this.#finished = this.#cut = 0;
     this.#ackedSamples = 0;
     this.#acks = [];
     this.restart(false);

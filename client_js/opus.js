@@ -10,7 +10,8 @@
 export const OPUS_RATE = 48000;
 
 const FRAME_US = 20_000;
-const FRAME_BYTES = 2 * (OPUS_RATE / 50);
+const FRAME_SAMPLES = OPUS_RATE / 50;
+const FRAME_BYTES = 2 * FRAME_SAMPLES;
 
 /** What an encoder looks ahead, and a decoder's output therefore begins late by: 6.5 ms. */
 const DELAY_SAMPLES = 312;
@@ -140,6 +141,7 @@ export class OpusReplies {
   #replies = [];
   #handlers;
   #over = false;
+  #past = 0; // the last epoch that is over: what still comes of it must not leave a decoder behind
 
   /** @param {RepliesHandlers} handlers */
   constructor(handlers) {
@@ -150,10 +152,13 @@ export class OpusReplies {
    * Take the next packet of a reply.
    * @param {number} epoch
    * @param {number} offset of its first sample
-   * @param {Uint8Array} packet
+   * @param {Uint8Array} packet may be empty, where there are only words to be told
+   * @returns {number} where the sound ends that is complete with it
    */
   push(epoch, offset, packet) {
-    if (!this.#over) this.#open(epoch).push(offset, packet);
+    if (!packet.length) return offset;
+    if (!this.#over && epoch > this.#past) this.#open(epoch).push(offset, packet);
+    return offset + FRAME_SAMPLES - DELAY_SAMPLES;
   }
 
   /**
@@ -162,7 +167,7 @@ export class OpusReplies {
    * @param {number} samples that it has
    */
   finish(epoch, samples) {
-    if (this.#over) return;
+    if (this.#over || epoch <= this.#past) return;
     const reply = this.#open(epoch);
     reply.length = samples;
     reply.finish();
@@ -170,14 +175,16 @@ export class OpusReplies {
 
   /** Throw a reply away, and all before it. @param {number} epoch */
   interrupt(epoch) {
+    this.#past = Math.max(this.#past, epoch);
     for (const reply of this.#replies) if (reply.epoch <= epoch) reply.close();
     this.#replies = this.#replies.filter((reply) => reply.epoch > epoch);
     this.#deliver();
   }
 
-  /** Throw everything away. */
+  /** Throw everything away; it may come again. */
   restart() {
     this.interrupt(Infinity);
+    this.#past = 0;
   }
 
   /** @param {number} epoch */
@@ -196,7 +203,9 @@ export class OpusReplies {
       for (const { offset, samples } of reply.take()) this.#handlers.sound(reply.epoch, offset, samples);
       if (!reply.ended) return;
       this.#replies.shift();
-      if (reply.length >= 0) this.#handlers.done(reply.epoch, reply.length);
+      if (reply.length < 0) continue;
+      this.#past = Math.max(this.#past, reply.epoch);
+      this.#handlers.done(reply.epoch, reply.length);
     }
   }
 

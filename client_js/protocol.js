@@ -255,6 +255,7 @@ export function judgeClose(code, { afterError, resuming }) {
     case 1001: // the server, or a proxy before it, leaves
     case 1005: // no code was given
     case 1006: // the connection broke, or never was
+    case 1014: // a proxy has lost the server
     case 1015: // so it did in its encryption
       return "resume";
     case 1011:

@@ -8,7 +8,7 @@
 import { Resampler } from "./resample.js";
 
 /** Replies whose length is remembered: acks of one may come when the next has begun. */
-const REMEMBERED = 8;
+export const REMEMBERED = 8;
 
 /** @typedef {{ epoch: number, offset: number, samples: Float32Array<ArrayBuffer> }} Piece at the loudspeaker's rate */
 

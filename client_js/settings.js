@@ -131,7 +131,11 @@ export class Memory {
 
   /** @param {Past} past */
   write({ token, lastSeq }) {
-    this.#storage?.setItem(STORED, JSON.stringify({ url: this.#url, token, lastSeq }));
+    try {
+      this.#storage?.setItem(STORED, JSON.stringify({ url: this.#url, token, lastSeq }));
+    } catch (error) {
+      if (!(error instanceof DOMException)) throw error; // it is full: the page that is loaded next begins anew
+    }
   }
 
   forget() {

@@ -37,6 +37,10 @@
 const MOST_LINES = 1000;
 const MOST_TURNS = 200;
 
+/** How late sound may come before some of it must have been left out; and how long the earliest is remembered. */
+const MOVED_MS = 250;
+const EARLIEST_MS = 10_000;
+
 const UNKNOWN = {
   turn_end_ms: -1, words_ms: -1, first_token_ms: -1, first_sample_ms: -1, first_frame_ms: -1, heard_ms: -1,
 };
@@ -108,6 +112,7 @@ export class ConversationState {
   #ended = 0; // the last epoch that is over
   #typedAt = -1;
   #microphoneZero = NaN; // when the first sound that the server counts was captured
+  #zeros = { before: 0, recent: 0, since: 0 }; // the earliest that it was taken for, of late and before
   #fromHistory = 0; // lines
 
   /**
@@ -151,9 +156,19 @@ export class ConversationState {
    */
   captured(second, now) {
     const zero = now - second * 1000;
-    // Sound arrives in bursts, late but never early: the earliest is right. A drop of sound moves it for good.
-    const moved = Math.abs(zero - this.#microphoneZero) > 250;
-    if (!(zero >= this.#microphoneZero) || moved) this.#microphoneZero = zero;
+    const { recent, since } = this.#zeros;
+    // Sound arrives in bursts, late but never early: the earliest is right. But not for ever: some of it may be left
+    // out, and the microphone's clock is not ours.
+    if (!(Math.abs(zero - this.#microphoneZero) <= MOVED_MS)) this.#zeros = { before: zero, recent: zero, since: now };
+    else if (now - since > EARLIEST_MS) this.#zeros = { before: recent, recent: zero, since: now };
+    else this.#zeros.recent = Math.min(recent, zero);
+    this.#microphoneZero = Math.min(this.#zeros.before, this.#zeros.recent);
+  }
+
+  /** Return what tells whether the turn of a text that is typed now has not come yet. @param {string} text */
+  awaiting(text) {
+    const next = this.#nextId;
+    return () => !this.lines.some(({ id, role, heard }) => id >= next && role === "user" && heard === text.trim());
   }
 
   /** Note that a text was typed. @param {number} now */

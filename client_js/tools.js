@@ -1,5 +1,6 @@
 /** Functions of the page that the assistant may call: how they are told to the server, run, and answered for. */
 
+import { VoiceError } from "./errors.js";
 import { say } from "./protocol.js";
 
 /**
@@ -21,15 +22,33 @@ export function toolConfig(tools) {
 }
 
 /**
- * Return the function for a call, undefined if the page has given none.
- * @param {Tools} tools
- * @param {string} name
- * @param {string} args JSON as text
- * @returns {(() => Promise<unknown>) | undefined}
+ * @typedef {object} Errands what a toolbox has others do
+ * @property {(make: (frameBytes: number) => Uint8Array<ArrayBuffer>) => void} send an answer of so many bytes at most;
+ *   one that comes after the end of the conversation is for nobody
+ * @property {(call: import("./events.js").ToolCall) => void} ask the page has given no function: it may answer itself
+ * @property {(error: VoiceError) => void} failed
  */
-export function findTool(tools, name, args) {
-  const run = Object.hasOwn(tools, name) ? tools[name].run : undefined;
-  return run && (async () => run(JSON.parse(args)));
+
+/** Runs what the assistant calls. */
+export class Toolbox {
+  #errands;
+
+  /** @param {Tools} tools @param {Errands} errands */
+  constructor(tools, errands) {
+    this.tools = tools;
+    this.#errands = errands;
+  }
+
+  /** Take a call. @param {Extract<import("./protocol.js").ServerMessage, { name: "tool_call" }>} message */
+  take({ call_id: callId, tool: name, arguments: args }) {
+    /** @param {unknown} output */
+    const answer = (output) => this.#errands.send((frameBytes) => toolResult(callId, output, frameBytes));
+    const run = Object.hasOwn(this.tools, name) ? this.tools[name].run : undefined;
+    if (run === undefined) this.#errands.ask({ callId, name, arguments: args, answer });
+    else void answerCall(async () => run(JSON.parse(args)), answer, (cause) => {
+      this.#errands.failed(new VoiceError("tool_failed", `The tool ${name} failed.`, { cause }));
+    });
+  }
 }
 
 /**
@@ -39,7 +58,7 @@ export function findTool(tools, name, args) {
  * @param {(output: unknown) => void} answer
  * @param {(error: unknown) => void} failed
  */
-export async function answerCall(run, answer, failed) {
+async function answerCall(run, answer, failed) {
   try {
     answer(await run());
   } catch (error) {
@@ -54,7 +73,7 @@ export async function answerCall(run, answer, failed) {
  * @param {unknown} output
  * @param {number} frameBytes
  */
-export function toolResult(callId, output, frameBytes) {
+function toolResult(callId, output, frameBytes) {
   const text = typeof output === "string" ? output : (JSON.stringify(output) ?? "null");
   try {
     const frame = say.toolResult(callId, text);

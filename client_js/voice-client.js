@@ -16,12 +16,10 @@ import { NO_FIGURES, VoiceTarget } from "./events.js";
 import { say } from "./protocol.js";
 import { keyOf, Memory, merge, Settings } from "./settings.js";
 import { ConversationState } from "./state.js";
-import { answerCall, findTool, toolConfig, toolResult } from "./tools.js";
+import { Toolbox, toolConfig } from "./tools.js";
 import { PCM16, Wire, wishes } from "./wire.js";
 
-/** @typedef {import("./protocol.js").ServerMessage} ServerMessage */
 /** @typedef {import("./protocol.js").Ready} Ready */
-/** @typedef {import("./audio.js").AudioHandlers} AudioHandlers */
 /** @typedef {import("./settings.js").VoiceOptions} VoiceOptions */
 
 const FRAME_MS = 20;
@@ -40,7 +38,7 @@ export class VoiceClient extends VoiceTarget {
 
   #options;
   #settings;
-  #tools;
+  #toolbox;
   #memory;
   #now;
   #connection;
@@ -48,6 +46,7 @@ export class VoiceClient extends VoiceTarget {
   #codec;
   #wire;
   #ending = false; // the button was let go, and its last frame is not yet there
+  #closings = 0; // of the microphone: what was wanted of it before is not wanted any more
   #lifted = false; // the button has taken a mute away, which comes back with the end of its turn
   #level = { input: 0, output: 0 };
   /** @type {{ resolve: (ready: Ready) => void, reject: (error: VoiceError) => void } | null} */
@@ -60,7 +59,11 @@ export class VoiceClient extends VoiceTarget {
     const environment = options.environment ?? browserEnvironment();
     const makeAudio = options.audio ?? ((handlers, rate) => new BrowserAudio(handlers, rate, options.worklets));
     this.#options = options;
-    this.#tools = options.tools ?? {};
+    this.#toolbox = new Toolbox(options.tools ?? {}, {
+      send: (make) => this.#connection.send(make(this.#connection.frameBytes), { lost: () => true }),
+      ask: (call) => this.tell("toolcall", call),
+      failed: (error) => this.tell("fault", error),
+    });
     this.#settings = new Settings(options);
     this.#memory = new Memory(options.storage, String(options.url));
     this.#now = environment.now;
@@ -106,6 +109,7 @@ export class VoiceClient extends VoiceTarget {
   async close() {
     const isOver = this.status === "idle" || this.status === "closed";
     const over = isOver || new Promise((resolve) => this.addEventListener("over", resolve, { once: true }));
+    this.#closings += 1;
     this.#connection.close();
     this.#wire.close();
     await this.#audio.close();
@@ -126,14 +130,18 @@ export class VoiceClient extends VoiceTarget {
    * @param {import("./audio.js").MicrophoneOptions} [microphone]
    */
   async talk(microphone) {
+    const closings = this.#closings;
     await this.listen();
+    if (closings !== this.#closings) throw new VoiceError("microphone_closed");
     await this.#audio.openMicrophone(microphone);
     this.#applyMute();
   }
 
   /** Close the microphone; the conversation and the loudspeaker stay. */
   hush() {
+    this.#closings += 1;
     this.#audio.closeMicrophone();
+    this.#endTurn(); // its last frame will not come
     this.#tellMicrophone();
   }
 
@@ -153,13 +161,14 @@ export class VoiceClient extends VoiceTarget {
 
   /** Make the assistant be quiet: here at once, and the server learns exactly what was heard. */
   async interrupt() {
-    if (this.#wire.interrupt()) await this.#audio.position(); // by then what was played is acked
+    if (this.#wire.interrupt(this.status === "open")) await this.#audio.position(); // by then what was played is acked
     this.#connection.send(say.stop());
   }
 
   /** Type a turn; it interrupts. @param {string} text */
   say(text) {
-    this.#send(fit(() => say.text(text)), { survives: true });
+    this.#send(fit(() => say.text(text)), { survives: true, lost: this.state.awaiting(text) });
+    this.#wire.overrule();
     this.state.typed(this.#now());
   }
 
@@ -179,6 +188,7 @@ export class VoiceClient extends VoiceTarget {
     if (this.pressed) return;
     this.#endTurn(); // of the press before, if its last frame never came
     this.#send(say.start());
+    this.#wire.overrule();
     this.pressed = true;
     this.#lifted = this.muted;
     this.muted = false;
@@ -210,7 +220,7 @@ export class VoiceClient extends VoiceTarget {
   /** Give the assistant other tools. @param {import("./tools.js").Tools} tools */
   setTools(tools) {
     this.configure({ tools: toolConfig(tools) });
-    this.#tools = tools;
+    this.#toolbox.tools = tools;
   }
 
   // ---- the connection
@@ -242,7 +252,8 @@ export class VoiceClient extends VoiceTarget {
     const unsaid = this.#settings.begin(ready.resumed);
     if (unsaid !== null) this.#send(say.config(unsaid));
     this.#follow(ready.config);
-    if (how !== "resumed" && this.pressed) this.#send(say.start());
+    // One that was lost with the line, too: it may be said twice.
+    if (this.pressed && (how !== "resumed" || ready.state !== "hearing")) this.#send(say.start());
     this.#store();
     this.tell("ready", { ready, how });
     this.#connecting?.resolve(ready);
@@ -255,6 +266,7 @@ export class VoiceClient extends VoiceTarget {
     this.#memory.forget();
     if (ending.closeCode === 4400) this.#settings.refused();
     this.pressed = this.#ending = false;
+    this.#closings += 1;
     this.#wire.close();
     this.#audio.order({ do: "reset" });
     this.#audio.closeMicrophone();
@@ -266,7 +278,7 @@ export class VoiceClient extends VoiceTarget {
     this.tell("change", this.state);
   }
 
-  /** @param {Uint8Array<ArrayBuffer>} frame @param {{ survives?: boolean }} [how] */
+  /** @param {Uint8Array<ArrayBuffer>} frame @param {import("./connection.js").Sending} [how] */
   #send(frame, how) {
     let sent = false;
     fit(() => (sent = this.#connection.send(frame, how)));
@@ -279,13 +291,13 @@ export class VoiceClient extends VoiceTarget {
 
   // ---- messages
 
-  /** @param {ServerMessage} message */
+  /** @param {import("./protocol.js").ServerMessage} message */
   #take(message) {
-    this.#wire.take(message);
+    if (this.#wire.take(message)) this.#connection.send(say.stop());
     const before = this.state.checkpoint;
     this.state.take(message);
     if (this.state.checkpoint !== before) this.#store();
-    if (message.name === "tool_call") this.#call(message);
+    if (message.name === "tool_call") this.#toolbox.take(message);
     if (message.name === "configured") {
       if (this.ready !== null) this.ready.config = message.config;
       this.#settings.answered();
@@ -304,23 +316,9 @@ export class VoiceClient extends VoiceTarget {
     this.#applyMute();
   }
 
-  /** @param {Extract<ServerMessage, { name: "tool_call" }>} message */
-  #call({ call_id: callId, tool: name, arguments: args }) {
-    /** @param {unknown} output */
-    const answer = (output) => {
-      // One that comes after the end of the conversation is for nobody.
-      this.#connection.send(toolResult(callId, output, this.#connection.frameBytes));
-    };
-    const run = findTool(this.#tools, name, args);
-    if (run === undefined) return this.tell("toolcall", { callId, name, arguments: args, answer });
-    return void answerCall(run, answer, (cause) => {
-      this.tell("fault", new VoiceError("tool_failed", `The tool ${name} failed.`, { cause }));
-    });
-  }
-
   // ---- the microphone
 
-  /** @returns {AudioHandlers} */
+  /** @returns {import("./audio.js").AudioHandlers} */
   #audioHandlers() {
     return {
       frame: (frame) => this.#hear(frame),
@@ -336,8 +334,9 @@ export class VoiceClient extends VoiceTarget {
         this.tell("figures", this.figures);
         if (!this.#audio.listening) this.tell("level", { ...this.#level });
       },
+      silenced: (silenced) => this.tell("sound", { silenced }),
       microphoneLost: () => {
-        this.#tellMicrophone();
+        this.hush();
         this.tell("fault", new VoiceError("microphone_lost"));
       },
     };

@@ -7,7 +7,7 @@
 
 import { canDecode, canEncode, OPUS_RATE, OpusMicrophone, OpusReplies } from "./opus.js";
 import { toFloats } from "./pcm.js";
-import { ReplySound } from "./reply-sound.js";
+import { REMEMBERED, ReplySound } from "./reply-sound.js";
 
 /** @typedef {import("./jitter.js").Ack} Ack */
 /** @typedef {import("./opus.js").RepliesHandlers} RepliesHandlers */
@@ -91,7 +91,10 @@ class PcmReplies {
 
   /** @param {number} epoch @param {number} offset @param {Uint8Array} data */
   push(epoch, offset, data) {
-    this.#handlers.sound(epoch, offset, toFloats(data));
+    const samples = toFloats(data);
+    const end = offset + samples.length;
+    this.#handlers.sound(epoch, offset, samples);
+    return end;
   }
 
   /** @param {number} epoch @param {number} samples */
@@ -115,6 +118,8 @@ export class Wire {
   #output = null;
   #held = false; // whether a loudspeaker that is opened now is to wait
   #lastEpoch = 0; // of the conversation's replies
+  #silenced = 0; // the last one that the server was told to silence, until it says that it has
+  #doubted = 0; // the same, told to a line that broke: the server may not know
   #audio;
   #packet;
   #failed;
@@ -133,10 +138,12 @@ export class Wire {
   /** Begin a conversation, or take it up again. @param {import("./protocol.js").Ready} ready */
   begin(ready) {
     this.#held = ready.resumed && ready.state === "held";
+    this.#doubted = Math.max(this.#doubted, this.#silenced);
+    this.#silenced = 0;
     if (ready.resumed) this.speaker?.restart(this.#held);
     else {
       this.close();
-      this.#lastEpoch = 0;
+      this.#lastEpoch = this.#doubted = 0;
       this.#audio.order({ do: "reset" });
     }
     this.#output = ready.output;
@@ -154,12 +161,26 @@ export class Wire {
     if (this.#held) this.speaker.restart(true);
   }
 
-  /** Do what a message says about sound. @param {ServerMessage} message */
+  /** Take it that the server is told in other words to be silent. */
+  overrule() {
+    this.#silenced = this.#doubted = 0;
+  }
+
+  /**
+   * Do what a message says about sound.
+   * @param {ServerMessage} message
+   * @returns {boolean} whether it shows that the server never heard that it should be silent
+   */
   take(message) {
     if ("epoch" in message) this.#lastEpoch = Math.max(this.#lastEpoch, message.epoch);
     if (message.name === "hold") this.#held = true;
     else if (message.name === "release" || message.name === "interrupted") this.#held = false;
     this.speaker?.take(message);
+    if (message.name === "interrupted" && message.epoch >= this.#silenced) this.#silenced = 0;
+    // Of a reply that the server takes for interrupted it sends no more sound.
+    const heedless = message.name === "audio" && message.epoch <= this.#doubted;
+    if (heedless) this.#doubted = 0;
+    return heedless;
   }
 
   /**
@@ -171,10 +192,12 @@ export class Wire {
     this.#microphone?.push(pcm, last);
   }
 
-  /** Silence the assistant; return false if nothing could be heard. */
-  interrupt() {
+  /** Silence the assistant; return false if nothing could be heard. @param {boolean} told whether the server is, now */
+  interrupt(told) {
     if (this.speaker === null || this.#lastEpoch === 0) return false;
     this.speaker.interrupt(this.#lastEpoch);
+    this.#silenced = told ? this.#lastEpoch : 0;
+    this.#doubted = 0;
     return true;
   }
 
@@ -210,6 +233,8 @@ class Loudspeaker {
   #sound;
   #order;
   #scale; // decoded samples for each that the server counts
+  /** @type {Map<number, number>} Of replies whose sound is complete, in decoded samples. */
+  #lengths = new Map();
 
   /**
    * @param {Format} format
@@ -245,9 +270,14 @@ class Loudspeaker {
   /** Do what a message says about sound. @param {ServerMessage} message */
   take(message) {
     switch (message.name) {
-      case "audio":
-        return this.#replies.push(message.epoch, message.offset * this.#scale, message.data);
+      case "audio": {
+        const end = this.#replies.push(message.epoch, message.offset * this.#scale, message.data);
+        const length = this.#lengths.get(message.epoch) ?? Infinity;
+        // After a break the sound is told again, but not its end, which was told before.
+        return end < length ? undefined : this.#replies.finish(message.epoch, length);
+      }
       case "audio_done":
+        this.#remember(message.epoch, message.samples * this.#scale);
         return this.#replies.finish(message.epoch, message.samples * this.#scale);
       case "hold":
       case "release":
@@ -257,6 +287,12 @@ class Loudspeaker {
       default:
         return undefined;
     }
+  }
+
+  /** @param {number} epoch @param {number} length */
+  #remember(epoch, length) {
+    this.#lengths.set(epoch, length);
+    for (const old of this.#lengths.keys()) if (old <= epoch - REMEMBERED) this.#lengths.delete(old);
   }
 
   /** Be silent, and throw a reply away with all before it. @param {number} epoch */

@@ -25,9 +25,11 @@ export class Devices {
   #mic = part("mic", HTMLSelectElement);
   #speaker = part("speaker", HTMLSelectElement);
   #processing = part("processing", HTMLInputElement);
+  #chosen;
 
   /** @param {{ microphone: () => void, speaker: () => void }} chosen called when somebody chose another */
   constructor(chosen) {
+    this.#chosen = chosen;
     this.#mic.addEventListener("change", chosen.microphone);
     this.#processing.addEventListener("change", chosen.microphone);
     this.#speaker.addEventListener("change", chosen.speaker);
@@ -57,7 +59,9 @@ export class Devices {
   async refresh() {
     const devices = (await navigator.mediaDevices?.enumerateDevices()) ?? [];
     fill(this.#mic, choicesOf(devices, "audioinput"));
+    const before = this.speaker;
     fill(this.#speaker, choicesOf(devices, "audiooutput"));
+    if (this.speaker !== before) this.#chosen.speaker(); // it was unplugged; a microphone says so itself
   }
 }
 

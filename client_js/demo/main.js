@@ -180,8 +180,11 @@ part("log-clear", HTMLButtonElement).addEventListener("click", () => log.clear()
 part("download", HTMLButtonElement).addEventListener("click", () => {
   saveFile(transcriptFile(client.state.transcript(), new Date()));
 });
-for (const name of ["pointerdown", "keydown"]) {
-  document.addEventListener(name, () => void (client.silenced && session.busy && session.openSound()));
+// A finger counts for browsers when it is lifted; and who comes back from a telephone call may find the sound asleep.
+for (const name of ["pointerdown", "pointerup", "keydown", "visibilitychange"]) {
+  document.addEventListener(name, () => {
+    if (client.silenced && session.busy && !document.hidden) void session.openSound();
+  });
 }
 if (asked.get("processing") === "off") devices.process(false);
 if (new Memory(storage, String(url)).read()) {

@@ -29,7 +29,8 @@ const SILENCE_MS = 700;
 
 /** Faults that say what a notice about the connection will say as well. */
 const ENDINGS = new Set([
-  "invalid_api_key", "session_limit", "timed_out", "slow_reader", "too_fast", "resumed_elsewhere",
+  "invalid_api_key", "invalid_resume_token", "session_limit", "timed_out", "slow_reader", "too_fast",
+  "resumed_elsewhere",
 ]);
 
 /** One page's conversations, one after the other. */
@@ -61,6 +62,7 @@ export class Session {
     client.on("status", (change) => this.#status(change));
     client.on("fault", (fault) => this.#fault(fault));
     client.on("over", (ending) => void this.#over(ending.code, ending.message));
+    client.on("sound", ({ silenced }) => silenced && this.#watchSilence());
     client.on("figures", () => this.#notices.clear("sound", "silenced"));
     client.on("message", (message) => {
       if (message.name === "go_away") this.#notices.tell("server", explain(farewell(message.reason)));
@@ -145,10 +147,15 @@ export class Session {
     this.#notices.clear("sound");
     const speaker = this.#around.speaker();
     if (speaker) await this.useSpeaker(speaker);
+    this.#watchSilence();
+    return true;
+  }
+
+  /** Ask for a click if the browser goes on keeping the page silent. */
+  #watchSilence() {
     this.#around.setTimer(() => {
       if (this.#client.silenced && this.busy) this.#notices.tell("sound", explain("silenced"));
     }, SILENCE_MS);
-    return true;
   }
 
   /** Open the microphone, or another one, or say why not. */

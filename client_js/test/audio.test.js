@@ -40,10 +40,18 @@ class Context {
     made.contexts.push(this);
   }
   createMediaStreamSource() {
-    if (Context.strict && !this.options.sampleRate) throw new DOMException("another rate", "NotSupportedError");
+    if (Context.strict && this === made.contexts[0]) throw new DOMException("another rate", "NotSupportedError");
     return { context: this, connect: (node) => (node.source = this), disconnect: () => {} };
   }
-  async resume() {}
+  async resume() {
+    this.resumed = (this.resumed ?? 0) + 1;
+    if (this.state === "closed" || this.state === "interrupted") throw new DOMException("not now", "InvalidStateError");
+  }
+  /** The browser's side. */
+  become(state) {
+    this.state = state;
+    this.onstatechange?.();
+  }
   async close() {
     this.state = "closed";
   }
@@ -66,6 +74,7 @@ class Node {
 function browser({ secure = true, refuses = "", worklets = true, devices = true } = {}) {
   for (const list of Object.values(made)) list.length = 0;
   Context.strict = Port.deaf = false;
+  Context.settings = { sampleRate: 48000 };
   Context.lacks = "nothing";
   Context.loading = null;
   globalThis.isSecureContext = secure;
@@ -74,7 +83,7 @@ function browser({ secure = true, refuses = "", worklets = true, devices = true 
   const getUserMedia = async (constraints) => {
     made.constraints.push(constraints.audio);
     if (refuses) throw new DOMException("no", refuses);
-    const getSettings = () => ({ sampleRate: 48000 });
+    const getSettings = () => Context.settings;
     const track = { onended: null, stopped: false, stop: () => (track.stopped = true), getSettings };
     made.tracks.push(track);
     return { getAudioTracks: () => [track], getTracks: () => [track] };
@@ -82,7 +91,7 @@ function browser({ secure = true, refuses = "", worklets = true, devices = true 
   const navigator = devices ? { mediaDevices: { getUserMedia } } : {};
   Object.defineProperty(globalThis, "navigator", { value: navigator, configurable: true });
   const told = [];
-  const names = ["frame", "acks", "begins", "figures", "microphoneLost"];
+  const names = ["frame", "acks", "begins", "figures", "microphoneLost", "silenced"];
   const handlers = Object.fromEntries(names.map((name) => [name, (detail) => told.push([name, detail])]));
   return { audio: new BrowserAudio(handlers, 16000), told };
 }
@@ -107,7 +116,12 @@ test("the loudspeaker plays at the card's own rate, and what it says is passed o
   assert.deepEqual(port.posted, [{ do: "hold", epoch: 1 }]);
   assert.deepEqual(await audio.position(), { epoch: 2, samples: 7 });
   assert.equal(await audio.useSpeaker("x"), false);
+  made.contexts[0].setSinkId = async (id) => (made.contexts[0].sink = id);
+  const { resumed } = made.contexts[0];
+  assert.equal(await audio.useSpeaker("x"), true);
+  assert.deepEqual([made.contexts[0].sink, made.contexts[0].resumed], ["x", resumed + 1]);
   await audio.close();
+  assert.equal(port.onmessage, null);
   assert.equal(made.contexts[0].state, "closed");
   assert.equal(await audio.position(), null);
 });
@@ -170,6 +184,51 @@ test("a microphone of another rate gets a context of its own", async () => {
   audio.closeMicrophone();
   assert.equal(made.contexts[1].state, "closed");
   assert.equal(made.contexts[0].state, "running");
+});
+
+test("a browser that does not tell the microphone's rate has it in a context that is made then", async () => {
+  const { audio } = browser();
+  Context.strict = true;
+  Context.settings = {}; // as Firefox, which is who needs it
+  await audio.openSpeaker();
+  await audio.openMicrophone();
+  assert.equal(audio.listening, true);
+  assert.equal(made.nodes[1].context, made.contexts[1]);
+});
+
+test("sound that falls asleep is woken, and the page is told of both", async () => {
+  const { audio, told } = browser();
+  await audio.openSpeaker();
+  const [context] = made.contexts;
+  assert.equal(context.resumed, 1);
+  context.become("interrupted"); // a telephone call: asking is in vain
+  assert.equal(context.resumed, 1);
+  context.become("suspended"); // it is over
+  assert.equal(context.resumed, 2);
+  context.become("running");
+  assert.deepEqual(told, [["silenced", true], ["silenced", true], ["silenced", false]]);
+  context.become("interrupted");
+  await audio.openSpeaker(); // somebody clicks all the same
+  await settle();
+  await audio.close();
+  context.become("closed");
+  assert.equal(told.length, 4);
+});
+
+test("a loudspeaker that is closed while it opens is not open, and does not displace the next one", async () => {
+  const { audio } = browser();
+  let load;
+  Context.loading = new Promise((resolve) => (load = resolve));
+  const first = assert.rejects(audio.openSpeaker(), { code: "sound_closed" });
+  await audio.close();
+  const second = audio.openSpeaker();
+  load();
+  await Promise.all([first, second]);
+  assert.equal(made.contexts.length, 2);
+  assert.deepEqual(made.nodes.map(({ context }) => made.contexts.indexOf(context)), [1]);
+  assert.equal(audio.rate, 44100);
+  await audio.openSpeaker();
+  assert.equal(made.nodes.length, 1);
 });
 
 test("a microphone whose worklet fails is let go, and so said", async () => {

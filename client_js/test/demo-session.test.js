@@ -254,6 +254,18 @@ test("a sound that the browser keeps back asks for a click, and goes with it", a
   assert.equal(all.code(), "");
 });
 
+test("a sound that falls asleep in a conversation asks for a click, unless it wakes by itself", async () => {
+  const all = await begun();
+  for (const wakes of [true, false]) {
+    all.audio.silenced = true;
+    all.audio.handlers.silenced(true);
+    assert.equal(all.code(), "");
+    all.audio.silenced = !wakes;
+    await all.world.clock.pass(1000);
+    assert.equal(all.code(), wakes ? "" : "silenced");
+  }
+});
+
 test("a lost microphone is replaced by another one where there is one", async () => {
   const all = await begun();
   all.audio.listening = false;

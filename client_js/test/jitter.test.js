@@ -179,6 +179,24 @@ test("a page that was reloaded begins in the midst of a reply", () => {
   assert.equal(buffer.position, 48128);
 });
 
+test("a reply that was silenced stays so after a break, though it is told again", () => {
+  for (const begun of [true, false]) {
+    const buffer = new JitterBuffer(RATE);
+    buffer.push(2, 0, sound(2, 0, 2000));
+    if (begun) pull(buffer, 300);
+    buffer.interrupt(2);
+    buffer.restart(false);
+    buffer.push(2, 0, sound(2, 0, 2000));
+    assert.equal(pull(buffer, 1000).length, 0);
+    assert.equal(buffer.position, begun ? 300 : 0);
+    buffer.push(3, 0, sound(3, 0, 2000));
+    assert.deepEqual(pull(buffer, 128), sound(3, 0, 128));
+    buffer.reset();
+    buffer.push(1, 0, sound(1, 0, 2000));
+    assert.deepEqual(pull(buffer, 128), sound(1, 0, 128));
+  }
+});
+
 test("what was played is said again after a break: it may have been lost", () => {
   const buffer = new JitterBuffer(RATE);
   buffer.push(1, 0, sound(1, 0, 1000));

@@ -205,6 +205,27 @@ test("an interruption drops what is in the decoder, and lets the next reply thro
   assert.deepEqual(errors, []);
 });
 
+test("what comes of a reply that is over makes no decoder: an idle one is killed, and seems a failure", async () => {
+  const { one, push, taken } = replies();
+  push(1, 0);
+  one.interrupt(1);
+  push(1, 1); // it was on its way
+  one.finish(1, 1500);
+  push(2, 0, 1);
+  one.finish(2, 900);
+  assert.equal(codecs.decoders.length, 2);
+  codecs.decoders[1].step();
+  await settle();
+  push(2, 2);
+  one.push(3, 0, new Uint8Array(0)); // words without sound
+  assert.equal(codecs.decoders.length, 2);
+  assert.deepEqual(taken().at(-1), [2, "done", 900]);
+  assert.ok(codecs.decoders.every(({ state }) => state === "closed"));
+  one.restart();
+  push(2, 1); // told again after a break
+  assert.equal(codecs.decoders.length, 3);
+});
+
 test("a decoder that fails is told of once, and nothing comes after it", async () => {
   for (const fails of [
     () => codecs.decoders[0].die(),
@@ -352,4 +373,21 @@ test("a conversation taken up again goes on in its own codec", async () => {
   codecs.decoders[1].step();
   assert.deepEqual([audio.orders.at(-1).do, audio.orders.at(-1).offset], ["push", 0]);
   assert.equal(client.ready.output.codec, "opus");
+});
+
+test("a reply whose end was told before a break ends there after it too, and its decoder goes", async () => {
+  const { world, audio } = await converse();
+  const packets = [0, 1, 2].map((n) => ["audio", 2 + n, 1, 480 * n, Uint8Array.of(n), []]);
+  for (const packet of packets) world.socket.tell(...packet);
+  world.socket.tell("audio_done", 5, 1, 650);
+  world.socket.drop();
+  await world.clock.pass(100);
+  await world.greet(6, { resumed: true, input: OPUS_IN, output: OPUS_OUT });
+  audio.orders.length = 0;
+  for (const packet of packets) world.socket.tell(...packet);
+  codecs.decoders[1].step();
+  await settle();
+  const finish = audio.orders.find((order) => order.do === "finish");
+  assert.equal(finish.end, 1300);
+  assert.deepEqual(codecs.decoders.map(({ state }) => state), ["closed", "closed"]);
 });

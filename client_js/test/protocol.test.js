@@ -49,8 +49,8 @@ test("every close of the specification's table", () => {
   const usual = { afterError: false, resuming: false };
   const table = {
     1000: "done", 1001: "resume", 1005: "resume", 1006: "resume", 1007: "failed", 1009: "failed", 1011: "resume",
-    1012: "anew", 1013: "anew", 4400: "failed", 4401: "failed", 4408: "failed", 4409: "failed", 4429: "failed",
-    4440: "failed", 4999: "failed",
+    1012: "anew", 1013: "anew", 1014: "resume", 4400: "failed", 4401: "failed", 4408: "failed", 4409: "failed",
+    4429: "failed", 4440: "failed", 4999: "failed",
   };
   for (const [code, verdict] of Object.entries(table)) assert.equal(judgeClose(Number(code), usual), verdict, code);
   assert.equal(judgeClose(1011, { ...usual, afterError: true }), "anew");

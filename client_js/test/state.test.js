@@ -158,6 +158,22 @@ test("sound that was dropped moves the microphone's time; a burst does not", () 
   assert.equal(state.turns[0].heard_ms, 400);
 });
 
+test("a microphone whose clock is slow, or that a little sound was lost of, does not seem ever later", () => {
+  const hour = 3600;
+  const drifting = begin();
+  for (let second = 0; second <= hour; second += 0.5) drifting.state.captured(second, second * 1000 * (1 + 5e-5));
+  const dropped = begin();
+  for (let second = 0; second <= 60; second += 0.5) {
+    dropped.state.captured(second, second * 1000 + (second > 10 ? 200 : 0) + (second % 2 ? 30 : 0));
+  }
+  for (const [{ state, take, reply }, last, offset] of [[drifting, hour, hour * 0.05], [dropped, 60, 200]]) {
+    take("speech_stopped", { turn: 1, at_s: last });
+    reply(1, "Hi");
+    state.sounded(1, last * 1000 + offset + 400);
+    assert.ok(Math.abs(state.turns[0].heard_ms - 400) < 5, `${state.turns[0].heard_ms}`);
+  }
+});
+
 test("a page that was reloaded begins with the history, and goes on where that ends", () => {
   const first = begin();
   first.take("user_turn", { turn: 1, text: "Hello" });

@@ -227,3 +227,27 @@ test("a key that cannot be got is an error of its own", async () => {
   world.socket.open();
   await failing;
 });
+
+test("a microphone that is wanted no more when the loudspeaker is open is not opened", async () => {
+  for (const leave of [(client) => client.hush(), (client) => client.close()]) {
+    const { audio, client } = await begin({}, { connected: false });
+    let open;
+    const opening = new Promise((resolve) => (open = resolve));
+    audio.openSpeaker = () => opening;
+    const talking = assert.rejects(client.talk(), { code: "microphone_closed" });
+    await leave(client);
+    open();
+    await talking;
+    assert.equal(audio.listening, false);
+  }
+});
+
+test("a storage that is full costs the reload its conversation, and nothing else", async () => {
+  const storage = new FakeStorage();
+  storage.setItem = () => {
+    throw new DOMException("full", "QuotaExceededError");
+  };
+  const { client, of } = await begin({ storage });
+  assert.equal(client.status, "open");
+  assert.equal(of("ready").length, 1);
+});

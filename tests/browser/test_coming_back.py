@@ -57,8 +57,10 @@ def test_a_reload_within_a_reply(server: VoiceServer, visit: Any) -> None:
 def test_a_line_that_is_lost_for_two_seconds(server: VoiceServer, visit: Any) -> None:
     visitor = visit()
     before = begin(visitor, server.url)
-    visitor.line.lose(2.0)
+    visitor.line.lose()
     visitor.await_banner("reconnecting")
+    visitor.page.wait_for_timeout(2000)
+    visitor.line.mend()
     visitor.await_banner("resumed")
     (_, ready) = (one.detail for one in visitor.told("ready"))
     assert (ready["how"], ready["ready"]["resumed"]) == ("resumed", True)
@@ -72,3 +74,19 @@ def test_a_line_that_is_lost_for_two_seconds(server: VoiceServer, visit: Any) ->
     played = len(heard.loud(after=reply.frame, above=TRACE))
     assert played == pytest.approx(np.count_nonzero(np.abs(sent) > TRACE), abs=0.05 * heard.rate)
     go_on(visitor, before, 2)
+
+
+def test_an_interruption_while_the_line_is_lost(server: VoiceServer, visit: Any) -> None:
+    visitor = visit()
+    begin(visitor, server.url)
+    visitor.line.lose()
+    visitor.await_banner("reconnecting")
+    visitor.page.keyboard.press("Escape")
+    visitor.page.wait_for_timeout(500)  # what was heard before it lies well behind
+    visitor.line.mend()
+    visitor.await_lines("assistant", "interrupted")
+    (_, ready) = visitor.told("ready")
+    assert ready.detail["ready"]["resumed"]
+    assert not visitor.sound("output").loud(after=ready.frame).size, "what was silenced was heard again"
+    visitor.type(SKY)
+    assert "blue" in words(visitor.await_lines("assistant", "done", 2)[-1].text)

@@ -6,12 +6,18 @@ from typing import Any
 
 import pytest
 from voice_server import VoiceServer, words
+from waiting import until
 
 pytestmark = pytest.mark.weights
 
 STEADY = {"temperature": 0, "seed": 7, "max_tokens": 20, "speed": 1.5}
 QUESTION = "What color is the sky on a clear day?"
 KEY = "the-right-key"
+
+CONTEXTS = """
+window.contexts = [];
+window.AudioContext = class extends AudioContext { constructor(...how) { super(...how); contexts.push(this); } };
+"""
 
 
 def test_a_microphone_that_is_refused(server: VoiceServer, visit: Any) -> None:
@@ -28,6 +34,18 @@ def test_a_microphone_that_is_refused(server: VoiceServer, visit: Any) -> None:
     visitor.await_lines("assistant", "done", 2)
     assert visitor.banner == ""
     assert words(visitor.lines[2].text) == words(QUESTION)
+
+
+def test_a_sound_that_falls_asleep_is_woken(server: VoiceServer, visit: Any) -> None:
+    visitor = visit()
+    visitor.page.add_init_script(CONTEXTS)
+    visitor.open(server.url)
+    visitor.start()
+    # As a telephone call does it: the page is only told.
+    states = "contexts[0].addEventListener('statechange', () => states.push(contexts[0].state))"
+    visitor.page.evaluate(f"() => {{ window.states = []; {states}; return contexts[0].suspend(); }}")
+    until(lambda: visitor.page.evaluate("states.slice(-2).join()") == "suspended,running", "it is awake again")
+    until(lambda: not visitor.banner, "nobody is asked for a click any more")
 
 
 def test_a_wrong_key_and_a_server_that_is_restarted(visit: Any, serve: Any) -> None:
