@@ -21,6 +21,8 @@ from voxlane.engine.api.messages import (
     Loading,
     Message,
     Pause,
+    Ping,
+    Pong,
     Probability,
     Ready,
     Refused,

@@ -142,6 +142,11 @@ class ForgetVoice:
 
 
 @dataclass(frozen=True, slots=True)
+class Ping:
+    """Answer with Pong as soon as commands are read."""
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown:
     """Finish nothing more; close the trace and exit."""
 
@@ -208,6 +213,7 @@ class Text:
     epoch: int
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
+    tokens: int = 0  # of the output so far; 0: not counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +323,11 @@ class StepStats:
     lane_wait_s: float  # longest wait of a critical request for its first step
 
 
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """The engine's loop goes round."""
+
+
 ToEngine = (
     Configure
     | Submit
@@ -329,6 +340,7 @@ ToEngine = (
     | Interrupt
     | KeepVoice
     | ForgetVoice
+    | Ping
     | Shutdown
 )
 FromEngine = (
@@ -346,6 +358,7 @@ FromEngine = (
     | Finished
     | Refused
     | StepStats
+    | Pong
 )
 Message = ToEngine | FromEngine
 

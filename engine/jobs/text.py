@@ -208,7 +208,8 @@ class TextJob(Job):
             return []
         logprobs = tuple(self._logprobs)
         self._logprobs.clear()
-        return [Text(self.submit.request_id, self.submit.epoch, text, logprobs)]
+        tokens = self._last.output_tokens if self._last is not None else 0
+        return [Text(self.submit.request_id, self.submit.epoch, text, logprobs, tokens)]
 
     def _tool_call(self, call: Call) -> ToolCall:
         submit = self.submit

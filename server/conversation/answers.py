@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from voxlane.engine.api import ChatMessage, Finished, Refused, Samples, Text, ToolCall, ToolUse
+from voxlane.engine.api import ChatMessage, Finished, Refused, Samples, Started, Text, ToolCall, ToolUse
 from voxlane.server.conversation.client_events import Respond
 from voxlane.server.conversation.effects import Effect, Send
 from voxlane.server.conversation.history import History, prompt_of, reply_item
@@ -20,7 +20,7 @@ from voxlane.server.conversation.server_events import Fault, Latency, ReplyDone,
 from voxlane.server.conversation.user_turn import UserSpeech
 from voxlane.server.conversation.values import Item, SessionConfig
 
-ReplyMessage = Text | Samples | Finished | Refused | ToolCall
+ReplyMessage = Started | Text | Samples | Finished | Refused | ToolCall
 
 MOST_ASIDES = 8
 """Asides that may be under way: beyond what any client does, and a bound on what one can ask of the engine at once."""
@@ -318,8 +318,10 @@ class Answers:
         ):  # what is here of it is all there is; this was on its way, or says that we cancelled it
             return []
         match message:
-            case Text(text=text):
-                return reply.add_text(text, now) if text else []
+            case Started() if name == reply.chat_id:
+                reply.prompt_read(message.prompt_tokens, message.cached_tokens)
+            case Text(text=text, tokens=tokens):
+                return reply.add_text(text, now, tokens) if text else []
             case ToolCall():
                 call = ToolUse(message.call_id, message.name, message.arguments)
                 reply.calls.append(call)

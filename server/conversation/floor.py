@@ -16,6 +16,7 @@ from voxlane.engine.api import (
     Probability,
     Refused,
     Samples,
+    Started,
     Text,
     ToolCall,
     Words,
@@ -341,7 +342,7 @@ class Floor:
     # ---- what the engine brings
 
     def take(
-        self, message: Words | Text | Samples | Finished | Refused | Probability | ToolCall, now: float
+        self, message: Started | Words | Text | Samples | Finished | Refused | Probability | ToolCall, now: float
     ) -> list[Effect]:
         """Take what the engine brings; for a request that is not ours it is too late."""
         for turn in (self._turn, *self.closing):

@@ -72,6 +72,7 @@ class Reply:
         self.text = ""
         self.calls: list[ToolUse] = []
         self.thought: Thought | None = None  # when the chat model is done
+        self._cost = (0, 0, 0)  # until then: tokens of the prompt, of these cached, and written
         self.ledger = Ledger()
         self.first_token_s: float | None = None
         self.first_sample_s: float | None = None
@@ -119,8 +120,13 @@ class Reply:
     def _started(self) -> Effect:
         return Send(ReplyStarted(self.epoch, self.turn, self.item, self.tag))
 
-    def add_text(self, text: str, now: float) -> list[Effect]:
-        """Take more of its words."""
+    def prompt_read(self, tokens: int, cached: int) -> None:
+        """Take it that the chat model begins."""
+        self._cost = (tokens, cached, 0)
+
+    def add_text(self, text: str, now: float, tokens: int = 0) -> list[Effect]:
+        """Take more of its words, and how many tokens they are all together."""
+        self._cost = (*self._cost[:2], tokens)
         if self.first_token_s is None:
             self.first_token_s = now
         self.text += text
@@ -189,7 +195,10 @@ class Reply:
         assert self.stage in ("live", "held")
         position = self.position(now)
         self.stage = "over"
-        return [Send(Interrupted(self.epoch, self.heard(position), position)), *self._each(Cancel)]
+        effects: list[Effect] = [Send(Interrupted(self.epoch, self.heard(position), position)), *self._each(Cancel)]
+        if self.thought is None and any(self._cost):  # the engine's own count would come after the end
+            effects.insert(0, Send(Thought(self.epoch, "cancelled", *self._cost)))
+        return effects
 
     def go_on(self) -> list[Effect]:
         """Return what lets its work in the engine go on."""

@@ -18,6 +18,7 @@ from voxlane.engine.api import (
     Probability,
     Refused,
     Samples,
+    Started,
     Text,
     ToolCall,
     Words,
@@ -100,7 +101,7 @@ class Session:
                 return effects
             case Audio(pcm):
                 effects = floor.hear(pcm, now)
-            case Words() | Text() | Samples() | Finished() | Refused() | Probability() | ToolCall():
+            case Started() | Words() | Text() | Samples() | Finished() | Refused() | Probability() | ToolCall():
                 effects = floor.take(event, now)
             case Played(epoch, samples):
                 reply = answers.reply

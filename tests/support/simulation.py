@@ -306,6 +306,7 @@ class Simulation:
         parts = (self.scheduler, {"chat": self.engine}, {"chat": desk})
         self.core = Core(*parts, clock=self.clock, max_waiting=1000, cloning=cloning)
         self.texts: dict[str, str] = {}
+        self.counted: dict[str, int] = {}  # tokens
         self.ends: dict[str, FromEngine] = {}
         self.steps = 0
 
@@ -345,10 +346,14 @@ class Simulation:
         for message in messages:
             if isinstance(message, Text):
                 assert message.request_id not in self.ends, "text after the end"
+                assert message.tokens > self.counted.get(message.request_id, 0), "text of no token"
+                self.counted[message.request_id] = message.tokens
                 self.texts[message.request_id] = self.texts.get(message.request_id, "") + message.text
             elif hasattr(message, "request_id") and type(message).__name__ in ("Finished", "Refused"):
                 assert message.request_id not in self.ends, "a second end"
                 self.ends[message.request_id] = message
+                if isinstance(message, Finished):
+                    assert self.counted.get(message.request_id, 0) <= message.stats.output_tokens
         return messages
 
 

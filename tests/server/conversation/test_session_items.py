@@ -5,7 +5,7 @@ from __future__ import annotations
 from session_simulation import SAMPLES_PER_CHAR, SPEAK_RATE, STATS, sound
 from session_table import Table, ask, hear_no_engine, submits
 
-from voxlane.engine.api import Finished, Refused, Words
+from voxlane.engine.api import Finished, Refused, Started, Text, Words
 from voxlane.server.conversation.client_events import (
     Audio,
     CancelReply,
@@ -356,6 +356,20 @@ def test_the_cost_of_a_reply_is_told_before_its_end():
     table.wait(60)
     kinds = [type(event) for event in table.of(Thought, SpeechDone, ReplyDone)]
     assert kinds == [Thought, SpeechDone, ReplyDone]
+
+
+def test_the_cost_of_a_reply_that_is_cut_is_told_before_its_end():
+    table = Table(BUFFER)
+    table.feed(say("user", "Hello?"))
+    table.feed(Respond(BUFFER))
+    (submit,) = submits(table, "chat")
+    table.feed(Started(submit.request_id, submit.epoch, 20, 8))
+    table.feed(Text(submit.request_id, submit.epoch, "Once upon", tokens=2))
+    table.feed(Text(submit.request_id, submit.epoch, " a time", tokens=5))
+    table.feed(CancelReply())
+    cost, end = table.of(Thought, Interrupted)
+    assert cost == Thought(submit.epoch, "cancelled", 20, 8, 5)
+    assert isinstance(end, Interrupted)
 
 
 # ---- silence, and voices that need no second thought
