@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from drawing import BLUE, INK, PALE, RED, RULE, sheet, text
+from drawing import BLUE, INK, PALE, PAPER, RED, RULE, sheet, text
 from lane_picture import Lane
 
 from voxlane.server.client import Event
 
 WIDTH, HEIGHT, LEFT, RIGHT = 920, 390, 110, 24
 BEFORE_S, AFTER_S = 1.0, 2.5
-ROWS = {"microphone": 72, "loudspeaker": 122, "state": 172, "words": 212, "voice heard": 250}
+ROWS = {"microphone": 72, "loudspeaker": 122, "state": 172, "words": 212, "moments": 250}
 ENGINE = {"hear": ("listens", 290), "decode": ("thinks", 312), "say": ("speaks", 334)}
 TONES = {"hear": RED, "decode": PALE, "prefill": BLUE, "say": BLUE}
 
@@ -87,23 +87,33 @@ def _states(span: Span, events: Events) -> Iterator[str]:
             width = max(1.0, right - left - 1)
             yield f'<rect x="{left:.1f}" y="172" width="{width:.1f}" height="20" rx="3" fill="{colour}"/>'
             if right - left > 50:
-                yield text(left + 5, 186, name, size=11, fill=INK)
+                yield text(left + 5, 186, name, size=11, fill=PAPER if name == "held" else INK)
 
 
 def _words(span: Span, events: Events) -> Iterator[str]:
-    shown = -100.0
+    place, shown = -100.0, ""
     for at, event in events:
-        if event.name == "user_words" and span.onset <= at <= span.end and span.x(at) - shown > 90:
-            shown = span.x(at)
-            yield text(shown, 226, (event["settled"] + event["tail"])[-18:], size=11, fill=INK)
+        if event.name != "user_words" or not span.onset <= at <= span.end:
+            continue
+        words = _end_of(event["settled"] + event["tail"])
+        if words != shown and span.x(at) - place > 110:
+            place, shown = span.x(at), words
+            yield text(place + 4, 226, words, size=11, fill=INK)
+
+
+def _end_of(words: str, most: int = 18) -> str:
+    """Return the last whole words that there is room for."""
+    if len(words) <= most:
+        return words
+    return f"… {words[-most:].partition(' ')[2]}"
 
 
 def _moments(span: Span) -> Iterator[str]:
-    for at, name, y in ((span.onset, "", 264), (span.hold, "hold", 250), (span.cut, "interrupted", 264)):
+    for at, name in ((span.onset, ""), (span.hold, "hold"), (span.cut, "interrupted")):
         yield f'<path d="M{span.x(at):.1f} 58V352" stroke="{RED}" stroke-dasharray="3 3"/>'
         label = f"{name} {1e3 * (at - span.onset):.0f}" if name else "first sound"
         anchor, nudge = ("start", 4) if name else ("end", -4)
-        yield text(span.x(at) + nudge, y, label, size=11, fill=RED, weight=600, anchor=anchor)
+        yield text(span.x(at) + nudge, 264, label, size=11, fill=RED, weight=600, anchor=anchor)
 
 
 def _engine(span: Span, lanes: list[Lane]) -> Iterator[str]:

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 INK, FAINT, RULE = "#23303f", "#6b7785", "#e4e1d9"
 BLUE, PALE, RED = "#4a6a94", "#a9bdd8", "#b5300b"
-_PAPER = "#fbfaf7"
+PAPER = "#fbfaf7"
 
 
 def sheet(width: int, height: int, parts: Iterable[str]) -> str:
     """Return a picture of so many pixels that holds the parts."""
     size = f'viewBox="0 0 {width} {height}" font-family="system-ui, sans-serif"'
-    paper = f'<rect width="{width}" height="{height}" rx="8" fill="{_PAPER}"/>'
+    paper = f'<rect width="{width}" height="{height}" rx="8" fill="{PAPER}"/>'
     return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', paper, *parts, "</svg>"]) + "\n"
 
 

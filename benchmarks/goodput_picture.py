@@ -1,6 +1,6 @@
 """Draw docs/img/goodput.svg: sessions within their targets over sessions offered, a line for each policy.
 
-    python benchmarks/goodput_picture.py benchmarks/goodput.json
+    python benchmarks/goodput_picture.py gpu_sessions.json
 
 FILE is what gpu_sessions.py --json has written. It measures nothing.
 

@@ -87,22 +87,24 @@ def draw(lanes: list[Lane]) -> str:
     begin = max(min(lane.arrival for lane in lanes), critical.arrival - BEFORE_MS)
     end = max(stop for _, _, stop in critical.spans) + AFTER_MS
     scale = (WIDTH - LEFT - RIGHT) / (end - begin)
-    bottom = TOP + LANE * len(lanes) + 4
+    shown = [lane for lane in lanes if any(start < end and stop > begin for _, start, stop in lane.spans)]
+    bottom = TOP + LANE * len(shown) + 4
 
     def x(at: float) -> float:
         return LEFT + (min(max(at, begin), end) - begin) * scale
 
+    seen = {_kind(what) for lane in shown for what, start, stop in lane.spans if x(stop) - x(start) > 1}
     parts = [
         text(20, 30, "A critical request comes into a full engine", size=17, fill=INK, weight=600),
         text(20, 50, f"{len(lanes) - 1} requests, {LIMITS['max_batch']} rows in a step, policy deadline, {machine()}"),
-        *legend(500, 26),
+        *legend(500, 26, seen),
     ]
     for tick in range(0, int(end - begin) + 1, TICK_MS):
         at = x(begin + tick)
         parts.append(f'<path d="M{at:.1f} {TOP - 4}V{bottom}" stroke="{RULE}"/>')
         parts.append(text(at, bottom + 16, str(tick), anchor="middle"))
     parts.append(text(LEFT, bottom + 34, "milliseconds; a gap is a step that the request was not in"))
-    for row, lane in enumerate(lanes):
+    for row, lane in enumerate(shown):
         y = TOP + row * LANE
         name = "critical" if lane.critical else f"request {row}"
         tones = CRITICAL if lane.critical else TONES
@@ -111,10 +113,10 @@ def draw(lanes: list[Lane]) -> str:
         for what, start, stop in lane.spans:
             left, right = x(start), x(stop)
             if right - left > 0.1:
-                thin = what not in ("prefill", "decode")  # queued or paused
+                thin = _kind(what) == "queued"
                 box = f'x="{left:.1f}" y="{y + (5 if thin else 0)}" height="{3 if thin else BAR}"'
                 width = right - left if thin else max(right - left - 1, 0.8)
-                parts.append(f'<rect {box} width="{width:.1f}" fill="{tones["queued" if thin else what]}"/>')
+                parts.append(f'<rect {box} width="{width:.1f}" fill="{tones[_kind(what)]}"/>')
     wait = f"first token after {first_token - critical.arrival:.0f} ms"
     for at, label, anchor, nudge in ((critical.arrival, "arrives", "end", -5), (first_token, wait, "start", 5)):
         dash = f'stroke="{CRITICAL["prefill"]}" stroke-dasharray="3 3"'
@@ -123,13 +125,17 @@ def draw(lanes: list[Lane]) -> str:
     return sheet(WIDTH, bottom + 46, parts)
 
 
-def legend(left: float, y: float) -> list[str]:
-    """Return the meaning of the tones."""
+def _kind(what: str) -> str:
+    return what if what in ("prefill", "decode") else "queued"
+
+
+def legend(left: float, y: float, seen: set[str]) -> list[str]:
+    """Return the meaning of the tones that can be seen."""
     parts: list[str] = []
     for line, (tones, who) in enumerate(((TONES, "others:"), (CRITICAL, "critical:"))):
         at = y + line * 20
         parts.append(text(left + 60, at, who, anchor="end"))
-        for index, (what, fill) in enumerate(tones.items()):
+        for index, (what, fill) in enumerate((what, fill) for what, fill in tones.items() if what in seen):
             place, thin = left + 70 + index * 88, what == "queued"
             box = f'y="{at - (6 if thin else 10)}" width="14" height="{3 if thin else 12}"'
             parts += [f'<rect x="{place}" {box} fill="{fill}"/>', text(place + 20, at, what)]

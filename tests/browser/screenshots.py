@@ -1,9 +1,9 @@
 """Take the page's portraits: every state, wide and narrow, light and dark, with the real server and real sound.
 
-    python tests/browser/screenshots.py docs/img
+    python tests/browser/screenshots.py [FOLDER]           # build/portraits, unless one is named
 
 States that last a moment are held by keeping the server's next messages back while the pictures are taken. It takes
-pictures and compares nothing: somebody must look at them.
+pictures and compares nothing: somebody must look at them. docs/img has those that documents show, copied from there.
 """
 
 from __future__ import annotations
@@ -159,4 +159,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/img"))
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "build/portraits"))
