@@ -1,199 +1,343 @@
 """Which way to cut and compile paged attention is fastest, by shape: the figures behind triton/attention.py's choices.
 
-Variants are compiled by many processes into Triton's cache on disk first, and each is compared with float64 there:
-none is timed that is not right. Timing them is then short.
+    PYTHONPATH=build/gpu python3 benchmarks/gpu_attention_tune.py
+
+It needs what gpu_kernels.py needs, whose --tune does the same. Shapes that are served alike are a group with a short
+list of ways, the present one first. Ways are compiled by many processes into Triton's cache on disk first, compared
+with float64 there, and once more at the very shape before they are timed: none is timed that is not right. Those of a
+shape are timed in turns, and the median of all rounds counts. At the end it prints the lines for attention.py. $OUT
+names a folder for the figures.
+
+--compile needs no device: it prints what every way needs of an H200's registers and shared memory. --dry-run, with
+TRITON_INTERPRET=1, compares every way with float64 on a CPU, at small sizes.
+
+Time: two minutes with 16 cores: nothing is compiled after half of --seconds, and nothing timed after it.
 """
 
 from __future__ import annotations
 
-import itertools
+import multiprocessing
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
+import gpu_interpreter
 import torch
+from command_line import command_line
 from gpu_clock import FAILURES
+from gpu_compiled import MULTIPROCESSORS, compiled
 from gpu_paged import (
     CUDA,
     DEVICE,
     TOLERANCES,
+    Captured,
     Case,
     exact,
     layout_of,
-    microseconds,
     prepare,
+    race,
     random_pages,
     relative_error,
     scrambled,
 )
-from gpu_workers import pool
-from gpu_workers import stop_compiling as stop_compiling
+from gpu_report import write_out
+from gpu_workers import pool, stop_compiling
 from torch import Tensor
 
 from voxlane.engine.kernels.pages import Layout, Pages
+from voxlane.engine.kernels.triton import attention, overlap
 from voxlane.engine.kernels.triton.attention import (
     Tuning,
-    _row_room,
+    decode_tuning,
     hopper_tuning,
     paged_attention_triton,
     prefill_tuning,
 )
 
-Variant = tuple[Case, Tuning | None, Tuning | None, int, float]  # decode, prefill, window, softcap
+Variant = tuple[Case, Tuning | None]  # how its rows are served, all of one kind; None: as they are
 
-INT8 = torch.int8
+BF16, INT8 = torch.bfloat16, torch.int8
+ROUNDS = 15
 LONGEST_CHECKED = 300
 """Queries a row in the comparison: longer than what is cut, and small enough for all processes' scores in float64."""
-FEW_AND_MANY = ((512, 8), (2048, 8), (2048, 1), (512, 64), (2048, 64), (4096, 64))
-WIDE = [Case(16, 8, 128, context, batch) for context, batch in FEW_AND_MANY]
-NARROW = [*(Case(32, 8, 64, context, batch) for context, batch in FEW_AND_MANY), Case(9, 3, 64, 2048, 64)]
-WIDE_INT8, NARROW_INT8 = (
-    [Case(heads, 8, dim, context, batch, kind=INT8) for context, batch in ((8192, 8), (8192, 64), (2048, 8))]
-    for heads, dim in ((16, 128), (32, 64))
-)
-WIDE_CHUNKS = [
-    Case(16, 8, 128, 2048, 1, queries=2048),
-    Case(16, 8, 128, 4096, 1, queries=64),
-    Case(16, 8, 128, 4096, 4, queries=512),
-]
-NARROW_CHUNKS = [
-    Case(32, 8, 64, 2048, 4, queries=2048),
-    Case(32, 8, 64, 4096, 1, queries=64),
-    Case(32, 8, 64, 8192, 1, queries=256),
-]
 
 
-def decode_ways(case: Case) -> list[Tuning]:
-    """Return the ways to try for rows of one query: (tile, warps, stages), times programs, least piece and join."""
-    wide = case.head_dim > 64
-    if case.kind is INT8:
-        shapes = [(64, 2, 3), (64, 2, 4), (64, 4, 3)] if wide else [(64, 1, 3), (64, 1, 4), (64, 2, 3)]
-    else:
-        shapes = [(64, 2, 2), (32, 2, 3), (32, 2, 4)] if wide else [(32, 1, 2), (32, 1, 3), (64, 1, 2)]
-    cuts = itertools.product((3, 4, 5) if wide else (6, 8, 10), (64, 128), (1024, 4096))
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Shapes that are served alike, and ways to serve them, the present one first."""
+
+    name: str
+    cases: tuple[Case, ...]
+    ways: tuple[Tuning, ...]
+
+
+def decode_ways(head_dim: int, kind: torch.dtype) -> tuple[Tuning, ...]:
+    """Return ways for rows of one query. `programs` is what fits, by --compile: twelve warps of 168 registers.
+
+    The cap is said wherever it counts: left to itself the compiler takes 168 at one shape and 220 at the next.
+    """
+    changes: dict[tuple[int, torch.dtype], list[dict[str, Any]]] = {
+        (64, BF16): [
+            *({"registers": 168, "join": 2048, "programs": programs} for programs in (10, 12)),
+            {"registers": 168, "join": 1024, "programs": 12},
+            {"registers": 168, "join": 1024, "programs": 11, "stages": 3},
+            {"tile": 64, "join": 2048},
+            *({"registers": 168, "join": 2048, "programs": 6, "tile": 64, "warps": 2, "stages": n} for n in (2, 3)),
+        ],
+        (64, INT8): [
+            *({"registers": 168, "join": join, "programs": 12} for join in (1024, 2048)),
+            {"registers": 168, "join": 1024, "programs": 12, "values_first": True},
+            {"registers": 168, "join": 1024, "programs": 12, "stages": 2},
+            {"registers": 168, "join": 1024, "programs": 8, "stages": 4},
+            {"registers": 168, "join": 2048, "programs": 6, "warps": 2},
+            {"values_first": True},
+        ],
+        (128, INT8): [
+            {"join": 2048},
+            {"values_first": True},
+            {"registers": 168, "join": 1024, "programs": 6, "values_first": True},
+            {"registers": 168, "join": 2048, "programs": 6, "tile": 32, "stages": 4},
+            *({"stages": stages} for stages in (2, 4)),
+            *({"registers": 168, "join": 2048, "programs": 3, "warps": 4, "stages": stages} for stages in (3, 4)),
+        ],
+        (128, BF16): [
+            *({"join": join, "programs": 5} for join in (1024, 2048)),
+            *({"tile": 32, "stages": stages, "join": 2048} for stages in (3, 4)),
+            {"registers": 168, "programs": 6, "join": 2048, "tile": 32},
+            {"registers": 168, "programs": 5, "join": 2048, "tile": 32, "stages": 3},
+            {"warps": 4, "programs": 3},
+        ],
+    }
+    return changed(decode_tuning(head_dim, kind), *changes[head_dim, kind])
+
+
+def chunk_ways(head_dim: int) -> tuple[Tuning, ...]:
+    """Return ways for short chunks over long contexts on Hopper: how finely they are cut, and who joins."""
+    return changed(
+        hopper_tuning(head_dim, 0),
+        {"split": 512},
+        *({"apart": True, "split": split} for split in (256, 512)),
+        *({"split_queries": 256, "split": split} for split in (512, 1024)),
+        *({"apart": True, "split_queries": 256, "split": split} for split in (128, 256, 512, 1024)),
+    )
+
+
+def groups() -> list[Group]:
+    """Return what is tried: shapes that miss a bar, and others that are served alike."""
+    clips = [Case(20, 20, 64, 1500, batch, causal=False) for batch in (64, 8)]
+    llama = [Case(32, 8, 64, context, batch) for context, batch in ((2048, 64), (4096, 64), (512, 8))]
+    words = {dim: [Case(2048 // dim, 8, dim, 8192, rows, kind=INT8) for rows in (8, 64)] for dim in (64, 128)}
+    qwen = [Case(16, 8, 128, *size) for size in ((512, 8), (2048, 8), (8192, 8), (2048, 64), (4096, 64))]
+    wide = [Case(16, 8, 128, 4096, rows, queries=queries) for queries, rows in ((64, 1), (256, 1), (64, 8))]
+    narrow = [Case(32, 8, 64, 8192, rows, queries=queries) for queries, rows in ((256, 1), (64, 1), (256, 4))]
     return [
-        Tuning(*shape, programs, least=least, join=join)
-        for shape, (programs, least, join) in itertools.product(shapes, cuts)
+        Group("decode, heads of 64", (*clips, Case(9, 3, 64, 2048, 64), *llama), decode_ways(64, BF16)),
+        Group("decode, heads of 64, int8", tuple(words[64]), decode_ways(64, INT8)),
+        Group("decode, heads of 128, int8", tuple(words[128]), decode_ways(128, INT8)),
+        Group("decode, heads of 128", tuple(qwen), decode_ways(128, BF16)),
+        Group("chunks on Hopper, heads of 128", tuple(wide), chunk_ways(128)),
+        Group("chunks on Hopper, heads of 64", tuple(narrow), chunk_ways(64)),
     ]
 
 
-def prefill_ways(case: Case) -> list[Tuning]:
-    """Return the ways to try for rows of many queries: (rows, warps, stages, registers), times the least piece."""
-    base = prefill_tuning(case.head_dim, case.kind, case.compute)
-    shapes: list[tuple[int, int, int, int | None]]
-    if case.head_dim > 64:
-        shapes = [(64, 4, 2, None), (64, 4, 3, None), (128, 8, 3, None)]
-    else:
-        shapes = [(64, 4, 3, 128), (128, 4, 3, None), (128, 8, 3, 128)]
-    ways = [
-        replace(base, rows=rows, warps=warps, stages=stages, registers=registers, split=split)
-        for (rows, warps, stages, registers), split in itertools.product(shapes, (256, 512, 1024))
-    ]
-    return ways + (hopper_ways(case) if CUDA and torch.cuda.get_device_capability()[0] == 9 else [])
+def changed(base: Tuning, *changes: dict[str, Any]) -> tuple[Tuning, ...]:
+    """Return a way and others that differ from it."""
+    return (base, *(replace(base, **change) for change in changes))
 
 
-def hopper_ways(case: Case) -> list[Tuning]:
-    """Return the ways to try where one warp copies and others multiply: (stages, consumers, their registers)."""
-    if case.kind is INT8 or case.page != 64:
-        return []
-    base = hopper_tuning(case.head_dim, case.batch * case.queries * case.heads)
-    shapes = [(4, 2, 240), (3, 2, 240)] if case.head_dim > 64 else [(4, 2, 240), (8, 2, 240), (8, 3, 160)]
-    return [
-        replace(base, stages=stages, consumers=consumers, registers=registers, split=split)
-        for (stages, consumers, registers), split in itertools.product(shapes, (512, 1024, 2048))
-    ]
-
-
-def compile_one(variant: Variant) -> str:
-    """Compile what a variant needs and compare it with float64 on ragged rows; return what is wrong, or ""."""
-    case, decode, prefill, window, softcap = variant
-    count = min(case.queries, LONGEST_CHECKED)
-    rows = [(37 * row % 300, count) for row in range(min(case.batch, 12))] + [(-count, count)] * (case.batch - 12)
-    table, blocks = scrambled([sum(row) for row in rows], case.page)
-    layout = replace(layout_of(rows, table), max_query=count if decode is not None else 0)
-    q = torch.randn((case.batch * count, case.heads, case.head_dim), device=DEVICE).to(case.compute)
-    pages, scale = random_pages(case, blocks), case.head_dim**-0.5
-    seen: dict[str, Any] = {"causal": case.causal, "softcap": softcap}
-    try:
-        got = paged_attention_triton(q, pages, layout, scale, window, **seen, decode=decode, prefill=prefill)
-        error = relative_error(got, exact(q, pages, layout, scale, window, **seen))
-    except FAILURES as failure:
-        return f"{type(failure).__name__} {str(failure).strip().splitlines()[0][:120]}"
-    return "" if error <= TOLERANCES[case.compute] else f"an error of {error:.1e}"
-
-
-def _kernel(variant: Variant) -> Variant:
-    """Return what is equal where the compiled code is."""
-    case, decode, prefill, window, softcap = variant
-    case = replace(case, context=0, batch=_row_room(case.batch), queries=min(case.queries, LONGEST_CHECKED))
-    decode, prefill = (way and replace(way, programs=1, least=1) for way in (decode, prefill))
-    return case, decode, prefill, window, softcap
-
-
-def compile_all(variants: Sequence[Variant]) -> list[Variant]:
-    """Compile variants in parallel; return those that do."""
-    if not CUDA:
-        return list(variants)
-    kernels = {_kernel(variant): variant for variant in variants}
-    outcomes = dict(zip(kernels, pool().map(compile_one, kernels.values(), chunksize=1), strict=True))
-    for key, problem in outcomes.items():
-        if problem:
-            print(f"  left out: {kernels[key][0].name} {key[1] or key[2]}: {problem}", flush=True)
-    return [variant for variant in variants if not outcomes[_kernel(variant)]]
-
-
-def timed(variants: Iterable[Variant]) -> dict[Variant, float]:
-    """Return the µs of variants; those of one case, side by side, share its pages."""
-    found = {}
-    for case, group in itertools.groupby(variants, key=lambda variant: variant[0]):
-        batch = prepare(case)
-        for variant in group:
-            try:
-                found[variant] = microseconds(launches(variant, *batch))
-            except FAILURES as error:
-                print(f"  cannot run: {case.name} {variant[1:3]}: {str(error).splitlines()[0][:120]}", flush=True)
-    return found
+def as_a_try(group: Group) -> Group:
+    """Return a group that an interpreter gets through, of ways that differ there; it cannot run what Hopper has."""
+    case = group.cases[0]
+    small = replace(case, heads=case.heads // case.kv_heads, kv_heads=1, context=200, batch=2, queries=1)
+    ways = [replace(way, warps=1, stages=1, registers=None) for way in group.ways]
+    if case.queries > 1:
+        small = replace(small, queries=24)
+        plain = replace(prefill_tuning(case.head_dim, case.kind, case.compute), programs=8, rows=16)
+        ways = [
+            replace(plain, split=max(way.split // 8, 32), split_queries=way.split_queries, apart=way.apart)
+            for way in group.ways
+        ]
+    return Group(group.name, (small,), tuple(dict.fromkeys(ways)))
 
 
 def launches(variant: Variant, q: Tensor, sets: list[Pages], layout: Layout) -> list[Callable[[], Tensor]]:
     """Return one call for every layer's pages."""
-    case, decode, prefill, _, _ = variant
-    call = partial(paged_attention_triton, causal=case.causal, decode=decode, prefill=prefill)
+    case, way = variant
+    served = {"prefill" if case.queries > 1 else "decode": way}
+    call = partial(paged_attention_triton, causal=case.causal, **served)  # type: ignore[arg-type]  # mypy sees dict's values
     return [partial(call, q, pages, layout, case.head_dim**-0.5) for pages in sets]
 
 
-def tune(deadline: float, *, dry: bool) -> None:
-    """Time ways to serve groups of shapes that must be served alike; print the best compromises."""
-    groups = [WIDE_INT8, NARROW_INT8, WIDE, NARROW, WIDE_CHUNKS, NARROW_CHUNKS]
-    if dry:
-        groups = [[Case(6, 2, 16, 70, 2)], [Case(6, 2, 16, 70, 2, kind=INT8)], [Case(6, 2, 16, 70, 2, queries=30)]]
-    for cases in groups:
-        if time.monotonic() > deadline:
-            print(f"no time left for {cases[0].name}")
-            continue
-        chunks = cases[0].queries > 1
-        ways = prefill_ways(cases[0]) if chunks else decode_ways(cases[0])
-        compare(cases, [(None, way) if chunks else (way, None) for way in (ways[:2] if dry else ways)])
+def ragged(case: Case) -> tuple[Tensor, list[Pages], Layout]:
+    """Return queries, pages and layout of a case's rows, no two as long, many empty; chunks are cut as in the case."""
+    count = min(case.queries, LONGEST_CHECKED)
+    longest = case.context - count if count > 1 else 407
+    rows = [(max(longest - 37 * row, 0), count) for row in range(min(case.batch, 12))]
+    rows += [(-count, count)] * (case.batch - 12)
+    table, blocks = scrambled([sum(row) for row in rows], case.page)
+    layout = layout_of(rows, table, count)
+    q = torch.randn((case.batch * count, case.heads, case.head_dim), device=DEVICE).to(case.compute)
+    return q, [random_pages(case, blocks)], layout
 
 
-def compare(cases: list[Case], ways: list[tuple[Tuning | None, Tuning | None]], most: int = 24) -> None:
-    """Print the ways in the order of their worst loss: a case's time over the shortest of all ways."""
-    variants: list[Variant] = [(case, *way, 0, 0.0) for case in cases for way in ways]
-    times = timed(compile_all(variants))
-    least = {case: min(took for variant, took in times.items() if variant[0] == case) for case in cases}
-    losses = {}
+def present(case: Case) -> Tuning | None:
+    """Return how a case is served, where fewer queries would be served otherwise."""
+    chunk = case.queries > 1 and case.kind is BF16 and attention._is_hopper(DEVICE)
+    return hopper_tuning(case.head_dim, case.batch * case.queries * case.heads) if chunk else None
+
+
+def compile_one(variant: Variant) -> str:
+    """Compile what a variant needs and compare it with float64 on ragged rows; return what is wrong, or ""."""
+    case, _ = variant
+    q, sets, layout = ragged(case)
+    expected = exact(q, sets[0], layout, case.head_dim**-0.5, causal=case.causal)
+    return wrong(launches(variant, q, sets, layout)[0], expected)
+
+
+def wrong(call: Callable[[], Tensor], expected: Tensor) -> str:
+    """Return what is wrong with what a call returns, or ""."""
+    try:
+        got = call()
+        error = relative_error(got, expected)
+    except FAILURES as failure:
+        return f"{type(failure).__name__} {str(failure).strip().splitlines()[0][:120]}"
+    return "" if error <= TOLERANCES[got.dtype] else f"an error of {error:.1e}"
+
+
+def _kernel(variant: Variant) -> Variant:
+    """Return what is equal where the compiled code is."""
+    case, way = variant
+    case = replace(case, context=0, batch=attention._row_room(case.batch), queries=min(case.queries, LONGEST_CHECKED))
+    return case, way and replace(way, programs=1, least=1)
+
+
+def compile_all(variants: Sequence[Variant], deadline: float) -> list[Variant]:
+    """Compile variants in parallel; return those that do, in time."""
+    if not CUDA:
+        return list(variants)
+    kernels = {_kernel(variant): variant for variant in variants}
+    under_way = {key: pool().apply_async(compile_one, (variant,)) for key, variant in kernels.items()}
+    good = set()
+    for key, result in under_way.items():
+        try:
+            problem = result.get(max(0.0, deadline - time.monotonic()))
+        except multiprocessing.TimeoutError:
+            problem = "not compiled in time"
+        if problem:
+            print(f"  left out: {kernels[key][0].name} {line_of(key[1])}: {problem}", flush=True)
+        else:
+            good.add(key)
+    return [variant for variant in variants if _kernel(variant) in good]
+
+
+def times_of(case: Case, ways: Sequence[Tuning]) -> dict[Tuning, float]:
+    """Return the µs of the ways that are right at a case, timed in turns."""
+    batch = prepare(case)
+    expected = exact(batch[0], batch[1][0], batch[2], case.head_dim**-0.5, causal=case.causal)
+    entries: dict[Tuning, Captured] = {}
     for way in ways:
-        mine = [times.get((case, *way, 0, 0.0), float("inf")) for case in cases]
-        losses[way] = max(took / least[case] for took, case in zip(mine, cases, strict=True)), mine
-    print(f"\n{len(ways)} ways; columns: " + "; ".join(f"{case.name} (best {least[case]:.1f} µs)" for case in cases))
-    for way, (loss, mine) in sorted(losses.items(), key=lambda pair: pair[1][0])[:most]:
-        figures = "".join(f"{took:8.1f}" for took in mine)
-        print(f"  {loss:5.2f} ×{figures}  {_words(way[0] or way[1])}", flush=True)
+        calls = launches((case, way), *batch)
+        if problem := wrong(calls[0], expected):
+            print(f"  WRONG, left out: {case.name} {line_of(way)}: {problem}", flush=True)
+        else:
+            entries[way] = Captured(calls)
+    took = race(list(entries.values()), ROUNDS) if entries else []
+    return {way: each.median for way, each in zip(entries, took, strict=True)}
 
 
-def _words(tuning: Tuning | None) -> str:
-    assert tuning is not None
-    usual = Tuning(0, 0, 0, 0, 0)
-    return " ".join(f"{name} {value}" for name, value in asdict(tuning).items() if value != getattr(usual, name))
+def tune(deadline: float, *, dry: bool) -> None:
+    """Time every group's ways, print what each case takes as it comes, and at the end the lines for attention.py."""
+    begin = time.monotonic()
+    tried = [as_a_try(group) for group in groups()] if dry else groups()
+    half = begin + (deadline - begin) / 2
+    ready = set(compile_all([(case, way) for group in tried for case in group.cases for way in group.ways], half))
+    stop_compiling()  # else they would compare on the device while it is timed
+    print(f"compiled after {time.monotonic() - begin:.0f} s", flush=True)
+    lines: list[str] = []
+    figures: dict[str, dict[str, float]] = {}
+    for group in tried:
+        found: dict[Case, dict[Tuning, float]] = {}
+        for case in group.cases:
+            ways = [way for way in group.ways if (case, way) in ready]
+            if time.monotonic() > deadline:
+                print(f"no time left for {case.name}")
+                continue
+            found[case] = times_of(case, ways)
+            for line in told(case, found[case], group.ways[0]):
+                print(line, flush=True)
+            figures[case.name] = {line_of(way): took for way, took in found[case].items()}
+            write_out("gpu_attention_tune", figures)
+            if CUDA:
+                torch.cuda.empty_cache()
+        lines += choice(group, found)
+    print(f"\nfor attention.py, after {time.monotonic() - begin:.0f} s", *lines, sep="\n")
+
+
+def told(case: Case, found: dict[Tuning, float], present: Tuning) -> Iterator[str]:
+    """Yield a case's ways, fastest first, beside the present one."""
+    yield f"\n{case.name}, µs, and times the present way"
+    for way, took in sorted(found.items(), key=lambda pair: pair[1]):
+        yield f"  {took:8.1f} {took / found.get(present, took):6.3f} ×  {line_of(way)}"
+
+
+def choice(group: Group, found: dict[Case, dict[Tuning, float]]) -> Iterator[str]:
+    """Yield the way whose worst loss is least, a case's time over its shortest, and how the present one compares."""
+    shortest = {case: min(times.values()) for case, times in found.items() if times}
+
+    def loss(way: Tuning) -> float:
+        return max((found[case].get(way, float("inf")) / least for case, least in shortest.items()), default=1.0)
+
+    best = min(group.ways, key=loss)
+    yield f"{group.name}: {line_of(best)}  # {loss(best):.3f} × the shortest at worst; now {loss(group.ways[0]):.3f}"
+    for case, times in found.items():
+        if times and best in times and group.ways[0] in times:
+            yield f"    {case.name}: {times[group.ways[0]]:.1f} -> {times[best]:.1f}, shortest {shortest[case]:.1f} µs"
+
+
+def line_of(way: Tuning | None) -> str:
+    """Return a way as it is written in attention.py."""
+    if way is None:
+        return "as it is"
+    usual = Tuning(0, 0, 0, 0)
+    values = {field.name: getattr(way, field.name) for field in fields(way)}
+    return f"Tuning({', '.join(f'{name}={value}' for name, value in values.items() if value != getattr(usual, name))})"
+
+
+def report(tried: Sequence[Group]) -> None:
+    """Print what every way needs on an H200, whether there is one or not."""
+    attention._multiprocessors = lambda device: MULTIPROCESSORS  # type: ignore[assignment]
+    attention._is_hopper = lambda device: True  # type: ignore[assignment]
+    overlap._can_overlap = lambda device: True  # type: ignore[assignment]
+    for group in tried:
+        case = group.cases[0]
+        print(f"\n{case.name}: registers, bytes of stack, KiB of shared memory; programs that fit", flush=True)
+        batch = ragged(replace(case, batch=min(case.batch, 17)))
+        for way in group.ways:
+            for kernel in compiled(launches((case, way), *batch)[0]):
+                needs = (
+                    f"{kernel.registers:4} {kernel.stack_bytes:4} {kernel.shared_bytes / 1024:6.1f}; {kernel.fits:2}"
+                )
+                fit = "" if way.consumers or kernel.fits == way.programs else "  NOT ITS PROGRAMS"
+                print(f"  {kernel.name:14}{needs}  {line_of(way)}{fit}", flush=True)
+
+
+def main() -> None:
+    """Do what the arguments ask for."""
+    parser = command_line(__doc__)
+    parser.add_argument("--compile", action="store_true", help="only say what the compiler makes of every way")
+    parser.add_argument("--dry-run", action="store_true", help="small sizes: is every way right?")
+    parser.add_argument("--seconds", type=float, default=110.0, help="time nothing after this long (%(default)g)")
+    wanted = parser.parse_args()
+    torch.manual_seed(0)
+    if wanted.compile:
+        report(groups())
+        return
+    if not CUDA:
+        gpu_interpreter.mend()
+    tune(time.monotonic() + wanted.seconds, dry=wanted.dry_run)
+
+
+if __name__ == "__main__":
+    main()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from triton.errors import TritonError
 
 FAILURES = (RuntimeError, AssertionError, ImportError, OSError, TritonError)
 """What a device, a compiler, a peer that is not there or a figure that cannot be may raise. All else is our mistake."""
+WARM_SECONDS = 0.01
+"""How long a device works before it is timed: an idle one has lowered its clocks."""
 
 
 def time_device(work: Callable[[], object], times: int, device: torch.device) -> float:
@@ -31,6 +33,32 @@ def time_device(work: Callable[[], object], times: int, device: torch.device) ->
     torch.cuda.synchronize()
     spans: list[float] = sorted(a.elapsed_time(b) for a, b in itertools.pairwise(marks))
     return spans[len(spans) // 2] / 1e3
+
+
+def time_in_turns(works: Sequence[Callable[[], object]], rounds: int, device: torch.device) -> list[list[float]]:
+    """Return the seconds of each work in every round, shortest first: all of them in one loop, on a warm device.
+
+    A round is each of them once, and begins with another one every time, so that none has a place of its own.
+    """
+    if device.type != "cuda":
+        return [[time_device(work, 1, device)] for work in works]
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < WARM_SECONDS:
+        for work in works:
+            work()
+        torch.cuda.synchronize()
+    turns = [(round_ + place) % len(works) for round_ in range(rounds) for place in range(len(works))]
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(len(turns) + 1)]  # type: ignore[no-untyped-call]
+    works[0]()  # the first mark comes while something runs, as all others do
+    for mark, turn in zip(marks, turns, strict=False):
+        mark.record()
+        works[turn]()
+    marks[-1].record()
+    torch.cuda.synchronize()
+    spans: list[list[float]] = [[] for _ in works]
+    for turn, (before, after) in zip(turns, itertools.pairwise(marks), strict=True):
+        spans[turn].append(before.elapsed_time(after) / 1e3)
+    return [sorted(each) for each in spans]
 
 
 def copy_bandwidth(device: torch.device) -> float:

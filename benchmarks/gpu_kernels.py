@@ -9,8 +9,9 @@ It runs on any Python with torch and Triton; of voxlane it needs the engine alon
 --check compares attention over a grid of shapes with float64, bits with bits, and every other kernel with its reference
 (gpu_kernels_check.py); what is not done by --check-seconds counts as wrong. --tune times ways to cut and compile.
 --table prints the figures with the peers and the bars (--fa3, --flashinfer and --flex add those to SDPA; gpu_peers.py
-says where they come from); what is not timed by --seconds is left out. --dry-run, with TRITON_INTERPRET=1, tries all of
-it on a CPU at sizes that say nothing about speed. Memory is checked on the device by
+says where they come from): ours and the peers' are timed in turns, and of each the median of all rounds counts. What is
+not begun by --seconds is left out. $OUT names a folder for the figures. --dry-run, with TRITON_INTERPRET=1, tries all
+of it on a CPU at sizes that say nothing about speed. Memory is checked on the device by
 
     compute-sanitizer --tool memcheck python3 benchmarks/gpu_kernels.py --check --dry-run
 
@@ -23,23 +24,29 @@ import itertools
 import multiprocessing
 import os
 import time
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from functools import partial
 from multiprocessing.pool import AsyncResult, MaybeEncodingError  # type: ignore[attr-defined]  # typeshed has it not
 
 import gpu_interpreter
 import torch
 from command_line import command_line
-from gpu_attention_tune import Variant, compile_all, tune
+from gpu_attention_tune import compile_all, present, tune
 from gpu_clock import FAILURES, copy_bandwidth
 from gpu_kernels_check import check
-from gpu_paged import CUDA, DEVICE, Case, microseconds, prepare
-from gpu_peers import DECLINES, PAGED, PEERS, compile_flashinfer, compile_flex
+from gpu_paged import CUDA, DEVICE, Captured, Case, Took, prepare, race
+from gpu_peers import DECLINES, PAGED, PEERS, Way, compile_flashinfer, compile_flex
+from gpu_report import write_out
 from gpu_workers import stop_compiling
 
-from voxlane.engine.kernels.triton.attention import decode_tuning, paged_attention_triton
+from voxlane.engine.kernels.triton.attention import paged_attention_triton
 
 INT8 = torch.int8
 NEVER = float("inf")
+ROUNDS = 25
+QUALIFYING = 5
+"""Rounds in which the ways of one peer are compared, before its fastest is timed beside ours."""
 
 DECODES = [
     Case(9, 3, 64, 2048, 64),
@@ -79,92 +86,89 @@ FLEX = (DECODES[2], DECODES[4], PREFILLS[0], PREFILLS[7])
 """Where FlexAttention is timed: it compiles for seconds at every shape."""
 
 
-def ours(case: Case) -> float:
-    """Return µs of our kernel."""
+Times = dict[Case, dict[str, Took]]
+
+
+def ours(case: Case) -> Iterator[Way]:
+    """Yield our kernel."""
     q, sets, layout = prepare(case)
-    scale = case.head_dim**-0.5
-    calls = [lambda pages=pages: paged_attention_triton(q, pages, layout, scale, causal=case.causal) for pages in sets]
-    return microseconds(calls)
-
-
-Times = dict[Case, dict[str, float]]  # µs by name
+    call = partial(paged_attention_triton, causal=case.causal)
+    yield "ours", [partial(call, q, pages, layout, case.head_dim**-0.5) for pages in sets]
 
 
 def table(building: dict[str, list[AsyncResult[None]]], deadline: float, *, fa3: bool, dry: bool) -> None:
-    """Time everything, one name after the other, and print it in one table with the bars.
-
-    Peers that are still being compiled come last, and ours is timed before and after all others: its mean counts.
-    """
-    decodes, prefills = ([small(case) for case in cases] if dry else cases for cases in (DECODES, PREFILLS))
-    copy = copy_bandwidth(DEVICE)
-    times: Times = {case: {} for case in (*decodes, *prefills)}
+    """Time everything, row by row, and print each row as it comes; then the bars."""
+    decodes, prefills = (dict.fromkeys(small(case) if dry else case for case in cases) for cases in (DECODES, PREFILLS))
     names = [*(["FA3"] if fa3 else []), "SDPA"]
-    for name in ("ours", *names):
-        column(name, times, deadline)
-    for name, parts in building.items():
-        if built(name, parts, (deadline - time.monotonic()) / 2):
-            names.append(name)
-            column(name, times, deadline)
-    apart = settle(times, deadline)
-    print(f"\ndevice copy {copy / 1e12:.2f} TB/s; µs a call under CUDA graphs, L2 cold")
-    print(f"ours was timed before and after the others, up to {apart:.1%} apart: the mean")
+    names += [name for name, parts in building.items() if built(name, parts, (deadline - time.monotonic()) / 2)]
+    begin, copy = time.monotonic(), copy_bandwidth(DEVICE)
+    print(f"\ndevice copy {copy / 1e12:.2f} TB/s; µs a call under CUDA graphs, L2 cold: the median of {ROUNDS} rounds")
+    print("in which ours and the fastest way of every peer are timed in turns")
     heads = "".join(f"{name:>12}" for name in names)
     print(f"{'decode':40}{'ours':>9}{'TB/s':>7}{'of copy':>9}{heads}")
+    times: Times = {}
     for case in decodes:
-        speed = case.kv_bytes / (times[case].get("ours", NEVER) * 1e-6)
-        print(line(case, times[case], names, f"{speed / 1e12:7.2f}{speed / copy:9.0%}"))
+        times[case] = timed(case, names, deadline)
+        speed = case.kv_bytes / (median(times[case], "ours") * 1e-6)
+        print(line(case, times[case], names, f"{speed / 1e12:7.2f}{speed / copy:9.0%}"), flush=True)
     print(f"{'prefill':40}{'ours':>9}{'TFLOP/s':>16}{heads}")
     for case in prefills:
-        rate = case.operations / times[case].get("ours", NEVER) / 1e6
-        print(line(case, times[case], names, f"{rate:16.0f}"))
+        times[case] = timed(case, names, deadline)
+        rate = case.operations / median(times[case], "ours") / 1e6
+        print(line(case, times[case], names, f"{rate:16.0f}"), flush=True)
+    apart = max((took.high / took.low - 1.0 for row in times.values() for took in row.values()), default=0.0)
+    print(f"the middle half of a name's rounds lay within {apart:.1%} at most; {time.monotonic() - begin:.0f} s")
+    figures = {case.name: {name: asdict(took) for name, took in row.items()} for case, row in times.items()}
+    write_out("gpu_kernels", figures)
     if not dry:
         bars(times, copy)
 
 
-def settle(times: Times, deadline: float) -> float:
-    """Time ours once more, keep the mean of both times; return by how much they are apart at most."""
-    again: Times = {case: {} for case in times}
-    column("ours", again, deadline)
-    apart = [0.0]
-    for case, mine in times.items():
-        if "ours" in mine and "ours" in again[case]:
-            apart.append(abs(again[case]["ours"] / mine["ours"] - 1.0))
-            mine["ours"] = (mine["ours"] + again[case]["ours"]) / 2
-    return max(apart)
+def timed(case: Case, names: list[str], deadline: float) -> dict[str, Took]:
+    """Return how long ours and the peers' fastest ways take at a case; who declines it, or is too late, is left out."""
+    if time.monotonic() > deadline:
+        return {}
+    entries: dict[str, Captured] = {}
+    for name in ("ours", *names):
+        work, failures = (ours, FAILURES) if name == "ours" else (PEERS[name], DECLINES)
+        if (name != "Flex" or case in FLEX) and (entry := fastest(work(case), failures)) is not None:
+            entries[name] = entry
+    found = dict(zip(entries, race(list(entries.values()), ROUNDS), strict=True)) if entries else {}
+    entries.clear()
+    if CUDA:
+        torch.cuda.empty_cache()
+    return found
 
 
-def column(name: str, times: Times, deadline: float) -> None:
-    """Time one name at every case, until the time is up."""
-    begin, done = time.monotonic(), 0
-    cases = [case for case in times if name != "Flex" or case in FLEX]
-    work, failures = (ours, FAILURES) if name == "ours" else (PEERS[name], DECLINES)
-    for case in cases:
-        if time.monotonic() > deadline:
-            break
+def fastest(ways: Iterator[Way], failures: tuple[type[Exception], ...]) -> Captured | None:
+    """Return the way that wins a few rounds of its own: what is timed later is then not also the luckiest of many."""
+    best, shortest = None, NEVER
+    name = "a peer"
+    while True:
         try:
-            times[case][name] = work(case)
+            name, calls = next(ways)
+            entry = Captured(calls)
+            took = race([entry], QUALIFYING)[0].median
+        except StopIteration:
+            return best
         except failures as error:
-            print(f"  {name}, {case.name}: {type(error).__name__} {str(error).splitlines()[0][:150]}", flush=True)
-        done += 1
-        if CUDA:
-            torch.cuda.empty_cache()
-    print(f"{name}: {done} of {len(cases)} rows in {time.monotonic() - begin:.0f} s", flush=True)
+            print(f"  {name} declined: {type(error).__name__} {str(error).splitlines()[0][:150]}", flush=True)
+            continue
+        if took < shortest:
+            best, shortest = entry, took
 
 
-def line(case: Case, mine: dict[str, float], names: list[str], more: str) -> str:
+def median(row: dict[str, Took], name: str) -> float:
+    """Return the µs of a name in a row, endless if it was not timed."""
+    return row[name].median if name in row else NEVER
+
+
+def line(case: Case, mine: dict[str, Took], names: list[str], more: str) -> str:
     """Return a row of the table; what is not there was not timed, or declined."""
-    others = (mine.get(name, NEVER) for name in names)
+    others = (median(mine, name) for name in names)
     rest = "".join(f"{each:12.1f}" if each < NEVER else f"{'-':>12}" for each in others)
-    return f"{case.name:40}{mine.get('ours', float('nan')):9.1f}{more}{rest}"
-
-
-def compile_ours(cases: list[Case]) -> None:
-    """Compile our kernels for the cases, many at a time."""
-    variants: list[Variant] = []
-    for case in cases:
-        decode = decode_tuning(case.head_dim, case.kind) if case.queries == 1 else None
-        variants.append((case, decode, None, 0, 0.0))
-    compile_all(variants)
+    own = f"{median(mine, 'ours'):9.1f}" if "ours" in mine else f"{'-':>9}"
+    return f"{case.name:40}{own}{more}{rest}"
 
 
 def build_peers(*, flashinfer: bool, flex: bool) -> dict[str, list[AsyncResult[None]]]:
@@ -207,19 +211,19 @@ def bars(times: Times, copy: float) -> None:
     for case, mine in times.items():
         if case.kind is INT8 or "ours" not in mine:
             continue
-        took = mine["ours"]
-        paged = min(mine.get(name, NEVER) for name in PAGED)
+        took = median(mine, "ours")
+        paged = min(median(mine, name) for name in PAGED)
         if case.batch >= 8 and paged < NEVER:
             facts.append((f"{case.name}: {took / paged:.2f} × the best paged peer, at most 1", took <= paged))
-        if case.batch >= 64 and mine.get("SDPA", NEVER) < NEVER:
-            ratio = took / mine["SDPA"]
+        if case.batch >= 64 and "SDPA" in mine:
+            ratio = took / median(mine, "SDPA")
             facts.append((f"{case.name}: {ratio:.2f} × contiguous SDPA, at most 1.15", ratio <= 1.15))
         if case.batch == 64 and case.context == 4096:
             share = case.kv_bytes / (took * 1e-6) / copy
             facts.append((f"{case.name}: {share:.0%} of copy, at least 90 %", share >= 0.9))
         narrow = times.get(replace(case, kind=INT8), {})
         if "ours" in narrow:
-            ratio = took / narrow["ours"]
+            ratio = took / median(narrow, "ours")
             facts.append((f"{case.name}: int8 {ratio:.2f} × faster, at least 1.6", ratio >= 1.6))
     print(f"bars: {sum(fact for _, fact in facts)} of {len(facts)} met")
     for words, fact in facts:
@@ -251,7 +255,7 @@ def main() -> None:
     begin = time.monotonic()
     building = build_peers(flashinfer=wanted.flashinfer, flex=wanted.flex)
     if wanted.table and CUDA:
-        compile_ours([*DECODES, *PREFILLS])
+        compile_all([(case, present(case)) for case in (*DECODES, *PREFILLS)], begin + wanted.seconds / 2)
         print(f"compiled after {time.monotonic() - begin:.0f} s", flush=True)
     good = True
     if wanted.check:

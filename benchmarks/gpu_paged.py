@@ -1,4 +1,4 @@
-"""Batches for the GPU's kernel benchmarks: pages full of random numbers, a float64 reference, times under graphs.
+"""Batches for the GPU's kernel benchmarks: pages full of random numbers, a float64 reference, graphs that race.
 
 It knows shapes and clocks; which figures matter is gpu_kernels.py's business.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from gpu_clock import time_device
+from gpu_clock import time_in_turns
 from torch import Tensor
 
 from voxlane.engine.kernels.pages import Layout, Pages, new_arrivals
@@ -138,24 +138,43 @@ def relative_error(got: Tensor, expected: Tensor) -> float:
     return float(torch.linalg.vector_norm(got.double() - expected) / torch.linalg.vector_norm(expected))
 
 
-def microseconds(calls: Sequence[Callable[[], object]], replays: int = 12) -> float:
-    """Return the median time of one call, all of them captured in one CUDA graph and replayed.
+class Captured:
+    """Calls as one CUDA graph; what they read lives as long. On a CPU, where scripts are tried, they stay calls."""
 
-    On a CPU, where only the script itself is tried, the time of plain calls.
-    """
-    work = list(calls) * -(-LEAST_CALLS // len(calls)) if CUDA else list(calls)
+    def __init__(self, calls: Sequence[Callable[[], object]]) -> None:
+        self._calls = list(calls) * -(-LEAST_CALLS // len(calls)) if CUDA else list(calls)
+        self.replay: Callable[[], object] = self._run
+        if CUDA:
+            for call in calls[:2]:  # what is compiled or allocated once is no part of the graph
+                call()
+            torch.cuda.synchronize()
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._run()
+            self.replay = self._graph.replay
 
-    def run() -> None:
-        for call in work:
+    def _run(self) -> None:
+        for call in self._calls:
             call()
 
-    if not CUDA:
-        return time_device(run, 1, DEVICE) / len(work) * 1e6
-    for call in calls[:2]:
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    graph.replay()
-    return time_device(graph.replay, replays, DEVICE) / len(work) * 1e6
+    def __len__(self) -> int:
+        return len(self._calls)
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """The µs of one call in the middle of all rounds, and between which those of the rounds' middle half lie."""
+
+    median: float
+    low: float
+    high: float
+
+
+def race(entries: Sequence[Captured], rounds: int) -> list[Took]:
+    """Return how long one call of each took, all of them timed round by round in one loop."""
+    found = []
+    for entry, spans in zip(entries, time_in_turns([entry.replay for entry in entries], rounds, DEVICE), strict=True):
+        count = len(spans)
+        middle, low, high = (spans[index] / len(entry) * 1e6 for index in (count // 2, count // 4, count * 3 // 4))
+        found.append(Took(middle, low, high))
+    return found

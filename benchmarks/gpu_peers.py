@@ -1,8 +1,8 @@
 """Other people's attention on the same shapes: FlashAttention-3 and FlashInfer on pages, torch SDPA and FlexAttention.
 
-SDPA and Flex have contiguous keys, which favours them: they follow no block table. Each peer is called in several ways,
-and its fastest counts; what it plans on the host before a call is not counted. FlashAttention-3 is the library that
-vLLM ships (_vllm_fa3_C.abi3.so), loaded from the path in GPU_PEERS_FA3.
+SDPA and Flex have contiguous keys, which favours them: they follow no block table. Each peer can be called in several
+ways, of which its fastest counts; what it plans on the host before a call does not. FlashAttention-3 is the library
+that vLLM ships (_vllm_fa3_C.abi3.so), loaded from the path in GPU_PEERS_FA3.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from gpu_clock import FAILURES
-from gpu_paged import CUDA, DEVICE, Case, microseconds, random_pages, scrambled
+from gpu_paged import CUDA, DEVICE, Case, random_pages, scrambled
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
 DECLINES = (*FAILURES, ValueError, TypeError, AttributeError)
 """What a peer may raise at a shape that it does not take, or whose calls are not those that are made here."""
+
+Way = tuple[str, Sequence[Callable[[], object]]]
+"""A name, and one call for every layer."""
 
 BACKENDS = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION) if CUDA else (SDPBackend.MATH,)
 FLASHINFER_PAGES = ((16, "NHD"), (64, "HND"))
@@ -52,8 +55,8 @@ def flat_queries(case: Case) -> Tensor:
     return torch.randn((case.batch * case.queries, case.heads, case.head_dim), device=DEVICE).to(case.compute)
 
 
-def sdpa(case: Case) -> float:
-    """Return µs of scaled_dot_product_attention."""
+def sdpa(case: Case) -> Iterator[Way]:
+    """Yield ways to call scaled_dot_product_attention."""
     layers, q = contiguous(case, case.sets), queries(case)
     options: dict[str, Any] = {"enable_gqa": case.heads != case.kv_heads}
     if case.queries > 1 and case.causal:
@@ -62,17 +65,19 @@ def sdpa(case: Case) -> float:
     if case.queries == 1:
         # The heads of a group as that many queries: keys are read once a group.
         ways.append((q.view(case.batch, case.kv_heads, -1, case.head_dim), {}))
-    best = float("inf")
     for backend, (q, options) in itertools.product(BACKENDS, ways):
-        with sdpa_kernel(backend):
-            calls = [partial(F.scaled_dot_product_attention, q, k, v, **options) for k, v in layers]
-            best = min(best, attempt(f"SDPA by {backend.name}", calls))
-    return best
+        yield f"SDPA by {backend.name}", [partial(sdpa_by, backend, q, k, v, **options) for k, v in layers]
 
 
-def flex(case: Case) -> float:
-    """Return µs of compiled FlexAttention."""
-    return attempt("Flex", flex_calls(case, contiguous(case, case.sets)))
+def sdpa_by(backend: SDPBackend, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Call one of torch's implementations."""
+    with sdpa_kernel(backend):
+        return F.scaled_dot_product_attention(q, k, v, **options)
+
+
+def flex(case: Case) -> Iterator[Way]:
+    """Yield compiled FlexAttention."""
+    yield "Flex", flex_calls(case, contiguous(case, case.sets))
 
 
 def flex_calls(case: Case, layers: list[tuple[Tensor, Tensor]]) -> list[Callable[[], object]]:
@@ -94,18 +99,14 @@ def compile_flex(case: Case) -> None:
     flex_calls(case, contiguous(case, 1))[0]()
 
 
-def fa3(case: Case) -> float:
-    """Return µs of FlashAttention-3 on pages."""
+def fa3(case: Case) -> Iterator[Way]:
+    """Yield FlashAttention-3 on pages of several sizes."""
     path = os.environ.get("GPU_PEERS_FA3", "")
     if not CUDA or not path or case.kind is not torch.bfloat16:
-        return float("inf")
+        return
     torch.ops.load_library(path)  # type: ignore[no-untyped-call]
-    best = float("inf")
     for page in FA3_PAGES:
-        table, layers = peer_pages(replace(case, page=page), "NHD")
-        best = min(best, attempt(f"FA3, pages of {page}", list(fa3_calls(case, page, table, layers))))
-        del layers
-    return best
+        yield f"FA3, pages of {page}", list(fa3_calls(case, page, *peer_pages(replace(case, page=page), "NHD")))
 
 
 def fa3_calls(
@@ -126,28 +127,26 @@ def fa3_calls(
         yield partial(torch.ops._vllm_fa3_C.fwd, *arguments)
 
 
-def flashinfer(case: Case) -> float:
-    """Return µs of FlashInfer on pages, by its kernels of the second generation.
+def flashinfer(case: Case) -> Iterator[Way]:
+    """Yield FlashInfer on pages, by its kernels of the second generation.
 
     Left to itself it takes its Hopper prefill kernel for tensor cores, seen at up to four times the time of this one.
     """
     if case.kind is not torch.bfloat16:
-        return float("inf")
-    best = float("inf")
+        return
     for (page, order), tensor_cores in itertools.product(FLASHINFER_PAGES, (True, False)):
         if case.queries > 1 and not tensor_cores:
             continue
         paged = replace(case, page=page)
-        table, layers = peer_pages(paged, order)
         name = f"FlashInfer, pages of {page} {order}, tensor cores {tensor_cores}"
+        table, layers = peer_pages(paged, order)
         try:
             wrapper = plan_flashinfer(paged, table, order, tensor_cores=tensor_cores)
         except DECLINES as error:
             print(f"  {name} declined: {str(error).splitlines()[0][:150]}", flush=True)
             continue
-        best = min(best, attempt(name, [partial(wrapper.run, flat_queries(case), sides) for sides in layers]))
-        del layers
-    return best
+        q = flat_queries(case)
+        yield name, [partial(wrapper.run, q, sides) for sides in layers]
 
 
 def peer_pages(case: Case, order: str) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
@@ -203,14 +202,5 @@ def compile_flashinfer(head_dim: int, tensor_cores: bool) -> None:
     plan_flashinfer(case, torch.zeros((1, 1), dtype=torch.int32, device=DEVICE), "NHD", tensor_cores=tensor_cores)
 
 
-def attempt(name: str, calls: Sequence[Callable[[], object]]) -> float:
-    """Return the time of a call, or infinity and a line that says why there is none."""
-    try:
-        return microseconds(calls)
-    except DECLINES as error:
-        print(f"  {name} declined: {type(error).__name__} {str(error).splitlines()[0][:150]}", flush=True)
-        return float("inf")
-
-
-PEERS: dict[str, Callable[[Case], float]] = {"FA3": fa3, "FlashInfer": flashinfer, "SDPA": sdpa, "Flex": flex}
+PEERS: dict[str, Callable[[Case], Iterator[Way]]] = {"FA3": fa3, "FlashInfer": flashinfer, "SDPA": sdpa, "Flex": flex}
 PAGED = ("FA3", "FlashInfer")

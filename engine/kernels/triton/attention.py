@@ -17,7 +17,7 @@ from torch import Tensor
 from voxlane.engine.kernels.pages import Layout, Pages
 
 from .attention_decode import decode_kernel
-from .attention_prefill import prefill_kernel
+from .attention_prefill import join_kernel, prefill_kernel
 from .overlap import launch_options, overlaps
 
 _LOG2_E = 1.4426950408889634
@@ -43,6 +43,8 @@ class Tuning:
     overlap: bool = True  # decode: a launch begins while the one before it ends
     join: int = 4096  # decode: numbers of parts held in registers at once while they are joined
     consumers: int = 0  # prefill by attention_hopper.py: groups of four warps, 64 rows each; 0: by attention_prefill.py
+    apart: bool = False  # prefill: pieces are joined by a launch of their own, not by who finishes last
+    values_first: bool = False  # decode of int8 pages: values become numbers before the scores are known, not after
 
     def options(self) -> dict[str, Any]:
         """Return what the compiler is told."""
@@ -181,6 +183,7 @@ def _decode(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], que
         JOIN_ROWS=join_rows,
         JOIN_SPLITS=max(1, min(64, tuning.join // (join_rows * shared["DIM"]))),
         WORDS=words,
+        VALUES_FIRST=tuning.values_first,
         PDL=overlap,
         **tuning.options(),
         **launch_options(overlap=overlap),
@@ -207,8 +210,11 @@ def _prefill(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], le
         least=least,
         M=tile_rows,
         TILE=tuning.tile,
+        APART=tuning.apart,
         **tuning.options(),
     )
+    if tuning.apart and cut["max_splits"] > 1:
+        _join(q, shared, cut, least, tuning, tile_rows // group, tile_rows // group)
 
 
 def _hopper(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], least: int, tuning: Tuning) -> None:
@@ -228,11 +234,37 @@ def _hopper(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], lea
         by_token=int(cut["SLOT_BY_TOKEN"]),
         ROWS=max(64, shared["ROWS"]),
         CUT=cut["max_splits"] > 1,
+        APART=tuning.apart,
         STAGES=tuning.stages,
         CONSUMERS=tuning.consumers,
         REGISTERS=tuning.registers,
         num_warps=tuning.warps,
         enable_fp_fusion=True,
+    )
+    if tuning.apart and cut["max_splits"] > 1:
+        _join(q, shared, cut, least, tuning, tile_queries, 2 * (hopper.ROWS_EACH // (heads // kv_heads)))
+
+
+def _join(
+    q: Tensor, shared: dict[str, Any], cut: dict[str, Any], least: int, tuning: Tuning, tile: int, cut_by: int
+) -> None:
+    """Join the pieces of tiles of `tile` queries; rows were cut as if they had `cut_by`."""
+    queries = min(q.shape[0], shared["rows"] * tuning.split_queries)
+    join_rows, overlap = triton.next_power_of_2(shared["GROUP"]), overlaps(q.device)
+    names = ("out", "query_starts", "context_lengths", "rows", "ROWS", "KV_HEADS", "GROUP", "HEAD_DIM", "DIM")
+    join_kernel[(min(queries * shared["KV_HEADS"], _MOST_PROGRAMS * _multiprocessors(q.device)),)](
+        **{name: shared[name] for name in (*names, "WINDOW", "CAUSAL")},
+        **cut,
+        least=least,
+        CUT_QUERIES=cut_by,
+        TILE_QUERIES=tile,
+        TILE=tuning.tile,
+        JOIN_ROWS=join_rows,
+        JOIN_SPLITS=max(1, min(16, tuning.join // (join_rows * shared["DIM"]))),
+        PDL=overlap,
+        num_warps=4,
+        enable_fp_fusion=True,
+        **launch_options(overlap=overlap),
     )
 
 

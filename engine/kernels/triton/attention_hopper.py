@@ -133,10 +133,11 @@ def join(parts, logs, where, splits, SUMS: gl.constexpr, DIM: gl.constexpr):
 @gluon.jit
 def bring(
     acc, top, total, pieces, oldest, mine, head, WORKER: gl.constexpr,
-    KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, SUMS: gl.constexpr,
+    KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, SUMS: gl.constexpr, APART: gl.constexpr,
 ):  # fmt: skip
     """Write a part of `mine` queries; return what all parts come to and `mine` if it was the last of them, else 0.
 
+    If APART, nobody is: the next launch joins.
     Which consumer is the last is chance; what it computes is not: it reads all parts, its own too, in order.
     """
     parts, logs, arrived, slot, split, splits, max_splits = pieces
@@ -148,13 +149,16 @@ def bring(
     part = acc / gl.expand_dims(gl.where(total == 0.0, 1.0, total), 1)
     gl.store(parts + gl.expand_dims((slots + split) * DIM, 1) + columns, part, mask=gl.expand_dims(real, 1))
     gl.store(logs + slots + split, top + gl.log2(total), mask=real)
-    meet()  # every thread's part is stored before one of them says so
-    before = gl.atomic_add(arrived + WORKER, 1, sem="acq_rel", scope="gpu")
-    if before == splits - 1:
-        gl.store(arrived + WORKER, 0)  # ready for the next launch
-        acc, total = join(parts, logs, slots, splits, SUMS, DIM)
-    else:
+    if APART:
         mine = mine * 0
+    else:
+        meet()  # every thread's part is stored before one of them says so
+        before = gl.atomic_add(arrived + WORKER, 1, sem="acq_rel", scope="gpu")
+        if before == splits - 1:
+            gl.store(arrived + WORKER, 0)  # ready for the next launch
+            acc, total = join(parts, logs, slots, splits, SUMS, DIM)
+        else:
+            mine = mine * 0
     return acc, total, mine
 
 
@@ -162,7 +166,7 @@ def bring(
 def consume(
     q_from, out, scale, work, pieces, ring, WORKER: gl.constexpr,
     KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, CAUSAL: gl.constexpr, STAGES: gl.constexpr,
-    CUT: gl.constexpr,
+    CUT: gl.constexpr, APART: gl.constexpr,
 ):  # fmt: skip
     """Attend with one consumer's rows of a program's work, and write what comes of it."""
     _, _, _, k_empty, _, _ = ring
@@ -205,7 +209,9 @@ def consume(
     if CUT:
         level = gl.convert_layout(top, gl.SliceLayout(1, SUMS))
         if pieces[5] > 1:
-            acc, total, mine = bring(acc, level, total, pieces, oldest, mine, head, WORKER, KV_HEADS, GROUP, DIM, SUMS)
+            acc, total, mine = bring(
+                acc, level, total, pieces, oldest, mine, head, WORKER, KV_HEADS, GROUP, DIM, SUMS, APART
+            )
     result = (acc / gl.expand_dims(gl.where(total == 0.0, 1.0, total), 1)).to(q.dtype)
     gl.store(out + where, gl.convert_layout(result, WIDE), mask=gl.expand_dims(lines < mine * GROUP, 1))
 
@@ -283,7 +289,7 @@ def hopper_kernel(
     rows, table_width, max_splits, least, by_token, units, scale,
     ROWS: gl.constexpr, KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr,
     CAUSAL: gl.constexpr, SPLIT: gl.constexpr, SPLIT_QUERIES: gl.constexpr, CUT: gl.constexpr,
-    STAGES: gl.constexpr, CONSUMERS: gl.constexpr, REGISTERS: gl.constexpr,
+    APART: gl.constexpr, STAGES: gl.constexpr, CONSUMERS: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Serve the rows that have more than `least` queries: one piece of one tile of one head group a program.
 
@@ -326,8 +332,8 @@ def hopper_kernel(
     if CONSUMERS == 2:
         gl.warp_specialize(
             [
-                (consume, (q, out, scale, work, parts, ring, 0, KV_HEADS, GROUP, DIM, CAUSAL, STAGES, CUT)),
-                (consume, (q, out, scale, work, parts, ring, 1, KV_HEADS, GROUP, DIM, CAUSAL, STAGES, CUT)),
+                (consume, (q, out, scale, work, parts, ring, 0, KV_HEADS, GROUP, DIM, CAUSAL, STAGES, CUT, APART)),
+                (consume, (q, out, scale, work, parts, ring, 1, KV_HEADS, GROUP, DIM, CAUSAL, STAGES, CUT, APART)),
                 (produce, (k_pages, v_pages, table, head, tiles, ring, KV_HEADS, STAGES)),
             ],
             [4, 1],
@@ -336,9 +342,9 @@ def hopper_kernel(
     else:
         gl.warp_specialize(
             [
-                (consume, (q, out, scale, work, parts, ring, 0, KV_HEADS, GROUP, DIM, CAUSAL, STAGES, CUT)),
-                (consume, (q, out, scale, work, parts, ring, 1, KV_HEADS, GROUP, DIM, CAUSAL, STAGES, CUT)),
-                (consume, (q, out, scale, work, parts, ring, 2, KV_HEADS, GROUP, DIM, CAUSAL, STAGES, CUT)),
+                (consume, (q, out, scale, work, parts, ring, 0, KV_HEADS, GROUP, DIM, CAUSAL, STAGES, CUT, APART)),
+                (consume, (q, out, scale, work, parts, ring, 1, KV_HEADS, GROUP, DIM, CAUSAL, STAGES, CUT, APART)),
+                (consume, (q, out, scale, work, parts, ring, 2, KV_HEADS, GROUP, DIM, CAUSAL, STAGES, CUT, APART)),
                 (produce, (k_pages, v_pages, table, head, tiles, ring, KV_HEADS, STAGES)),
             ],
             [4, 4, 1],

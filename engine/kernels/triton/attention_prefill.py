@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
 from .attention_decode import numbered
-from .attention_tile import finish, load_queries, tile_blocks, touch, walk
+from .attention_tile import finish, join, load_queries, tile_blocks, touch, walk
 
 
 @triton.jit
@@ -26,12 +27,29 @@ def cuts_of(count, length, units, SPLIT: tl.constexpr, SPLIT_QUERIES: tl.constex
 
 
 @triton.jit
+def pieces_of(
+    count, length, tile, units,
+    SPLIT: tl.constexpr, SPLIT_QUERIES: tl.constexpr, CUT_QUERIES: tl.constexpr, TILE_QUERIES: tl.constexpr,
+    TILE: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr,
+):  # fmt: skip
+    """Return a tile's oldest query, what it sees, what the newest sees, a piece's length, the first piece, how many."""
+    pieces = cuts_of(count, length, units, SPLIT, SPLIT_QUERIES, CUT_QUERIES)
+    span = tl.maximum(tl.cdiv(tl.cdiv(length, pieces), TILE), 1) * TILE
+    oldest = tile * TILE_QUERIES
+    inside = tl.minimum(count - oldest, TILE_QUERIES)
+    seen = length - count + oldest + 1 if CAUSAL else length
+    visible = seen + inside - 1 if CAUSAL else length
+    first = tl.maximum(seen - WINDOW, 0) // span if WINDOW > 0 else 0
+    return oldest, inside, seen, visible, span, first, tl.maximum(tl.cdiv(visible, span) - first, 1)
+
+
+@triton.jit
 def attend_piece(
     q, out, k_pages, v_pages, k_scales, v_scales, table, partials, logs, arrived,
     token, slot, inside, head, begin, end, seen, split, splits, max_splits, scale, softcap,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr, M: tl.constexpr, TILE: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr,
-    SOFTCAP: tl.constexpr,
+    SOFTCAP: tl.constexpr, APART: tl.constexpr,
 ):  # fmt: skip
     """Attend with `inside` queries from `token` on to positions begin : end, of which the oldest sees those < seen."""
     limits = tl.full([M], 0, dtype=tl.int32) + seen
@@ -59,7 +77,7 @@ def attend_piece(
     )  # fmt: skip
     finish(
         acc, top, total, out, partials, logs, arrived, token, slot, inside, split, splits, max_splits, head,
-        KV_HEADS, GROUP, HEAD_DIM, DIM, M, M, 1,
+        KV_HEADS, GROUP, HEAD_DIM, DIM, M, M, 1, APART,
     )  # fmt: skip
 
 
@@ -70,7 +88,7 @@ def prefill_kernel(
     ROWS: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr, M: tl.constexpr, SPLIT: tl.constexpr, TILE: tl.constexpr,
     SPLIT_QUERIES: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr, SOFTCAP: tl.constexpr,
-    SLOT_BY_TOKEN: tl.constexpr,
+    SLOT_BY_TOKEN: tl.constexpr, APART: tl.constexpr,
 ):  # fmt: skip
     """Serve the rows that have more than `least` queries."""
     tile_queries: tl.constexpr = M // GROUP
@@ -89,16 +107,12 @@ def prefill_kernel(
         count = tl.load(query_starts + row + 1) - token
         length = tl.load(context_lengths + row)
         pieces = cuts_of(count, length, units, SPLIT, SPLIT_QUERIES, tile_queries)
-        span = tl.maximum(tl.cdiv(tl.cdiv(length, pieces), TILE), 1) * TILE
         tile = tl.cdiv(count, tile_queries) - 1 - number // pieces  # the longest work first
         split = number % pieces
-        oldest = tile * tile_queries
-        inside = tl.minimum(count - oldest, tile_queries)
-        seen = length - count + oldest + 1 if CAUSAL else length  # by the tile's oldest query
-        visible = seen + inside - 1 if CAUSAL else length  # by its newest
+        oldest, inside, seen, visible, span, first, splits = pieces_of(
+            count, length, tile, units, SPLIT, SPLIT_QUERIES, tile_queries, tile_queries, TILE, WINDOW, CAUSAL
+        )
         low = tl.maximum(seen - WINDOW, 0) if WINDOW > 0 else 0
-        first = low // span
-        splits = tl.maximum(tl.cdiv(visible, span) - first, 1)
         if (split >= first) & (split < first + splits):
             attend_piece(
                 q, out, k_pages, v_pages, k_scales, v_scales,
@@ -107,5 +121,43 @@ def prefill_kernel(
                 token + oldest, (token if SLOT_BY_TOKEN else row * SPLIT_QUERIES) + oldest, inside, head,
                 tl.maximum(split * span, low // TILE * TILE), tl.minimum(split * span + span, visible), seen,
                 split - first, splits, max_splits, scale, softcap,
-                KV_HEADS, GROUP, HEAD_DIM, DIM, BLOCK_TOKENS, M, TILE, WINDOW, CAUSAL, SOFTCAP,
+                KV_HEADS, GROUP, HEAD_DIM, DIM, BLOCK_TOKENS, M, TILE, WINDOW, CAUSAL, SOFTCAP, APART,
+            )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["rows", "max_splits", "least"])
+def join_kernel(
+    out, query_starts, context_lengths, partials, logs, rows, max_splits, least, units,
+    ROWS: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
+    SPLIT: tl.constexpr, SPLIT_QUERIES: tl.constexpr, CUT_QUERIES: tl.constexpr, TILE_QUERIES: tl.constexpr,
+    TILE: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr, SLOT_BY_TOKEN: tl.constexpr,
+    JOIN_ROWS: tl.constexpr, JOIN_SPLITS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Join what a launch with APART left in pieces, cut by the same numbers: a query of a head group at a time.
+
+    Who finishes last would join a whole tile alone, while the rest of the device waits: with sixteen pieces that takes
+    longer than the pieces.
+    """
+    index = tl.arange(0, ROWS)
+    starts = tl.load(query_starts + index, mask=index < rows, other=0)
+    counts = tl.load(query_starts + index + 1, mask=index < rows, other=0) - starts
+    lengths = tl.load(context_lengths + index, mask=index < rows, other=0)
+    cuts = cuts_of(counts, lengths, units, SPLIT, SPLIT_QUERIES, CUT_QUERIES)
+    sizes = tl.where((counts > least) & (cuts > 1), counts, 0)
+    ends = tl.cumsum(sizes, 0)
+    if PDL:
+        gdc_wait()
+    for item in range(tl.program_id(0), tl.sum(sizes, 0) * KV_HEADS, tl.num_programs(0)):
+        row, query = numbered(ends, sizes, item // KV_HEADS, 1)
+        token = tl.load(query_starts + row)
+        count = tl.load(query_starts + row + 1) - token
+        _, _, _, _, _, _, splits = pieces_of(
+            count, tl.load(context_lengths + row), query // TILE_QUERIES, units,
+            SPLIT, SPLIT_QUERIES, CUT_QUERIES, TILE_QUERIES, TILE, WINDOW, CAUSAL,
+        )  # fmt: skip
+        if splits > 1:
+            join(
+                out, partials, logs, token + query, (token if SLOT_BY_TOKEN else row * SPLIT_QUERIES) + query, 1,
+                splits, max_splits, item % KV_HEADS,
+                KV_HEADS, GROUP, HEAD_DIM, DIM, JOIN_ROWS, JOIN_SPLITS,
             )  # fmt: skip

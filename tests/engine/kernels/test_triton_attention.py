@@ -31,6 +31,7 @@ TOLERANCES = {F32: 1e-6, F16: 1e-3, BF16: 8e-3}
 DECODE = Tuning(tile=16, warps=4, stages=1, programs=3, split=32)
 EVEN = Tuning(tile=16, warps=4, stages=1, programs=5, least=16)
 PREFILL = Tuning(tile=32, warps=4, stages=1, programs=3, split=32, rows=64, split_queries=35)
+APART = replace(PREFILL, programs=12, rows=16, split_queries=12, apart=True)
 """Pieces so short that a small test has many of them, and fewer programs than pieces; EVEN's are as many as it has."""
 
 ROWS = [(0, 40), (69, 1), (37, 30), (0, 1), (31, 2), (5, 0)]
@@ -74,12 +75,13 @@ def run(
     causal: bool = True,
     softcap: float = 0.0,
     decode: Tuning = DECODE,
+    prefill: Tuning = PREFILL,
 ) -> Tensor:
     """Run the kernels; no piece may be left that somebody still waits for."""
     arrivals = new_arrivals(torch.device("cpu")) if place.arrivals is None else place.arrivals
     own = replace(place, arrivals=arrivals)
     out = paged_attention_triton(
-        q, pages, own, scale, window, causal=causal, softcap=softcap, decode=decode, prefill=PREFILL
+        q, pages, own, scale, window, causal=causal, softcap=softcap, decode=decode, prefill=prefill
     )
     assert not arrivals.any()
     return out
@@ -194,15 +196,60 @@ def test_pieces_as_many_as_programs(kind: torch.dtype, window: int, random: torc
     check(run(q[:1], pages, alone, 0.25, window, decode=EVEN), q[:1], pages, alone, 0.25, window)
 
 
-def test_layouts_share_no_counters(random: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What another launch has counted by the time a launch runs is nobody else's: each layout has its own, or none."""
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for parts as it may be found: what is read before it is written is seen at once."""
     room = attention._parts
 
-    def bare(*sizes: Any) -> tuple[Tensor, Tensor]:  # memory as it is found may hold the parts of the launch before
+    def poisoned(*sizes: Any) -> tuple[Tensor, Tensor]:
         partials, logs = room(*sizes)
         return partials.fill_(torch.nan), logs.fill_(torch.nan)
 
-    monkeypatch.setattr(attention, "_parts", bare)
+    monkeypatch.setattr(attention, "_parts", poisoned)
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize(
+    ("compute", "kind", "window", "softcap", "causal"),
+    [
+        (F32, F32, 0, 0.0, True),
+        (BF16, BF16, 0, 0.0, False),
+        (F32, F32, 25, 3.0, True),
+        (BF16, INT8, 0, 3.0, True),
+        (F32, INT8, 70, 0.0, True),
+        (F16, F16, 1, 0.0, True),
+    ],
+)
+def test_pieces_that_a_launch_of_its_own_joins(
+    compute: torch.dtype, kind: torch.dtype, window: int, softcap: float, causal: bool, random: torch.Generator
+) -> None:
+    """Rows that are cut, one that is not, one that sees nothing, and a decode."""
+    seen: dict[str, Any] = {"causal": causal, "softcap": softcap}
+    q, pages, place = step(SMALL, kind, random, [(0, 14), (100, 12), (69, 1), (25, 12), (-9, 9), (5, 0)])
+    q = q.to(compute)
+    check(run(q, pages, place, 0.25, window, **seen, prefill=APART), q, pages, place, 0.25, window, **seen)
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_row_too_long_to_be_cut_among_pieces(random: torch.Generator) -> None:
+    """More queries than there is room for if each had a part: parts are then numbered by row."""
+    q, pages, place = step(SMALL, F32, random, [(60, 10), (0, 40), (90, 12), (5, 0)])
+    check(run(q, pages, place, prefill=APART), q, pages, place, 0.25)
+
+
+def test_a_launch_joins_only_what_may_be_cut(random: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    joined: list[object] = []
+    monkeypatch.setattr(attention, "_join", lambda *given: joined.append(given))
+    long, short = ([(40, 13)] * 2, [(40, 12)] * 2)
+    for rows, tuning, times in ((long, APART, 0), (short, PREFILL, 0), (short, APART, 1)):
+        q, pages, place = step(SMALL, F32, random, rows)
+        run(q, pages, replace(place, max_query=rows[0][1]), prefill=tuning)
+        assert len(joined) == times
+
+
+@pytest.mark.usefixtures("bare")
+def test_layouts_share_no_counters(random: torch.Generator) -> None:
+    """What another launch has counted by the time a launch runs is nobody else's: each layout has its own, or none."""
     q, pages, place = step(SMALL, F32, random)
     under_way = torch.ones_like(new_arrivals(torch.device("cpu")))  # a launch of another layout, half way
     expected = run(q, pages, place)
@@ -315,6 +362,14 @@ def test_queries_in_two_parts_keep_what_is_small_and_what_is_not_a_number(random
     assert torch.equal(got[[0, 1, 4]], clean[[0, 1, 4]])
     assert got[2, 16:32].isnan().all()
     assert got[3, :16].isnan().all()
+
+
+def test_bits_are_the_same_whenever_bytes_become_numbers(random: torch.Generator) -> None:
+    q, pages, place = step(SMALL, INT8, random, [(70, 1), (20, 2)])
+    place, q = replace(place, max_query=2), q.to(BF16)
+    got = run(q, pages, place, decode=replace(DECODE, values_first=True))
+    check(got, q, pages, place, 0.25)
+    assert torch.equal(got, run(q, pages, place))
 
 
 def test_what_does_not_fit_is_named(random: torch.Generator) -> None:
