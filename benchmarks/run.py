@@ -19,7 +19,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 
 from command_line import command_line
@@ -67,15 +66,13 @@ def run(name: str, options: Sequence[str]) -> int:
     command = [sys.executable, "-u", str(FOLDER / f"{name}.py"), *options]
     folder = os.environ.get("OUT")
     with (
-        open(Path(folder) / f"{name}.txt", "wb") if folder else nullcontext() as kept,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as child,
+        open(Path(folder) / f"{name}.txt" if folder else os.devnull, "w", encoding="utf-8") as kept,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child,
     ):
         assert child.stdout is not None
-        while some := child.stdout.read1():
-            sys.stdout.buffer.write(some)
-            sys.stdout.buffer.flush()
-            if kept is not None:
-                kept.write(some)
+        for line in child.stdout:
+            print(line, end="", flush=True)
+            kept.write(line)
     return child.returncode
 
 
