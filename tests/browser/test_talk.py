@@ -51,10 +51,11 @@ def test_a_spoken_question_is_answered(server: VoiceServer, visit: Any) -> None:
 
 
 def test_who_cuts_in_is_heard(server: VoiceServer, visit: Any) -> None:
-    visitor = visit((7.0, CUT_IN))
+    visitor = visit((1.0, CUT_IN))
     visitor.open(server.url, **STEADY, max_tokens=70)
-    visitor.start()
     visitor.type(STORY)
+    visitor.await_partly_heard()
+    visitor.page.click("#mute")  # the microphone is opened, and soon hears it
     (cut,) = visitor.await_lines("assistant", "interrupted")
     assert cut.heard.strip()
     assert cut.unheard.strip()
@@ -87,11 +88,12 @@ def test_who_cuts_in_is_heard(server: VoiceServer, visit: Any) -> None:
 
 
 def test_a_murmur_holds_and_nothing_is_lost(server: VoiceServer, visit: Any) -> None:
-    visitor = visit((5.5, "Mhm."))
+    visitor = visit((1.0, "Mhm."))
     visitor.page.add_init_script("tap.ducking = false")  # its levels would not be the reply's
     visitor.open(server.url, **STEADY, max_tokens=40)
-    visitor.start()
     visitor.type(STORY)
+    visitor.await_partly_heard()
+    visitor.page.click("#mute")
     visitor.await_message("release")
     (answer,) = visitor.await_lines("assistant", "done")
     visitor.await_state("listening")

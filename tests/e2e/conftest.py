@@ -15,7 +15,8 @@ from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 from waiting import until
 
-START_S = 120.0
+START_S = 300.0
+ANSWER_S = 60.0
 
 
 class Server:
@@ -35,7 +36,7 @@ class Server:
 
     def metric(self, name: str, **labels: str) -> float:
         """Return one metric's value now."""
-        text = httpx.get(f"{self.url}/metrics").text
+        text = httpx.get(f"{self.url}/metrics", timeout=ANSWER_S).text
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 if sample.name == name and sample.labels == labels:
@@ -48,7 +49,7 @@ class Server:
 
     def is_ready(self) -> bool:
         """Return whether the server is healthy now."""
-        return httpx.get(f"{self.url}/healthz").status_code == httpx.codes.OK
+        return httpx.get(f"{self.url}/healthz", timeout=ANSWER_S).status_code == httpx.codes.OK
 
     def wait_ready(self) -> None:
         """Ask until the server is healthy."""

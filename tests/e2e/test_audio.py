@@ -20,6 +20,7 @@ import pytest
 from voxlane.codecs.container import decode_audio
 from voxlane.codecs.encode import SpeechFormat, encoder
 from voxlane.codecs.pcm import encode_pcm16, quantise
+from voxlane.codecs.resample import resample
 from voxlane.codecs.wav import decode_wav, encode_wav
 from voxlane.engine.weights.store import resolve
 
@@ -177,8 +178,9 @@ def test_leaving_cancels_in_the_engine(server: Any, what: str) -> None:
         with server.client.audio.speech.with_streaming_response.create(**asked) as answer:
             next(answer.iter_bytes())
     else:
-        two_cities = (resolve("speech-samples") / "two_cities.wav").read_bytes()
-        stream = transcribe(server, two_cities, stream=True)
+        samples, rate = decode_wav((resolve("speech-samples") / "two_cities.wav").read_bytes())
+        long = encode_wav(np.tile(resample(samples, rate, 16_000), 6), 16_000)  # not over before one can leave
+        stream = transcribe(server, long, stream=True)
         next(iter(stream))
         stream.close()
     server.wait_metric(before + 1, "voxlane_finished_requests_total", reason="cancelled")

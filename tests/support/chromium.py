@@ -36,7 +36,7 @@ ARGUMENTS = (
 )
 ALLOWED = "--use-fake-ui-for-media-stream"
 REFUSED = "--deny-permission-prompts"
-WAIT_S = 45.0
+WAIT_S = 120.0
 CLOCK_S = 0.5
 """By then the sound's clock has been read right at least once (tests/browser/tap-worklet.js)."""
 

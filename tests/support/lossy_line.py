@@ -20,10 +20,13 @@ class LossyLine(Relay):
         self._writers: set[asyncio.StreamWriter] = set()
         self._lost = False
 
-    def lose(self, seconds: float) -> None:
-        """Break all connections, and let none live for so long."""
+    def lose(self) -> None:
+        """Break all connections, and let none live until it is mended."""
         self._loop.call_soon_threadsafe(self._break)
-        self._loop.call_soon_threadsafe(self._loop.call_later, seconds, self._mend)
+
+    def mend(self) -> None:
+        """Carry what comes from now on."""
+        self._loop.call_soon_threadsafe(self._mend)
 
     def _break(self) -> None:
         self._lost = True

@@ -52,6 +52,8 @@ from voxlane.engine.api import (
     Loading,
     Message,
     Pause,
+    Ping,
+    Pong,
     Probability,
     Ready,
     Refused,
@@ -148,6 +150,8 @@ class ScriptedEngine:
                 case Cancel(request_id):
                     if request_id in self._open:
                         self._finish(self._open[request_id], "cancelled", 1)
+                case Ping():
+                    self._send(Pong())
                 case Shutdown():
                     return
                 case _:

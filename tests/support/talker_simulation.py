@@ -20,8 +20,9 @@ from voxlane.engine.api import Rewound, Samples, Submit
 from voxlane.engine.core import Core
 from voxlane.engine.cost import CostModel
 from voxlane.engine.jobs.text import TextDesk
-from voxlane.engine.jobs.utter import Manner, TalkerFacts, UtterDesk
+from voxlane.engine.jobs.utter import TalkerFacts, UtterDesk
 from voxlane.engine.kv import BlockPool
+from voxlane.engine.manners import Manner
 from voxlane.engine.models.qwen3_tts_config import Qwen3TTSConfig, SpeechSampling
 from voxlane.engine.models.qwen3_tts_prompt import Clone, Codes, Utterance, open_utterance
 from voxlane.engine.pace import Pace

@@ -24,7 +24,7 @@ from voxlane.codecs.wav import decode_wav, encode_wav
 RATE = 48_000
 """Of the sound that is said into microphones: what browsers and their devices run at."""
 
-START_S = 120.0
+START_S = 300.0
 
 Samples = NDArray[np.float32]
 

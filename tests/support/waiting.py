@@ -9,7 +9,7 @@ PAUSE_S = 0.02
 """Between two questions: whoever is waited for needs the processor more."""
 
 
-def until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+def until(condition: Callable[[], object], what: str, seconds: float = 120.0) -> None:
     """Ask until it is so."""
     deadline = time.monotonic() + seconds
     while not condition():
