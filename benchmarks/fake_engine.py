@@ -18,6 +18,8 @@ from voxlane.engine.api import (
     EndInput,
     Finished,
     FromEngine,
+    Ping,
+    Pong,
     Probability,
     Ready,
     RequestStats,
@@ -63,6 +65,8 @@ class Engine:
                 submit = self._tasks.pop(name)
                 words: list[FromEngine] = [Words(name, 0, WORDS, "", 0.0)] if submit.task == "asr" else []
                 return [*words, Finished(name, submit.epoch, "eos", STATS)]
+            case Ping():
+                return [Pong()]
             case _:
                 return []
 

@@ -43,6 +43,7 @@ from voxlane.engine.api import (
     FromEngine,
     Loading,
     Policy,
+    Pong,
     Probability,
     Ready,
     Refused,
@@ -216,7 +217,7 @@ class Engine:
                 self._began.set_exception(RuntimeError(reason))
             case StepStats():
                 self.stats.append(message)
-            case Loading():
+            case Loading() | Pong():
                 pass
             case _:
                 receiver = self.receivers.get(message.request_id.partition("/")[0])

@@ -22,6 +22,8 @@ from voxlane.engine.api import (
     Configure,
     FromEngine,
     Loading,
+    Ping,
+    Pong,
     Shutdown,
     StartFailed,
     ToEngine,
@@ -80,7 +82,9 @@ class Link:
             message = self._assembler.feed(packet)
             if isinstance(message, Shutdown):
                 raise Gone
-            if message is not None:
+            if isinstance(message, Ping):  # that it was read is the answer: nobody else need know
+                self.send([Pong()])
+            elif message is not None:
                 commands.append(message)  # type: ignore[arg-type]  # the server sends ToEngine only
 
     def waiting(self) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from http import HTTPStatus
 from typing import cast
 
@@ -40,8 +40,11 @@ LAG_INTERVAL_SECONDS = 0.25
 """How often the event loop's lag is measured: often enough to see a stall, too rarely to cost anything."""
 
 
-def make_app(service: Service) -> Starlette:
-    """Return the application; its lifespan starts and stops the engine."""
+def make_app(service: Service, open_connections: Callable[[], int] = lambda: 0) -> Starlette:
+    """Return the application; its lifespan starts and stops the engine.
+
+    Whoever listens tells how many connections there are.
+    """
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -81,7 +84,7 @@ def make_app(service: Service) -> Starlette:
             WebSocketRoute(REALTIME_ADDRESS, realtime),
             WebSocketRoute(VOICE_ADDRESS, voice),
         ],
-        middleware=[Middleware(Front, service=service)],
+        middleware=[Middleware(Front, service=service, open_connections=open_connections)],
         exception_handlers={HTTPException: _http_error},
         lifespan=lifespan,
     )

@@ -232,7 +232,10 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _check_config(arguments: argparse.Namespace) -> int:
-    sys.stdout.write(configuration.render(_config(arguments)))
+    from voxlane.server.commands.keys import MEANINGS
+
+    config = configuration.load(arguments.file or arguments.config)
+    write_text(sys.stdout, configuration.render(config, MEANINGS if arguments.keys else None))
     return 0
 
 

@@ -9,6 +9,7 @@ import dataclasses
 import difflib
 import json
 import math
+import textwrap
 import tomllib
 import typing
 from collections.abc import Iterator, Mapping
@@ -41,14 +42,15 @@ class ServerConfig:
     open: bool = False  # serve others than this machine without a key
     model_alias: str = ""  # a second name under which the model is served
     highest_priority: Literal["normal", "high", "critical"] = "critical"  # what a request may ask for
-    drain_s: float = 15.0  # how long running requests may go on after SIGTERM
+    drain_s: float = limits.DRAIN_SECONDS  # how long answers may go on after SIGTERM; ending them takes longer
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 
 @dataclass(frozen=True, slots=True)
 class LimitsConfig:
-    """What clients may use; the reasons stand in limits.py."""
+    """What clients may use."""
 
+    # The reasons for each stand in limits.py.
     body_bytes: int = limits.BODY_BYTES
     body_s: float = limits.BODY_SECONDS
     write_s: float = limits.WRITE_SECONDS
@@ -167,23 +169,48 @@ def load(path: Path | None = None, overrides: Mapping[str, object] | None = None
     return config
 
 
-def render(config: Config) -> str:
-    """Return the configuration as TOML, with comments: the choices where there are some, the default if it differs."""
+def render(config: Config, meanings: Mapping[str, str] | None = None) -> str:
+    """Return the configuration as TOML, with comments: the choices where there are some, the default if it differs.
+
+    With `meanings`, each section and each key also tells what it is for, and each key what it takes.
+    """
     default = Config()
     lines: list[str] = []
     for section in dataclasses.fields(Config):
-        lines += ["", f"[{section.name}]"]
         ours, theirs = getattr(config, section.name), getattr(default, section.name)
+        lines += ["", f"[{section.name}]", *(_comment(type(ours).__doc__ or "") if meanings else ())]
         hints = typing.get_type_hints(type(ours))
         for name, value in _items(ours):
-            usual = getattr(theirs, name)
+            key, usual = f"{section.name}.{name}", getattr(theirs, name)
             notes = [] if value == usual else [f"default: {_toml(usual)}"]
-            if typing.get_origin(hints[name]) is Literal:
-                notes.append(f"one of {', '.join(typing.get_args(hints[name]))}")
-            if f"{section.name}.{name}" in SETTLED:
+            if meanings:
+                lines += ["", *_comment(meanings[key])]
+            if meanings or typing.get_origin(hints[name]) is Literal:
+                notes.append(_kind(key, hints[name]))
+            if key in SETTLED:
                 notes.append("0: chosen for the model and the machine")
             lines.append(f"{name} = {_toml(value)}{'  # ' if notes else ''}{'; '.join(notes)}")
     return "\n".join(lines[1:]) + "\n"
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, 100, initial_indent="# ", subsequent_indent="# ")
+
+
+def _kind(key: str, hint: Any) -> str:
+    """Return what values a key takes, in words."""
+    if typing.get_origin(hint) is Literal:
+        return f"one of {', '.join(typing.get_args(hint))}"
+    if hint == tuple[str, ...]:
+        return "a list of strings"
+    if hint not in (int, float):
+        return _TYPE_NAMES[hint]
+    return f"{_TYPE_NAMES[hint]} {_range(key)}"
+
+
+def _range(key: str) -> str:
+    least, most = RANGES[key]
+    return f"between {least:.15g} and {most:.15g}"  # all figures: a limit in bytes has up to thirteen
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -203,7 +230,7 @@ def _section(prefix: str, cls: Any, values: Mapping[str, Any], source: str) -> A
     known = [item.name for item in dataclasses.fields(cls)]
     for name in values:
         if name not in known:
-            raise ConfigError(f"{source}: unknown key {quote(prefix + name)}{_did_you_mean(name, known)}")
+            raise ConfigError(f"{source}: unknown key {quote(prefix + name)} ({_did_you_mean(name, known)})")
     return cls(**{name: _value(prefix + name, hints[name], value, source) for name, value in values.items()})
 
 
@@ -241,12 +268,20 @@ def _check_range(key: str, value: float, source: str) -> None:
         raise ConfigError(f"{source}: {key} must be a finite number, not {value}")
     least, most = RANGES[key]
     if not least <= value <= most:
-        raise ConfigError(f"{source}: {key} must be between {least:g} and {most:.10g}, not {value}")
+        raise ConfigError(f"{source}: {key} must be {_range(key)}, not {value}")
 
 
 def _did_you_mean(name: str, known: list[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
-    return f" (did you mean {quote(close[0])}?)" if close else f" (known: {', '.join(known)})"
+    if close:
+        return f"did you mean {quote(close[0])}?"
+    elsewhere = {
+        item.name: f"{section.name}.{item.name}"
+        for section in reversed(dataclasses.fields(Config))  # of two names alike, the first section's is meant
+        for item in dataclasses.fields(getattr(Config(), section.name))
+    }
+    close = difflib.get_close_matches(name, elsewhere, n=1)
+    return f"did you mean {elsewhere[close[0]]}?" if close else f"known: {', '.join(known)}"
 
 
 def _items(part: Any) -> Iterator[tuple[str, Any]]:

@@ -7,6 +7,7 @@ VoxlaneError
 │   ├── BadAudio             400  an audio file that is broken, or of a kind we do not read
 │   └── UnsupportedParameter 400  a parameter we know and do not honour
 ├── Unauthorized             401
+│   └── NotResumable         401  no conversation waits for this resume token
 ├── Forbidden                403  known and understood, but not for this sender; `param` names what
 ├── NotFound                 404
 │   ├── ModelNotFound        404
@@ -25,6 +26,7 @@ VoxlaneError
 ├── Unavailable              503  retryable
 │   ├── EngineNotReady       503  still loading, or being restarted
 │   ├── EngineLost           503  the engine died under this request
+│   ├── TooManyConnections   503  as many as there may be
 │   └── Draining             503  the server is going down
 ├── EngineStartFailed        503  not retryable; carries the engine's one line
 ├── PlayerFailed                  a command's: the program that plays sound did not
@@ -107,6 +109,15 @@ class Unauthorized(VoxlaneError):
         "A valid API key is needed: Authorization: Bearer KEY.",
     )
     http_status, close_code = 401, 4401
+
+
+class NotResumable(Unauthorized):
+    """No conversation waits for this resume token."""
+
+    code, text = (
+        "invalid_resume_token",
+        "This resume token is unknown or was used before, or its conversation is over: begin a new one without it.",
+    )
 
 
 class Forbidden(VoxlaneError):
@@ -232,6 +243,12 @@ class EngineLost(Unavailable):
     """The engine died under this request."""
 
     code, text, close_code = "engine_lost", "The engine was lost and is being restarted: try again.", 1012
+
+
+class TooManyConnections(Unavailable):
+    """There are as many connections as there may be."""
+
+    code, text = "too_many_connections", "This server has as many open connections as it takes: try again shortly."
 
 
 class Draining(Unavailable):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections.abc import Callable
 from email.utils import formatdate
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -15,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from voxlane.server.api.body import ClientGone
 from voxlane.server.api.reply import error_response
 from voxlane.server.auth import host_allowed, is_loopback, origin_allowed
-from voxlane.server.errors import Forbidden, InternalError, Unauthorized, VoxlaneError
+from voxlane.server.errors import Forbidden, InternalError, TooManyConnections, Unauthorized, VoxlaneError
 from voxlane.server.log import line
 from voxlane.server.service import Service
 
@@ -35,20 +36,24 @@ _FAMILIES = (
     ("/v1/audio/voices/", "/v1/audio/voices/{name}"),
     ("/client/", "/client/{name}"),
 )
-_QUIET = frozenset({"/healthz", "/readyz", "/metrics", "/client/{name}"})  # many, and nothing that an operator misses
+_LOOKING_AFTER = frozenset({"/healthz", "/readyz", "/metrics"})  # answered however full it is
+_QUIET = _LOOKING_AFTER | {"/client/{name}"}  # many, and nothing that an operator misses
 
 
 class Front:
     """ASGI middleware around the whole application."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
+    def __init__(self, app: ASGIApp, service: Service, open_connections: Callable[[], int]) -> None:
         self._app = app
         self._service = service
+        self._open_connections = open_connections
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let one request through."""
         if scope["type"] == "http":
-            await _Visit(self._app, self._service, scope).run(receive, send)
+            # Counted here, not by uvicorn's own limit, which answers with a bare text: this one is among them.
+            full = self._open_connections() > self._service.config.limits.connections
+            await _Visit(self._app, self._service, scope, full=full).run(receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -56,10 +61,11 @@ class Front:
 class _Visit:
     """One request from arrival to its log line."""
 
-    def __init__(self, app: ASGIApp, service: Service, scope: Scope) -> None:
+    def __init__(self, app: ASGIApp, service: Service, scope: Scope, *, full: bool) -> None:
         self._app = app
         self._service = service
         self._scope = scope
+        self._full = full
         self._request_id = f"req_{secrets.token_hex(12)}"
         self._status = 0
         self._code: str | None = None
@@ -83,6 +89,8 @@ class _Visit:
 
     async def _answer(self, receive: Receive, send: Send) -> None:
         try:
+            if self._full and self._scope["path"] not in _LOOKING_AFTER:
+                raise TooManyConnections(detail="limits.connections")
             if self._scope["path"].startswith("/v1/"):
                 check_page(self._scope, self._service)
                 check_key(self._scope, self._service.api_key)

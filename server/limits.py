@@ -20,6 +20,10 @@ OPEN_REQUESTS = 512
 HEAD_SECONDS = 5.0
 """Time for a request's head to be complete, from its first byte, or from when its connection was opened."""
 
+KEEP_ALIVE_SECONDS = 15
+"""Time for the next request on an open connection: longer than clients wait (Python's 5 s), so that it is they who
+close, and none finds it closed under a request that it has just sent."""
+
 CONNECTIONS = 8192
 """Default number of open connections: five thousand idle ones, and room for those that come and go."""
 
@@ -53,11 +57,16 @@ NAME_CHARACTERS = 256
 OUTBOX_BYTES = 64 * 1024 * 1024
 """Bytes waiting for the engine's socket before new requests are refused: eight bodies of the largest size."""
 
-STALL_LOOK_SECONDS = 10.0
-"""How often it is looked whether an engine takes what waits for it: it reads between steps, none so long."""
+LOOK_SECONDS = 10.0
+"""How often an engine is looked after, and asked for a word; it answers between two steps."""
 
 STALL_LOOKS = 3
-"""Looks in a row that find nothing taken before the engine is given up, and another one started."""
+"""Looks in a row that find nothing taken of what waits before the engine is given up, and another one started."""
+
+SILENT_LOOKS = 30
+"""The same for looks that have not heard a word of it: five minutes. A large model reads a prompt's piece on a weak CPU
+in two or three, and a kernel that was not foreseen compiles in less than one; to take either for the end would be worse
+than to wait. Looks are counted, not seconds: after the machine was suspended one comes at once."""
 
 MESSAGES_PER_TURN = 64
 """Messages read from the engine before the event loop may do something else: 2 ms of text, 8 ms if all are clauses."""
@@ -74,8 +83,23 @@ RESTART_DELAY_SECONDS = 0.1
 RESTART_DELAY_MOST_SECONDS = 5.0
 """Longest wait before a restart."""
 
-ENGINE_STOP_SECONDS = 5.0
-"""Time for the engine to leave after Shutdown before it is killed: longer than any step."""
+STOP_SECONDS = 15.0
+"""From SIGTERM to the exit with the default drain: what those who stop servers wait before they kill them, and less."""
+
+GOODBYE_SECONDS = 2.0
+"""Of that, for answers and conversations that were just ended to reach their clients, all at the same time."""
+
+HTTP_CLOSE_SECONDS = 1
+"""Of that, for connections that are still open: nothing is said on them any more. uvicorn wants a whole number."""
+
+ENGINE_STOP_SECONDS = 3.0
+"""Of that, for the engine to leave before it is killed: longer than any step, and it has nothing to lose."""
+
+EXIT_SECONDS = 1.0
+"""Of that, for what has no limit of its own: uvicorn's pauses, the interpreter's end. 0.4 s on two busy cores."""
+
+DRAIN_SECONDS = STOP_SECONDS - (GOODBYE_SECONDS + HTTP_CLOSE_SECONDS + ENGINE_STOP_SECONDS + EXIT_SECONDS)
+"""Default time for answers to go on after SIGTERM: what the ending leaves of STOP_SECONDS."""
 
 RETRY_AFTER_SECONDS = 1
 """What a refused client is told to wait: a restart takes about that long."""

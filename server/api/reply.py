@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from starlette.responses import Response
 
-from voxlane.server.errors import VoxlaneError
+from voxlane.server.errors import TooManyConnections, VoxlaneError
 from voxlane.server.limits import RETRY_AFTER_SECONDS
 
 
@@ -28,6 +28,8 @@ def error_response(error: VoxlaneError) -> Response:
         headers["www-authenticate"] = "Bearer"
     if error.http_status == 426:
         headers |= {"upgrade": "websocket", "connection": "upgrade"}
+    if isinstance(error, TooManyConnections):
+        headers["connection"] = "close"  # makes room, where an open one would wait for the next request
     return json_response(error_body(error), error.http_status, headers)
 
 

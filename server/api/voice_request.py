@@ -26,6 +26,7 @@ NAME_RULE = (
 CONSENT_RULE = (
     "must be true: by that you say that the person who is heard in audio_sample has agreed that their voice is imitated"
 )
+TEXT_RULE = f"must be what is said in audio_sample, in at most {CLIP_TEXT_CHARS} characters, or be left out"
 
 _NAME = re.compile(rf"[^\W_][\w .-]{{0,{limits.VOICE_NAME_CHARACTERS - 1}}}(?<! )")
 
@@ -39,8 +40,11 @@ class VoiceRequest:
     language: str  # by the engine's names; "": left to the text
 
 
-def parse(parts: Iterable[tuple[str, str]], taken: Collection[str]) -> VoiceRequest:
-    """Return the request in a form's fields, or raise an error that names the parameter; `taken` names are others'."""
+def parse(parts: Iterable[tuple[str, str]], taken: Collection[str], languages: Collection[str] = ()) -> VoiceRequest:
+    """Return the request in a form's fields, or raise an error that names the parameter.
+
+    `taken` names are others'; `languages` are those that can be asked for, none if that is the engine's to say.
+    """
     fields = FormFields(parts)
     if not _agreed(fields):
         raise wrong("consent", CONSENT_RULE)
@@ -51,11 +55,15 @@ def parse(parts: Iterable[tuple[str, str]], taken: Collection[str]) -> VoiceRequ
         raise wrong("name", "is the name of a voice that was not made here")
     if name.rpartition("_")[2] in OPENAI_VOICES:  # as `alloy` is `af_alloy`: find_voice
         raise wrong("name", "is one that programs mean another voice by: it is OpenAI's, or ends with such a one")
-    text = fields.text("text", CLIP_TEXT_CHARS)
-    language = fields.text("language")
+    text = fields.take("text") or ""
+    if len(text) > CLIP_TEXT_CHARS:
+        raise wrong("text", f"{TEXT_RULE}: it has {len(text)}")
+    language = language_named(fields.text("language") or "")
+    if language and languages and language not in languages:
+        raise wrong("language", f"must be one of {', '.join(sorted(languages))}")
     fields.choice("type", ("audio_sample",))
     fields.refuse_the_rest(harmless=HARMLESS, unsupported=UNSUPPORTED)
-    return VoiceRequest(name, text or "", language_named(language or ""))
+    return VoiceRequest(name, text, language)
 
 
 def _agreed(fields: FormFields) -> bool:

@@ -17,12 +17,21 @@ from voxlane.engine.api import CLIP_RATE, CLIP_SECONDS, CloneParams, Finished, S
 from voxlane.server import limits
 from voxlane.server.api import voice_request
 from voxlane.server.api.disconnect import unless_disconnected
+from voxlane.server.api.fields import wrong
 from voxlane.server.api.reply import json_response
 from voxlane.server.api.upload import read_form, to_samples
-from voxlane.server.api.voice_request import VoiceRequest
+from voxlane.server.api.voice_request import TEXT_RULE, VoiceRequest
 from voxlane.server.audio.feeding import checked
 from voxlane.server.audio.voices import served_name
-from voxlane.server.errors import BadAudio, InternalError, InvalidRequest, ModelNotFound, VoiceNotFound
+from voxlane.server.errors import (
+    BadAudio,
+    ContextTooLong,
+    InternalError,
+    InvalidRequest,
+    ModelNotFound,
+    TooLarge,
+    VoiceNotFound,
+)
 from voxlane.server.gate import Share
 from voxlane.server.link.kept_voices import KeptVoice
 from voxlane.server.log import quote
@@ -74,8 +83,13 @@ class Answer:
         service, allowed = self._service, self._service.config.limits
         most = min(allowed.audio_body_bytes, limits.VOICE_SAMPLE_BYTES)
         with service.audio.share() as share:
-            form = await read_form(self._request, FILE, most, allowed.audio_body_s, share)
-            ask = voice_request.parse(form.fields, self._own_voices())
+            try:
+                form = await read_form(self._request, FILE, most, allowed.audio_body_s, share)
+            except TooLarge as error:
+                if error.param != "text":
+                    raise
+                raise wrong("text", TEXT_RULE) from error  # what any field may have is not what this one may
+            ask = voice_request.parse(form.fields, self._own_voices(), service.ready.speak_languages)
             if form.file is None:
                 raise InvalidRequest(f"{FILE} must be an audio file.", param=FILE)
             self._check_room(ask.name)
@@ -108,9 +122,15 @@ class Answer:
             text=ask.text,
             clone=CloneParams(consent=True, language=ask.language),
         )
+        try:
+            return await self._made(submit, samples)
+        except ContextTooLong as error:  # how many words fit depends on the recording: only the engine can tell
+            raise wrong("text", f"{TEXT_RULE}: {error.hint}") from error
+
+    async def _made(self, submit: Submit, samples: bytes | bytearray) -> bytes:
         async with self._service.link.submit(submit) as stream:
             # Resampled, the longest recording may be a sample longer.
-            for start in range(0, min(len(samples), int(most_s) * PIECE_BYTES), PIECE_BYTES):
+            for start in range(0, min(len(samples), int(CLIP_SECONDS[1]) * PIECE_BYTES), PIECE_BYTES):
                 stream.append(audio=bytes(samples[start : start + PIECE_BYTES]))
             stream.end_input()
             profile = b""

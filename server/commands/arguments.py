@@ -218,7 +218,16 @@ def add_talk(commands: Commands) -> argparse.ArgumentParser:
 
 def add_models(commands: Commands) -> argparse.ArgumentParser:
     """Add `voxlane models`, whose arguments are the catalogue's own."""
-    return commands.add_parser("models", help="list, pull, locate and remove models")
+    return add_command(
+        commands,
+        "models",
+        "list, pull, locate and remove models",
+        "  voxlane models                        what there is by name, what it is for, and whether it is here\n"
+        "  voxlane models pull kokoro-82m\n"
+        "  voxlane models pull hf:Qwen/Qwen3-0.6B\n"
+        "  voxlane models path kokoro-82m        where its files lie\n"
+        "  voxlane models rm kokoro-82m",
+    )
 
 
 def add_doctor(commands: Commands) -> argparse.ArgumentParser:
@@ -264,10 +273,18 @@ def add_check_config(commands: Commands) -> argparse.ArgumentParser:
     parser = add_command(
         commands,
         "check-config",
-        "check a configuration and print the effective values",
-        "  voxlane check-config                    the defaults, ready to be edited\n"
-        "  voxlane check-config > voxlane.toml\n"
-        "  voxlane check-config voxlane.toml       what differs from the defaults is marked",
+        "check a configuration and print every key with the value in force",
+        "  voxlane check-config                          the defaults\n"
+        "  voxlane check-config --keys                   and what each key is for, and takes\n"
+        "  voxlane check-config --keys > voxlane.toml    a file to be edited; keys left out keep their defaults\n"
+        "  voxlane check-config voxlane.toml             what differs from the defaults is marked\n"
+        "  voxlane serve --config voxlane.toml           uses it\n\n"
+        "sections of the file:\n"
+        "  [server]  where it listens, how it goes down    [limits]  what HTTP clients may use\n"
+        "  [engine]  models, device, memory, scheduling    [voice]   conversations\n"
+        "  [chat]    another server that does the thinking in conversations",
     )
-    parser.add_argument("config", nargs="?", metavar="FILE", type=Path, help="TOML file")
+    parser.add_argument("file", nargs="?", metavar="FILE", type=Path, help="TOML file; without one: the defaults")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="the same, as the other commands take it")
+    parser.add_argument("--keys", action="store_true", help="explain every key: what it is for, and what it takes")
     return parser

@@ -11,10 +11,12 @@ import dataclasses
 import math
 import os
 import secrets
+import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import platformdirs
 
@@ -33,6 +35,8 @@ from voxlane.server.commands.progress import Progress
 from voxlane.server.commands.terminal import write_text
 from voxlane.server.errors import ConfigError, ContextTooLong, ModelFailed, VoxlaneError
 from voxlane.server.link.engine_link import ENGINE_COMMAND, EngineLink
+
+T = TypeVar("T")
 
 HISTORY_LINES = 1000
 """Lines of input kept for the arrow keys."""
@@ -97,12 +101,13 @@ def run_chat(
     if not config.model:
         raise ConfigError("engine.model is empty: there is nobody to chat with")
     config = dataclasses.replace(config, asr_model="", tts_model="")
-    # One loop for several runs: between replies the program waits in input(), and Ctrl-C there is Python's own.
-    with asyncio.Runner() as runner:
+    with asyncio.Runner() as runner:  # one loop for several runs: between replies the program waits in input()
         link = runner.run(_start(config, engine_command))
+        interruption = Interruption()
         try:
-            chat = Chat(runner, link, options)
-            return chat.once(message) if message is not None else chat.interact()
+            chat = Chat(runner, link, options, interruption)
+            with interruption.by_ctrl_c():
+                return chat.once(message) if message is not None else chat.interact()
         finally:
             runner.run(link.stop())
 
@@ -119,13 +124,63 @@ async def _start(config: EngineConfig, command: Sequence[str]) -> EngineLink:
     return link
 
 
+class Interruption:
+    """What a Ctrl-C means at the moment: the end of a line, of a reply, or nothing.
+
+    Python's own would be an exception wherever the program happens to be, and end it between a reply and the prompt.
+    """
+
+    def __init__(self) -> None:
+        self._reading = False
+        self._work: asyncio.Task[object] | None = None
+
+    @contextlib.contextmanager
+    def by_ctrl_c(self) -> Iterator[None]:
+        """Take Ctrl-C from Python for a while; who started the program to ignore it has it ignored."""
+        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+        signal.signal(signal.SIGINT, lambda *_: self._take())
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _take(self) -> None:
+        if self._work is not None:
+            self._work.cancel()
+            self._work.get_loop().call_soon_threadsafe(lambda: None)  # wakes it
+        elif self._reading:
+            self._reading = False  # who presses twice means it once
+            raise KeyboardInterrupt
+
+    def read_line(self, prompt: str) -> str:
+        """Return what is typed; raise KeyboardInterrupt when Ctrl-C discards it."""
+        self._reading = True
+        try:
+            return input(prompt)
+        finally:
+            self._reading = False
+
+    async def ending(self, work: Awaitable[T]) -> T:
+        """Await what a Ctrl-C cancels."""
+        self._work = asyncio.current_task()
+        try:
+            return await work
+        finally:
+            self._work = None
+
+
 class Chat:
     """Drives one conversation."""
 
-    def __init__(self, runner: asyncio.Runner, link: EngineLink, options: ChatOptions) -> None:
+    def __init__(
+        self, runner: asyncio.Runner, link: EngineLink, options: ChatOptions, interruption: Interruption
+    ) -> None:
         self._runner = runner
         self._link = link
         self._options = options
+        self._interruption = interruption
         self._conversation = Conversation(options.system)
         self._shows_stats = options.stats
 
@@ -140,7 +195,7 @@ class Chat:
         assert ready is not None
         print(_greeting(ready))
         with _line_editing():
-            while (message := _read_message()) is not None:
+            while (message := self._read_message()) is not None:
                 if message.startswith("/"):
                     if not self._command(message):
                         break
@@ -156,7 +211,13 @@ class Chat:
             if isinstance(error, ContextTooLong):
                 print("(/reset starts again with an empty history)")
             if error.retryable:
-                self._runner.run(self._link.wait_ready())
+                self._await_engine()
+
+    def _await_engine(self) -> None:
+        try:
+            self._runner.run(self._interruption.ending(self._link.wait_ready()))
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None  # who does not want to wait leaves
 
     def _command(self, text: str) -> bool:
         """Obey a /command; return False to leave."""
@@ -179,12 +240,23 @@ class Chat:
                 print("(no such command; /help lists them)")
         return True
 
+    def _read_message(self) -> str | None:
+        """Return the next line, "" when Ctrl-C discarded it, None at the end of input."""
+        try:
+            return self._interruption.read_line("> ").strip()
+        except EOFError:
+            print()
+            return None
+        except KeyboardInterrupt:
+            print("\n(Ctrl-D or /quit leaves)")
+            return ""
+
     def _ask(self, message: str) -> Reply:
         """Print the reply as it comes; keep the exchange only if the engine took it."""
         turns = self._conversation.turns
         turns.append(ChatMessage("user", message))
         try:
-            reply = self._runner.run(self._stream())
+            reply = self._reply()
         except BaseException:
             turns.pop()
             raise
@@ -194,24 +266,29 @@ class Chat:
             print(_speed(reply.stats), file=sys.stderr)
         return reply
 
-    async def _stream(self) -> Reply:
+    def _reply(self) -> Reply:
         pieces: list[str] = []
         end: Finished | None = None
-        async with self._link.submit(self._submission()) as stream:
-            try:
-                async for output in stream:
-                    if isinstance(output, Text):
-                        pieces.append(output.text)
-                        write_text(sys.stdout, output.text)
-                    elif isinstance(output, Finished):
-                        end = output
-            except asyncio.CancelledError:
-                # Ctrl-C, by way of asyncio.Runner. Leaving the stream cancels the request in the engine.
-                write_text(sys.stdout, " (interrupted)")
+        try:
+            end = self._runner.run(self._interruption.ending(self._stream(pieces)))
+        except asyncio.CancelledError:  # to leave the stream was to cancel the request in the engine
+            write_text(sys.stdout, " (interrupted)")
         print(flush=True)
         if end is not None and end.reason == "failed":
             raise ModelFailed
         return Reply("".join(pieces), None if end is None else end.stats)
+
+    async def _stream(self, pieces: list[str]) -> Finished | None:
+        """Write the reply as it comes, and keep it in `pieces`; return its end."""
+        end: Finished | None = None
+        async with self._link.submit(self._submission()) as stream:
+            async for output in stream:
+                if isinstance(output, Text):
+                    pieces.append(output.text)
+                    write_text(sys.stdout, output.text)
+                elif isinstance(output, Finished):
+                    end = output
+        return end
 
     def _submission(self) -> Submit:
         options, ready = self._options, self._link.ready
@@ -224,18 +301,6 @@ class Chat:
             sampling=SamplingParams(temperature=options.temperature, seed=options.seed, max_tokens=most),
             priority=Priority.HIGH,
         )
-
-
-def _read_message() -> str | None:
-    """Return the next line, "" when Ctrl-C discarded it, None at the end of input."""
-    try:
-        return input("> ").strip()
-    except EOFError:
-        print()
-        return None
-    except KeyboardInterrupt:
-        print("\n(Ctrl-D or /quit leaves)")
-        return ""
 
 
 @contextlib.contextmanager

@@ -33,9 +33,6 @@ from voxlane.server.service import VERSION, Service, make_service
 
 logger = logging.getLogger(__name__)
 
-SAY_GOODBYE_SECONDS = 2
-"""After the drain: time for answers that were just ended to reach their clients."""
-
 SPARE_DESCRIPTORS = 128
 """Open files beside connections: the engine's socket, the log, the event loop's own."""
 
@@ -48,7 +45,7 @@ class HttpServer:
     def __init__(self, service: Service, listener: socket.socket) -> None:
         self._listener = listener
         self._config = uvicorn.Config(
-            make_app(service),
+            make_app(service, lambda: len(self._server.server_state.connections)),
             http=HeadInTime,
             ws="websockets-sansio",
             ws_max_size=limits.SOCKET_FRAME_BYTES,
@@ -59,8 +56,8 @@ class HttpServer:
             proxy_headers=False,
             server_header=False,
             date_header=False,  # front.py writes it: uvicorn's needs its polling main loop
-            limit_concurrency=service.config.limits.connections,
-            timeout_graceful_shutdown=SAY_GOODBYE_SECONDS,
+            timeout_keep_alive=limits.KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=limits.HTTP_CLOSE_SECONDS,
         )
         self._server = uvicorn.Server(self._config)
 
@@ -130,7 +127,10 @@ async def main_loop(service: Service, listener: socket.socket, progress: Progres
 
 
 async def drain(service: Service, http: HttpServer) -> None:
-    """Stop accepting, let running requests finish for drain_s, end the rest, and say how many."""
+    """Stop accepting, let what is running finish for drain_s, end the rest, and say how many.
+
+    How long each of these may take is in limits.py, and what it adds up to: STOP_SECONDS.
+    """
     service.gate.closed = True
     http.stop_accepting()
     running = service.gate.inside
@@ -139,7 +139,8 @@ async def drain(service: Service, http: HttpServer) -> None:
     ended = service.gate.inside
     service.link.abandon(Draining)
     logger.info(line("drained", running=running, finished=running - ended, ended=ended))
-    await service.gate.wait_empty(SAY_GOODBYE_SECONDS)
+    seconds = limits.GOODBYE_SECONDS
+    await asyncio.gather(service.gate.wait_empty(seconds), service.voice.wait_quiet(seconds))
     await http.close()
 
 

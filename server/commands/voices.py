@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from voxlane.engine.api import CLIP_TEXT_CHARS
 from voxlane.server.commands.remote import Remote
 from voxlane.server.commands.terminal import write_text
 from voxlane.server.errors import ConfigError, ServerFailed
@@ -58,6 +59,11 @@ def run_add(remote: Remote, name: str, clip: Path, *, transcript: str, language:
         raise ConfigError(
             f"--consent is needed: with it you say that the person who is heard in {clip} has agreed that their voice "
             "is imitated"
+        )
+    if len(transcript) > CLIP_TEXT_CHARS:
+        raise ConfigError(
+            f"--transcript has {len(transcript)} characters: give at most {CLIP_TEXT_CHARS}, only what is said in "
+            f"{clip}, or leave it out"
         )
     try:
         sound = clip.read_bytes()

@@ -359,6 +359,8 @@ class EngineLink:
                     observer.loading(message)
             case Ready():
                 self._ready = message
+                if self._pipe is not None:
+                    self._pipe.watch()  # not before: who loads does not read
                 for voice in self.voices.told():  # before anybody can ask for one
                     self.send(voice)
                 self._set_state("ready")

@@ -17,6 +17,8 @@ from voxlane.engine.api import (
     BadMessage,
     FromEngine,
     Message,
+    Ping,
+    Pong,
     Submit,
     ToEngine,
     encode,
@@ -39,8 +41,9 @@ class PacketPipe:
         self._outbox_bytes = 0
         self._loop = asyncio.get_running_loop()
         self._open = True
-        self._watch: asyncio.TimerHandle | None = None  # while something waits
-        self._stood_still = 0  # looks in a row that found nothing taken
+        self._watch: asyncio.TimerHandle | None = None
+        self._stood_still = 0  # looks in a row that found nothing taken,
+        self._silent = 0  # and those that found nothing said
         self._loop.add_reader(sock.fileno(), self._on_readable)
 
     def send(self, message: ToEngine) -> None:
@@ -57,14 +60,18 @@ class PacketPipe:
         self._outbox_bytes += size
         if was_empty and not self._flush() and self._open:
             self._loop.add_writer(self._sock.fileno(), self._on_writable)
-            self._stood_still = 0
-            self._look_again()
+
+    def watch(self) -> None:
+        """Look after the child from now on: it is one that reads."""
+        if self._open:  # sending may have closed it
+            self._watch = self._loop.call_later(limits.LOOK_SECONDS, self._look)
 
     def close(self) -> None:
         """Close the socket; the child takes that as its signal to leave."""
         if self._open:
             self._open = False
-            self._stop_looking()
+            if self._watch is not None:
+                self._watch.cancel()
             self._loop.remove_reader(self._sock.fileno())
             self._loop.remove_writer(self._sock.fileno())
             self._outbox.clear()
@@ -92,23 +99,18 @@ class PacketPipe:
     def _on_writable(self) -> None:
         if self._flush() and self._open:
             self._loop.remove_writer(self._sock.fileno())
-            self._stop_looking()
-
-    def _look_again(self) -> None:
-        self._watch = self._loop.call_later(limits.STALL_LOOK_SECONDS, self._look)
-
-    def _stop_looking(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
 
     def _look(self) -> None:
-        """Give up a child that takes nothing; not at the first look, which comes at once where we were suspended."""
-        self._stood_still += 1
+        """Give up a child that takes nothing of what waits, or has said nothing for long; else ask it for a word."""
+        self._silent += 1
+        self._stood_still = self._stood_still + 1 if self._outbox else 0
         if self._stood_still > limits.STALL_LOOKS:
             self.fail("it takes nothing any more")
+        elif self._silent > limits.SILENT_LOOKS:
+            self.fail("it says nothing any more")
         else:
-            self._look_again()
+            self.send(Ping())
+            self.watch()
 
     def _on_readable(self) -> None:
         try:
@@ -128,6 +130,7 @@ class PacketPipe:
         if not packet:
             self.fail("end of file")
             return 1
+        self._silent = 0
         messages = self._assembler.messages(packet)
         for message in messages:
             if self._open:  # what one of them leads to may close it
@@ -137,5 +140,5 @@ class PacketPipe:
     def _dispatch(self, message: Message) -> None:
         if isinstance(message, ToEngine):
             self.fail(f"unexpected {type(message).__name__}")
-        else:
+        elif not isinstance(message, Pong):  # which has said all it has to
             self._receive(message)

@@ -38,7 +38,7 @@ def check_handshake(websocket: WebSocket, dialect: Dialect, hub: Hub, api_key: s
     if key is not None and key.startswith(SECRET_PREFIX) and not says_hello:
         session = hub.secrets.redeem(key)
         if session is None:  # also where anybody may come in: its client expects what it stands for
-            raise Unauthorized
+            raise Unauthorized("The client secret is unknown or has expired: have another one made.")
         return Admission(selected, keyed=True, session=session)
     if not api_key:
         return Admission(selected, keyed=True)

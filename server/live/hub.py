@@ -21,7 +21,7 @@ from voxlane.server.conversation.client_events import Configure
 from voxlane.server.conversation.ear import Ear
 from voxlane.server.conversation.session import Session
 from voxlane.server.conversation.values import SessionConfig
-from voxlane.server.errors import Draining, EngineNotReady, Full, InvalidRequest, ModelNotFound, Unauthorized
+from voxlane.server.errors import Draining, EngineNotReady, Full, InvalidRequest, ModelNotFound, NotResumable
 from voxlane.server.link.engine_link import EngineLink
 from voxlane.server.link.remote_chat import RemoteChat
 from voxlane.server.live.client_secrets import ClientSecrets
@@ -183,11 +183,11 @@ class Hub:
                 conversation.feed(Configure(replace(conversation.session.config, voice="")))
 
     def take_back(self, token: str) -> Conversation:
-        """Return the conversation of a token, as its only user; raise Unauthorized if there is none."""
+        """Return the conversation of a token, as its only user; raise NotResumable if there is none."""
         name = self.tokens.redeem(token)
         conversation = self._conversations.get(name) if name is not None else None
         if conversation is None or conversation.over:
-            raise Unauthorized(detail="resume token")
+            raise NotResumable
         timer = self._parked.pop(conversation.name, None)
         if timer is not None:
             timer.cancel()
@@ -230,11 +230,14 @@ class Hub:
             async with asyncio.timeout(seconds):
                 await self._empty.wait()
         ended = self.end_all()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(limits.VOICE_CLOSE_SECONDS):
-                await self._quiet.wait()
         if running:
             logger.info(line("voice drained", running=running, finished=running - ended, ended=ended))
+
+    async def wait_quiet(self, seconds: float) -> None:
+        """Wait until the last socket is closed, but no longer than `seconds`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._quiet.wait()
 
     def end_all(self) -> int:
         """End what is being said, and return how many conversations that were."""

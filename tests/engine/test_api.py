@@ -41,6 +41,8 @@ messages = st.one_of(
     st.builds(api.Cancel, texts),
     st.builds(api.Interrupt, texts),
     st.just(api.Shutdown()),
+    st.just(api.Ping()),
+    st.just(api.Pong()),
     st.builds(api.Text, texts, st.integers(0, 9), texts, st.lists(logprobs, max_size=2).map(tuple)),
     st.builds(api.ToolCall, texts, st.integers(0, 9), texts, texts, texts),
     st.builds(api.Probability, texts, st.integers(0, 9), numbers),

@@ -20,6 +20,8 @@ from voxlane.engine.api import (
     EngineConfig,
     Interrupt,
     Loading,
+    Ping,
+    Pong,
     StartFailed,
     ToEngine,
     encode,
@@ -42,6 +44,17 @@ def high_descriptors(no_leaks: None) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (HIGH_DESCRIPTOR + 1, hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_it_answers_a_ping_whatever_else_there_is():
+    server, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with server, child:
+        link = Link(child)
+        for command in (Ping(), Cancel("a"), Ping(), Cancel("b")):
+            for packet in fragments(encode(command)):
+                server.send(packet)
+        assert link.receive(wait=False) == [Cancel("a"), Cancel("b")]
+        assert [Assembler().feed(server.recv(1 << 16)) for _ in range(2)] == [Pong(), Pong()]
 
 
 @pytest.mark.usefixtures("high_descriptors")

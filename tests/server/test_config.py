@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import tomllib
 import typing
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxlane.server import config as configuration
+from voxlane.server.commands.keys import MEANINGS
 from voxlane.server.config import RANGES, Config
 from voxlane.server.errors import ConfigError
 
@@ -52,6 +54,10 @@ def test_values_arrive(tmp_path: Path) -> None:
         ("[server]\nprot = 1", r"unknown key server\.prot \(did you mean port\?\)"),
         ("[sever]\n", r"unknown key sever \(did you mean server\?\)"),
         ("[server]\nzzzzzz = 1", r"known: host, port"),
+        ("[engine]\nport = 80", r"unknown key engine\.port \(did you mean server\.port\?\)"),
+        ('[limits]\nmodle = "x"', r"unknown key limits\.modle \(did you mean engine\.model\?\)"),
+        ("kv_memory = 80", r"unknown key kv_memory \(did you mean engine\.kv_memory_mib\?\)"),
+        ("[limits]\naudio_held_bytes = 1", r"must be between 1048576 and 1099511627776, not 1"),
         ("server = 3", r"server must be a table"),
         ('[server]\nport = "80"', r"server\.port must be a whole number, not 80"),
         ("[server]\nport = 80.0", r"server\.port must be a whole number"),
@@ -145,6 +151,25 @@ def test_what_differs_is_marked() -> None:
     assert "port = 9  # default: 8000" in printed
     assert 'model = "a\\"b"  # default: "smollm2-135m-instruct"' in printed
     assert printed.count("default:") == 2
+
+
+def test_every_key_is_explained_with_its_default_and_what_it_takes() -> None:
+    assert list(MEANINGS) == [key for key, _ in leaves()]
+    assert all(meaning[0].isupper() and meaning.endswith(".") for meaning in MEANINGS.values())
+    printed = configuration.render(Config(), MEANINGS)
+    assert tomllib.loads(printed) == tomllib.loads(configuration.render(Config()))  # a file that can be used
+    words = " ".join(printed.replace("\n# ", " ").split())
+    for key, hint in leaves():
+        name = key.partition(".")[2]
+        (told,) = [
+            line
+            for before, line in itertools.pairwise(printed.split("\n"))
+            if line.startswith(f"{name} = ") and MEANINGS[key].endswith(before.removeprefix("# "))
+        ]
+        assert MEANINGS[key] in words
+        kinds = {str: "a string", bool: "true or false", int: "a whole number between", float: "a number between"}
+        assert kinds.get(hint, "one of" if typing.get_origin(hint) is typing.Literal else "a list of strings") in told
+    assert "# Where the server listens" in printed
 
 
 def test_choices_are_listed() -> None:

@@ -1,12 +1,13 @@
-"""Pages of other sites that send requests in their visitors' names."""
+"""Pages of other sites that send requests in their visitors' names, and a house that is full."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 
-from voxlane.server.config import ServerConfig, VoiceConfig
+from voxlane.server.config import LimitsConfig, ServerConfig, VoiceConfig
 
 PAGE = "https://example.org"
 
@@ -51,3 +52,21 @@ async def test_with_a_key_or_for_others_any_name_will_do(serving: Any) -> None:
 async def test_what_is_no_address_is_refused_like_any_other(serving: Any, name: str) -> None:
     async with serving() as server:
         assert (await server.client.get("/v1/models", headers={name: "http://a]b"})).status_code == 403
+
+
+async def test_a_full_server_says_so_as_it_says_everything(serving: Any) -> None:
+    body = {"messages": [{"role": "user", "content": "wait"}], "stream": True}
+    async with (
+        serving(limits=LimitsConfig(connections=1)) as server,
+        server.client.stream("POST", "/v1/chat/completions", json=body) as answer,  # the only one there may be
+        httpx.AsyncClient(base_url=server.url, timeout=60) as other,
+    ):
+        assert answer.status_code == 200
+        refused = await other.get("/v1/models")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "too_many_connections")
+        assert refused.json()["error"]["message"].endswith("try again shortly.")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.headers["connection"] == "close"
+        assert refused.headers["x-request-id"]
+        assert (await other.get("/healthz")).json()["status"] == "ready"  # those who look after it still can
+        assert 'route="/v1/models",status="503"' in (await other.get("/metrics")).text

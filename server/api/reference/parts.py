@@ -24,6 +24,7 @@ from voxlane.server.errors import (
     Overloaded,
     RequestTimeout,
     TooLarge,
+    TooManyConnections,
     Unauthorized,
     UnsupportedParameter,
     VoxlaneError,
@@ -183,7 +184,7 @@ def operation(
     request: Schema | None = None,
 ) -> Schema:
     """Return one operation; `answers` are by status, and whatever can go wrong is added to them."""
-    raised = (*errors, InternalError) if public else (*errors, Unauthorized, InternalError)
+    raised = (*errors, InternalError) if public else (*errors, Unauthorized, TooManyConnections, InternalError)
     return {
         "operationId": identifier,
         "tags": [tag],

@@ -63,6 +63,7 @@ def test_sources() -> None:
         ('task = "chat"', "task = 5", "a.task: must be a str"),
         ('task = "chat"', "", "must have exactly"),
         ("parameters = 1", 'parameters = 1\nfolder = "x"', "must have exactly"),
+        ("parameters = 1", 'parameters = 1\npackage = "x"', "must have exactly .* package, size"),
         ("[a]", '["../a"]', "not a model name"),
         ('"f.gguf"', '"../f.gguf"', "not a plain file name"),
         ("size = 1", "size = 0", "needs a size"),

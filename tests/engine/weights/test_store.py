@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import io
+import itertools
 import os
 import select
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from voxlane.engine.api import EngineConfig
 from voxlane.engine.weights import catalog, command, store
 from voxlane.engine.weights.errors import StoreError
 
@@ -366,11 +368,47 @@ def test_the_command(wheels: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert run_command("path", "tiny") == 0
     assert capsys.readouterr().out == f"{path}\n"
     assert run_command("list") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["NAME", "TASK", "SIZE", "LICENCE", "PULLED"]
+    told = capsys.readouterr().out
+    assert run_command() == 0
+    assert capsys.readouterr().out == told
+    lines = told.splitlines()
+    assert lines[0].split() == ["NAME", "TASK", "SIZE", "LICENCE", "HERE"]
     assert lines[1].split() == ["tiny", "chat", "1", "MB", "MIT", "yes"]
+    assert lines[2].strip() == catalog.parse_catalog(described(CATALOG, CONTENT))["tiny"].description
     assert run_command("rm", "tiny") == 0
     assert not path.exists()
+
+
+def test_every_default_model_is_listed_with_what_it_is_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(store.CACHE_VARIABLE, str(tmp_path))  # nothing has been pulled
+    assert run_command() == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {row.split()[0]: (row.split()[1:], below) for row, below in itertools.pairwise(lines) if row[:1].strip()}
+    for model in catalog.load_catalog().values():
+        (task, *_, licence, here), below = rows[model.name]
+        assert (task, licence, here) == (model.task, model.licence, "yes" if model.package else "no")
+        assert model.description in below
+    usual = {name for name, (_, below) in rows.items() if "The default." in below}
+    assert usual == {EngineConfig().model, EngineConfig().asr_model, EngineConfig().tts_model}
+
+
+def test_a_model_that_a_package_brings_is_neither_pulled_nor_removed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for action in ("path", "pull"):
+        assert run_command(action, "hibari") == 0
+        assert (Path(capsys.readouterr().out.strip()) / "__init__.py").is_file()
+    assert run_command("rm", "hibari") == 1
+    assert "belongs to the package hibari-tts" in capsys.readouterr().err
+    assert store.task_of("hibari") == "tts"
+    packaged = "".join(f'{key} = "p"\n' for key in ("task", "architecture", "licence", "description"))
+    use_catalog(monkeypatch, f'[voice]\n{packaged}parameters = 1\nsize = 9\npackage = "no-such-package"\n')
+    assert [(listing.path, listing.model.size) for listing in store.list_models()] == [(None, 9)]
+    for action in ("path", "pull"):
+        assert run_command(action, "voice") == 1
+        assert capsys.readouterr().err == "voxlane: voice is not here: run `pip install no-such-package`\n"
 
 
 def test_the_store_does_not_load_torch() -> None:

@@ -108,6 +108,25 @@ async def test_parameters_that_cannot_be_honoured(serving: Any) -> None:
         assert not len(server.service.link.voices)
 
 
+async def test_a_language_or_a_transcript_that_will_not_do_is_named_with_its_limit(serving: Any) -> None:
+    async with serving(tts_model="instructed") as server:
+        for asked in ("klingon", "xx-YY"):
+            error = await refusal(server, language=asked)
+            assert error["param"] == "language"
+            assert error["message"].endswith("language must be one of english, german.")
+        assert (await make(server, "Ada", ours={"language": "de-CH"})).id == "Ada"
+        error = await refusal(server, text="x" * 1001)
+        assert error["param"] == "text"
+        assert "at most 1000 characters, or be left out: it has 1001." in error["message"]
+        assert "at most 1000 characters" in (await refusal(server, text="x" * 20_000))["message"]
+        # More than fits this recording: only the engine can tell.
+        error = await refusal(server, text="refuse too_long")
+        assert (error["param"], error["code"]) == ("text", "invalid_request")
+        assert "must be what is said in audio_sample" in error["message"]
+        assert error["message"].endswith("the audio is too long.")
+        assert "context" not in error["message"]
+
+
 async def test_recordings_that_cannot_be_used(serving: Any) -> None:
     async with serving() as server:
         for file, kind, code in (

@@ -126,6 +126,34 @@ def test_ctrl_c_stops_the_reply_and_not_the_program(code: Any, terminal: Any) ->
     assert chat.exit_status() == 0
 
 
+PRESSING = """
+import builtins, os, signal
+from voxlane.server.commands import chat
+
+def pressing(*said, **how):
+    os.kill(os.getpid(), signal.SIGINT)
+    builtins.print(*said, **how)
+
+chat.print = pressing
+"""
+"""A Ctrl-C before everything that the chat itself prints: neither at the prompt nor within a reply."""
+
+
+def test_a_ctrl_c_in_between_is_nobodys(code: Any, terminal: Any) -> None:
+    chat = terminal(code=PRESSING + code())
+    chat.until("> ")
+    chat.type("hello\r")
+    chat.until("\r\nhello\r\n")
+    chat.type("/stats\r")
+    chat.until("(stats on)")
+    chat.until("\n> ")
+    chat.until("/quit leaves", pressing="\x03")
+    chat.type("size\r")
+    chat.until("\r\n14\r\n")  # hello, twice, and size: nothing of it was taken for interrupted
+    chat.type("/quit\r")
+    assert chat.exit_status() == 0
+
+
 def test_a_lost_engine_is_told_and_comes_back(code: Any, terminal: Any) -> None:
     chat = terminal(code=code())
     chat.until("> ")

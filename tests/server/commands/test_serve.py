@@ -18,8 +18,10 @@ import pytest
 from waiting import until
 
 from voxlane.engine.api import Loading, Ready
+from voxlane.server import limits
 from voxlane.server.commands.progress import Progress
-from voxlane.server.commands.serve import banner, listen
+from voxlane.server.commands.serve import banner, drain, listen
+from voxlane.server.config import ServerConfig
 from voxlane.server.errors import ConfigError, Draining, Overloaded
 from voxlane.server.gate import Gate
 
@@ -90,7 +92,7 @@ def test_the_banner_tells_how_to_use_it_and_sigterm_ends_it(served: Any) -> None
 
 
 def test_running_requests_finish_before_the_end(served: Any) -> None:
-    server = served()
+    server = served(drain_s=120)
     with httpx.Client(timeout=60) as client, httpx.Client(timeout=60) as other:
         held = server.ask(client, "hold")
         engine = int(next(line for line in held if "pid" in line).partition("pid ")[2].partition('"')[0])
@@ -201,6 +203,31 @@ def test_a_second_signal_does_not_wait(served: Any) -> None:
     _, log = server.process.communicate(timeout=60)
     assert server.process.returncode == 0
     assert "stopping at once signal=SIGINT ended=1" in log
+
+
+def test_the_budgets_of_the_end_add_up_to_what_is_promised() -> None:
+    ending = limits.GOODBYE_SECONDS + limits.HTTP_CLOSE_SECONDS + limits.ENGINE_STOP_SECONDS + limits.EXIT_SECONDS
+    assert ServerConfig().drain_s + ending == limits.STOP_SECONDS == 15
+    assert ServerConfig().drain_s > ending  # most of it is for those who are being answered
+    assert limits.VOICE_CLOSE_SECONDS <= limits.GOODBYE_SECONDS
+
+
+async def test_an_answer_is_ended_while_a_conversation_still_says_goodbye(
+    serving: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GOODBYE_SECONDS", "VOICE_CLOSE_SECONDS"):
+        monkeypatch.setattr(limits, name, 3600.0)  # all that ends here ends because somebody leaves
+    body = {"messages": [{"role": "user", "content": "wait"}], "stream": True}
+    async with serving(server=ServerConfig(drain_s=0)) as server, asyncio.timeout(60):
+        async with server.client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            lines = answer.aiter_lines()
+            while '"one "' not in await anext(lines):
+                pass
+            with server.service.voice.socket("192.0.2.1"):
+                ending = asyncio.create_task(drain(server.service, server.http))
+                told = [line async for line in lines if line]
+        await ending
+    assert json.loads(told[-1][6:])["error"]["code"] == "draining"
 
 
 def test_progress_draws_on_terminals_only() -> None:

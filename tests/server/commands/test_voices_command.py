@@ -71,13 +71,21 @@ async def test_a_voice_is_made_listed_heard_and_forgotten(run: Run, serving: Any
 async def test_what_cannot_be_is_one_line(run: Run, serving: Any, clip: Path, tmp_path: Path) -> None:
     short = tmp_path / "short.wav"
     short.write_bytes(encode_wav(decode_pcm16(array("h", [99] * 400).tobytes()), 16_000))
-    async with serving(tts_model="fixed-voices") as fixed, serving() as server:
+    add = ["add", "ada", "--from", clip, "--consent"]
+    long, foreign = [*add, "--transcript", "x" * 1001], [*add, "--language", "klingon"]
+    async with (
+        serving(tts_model="fixed-voices") as fixed,
+        serving(tts_model="instructed") as many,
+        serving() as server,
+    ):
         for arguments, code, words in (
             (["add", "ada", "--from", clip, "--url", server.url], 2, r"--consent is needed: .* has agreed"),
             (["add", "ada", "--from", "none.wav", "--consent", "--url", server.url], 2, "none.wav: No such file"),
             (["add", "ada", "--from", short, "--consent", "--url", server.url], 1, "at least 1 s of sound"),
             (["add", "?", "--from", clip, "--consent", "--url", server.url], 1, "letters, digits"),
             (["add", "ada", "--from", clip, "--consent", "--url", fixed.url], 1, "Qwen3-TTS Base checkpoint"),
+            ([*long, "--url", server.url], 2, "--transcript has 1001 characters: give at most 1000"),
+            ([*foreign, "--url", many.url], 1, "language must be one of english, german"),
             (["list", "--url", "http://127.0.0.1:1"], 1, "is `voxlane serve` running there"),
             (["list", "--url", "127.0.0.1"], 2, "begins with http"),
         ):

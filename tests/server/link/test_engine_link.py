@@ -244,7 +244,7 @@ async def test_kill_from_outside_is_noticed(engine_command: Sequence[str]) -> No
 async def test_an_engine_that_takes_nothing_is_replaced(
     engine_command: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "STALL_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(limits, "LOOK_SECONDS", 0.1)
     monkeypatch.setattr(limits, "ENGINE_STOP_SECONDS", 0.1)
     async with EngineLink(EngineConfig("m"), command=engine_command) as link:
         await link.wait_ready()
@@ -256,6 +256,27 @@ async def test_an_engine_that_takes_nothing_is_replaced(
                 await text_of(stream)
         await link.wait_ready()
         assert link.pid != stopped
+
+
+async def test_an_engine_that_stands_still_is_replaced_though_nothing_waits_for_it(
+    engine_command: Sequence[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with EngineLink(EngineConfig("m"), command=engine_command) as link:
+        with monkeypatch.context() as hasty:
+            for name, value in (("LOOK_SECONDS", 0.05), ("SILENT_LOOKS", 5), ("ENGINE_STOP_SECONDS", 0.1)):
+                hasty.setattr(limits, name, value)
+            await link.wait_ready()
+            stopped = link.pid
+            assert stopped is not None
+            os.kill(stopped, signal.SIGSTOP)
+            async with asyncio.timeout(60), link.submit(ask("hello")) as stream:
+                with pytest.raises(EngineLost):
+                    await text_of(stream)
+        await link.wait_ready()  # the next one is given its usual time
+        assert link.pid != stopped
+        assert "it says nothing any more" in caplog.text
+        async with link.submit(ask("back again", "n")) as stream:
+            assert await text_of(stream) == "back again"
 
 
 async def test_an_engine_that_keeps_dying_is_given_up(engine_command: Sequence[str]) -> None:

@@ -115,8 +115,9 @@ async def test_an_open_server_takes_any_key_but_no_dead_secret(serving: Any) -> 
             client = await Client.open(running.url, key)
             await client.until("session.created")
             await client.socket.close()
-        with pytest.raises(InvalidStatus):  # whoever has one expects what it stands for
+        with pytest.raises(InvalidStatus) as caught:  # whoever has one expects what it stands for
             await Client.open(running.url, "ek_anything")
+        assert b"client secret is unknown or has expired" in (caught.value.response.body or b"")
 
 
 async def test_compression_is_declined(serving: Any) -> None:

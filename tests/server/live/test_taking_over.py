@@ -76,3 +76,19 @@ def test_who_comes_back_to_much_sound_is_not_a_slow_reader() -> None:
         box.put(Packet(("audio",), 1, (502 + place) * 480, 0.02))
     with pytest.raises(TooSlow):  # of what is new no more may wait than before
         box.put(Packet(("audio",), 1, 1000 * 480, 0.2))
+
+
+async def test_a_token_that_is_worth_nothing_is_told_from_a_key(serving: Any) -> None:
+    async with serving(api_key="secret") as running:
+        peer = await Peer.open(running.url, {**MANUAL, "key": "secret"})
+        used = peer.ready["token"]
+        again = await Peer.open(running.url, {"key": "secret", "resume": used})
+        for token in (used, "x" * 43):
+            late = await Peer.open(running.url)
+            await late.send("hello", {"key": "secret", "resume": token})
+            assert await late.closed() == 4401
+            _, _, code, message, retryable, *_ = late.seen[-1]
+            assert (code, retryable) == ("invalid_resume_token", False)
+            assert "resume token" in message
+            assert message.endswith("begin a new one without it.")
+        await again.bye()
