@@ -57,7 +57,7 @@ def add_chat(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument("message", nargs="?", metavar="MESSAGE", help="ask this and leave; without it: interactive")
     parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file, for its [engine] section")
     parser.add_argument("--system", metavar="TEXT", default="", help="how the model should behave")
-    parser.add_argument("--temperature", type=float, default=0.7, help="0: always the likeliest word (default: 0.7)")
+    parser.add_argument("--temperature", type=float, default=0.2, help="0: always the likeliest word (default: 0.2)")
     parser.add_argument("--seed", type=int, default=None, help="same seed, same answer")
     parser.add_argument("--max-tokens", type=int, default=None, help="longest answer (default: as long as the context)")
     parser.add_argument("--stats", action="store_true", help="show speed after each answer")

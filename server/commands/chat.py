@@ -55,7 +55,7 @@ class ChatOptions:
     """What the command line asked for."""
 
     system: str = ""
-    temperature: float = 0.7
+    temperature: float = 0.2  # the default model is small: at 0.7 it rambles
     seed: int | None = None
     max_tokens: int | None = None
     stats: bool = False
