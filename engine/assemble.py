@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,6 @@ from voxlane.engine.core import Core
 from voxlane.engine.cuda.parts import choose_device, describe, device_cache, make_runner, settle_for, trial
 from voxlane.engine.cuda.selfcheck import check_kernels
 from voxlane.engine.defaults import pages_of, weights_of
-from voxlane.engine.desks import Cloning
 from voxlane.engine.intake import Intake
 from voxlane.engine.jobs.text import TextDesk
 from voxlane.engine.kernels import native
@@ -54,12 +54,12 @@ class Assembly:
     core: Core
     ready: Ready
     trace: Trace | None
-    cloning: Cloning | None = None
+    closers: tuple[Callable[[], object], ...] = ()
 
     def close(self) -> None:
         """End what goes on beside the steps, so that the process can."""
-        if self.cloning is not None:
-            self.cloning.close()
+        for close in self.closers:
+            close()
         if self.trace is not None:
             self.trace.close()
 
@@ -119,7 +119,8 @@ def assemble(config: EngineConfig, progress: Progress = lambda what, done: None)
         trace=trace,
         cloning=cloning,
     )
-    return Assembly(core, _ready(parts, _describe(config, device)), trace, cloning)
+    closers = [cloning.close if cloning is not None else None, *(part.close for part in parts.values())]
+    return Assembly(core, _ready(parts, _describe(config, device)), trace, tuple(filter(None, closers)))
 
 
 def _try_kernels(config: EngineConfig, device: torch.device, progress: Progress) -> None:
@@ -205,7 +206,7 @@ def _chat_part(config: EngineConfig, device: torch.device, progress: Progress) -
     readers = {priority: ThreadPoolExecutor(1, "prompts") for priority in beside}
     desk = TextDesk(intake, tokenizer, grammars, readers)
     ready = _chat_ready(config, weights.config, model, cache)
-    part = Part(station, runner, desk, ready)
+    part = Part(station, runner, desk, ready, close=desk.close)
     _warm_up(part, model, config.max_batch)
     grammars.warm_up()
     progress("warming up", 1.0)

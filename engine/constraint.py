@@ -150,7 +150,8 @@ class Grammars:
         self._vocabulary = vocabulary  # the model's
         self._tokens: LLTokenizer | None = None
         self._known: OrderedDict[str, Future[Grammar]] = OrderedDict()
-        self._queue: SimpleQueue[tuple[str, Future[Grammar]]] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[str, Future[Grammar]] | None] = SimpleQueue()
+        self._closed = False
         self._thread: threading.Thread | None = None
 
     def compile(self, text: str) -> Future[Grammar]:
@@ -172,6 +173,13 @@ class Grammars:
         """Have the vocabulary ready before the first who needs it: it takes 0.3 s."""
         self.compile(json_grammar(ANY_OBJECT))
 
+    def close(self) -> None:
+        """Leave what waits uncompiled; wait for the thread to end."""
+        self._closed = True
+        self._queue.put(None)
+        if self._thread is not None:
+            self._thread.join()
+
     def _start(self) -> None:
         if self._thread is None or not self._thread.is_alive():
             before = threading.stack_size(STACK_BYTES)
@@ -180,8 +188,8 @@ class Grammars:
             threading.stack_size(before)
 
     def _work(self) -> None:
-        while True:
-            text, future = self._queue.get()
+        while (asked := self._queue.get()) is not None and not self._closed:
+            text, future = asked
             try:
                 future.set_result(self._compiled(text))
             except SchemaError as error:

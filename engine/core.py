@@ -58,6 +58,10 @@ LOOK_ROWS, LOOK_COMMANDS = 16, 16
 """Rows of a step that are handed out, and commands but prompts that are carried out, between two looks at the socket:
 some 0.2 ms."""
 
+LOOK_BUDGET_S = 0.002
+"""How long critical prompts are read at one look, the last of them begun within it: 0.7 ms each, and an interruption
+waits for one of them at most."""
+
 REST_S = 1e-3
 """How long a step with nothing to run waits for what a job awaits. Commands that come meanwhile wait as long."""
 
@@ -261,9 +265,14 @@ class Core:
 
     def _look(self) -> None:
         """Carry out what cannot wait, and see to the prompts that are read beside the steps."""
+        begin = self._clock()
         self._inbox.add(self._receive())
-        for command in self._inbox.urgent():
+        in_time = True
+        while (command := self._inbox.urgent(prompts=in_time)) is not None:
             self._out.hurry(self._carry_out(command))
+            if isinstance(command, Submit):
+                in_time = self._clock() - begin <= LOOK_BUDGET_S
+                self._inbox.add(self._receive())
         if (flight := self._lane.over()) is not None:
             for row in flight.plan.rows:
                 if row.request.state is State.EXPRESS:

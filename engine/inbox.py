@@ -1,6 +1,6 @@
 """Commands that have come and were not carried out. It knows what cannot wait, and carries out nothing.
 
-What cannot wait is taken first, and with it whatever else of its session has come: the commands of a session, and those
+What cannot wait is taken first, and before it what else of its session has come: the commands of a session, and those
 about one request, keep their order. Others may be overtaken. What is about no request says what a voice's name means
 from now on, which matters to submissions alone: those before it and those after it stay so.
 """
@@ -11,8 +11,9 @@ import heapq
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 
-from voxlane.engine.api import Append, Interrupt, Priority, Rewind, Submit, ToEngine
+from voxlane.engine.api import Append, Cancel, Interrupt, Pause, Priority, Rewind, Submit, ToEngine
 
 Receive = Callable[[], Iterable[ToEngine]]
 Name = tuple[str, str]
@@ -28,120 +29,125 @@ class _Entry:
     command: ToEngine
 
 
-class Inbox:
-    """Commands in the order they came. What it does to each takes no longer the more there are, but for `urgent`.
+_Entries = OrderedDict[int, _Entry]  # by number, in order
 
-    Those stay that take time, which is to say submissions, whose prompts have to be read; what names mean to them; and
-    what is about somebody who stays. All others may be carried out before them.
+
+class Inbox:
+    """Commands in the order they came. What it does to each takes no longer the more there are.
+
+    Each stands in the lines of what it is about, and may be taken when it is the first in all of them. Submissions take
+    time, for their prompts have to be read: they, and what names mean to them, take turns. All others may be carried
+    out before those of others.
     """
 
     def __init__(self, session_of: Callable[[str], str]) -> None:
         """Ask `session_of` for the session of a request that was opened, "" if there is none."""
         self._session_of = session_of
-        self._light: list[tuple[int, _Entry]] = []  # a heap, by number
-        self._staying: OrderedDict[int, _Entry] = OrderedDict()
-        self._lines: dict[Name, deque[_Entry]] = {}  # those who stay, by what they are about
+        self._waiting: _Entries = OrderedDict()
+        self._lines: dict[Name, deque[_Entry]] = {}
+        self._turns: _Entries = OrderedDict()
+        self._light: list[tuple[int, _Entry]] = []  # a heap, by number: those that may be taken, and some that were
+        self._interrupts: _Entries = OrderedDict()
+        self._stops: _Entries = OrderedDict()  # of single requests
+        self._critical: _Entries = OrderedDict()  # submissions, and what came about them since
         self._sessions: dict[str, str] = {}  # of requests that are not opened yet
         self._came = 0
         self._stirring = 0
-        self._urgent = False
 
     def __len__(self) -> int:
         """Return how many wait."""
-        return len(self._light) + len(self._staying)
+        return len(self._waiting)
 
     def add(self, commands: Iterable[ToEngine]) -> None:
         """Take commands that have come."""
         for command in commands:
             self._came += 1
             self._stirring += stirs(command)
-            self._urgent = self._urgent or _cannot_wait(command)
-            self._put(_Entry(self._came, self._about(command), command))
+            entry = _Entry(self._came, self._about(command), command)
+            self._sort(entry)
+            for name in entry.about:
+                self._lines.setdefault(name, deque()).append(entry)
+            self._note_light(entry)
 
     def next(self) -> ToEngine:
         """Return the first that waits."""
-        first = next(iter(self._staying), self._came + 1)
-        if self._light and self._light[0][0] < first:
-            return self._taken(heapq.heappop(self._light)[1])
-        return self._taken(self._leave(self._staying[first]))
+        return self._take(next(iter(self._waiting.values())))
 
     def light(self, most: int) -> list[ToEngine]:
-        """Return the first of those, in order, that take no time and depend on none that stays before them."""
-        return [self._taken(heapq.heappop(self._light)[1]) for _ in range(min(most, len(self._light)))]
-
-    def urgent(self) -> list[ToEngine]:
-        """Return those that cannot wait and those that must not be overtaken by them, in order; usually none."""
-        if not self._urgent:
-            return []
-        self._urgent = False
-        entries = self._all()
-        wanted: set[Name] = set()
-        wanted.update(*(entry.about for entry in entries if _cannot_wait(entry.command)))
-        known = 0
-        while known < len(wanted):  # a request of theirs may be known by another session, too
-            known = len(wanted)
-            for entry in entries:
-                if not wanted.isdisjoint(entry.about):
-                    wanted |= entry.about
-        asked = [one.number for one in entries if isinstance(one.command, Submit) and not wanted.isdisjoint(one.about)]
-        renamed = max(
-            (one.number for one in entries if _ALL in one.about and one.number < max(asked, default=0)), default=0
-        )
+        """Return the first of those, in order, that take no time and depend on none that takes its turn before them."""
         found: list[ToEngine] = []
-        for entry in entries:
-            if entry.number <= renamed or not wanted.isdisjoint(entry.about):
-                found.append(self._taken(entry))
-            else:
-                self._put(entry)
+        while self._light and len(found) < most:
+            number, entry = heapq.heappop(self._light)
+            if number in self._waiting:
+                found.append(self._take(entry))
         return found
+
+    def urgent(self, *, prompts: bool = True) -> ToEngine | None:
+        """Return the next that cannot wait, or must not be overtaken by such a one; usually none.
+
+        Interruptions come first. Who stops a single request waits for no critical prompt, unless that is its own.
+        Without `prompts`, nothing is returned that takes time.
+        """
+        for entry in chain(self._interrupts.values(), self._stops.values() if self._critical else ()):
+            first = self._first_before(entry)
+            if not _takes_its_turn(first):
+                return self._take(first)
+        pressing = next(chain(self._interrupts.values(), self._critical.values()), None)
+        if pressing is None:
+            return None
+        first = self._first_before(pressing)
+        return self._take(first) if prompts or not _takes_its_turn(first) else None
 
     @property
     def stirs(self) -> bool:
         """Whether one of them could change who is in a step."""
         return self._stirring > 0
 
-    def _put(self, entry: _Entry) -> None:
-        """Let an entry stay, or not, behind those that came before it."""
-        lines = self._lines
-        if _takes_its_turn(entry) or not lines.keys().isdisjoint(entry.about):
-            self._staying[entry.number] = entry
-            for name in entry.about:
-                lines.setdefault(name, deque()).append(entry)
-        else:
+    def _sort(self, entry: _Entry) -> None:
+        """Note what kind of command has come; it is not in its lines yet."""
+        command, number = entry.command, entry.number
+        self._waiting[number] = entry
+        if _takes_its_turn(entry):
+            self._turns[number] = entry
+        if isinstance(command, Interrupt):
+            self._interrupts[number] = entry
+        elif isinstance(command, Pause | Cancel):
+            self._stops[number] = entry
+        before = self._lines.get(("request", getattr(command, "request_id", "")))
+        if _is_critical(command) or (before and before[-1].number in self._critical):
+            self._critical[number] = entry
+
+    def _first_before(self, entry: _Entry) -> _Entry:
+        """Return what has to be taken first for an entry's sake, itself if it may be taken."""
+        while True:
+            renamed = self._lines.get(_ALL)
+            if renamed and isinstance(entry.command, Submit) and renamed[0].number < entry.number:
+                entry = next(iter(self._turns.values()))
+            ahead = next((line[0] for line in map(self._lines.__getitem__, entry.about) if line[0] is not entry), None)
+            if ahead is None:
+                return entry
+            entry = ahead
+
+    def _take(self, entry: _Entry) -> ToEngine:
+        """Take an entry out, which is the first in all its lines."""
+        number, command, lines = entry.number, entry.command, self._lines
+        for entries in (self._waiting, self._turns, self._interrupts, self._stops, self._critical):
+            entries.pop(number, None)
+        for name in entry.about:
+            first = lines[name].popleft()
+            assert first is entry, "one was overtaken"
+            if not lines[name]:
+                del lines[name]
+        for follower in {lines[name][0] for name in entry.about if name in lines}:
+            self._note_light(follower)
+        self._stirring -= stirs(command)
+        if isinstance(command, Submit):
+            self._sessions.pop(command.request_id, None)  # it is opened now, or refused
+        return command
+
+    def _note_light(self, entry: _Entry) -> None:
+        if not _takes_its_turn(entry) and all(self._lines[name][0] is entry for name in entry.about):
             heapq.heappush(self._light, (entry.number, entry))
-
-    def _leave(self, first: _Entry) -> _Entry:
-        """Take out the first that stays, and let those go that stayed because of it."""
-        leaving, lines = [first], self._lines
-        while leaving:
-            entry = leaving.pop()
-            del self._staying[entry.number]
-            for name in entry.about:
-                lines[name].popleft()
-                if not lines[name]:
-                    del lines[name]
-            if entry is not first:
-                heapq.heappush(self._light, (entry.number, entry))
-            heads = {lines[name][0] for name in entry.about if name in lines}
-            leaving += [head for head in heads if self._may_leave(head)]
-        return first
-
-    def _may_leave(self, entry: _Entry) -> bool:
-        return not _takes_its_turn(entry) and all(self._lines[name][0] is entry for name in entry.about)
-
-    def _all(self) -> list[_Entry]:
-        """Take everything out; return it in order."""
-        entries = sorted([*(entry for _, entry in self._light), *self._staying.values()], key=lambda one: one.number)
-        self._light.clear()
-        self._staying.clear()
-        self._lines.clear()
-        return entries
-
-    def _taken(self, entry: _Entry) -> ToEngine:
-        self._stirring -= stirs(entry.command)
-        if isinstance(entry.command, Submit):
-            self._sessions.pop(entry.command.request_id, None)  # it is opened now, or refused
-        return entry.command
 
     def _about(self, command: ToEngine) -> frozenset[Name]:
         """Return the session and the request a command is about."""
@@ -169,5 +175,5 @@ def _takes_its_turn(entry: _Entry) -> bool:
     return isinstance(entry.command, Submit) or _ALL in entry.about
 
 
-def _cannot_wait(command: ToEngine) -> bool:
-    return isinstance(command, Interrupt) or (isinstance(command, Submit) and command.priority is Priority.CRITICAL)
+def _is_critical(command: ToEngine) -> bool:
+    return isinstance(command, Submit) and command.priority is Priority.CRITICAL

@@ -6,13 +6,13 @@ nothing and knows no request's text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from voxlane.engine.api import Submit
-from voxlane.engine.jobs.utter import Manner
 from voxlane.engine.models.qwen3_tts_config import Qwen3TTSConfig, SpeechSampling
-from voxlane.engine.models.qwen3_tts_prompt import ROLE_TOKENS, Clone, PromptError, open_utterance
+from voxlane.engine.models.qwen3_tts_prompt import ROLE_TOKENS, Clone, PromptError, Utterance, open_utterance
 from voxlane.engine.models.settings import ConfigError
 from voxlane.engine.reading import Reader
 from voxlane.engine.tokenizer import Tokenizer
@@ -26,6 +26,17 @@ MOST_NAMES = 12
 
 MAX_INSTRUCTION_CHARS = 2000
 """More would make every prompt longer, not the voice better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a request speaks."""
+
+    open: Callable[[], Utterance]  # without text
+    clone: Clone | None
+    sampling: SpeechSampling
+    seed: int
+    reader: Reader
 
 
 class Manners:

@@ -44,6 +44,7 @@ class Part:
     desk: Desk
     ready: dict[str, object] = field(default_factory=dict)  # its fields of Ready
     cloning: Cloning | None = None  # where voices are made for it, if it can take them on
+    close: Callable[[], object] | None = None  # ends what goes on for it beside the steps, if anything does
 
 
 class CachedModel(Protocol):

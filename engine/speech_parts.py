@@ -140,11 +140,13 @@ def speaking_part(config: EngineConfig, device: torch.device, progress: Progress
     progress("warming up", 0.0)
     station = Station(BlockPool(0, 1, prefix_cache=False), BlockPool(0, 1, prefix_cache=False), CostModel())
     voices = (model.default_voice, *(voice for voice in model.voices if voice != model.default_voice))
+    beside = engine if isinstance(engine, VoiceBeside) else None
     part = Part(
         station,
         engine,
-        SpeakDesk(model, station.pool, engine.thread if isinstance(engine, VoiceBeside) else None),
+        SpeakDesk(model, station.pool, beside.thread if beside is not None else None),
         {"tts_model": config.tts_model, "speak_rate": model.sample_rate, "voices": voices},
+        close=beside.close if beside is not None else None,
     )
     rehearse("tts", part, _clauses(model, station.pool, WARM_UP_CLAUSES), 1)
     progress("warming up", 1.0)

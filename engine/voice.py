@@ -10,18 +10,15 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from voxlane.engine.faults import FAULTS
 from voxlane.engine.models.synthesis import RUN_ERRORS, Prepared, Synthesiser
 from voxlane.engine.plan import Load
 from voxlane.engine.runner import Immediate, Outcome
-from voxlane.engine.weights.errors import ModelError
 
 log = logging.getLogger(__name__)
 
-FAULTS = (
-    ValueError, RuntimeError, LookupError, ArithmeticError, TypeError, AttributeError, AssertionError, OSError,
-    MemoryError, ModelError, *RUN_ERRORS,
-)  # fmt: skip
-"""What may go wrong with one clause: reading and saying it is libraries' work, and what they meet is its own."""
+CLAUSE_FAULTS = (*FAULTS, *RUN_ERRORS)
+"""What may go wrong with one clause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +49,7 @@ class Voice(Immediate):
         """Say one clause; what goes wrong with it is its own."""
         try:
             speech = self.model.synthesise(clause.prepared, voice=clause.voice, speed=clause.speed, seed=clause.seed)
-        except FAULTS:
+        except CLAUSE_FAULTS:
             log.exception("clause failed phonemes=%d", clause.prepared.phonemes)
             return Outcome(failed=True)
         return Outcome(speech=speech)
@@ -69,3 +66,7 @@ class VoiceBeside(Voice):
     def __init__(self, model: Synthesiser) -> None:
         super().__init__(model)
         self.thread = ThreadPoolExecutor(1, "voice")
+
+    def close(self) -> None:
+        """End the thread, after the clause it is at."""
+        self.thread.shutdown(cancel_futures=True)

@@ -22,6 +22,7 @@ from voxlane.engine.api import (
     Submit,
     VoiceMade,
 )
+from voxlane.engine.faults import FAULTS, told
 from voxlane.engine.intake import Refusal
 from voxlane.engine.jobs.job import Change, Job
 from voxlane.engine.voices import Cloner, ProfileError, TooMuchText, Voice, Voices, digest_of
@@ -34,8 +35,6 @@ MAX_CLIPS = 8
 NICENESS = 10
 """How gladly the thread gives way to the steps where they want its core: it gets a tenth of it then. On two busy cores
 steps took 1.1 times as long, and 1.6 times at 0; at 19 a voice of 10 s was not made in twenty."""
-
-FAULTS = (ValueError, RuntimeError, IndexError, TypeError, MemoryError)
 
 _SAMPLE_BYTES = 2
 
@@ -145,8 +144,8 @@ class CloneJob(Job):
             made = VoiceMade(self.submit.request_id, self.submit.epoch, voice.result().profile)
         except TooMuchText as error:
             return self._refuse(Refusal("too_long", str(error)))
-        except FAULTS:
-            log.exception("voice failed seconds=%.1f", self._heard_s)
+        except FAULTS as fault:
+            log.error("voice failed seconds=%.1f %s", self._heard_s, told(fault))
             return Change(end="failed")
         return Change([made], end="eos")
 

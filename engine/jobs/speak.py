@@ -8,12 +8,12 @@ say something again it has the clause made again, and leaves out what lies befor
 from __future__ import annotations
 
 import logging
-import traceback
 from bisect import bisect_right
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
 from voxlane.engine.api import SpokenWord, Started, Submit
+from voxlane.engine.faults import told
 from voxlane.engine.intake import Refusal
 from voxlane.engine.jobs.job import Change, Job
 from voxlane.engine.jobs.saying import MAX_CLAUSE_CHARS, Piece, Saying, check_length, halves
@@ -22,7 +22,7 @@ from voxlane.engine.models.synthesis import ClauseTooLong, Prepared, Speech, Syn
 from voxlane.engine.plan import Row
 from voxlane.engine.request import Request
 from voxlane.engine.runner import Outcome
-from voxlane.engine.voice import FAULTS, Clause
+from voxlane.engine.voice import CLAUSE_FAULTS, Clause
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class SpeakJob(Saying):
         self._sound = None
         try:
             self._send(sound.result(), change, now)
-        except FAULTS:
+        except CLAUSE_FAULTS:
             log.exception("clause failed")
             change.end = "failed"
 
@@ -175,9 +175,8 @@ class SpeakJob(Saying):
                 long = prepared.phonemes > MAX_UNIT
             except ClauseTooLong:
                 long = True
-            except FAULTS as fault:
-                at = traceback.extract_tb(fault.__traceback__)[-1]  # the fault's own words may hold the text
-                log.error("clause not read fault=%s at=%s:%s", type(fault).__name__, at.name, at.lineno)
+            except CLAUSE_FAULTS as fault:
+                log.error("clause not read %s", told(fault))
                 change.end = "failed"
                 return
         parts = halves(piece) if long else ()

@@ -81,6 +81,13 @@ class TextDesk:
             raise
         return job
 
+    def close(self) -> None:
+        """End the threads that read prompts and compile grammars; what they have not begun is left."""
+        for reader in self._readers.values():
+            reader.shutdown(cancel_futures=True)
+        if self._grammars is not None:
+            self._grammars.close()
+
     def _compile(self, grammar: str) -> Future[Grammar]:
         if self._grammars is None:
             raise Refusal("bad_request", "this engine cannot constrain its output")

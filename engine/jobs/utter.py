@@ -10,6 +10,7 @@ the first, what a step under way brings is dropped. It joins a talker to the sch
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -17,29 +18,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxlane.engine.api import RequestStats, SpokenWord, Submit
+from voxlane.engine.faults import FAULTS, told
 from voxlane.engine.intake import Refusal
 from voxlane.engine.jobs.job import Change, Job
 from voxlane.engine.jobs.saying import MAX_CLAUSE_CHARS, Saying, check_length, halves
 from voxlane.engine.kv import BlockPool, BlockTable
-from voxlane.engine.models.qwen3_tts_config import MIN_FRAMES, SpeechSampling
-from voxlane.engine.models.qwen3_tts_prompt import Clone, PromptError, Utterance
+from voxlane.engine.manners import Manner
+from voxlane.engine.models.qwen3_tts_config import MIN_FRAMES
+from voxlane.engine.models.qwen3_tts_prompt import PromptError
 from voxlane.engine.pace import LETTERS_PER_S, Pace
 from voxlane.engine.plan import Row
-from voxlane.engine.reading import Reader, Said
+from voxlane.engine.reading import Said
 from voxlane.engine.request import Request, State
 from voxlane.engine.runner import Outcome
 from voxlane.engine.slots import IDLE, Slots
 from voxlane.engine.talker import MAX_CHUNK, Spoken, Stream
 
+log = logging.getLogger(__name__)
+
 LOW_S, AHEAD_S = 1.36, 2.0
 """A listener who has as much sound as the first lets others go first. From there on up to the second a frame is made
 where others need one anyway: so replies are made together, in few steps, and the device is free between them."""
-
-CHUNKS_AHEAD = 2
-"""A chunk is at most one part in so many of what the listener has: it comes long before that is over."""
-
-CHUNKS = (8, 4, 2)
-"""Frames that may be decoded together; one at a time for who has nothing."""
 
 CUT_AT_SENTENCE, CUT_AT_WORD = 0.5, 0.75
 """From these shares of what an utterance has time for, at the pace of ordinary speech, it takes no more text: from the
@@ -63,17 +62,6 @@ class TalkerFacts:
     def frame_s(self) -> float:
         """Return how long a frame lasts."""
         return self.frame_samples / self.sample_rate
-
-
-@dataclass(frozen=True, slots=True)
-class Manner:
-    """How a request speaks."""
-
-    open: Callable[[], Utterance]  # without text
-    clone: Clone | None
-    sampling: SpeechSampling
-    seed: int
-    reader: Reader
 
 
 @dataclass(slots=True)
@@ -147,21 +135,17 @@ class UtterJob(Saying):
 
     def work(self, now: float) -> Change:
         """Read some of the text, and take a place in the codec's state if there is anything to say."""
-        if self._queue:
-            piece = self._queue.popleft()
-            if len(piece.text) > MAX_CLAUSE_CHARS and (parts := halves(piece)):
-                self._queue.extendleft(reversed(parts))
-            else:
-                self._words += self._manner.reader.read(piece.text)
-                self._take()
-        if self._ended and not self._queue and not self._closed:
-            self._closed = True
-            self._words += self._manner.reader.finish()
-            self._take()
-            if not self._text:
-                change = Change(end="eos")
-                self._send(Spoken(), self._pace.finish(self._spoken), change, now)
-                return change
+        try:
+            closes = self._read_more()
+        except FAULTS as fault:
+            log.error("text not read %s", told(fault))
+            return Change(end="failed")
+        self._take()
+        if closes and not self._text:
+            change = Change(end="eos")
+            self._send(Spoken(), self._pace.finish(self._spoken), change, now)
+            return change
+        if closes:
             self._stream.utterance.end()
         self.refresh(now)
         return Change()
@@ -205,6 +189,21 @@ class UtterJob(Saying):
         return replace(super().stats(now), preemptions=self._preemptions + self._request.preemptions)
 
     # ---- text
+
+    def _read_more(self) -> bool:
+        """Read some of the text; return whether that was the last of it."""
+        reader = self._manner.reader
+        if self._queue:
+            piece = self._queue.popleft()
+            if len(piece.text) > MAX_CLAUSE_CHARS and (parts := halves(piece)):
+                self._queue.extendleft(reversed(parts))
+            else:
+                self._words += reader.read(piece.text)
+        if not self._ended or self._queue or self._closed:
+            return False
+        self._words += reader.finish()
+        self._closed = True
+        return True
 
     @property
     def _ahead(self) -> int:
@@ -379,21 +378,9 @@ class UtterJob(Saying):
         request.joins_from_s = self._heard_until_s - AHEAD_S
         # What has to wait for text after the next frame, or ends with it, leaves nothing undecoded behind.
         flush = utterance.text_for(utterance.spoken) is None or self._full(positions, utterance.spoken + 1)
-        stream.chunk = 1 if flush else self._chunk(ahead_s)
+        stream.chunk = 1 if flush else stream.chunk_for(ahead_s / self._facts.frame_s)
         stream.keep = int(not flush and utterance.ended and utterance.spoken + 1 >= MIN_FRAMES)
         self._facts.slots.make_way(self, now)
-
-    def _chunk(self, ahead_s: float) -> int:
-        """Return how many frames a listener who has so much sound gets next.
-
-        Up to a multiple of the size for its slot: replies that began together are not decoded together ever after, all
-        in one long step.
-        """
-        most = ahead_s / (self._facts.frame_s * CHUNKS_AHEAD)
-        for size in CHUNKS:
-            if size <= most:
-                return size - (self._stream.decoded + self._slot) % size
-        return 1
 
     def _full(self, positions: int, frames: int) -> bool:
         """Return whether an utterance of so many positions and frames can have no more."""

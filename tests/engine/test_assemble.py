@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from drive import Driver, chat_config, complete
 
+from voxlane.engine.api import Priority
 from voxlane.engine.assemble import assemble
 from voxlane.engine.parts import EngineConfigError
 from voxlane.engine.weights.errors import ModelError
@@ -37,3 +41,16 @@ def test_a_tiny_context_warms_up_and_answers(context):
     assert end.reason == "length"
     assert end.stats.prompt_tokens + end.stats.output_tokens == context
     assert engine.core.scheduler.stations["chat"].pool.used == 0
+
+
+@pytest.mark.weights
+def test_a_closed_engine_leaves_no_thread():
+    before = set(threading.enumerate())
+    engine = assemble(chat_config(context_tokens=40, kv_memory_mib=16, block_tokens=4))
+    readers = {priority: ThreadPoolExecutor(1, "prompts") for priority in Priority}  # as with a device
+    engine.core._desks._desks["chat"]._readers = readers
+    for reader in readers.values():
+        reader.submit(int).result()
+    assert len(set(threading.enumerate()) - before) >= len(readers)
+    engine.close()
+    assert set(threading.enumerate()) == before

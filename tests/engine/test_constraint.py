@@ -25,7 +25,7 @@ from voxlane.engine.tokenizer import Tokenizer
 from .test_laws import empty_prefix_cache, shrink
 from .test_tokenizer import PRE, write_byte_level_gguf, write_directory, write_sentencepiece_gguf
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 # ---- grammars over a vocabulary of characters

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import hypothesis.strategies as st
 from hypothesis import given
 
@@ -38,6 +40,11 @@ commands = st.one_of(
 )
 
 
+def urgent(inbox: Inbox) -> list[ToEngine]:
+    """Take everything that cannot wait."""
+    return list(iter(inbox.urgent, None))
+
+
 def about(commands: list[ToEngine], request: str = "", session: str = "") -> list[ToEngine]:
     """Return those about a request, or of a session by what was said when they came."""
     known = dict(SESSIONS)
@@ -62,45 +69,77 @@ def renames_before_each_submission(commands: list[ToEngine]) -> dict[int, int]:
     return counts
 
 
-@given(st.lists(st.lists(commands, max_size=8), min_size=1, max_size=4))
-def test_every_session_and_every_request_keeps_its_order(batches: list[list[ToEngine]]) -> None:
+WAYS: dict[str, Callable[[Inbox], Sequence[ToEngine | None]]] = {
+    "urgent": lambda inbox: [inbox.urgent()],
+    "quick": lambda inbox: [inbox.urgent(prompts=False)],
+    "light": lambda inbox: inbox.light(2),
+    "next": lambda inbox: [inbox.next()] if len(inbox) else [],
+}
+ways = st.lists(st.sampled_from(list(WAYS)), max_size=12)
+
+
+def take(inbox: Inbox, ways: list[str]) -> list[ToEngine]:
+    """Take commands by some ways, one after the other."""
+    return [command for way in ways for command in WAYS[way](inbox) if command is not None]
+
+
+@given(st.lists(st.tuples(st.lists(commands, max_size=8), ways), min_size=1, max_size=4))
+def test_every_request_keeps_its_order(batches: list[tuple[list[ToEngine], list[str]]]) -> None:
     inbox = Inbox(lambda name: SESSIONS.get(name, ""))
     carried_out: list[ToEngine] = []
-    for batch in batches:
+    for batch, ways in batches:
         inbox.add(batch)
-        carried_out += inbox.urgent()
-        assert inbox.urgent() == []
-        carried_out += inbox.light(2)
-        if len(inbox):
-            carried_out.append(inbox.next())
-    while len(inbox):
-        carried_out.append(inbox.next())
-    came = [command for batch in batches for command in batch]
+        carried_out += take(inbox, ways)
+    carried_out += take(inbox, ["next"] * len(inbox))
+    came = [command for batch, _ in batches for command in batch]
     assert sorted(map(id, carried_out)) == sorted(map(id, came)), "one was lost, or carried out twice"
     for name in "abcdefg":
         assert list(map(id, about(carried_out, request=name))) == list(map(id, about(came, request=name)))
+    assert renames_before_each_submission(carried_out) == renames_before_each_submission(came)
+    assert not inbox.stirs
+    assert inbox._lines == inbox._sessions == {}, "what was carried out is to be forgotten"
 
 
-@given(st.lists(commands, max_size=12))
-def test_a_session_keeps_its_order(came: list[ToEngine]) -> None:
+@given(st.lists(commands, max_size=12), ways)
+def test_a_session_keeps_its_order(came: list[ToEngine], ways: list[str]) -> None:
     inbox = Inbox(lambda name: SESSIONS.get(name, ""))
     inbox.add(came)
-    first = [*inbox.urgent(), *inbox.light(3)]
-    rest = [inbox.next() for _ in range(len(inbox))]
+    carried_out = take(inbox, ways)
+    carried_out += urgent(inbox)
+    rest = take(inbox, ["next"] * len(inbox))
     places = {id(command): place for place, command in enumerate(came)}
     for session in ("s", "t", "u", "v"):
-        order = [places[id(command)] for command in [*first, *rest] if command in about(came, session=session)]
+        theirs = about(came, session=session)
+        order = [places[id(command)] for command in [*carried_out, *rest] if command in theirs]
         assert order == sorted(order), session
-    assert renames_before_each_submission([*first, *rest]) == renames_before_each_submission(came)
     assert not any(isinstance(command, Interrupt) for command in rest)
+    assert not any(isinstance(command, Submit) and command.priority is Priority.CRITICAL for command in rest)
 
 
 def test_what_cannot_wait_overtakes_others() -> None:
     inbox = Inbox(lambda name: {"mine": "s"}.get(name, ""))
     prompt, own, critical = Submit("long", "chat"), Cancel("mine"), Submit("c", "chat", priority=Priority.CRITICAL)
     inbox.add([prompt, own, Append("other", audio=b".."), Interrupt("s"), critical, EndInput("c")])
-    assert inbox.urgent() == [own, Interrupt("s"), critical, EndInput("c")]
+    assert urgent(inbox) == [own, Interrupt("s"), critical, EndInput("c")]
     assert [inbox.next() for _ in range(len(inbox))] == [prompt, Append("other", audio=b"..")]
+
+
+def test_who_stops_something_goes_before_critical_prompts_and_an_interruption_before_all() -> None:
+    inbox = Inbox(lambda name: {"mine": "s", "his": "t"}.get(name, ""))
+    crowd = [Submit(f"c{number}", "chat", session=f"s{number}", priority=Priority.CRITICAL) for number in range(3)]
+    own, behind = Submit("own", "chat", session="u"), Cancel("c1")
+    inbox.add([*crowd, behind, own, Interrupt("u"), Cancel("his"), Append("his", audio=b".."), Pause("mine")])
+    inbox.add([Interrupt("s"), Interrupt("v")])
+    stops = [Pause("mine"), Interrupt("s"), Interrupt("v"), Cancel("his")]
+    assert list(iter(lambda: inbox.urgent(prompts=False), None)) == stops
+    assert urgent(inbox) == [own, Interrupt("u"), crowd[0], crowd[1], behind, crowd[2]], "its own prompt comes first"
+    assert [inbox.next() for _ in range(len(inbox))] == [Append("his", audio=b"..")]
+
+
+def test_who_stops_something_is_not_urgent_where_no_prompt_is() -> None:
+    inbox = Inbox(lambda name: "")
+    inbox.add([Submit("a", "chat"), Cancel("b"), Pause("c")])
+    assert inbox.urgent() is None
 
 
 def test_a_name_means_to_everybody_what_it_meant_when_they_came() -> None:
@@ -109,9 +148,9 @@ def test_a_name_means_to_everybody_what_it_meant_when_they_came() -> None:
     renamed = [ForgetVoice("her"), KeepVoice("her", b"another")]
     critical = Submit("c", "tts", speak=SpeakParams(voice="her"), priority=Priority.CRITICAL)
     inbox.add([said, *renamed, later, Interrupt("t")])
-    assert inbox.urgent() == [Interrupt("t")], "it asks for no voice"
+    assert urgent(inbox) == [Interrupt("t")], "it asks for no voice"
     inbox.add([critical, ForgetVoice("her")])
-    assert inbox.urgent() == [said, *renamed, critical]
+    assert urgent(inbox) == [said, *renamed, critical]
     assert [inbox.next() for _ in range(len(inbox))] == [later, ForgetVoice("her")]
 
 

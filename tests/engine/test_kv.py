@@ -25,9 +25,11 @@ class Pool(RuleBasedStateMachine):
         self.memory: dict[int, tuple] = {}
         self.tables: list[tuple[BlockTable, str, list[int]]] = []
 
-    def write(self, index, new):
+    def write(self, index, new, behind=0):
+        """Append tokens to a table; the last `behind` of them are not computed yet."""
         table, salt, held = self.tables[index]
         size, before = self.pool.block_tokens, table.length
+        free, cached, warm = self.sets()
         try:
             needed = table.needed(len(new))
             available = self.pool.available
@@ -37,6 +39,9 @@ class Pool(RuleBasedStateMachine):
             assert table.length == before
             return False
         assert self.pool.available == available - needed
+        evicted = max(needed - len(free), 0)
+        hot = max(evicted - len(cached), 0)
+        assert self.sets()[1:] == (cached[evicted:], warm[: len(warm) - hot]), "the wrong one was taken"
         for source, target in copies:
             for offset in range(size):
                 value = self.memory.get(source * size + offset)
@@ -44,17 +49,56 @@ class Pool(RuleBasedStateMachine):
         held.extend(new)
         for position, slot in enumerate(table.slots(before, table.length), start=before):
             self.memory[slot] = (salt, *held[: position + 1])
-        table.seal(held)
+        computed = table.length - behind
+        table.seal(held, computed if behind else None)
+        for number in range(before // size, table.length // size):
+            if number < computed // size and self.pool.prefix_cache:
+                assert self.pool.find(self.digest(salt, held[: (number + 1) * size])) is not None
+            elif number >= computed // size:
+                assert table.blocks[number] not in self.pool._digest_of, "found before it is computed"
         return True
 
-    @rule(salt=st.sampled_from(["", "x"]), new=tokens)
-    def create(self, salt, new):
-        table = BlockTable(self.pool, salt)
+    def sets(self):
+        """Return the free blocks, the cached and the warm ones in the order they became so."""
+        return list(self.pool._free), list(self.pool._idle), list(self.pool._warm)
+
+    def digest(self, salt, held):
+        """Return what a block is known by that ends with these tokens."""
+        found, size = self.pool.root(salt), self.pool.block_tokens
+        for start in range(0, len(held), size):
+            found = self.pool.extend(found, held[start : start + size])
+        return found
+
+    def shorten(self, table, length):
+        """Rewind a table, or free it; see to it that its last blocks become available first."""
+        free, cached, warm = self.sets()
+        gone = [
+            block for block in table.blocks[-(-length // self.pool.block_tokens) :] if self.pool._references[block] == 1
+        ]
+        gone.reverse()
+        named = [block for block in gone if block in self.pool._digest_of]
+        table.rewind(length) if length else table.free()
+        unnamed = [block for block in gone if block not in named]
+        assert self.sets() == (free, cached + named, warm + unnamed)
+        assert self.pool.untouched == len(free) + len(cached) + len(named)
+
+    def known(self, salt, new):
+        """Return how many tokens of a prompt some block is known to hold."""
+        size, count = self.pool.block_tokens, 0
+        ends = {self.memory[block * size + size - 1] for block in self.pool._digest_of}
+        while count + size < len(new) and (salt, *new[: count + size]) in ends:
+            count += size
+        return count
+
+    @rule(salt=st.sampled_from(["", "x"]), new=tokens, behind=st.sampled_from([0, 0, 1, 5]))
+    def create(self, salt, new, behind):
+        table, known = BlockTable(self.pool, salt), self.known(salt, new)
         adopted = table.adopt(new)
+        assert adopted == known
         assert adopted % self.pool.block_tokens == 0
         assert adopted < max(len(new), 1)
         self.tables.append((table, salt, new[:adopted]))
-        if not self.write(len(self.tables) - 1, new[adopted:]):
+        if not self.write(len(self.tables) - 1, new[adopted:], min(behind, len(new) - adopted)):
             # What a request in the queue does: give the prefix back, and come again with the same tokens.
             table.free()
             assert table.adopt(new) == adopted
@@ -62,7 +106,7 @@ class Pool(RuleBasedStateMachine):
             self.tables.pop()
 
     @precondition(lambda self: self.tables)
-    @rule(data=st.data(), new=tokens)
+    @rule(data=st.data(), new=st.one_of(st.lists(st.integers(0, 1), min_size=1, max_size=1), tokens))
     def grow(self, data, new):
         self.write(data.draw(st.integers(0, len(self.tables) - 1)), new)
 
@@ -71,8 +115,10 @@ class Pool(RuleBasedStateMachine):
     def rewind(self, data):
         table, _, held = data.draw(st.sampled_from(self.tables))
         length = data.draw(st.integers(0, table.length))
-        table.rewind(length)
+        self.shorten(table, length)
         del held[length:]
+        if not length:  # what is written next may be something else
+            table.rewind(0)
 
     @precondition(lambda self: self.tables)
     @rule(data=st.data())
@@ -84,14 +130,28 @@ class Pool(RuleBasedStateMachine):
     @rule(data=st.data())
     def free(self, data):
         table, _, _ = self.tables.pop(data.draw(st.integers(0, len(self.tables) - 1)))
-        table.free()
+        self.shorten(table, 0)
         assert table.blocks == []
+
+    @rule()
+    def cool(self):
+        free, cached, warm = self.sets()
+        self.pool.cool()
+        assert self.sets() == (free + warm, cached, [])
+        assert self.pool.untouched == self.pool.available
 
     @invariant()
     def sound(self):
         if not hasattr(self, "pool"):
             return
         self.pool.check(table for table, _, _ in self.tables)
+        assert self.pool.prefix_cache or not self.pool._digest_of
+        for block, digest in self.pool._digest_of.items():
+            size = self.pool.block_tokens
+            salt, *held = self.memory[(block + 1) * size - 1]
+            for back in range(size):
+                assert self.memory[(block + 1) * size - 1 - back] == (salt, *held[: len(held) - back])
+            assert digest == self.digest(salt, held), "a block is known by what it does not hold"
         for table, salt, held in self.tables:
             assert table.length == len(held)
             for position, slot in enumerate(table.slots(0, table.length)):
@@ -217,3 +277,11 @@ def test_the_books_notice_whatever_is_wrong_and_most_of_it_by_their_sums(
         next(audit)
     with pytest.raises(AssertionError, match=told):
         next(audit) if by_sums else list(audit)
+
+
+def test_a_block_that_is_written_to_again_is_found_no_more() -> None:
+    pool = BlockPool(4, 4, key=b"k")
+    table = filled(pool, [1] * 4)
+    table.rewind(2)
+    table.append(1)
+    assert BlockTable(pool).adopt([1] * 5) == 0

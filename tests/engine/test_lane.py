@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import pytest
-from simulation import Clock, LateEngine, LateExpress, Letters, Simulation, expected_text, reason
+from simulation import Clock, LateEngine, LateExpress, Letters, PretendEngine, Simulation, expected_text, reason
 
-from voxlane.engine.api import Cancel, FromEngine, Policy, Priority, SamplingParams, Submit, Text
+from voxlane.engine.api import (
+    Cancel,
+    FromEngine,
+    Interrupt,
+    Pause,
+    Policy,
+    Priority,
+    Resume,
+    SamplingParams,
+    Submit,
+    Text,
+    ToEngine,
+)
 from voxlane.engine.plan import Load
+from voxlane.engine.request import Request, State
 
 
-def greedy(name: str, text: str, tokens: int, priority: Priority = Priority.NORMAL) -> Submit:
+def greedy(name: str, text: str, tokens: int, priority: Priority = Priority.NORMAL, *, session: str = "") -> Submit:
     sampling = SamplingParams(max_tokens=tokens, ignore_eos=True)
-    return Submit(name, "complete", text=text, sampling=sampling, priority=priority)
+    return Submit(name, "complete", text=text, sampling=sampling, priority=priority, session=session)
 
 
 def tokens_of(simulation: Simulation) -> dict[str, int]:
@@ -102,3 +115,92 @@ def test_who_was_read_beside_the_steps_goes_on_in_the_very_next_one(slow: int) -
     while not launched:
         simulation.core.step(lambda: [coming.pop()] if coming else [], tell)
     assert launched[0] == {"a", "d"}
+
+
+CROWD = [greedy(f"c{number}", "CBA", 2, Priority.CRITICAL, session=f"t{number}") for number in range(300)]
+
+
+class SlowLetters(Letters):
+    """Reads every prompt in the time a real one takes, and notes in which state one request was meanwhile."""
+
+    def __init__(self, clock: Clock, watched: Request) -> None:
+        self._clock, self._watched = clock, watched
+        self.states: list[State] = []
+
+    def encode(self, text: str, *, add_bos: bool = False) -> list[int]:
+        self._clock.now += 7e-4
+        self.states.append(self._watched.state)
+        return super().encode(text, add_bos=add_bos)
+
+
+def answering(*, device: bool) -> tuple[Simulation, SlowLetters]:
+    """Return an engine in the midst of two answers, on the host or on a device with a lane beside its steps."""
+
+    def late(clock: Clock, block_tokens: int) -> LateEngine:
+        made = LateEngine(clock, block_tokens, slow=3)
+        LateExpress.of(made, eager=False, slow=3)
+        return made
+
+    engine = late if device else PretendEngine
+    simulation = Simulation(make_engine=engine, blocks=2000, host_blocks=0, policy="deadline", max_batch=400)
+    simulation.send(greedy("mine", "ABC", 60, session="s"), greedy("other", "ABC", 60, session="o"))
+    for _ in range(4):
+        simulation.step()
+    letters = SlowLetters(simulation.clock, simulation.scheduler.requests["mine"])
+    simulation.intake._tokenizer = letters
+    return simulation, letters
+
+
+def finish(simulation: Simulation) -> None:
+    """See to it that all of the crowd is answered."""
+    simulation.send(Resume("mine"))
+    simulation.run()
+    assert {simulation.texts[submit.request_id] for submit in CROWD} == {expected_text("CBA", 2)}
+    assert simulation.texts["other"] == expected_text("ABC", 60)
+    assert simulation.pool.used == 0
+
+
+@pytest.mark.parametrize("device", [False, True])
+@pytest.mark.parametrize("stop", [Interrupt("s"), Pause("mine"), Cancel("mine")])
+def test_who_stops_something_waits_for_nobodys_prompt(stop: ToEngine, *, device: bool) -> None:
+    simulation, letters = answering(device=device)
+    simulation.step(*CROWD, greedy("another", "CBA", 1), stop)
+    assert letters.states, "nobody was there to wait for"
+    assert State.RUNNING not in letters.states
+    finish(simulation)
+
+
+@pytest.mark.parametrize("device", [False, True])
+@pytest.mark.parametrize("after", [1, 2, 7, 100])
+def test_an_interruption_waits_for_one_prompt_at_most(after: int, *, device: bool) -> None:
+    """Whenever it comes while those of a crowd are being read."""
+    simulation, letters = answering(device=device)
+    crowd: list[ToEngine] = list(CROWD)
+    came: list[int] = []
+
+    def receive() -> list[ToEngine]:
+        found, crowd[:] = list(crowd), []
+        if len(letters.states) >= after and not came:
+            came.append(len(letters.states))
+            found.append(Interrupt("s"))
+        return found
+
+    while len(letters.states) < len(CROWD):
+        simulation._collect(simulation.core.step(receive))
+    assert came[0] == after, "somebody was read and nobody looked up"
+    assert State.RUNNING not in letters.states[after:]
+    finish(simulation)
+
+
+@pytest.mark.parametrize("device", [False, True])
+def test_a_crowd_of_critical_prompts_is_read_a_few_at_a_time(*, device: bool) -> None:
+    """The first of them are answered before the last are read."""
+    simulation, letters = answering(device=device)
+    coming: list[ToEngine] = list(CROWD)
+    while len(letters.states) < len(CROWD):
+        read = len(letters.states)
+        simulation.step(*coming)
+        coming.clear()
+        assert 0 < len(letters.states) - read < 40
+    assert len(simulation.ends) > 50
+    finish(simulation)

@@ -11,12 +11,13 @@ import pytest
 from simulation import Letters, Simulation, expected_text, reason
 
 from voxlane.engine.api import Cancel, Interrupt, Pause, Priority, Resume, SamplingParams, Submit
+from voxlane.engine.constraint import Grammars
 from voxlane.engine.intake import Refusal
 from voxlane.engine.jobs import text
 from voxlane.engine.jobs.text import TextDesk
 from voxlane.engine.request import State
 
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
 LONG = "ABCDEFGHIJ"
 VERY_LONG = LONG + "KL"
 
@@ -130,3 +131,15 @@ def test_those_being_read_count_as_waiting(simulation: Simulation) -> None:
     simulation.core._desks._max_waiting = 2
     simulation.send(greedy("a"), greedy("b"), greedy("c"))
     assert simulation.ends["c"].code == "overloaded"
+
+
+def test_who_is_being_read_when_the_desk_closes_is_the_last(simulation: Simulation) -> None:
+    before, letters = set(threading.enumerate()), simulation.intake._tokenizer
+    readers = {Priority.NORMAL: ThreadPoolExecutor(1)}
+    desk = TextDesk(simulation.intake, letters, Grammars(letters, letters.vocab_size), readers)
+    jobs = [desk.open(greedy(name), 0.0) for name in "abc"]
+    desk._grammars.warm_up()
+    open_gate(simulation)
+    desk.close()
+    assert set(threading.enumerate()) == before
+    assert all(job.awaited.done() for job in jobs), "somebody would wait for ever"

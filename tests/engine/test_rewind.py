@@ -33,8 +33,9 @@ from voxlane.engine.cache import KVCache
 from voxlane.engine.core import Core
 from voxlane.engine.cost import CostModel
 from voxlane.engine.cuda.talker import CudaTalker
-from voxlane.engine.jobs.utter import Manner, TalkerFacts, UtterDesk
+from voxlane.engine.jobs.utter import TalkerFacts, UtterDesk
 from voxlane.engine.kv import BlockPool
+from voxlane.engine.manners import Manner
 from voxlane.engine.models.qwen3_tts import Qwen3TTS
 from voxlane.engine.models.qwen3_tts_codec import Qwen3TTSCodec
 from voxlane.engine.models.qwen3_tts_config import SpeechSampling

@@ -325,6 +325,37 @@ def test_a_lower_reply_gives_its_place_to_a_higher_one_and_goes_on_in_another(la
     assert simulation.pcm == {name: pcm_of(offline(submit, LONG)[1]) for name, submit in submits.items()}
 
 
+@pytest.mark.parametrize("priority", [Priority.HIGH, Priority.CRITICAL])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_higher_reply_that_ran_out_of_text_has_its_place_again_with_the_next_word(late, priority):
+    """Lower ones have it meanwhile."""
+    simulation = TalkerSimulation(slots=2, max_batch=4, step_budget_s=1.0, late=late)
+    submits = {"high": speak(simulation, "high", "", end=False, speak=STEADY, priority=priority)}
+    submits |= {name: speak(simulation, name, LONG * 9, speak=STEADY) for name in ("low", "lower", "lowest")}
+    words = ("One ", "two ", "three ", "four ")
+
+    def has_place() -> bool:
+        owners = simulation.talker.slots._owners.values()
+        assert len(owners) == 2
+        return any(job.submit.request_id == "high" for job in owners)
+
+    for _ in range(10):
+        simulation.step()
+    for word in words:
+        assert not has_place()
+        simulation.send(Append("high", text=word))
+        simulation.step()
+        assert has_place()
+        before = simulation.pcm.get("high", b"")
+        for _ in range(40):
+            simulation.step()
+        assert len(simulation.pcm["high"]) > len(before), "it lost it before it had said a word"
+    simulation.send(EndInput("high"))
+    simulation.run()
+    texts = dict.fromkeys(submits, LONG * 9) | {"high": "".join(words)}
+    assert simulation.pcm == {name: pcm_of(offline(submit, texts[name])[1]) for name, submit in submits.items()}
+
+
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("paused", [True, False], ids=["paused", "without text"])
 def test_who_has_no_use_for_its_place_gives_it_up_and_goes_on_in_another(paused, late):
@@ -421,3 +452,33 @@ def test_a_fault_ends_the_replies_that_were_in_it_and_nothing_else():
     assert reason(simulation.ends["t"]) == "failed"
     assert simulation.texts["c"] == expected_text("ABC", 9)
     assert simulation.talker.slots.free == simulation.talker.slots.count
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("error", [ValueError, KeyError, AttributeError, AssertionError, MemoryError])
+@pytest.mark.parametrize("text", ["Well, secret! ", "Well, secret!ly"], ids=["in its midst", "at its end"])
+def test_a_text_that_cannot_be_read_costs_only_its_own_reply(text, error, late, monkeypatch, caplog):
+    def picky(spoken: str) -> list[int]:
+        if "!" in spoken:
+            raise error(f"cannot read {spoken}")
+        return letters(spoken)
+
+    letters = talker_simulation._letters
+    simulation = TalkerSimulation(slots=2, late=late)
+    monkeypatch.setattr(talker_simulation, "_letters", picky)
+    good = speak(simulation, "good", LONG, speak=STEADY)
+    for name in ("bad", "worse"):
+        speak(simulation, name, "Some words first. ", end=False, speak=STEADY)
+    for _ in range(5):
+        simulation.step()
+    simulation.send(*(Append(name, text=text) for name in ("bad", "worse")), EndInput("bad"), EndInput("worse"))
+    simulation.run()
+    assert {name: reason(end) for name, end in simulation.ends.items()} == {
+        "good": "eos", "bad": "failed", "worse": "failed"
+    }  # fmt: skip
+    monkeypatch.setattr(talker_simulation, "_letters", letters)
+    assert simulation.pcm["good"] == pcm_of(offline(good, LONG)[1])
+    assert simulation.tts_pool.used == 0
+    assert simulation.talker.slots.free == simulation.talker.slots.count
+    assert error.__name__ in caplog.text
+    assert "secret" not in caplog.text

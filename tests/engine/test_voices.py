@@ -343,9 +343,10 @@ def test_an_engine_that_leaves_waits_for_no_voice(house: House) -> None:
     assert house.cloner.made == 1, "the other was never begun"
 
 
-def test_a_fault_is_the_requests_own(house: House, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [RuntimeError, KeyError, AttributeError, OSError, AssertionError])
+def test_a_fault_is_the_requests_own(error: type[Exception], house: House, caplog: pytest.LogCaptureFixture) -> None:
     house.cloner.go.set()
-    house.cloner.fault = RuntimeError("broken")
+    house.cloner.fault = error("nobody can hear Timbuktu")
     house.ask("v", clip(1.0), text="Timbuktu")
     (end,) = house.until(Finished)
     assert isinstance(end, Finished)
