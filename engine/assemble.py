@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -57,11 +58,12 @@ class Assembly:
     closers: tuple[Callable[[], object], ...] = ()
 
     def close(self) -> None:
-        """End what goes on beside the steps, so that the process can."""
-        for close in self.closers:
-            close()
-        if self.trace is not None:
-            self.trace.close()
+        """End what goes on beside the steps, so that the process can; the trace first: who waits long is killed."""
+        with contextlib.ExitStack() as ending:
+            for close in reversed(self.closers):
+                ending.callback(close)
+            if self.trace is not None:
+                ending.callback(self.trace.close)
 
 
 class _Stages:

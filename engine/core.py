@@ -270,7 +270,7 @@ class Core:
         in_time = True
         while (command := self._inbox.urgent(prompts=in_time)) is not None:
             self._out.hurry(self._carry_out(command))
-            if isinstance(command, Submit):
+            if isinstance(command, Submit | KeepVoice | ForgetVoice):
                 in_time = self._clock() - begin <= LOOK_BUDGET_S
                 self._inbox.add(self._receive())
         if (flight := self._lane.over()) is not None:

@@ -30,6 +30,7 @@ class _Entry:
 
 
 _Entries = OrderedDict[int, _Entry]  # by number, in order
+_Heap = list[tuple[int, _Entry]]  # by number; some may have been taken
 
 
 class Inbox:
@@ -46,9 +47,10 @@ class Inbox:
         self._waiting: _Entries = OrderedDict()
         self._lines: dict[Name, deque[_Entry]] = {}
         self._turns: _Entries = OrderedDict()
-        self._light: list[tuple[int, _Entry]] = []  # a heap, by number: those that may be taken, and some that were
+        self._light: _Heap = []  # those that may be taken
         self._interrupts: _Entries = OrderedDict()
-        self._stops: _Entries = OrderedDict()  # of single requests
+        self._stops: tuple[_Heap, _Heap] = ([], [])  # interruptions, and those of single requests
+        self._parked: dict[int, list[tuple[_Heap, _Entry]]] = {}  # stops, by who takes a turn before them
         self._critical: _Entries = OrderedDict()  # submissions, and what came about them since
         self._sessions: dict[str, str] = {}  # of requests that are not opened yet
         self._came = 0
@@ -88,15 +90,31 @@ class Inbox:
         Interruptions come first. Who stops a single request waits for no critical prompt, unless that is its own.
         Without `prompts`, nothing is returned that takes time.
         """
-        for entry in chain(self._interrupts.values(), self._stops.values() if self._critical else ()):
-            first = self._first_before(entry)
-            if not _takes_its_turn(first):
-                return self._take(first)
+        interrupts, stops = self._stops
+        if (first := self._free(interrupts, looks=True) or self._free(stops, looks=bool(self._critical))) is not None:
+            return self._take(first)
         pressing = next(chain(self._interrupts.values(), self._critical.values()), None)
         if pressing is None:
             return None
         first = self._first_before(pressing)
         return self._take(first) if prompts or not _takes_its_turn(first) else None
+
+    def _free(self, stops: _Heap, *, looks: bool) -> _Entry | None:
+        """Return what is to be taken for the first stop that waits for nobody's turn, if it looks for one.
+
+        Those that do are parked until that turn is over: the next call does not come by them.
+        """
+        while stops:
+            number, entry = stops[0]
+            if number in self._waiting:
+                if not looks:
+                    return None
+                first = self._first_before(entry)
+                if not _takes_its_turn(first):
+                    return first
+                self._parked.setdefault(first.number, []).append((stops, entry))
+            heapq.heappop(stops)
+        return None
 
     @property
     def stirs(self) -> bool:
@@ -111,8 +129,8 @@ class Inbox:
             self._turns[number] = entry
         if isinstance(command, Interrupt):
             self._interrupts[number] = entry
-        elif isinstance(command, Pause | Cancel):
-            self._stops[number] = entry
+        if isinstance(command, Interrupt | Pause | Cancel):
+            heapq.heappush(self._stops[not isinstance(command, Interrupt)], (number, entry))
         before = self._lines.get(("request", getattr(command, "request_id", "")))
         if _is_critical(command) or (before and before[-1].number in self._critical):
             self._critical[number] = entry
@@ -131,8 +149,10 @@ class Inbox:
     def _take(self, entry: _Entry) -> ToEngine:
         """Take an entry out, which is the first in all its lines."""
         number, command, lines = entry.number, entry.command, self._lines
-        for entries in (self._waiting, self._turns, self._interrupts, self._stops, self._critical):
+        for entries in (self._waiting, self._turns, self._interrupts, self._critical):
             entries.pop(number, None)
+        for stops, parked in self._parked.pop(number, ()):
+            heapq.heappush(stops, (parked.number, parked))
         for name in entry.about:
             first = lines[name].popleft()
             assert first is entry, "one was overtaken"

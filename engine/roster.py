@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from voxlane.engine.api import (
@@ -11,11 +12,13 @@ from voxlane.engine.api import (
     FinishReason,
     FromEngine,
     Refused,
+    RequestStats,
     Rewind,
     Started,
     Submit,
 )
 from voxlane.engine.desks import Desks
+from voxlane.engine.faults import FAULTS, told
 from voxlane.engine.intake import Refusal
 from voxlane.engine.jobs.job import Change, Job
 from voxlane.engine.lane import Lane
@@ -23,6 +26,11 @@ from voxlane.engine.plan import Plan
 from voxlane.engine.record import Record
 from voxlane.engine.request import Request, State
 from voxlane.engine.scheduler import Scheduler
+
+log = logging.getLogger(__name__)
+
+NO_STATS = RequestStats(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)
+"""Of a request that was never opened."""
 
 
 class Roster:
@@ -67,6 +75,9 @@ class Roster:
             job = self._desks.open(submit, self.jobs, now)
         except Refusal as refusal:
             return [Refused(submit.request_id, submit.epoch, refusal.code, refusal.detail)]
+        except FAULTS as fault:
+            log.error("request not read %s", told(fault))
+            return [Finished(submit.request_id, submit.epoch, "failed", NO_STATS)]
         self._opened += 1
         job.number, self.touched = self._opened, True
         self.jobs[submit.request_id] = job

@@ -240,7 +240,10 @@ class Tokenizer:
         # Lone surrogates cannot be encoded; a person's broken character costs one replacement, not the request.
         sound = [text.encode("utf-8", "surrogatepass").decode("utf-8", "replace") for text in texts]
         # One call for all, and this one: of those the library has, it lets other threads run, and takes a fifth less.
-        return [found.ids for found in vocabulary.backend.encode_batch_fast(sound, add_special_tokens=False)]
+        try:
+            return [found.ids for found in vocabulary.backend.encode_batch_fast(sound, add_special_tokens=False)]
+        except Exception as error:  # the library raises nothing narrower
+            raise ValueError("the model's tokenizer cannot read this text") from error
 
 
 def _open_vocabulary(path: Path) -> Vocabulary:

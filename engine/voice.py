@@ -10,7 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from voxlane.engine.faults import FAULTS
+from voxlane.engine.faults import FAULTS, told
 from voxlane.engine.models.synthesis import RUN_ERRORS, Prepared, Synthesiser
 from voxlane.engine.plan import Load
 from voxlane.engine.runner import Immediate, Outcome
@@ -49,8 +49,8 @@ class Voice(Immediate):
         """Say one clause; what goes wrong with it is its own."""
         try:
             speech = self.model.synthesise(clause.prepared, voice=clause.voice, speed=clause.speed, seed=clause.seed)
-        except CLAUSE_FAULTS:
-            log.exception("clause failed phonemes=%d", clause.prepared.phonemes)
+        except CLAUSE_FAULTS as fault:
+            log.error("clause failed phonemes=%d %s", clause.prepared.phonemes, told(fault))
             return Outcome(failed=True)
         return Outcome(speech=speech)
 

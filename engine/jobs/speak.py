@@ -124,8 +124,8 @@ class SpeakJob(Saying):
         self._sound = None
         try:
             self._send(sound.result(), change, now)
-        except CLAUSE_FAULTS:
-            log.exception("clause failed")
+        except CLAUSE_FAULTS as fault:
+            log.error("clause failed %s", told(fault))
             change.end = "failed"
 
     def _send(self, speech: Speech, change: Change, now: float) -> None:

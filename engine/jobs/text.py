@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import logging
 import math
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, Future
@@ -26,6 +27,7 @@ from voxlane.engine.api import (
 )
 from voxlane.engine.constraint import Grammar, GrammarBusy, Grammars
 from voxlane.engine.detokenizer import TextStream
+from voxlane.engine.faults import FAULTS, told
 from voxlane.engine.intake import Intake, Refusal, TextCodec, characters, must_call, schema_refusal
 from voxlane.engine.jobs.job import Change, Job
 from voxlane.engine.plan import Row
@@ -34,6 +36,8 @@ from voxlane.engine.runner import Outcome
 from voxlane.engine.sampler import Choice
 from voxlane.engine.schema import SchemaError
 from voxlane.engine.tools import Call, CallReader
+
+log = logging.getLogger(__name__)
 
 LONG_CHARACTERS = 1000
 """From here on a prompt is long: reading this much takes 0.6 ms on a Neoverse-N1 core, 1,500 words take 6."""
@@ -159,6 +163,9 @@ class TextJob(Job):
             return Change(refusal=refusal)
         except SchemaError as error:
             return Change(refusal=schema_refusal(error))
+        except FAULTS as fault:
+            log.error("request not read %s", told(fault))
+            return Change(end="failed")
         requests, self._waiting = self._waiting, []
         return Change(begin=requests)
 

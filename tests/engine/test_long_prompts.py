@@ -143,3 +143,22 @@ def test_who_is_being_read_when_the_desk_closes_is_the_last(simulation: Simulati
     desk.close()
     assert set(threading.enumerate()) == before
     assert all(job.awaited.done() for job in jobs), "somebody would wait for ever"
+
+
+class Fragile(Gated):
+    """Cannot read what has a Z in it, for a reason that nobody has foreseen."""
+
+    def encode(self, text: str, *, add_bos: bool = False) -> list[int]:
+        if "Z" in text:
+            raise KeyError("Z")
+        return super().encode(text, add_bos=add_bos)
+
+
+@pytest.mark.parametrize("prompt", ["ABZ", LONG + "Z"])
+def test_a_prompt_that_cannot_be_read_ends_its_own_request(simulation: Simulation, prompt: str) -> None:
+    simulation.intake._tokenizer = Fragile()
+    open_gate(simulation)
+    simulation.send(greedy("a", prompt), greedy("b", "ABC"))
+    simulation.run()
+    assert {name: reason(end) for name, end in simulation.ends.items()} == {"a": "failed", "b": "length"}
+    assert simulation.texts == {"b": expected_text("ABC", 5)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -443,3 +444,12 @@ def test_damaged_directories(file: str, text: str, reason: str, tmp_path: Path) 
 def test_no_tokenizer_at_all(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"no tokenizer\.json"):
         Tokenizer.open(tmp_path)
+
+
+def test_a_text_that_the_library_cannot_read_is_an_error_of_the_text(smollm2_path: Path) -> None:
+    tokenizer = Tokenizer.open(smollm2_path)
+    fragile = tokenizers.Tokenizer(models.WordLevel({"known": 0}, unk_token="missing"))
+    tokenizer._vocabulary = replace(tokenizer._vocabulary, backend=fragile)
+    assert tokenizer.encode("known") == [0]
+    with pytest.raises(ValueError, match="cannot read this text"):
+        tokenizer.encode("unknown")
