@@ -60,8 +60,9 @@ OUTBOX_BYTES = 64 * 1024 * 1024
 LOOK_SECONDS = 10.0
 """How often an engine is looked after, and asked for a word; it answers between two steps."""
 
-STALL_LOOKS = 3
-"""Looks in a row that find nothing taken of what waits before the engine is given up, and another one started."""
+STALL_LOOKS = 18
+"""Looks in a row that find nothing taken of what waits before the engine is given up, and another one started: three
+minutes, as long as a step may take (below). One microphone fills the socket within seconds of one that is too long."""
 
 SILENT_LOOKS = 30
 """The same for looks that have not heard a word of it: five minutes. A large model reads a prompt's piece on a weak CPU

@@ -272,6 +272,8 @@ class Connection:
     def _take(self, conversation: Conversation, incoming: Incoming) -> None:
         if self._taken_over:  # while others had their turn
             return
+        if not isinstance(incoming, Audio):  # which may have been on its way before `ready`
+            self._hub.tokens.arrived(conversation.name)
         match incoming:
             case Audio():
                 self._check_pace(conversation)

@@ -83,6 +83,8 @@ async def test_a_token_that_is_worth_nothing_is_told_from_a_key(serving: Any) ->
         peer = await Peer.open(running.url, {**MANUAL, "key": "secret"})
         used = peer.ready["token"]
         again = await Peer.open(running.url, {"key": "secret", "resume": used})
+        await again.send("ping", 1)
+        await again.until("pong")
         for token in (used, "x" * 43):
             late = await Peer.open(running.url)
             await late.send("hello", {"key": "secret", "resume": token})
@@ -91,4 +93,18 @@ async def test_a_token_that_is_worth_nothing_is_told_from_a_key(serving: Any) ->
             assert (code, retryable) == ("invalid_resume_token", False)
             assert "resume token" in message
             assert message.endswith("begin a new one without it.")
+        await again.bye()
+
+
+async def test_a_line_that_breaks_before_ready_costs_no_conversation(serving: Any) -> None:
+    async with serving() as running:
+        peer = await Peer.open(running.url, MANUAL)
+        token = peer.ready["token"]
+        unheard = await Peer.open(running.url, {"resume": token})
+        again = await Peer.open(running.url, {"resume": token})  # its `ready` is taken for lost
+        assert (again.ready["session"], again.ready["resumed"]) == (peer.ready["session"], True)
+        assert await unheard.closed() == 4409
+        late = await Peer.open(running.url)
+        await late.send("hello", {"resume": unheard.ready["token"]})
+        assert await late.closed() == 4401
         await again.bye()

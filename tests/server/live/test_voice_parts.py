@@ -187,17 +187,34 @@ def test_a_token_works_once_and_the_next_replaces_it() -> None:
     first = tokens.issue("a")
     assert len(first) == 43
     assert tokens.redeem(first) == "a"
-    assert tokens.redeem(first) is None
     second = tokens.issue("a")
+    tokens.arrived("a")
+    assert tokens.redeem(first) is None
     third = tokens.issue("a")
     assert tokens.redeem(second) is None
     tokens.issue("b")
     assert tokens.redeem(third) == "a"
-    tokens.revoke("b")
-    tokens.revoke("b")
+    for name in ("a", "b", "b"):
+        tokens.revoke(name)
     assert not tokens._names
-    assert not tokens._hashes
+    assert not tokens._issued
+    assert not tokens._redeemed
     assert first not in repr(vars(tokens))
+
+
+def test_a_token_stays_good_until_the_next_has_arrived() -> None:
+    tokens = Tokens()
+    first = tokens.issue("a")
+    assert tokens.redeem(first) == "a"
+    second = tokens.issue("a")
+    assert tokens.redeem(first) == "a", "the line broke before the second came"
+    third = tokens.issue("a")
+    assert tokens.redeem(second) is None, "who had it would not have used the first"
+    assert tokens.redeem(third) == "a", "it came, and the line broke before its client said anything"
+    assert tokens.redeem(first) is None
+    fourth = tokens.issue("a")
+    tokens.arrived("a")
+    assert (tokens.redeem(third), tokens.redeem(fourth)) == (None, "a")
 
 
 # ---- the channel
