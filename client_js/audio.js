@@ -112,7 +112,7 @@ export class BrowserAudio {
       this.#opening = null;
       throw new VoiceError("sound_failed", undefined, { cause: error });
     }
-    if (this.#context !== null) wake(this.#context);
+    for (const context of [this.#context, this.#microphoneContext]) if (context !== null) wake(context);
   }
 
   async #makeSpeaker() {
@@ -205,9 +205,11 @@ export class BrowserAudio {
       // what a context has which is made now.
       if (!(error instanceof DOMException) || error.name !== "NotSupportedError") throw error;
       const { sampleRate } = track.getSettings();
-      this.#microphoneContext = new AudioContext({ sampleRate, latencyHint: "interactive" });
-      await this.#microphoneContext.audioWorklet.addModule(module);
-      return this.#microphoneContext.createMediaStreamSource(stream);
+      const own = new AudioContext({ sampleRate, latencyHint: "interactive" });
+      own.onstatechange = () => own.state === "suspended" && own === this.#microphoneContext && wake(own);
+      this.#microphoneContext = own;
+      await own.audioWorklet.addModule(module);
+      return own.createMediaStreamSource(stream);
     }
   }
 

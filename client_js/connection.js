@@ -9,6 +9,7 @@
  */
 
 import { MsgpackError } from "./msgpack.js";
+import { Outbox } from "./outbox.js";
 import { describeClose, FRAME_BYTES, judgeClose, parseMessage, ProtocolError, say, SUBPROTOCOL } from "./protocol.js";
 
 export { browserEnvironment } from "./environment.js";
@@ -23,13 +24,7 @@ export { browserEnvironment } from "./environment.js";
 /** @typedef {import("./environment.js").SocketLike} SocketLike */
 /** @typedef {import("./environment.js").Environment} Environment */
 
-/**
- * @typedef {object} Sending
- * @property {boolean} [survives] whether it also makes sense in a conversation begun anew
- * @property {() => boolean} [lost] asked when the line broke behind it, and all has been told again since: whether the
- *   server seems not to have got it. Then it is said again; without this never
- */
-/** @typedef {{ frame: Uint8Array<ArrayBuffer> } & Sending} Sent */
+/** @typedef {import("./outbox.js").Sending} Sending */
 /** @typedef {{ status: Status, resuming: boolean, attempt: number, delayMs: number }} StatusChange */
 
 /**
@@ -60,9 +55,6 @@ const DEAD_MS = 7000;
 
 /** Bytes that may wait in the socket before sound is left out: a second of it, later than that helps nobody; */
 const BUFFERED_BYTES = 4_000; // at least these, as packets of silence are small
-
-/** Messages that wait for a connection: more is not typed while one is away. */
-const WAITING = 64;
 
 /** Time for the server's good-bye. */
 const BYE_MS = 2000;
@@ -102,12 +94,7 @@ export class Connection {
   #timers = { attempt: null, retry: null, ping: null, bye: null };
   #ping = { mark: 0, sentAt: -1, answered: true, sentSeconds: 0 };
   #heardAt = 0;
-  /** @type {Sent[]} */
-  #waiting = [];
-  /** @type {(Sent & { mark: number })[]} Said since the last ping that was answered: `mark` was the newest then. */
-  #unsure = [];
-  /** @type {Sent[]} Said on a line that broke, until it is known what came of it. */
-  #doubtful = [];
+  #outbox = new Outbox((frame) => this.#write(frame));
 
   /**
    * @param {string} url
@@ -150,13 +137,13 @@ export class Connection {
    */
   send(frame, how = {}) {
     if (frame.length > this.frameBytes) throw new RangeError(`a message of more than ${this.frameBytes} bytes`);
-    if (this.status === "open") {
-      if (how.lost) this.#unsure.push({ ...how, frame, mark: this.#ping.mark });
-      return this.#write(frame);
-    }
-    if (this.status === "idle" || this.status === "closed" || this.#waiting.length >= WAITING) return false;
-    this.#waiting.push({ ...how, frame });
-    return true;
+    if (this.status === "idle" || this.status === "closed") return false;
+    return this.#outbox.send({ ...how, frame }, this.status === "open" ? this.#ping.mark : null);
+  }
+
+  /** Whether a turn is on its way that the server is not known to have got. */
+  get owes() {
+    return this.#outbox.owes;
   }
 
   /** Send what is only worth something now; return whether it went. @param {Uint8Array<ArrayBuffer>} frame */
@@ -242,14 +229,11 @@ export class Connection {
     this.#readyAt = this.#environment.now();
     this.#good = false;
     this.#ping.answered = true;
-    this.#doubtful = [...this.#doubtful, ...this.#unsure].filter((one) => ready.resumed || one.survives);
-    this.#unsure = [];
+    this.#outbox.begin(ready.resumed);
     this.#change("open");
     this.#handlers.ready(ready, how);
     this.#handlers.message(message);
-    const waiting = this.#waiting.filter((one) => ready.resumed || one.survives);
-    this.#waiting = [];
-    for (const { frame, ...how } of waiting) this.send(frame, how);
+    this.#outbox.release(this.#ping.mark);
     this.#sendPing();
   }
 
@@ -301,8 +285,7 @@ export class Connection {
     if (message.mark !== this.#ping.mark || this.#ping.answered) return;
     this.#ping.answered = true;
     this.sentSeconds += message.audio_s - this.#ping.sentSeconds;
-    this.#unsure = this.#unsure.filter(({ mark }) => mark >= message.mark);
-    for (const { frame, ...how } of this.#doubtful.splice(0)) if (how.lost?.()) this.send(frame, how);
+    this.#outbox.answered(message.mark);
     const now = this.#environment.now();
     if (now - this.#readyAt >= HELD_MS) {
       this.#good = true;
@@ -366,9 +349,7 @@ export class Connection {
     this.#drop();
     this.#clear("retry");
     this.#clear("bye");
-    this.#waiting = [];
-    this.#unsure = [];
-    this.#doubtful = [];
+    this.#outbox.clear();
     this.token = "";
     this.#change("closed");
     this.#handlers.over(ending);

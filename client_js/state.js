@@ -45,6 +45,11 @@ const UNKNOWN = {
   turn_end_ms: -1, words_ms: -1, first_token_ms: -1, first_sample_ms: -1, first_frame_ms: -1, heard_ms: -1,
 };
 
+/** Return a text as both ends know it: their notions of white space differ, and UTF-8 has no half characters. */
+function bare(/** @type {string} */ text) {
+  return text.replace(/\p{Surrogate}/gu, "\uFFFD").replace(/^[\s\x1c-\x1f\x85\uFEFF]+|[\s\x1c-\x1f\x85\uFEFF]+$/g, "");
+}
+
 /** What was said of one reply, and where its words sound. Characters are code points, as the server counts them. */
 class Reply {
   /** @type {string[]} */
@@ -114,6 +119,9 @@ export class ConversationState {
   #microphoneZero = NaN; // when the first sound that the server counts was captured
   #zeros = { before: 0, recent: 0, since: 0 }; // the earliest that it was taken for, of late and before
   #fromHistory = 0; // lines
+  #readySeq = 0; // what is older is told again
+  /** @type {{ text: string }[]} Typed texts whose turns have not come yet. */
+  #awaited = [];
 
   /**
    * Begin with what the server knows.
@@ -167,8 +175,10 @@ export class ConversationState {
 
   /** Return what tells whether the turn of a text that is typed now has not come yet. @param {string} text */
   awaiting(text) {
-    const next = this.#nextId;
-    return () => !this.lines.some(({ id, role, heard }) => id >= next && role === "user" && heard === text.trim());
+    const awaited = { text: bare(text) };
+    this.#awaited.push(awaited);
+    if (this.#awaited.length > MOST_TURNS) this.#awaited.shift();
+    return () => this.#awaited.includes(awaited);
   }
 
   /** Note that a text was typed. @param {number} now */
@@ -193,6 +203,9 @@ export class ConversationState {
   /** Take one of the server's messages. @param {ServerMessage} message */
   take(message) {
     switch (message.name) {
+      case "ready":
+        this.#readySeq = message.seq;
+        break;
       case "state":
         this.state = message.state;
         break;
@@ -207,7 +220,7 @@ export class ConversationState {
         this.#spoken(message.turn).unheard = message.tail;
         break;
       case "user_turn":
-        this.#settle(message.turn, message.text);
+        this.#settle(message);
         break;
       case "reply":
         this.#replies.set(message.epoch, new Reply(this.#add("assistant", "live"), message.turn));
@@ -261,13 +274,16 @@ export class ConversationState {
     return line;
   }
 
-  /** @param {number} turn @param {string} text */
-  #settle(turn, text) {
+  /** @param {Extract<ServerMessage, { name: "user_turn" }>} message */
+  #settle({ seq, turn, text }) {
     const typed = !this.#speech.has(turn);
     if (typed && this.#typedAt >= 0) this.#originate(turn, this.#typedAt);
     if (typed) this.#typedAt = -1;
+    const place = typed ? this.#awaited.findLastIndex((awaited) => awaited.text === bare(text)) : -1;
+    if (place >= 0) this.#awaited.splice(place, 1);
     const last = this.lines.slice(0, this.#fromHistory).findLast((line) => line.role === "user");
-    if (typed && last?.heard === text && this.lines.length === this.#fromHistory) return; // told again after a reload
+    const again = seq < this.#readySeq && this.lines.length === this.#fromHistory;
+    if (typed && again && last?.heard === text) return; // told again after a reload
     const line = this.#spoken(turn);
     Object.assign(line, { heard: text, unheard: "", status: "done" });
     this.#speech.delete(turn);

@@ -97,9 +97,7 @@ export class VoiceClient extends VoiceTarget {
   connect() {
     if (this.status !== "idle" && this.status !== "closed") return Promise.reject(new VoiceError("connected_already"));
     /** @type {Promise<Ready>} */
-    const done = new Promise((resolve, reject) => {
-      this.#connecting = { resolve, reject };
-    });
+    const done = new Promise((resolve, reject) => void (this.#connecting = { resolve, reject }));
     globalThis.addEventListener?.("online", this.#poke);
     this.#connection.start(this.#memory.read());
     return done;
@@ -161,13 +159,14 @@ export class VoiceClient extends VoiceTarget {
 
   /** Make the assistant be quiet: here at once, and the server learns exactly what was heard. */
   async interrupt() {
-    if (this.#wire.interrupt(this.status === "open")) await this.#audio.position(); // by then what was played is acked
-    this.#connection.send(say.stop());
+    const stop = this.#wire.interrupt({ owed: this.#connection.owes, second: this.#connection.sentSeconds });
+    await this.#audio.position(); // by then what was played is acked
+    if (stop.wanted() && !this.#connection.send(say.stop(), stop)) this.#wire.overrule(); // there is no conversation
   }
 
   /** Type a turn; it interrupts. @param {string} text */
   say(text) {
-    this.#send(fit(() => say.text(text)), { survives: true, lost: this.state.awaiting(text) });
+    this.#send(fit(() => say.text(text)), { survives: true, ordered: true, lost: this.state.awaiting(text) });
     this.#wire.overrule();
     this.state.typed(this.#now());
   }
@@ -206,7 +205,9 @@ export class VoiceClient extends VoiceTarget {
 
   /** Ask for a reply, where the conversation gives none by itself. */
   respond() {
-    this.#send(say.respond());
+    const awaits = this.#wire.awaiting();
+    this.#send(say.respond(), { ordered: true, lost: () => awaits() && this.state.state === "listening" });
+    this.#wire.overrule();
   }
 
   /** Change the configuration; what is not named stays. @param {import("./settings.js").Config} config */
@@ -238,22 +239,23 @@ export class VoiceClient extends VoiceTarget {
       status: (change) => this.tell("status", change),
       over: (ending) => this.#over(ending),
       position: () => this.#wire.position(),
-      pong: (roundTripMs) => {
-        this.figures.roundTripMs = roundTripMs;
-      },
+      pong: (roundTripMs) => void (this.figures.roundTripMs = roundTripMs),
     };
   }
 
   /** @param {Ready} ready @param {"first" | "resumed" | "anew"} how */
   #begin(ready, how) {
+    const loaded = this.ready === null;
     this.ready = ready;
     this.#wire.begin(ready);
     this.state.begin(ready, how, this.#connection.lastSeq);
     const unsaid = this.#settings.begin(ready.resumed);
     if (unsaid !== null) this.#send(say.config(unsaid));
     this.#follow(ready.config);
-    // One that was lost with the line, too: it may be said twice.
-    if (this.pressed && (how !== "resumed" || ready.state !== "hearing")) this.#send(say.start());
+    const hears = ready.resumed && ready.state === "hearing";
+    if (this.pressed && !hears) this.#send(say.start()); // one that was lost with the line, too: it may be said twice
+    // Of a page that was loaded again nobody holds the button any more.
+    if (loaded && hears && this.pushToTalk && !this.pressed) this.#send(say.end());
     this.#store();
     this.tell("ready", { ready, how });
     this.#connecting?.resolve(ready);
@@ -280,9 +282,7 @@ export class VoiceClient extends VoiceTarget {
 
   /** @param {Uint8Array<ArrayBuffer>} frame @param {import("./connection.js").Sending} [how] */
   #send(frame, how) {
-    let sent = false;
-    fit(() => (sent = this.#connection.send(frame, how)));
-    if (!sent) throw new VoiceError("not_connected");
+    if (!fit(() => this.#connection.send(frame, how))) throw new VoiceError("not_connected");
   }
 
   #store() {
@@ -293,7 +293,7 @@ export class VoiceClient extends VoiceTarget {
 
   /** @param {import("./protocol.js").ServerMessage} message */
   #take(message) {
-    if (this.#wire.take(message)) this.#connection.send(say.stop());
+    this.#wire.take(message);
     const before = this.state.checkpoint;
     this.state.take(message);
     if (this.state.checkpoint !== before) this.#store();
@@ -362,7 +362,7 @@ export class VoiceClient extends VoiceTarget {
     if (!this.#ending) return;
     this.#ending = false;
     this.#applyMute();
-    this.#connection.send(say.end());
+    this.#connection.send(say.end(), { lost: () => !this.pressed && this.state.state === "hearing" });
   }
 
   #applyMute() {

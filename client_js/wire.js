@@ -108,6 +108,17 @@ class PcmReplies {
   restart() {}
 }
 
+/**
+ * That the assistant was asked to be silent, and what has become of it.
+ * @typedef {object} Silencing
+ * @property {number} epoch the last reply that is silent here
+ * @property {boolean} owed whether a text was on its way, whose reply will be another
+ * @property {number} second of the microphone's sound at which it was
+ * @property {boolean} heeded
+ * @property {boolean} doubted the line has broken since: the server may not know
+ */
+/** @typedef {import("./outbox.js").Sending & { wanted: () => boolean }} Stopping `wanted`: nobody has spoken since */
+
 /** Both ways of a conversation's sound. */
 export class Wire {
   /** @type {Loudspeaker | null} While one is open, in a conversation. */
@@ -118,8 +129,8 @@ export class Wire {
   #output = null;
   #held = false; // whether a loudspeaker that is opened now is to wait
   #lastEpoch = 0; // of the conversation's replies
-  #silenced = 0; // the last one that the server was told to silence, until it says that it has
-  #doubted = 0; // the same, told to a line that broke: the server may not know
+  /** @type {Silencing | null} The last one, unless the person wants to be answered since. */
+  #silencing = null;
   #audio;
   #packet;
   #failed;
@@ -138,12 +149,12 @@ export class Wire {
   /** Begin a conversation, or take it up again. @param {import("./protocol.js").Ready} ready */
   begin(ready) {
     this.#held = ready.resumed && ready.state === "held";
-    this.#doubted = Math.max(this.#doubted, this.#silenced);
-    this.#silenced = 0;
+    if (this.#silencing !== null) this.#silencing.doubted = true;
     if (ready.resumed) this.speaker?.restart(this.#held);
     else {
       this.close();
-      this.#lastEpoch = this.#doubted = 0;
+      this.#lastEpoch = 0;
+      this.#silencing = null;
       this.#audio.order({ do: "reset" });
     }
     this.#output = ready.output;
@@ -161,26 +172,39 @@ export class Wire {
     if (this.#held) this.speaker.restart(true);
   }
 
-  /** Take it that the server is told in other words to be silent. */
+  /** Take it that the server is told in other words to be silent, and that an answer is wanted. */
   overrule() {
-    this.#silenced = this.#doubted = 0;
+    this.#silencing = null;
   }
 
-  /**
-   * Do what a message says about sound.
-   * @param {ServerMessage} message
-   * @returns {boolean} whether it shows that the server never heard that it should be silent
-   */
+  /** Return what tells whether no other reply was told of since now. */
+  awaiting() {
+    const epoch = this.#lastEpoch;
+    return () => this.#lastEpoch === epoch;
+  }
+
+  /** Do what a message says about sound. @param {ServerMessage} message */
   take(message) {
+    this.#judge(message);
     if ("epoch" in message) this.#lastEpoch = Math.max(this.#lastEpoch, message.epoch);
     if (message.name === "hold") this.#held = true;
     else if (message.name === "release" || message.name === "interrupted") this.#held = false;
     this.speaker?.take(message);
-    if (message.name === "interrupted" && message.epoch >= this.#silenced) this.#silenced = 0;
-    // Of a reply that the server takes for interrupted it sends no more sound.
-    const heedless = message.name === "audio" && message.epoch <= this.#doubted;
-    if (heedless) this.#doubted = 0;
-    return heedless;
+  }
+
+  /** See whether the server heeds what it was asked for, or has not heard it. @param {ServerMessage} message */
+  #judge(message) {
+    const asked = this.#silencing;
+    if (asked === null || asked.heeded) return;
+    if (message.name === "interrupted" || message.name === "reply_done") {
+      asked.heeded = asked.owed ? message.epoch > asked.epoch : message.epoch >= asked.epoch;
+    } else if (message.name === "speech_started") {
+      asked.heeded = message.at_s >= asked.second; // what was said behind it arrived, so it did
+    } else if ((message.name === "reply" || message.name === "audio") && asked.doubted && message.epoch > asked.epoch) {
+      asked.epoch = message.epoch; // begun before it was asked to be silent, or not knowing of it
+      asked.owed = false;
+      this.speaker?.interrupt(message.epoch);
+    }
   }
 
   /**
@@ -192,13 +216,18 @@ export class Wire {
     this.#microphone?.push(pcm, last);
   }
 
-  /** Silence the assistant; return false if nothing could be heard. @param {boolean} told whether the server is, now */
-  interrupt(told) {
-    if (this.speaker === null || this.#lastEpoch === 0) return false;
-    this.speaker.interrupt(this.#lastEpoch);
-    this.#silenced = told ? this.#lastEpoch : 0;
-    this.#doubted = 0;
-    return true;
+  /**
+   * Silence the assistant here, and keep it silent until the server is known to have heard of it.
+   * @param {Pick<Silencing, "owed" | "second">} when
+   * @returns {Stopping} how it is to be told
+   */
+  interrupt(when) {
+    if (this.#lastEpoch > 0) this.speaker?.interrupt(this.#lastEpoch);
+    const silencing = { ...when, epoch: this.#lastEpoch, heeded: false, doubted: false };
+    const wanted = () => this.#silencing === silencing;
+    this.#silencing = silencing;
+    const lost = () => wanted() && !silencing.heeded;
+    return { hushes: true, wanted, lost, arrived: () => void (silencing.heeded = true) };
   }
 
   /** Return acks as the server counts, without those of a conversation that is over. @param {Ack[]} acks */

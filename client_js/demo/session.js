@@ -235,6 +235,7 @@ export class Session {
 
   /** @param {VoiceError} fault */
   #fault(fault) {
+    if (fault.code === "unknown_call") return; // a tool's result that was said again: nobody's trouble
     this.#reason = fault.code;
     if (fault.code === "microphone_lost") void this.#replaceMicrophone();
     else if (!ENDINGS.has(fault.code)) {

@@ -196,6 +196,21 @@ test("a browser that does not tell the microphone's rate has it in a context tha
   assert.equal(made.nodes[1].context, made.contexts[1]);
 });
 
+test("a microphone's own context is woken too, for as long as it is open", async () => {
+  const { audio } = browser();
+  Context.strict = true;
+  await audio.openSpeaker();
+  await audio.openMicrophone();
+  const context = made.contexts[1];
+  context.become("suspended");
+  assert.equal(context.resumed, 1);
+  await audio.openSpeaker(); // somebody clicks
+  assert.equal(context.resumed, 2);
+  audio.closeMicrophone();
+  context.become("suspended");
+  assert.equal(context.resumed, 2);
+});
+
 test("sound that falls asleep is woken, and the page is told of both", async () => {
   const { audio, told } = browser();
   await audio.openSpeaker();

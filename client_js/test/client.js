@@ -23,3 +23,28 @@ export async function begin(options = {}, { connected = true } = {}) {
 }
 
 export const silence = () => ({ pcm: new Uint8Array(640), level: 0.1, onset: false });
+
+/** Break the line, and take the conversation up again; `told` is what the server tells again. */
+export async function comeBack(world, { values = {}, told = [] } = {}) {
+  world.socket.drop();
+  await world.clock.pass(4000);
+  await world.greet(90, { resumed: true, ...values });
+  for (const message of told) world.socket.tell(...message);
+}
+
+/** Answer the newest ping: all that was to be told again has been told. */
+export function answerPing(world) {
+  const [, mark] = world.socket.said("ping").at(-1);
+  world.socket.tell("pong", 0, mark, 0);
+}
+
+export const SOUND = ["audio", 3, 4, 0, new Uint8Array(4800), []];
+
+/** A conversation in which reply 4 speaks. */
+export async function speaking() {
+  const all = await begin();
+  await all.client.listen();
+  all.world.socket.tell("reply", 2, 4, 1);
+  all.world.socket.tell(...SOUND);
+  return all;
+}

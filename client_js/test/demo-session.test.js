@@ -375,3 +375,11 @@ test("a microphone that is exchanged is not off meanwhile", async () => {
   assert.equal(await exchange, false);
   assert.equal(all.session.listening, false);
 });
+
+test("a tool's result that was said twice is no trouble of the person's", async () => {
+  const { world, code } = await begun();
+  world.socket.tell("error", 2, "unknown_call", "there is no open tool call with this id", false, 0);
+  assert.equal(code(), "");
+  world.socket.tell("error", 3, "engine_lost", "the engine is restarting; please repeat", true, 0);
+  assert.equal(code(), "engine_lost");
+});

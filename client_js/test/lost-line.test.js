@@ -5,22 +5,8 @@ import { test } from "node:test";
 
 import { Connection } from "../connection.js";
 import { say } from "../protocol.js";
-import { begin, silence } from "./client.js";
-import { FakeWorld, settle } from "./fakes.js";
-
-/** Break the line, and take the conversation up again; `told` is what the server tells again. */
-async function comeBack(world, { values = {}, told = [] } = {}) {
-  world.socket.drop();
-  await world.clock.pass(4000);
-  await world.greet(90, { resumed: true, ...values });
-  for (const message of told) world.socket.tell(...message);
-}
-
-/** Answer the newest ping: all that was to be told again has been told. */
-function answerPing(world) {
-  const [, mark] = world.socket.said("ping").at(-1);
-  world.socket.tell("pong", 0, mark, 0);
-}
+import { answerPing, begin, comeBack, silence, SOUND, speaking } from "./client.js";
+import { FakeStorage, FakeWorld, settle } from "./fakes.js";
 
 test("a text that never arrived is said again, one whose turn is told again is not", async () => {
   for (const arrived of [false, true]) {
@@ -46,6 +32,39 @@ test("the same text twice is two turns: the first one's does not stand for the s
   await comeBack(world);
   answerPing(world);
   assert.deepEqual(world.socket.said("text"), [["text", "Yes"]]);
+});
+
+test("two equal texts at once are two turns: one that is told does not stand for both", async () => {
+  const { world, client } = await begin();
+  client.say("Yes");
+  client.say("Yes");
+  await comeBack(world, { told: [["user_turn", 2, 1, "Yes"]] });
+  answerPing(world);
+  assert.deepEqual(world.socket.said("text"), [["text", "Yes"]]);
+});
+
+test("a text is known by its turn, however the server writes its edges", async () => {
+  for (const [typed, told] of [["Hi\uFEFF", "Hi\uFEFF"], ["Hi\x85", "Hi"], ["Hi \ud83d", "Hi \uFFFD"]]) {
+    const { world, client } = await begin();
+    client.say(typed);
+    await comeBack(world, { told: [["user_turn", 2, 1, told]] });
+    answerPing(world);
+    assert.deepEqual(world.socket.said("text"), []);
+  }
+});
+
+test("a text that is typed again after a reload is a turn of its own", async () => {
+  const { world, client } = await begin({}, { connected: false });
+  const connecting = client.connect();
+  const history = [{ role: "user", content: "Yes" }, { role: "assistant", content: "Fine." }];
+  await world.greet(9, { resumed: true, history });
+  await connecting;
+  client.say("Yes");
+  world.socket.tell("user_turn", 10, 3, "Yes");
+  assert.deepEqual(client.state.lines.map(({ heard }) => heard), ["Yes", "Fine.", "Yes"]);
+  await comeBack(world);
+  answerPing(world);
+  assert.deepEqual(world.socket.said("text"), []);
 });
 
 test("what a ping was answered behind is not said again; what waits for a connection is said once", async () => {
@@ -93,6 +112,46 @@ test("a button that is held when the line comes back is pressed there too", asyn
   }
 });
 
+test("a button that was let go on a dead line is let go there too", async () => {
+  for (const state of ["hearing", "thinking"]) {
+    const { world, client, audio } = await begin({ config: { turns: { mode: "manual" } } });
+    answerPing(world);
+    await client.talk();
+    client.press();
+    world.socket.tell("state", 2, "hearing");
+    client.release();
+    audio.handlers.frame(silence());
+    assert.equal(world.socket.said("end").length, 1);
+    await comeBack(world, { values: { state } });
+    answerPing(world);
+    assert.equal(world.socket.said("end").length, state === "hearing" ? 1 : 0);
+  }
+});
+
+test("a button that is pressed again is not let go by the end of the press before", async () => {
+  const { world, client } = await begin();
+  client.press();
+  client.release();
+  world.socket.drop();
+  client.press();
+  await world.clock.pass(4000);
+  await world.greet(90, { resumed: true, state: "hearing" });
+  answerPing(world);
+  assert.equal(world.socket.said("end").length, 0);
+});
+
+test("a page that is loaded again holds no button: the turn that it finds open ends", async () => {
+  for (const mode of ["manual", "auto"]) {
+    const storage = new FakeStorage();
+    await begin({ storage });
+    const { world, client } = await begin({ storage }, { connected: false });
+    const connecting = client.connect();
+    await world.greet(9, { resumed: true, state: "hearing", config: { turns: { mode } } });
+    await connecting;
+    assert.equal(world.socket.said("end").length, mode === "manual" ? 1 : 0);
+  }
+});
+
 test("a turn ends though its microphone goes before the last frame", async () => {
   for (const go of [({ client }) => client.hush(), ({ audio }) => audio.handlers.microphoneLost()]) {
     const all = await begin();
@@ -108,53 +167,59 @@ test("a turn ends though its microphone goes before the last frame", async () =>
   }
 });
 
-const SOUND = ["audio", 3, 4, 0, new Uint8Array(4800), []];
-
-/** A conversation in which reply 4 speaks. */
-async function speaking() {
-  const all = await begin();
-  await all.client.listen();
-  all.world.socket.tell("reply", 2, 4, 1);
-  all.world.socket.tell(...SOUND);
-  return all;
-}
-
-test("a stop that was lost is said again as soon as the server goes on", async () => {
-  const { world, client } = await speaking();
-  await client.interrupt();
-  await comeBack(world);
-  assert.deepEqual(world.socket.said("stop"), []); // as far as is known, it is silent
-  await comeBack(world);
-  world.socket.tell(...SOUND);
-  world.socket.tell("audio", 91, 4, 2400, new Uint8Array(4800), []);
-  assert.deepEqual(world.socket.said("stop"), [["stop"]]);
+test("a reply that was asked for on a dead line is asked for again, unless there is one", async () => {
+  for (const { told, state } of [
+    { told: [], state: "listening" },
+    { told: [], state: "thinking" },
+    { told: [["reply", 2, 1, 1], ["reply_done", 3, 1, "Yes."]], state: "listening" },
+  ]) {
+    const { world, client } = await begin();
+    client.respond();
+    await comeBack(world, { told, values: { state } });
+    answerPing(world);
+    assert.equal(world.socket.said("respond").length, told.length || state === "thinking" ? 0 : 1);
+  }
 });
 
-test("a stop is not said again where the server knows, or is told while away, or is silenced otherwise", async () => {
-  const known = await speaking();
-  await known.client.interrupt();
-  known.world.socket.tell("interrupted", 4, 4, "", 0);
-  await comeBack(known.world, { told: [["reply", 91, 5, 2], ["audio", 92, 5, 0, new Uint8Array(4800), []]] });
-  assert.deepEqual(known.world.socket.said("stop"), []);
+test("a text that was taken back does not stand for the same one typed again", async () => {
+  const { world, client } = await begin();
+  client.say("Yes");
+  await client.interrupt();
+  client.say("Yes");
+  world.socket.tell("user_turn", 2, 1, "Yes");
+  await comeBack(world);
+  answerPing(world);
+  assert.deepEqual(world.socket.said("text"), []);
+});
 
-  const away = await speaking();
-  away.world.socket.drop();
-  await away.client.interrupt();
-  await away.world.clock.pass(4000);
-  await away.world.greet(9, { resumed: true });
-  away.world.socket.tell(...SOUND);
-  assert.deepEqual(away.world.socket.said("stop"), [["stop"]]);
-
-  for (const act of [(client) => client.say("Hello"), (client) => client.press()]) {
-    const { world, client } = await speaking();
-    await client.interrupt();
+test("texts stay in the order in which they were typed", async () => {
+  for (const stops of [false, true]) {
+    const { world, client } = await begin();
+    answerPing(world);
+    client.say("A");
     world.socket.drop();
-    act(client);
+    client.say("B");
     await world.clock.pass(4000);
-    await world.greet(9, { resumed: true });
-    world.socket.tell(...SOUND);
-    assert.deepEqual(world.socket.said("stop"), []); // it would silence the answer
+    await world.greet(90, { resumed: true });
+    client.say("C");
+    assert.deepEqual(world.socket.said("text"), []); // "A" may still be told
+    if (stops) await client.interrupt();
+    answerPing(world);
+    const said = world.socket.sent.filter(([name]) => name === "text" || name === "stop").map((one) => one.at(-1));
+    assert.deepEqual(said, stops ? ["B", "C", "stop"] : ["A", "B", "C"]);
   }
+});
+
+test("a text that waits behind another survives a line that breaks again", async () => {
+  const { world, client } = await begin();
+  client.say("A");
+  world.socket.drop();
+  client.say("B");
+  await world.clock.pass(4000);
+  await world.greet(90, { resumed: true });
+  await comeBack(world, { told: [["user_turn", 2, 1, "A"]] });
+  answerPing(world);
+  assert.deepEqual(world.socket.said("text"), [["text", "B"]]);
 });
 
 test("a reply whose end was told before the break ends there too: no sample is missing, none is too many", async () => {

@@ -187,6 +187,7 @@ test("a page that was reloaded begins with the history, and goes on where that e
   const again = new ConversationState();
   const history = [{ role: "user", content: "Hello" }, { role: "tool", content: "x" }];
   again.begin(readyMap({ history, state: "speaking" }), "resumed", 1);
+  again.take({ name: "ready", seq: 9, ready: readyMap() }); // what is told again has its old number
   assert.equal(again.checkpoint, 1);
   again.take({ name: "user_turn", seq: 2, turn: 1, text: "Hello" });
   again.take({ name: "reply", seq: 3, epoch: 1, turn: 1 });
