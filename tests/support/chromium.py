@@ -37,6 +37,8 @@ ARGUMENTS = (
 ALLOWED = "--use-fake-ui-for-media-stream"
 REFUSED = "--deny-permission-prompts"
 WAIT_S = 120.0
+GAP_S = 0.3
+"""From here on, nothing at all is no pause of a voice, which is never quite silent."""
 CLOCK_S = 0.5
 """By then the sound's clock has been read right at least once (tests/browser/tap-worklet.js)."""
 
@@ -113,6 +115,12 @@ class Sound:
         """Return the frames in which something is to be heard."""
         found = np.flatnonzero(np.abs(self.samples) > above) + self.frame
         return found[(found >= after) & (found < (before if before is not None else found.max(initial=0) + 1))]
+
+    def without_gaps(self) -> Samples:
+        """Return what was heard as if it had never stopped: a word that a gap cuts in two is one again."""
+        edges = np.flatnonzero(np.diff(np.concatenate(([False], self.samples == 0, [False]))))
+        silences = [slice(*pair) for pair in edges.reshape(-1, 2) if np.diff(pair) > GAP_S * self.rate]
+        return np.pad(np.delete(self.samples, np.r_[tuple(silences)] if silences else []), self.rate // 2)
 
 
 @dataclass(slots=True)
