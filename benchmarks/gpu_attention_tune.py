@@ -1,11 +1,11 @@
-"""Which way to cut and compile paged attention is fastest, by shape: the figures behind triton/attention.py's choices.
+"""Which way to cut and compile paged attention is fastest, by shape: the figures behind triton/attention_tuning.py.
 
     PYTHONPATH=build/gpu python3 benchmarks/gpu_attention_tune.py
 
 It needs what gpu_kernels.py needs, whose --tune does the same. Shapes that are served alike are a group with a short
 list of ways, the present one first. Ways are compiled by many processes into Triton's cache on disk first, compared
 with float64 there, and once more at the very shape before they are timed: none is timed that is not right. Those of a
-shape are timed in turns, and the median of all rounds counts. At the end it prints the lines for attention.py. $OUT
+shape are timed in turns, and the median of all rounds counts. At the end it prints the lines for it. $OUT
 names a folder for the figures.
 
 --compile needs no device: it prints what every way needs of an H200's registers and shared memory. --dry-run, with
@@ -48,13 +48,8 @@ from torch import Tensor
 
 from voxlane.engine.kernels.pages import Layout, Pages
 from voxlane.engine.kernels.triton import attention, overlap
-from voxlane.engine.kernels.triton.attention import (
-    Tuning,
-    decode_tuning,
-    hopper_tuning,
-    paged_attention_triton,
-    prefill_tuning,
-)
+from voxlane.engine.kernels.triton.attention import paged_attention_triton
+from voxlane.engine.kernels.triton.attention_tuning import Tuning, decode_tuning, hopper_tuning, prefill_tuning
 
 Variant = tuple[Case, Tuning | None]  # how its rows are served, all of one kind; None: as they are
 
@@ -73,7 +68,7 @@ class Group:
     ways: tuple[Tuning, ...]
 
 
-def decode_ways(head_dim: int, kind: torch.dtype) -> tuple[Tuning, ...]:
+def decode_ways(case: Case) -> tuple[Tuning, ...]:
     """Return ways for rows of one query. `programs` is what fits, by --compile: twelve warps of 168 registers.
 
     The cap is said wherever it counts: left to itself the compiler takes 168 at one shape and 220 at the next.
@@ -88,16 +83,13 @@ def decode_ways(head_dim: int, kind: torch.dtype) -> tuple[Tuning, ...]:
         ],
         (64, INT8): [
             *({"registers": 168, "join": join, "programs": 12} for join in (1024, 2048)),
-            {"registers": 168, "join": 1024, "programs": 12, "values_first": True},
             {"registers": 168, "join": 1024, "programs": 12, "stages": 2},
             {"registers": 168, "join": 1024, "programs": 8, "stages": 4},
             {"registers": 168, "join": 2048, "programs": 6, "warps": 2},
-            {"values_first": True},
         ],
         (128, INT8): [
             {"join": 2048},
-            {"values_first": True},
-            {"registers": 168, "join": 1024, "programs": 6, "values_first": True},
+            {"registers": 168, "join": 1024, "programs": 6},
             {"registers": 168, "join": 2048, "programs": 6, "tile": 32, "stages": 4},
             *({"stages": stages} for stages in (2, 4)),
             *({"registers": 168, "join": 2048, "programs": 3, "warps": 4, "stages": stages} for stages in (3, 4)),
@@ -110,18 +102,23 @@ def decode_ways(head_dim: int, kind: torch.dtype) -> tuple[Tuning, ...]:
             {"warps": 4, "programs": 3},
         ],
     }
-    return changed(decode_tuning(head_dim, kind), *changes[head_dim, kind])
+    shape = case.head_dim, case.kind
+    first = decode_tuning(*shape, case.batch * case.kv_heads)
+    plain = Tuning(64, 2, 2, 4) if shape == (128, BF16) else decode_tuning(*shape)
+    return tuple(dict.fromkeys((first, *changed(plain, *changes[shape]))))
 
 
-def chunk_ways(head_dim: int) -> tuple[Tuning, ...]:
+def chunk_ways(case: Case) -> tuple[Tuning, ...]:
     """Return ways for short chunks over long contexts on Hopper: how finely they are cut, and who joins."""
-    return changed(
-        hopper_tuning(head_dim, 0),
+    first = hopper_tuning(case.head_dim, case.batch * case.queries * case.heads)
+    ways = changed(
+        replace(first, split=1024, split_queries=64, apart=False),
         {"split": 512},
         *({"apart": True, "split": split} for split in (256, 512)),
         *({"split_queries": 256, "split": split} for split in (512, 1024)),
         *({"apart": True, "split_queries": 256, "split": split} for split in (128, 256, 512, 1024)),
     )
+    return tuple(dict.fromkeys((first, *ways)))
 
 
 def groups() -> list[Group]:
@@ -132,14 +129,19 @@ def groups() -> list[Group]:
     qwen = [Case(16, 8, 128, *size) for size in ((512, 8), (2048, 8), (8192, 8), (2048, 64), (4096, 64))]
     wide = [Case(16, 8, 128, 4096, rows, queries=queries) for queries, rows in ((64, 1), (256, 1), (64, 8))]
     narrow = [Case(32, 8, 64, 8192, rows, queries=queries) for queries, rows in ((256, 1), (64, 1), (256, 4))]
-    return [
-        Group("decode, heads of 64", (*clips, Case(9, 3, 64, 2048, 64), *llama), decode_ways(64, BF16)),
-        Group("decode, heads of 64, int8", tuple(words[64]), decode_ways(64, INT8)),
-        Group("decode, heads of 128, int8", tuple(words[128]), decode_ways(128, INT8)),
-        Group("decode, heads of 128", tuple(qwen), decode_ways(128, BF16)),
-        Group("chunks on Hopper, heads of 128", tuple(wide), chunk_ways(128)),
-        Group("chunks on Hopper, heads of 64", tuple(narrow), chunk_ways(64)),
-    ]
+    alike = {
+        "decode, heads of 64": (*clips, Case(9, 3, 64, 2048, 64), *llama),
+        "decode, heads of 64, int8": tuple(words[64]),
+        "decode, heads of 128, int8": tuple(words[128]),
+        "decode, heads of 128": tuple(qwen),
+        "chunks on Hopper, heads of 128": tuple(wide),
+        "chunks on Hopper, heads of 64": tuple(narrow),
+    }
+    found: dict[tuple[str, tuple[Tuning, ...]], list[Case]] = {}
+    for name, cases in alike.items():
+        for case in cases:
+            found.setdefault((name, chunk_ways(case) if case.queries > 1 else decode_ways(case)), []).append(case)
+    return [Group(name, tuple(cases), ways) for (name, ways), cases in found.items()]
 
 
 def changed(base: Tuning, *changes: dict[str, Any]) -> tuple[Tuning, ...]:
@@ -248,7 +250,7 @@ def times_of(case: Case, ways: Sequence[Tuning]) -> dict[Tuning, float]:
 
 
 def tune(deadline: float, *, dry: bool) -> None:
-    """Time every group's ways, print what each case takes as it comes, and at the end the lines for attention.py."""
+    """Time every group's ways, print what each case takes as it comes, and at the end the lines to be kept."""
     begin = time.monotonic()
     tried = [as_a_try(group) for group in groups()] if dry else groups()
     half = begin + (deadline - begin) / 2
@@ -272,7 +274,7 @@ def tune(deadline: float, *, dry: bool) -> None:
             if CUDA:
                 torch.cuda.empty_cache()
         lines += choice(group, found)
-    print(f"\nfor attention.py, after {time.monotonic() - begin:.0f} s", *lines, sep="\n")
+    print(f"\nfor attention_tuning.py, after {time.monotonic() - begin:.0f} s", *lines, sep="\n")
 
 
 def told(case: Case, found: dict[Tuning, float], present: Tuning) -> Iterator[str]:
@@ -297,7 +299,7 @@ def choice(group: Group, found: dict[Case, dict[Tuning, float]]) -> Iterator[str
 
 
 def line_of(way: Tuning | None) -> str:
-    """Return a way as it is written in attention.py."""
+    """Return a way as it is written in attention_tuning.py."""
     if way is None:
         return "as it is"
     usual = Tuning(0, 0, 0, 0)

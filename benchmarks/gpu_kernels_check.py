@@ -36,7 +36,8 @@ from voxlane.engine.cuda.trial import STAND_IN, Trial
 from voxlane.engine.kernels import sampling
 from voxlane.engine.kernels.pages import Layout, Pages
 from voxlane.engine.kernels.selfcheck import Agreement
-from voxlane.engine.kernels.triton.attention import decode_tuning, paged_attention_triton
+from voxlane.engine.kernels.triton.attention import paged_attention_triton
+from voxlane.engine.kernels.triton.attention_tuning import decode_tuning
 from voxlane.engine.models.decoder_config import DecoderConfig
 
 F32, BF16, F16, INT8 = torch.float32, torch.bfloat16, torch.float16, torch.int8

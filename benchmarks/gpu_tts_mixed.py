@@ -131,10 +131,11 @@ def talk_over(engine: Engine, voices: Voices, sound: Sound, sessions: int, join_
 
 
 def recording(path: Path | None) -> Sound:
-    """Return somebody who speaks, from a WAV file; without one, six seconds of noise that comes in syllables."""
+    """Return somebody who speaks from the start, from a WAV file; without one, six seconds of noise in syllables."""
     if path is not None:
         samples, rate = decode_wav(path.read_bytes())
         speech = np.asarray(resample(samples, rate, LISTEN_RATE))
+        speech = speech[int(np.argmax(np.abs(speech) > 0.25 * np.abs(speech).max())) :]  # who cuts in says something
     else:
         time_s = np.arange(6 * LISTEN_RATE) / LISTEN_RATE
         noise = np.random.default_rng(3).standard_normal(len(time_s))

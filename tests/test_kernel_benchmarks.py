@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from voxlane.engine.kernels.triton.attention import Tuning
+from voxlane.engine.kernels.triton.attention_tuning import Tuning
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
@@ -117,11 +117,12 @@ def test_a_group_begins_with_what_is_there_and_tries_nothing_twice() -> None:
     for group in tune.groups():
         assert len(set(group.ways)) == len(group.ways)
         assert len(set(group.cases)) == len(group.cases)
-        case = group.cases[0]
-        if case.queries == 1:
-            assert group.ways[0] == tune.decode_tuning(case.head_dim, case.kind)
-        else:
-            assert group.ways[0] == tune.hopper_tuning(case.head_dim, case.queries * case.heads)
+        for case in group.cases:
+            if case.queries == 1:
+                now = tune.decode_tuning(case.head_dim, case.kind, case.batch * case.kv_heads)
+            else:
+                now = tune.hopper_tuning(case.head_dim, case.batch * case.queries * case.heads)
+            assert group.ways[0] == now
         for way in group.ways:
             assert eval(tune.line_of(way), {"Tuning": Tuning}) == way
 

@@ -6,7 +6,6 @@ are read by the kernels themselves; the host knows capacities, and optionally ho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -18,87 +17,12 @@ from voxlane.engine.kernels.pages import Layout, Pages
 
 from .attention_decode import decode_kernel
 from .attention_prefill import join_kernel, prefill_kernel
+from .attention_tuning import MIN_ROWS, Tuning, decode_tuning, hopper_tuning, prefill_tuning
 from .overlap import launch_options, overlaps
 
 _LOG2_E = 1.4426950408889634
-_MIN_ROWS = 16  # of a matrix product's left side
 _WELL_FILLED = 0.8  # of the programs that run at a time
-_MANY_ROWS = 2 * 132 * 192  # queries × heads: two programs of three consumers for every multiprocessor of an H200
 _MOST_PROGRAMS = 16  # of a prefill, for each multiprocessor: each takes more than one tile then
-
-
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """How a kernel is cut and compiled; figures come from benchmarks/gpu_kernels.py --tune."""
-
-    tile: int  # keys at a time
-    warps: int
-    stages: int  # tiles in flight
-    programs: int  # per multiprocessor
-    split: int = 0  # decode: positions of a piece, 0: what makes as many pieces as programs; prefill: at least so many
-    rows: int = _MIN_ROWS  # prefill: queries × heads of a tile
-    split_queries: int = 0  # prefill: rows of at most so many queries are cut into pieces
-    registers: int | None = None  # the most a thread may use; fewer let more programs share a multiprocessor
-    least: int = 64  # decode without split: positions of the shortest piece, a power of 2
-    overlap: bool = True  # decode: a launch begins while the one before it ends
-    join: int = 4096  # decode: numbers of parts held in registers at once while they are joined
-    consumers: int = 0  # prefill by attention_hopper.py: groups of four warps, 64 rows each; 0: by attention_prefill.py
-    apart: bool = False  # prefill: pieces are joined by a launch of their own, not by who finishes last
-    values_first: bool = False  # decode of int8 pages: values become numbers before the scores are known, not after
-
-    def options(self) -> dict[str, Any]:
-        """Return what the compiler is told."""
-        # Said aloud, because versions differ in what they take for granted, and bits would differ with them.
-        options = {"num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": True}
-        return options if self.registers is None else {**options, "maxnreg": self.registers}
-
-
-def decode_tuning(head_dim: int, page: torch.dtype) -> Tuning:
-    """Return how rows of few queries are served: measured on an H200, but for float32 and heads wider than 128.
-
-    `programs` is what a multiprocessor has registers for; `join` takes what the walk leaves. If it had registers for
-    more, launches that overlap would be dealt unevenly: whoever ends is replaced by a program of the next launch, and
-    one multiprocessor may get all it can hold while another gets few (1.28 times the time where 5 fitted and 4 would
-    have done). If it has registers for fewer, the rest run after all others, almost alone. Each of its quarters has
-    16,384, so eight warps fit with up to 255 each, twelve with up to 168. 64 rows of 20 heads took 156 µs with ten
-    programs of one warp and 186 registers each, of which eight fit, and 122 with eight.
-    """
-    if page is torch.float32:
-        return Tuning(tile=32, warps=4, stages=2, programs=3 if head_dim <= 64 else 2, overlap=False)
-    if head_dim > 128:
-        return Tuning(tile=64, warps=4, stages=2, programs=2, overlap=False)
-    if page is torch.int8:
-        if head_dim > 64:
-            return Tuning(tile=64, warps=2, stages=3, programs=4)
-        return Tuning(tile=64, warps=1, stages=3, programs=8)
-    if head_dim > 64:
-        return Tuning(tile=64, warps=2, stages=2, programs=4)
-    return Tuning(tile=32, warps=1, stages=2, programs=8)
-
-
-def prefill_tuning(head_dim: int, page: torch.dtype, compute: torch.dtype) -> Tuning:
-    """Return how rows of many queries are served: measured on an H200, but for wide heads in float32 or beyond 128.
-
-    At 128 wide, tiles of 64 rows cost whole prompts 3 % and save short chunks over long contexts 20 %.
-    """
-    if compute is torch.float32 and head_dim <= 64:
-        return Tuning(tile=64, warps=4, stages=2, programs=2, split=512, rows=64, split_queries=256)
-    if compute is torch.float32 or head_dim > 128:
-        tile, rows = (32, 32) if head_dim <= 128 else (16, 16)
-        return Tuning(tile=tile, warps=4, stages=2, programs=2, split=512, rows=rows, split_queries=256)
-    if head_dim > 64:
-        return Tuning(tile=64, warps=4, stages=3, programs=2, split=512, rows=64, split_queries=256)
-    return Tuning(tile=64, warps=4, stages=3, programs=2, split=512, rows=128, split_queries=256)
-
-
-def hopper_tuning(head_dim: int, rows: int) -> Tuning:
-    """Return how attention_hopper.py serves so many rows, queries × heads: measured on an H200.
-
-    A program fills a multiprocessor. With heads of 64 three consumers are up to 15 % faster than two where every
-    multiprocessor has work for two programs, and up to 30 % slower where it has not. Bits are the same.
-    """
-    stages, registers, consumers = (4, 240, 2) if head_dim > 64 or rows < _MANY_ROWS else (8, 160, 3)
-    return Tuning(64, 4, stages, 1, split=1024, split_queries=64, registers=registers, consumers=consumers)
 
 
 def by_hopper(q: Tensor, pages: Pages, window: int, softcap: float) -> bool:
@@ -135,13 +59,14 @@ def paged_attention_triton(
     out = torch.empty((tokens, heads * head_dim), dtype=q.dtype, device=q.device)
     if tokens == 0:
         return out
-    decode = decode or decode_tuning(head_dim, pages.k.dtype)
+    groups = layout.context_lengths.shape[0] * pages.k.shape[1]
+    decode = decode or decode_tuning(head_dim, pages.k.dtype, groups)
     if prefill is None:
         hopper = by_hopper(q, pages, window, softcap)
         prefill = (
             hopper_tuning(head_dim, tokens * heads) if hopper else prefill_tuning(head_dim, pages.k.dtype, q.dtype)
         )
-    queries = max(1, _MIN_ROWS // (2 if _by_words(q, pages) else 1) // (heads // pages.k.shape[1]))
+    queries = max(1, MIN_ROWS // (2 if _by_words(q, pages) else 1) // (heads // pages.k.shape[1]))
     shared = _shared(q, out, pages, layout, scale, window, causal, softcap)
     many = layout.max_query > queries and tokens == layout.context_lengths.shape[0] * layout.max_query  # in every row
     if not many:
@@ -176,14 +101,13 @@ def _decode(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], que
         max_splits=splits,
         least=max(tuning.least // tuning.tile, 1),
         QUERIES=queries,
-        M=max(_MIN_ROWS, 2 * join_rows if words else join_rows),
+        M=max(MIN_ROWS, 2 * join_rows if words else join_rows),
         SPLIT=tuning.split,
         TILE=tuning.tile,
         SLOT_BY_TOKEN=tokens <= room,
         JOIN_ROWS=join_rows,
         JOIN_SPLITS=max(1, min(64, tuning.join // (join_rows * shared["DIM"]))),
         WORDS=words,
-        VALUES_FIRST=tuning.values_first,
         PDL=overlap,
         **tuning.options(),
         **launch_options(overlap=overlap),

@@ -39,7 +39,7 @@ def attend_range(
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr, M: tl.constexpr, TILE: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr,
     SOFTCAP: tl.constexpr, JOIN_ROWS: tl.constexpr, JOIN_SPLITS: tl.constexpr, WORDS: tl.constexpr,
-    VALUES_FIRST: tl.constexpr, PDL: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Attend with a row's `count` queries, one head group of them, to its positions begin : end."""
     seen_rows: tl.constexpr = M // 2 if WORDS else M
@@ -55,7 +55,7 @@ def attend_range(
         acc, top, total = walk_words(
             queries, unit, limits, table, blocks, head, begin, end,
             k_pages, v_pages, k_scales, v_scales, scale, softcap,
-            KV_HEADS, HEAD_DIM, DIM, BLOCK_TOKENS, TILE, WINDOW, SOFTCAP, q.dtype.element_ty, VALUES_FIRST,
+            KV_HEADS, HEAD_DIM, DIM, BLOCK_TOKENS, TILE, WINDOW, SOFTCAP, q.dtype.element_ty,
         )  # fmt: skip
     else:
         acc, top, total = walk(
@@ -109,7 +109,7 @@ def decode_kernel(
     ROWS: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr, QUERIES: tl.constexpr, M: tl.constexpr, SPLIT: tl.constexpr, TILE: tl.constexpr,
     WINDOW: tl.constexpr, CAUSAL: tl.constexpr, SOFTCAP: tl.constexpr, SLOT_BY_TOKEN: tl.constexpr,
-    JOIN_ROWS: tl.constexpr, JOIN_SPLITS: tl.constexpr, WORDS: tl.constexpr, VALUES_FIRST: tl.constexpr,
+    JOIN_ROWS: tl.constexpr, JOIN_SPLITS: tl.constexpr, WORDS: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     """Serve the rows that have 1 to QUERIES queries; with WORDS the pages are int8, the values' read as int32."""
@@ -145,7 +145,7 @@ def decode_kernel(
             partials, logs, arrivals + row * KV_HEADS + head, token, token if SLOT_BY_TOKEN else row * QUERIES,
             count, length, head, begin, tl.minimum(begin + units * UNIT, length), split, splits, max_splits,
             scale, softcap, KV_HEADS, GROUP, HEAD_DIM, DIM, BLOCK_TOKENS, M, TILE, WINDOW, CAUSAL, SOFTCAP,
-            JOIN_ROWS, JOIN_SPLITS, WORDS, VALUES_FIRST, PDL,
+            JOIN_ROWS, JOIN_SPLITS, WORDS, PDL,
         )  # fmt: skip
         at += step
     if PDL:  # who had nothing to do is not over before the launch before it either

@@ -67,15 +67,6 @@ def byte_plane(words, PLANE: tl.constexpr, COMPUTE: tl.constexpr):
 
 
 @triton.jit
-def byte_planes(words, COMPUTE: tl.constexpr):
-    """Return the four bytes of every word as numbers."""
-    return (
-        byte_plane(words, 0, COMPUTE), byte_plane(words, 1, COMPUTE),
-        byte_plane(words, 2, COMPUTE), byte_plane(words, 3, COMPUTE),
-    )  # fmt: skip
-
-
-@triton.jit
 def load_scales(scales, base, offsets, start, end, BLOCK_TOKENS: tl.constexpr, TILE: tl.constexpr):
     """Return the scales of a tile; beyond `end` they may be anything.
 
@@ -97,11 +88,9 @@ def walk_words(
     k_pages, v_words, k_scales, v_scales, scale, softcap,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
     TILE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, COMPUTE: tl.constexpr,
-    VALUES_FIRST: tl.constexpr,
 ):  # fmt: skip
     """Return the softmax's sums (acc [M, DIM], top [M], total [M]) over positions begin : end, every row of them twice.
 
-    With VALUES_FIRST there is something to do while the tensor cores work on the scores, for more registers.
     `q` and `unit` are split_queries'. Query m sees positions below limits[m], and with a WINDOW only the last so many
     of those. `begin` is a multiple of TILE, and `blocks` are its tile's.
     """
@@ -124,8 +113,6 @@ def walk_words(
         k_scale = load_scales(k_scales, base, offsets, start, end, BLOCK_TOKENS, TILE)
         v_scale = load_scales(v_scales, base, offsets, start, end, BLOCK_TOKENS, TILE)
         words = load_vectors(v_words, base, offsets, positions, end, HEAD_DIM // 4, WORDS, APART)
-        if VALUES_FIRST:
-            v0, v1, v2, v3 = byte_planes(words, COMPUTE)
         parts = tl.dot(q, tl.trans(k), out_dtype=tl.int32) * worth[:, None]  # below 2²⁹, exact
         products = tl.sum(tl.reshape(parts, [2, HALF, TILE]), 0).to(tl.float32) * unit[:, None]
         scores, factor = capped(products * k_scale[None, :], scale, softcap, SOFTCAP)
@@ -142,12 +129,10 @@ def walk_words(
         weights *= tl.where(positions < end, v_scale, 0.0)[None, :]
         weights = twice(weights.to(COMPUTE), HALF, TILE)
         fade = twice(fade[:, None], HALF, 1)
-        if not VALUES_FIRST:
-            v0, v1, v2, v3 = byte_planes(words, COMPUTE)
-        a0 = product(weights, v0, a0 * fade)
-        a1 = product(weights, v1, a1 * fade)
-        a2 = product(weights, v2, a2 * fade)
-        a3 = product(weights, v3, a3 * fade)
+        a0 = product(weights, byte_plane(words, 0, COMPUTE), a0 * fade)
+        a1 = product(weights, byte_plane(words, 1, COMPUTE), a1 * fade)
+        a2 = product(weights, byte_plane(words, 2, COMPUTE), a2 * fade)
+        a3 = product(weights, byte_plane(words, 3, COMPUTE), a3 * fade)
     acc = tl.reshape(tl.join(tl.join(a0, a2), tl.join(a1, a3)), [M, DIM])
     top, total = twice(top[:, None], HALF, 1), twice(total[:, None], HALF, 1)
     return acc, tl.reshape(top, [M]), tl.reshape(total, [M])

@@ -20,7 +20,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from voxlane.engine.kernels.pages import Layout, Pages
 
-from . import attention
+from . import attention, attention_tuning
 from .overlap import launch_options, overlaps
 
 
@@ -199,5 +199,5 @@ def linear_wide(x: Tensor, matrix: Tensor) -> Tensor:
 
 def attend(q: Tensor, pages: Pages, layout: Layout, scale: float, window: int) -> Tensor:
     """Return attention's output for one query of each of a few rows, in shorter pieces than many rows want."""
-    cut = replace(attention.decode_tuning(q.shape[2], pages.k.dtype), split=SPLIT)
+    cut = replace(attention_tuning.decode_tuning(q.shape[2], pages.k.dtype), split=SPLIT)
     return attention.paged_attention_triton(q, pages, layout, scale, window, decode=cut)

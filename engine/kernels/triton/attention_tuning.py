@@ -1,0 +1,99 @@
+"""How paged attention is cut and compiled for a shape: figures from benchmarks/gpu_attention_tune.py. No launches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+MIN_ROWS = 16  # of a matrix product's left side
+_CROWD = 1 << 16  # numbers of keys that a token has in all rows of a step: from here on decodes are served otherwise
+_FEW_ROWS, _FILLING_ROWS = 1 << 11, 1 << 14  # queries × heads: a small part of an H200's multiprocessors, and all
+_MANY_ROWS = 2 * 132 * 192  # two programs of three consumers for every multiprocessor of an H200
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How a kernel is cut and compiled."""
+
+    tile: int  # keys at a time
+    warps: int
+    stages: int  # tiles in flight
+    programs: int  # per multiprocessor
+    split: int = 0  # decode: positions of a piece, 0: what makes as many pieces as programs; prefill: at least so many
+    rows: int = MIN_ROWS  # prefill: queries × heads of a tile
+    split_queries: int = 0  # prefill: rows of at most so many queries are cut into pieces
+    registers: int | None = None  # the most a thread may use; fewer let more programs share a multiprocessor
+    least: int = 64  # decode without split: positions of the shortest piece, a power of 2
+    overlap: bool = True  # decode: a launch begins while the one before it ends
+    join: int = 4096  # decode: numbers of parts held in registers at once while they are joined
+    consumers: int = 0  # prefill by attention_hopper.py: groups of four warps, 64 rows each; 0: by attention_prefill.py
+    apart: bool = False  # prefill: pieces are joined by a launch of their own, not by who finishes last
+
+    def options(self) -> dict[str, Any]:
+        """Return what the compiler is told."""
+        # Said aloud, because versions differ in what they take for granted, and bits would differ with them.
+        options = {"num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": True}
+        return options if self.registers is None else {**options, "maxnreg": self.registers}
+
+
+def decode_tuning(head_dim: int, page: torch.dtype, groups: int = 0) -> Tuning:
+    """Return how rows of few queries are served: measured on an H200, but for float32 and heads wider than 128.
+
+    `groups` are rows × heads of keys. A crowd wants more programs that wait for memory (64 wide: 125 µs without, 116
+    with), few rows want smaller tiles, since each program has few of them (128 wide: 23.2 and 22.3 µs, the crowd 244
+    and 246).
+
+    `programs` is what a multiprocessor has registers for; `join` takes what the walk leaves. If it had registers for
+    more, launches that overlap would be dealt unevenly: whoever ends is replaced by a program of the next launch, and
+    one multiprocessor may get all it can hold while another gets few (1.28 times the time where 5 fitted and 4 would
+    have done). If it has registers for fewer, the rest run after all others, almost alone. Each of its quarters has
+    16,384, so eight warps fit with up to 255 each, twelve with up to 168. 64 rows of 20 heads took 156 µs with ten
+    programs of one warp and 186 registers each, of which eight fit, and 125 with eight.
+    """
+    if page is torch.float32:
+        return Tuning(tile=32, warps=4, stages=2, programs=3 if head_dim <= 64 else 2, overlap=False)
+    if head_dim > 128:
+        return Tuning(tile=64, warps=4, stages=2, programs=2, overlap=False)
+    if page is torch.int8:
+        if head_dim > 64:
+            return Tuning(tile=64, warps=2, stages=3, programs=4)
+        return Tuning(tile=64, warps=1, stages=3, programs=8)
+    crowd = groups * head_dim >= _CROWD
+    if head_dim > 64:
+        return Tuning(tile=64, warps=2, stages=2, programs=4) if crowd else Tuning(32, 2, 3, 4, join=2048)
+    plain = Tuning(tile=32, warps=1, stages=2, programs=8)
+    return replace(plain, programs=12, registers=168, join=1024) if crowd else plain
+
+
+def prefill_tuning(head_dim: int, page: torch.dtype, compute: torch.dtype) -> Tuning:
+    """Return how rows of many queries are served: measured on an H200, but for wide heads in float32 or beyond 128.
+
+    At 128 wide, tiles of 64 rows cost whole prompts 3 % and save short chunks over long contexts 20 %.
+    """
+    if compute is torch.float32 and head_dim <= 64:
+        return Tuning(tile=64, warps=4, stages=2, programs=2, split=512, rows=64, split_queries=256)
+    if compute is torch.float32 or head_dim > 128:
+        tile, rows = (32, 32) if head_dim <= 128 else (16, 16)
+        return Tuning(tile=tile, warps=4, stages=2, programs=2, split=512, rows=rows, split_queries=256)
+    if head_dim > 64:
+        return Tuning(tile=64, warps=4, stages=3, programs=2, split=512, rows=64, split_queries=256)
+    return Tuning(tile=64, warps=4, stages=3, programs=2, split=512, rows=128, split_queries=256)
+
+
+def hopper_tuning(head_dim: int, rows: int) -> Tuning:
+    """Return how attention_hopper.py serves so many rows, queries × heads: measured on an H200.
+
+    A program fills a multiprocessor. With heads of 64 three consumers are up to 15 % faster than two where every
+    multiprocessor has work for two programs, and up to 30 % slower where it has not. Bits are the same.
+
+    Where multiprocessors would have nothing to do, longer chunks are cut as well: 256 queries over 4,096 take 31 µs,
+    uncut 61; but four such chunks over 8,192 take 207 where 188 would do. Pieces of the shortest are joined by a launch
+    of their own: 64 queries over 4,096 take 19 µs, else 29; but eight such chunks 114 where 73 would do.
+    """
+    stages, registers, consumers = (4, 240, 2) if head_dim > 64 or rows < _MANY_ROWS else (8, 160, 3)
+    way = Tuning(64, 4, stages, 1, split=1024, split_queries=64, registers=registers, consumers=consumers)
+    if rows < _FILLING_ROWS:
+        way = replace(way, split_queries=256)
+    return replace(way, split=256, apart=True) if rows <= _FEW_ROWS else way
