@@ -34,7 +34,7 @@ from voxlane.engine.inbox import Inbox, Receive, stirs
 from voxlane.engine.jobs.job import Change
 from voxlane.engine.lane import Lane
 from voxlane.engine.outbox import Outbox, Tell
-from voxlane.engine.plan import Row
+from voxlane.engine.plan import Plan, Row
 from voxlane.engine.record import Record
 from voxlane.engine.request import ModelName, Request, State
 from voxlane.engine.roster import Roster
@@ -156,7 +156,7 @@ class Core:
     def _begin(self, track: Track) -> None:
         """Begin a step if there is anything to do; on the host that is all of it."""
         self._look()
-        if not self.scheduler.ready(track.models):
+        if self._gives_way(track) or not self.scheduler.ready(track.models):
             return
         begin = self._clock()
         plan = self.scheduler.schedule(begin, track.models)
@@ -164,12 +164,21 @@ class Core:
             assert len(self._tracks) > 1 or self._lane.busy, "an engine with work must have a row to run"
             return
         self._out.add(self._roster.admit(plan, begin))
-        flight = self._engines.launch(plan, (begin, self._clock()))
+        flight = self._launch(track, plan, (begin, self._clock()))
         if flight.overlaps:
             track.flight = flight
         else:
             self._engines.wait(flight)
             self._advance(flight)
+
+    def _launch(self, track: Track, plan: Plan, planning: tuple[float, float]) -> Flight:
+        if "chat" in track.models:
+            self._lane.stepped()
+        return self._engines.launch(plan, planning)
+
+    def _gives_way(self, track: Track) -> bool:
+        """Return whether a step waits for critical prompts of its model, which are on the device."""
+        return self._lane.alone and "chat" in track.models
 
     def _await_one(self) -> None:
         """Plan what follows the steps under way; with one track, do what is asked for until its step is over."""
@@ -195,7 +204,8 @@ class Core:
         self._engines.wait(flight)
         ahead, planning = track.ahead, track.planning or (flight.landed, flight.landed)
         track.flight = track.ahead = track.planning = None
-        following = self._engines.launch(ahead, planning) if ahead is not None and flight.sound else None
+        goes_on = ahead is not None and flight.sound and not self._gives_way(track)
+        following = self._launch(track, ahead, planning) if ahead is not None and goes_on else None
         if following is not None and following.sound:
             track.flight = following
         elif ahead is not None:

@@ -222,13 +222,22 @@ class BlockTable:
         grown = -(-(self.length + count) // size) - len(self.blocks)
         return grown + self._must_copy(count)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether its last block holds a token more, and is nobody else's."""
+        return self.length % self.pool.block_tokens > 0 and self.pool.references(self.blocks[-1]) == 1
+
+    def grow(self) -> None:
+        """Take the room there is for one more token."""
+        self.pool.forget(self.blocks[-1])
+        self.length += 1
+
     def append(self, count: int) -> list[Copy]:
         """Make room for `count` more tokens; return the block copies that must happen before they are written."""
-        shared, size = self._must_copy(count), self.pool.block_tokens
-        if count == 1 and not shared and self.length % size:  # nearly every call: a token in a block of its own
-            self.pool.forget(self.blocks[-1])
-            self.length += 1
+        if count == 1 and self.has_room:
+            self.grow()
             return []
+        shared, size = self._must_copy(count), self.pool.block_tokens
         wanted = -(-(self.length + count) // size) - len(self.blocks) + shared
         fresh = self.pool.take(wanted) if wanted else []
         copies: list[Copy] = []

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from voxlane.engine.request import Request
+
 LONGEST = 3
 SHORTEST = 2
 """Lengths of the phrase looked for, in tokens. One token alone is right too rarely to be worth a row."""
 
 WINDOW = 2048
 """Tokens searched, newest first: bounds the time of a guess."""
+
+_UNGUESSED_TASKS = frozenset({"score", "probe", "tts"})  # they do not go on with a text that could be guessed
 
 
 def propose(tokens: Sequence[int], count: int) -> list[int]:
@@ -33,3 +37,21 @@ def accepted(drafts: Sequence[int], greedy: Sequence[int]) -> list[int]:
     while agreed < len(drafts) and drafts[agreed] == greedy[agreed]:
         agreed += 1
     return list(greedy[: agreed + 1])
+
+
+def guess(request: Request, stop: int, tokens_left: int, most: int) -> list[int]:
+    """Return what may follow a request's tokens if a step comes to their end: what was heard before, else a lookup.
+
+    Only a plain greedy text is looked up, `most` tokens of it; what was heard is tried once.
+    """
+    if stop < len(request.tokens) or not (request.drafts or most):
+        return []
+    sampling = request.sampling
+    room = min(tokens_left, sampling.max_tokens - request.output_tokens - 1, request.limit - len(request.tokens) - 1)
+    if request.drafts:
+        drafts, request.drafts = request.drafts[: max(room, 0)], []
+        return drafts
+    plain = sampling.is_plain_greedy and sampling.logprobs < 0 and request.constraint is None
+    if not (plain and request.decoding and request.task not in _UNGUESSED_TASKS):
+        return []
+    return propose(request.tokens, min(room, most))

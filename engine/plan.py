@@ -88,6 +88,15 @@ class Plan:
             found = self.loads[model] = Load()
         return found
 
+    def decode(self, request: Request) -> None:
+        """Add one token of a request whose table has room for it."""
+        load, start = self.load(request.model), request.table.length
+        load.work.add(1, start + 1)
+        request.table.grow()
+        row = Row(request, start, 1)
+        load.rows.append(row)
+        self.rows.append(row)
+
     def seconds(self, stations: Mapping[ModelName, Station]) -> float:
         """Return how long the step is expected to take: models run one after the other."""
         return sum(load.seconds(stations[model]) for model, load in self.loads.items())

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from voxlane.engine.api import Policy, Priority
 from voxlane.engine.cost import Work
-from voxlane.engine.lookup import propose
+from voxlane.engine.lookup import guess
 from voxlane.engine.plan import Move, Plan, Row, Station, recompute
 from voxlane.engine.request import ModelName, Request, State
 from voxlane.engine.step_time import MIN_CHUNK, NOTHING, StepTime, seconds_with
@@ -37,8 +37,6 @@ NEXT_TOKEN_TARGET_S = 0.15
 
 CACHED_TASKS = frozenset({"chat", "complete", "probe"})
 """What they share with others need not be computed again."""
-
-_UNGUESSED_TASKS = frozenset({"score", "probe", "tts"})  # they do not go on with a text that could be guessed
 
 SLOW_MACHINE_FACTOR = 2.0
 """A step may always take this many times what a model's least work takes, or a slow machine would batch nothing."""
@@ -68,6 +66,7 @@ class Scheduler:
         self._added = 0
         self._last_batch: dict[frozenset[ModelName], set[str]] = {}  # of the steps of some models
         self._contenders: set[str] = set()  # who is in the order of the step that is being planned
+        self._yields: dict[tuple[ModelName, int], int] = {}  # most blocks a class that never ran gets of others in it
         self._was_alone: set[frozenset[ModelName]] = set()  # steps of which models had a critical prompt to themselves
 
     # ---- the request's life
@@ -142,7 +141,7 @@ class Scheduler:
         tokens_left = self.limits.max_step_tokens
         models = models or frozenset(self.stations)
         order = self._order(now, models)
-        self._contenders = {request.id for request in order}
+        self._contenders, self._yields = {request.id for request in order}, {}
         time = self._time(order)
         full: set[ModelName] = set()  # no time for this prompt means none for the model's next: a long queue is cheap
         lane_alone = False  # a critical prompt, clip or clause has the step to itself; never two steps in a row
@@ -154,6 +153,12 @@ class Scheduler:
             decoding = request.decoding
             if decoding:
                 if not time.fits_one(plan, request):
+                    continue
+                if request.next_is_plain and not self.limits.lookup_tokens:  # nearly every row of a full step
+                    placed.add(request.id)
+                    plan.decode(request)
+                    tokens_left -= 1
+                    request.progress_s = now
                     continue
                 count = 1
             else:
@@ -249,6 +254,8 @@ class Scheduler:
             lane = 1
         else:
             lane = 2 if promised else 3
+        if request.model == "chat" and request.decoding:
+            return lane, due - now  # a token more takes all of them as long
         needed_s = seconds_with(self.stations[request.model], NOTHING, request, request.pending)
         return lane, due - now - needed_s
 
@@ -263,8 +270,13 @@ class Scheduler:
         missing = self._missing(request, count)
         if missing <= pool.available:
             return True
+        theirs = (request.model, self._rank(request)[0])
+        if not request.started and missing > pool.available + self._yields.get(theirs, missing):
+            return False  # as those before it found: a long queue is cheap
         victims = self._victims(request, placed)
         held = Counter(block for victim in victims for block in victim.blocks)
+        if not request.started:
+            self._yields[theirs] = len(held)
         gain = sum(1 for block, times in held.items() if pool.references(block) == times)
         if missing > pool.available + gain:
             return False  # nobody is evicted for nothing
@@ -365,20 +377,8 @@ class Scheduler:
             plan.admitted.append(request)
 
     def _drafts(self, request: Request, stop: int, tokens_left: int) -> list[int]:
-        """Guess the tokens after `stop` of a plain greedy sequence; a guess never takes blocks from anybody."""
-        sampling = request.sampling
-        if stop < len(request.tokens) or not (request.drafts or self.limits.lookup_tokens):
-            return []
-        room = min(
-            tokens_left, sampling.max_tokens - request.output_tokens - 1, request.limit - len(request.tokens) - 1
-        )
-        if request.drafts:
-            drafts, request.drafts = request.drafts[: max(room, 0)], []
-        else:
-            plain = sampling.is_plain_greedy and sampling.logprobs < 0 and request.constraint is None
-            if not (self.limits.lookup_tokens and plain and request.decoding and request.task not in _UNGUESSED_TASKS):
-                return []
-            drafts = propose(request.tokens, min(room, self.limits.lookup_tokens))
+        """Return guesses of the tokens after `stop`; a guess never takes blocks from anybody."""
+        drafts = guess(request, stop, tokens_left, self.limits.lookup_tokens)
         pool = self.stations[request.model].pool
         while drafts and self._missing(request, stop - request.computed + len(drafts)) > pool.available:
             drafts.pop()

@@ -6,6 +6,7 @@ block a step may add. It knows requests and rows; it does not know graphs, model
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from voxlane.engine.kernels.sampling import MIN_P, PENALTIES, POSITION, SEED_LOW, TEMPERATURE, TOP_K, TOP_P, Penalties
+from voxlane.engine.kernels.sampling import MIN_P, PENALTIES, POSITION, SEED_LOW, Penalties
 from voxlane.engine.plan import Row
 from voxlane.engine.request import Request
 
@@ -27,6 +28,7 @@ COLDEST = 1e-6
 """A temperature below is none: what is divided by it overflows a float32, and the largest logit wins anyway."""
 
 _MASK = (1 << 64) - 1
+_RULES = struct.Struct("=Qfiff")  # SEED_LOW and SEED_HIGH, TEMPERATURE, TOP_K, TOP_P, MIN_P
 _NOWHERE = 1 << 30
 
 
@@ -62,12 +64,10 @@ def set_penalties(penalties: Penalties, slot: int, request: Request, computed: i
 def write_rules(packet: NDArray[np.int32], request: Request) -> None:
     """Write how a request's tokens are chosen into its row of a packet [columns]."""
     sampling = request.sampling
-    packet[SEED_LOW : SEED_LOW + 2] = np.array([request.seed & _MASK], dtype=np.uint64).view(np.int32)
     temperature = sampling.temperature if sampling.temperature >= COLDEST else 0.0
-    packet[TEMPERATURE] = np.float32(temperature).view(np.int32)
-    packet[TOP_K] = sampling.top_k
-    packet[TOP_P] = np.float32(sampling.top_p).view(np.int32)
-    packet[MIN_P] = np.float32(sampling.min_p).view(np.int32)
+    # Who is left out of every other step is written down as often.
+    bits = _RULES.pack(request.seed & _MASK, temperature, sampling.top_k, sampling.top_p, sampling.min_p)
+    packet[SEED_LOW : MIN_P + 1] = np.frombuffer(bits, dtype=np.int32)
 
 
 class DecodeRows:

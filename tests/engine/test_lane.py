@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from simulation import Clock, LateEngine, LateExpress, Letters, PretendEngine, Simulation, expected_text, reason
 
@@ -115,6 +117,31 @@ def test_who_was_read_beside_the_steps_goes_on_in_the_very_next_one(slow: int) -
     while not launched:
         simulation.core.step(lambda: [coming.pop()] if coming else [], tell)
     assert launched[0] == {"a", "d"}
+
+
+def test_a_step_waits_for_critical_prompts_but_not_for_the_next_ones_too() -> None:
+    def engine(clock: Clock, block_tokens: int) -> LateEngine:
+        made = LateEngine(clock, block_tokens, slow=2)
+        LateExpress.of(made, eager=False, slow=40)
+        return made
+
+    simulation = Simulation(make_engine=engine, blocks=256, host_blocks=0, policy="deadline")
+    simulation.send(greedy("a", "ABC", 200))
+    for _ in range(4):
+        simulation.step()
+    lane, launch = simulation.core._lane, simulation.engine.launch
+    beside: Counter[int] = Counter()  # steps begun while the first, the second, … was on the device
+    coming = [greedy(f"d{number}", "DCBA", 1, Priority.CRITICAL) for number in range(6)]
+
+    def begin(load: Load) -> object:
+        if lane._flight is not None:
+            beside[simulation.engine.express.launched] += 1
+        return launch(load)
+
+    simulation.engine.launch = begin  # type: ignore[method-assign]
+    while coming or lane.busy:  # there is always one that waits for the one under way
+        simulation.core.step(lambda: [coming.pop()] if coming and not lane._waiting else [])
+    assert [beside[number] > 0 for number in range(1, 7)] == [False, True] * 3
 
 
 CROWD = [greedy(f"c{number}", "CBA", 2, Priority.CRITICAL, session=f"t{number}") for number in range(300)]
