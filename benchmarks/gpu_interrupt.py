@@ -25,7 +25,7 @@ the texts. In bfloat16 a row's last bits depend on how many others are in its ba
 so answers part from themselves, and `parted`, how often in 1,000 tokens, should be alike for both (longer answers are
 interrupted more often, so their counts are not). With --exact the same is done in float32, where none should part.
 
-Time: an engine's start; then for 500 critical requests some twenty seconds without load and half a minute with each policy.
+Time: an engine's start; then for 500 critical requests some twenty seconds without load and thirty with each policy.
 """
 
 from __future__ import annotations
