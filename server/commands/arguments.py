@@ -6,6 +6,7 @@ It knows words and flags, and imports nothing that --help would have to wait for
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from voxlane.server.commands.options import (
@@ -16,7 +17,9 @@ from voxlane.server.commands.options import (
     SPEAKER_OPTION,
     THREADS_OPTION,
     Commands,
+    Option,
     add_command,
+    add_engine_file,
     add_options,
 )
 from voxlane.server.config import API_KEY_VARIABLE
@@ -55,7 +58,7 @@ def add_chat(commands: Commands) -> argparse.ArgumentParser:
         "  echo 'Summarise: …' | voxlane chat --max-tokens 100",
     )
     parser.add_argument("message", nargs="?", metavar="MESSAGE", help="ask this and leave; without it: interactive")
-    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file, for its [engine] section")
+    add_engine_file(parser)
     parser.add_argument("--system", metavar="TEXT", default="", help="how the model should behave")
     parser.add_argument("--temperature", type=float, default=0.2, help="0: always the likeliest word (default: 0.2)")
     parser.add_argument("--seed", type=int, default=None, help="same seed, same answer")
@@ -95,15 +98,9 @@ def add_transcribe(commands: Commands) -> argparse.ArgumentParser:
         "--language", metavar="CODE", default="", help="what is spoken, as en; default: the model decides"
     )
     parser.add_argument("--raw", metavar="RATE", type=int, help="stdin is bare 16-bit mono PCM, heard while it comes")
-    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file, for its [engine] section")
-    add_options(
-        parser,
-        [
-            ("--model", *LISTENER_OPTION[1:4], "a listening model from `voxlane models list`"),
-            DEVICE_OPTION,
-            THREADS_OPTION,
-        ],
-    )
+    add_engine_file(parser)
+    model = replace(LISTENER_OPTION, flag="--model", text="a listening model from `voxlane models list`")
+    add_options(parser, (model, DEVICE_OPTION, THREADS_OPTION))
     parser.set_defaults(shape="text")
     return parser
 
@@ -136,19 +133,9 @@ def add_say(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "--url", default="", help=f"let a running server say it, as {SERVER_URL}: its voices from recordings too"
     )
-    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file, for its [engine] section")
-    add_options(
-        parser,
-        [
-            (
-                "--model",
-                *SPEAKER_OPTION[1:4],
-                "a speaking model from `voxlane models list`, or a directory of Qwen3-TTS",
-            ),
-            DEVICE_OPTION,
-            THREADS_OPTION,
-        ],
-    )
+    add_engine_file(parser)
+    text = "a speaking model from `voxlane models list`, or a directory of Qwen3-TTS"
+    add_options(parser, (replace(SPEAKER_OPTION, flag="--model", text=text), DEVICE_OPTION, THREADS_OPTION))
     return parser
 
 
@@ -240,7 +227,7 @@ def add_doctor(commands: Commands) -> argparse.ArgumentParser:
         "  voxlane doctor --device cuda --model ./my-model.gguf\n"
         "  voxlane doctor --config voxlane.toml --json",
     )
-    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file, for its [engine] section")
+    add_engine_file(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
     add_options(parser, (*MODEL_OPTIONS, THREADS_OPTION, LISTENER_OPTION, SPEAKER_OPTION))
     return parser
@@ -255,16 +242,9 @@ def add_perplexity(commands: Commands) -> argparse.ArgumentParser:
         "  voxlane perplexity book.txt\n  voxlane perplexity book.txt --context 256 --pages int8",
     )
     parser.add_argument("file", metavar="FILE", type=Path, help="UTF-8 text")
-    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file, for its [engine] section")
-    parser.add_argument(
-        "--context",
-        dest="engine.context_tokens",
-        metavar="N",
-        type=int,
-        default=None,
-        help="tokens per window (default: 512) [engine.context_tokens]",
-    )
-    add_options(parser, (*MODEL_OPTIONS, THREADS_OPTION))
+    add_engine_file(parser)
+    window = Option("--context", "engine.context_tokens", "N", int, "tokens per window (default: 512)")
+    add_options(parser, (window, *MODEL_OPTIONS, THREADS_OPTION))
     return parser
 
 

@@ -32,7 +32,7 @@ from voxlane.engine.api import (
     Text,
 )
 from voxlane.server.commands.progress import Progress
-from voxlane.server.commands.terminal import write_text
+from voxlane.server.commands.terminal import takes_text, write_text, write_when_taken
 from voxlane.server.errors import ConfigError, ContextTooLong, ModelFailed, VoxlaneError
 from voxlane.server.link.engine_link import ENGINE_COMMAND, EngineLink
 
@@ -272,8 +272,9 @@ class Chat:
         try:
             end = self._runner.run(self._interruption.ending(self._stream(pieces)))
         except asyncio.CancelledError:  # to leave the stream was to cancel the request in the engine
-            write_text(sys.stdout, " (interrupted)")
-        print(flush=True)
+            if not takes_text(sys.stdout):
+                raise KeyboardInterrupt from None  # there is nobody to go on with
+            write_text(sys.stdout, " (interrupted)\n")
         if end is not None and end.reason == "failed":
             raise ModelFailed
         return Reply("".join(pieces), None if end is None else end.stats)
@@ -284,10 +285,11 @@ class Chat:
         async with self._link.submit(self._submission()) as stream:
             async for output in stream:
                 if isinstance(output, Text):
+                    await write_when_taken(sys.stdout, output.text)
                     pieces.append(output.text)
-                    write_text(sys.stdout, output.text)
                 elif isinstance(output, Finished):
                     end = output
+        await write_when_taken(sys.stdout, "\n")
         return end
 
     def _submission(self) -> Submit:

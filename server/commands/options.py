@@ -4,33 +4,40 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
 
-Option = tuple[str, str, str, type, str]  # flag, key, placeholder, type, what it does
 
-DEVICE_OPTION: Option = ("--device", "engine.device", "DEVICE", str, "where models run: auto, cpu or cuda")
-MODEL_OPTIONS: tuple[Option, ...] = (
-    (
-        "--model",
-        "engine.model",
-        "MODEL",
-        str,
-        "a name from `voxlane models list`, a GGUF file or a safetensors directory",
-    ),
-    ("--policy", "engine.policy", "POLICY", str, "who goes first: fcfs, priority or deadline"),
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A flag whose value overrides a key of the configuration."""
+
+    flag: str
+    key: str
+    placeholder: str
+    kind: type
+    text: str  # what it does
+
+
+_MODEL_TEXT = "a name from `voxlane models list`, a GGUF file or a safetensors directory"
+DEVICE_OPTION = Option("--device", "engine.device", "DEVICE", str, "where models run: auto, cpu or cuda")
+MODEL_OPTIONS = (
+    Option("--model", "engine.model", "MODEL", str, _MODEL_TEXT),
+    Option("--policy", "engine.policy", "POLICY", str, "who goes first: fcfs, priority or deadline"),
     DEVICE_OPTION,
-    ("--weights", "engine.weights", "TYPE", str, "auto, packed, float32 or bfloat16"),
-    ("--pages", "engine.pages", "TYPE", str, "KV cache elements: auto, float32, bfloat16 or int8"),
-    ("--kv-memory-mib", "engine.kv_memory_mib", "MIB", int, "memory for the KV cache on a CPU"),
-    ("--trace", "engine.trace", "FILE", str, "write a Chrome/Perfetto trace of the engine's steps"),
+    Option("--weights", "engine.weights", "TYPE", str, "auto, packed, float32 or bfloat16"),
+    Option("--pages", "engine.pages", "TYPE", str, "KV cache elements: auto, float32, bfloat16 or int8"),
+    Option("--kv-memory-mib", "engine.kv_memory_mib", "MIB", int, "memory for the KV cache on a CPU"),
+    Option("--trace", "engine.trace", "FILE", str, "write a Chrome/Perfetto trace of the engine's steps"),
 )
-THREADS_OPTION: Option = ("--threads", "engine.threads", "N", int, "compute threads; 0: every core")
-LISTENER_OPTION: Option = ("--asr-model", "engine.asr_model", "MODEL", str, 'the model that listens; "": none')
-SPEAKER_OPTION: Option = ("--tts-model", "engine.tts_model", "MODEL", str, 'the model that speaks; "": none')
-SERVER_OPTIONS: tuple[Option, ...] = (
-    ("--host", "server.host", "HOST", str, "address to listen on"),
-    ("--port", "server.port", "PORT", int, "port to listen on; 0: any free one"),
-    ("--max-batch", "engine.max_batch", "N", int, "requests in one engine step; 0: as many as suit the device"),
+THREADS_OPTION = Option("--threads", "engine.threads", "N", int, "compute threads; 0: every core")
+LISTENER_OPTION = Option("--asr-model", "engine.asr_model", "MODEL", str, 'the model that listens; "": none')
+SPEAKER_OPTION = Option("--tts-model", "engine.tts_model", "MODEL", str, 'the model that speaks; "": none')
+SERVER_OPTIONS = (
+    Option("--host", "server.host", "HOST", str, "address to listen on"),
+    Option("--port", "server.port", "PORT", int, "port to listen on; 0: any free one"),
+    Option("--max-batch", "engine.max_batch", "N", int, "requests in one engine step; 0: as many as suit the device"),
 )
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # argparse gives it no public name
@@ -47,7 +54,13 @@ def add_command(commands: Commands, name: str, summary: str, examples: str) -> a
     )
 
 
+def add_engine_file(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that names the file of the configuration, for commands with an engine of their own."""
+    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file, for its [engine] section")
+
+
 def add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
     """Add flags whose values override keys of the configuration."""
-    for flag, key, metavar, kind, text in options:
-        parser.add_argument(flag, dest=key, metavar=metavar, type=kind, default=None, help=f"{text} [{key}]")
+    for one in options:
+        told = f"{one.text} [{one.key}]"
+        parser.add_argument(one.flag, dest=one.key, metavar=one.placeholder, type=one.kind, default=None, help=told)

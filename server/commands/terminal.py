@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TextIO
 
 from voxlane.engine.api import EngineConfig
@@ -23,6 +24,23 @@ def write_text(stream: TextIO, text: str) -> None:
         text = "".join(character for character in text if character.isprintable() or character in "\n\t")
     stream.write(text)
     stream.flush()
+
+
+async def write_when_taken(stream: TextIO, text: str) -> None:
+    """Write a few words once they are taken: who waits for a pipe that nobody reads can be cancelled."""
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    with suppress(PermissionError):  # a plain file takes everything
+        loop.add_writer(stream.fileno(), ready.set)
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_writer(stream.fileno())
+    write_text(stream, text)
+
+
+def takes_text(stream: TextIO) -> bool:
+    """Return whether a few words can be written; a terminal that was stopped goes on at Ctrl-C."""
+    return stream.isatty() or bool(select.select([], [stream.fileno()], [], 0)[1])
 
 
 @asynccontextmanager

@@ -36,7 +36,7 @@ from voxlane.server.conversation.server_events import (
     TurnDone,
     UserWords,
 )
-from voxlane.server.conversation.silence import Meaning, meaning, turning_points
+from voxlane.server.conversation.silence import LOOK_S, Lull, Meaning, meaning, turning_points
 from voxlane.server.conversation.user_turn import RATE, UserSpeech
 from voxlane.server.conversation.values import SessionConfig
 
@@ -65,7 +65,7 @@ class Floor:
         self._turn: UserSpeech | None = None  # being spoken
         self.closing = Closing(name, self, answers)  # turns that are over; their last words are awaited
         self._turns = 0
-        self._audio_s = 0.0  # when sound last came
+        self.lull = Lull()  # since sound last came
         self._ignored = False  # the ear follows a voice that opened no turn
         self._failed = False  # and none before it pauses: the engine could not listen to it
         self._muted = False  # the turn is silent only because no sound comes
@@ -103,15 +103,15 @@ class Floor:
         return self._end_turn(now) if self._turn is not None else []
 
     def wake_at(self, now: float) -> float | None:
-        """Return when a silence will mean something, None if sound has to come first."""
-        times: list[float] = []
-        turn = self._turn
+        """Return when to look at a silence again, None if sound has to come first."""
+        turn, longest = self._turn, self.config.turns.max_turn_s
+        rests: list[float] = []
         if turn is not None and not turn.silent and not turn.manual:
-            times.append(max(now, self._audio_s + MUTE_S) + ROUNDING_S)
+            rests = [max(0.0, MUTE_S - self.lull.seconds)]
         if turn is not None and turn.silent and not turn.manual:
-            silence, longest = self._silence_s(now), self.config.turns.max_turn_s
-            waits = turning_points(turn, self._ear.heard, self.config)
-            times += [now + wait - silence + ROUNDING_S for wait in waits if silence < wait < longest]
+            silence, waits = self._silence_s(), turning_points(turn, self._ear.heard, self.config)
+            rests = [wait - silence for wait in waits if silence < wait < longest]
+        times = [now + min(LOOK_S, rest + ROUNDING_S) for rest in rests]
         if (idle_s := self.closing.idle_at()) is not None:
             times.append(max(now, idle_s) + ROUNDING_S)
         return min(times, default=None)
@@ -120,7 +120,7 @@ class Floor:
 
     def hear(self, pcm: bytes, now: float) -> list[Effect]:
         """Take more sound of the microphone."""
-        self._audio_s = now
+        self.lull.seconds = 0.0
         if not self._listens:
             return []
         if self.config.turns.mode == "buffer":
@@ -255,11 +255,11 @@ class Floor:
 
     # ---- what a silence means
 
-    def _silence_s(self, now: float) -> float:
+    def _silence_s(self) -> float:
         """Return how long nobody has spoken; where no sound comes, the clock goes on."""
         if self._turn is None or not self._turn.silent:
             return 0.0
-        return self._ear.silence(self._ear.heard) / RATE + max(0.0, now - self._audio_s)
+        return self._ear.silence(self._ear.heard) / RATE + self.lull.seconds
 
     def consider(self, now: float) -> list[Effect]:
         """Decide what the sound so far means: an interruption, the end of a turn, or the time to prepare for it."""
@@ -270,12 +270,12 @@ class Floor:
             return self._end_turn(now)
         if turn.manual:
             return []
-        if not turn.silent and now - self._audio_s >= MUTE_S:  # the microphone was switched off in mid word
+        if not turn.silent and self.lull.seconds >= MUTE_S:  # the microphone was switched off in mid word
             if not turn.confirmed:
                 self._ear.rest()
                 return self._drop_turn(now)
             self._muted = turn.silent = True
-        silence = self._silence_s(now)
+        silence = self._silence_s()
         match meaning(turn, silence, self._ear.voiced_for / RATE, heard, config):
             case Meaning.MEANT if turn.asked:
                 return [*self._end_turn(now), *self.closing.close_understood(now)]
@@ -302,12 +302,12 @@ class Floor:
             self._turn = None
             return [self.closing.remember(turn), Send(TurnDone(turn.number, "failed"))]
         turn.ended_s = now
-        turn.stopped_s = now - (0.0 if turn.manual else self._silence_s(now))
+        turn.stopped_s = now - (0.0 if turn.manual else self._silence_s())
         effects: list[Effect] = [] if turn.quiet else self._confirm(now)
         effects += [*self._probes.cancel(turn), Tell(EndInput(turn.asr_id))]
         if not turn.quiet:
-            heard_s = (self._ear.heard + self._gathered) / RATE
-            effects.append(Send(SpeechStopped(turn.number, heard_s - (now - turn.stopped_s))))
+            last = self._ear.heard - (0 if turn.manual else self._ear.silence(self._ear.heard))
+            effects.append(Send(SpeechStopped(turn.number, (last + self._gathered) / RATE)))
         if turn.held:  # the client ended it while the verdict was out, so it was meant
             effects += self._commit(turn, now)
         effects.append(self.closing.remember(turn))

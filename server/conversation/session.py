@@ -93,6 +93,7 @@ class Session:
     def feed(self, event: ClientEvent | FromEngine | EngineLost | Tick, now: float) -> list[Effect]:
         """Take what happened; return what is to be done about it, in order."""
         floor, answers = self._floor, self.answers
+        floor.lull.look(now)  # before the event: sound ends it
         effects: list[Effect] = []
         match event:
             case Audio(pcm) if len(pcm) > PIECE_BYTES:  # sent faster than it was said: it may hold several turns

@@ -1,10 +1,11 @@
 """What a silence in a turn means, and when it will mean something else.
 
-It knows one turn and the policies. What follows from a meaning is floor.py's business. Pure.
+It knows one turn and the policies. What follows from a meaning is floor.py's business. Pure: the clock is an argument.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from voxlane.server.conversation.turns import Verdict, judge
@@ -13,6 +14,26 @@ from voxlane.server.conversation.values import SessionConfig
 
 LAST_WORDS_S = 2.0
 """How long a reply stays on hold for the words of a voice that has stopped: on a busy machine they come late."""
+
+LOOK_S = 0.05
+"""How often to look whether sound comes, while its absence may come to mean something."""
+
+
+@dataclass(slots=True)
+class Lull:
+    """How long no sound has come, as far as anybody has looked.
+
+    Who stands still hears nothing: when a machine or an event loop goes on after a while, what was said meanwhile is
+    still on its way. So the time between two looks counts up to twice what it should be; timers are always a bit late.
+    """
+
+    seconds: float = 0.0
+    _looked_s: float = 0.0
+
+    def look(self, now: float) -> None:
+        """Count the time since the last look."""
+        self.seconds += min(now - self._looked_s, 2 * LOOK_S)
+        self._looked_s = now
 
 
 class Meaning(Enum):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import stat
 import subprocess
 import sys
@@ -188,3 +191,45 @@ def test_a_failed_reply_is_told_and_the_conversation_goes_on(code: Any, terminal
     chat.until("\r\n4\r\n")  # the failed exchange is not in the history
     chat.type("/quit\r")
     assert chat.exit_status() == 0
+
+
+BEGUN = """
+from voxlane.server.commands import chat
+
+stream = chat.Chat._stream
+
+async def begun(*given):
+    print("begun", file=sys.stderr, flush=True)
+    return await stream(*given)
+
+chat.Chat._stream = begun
+"""
+"""A sign that a reply is awaited, and so that Ctrl-C is the chat's."""
+
+
+def test_ctrl_c_ends_a_chat_that_nobody_reads(engine_command: Sequence[str]) -> None:
+    code = (
+        "import sys\n"
+        "from voxlane.server import cli\n"
+        "from voxlane.server.link import engine_link\n"
+        f"engine_link.ENGINE_COMMAND = {tuple(engine_command)!r}\n"
+        f"{BEGUN}\n"
+        "sys.exit(cli.main(['chat', 'hello you', '--model', 'scripted']))"
+    )
+    nobody, full = os.pipe()
+    os.set_blocking(full, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(full, bytes(4096)):
+            pass
+    os.set_blocking(full, True)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert process.stderr.readline() == "begun\n"
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=60)[1] == ""
+            assert process.returncode == 130
+        finally:
+            process.kill()
+            os.close(full)
+            os.close(nobody)

@@ -91,6 +91,7 @@ def test_mistakes_in_the_file_are_one_line(capsys: pytest.CaptureFixture[str], t
             "command line: engine.policy must be one of fcfs, priority, deadline, not lifo",
         ),
         (["serve", "--port", "70000"], "command line: server.port must be between 0 and 65535, not 70000"),
+        (["check-config", "a.toml", "--config", "b.toml"], "one file at a time: leave out a.toml or --config b.toml"),
         (["chat", "hello", "--temperature", "nan"], "--temperature must be between 0 and 2"),
         (["chat", " "], "there is nothing to ask: the message is empty"),
         (["perplexity", "/nonexistent/file"], "/nonexistent/file: No such file or directory"),

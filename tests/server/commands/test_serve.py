@@ -15,6 +15,8 @@ from typing import Any
 
 import httpx
 import pytest
+from flying_loop import FlyingLoop
+from peer import eventually
 from waiting import until
 
 from voxlane.engine.api import Loading, Ready
@@ -24,6 +26,7 @@ from voxlane.server.commands.serve import banner, drain, listen
 from voxlane.server.config import ServerConfig
 from voxlane.server.errors import ConfigError, Draining, Overloaded
 from voxlane.server.gate import Gate
+from voxlane.server.link import engine_link
 
 
 class Served:
@@ -205,10 +208,35 @@ def test_a_second_signal_does_not_wait(served: Any) -> None:
     assert "stopping at once signal=SIGINT ended=1" in log
 
 
-def test_the_budgets_of_the_end_add_up_to_what_is_promised() -> None:
-    ending = limits.GOODBYE_SECONDS + limits.HTTP_CLOSE_SECONDS + limits.ENGINE_STOP_SECONDS + limits.EXIT_SECONDS
-    assert ServerConfig().drain_s + ending == limits.STOP_SECONDS == 15
-    assert ServerConfig().drain_s > ending  # most of it is for those who are being answered
+def test_who_never_ends_is_not_waited_for_longer_than_is_promised(
+    serving: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, signals = FlyingLoop(), engine_link._signal_group
+    killed: list[float] = []
+
+    def signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+        killed.extend([loop.land()] if number == signal.SIGKILL else [])
+        signals(process, number)
+
+    async def stop_among_the_stuck() -> float:
+        async with serving() as server:
+            state, voice = server.http._server.server_state, server.service.voice
+            _, writer = await asyncio.open_connection("127.0.0.1", server.listener.getsockname()[1])
+            writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{")
+            await eventually(lambda: state.tasks)
+            os.kill(server.service.link.pid, signal.SIGSTOP)
+            with server.service.gate.admit(), voice.socket("192.0.2.1"):
+                began_s = loop.fly()
+                async with asyncio.timeout(3600):
+                    await drain(server.service, server.http)
+            writer.close()
+            return began_s
+
+    monkeypatch.setattr(engine_link, "_signal_group", signal_group)
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        began_s = runner.run(stop_among_the_stuck())
+    assert limits.STOP_SECONDS - limits.EXIT_SECONDS <= killed[0] - began_s <= limits.STOP_SECONDS == 15
+    assert limits.DRAIN_SECONDS > limits.STOP_SECONDS / 2, "most of it is for those who are being answered"
     assert limits.VOICE_CLOSE_SECONDS <= limits.GOODBYE_SECONDS
 
 

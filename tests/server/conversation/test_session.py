@@ -26,7 +26,7 @@ from voxlane.server.conversation.client_events import (
     TextTurn,
     ToolResult,
 )
-from voxlane.server.conversation.effects import EngineLost
+from voxlane.server.conversation.effects import EngineLost, Tick
 from voxlane.server.conversation.server_events import (
     BargeIn,
     Fault,
@@ -253,6 +253,14 @@ class Conversation(RuleBasedStateMachine):
     @rule(seconds=st.floats(0.001, 4.0))
     def wait(self, seconds):
         self._both(lambda table: table.wait(seconds))
+
+    @rule(seconds=st.floats(0.1, 10.0))
+    def stand_still(self, seconds):
+        def tick_late(table: Table) -> None:
+            table.now += seconds
+            table.feed(Tick())
+
+        self._both(tick_late)
 
     @rule(most=st.integers(1, 30))
     def work(self, most):
