@@ -141,11 +141,6 @@ export class Connection {
     return this.#outbox.send({ ...how, frame }, this.status === "open" ? this.#ping.mark : null);
   }
 
-  /** Whether a turn is on its way that the server is not known to have got. */
-  get owes() {
-    return this.#outbox.owes;
-  }
-
   /** Send what is only worth something now; return whether it went. @param {Uint8Array<ArrayBuffer>} frame */
   sendNow(frame) {
     return this.status === "open" && this.#write(frame);
@@ -182,7 +177,6 @@ export class Connection {
   // ---- coming
 
   #connect() {
-    this.#change("connecting");
     this.#error = null;
     /** @type {SocketLike} */
     let socket;
@@ -197,7 +191,7 @@ export class Connection {
     socket.onmessage = (event) => this.#receive(event.data);
     socket.onclose = (event) => this.#lost(event.code);
     this.#set("attempt", () => this.#lost(1006), ATTEMPT_MS);
-    return undefined;
+    return this.#change("connecting"); // last: who is told may close
   }
 
   /** @param {SocketLike} socket */
@@ -283,6 +277,7 @@ export class Connection {
   /** @param {Extract<ServerMessage, { name: "pong" }>} message */
   #pong(message) {
     if (message.mark !== this.#ping.mark || this.#ping.answered) return;
+    if (message.seq && message.seq < this.#readySeq) return; // of a page that was here before
     this.#ping.answered = true;
     this.sentSeconds += message.audio_s - this.#ping.sentSeconds;
     this.#outbox.answered(message.mark);
@@ -351,8 +346,9 @@ export class Connection {
     this.#clear("bye");
     this.#outbox.clear();
     this.token = "";
-    this.#change("closed");
+    this.status = "closed";
     this.#handlers.over(ending);
+    if (this.status === "closed") this.#change("closed"); // else who was told has begun another
   }
 
   // ---- small things

@@ -12,6 +12,7 @@ const TEXTS = {
   sound_closed: "The loudspeaker was closed before it was open.",
   sound_failed: "The browser could not set up its sound. Load the page again.",
   codec_failed: "This browser's Opus codec failed. The conversation begins anew without it.",
+  closed: "It was closed before there was a conversation.",
   connected_already: "There is a connection to the server already.",
   not_connected: "There is no connection to the server.",
   too_long: "That is longer than the server takes.",

@@ -14,9 +14,10 @@
  * @property {boolean} [survives] whether it also makes sense in a conversation begun anew
  * @property {boolean} [ordered] it waits until it is known what became of those before it that are ordered as well
  * @property {boolean} [hushes] it takes back those that are ordered, were said and may be lost
+ * @property {() => void} [said] told whenever it is said
  * @property {() => boolean} [lost] asked when the line broke behind it, and all has been told again since: whether the
  *   server seems not to have got it. Then it is said again; without this never
- * @property {() => void} [arrived] told once it is certain, where there is a `lost`
+ * @property {() => void} [arrived] told once that is certain, or seems so, where there is a `lost`
  */
 /** @typedef {{ frame: Uint8Array<ArrayBuffer> } & Sending} Sent */
 
@@ -38,11 +39,6 @@ export class Outbox {
     this.#write = write;
   }
 
-  /** Whether something ordered is on its way that the server is not known to have got. */
-  get owes() {
-    return [...this.#waiting, ...this.#unsure, ...this.#doubtful].some((one) => one.ordered && one.lost?.());
-  }
-
   /**
    * Say something, or keep it; return false if neither can be.
    * @param {Sent} sent
@@ -58,6 +54,7 @@ export class Outbox {
       return this.#waiting.length < WAITING && this.#waiting.push(sent) > 0;
     }
     if (sent.lost) this.#unsure.push({ ...sent, mark });
+    sent.said?.();
     this.#write(sent.frame);
     return true;
   }
@@ -81,7 +78,10 @@ export class Outbox {
     const arrived = this.#unsure.filter((one) => one.mark < mark);
     this.#unsure = this.#unsure.filter((one) => one.mark >= mark);
     for (const one of arrived) one.arrived?.();
-    for (const one of this.#doubtful.splice(0)) if (one.lost?.()) this.send(one, mark);
+    for (const one of this.#doubtful.splice(0)) {
+      if (one.lost?.()) this.send(one, mark);
+      else one.arrived?.();
+    }
     this.release(mark);
   }
 

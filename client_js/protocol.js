@@ -63,7 +63,8 @@ import { decode, encode } from "./msgpack.js";
 /** @typedef {Extract<ServerMessage, { name: "error" }>} ErrorMessage */
 
 /**
- * How a conversation ended. `code` is the server's error, or `unreachable`, `protocol`, `gave_up`, `closed` or `done`.
+ * How a conversation ended. `code` is the server's error, or `unreachable`, `broken_off`, `protocol`, `gave_up`,
+ * `hello_failed`; `closed` or `done` where all is as it should be.
  * @typedef {{ code: string, message: string, closeCode: number }} Ending
  */
 
@@ -289,6 +290,6 @@ const CLOSES = {
  */
 export function describeClose(closeCode, error) {
   if (error !== null) return { code: error.code, message: error.message, closeCode };
-  const [code, message] = CLOSES[closeCode] ?? ["closed", `The connection was closed with ${closeCode}.`];
+  const [code, message] = CLOSES[closeCode] ?? ["broken_off", `The connection was closed with ${closeCode}.`];
   return { code, message, closeCode };
 }

@@ -4,6 +4,8 @@
  * Pure: messages, positions and times go in, lines come out. It knows neither sockets nor sound cards nor documents.
  */
 
+import { AwaitedTexts } from "./awaited.js";
+
 /** @typedef {import("./protocol.js").ServerMessage} ServerMessage */
 /** @typedef {import("./protocol.js").Ready} Ready */
 /** @typedef {import("./protocol.js").StateName} StateName */
@@ -44,11 +46,6 @@ const EARLIEST_MS = 10_000;
 const UNKNOWN = {
   turn_end_ms: -1, words_ms: -1, first_token_ms: -1, first_sample_ms: -1, first_frame_ms: -1, heard_ms: -1,
 };
-
-/** Return a text as both ends know it: their notions of white space differ, and UTF-8 has no half characters. */
-function bare(/** @type {string} */ text) {
-  return text.replace(/\p{Surrogate}/gu, "\uFFFD").replace(/^[\s\x1c-\x1f\x85\uFEFF]+|[\s\x1c-\x1f\x85\uFEFF]+$/g, "");
-}
 
 /** What was said of one reply, and where its words sound. Characters are code points, as the server counts them. */
 class Reply {
@@ -118,10 +115,10 @@ export class ConversationState {
   #typedAt = -1;
   #microphoneZero = NaN; // when the first sound that the server counts was captured
   #zeros = { before: 0, recent: 0, since: 0 }; // the earliest that it was taken for, of late and before
+  #begun = false;
   #fromHistory = 0; // lines
-  #readySeq = 0; // what is older is told again
-  /** @type {{ text: string }[]} Typed texts whose turns have not come yet. */
-  #awaited = [];
+  #catchesUp = false; // whether what those lines say may still be told
+  #awaited = new AwaitedTexts();
 
   /**
    * Begin with what the server knows.
@@ -131,12 +128,12 @@ export class ConversationState {
    */
   begin(ready, how, lastSeq = 0) {
     this.state = ready.state;
-    if (how === "resumed" && this.lines.length) return;
-    this.#replies.clear();
-    this.#speech.clear();
+    this.#awaited.begin();
+    if (how === "resumed" && this.#begun) return; // what was missed is told again
+    this.#begun = true;
+    this.#breakOff(() => "failed");
     this.#origins.clear();
     this.#microphoneZero = NaN;
-    for (const line of this.lines) if (line.status === "live") line.status = "failed";
     this.turns = [];
     this.#ended = 0;
     this.checkpoint = lastSeq;
@@ -145,14 +142,27 @@ export class ConversationState {
       if ((role === "user" || role === "assistant") && content) this.#add(role, "done").heard = content;
     }
     this.#fromHistory = this.lines.length;
+    this.#catchesUp = true;
+  }
+
+  /** Take it that a ping was answered, and so all told that was to be told again. */
+  catchUp() {
+    this.#catchesUp = false;
+    this.#awaited.catchUp();
   }
 
   /** Take it that nothing more comes: what is under way was cut. */
   end() {
+    this.state = "listening";
+    this.#breakOff(({ role }) => (role === "assistant" ? "interrupted" : "done"));
+  }
+
+  /** @param {(line: Line) => Line["status"]} statusOf what becomes of a line that is under way */
+  #breakOff(statusOf) {
     this.#replies.clear();
     this.#speech.clear();
     for (const line of this.lines.filter(({ status }) => status === "live")) {
-      line.status = line.role === "assistant" ? "interrupted" : "done";
+      line.status = statusOf(line);
       if (!line.heard && !line.unheard) this.#remove(line);
     }
   }
@@ -173,12 +183,9 @@ export class ConversationState {
     this.#microphoneZero = Math.min(this.#zeros.before, this.#zeros.recent);
   }
 
-  /** Return what tells whether the turn of a text that is typed now has not come yet. @param {string} text */
+  /** Return what an outbox has to know of a text that is typed now. @param {string} text */
   awaiting(text) {
-    const awaited = { text: bare(text) };
-    this.#awaited.push(awaited);
-    if (this.#awaited.length > MOST_TURNS) this.#awaited.shift();
-    return () => this.#awaited.includes(awaited);
+    return this.#awaited.add(text);
   }
 
   /** Note that a text was typed. @param {number} now */
@@ -203,9 +210,6 @@ export class ConversationState {
   /** Take one of the server's messages. @param {ServerMessage} message */
   take(message) {
     switch (message.name) {
-      case "ready":
-        this.#readySeq = message.seq;
-        break;
       case "state":
         this.state = message.state;
         break;
@@ -275,15 +279,11 @@ export class ConversationState {
   }
 
   /** @param {Extract<ServerMessage, { name: "user_turn" }>} message */
-  #settle({ seq, turn, text }) {
+  #settle({ turn, text }) {
     const typed = !this.#speech.has(turn);
     if (typed && this.#typedAt >= 0) this.#originate(turn, this.#typedAt);
     if (typed) this.#typedAt = -1;
-    const place = typed ? this.#awaited.findLastIndex((awaited) => awaited.text === bare(text)) : -1;
-    if (place >= 0) this.#awaited.splice(place, 1);
-    const last = this.lines.slice(0, this.#fromHistory).findLast((line) => line.role === "user");
-    const again = seq < this.#readySeq && this.lines.length === this.#fromHistory;
-    if (typed && again && last?.heard === text) return; // told again after a reload
+    if (!(typed && this.#awaited.come(text))) this.#takeBack("user", text);
     const line = this.#spoken(turn);
     Object.assign(line, { heard: text, unheard: "", status: "done" });
     this.#speech.delete(turn);
@@ -306,6 +306,7 @@ export class ConversationState {
   #interrupt(epoch, heard) {
     const reply = this.#replies.get(epoch);
     if (reply === undefined) return;
+    this.#takeBack("assistant", heard);
     if (reply.characters.join("").startsWith(heard)) reply.heard = Array.from(heard).length;
     reply.show();
     this.#close(epoch, reply, "interrupted");
@@ -315,6 +316,7 @@ export class ConversationState {
   #complete(epoch, text) {
     const reply = this.#replies.get(epoch);
     if (reply === undefined) return;
+    this.#takeBack("assistant", text);
     Object.assign(reply.line, { heard: text, unheard: "" });
     this.#close(epoch, reply, "done");
   }
@@ -339,6 +341,15 @@ export class ConversationState {
   }
 
   // ---- small things
+
+  /** Take out of the history's lines what has a line of its own. @param {Line["role"]} role @param {string} text */
+  #takeBack(role, text) {
+    const line = this.lines.slice(0, this.#fromHistory).findLast((one) => one.role === role);
+    const told = text.trim();
+    if (!this.#catchesUp || !told || !line?.heard.endsWith(told)) return;
+    line.heard = line.heard.slice(0, -told.length).trimEnd(); // the history joins turns that nobody answered
+    if (!line.heard) this.#remove(line);
+  }
 
   /** @param {number} turn */
   #latency(turn) {

@@ -32,6 +32,10 @@ export function toolConfig(tools) {
 /** Runs what the assistant calls. */
 export class Toolbox {
   #errands;
+  #session = ""; // the conversation's name
+  #readySeq = 0; // what is older is told again
+  /** @type {Set<unknown>} Calls that nobody had answered by then. */
+  #open = new Set();
 
   /** @param {Tools} tools @param {Errands} errands */
   constructor(tools, errands) {
@@ -39,16 +43,45 @@ export class Toolbox {
     this.#errands = errands;
   }
 
-  /** Take a call. @param {Extract<import("./protocol.js").ServerMessage, { name: "tool_call" }>} message */
-  take({ call_id: callId, tool: name, arguments: args }) {
+  /** Take a message: what is said of tools. @param {import("./protocol.js").ServerMessage} message */
+  take(message) {
+    if (message.name === "ready") this.#begin(message.ready, message.seq);
+    if (message.name !== "tool_call") return;
+    // A page that was loaded again is told of calls that the page before has answered.
+    if (message.seq > this.#readySeq || this.#open.has(message.call_id)) this.#run(message);
+  }
+
+  /** @param {import("./protocol.js").Ready} ready @param {number} seq */
+  #begin({ session, history }, seq) {
+    this.#session = session;
+    this.#readySeq = seq;
+    this.#open = openCalls(history);
+  }
+
+  /** @param {Extract<import("./protocol.js").ServerMessage, { name: "tool_call" }>} message */
+  #run({ call_id: callId, tool: name, arguments: args }) {
+    const session = this.#session;
     /** @param {unknown} output */
-    const answer = (output) => this.#errands.send((frameBytes) => toolResult(callId, output, frameBytes));
+    const answer = (output) => {
+      if (session !== this.#session) return; // in another conversation the same name may be another call's
+      this.#errands.send((frameBytes) => toolResult(callId, output, frameBytes));
+    };
     const run = Object.hasOwn(this.tools, name) ? this.tools[name].run : undefined;
     if (run === undefined) this.#errands.ask({ callId, name, arguments: args, answer });
     else void answerCall(async () => run(JSON.parse(args)), answer, (cause) => {
       this.#errands.failed(new VoiceError("tool_failed", `The tool ${name} failed.`, { cause }));
     });
   }
+}
+
+/** Return the calls that a history has no result of. @param {import("./protocol.js").Ready["history"]} history */
+function openCalls(history) {
+  const open = new Set();
+  for (const { role, call_id: callId, tool_calls: calls } of history) {
+    for (const call of Array.isArray(calls) ? calls : []) open.add(Object(call).call_id);
+    if (role === "tool") open.delete(callId);
+  }
+  return open;
 }
 
 /**

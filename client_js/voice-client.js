@@ -1,10 +1,6 @@
 /**
  * A conversation with a voxlane server, for pages: connect, talk, interrupt, type; everything else is events.
  *
- *     const client = new VoiceClient({ url: "ws://localhost:8000/v1/voice" });
- *     client.on("change", ({ state, lines }) => show(state, lines));
- *     button.onclick = async () => { await client.listen(); await client.connect(); await client.talk(); };
- *
  * It joins the connection, the sound and the state; each of them knows nothing of the others. It knows no document.
  */
 
@@ -21,6 +17,7 @@ import { PCM16, Wire, wishes } from "./wire.js";
 
 /** @typedef {import("./protocol.js").Ready} Ready */
 /** @typedef {import("./settings.js").VoiceOptions} VoiceOptions */
+/** @typedef {import("./audio.js").MicrophoneOptions} MicrophoneOptions */
 
 const FRAME_MS = 20;
 
@@ -123,10 +120,7 @@ export class VoiceClient extends VoiceTarget {
     this.#wire.openSpeaker();
   }
 
-  /**
-   * Open the loudspeaker and the microphone, or another microphone: call it from a click or a key.
-   * @param {import("./audio.js").MicrophoneOptions} [microphone]
-   */
+  /** Open the loudspeaker and a microphone: call it from a click or a key. @param {MicrophoneOptions} [microphone] */
   async talk(microphone) {
     const closings = this.#closings;
     await this.listen();
@@ -159,22 +153,24 @@ export class VoiceClient extends VoiceTarget {
 
   /** Make the assistant be quiet: here at once, and the server learns exactly what was heard. */
   async interrupt() {
-    const stop = this.#wire.interrupt({ owed: this.#connection.owes, second: this.#connection.sentSeconds });
+    this.#wire.interrupt(this.#connection.sentSeconds);
     await this.#audio.position(); // by then what was played is acked
-    if (stop.wanted() && !this.#connection.send(say.stop(), stop)) this.#wire.overrule(); // there is no conversation
+    this.#stop();
+  }
+
+  #stop() {
+    const stop = this.#wire.takeStop();
+    if (stop !== null && !this.#connection.send(say.stop(), stop)) this.#wire.overrule(); // there is no conversation
   }
 
   /** Type a turn; it interrupts. @param {string} text */
   say(text) {
-    this.#send(fit(() => say.text(text)), { survives: true, ordered: true, lost: this.state.awaiting(text) });
+    this.#send(fit(() => say.text(text)), { survives: true, ordered: true, ...this.state.awaiting(text) });
     this.#wire.overrule();
     this.state.typed(this.#now());
   }
 
-  /**
-   * Let turns go from press to release instead of from sound to silence, or as before.
-   * @param {boolean} on
-   */
+  /** Let turns go from press to release instead of from sound to silence, or as before. @param {boolean} on */
   setPushToTalk(on) {
     if (this.pressed) this.release();
     this.pushToTalk = on;
@@ -199,12 +195,13 @@ export class VoiceClient extends VoiceTarget {
     if (!this.pressed) return;
     this.pressed = false;
     this.#ending = true;
-    if (!this.#audio.listening || this.status !== "open") this.#endTurn();
+    if (!this.#audio.listening || this.#audio.silenced || this.status !== "open") this.#endTurn(); // no frame will come
     this.#tellMicrophone();
   }
 
   /** Ask for a reply, where the conversation gives none by itself. */
   respond() {
+    this.#stop(); // the server gives no reply while there is one
     const awaits = this.#wire.awaiting();
     this.#send(say.respond(), { ordered: true, lost: () => awaits() && this.state.state === "listening" });
     this.#wire.overrule();
@@ -239,13 +236,15 @@ export class VoiceClient extends VoiceTarget {
       status: (change) => this.tell("status", change),
       over: (ending) => this.#over(ending),
       position: () => this.#wire.position(),
-      pong: (roundTripMs) => void (this.figures.roundTripMs = roundTripMs),
+      pong: (roundTripMs) => {
+        this.figures.roundTripMs = roundTripMs;
+        this.state.catchUp();
+      },
     };
   }
 
   /** @param {Ready} ready @param {"first" | "resumed" | "anew"} how */
   #begin(ready, how) {
-    const loaded = this.ready === null;
     this.ready = ready;
     this.#wire.begin(ready);
     this.state.begin(ready, how, this.#connection.lastSeq);
@@ -254,8 +253,8 @@ export class VoiceClient extends VoiceTarget {
     this.#follow(ready.config);
     const hears = ready.resumed && ready.state === "hearing";
     if (this.pressed && !hears) this.#send(say.start()); // one that was lost with the line, too: it may be said twice
-    // Of a page that was loaded again nobody holds the button any more.
-    if (loaded && hears && this.pushToTalk && !this.pressed) this.#send(say.end());
+    // Its end was lost with the line, or with the page that was here before: nobody holds the button any more.
+    if (hears && this.pushToTalk && !this.pressed) this.#send(say.end());
     this.#store();
     this.tell("ready", { ready, how });
     this.#connecting?.resolve(ready);
@@ -297,7 +296,7 @@ export class VoiceClient extends VoiceTarget {
     const before = this.state.checkpoint;
     this.state.take(message);
     if (this.state.checkpoint !== before) this.#store();
-    if (message.name === "tool_call") this.#toolbox.take(message);
+    this.#toolbox.take(message);
     if (message.name === "configured") {
       if (this.ready !== null) this.ready.config = message.config;
       this.#settings.answered();
@@ -316,7 +315,7 @@ export class VoiceClient extends VoiceTarget {
     this.#applyMute();
   }
 
-  // ---- the microphone
+  // ---- devices
 
   /** @returns {import("./audio.js").AudioHandlers} */
   #audioHandlers() {
@@ -376,10 +375,9 @@ export class VoiceClient extends VoiceTarget {
 
   #tellMicrophone() {
     const { muted, listening, pushToTalk, pressed } = this;
+    if (!listening) this.#level.input = 0;
     this.tell("microphone", { muted, listening, pushToTalk, pressed });
   }
-
-  // ---- the loudspeaker
 
   /** Go on without Opus, in another conversation: within one the formats stay. @param {unknown} cause */
   #leaveOpus(cause) {

@@ -112,12 +112,11 @@ class PcmReplies {
  * That the assistant was asked to be silent, and what has become of it.
  * @typedef {object} Silencing
  * @property {number} epoch the last reply that is silent here
- * @property {boolean} owed whether a text was on its way, whose reply will be another
  * @property {number} second of the microphone's sound at which it was
+ * @property {boolean} said whether the server is told, or is about to be
  * @property {boolean} heeded
  * @property {boolean} doubted the line has broken since: the server may not know
  */
-/** @typedef {import("./outbox.js").Sending & { wanted: () => boolean }} Stopping `wanted`: nobody has spoken since */
 
 /** Both ways of a conversation's sound. */
 export class Wire {
@@ -129,6 +128,8 @@ export class Wire {
   #output = null;
   #held = false; // whether a loudspeaker that is opened now is to wait
   #lastEpoch = 0; // of the conversation's replies
+  #endedEpoch = 0; // of those that are over
+  #thinking = false; // whether another is on its way
   /** @type {Silencing | null} The last one, unless the person wants to be answered since. */
   #silencing = null;
   #audio;
@@ -149,11 +150,12 @@ export class Wire {
   /** Begin a conversation, or take it up again. @param {import("./protocol.js").Ready} ready */
   begin(ready) {
     this.#held = ready.resumed && ready.state === "held";
+    this.#thinking = ready.state === "thinking";
     if (this.#silencing !== null) this.#silencing.doubted = true;
     if (ready.resumed) this.speaker?.restart(this.#held);
     else {
       this.close();
-      this.#lastEpoch = 0;
+      this.#lastEpoch = this.#endedEpoch = 0;
       this.#silencing = null;
       this.#audio.order({ do: "reset" });
     }
@@ -187,6 +189,8 @@ export class Wire {
   take(message) {
     this.#judge(message);
     if ("epoch" in message) this.#lastEpoch = Math.max(this.#lastEpoch, message.epoch);
+    if (message.name === "state") this.#thinking = message.state === "thinking";
+    if (message.name === "interrupted" || message.name === "reply_done") this.#endedEpoch = message.epoch;
     if (message.name === "hold") this.#held = true;
     else if (message.name === "release" || message.name === "interrupted") this.#held = false;
     this.speaker?.take(message);
@@ -196,13 +200,10 @@ export class Wire {
   #judge(message) {
     const asked = this.#silencing;
     if (asked === null || asked.heeded) return;
-    if (message.name === "interrupted" || message.name === "reply_done") {
-      asked.heeded = asked.owed ? message.epoch > asked.epoch : message.epoch >= asked.epoch;
-    } else if (message.name === "speech_started") {
-      asked.heeded = message.at_s >= asked.second; // what was said behind it arrived, so it did
+    if (message.name === "speech_started" || message.name === "speech_stopped") {
+      asked.heeded = message.at_s > asked.second; // sound that was sent behind it arrived, so it did
     } else if ((message.name === "reply" || message.name === "audio") && asked.doubted && message.epoch > asked.epoch) {
       asked.epoch = message.epoch; // begun before it was asked to be silent, or not knowing of it
-      asked.owed = false;
       this.speaker?.interrupt(message.epoch);
     }
   }
@@ -218,16 +219,24 @@ export class Wire {
 
   /**
    * Silence the assistant here, and keep it silent until the server is known to have heard of it.
-   * @param {Pick<Silencing, "owed" | "second">} when
-   * @returns {Stopping} how it is to be told
+   * @param {number} second of the microphone's sound that was sent last
    */
-  interrupt(when) {
+  interrupt(second) {
     if (this.#lastEpoch > 0) this.speaker?.interrupt(this.#lastEpoch);
-    const silencing = { ...when, epoch: this.#lastEpoch, heeded: false, doubted: false };
-    const wanted = () => this.#silencing === silencing;
-    this.#silencing = silencing;
-    const lost = () => wanted() && !silencing.heeded;
-    return { hushes: true, wanted, lost, arrived: () => void (silencing.heeded = true) };
+    this.#silencing = { second, epoch: this.#lastEpoch, said: false, heeded: false, doubted: false };
+  }
+
+  /**
+   * Return how the server is to be told of the last interruption; null if it is, or something else interrupts instead.
+   * @returns {import("./outbox.js").Sending | null}
+   */
+  takeStop() {
+    const asked = this.#silencing;
+    if (asked === null || asked.said) return null;
+    asked.said = true;
+    const speaks = () => this.#thinking || this.#lastEpoch > this.#endedEpoch;
+    const lost = () => this.#silencing === asked && !asked.heeded && speaks();
+    return { hushes: true, lost, arrived: () => void (asked.heeded = true) };
   }
 
   /** Return acks as the server counts, without those of a conversation that is over. @param {Ack[]} acks */

@@ -43,7 +43,7 @@ export function hasKeys() {
   return !matchMedia(KEYLESS).matches;
 }
 
-/** Let the button open and close the panel; return a function that opens it. */
+/** Let the button open and close the panel; return what does so as well, `uncover` where it lies over the page. */
 export function installPanel() {
   const button = part("panel-toggle", HTMLButtonElement);
   const panel = part("panel", HTMLElement);
@@ -53,17 +53,22 @@ export function installPanel() {
     panel.hidden = !open;
     button.setAttribute("aria-expanded", String(open));
     document.body.classList.toggle("with-panel", open);
+    part("talk", HTMLElement).inert = open && narrow.matches; // nobody shall type where nothing can be seen
+  };
+  const uncover = () => {
+    if (!narrow.matches || panel.hidden) return false;
+    show(false);
+    button.focus();
+    return true;
   };
   button.addEventListener("click", () => show(panel.hidden));
   narrow.addEventListener("change", () => show(!narrow.matches));
   document.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || event.isComposing || !narrow.matches || panel.hidden) return;
-    event.stopImmediatePropagation(); // it is the panel that shall go, not the assistant's word
-    show(false);
-    button.focus();
+    if (event.key !== "Escape" || event.isComposing) return;
+    if (uncover()) event.stopImmediatePropagation(); // it is the panel that shall go, not the assistant's word
   });
   show(!narrow.matches);
-  return () => show(true);
+  return { open: () => show(true), uncover };
 }
 
 /** Return a transcript's text and its file's name. @param {string} lines @param {Date} now */

@@ -11,6 +11,7 @@ export class Controls {
   #mute = part("mute", HTMLButtonElement);
   #ptt = part("ptt", HTMLButtonElement);
   #hold = part("hold", HTMLButtonElement);
+  #interrupt = part("interrupt", HTMLButtonElement);
   #text = part("text", HTMLInputElement);
   #client;
   #session;
@@ -26,7 +27,9 @@ export class Controls {
     this.#announce = announce;
     part("start", HTMLButtonElement).addEventListener("click", () => void session.begin());
     part("end", HTMLButtonElement).addEventListener("click", () => void session.end());
-    part("interrupt", HTMLButtonElement).addEventListener("click", () => void client.interrupt());
+    this.#interrupt.addEventListener("click", () => {
+      if (this.#interrupt.getAttribute("aria-disabled") !== "true") void client.interrupt();
+    });
     this.#mute.addEventListener("click", () => this.#toggleMute());
     this.#ptt.addEventListener("click", () => session.attempt(() => client.setPushToTalk(!client.pushToTalk)));
     part("composer", HTMLFormElement).addEventListener("submit", (event) => {
@@ -43,20 +46,29 @@ export class Controls {
 
   /** Show how the microphone is. @param {import("../events.js").VoiceEvents["microphone"]} microphone */
   show({ muted, listening, pushToTalk, pressed }) {
-    this.#mute.classList.toggle("off", muted || !listening);
+    this.#mute.classList.toggle("off", muted || (!listening && !this.#session.starting));
     part("mute-words", HTMLElement).textContent = !listening ? "Use mic" : muted ? "Unmute" : "Mute";
     this.#ptt.setAttribute("aria-pressed", String(pushToTalk));
-    this.#hold.hidden = !pushToTalk;
+    const focused = document.activeElement === this.#hold;
+    this.#hold.hidden = !(pushToTalk && listening);
+    if (focused && this.#hold.hidden) this.#mute.focus(); // the microphone is gone: this brings it back
     this.#hold.classList.toggle("pressed", pressed);
+    this.#hold.setAttribute("aria-pressed", String(pressed));
     this.#hold.textContent = pressed ? "Listening: let go to send" : "Hold to talk";
-    part("space-key", HTMLElement).hidden = !pushToTalk;
+    part("space-key", HTMLElement).hidden = this.#hold.hidden;
+  }
+
+  /** Show whether there is something to interrupt; the button can have the focus all the same. @param {boolean} can */
+  allowInterrupt(can) {
+    this.#interrupt.setAttribute("aria-disabled", String(!can));
+    this.#interrupt.title = can ? "Interrupt (Esc)" : "Nothing is being said";
   }
 
   /** Keep the keyboard's place among what can be seen. @param {Element | null} focused @param {boolean} talking */
   refocus(focused, talking) {
     const start = part("start", HTMLButtonElement);
     const gone = focused === this.#hold || part("controls", HTMLElement).contains(focused);
-    if (talking && focused === start) (this.#client.pushToTalk ? this.#hold : this.#mute).focus();
+    if (talking && focused === start) (this.#hold.hidden ? this.#mute : this.#hold).focus();
     if (!talking && gone) start.focus();
   }
 
@@ -75,11 +87,13 @@ export class Controls {
     const text = this.#text.value.trim();
     if (!text) return;
     this.#text.value = "";
-    if (!(await this.#session.write(text)) && !this.#text.value) this.#text.value = text; // not to be typed again
+    if (await this.#session.write(text)) return;
+    this.#text.value = [this.#text.value, text].filter(Boolean).join(" "); // nothing has to be typed again
   }
 
   #press() {
-    this.#session.attempt(() => this.#client.press());
+    if (this.#session.listening) this.#session.attempt(() => this.#client.press());
+    else if (!this.#session.asking) void this.#session.openMicrophone(); // who wants to talk needs one
   }
 
   #release() {
@@ -94,8 +108,17 @@ export class Controls {
     });
     for (const name of ["pointerup", "pointercancel", "blur"]) hold.addEventListener(name, () => this.#release());
     hold.addEventListener("contextmenu", (event) => event.preventDefault()); // a long touch is no menu here
-    hold.addEventListener("keydown", (event) => event.key === "Enter" && !event.repeat && this.#press());
+    hold.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter") return;
+      event.preventDefault(); // else it is a click as well
+      if (!event.repeat) this.#press();
+    });
     hold.addEventListener("keyup", (event) => event.key === "Enter" && this.#release());
+    hold.addEventListener("click", (event) => {
+      if (event.detail > 0) return; // a finger or a mouse
+      if (this.#client.pressed) this.#release(); // screen readers and voice control click, and cannot hold
+      else this.#press();
+    });
   }
 
   #listenToKeys() {

@@ -17,7 +17,7 @@
 /** Return what a key means, null if it is not ours. @param {Pressed} pressed @returns {Meaning | null} */
 export function meaningOf({ key, repeat, modified, composing, focus, pushToTalk }) {
   if (modified || composing) return null;
-  if (key === "Escape") return "interrupt";
+  if (key === "Escape") return repeat ? null : "interrupt";
   if (focus === "writing") return null;
   if (key === " " && pushToTalk && focus === "free") return repeat ? "swallow" : "talk";
   return key.toLowerCase() === "m" && !repeat ? "mute" : null;

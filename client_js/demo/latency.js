@@ -1,5 +1,5 @@
 /**
- * A bar for each turn: from the person's last sound to the first sample they hear, and what happened between.
+ * A bar for each turn: from the person's last sound to the first sample they hear, each step's own time, and the sum.
  *
  * `segments` and `scale` are pure; `LatencyBars` draws them.
  */
@@ -7,15 +7,15 @@
 import { make } from "./dom.js";
 
 /** @typedef {import("../state.js").TurnLatency} TurnLatency */
-/** @typedef {{ part: string, label: string, atMs: number, lastsMs: number }} Segment */
+/** @typedef {{ part: string, label: string, lastsMs: number }} Segment a step and its own time, in whole numbers */
 
 /** @type {{ part: string, field: Exclude<keyof TurnLatency, "turn">, label: string }[]} */
 const PARTS = [
-  { part: "turn_end", field: "turn_end_ms", label: "turn over" },
-  { part: "words", field: "words_ms", label: "words recognised" },
-  { part: "first_token", field: "first_token_ms", label: "first token" },
-  { part: "first_sample", field: "first_sample_ms", label: "first sound made" },
-  { part: "played", field: "heard_ms", label: "first sound played" },
+  { part: "turn_end", field: "turn_end_ms", label: "to know that you had finished" },
+  { part: "words", field: "words_ms", label: "to write your words down" },
+  { part: "first_token", field: "first_token_ms", label: "to think of the first words" },
+  { part: "first_sample", field: "first_sample_ms", label: "to make the first sound" },
+  { part: "played", field: "heard_ms", label: "to play it" },
 ];
 
 /** Turns that are shown: as many as leave room for what is below them on a laptop. */
@@ -24,24 +24,23 @@ const SHOWN = 6;
 /** The shortest time that fills the whole width: a quick turn shall look quick. */
 const FULL_MS = 800;
 
-/** The share of the width below which a number does not fit into its segment. */
-const NARROW = 0.15;
-
 /**
  * Return what happened in a turn, in its order: words may be settled after the first token, which is thought ahead.
  * @param {TurnLatency} latency
  * @returns {Segment[]}
  */
 export function segments(latency) {
-  const happened = PARTS.map(({ part, field, label }) => ({ part, label, atMs: latency[field] }))
+  const happened = PARTS.map(({ part, field, label }) => ({ part, label, atMs: Math.round(latency[field]) }))
     .filter(({ atMs }) => atMs > 0) // what is typed is over at once
     .sort((one, other) => one.atMs - other.atMs); // stable: what comes at once stays in the order above
-  return happened.map((one, place) => ({ ...one, lastsMs: one.atMs - (place ? happened[place - 1].atMs : 0) }));
+  return happened.map(({ part, label, atMs }, place) => {
+    return { part, label, lastsMs: atMs - (place ? happened[place - 1].atMs : 0) };
+  });
 }
 
-/** Return when a turn's last part came. @param {TurnLatency} latency */
+/** Return how long all of it took. @param {TurnLatency} latency */
 export function totalMs(latency) {
-  return segments(latency).at(-1)?.atMs ?? 0;
+  return segments(latency).reduce((sum, { lastsMs }) => sum + lastsMs, 0);
 }
 
 /** Return the time that the whole width stands for. @param {readonly TurnLatency[]} turns */
@@ -73,24 +72,33 @@ export class LatencyBars {
 /** @param {TurnLatency} latency @param {number} fullMs */
 function bar(latency, fullMs) {
   const item = make("li", { data: { turn: String(latency.turn) } });
-  const heard = latency.heard_ms >= 0;
-  const head = make("p", { className: "bar-head", text: `Turn ${latency.turn}` });
-  const total = `${Math.round(totalMs(latency))} ms${heard ? "" : " so far"}`;
-  head.append(make("strong", { text: total }));
   const track = make("div", { className: "bar" });
-  for (const segment of segments(latency)) track.append(piece(segment, fullMs));
-  item.append(head, track);
+  const sum = make("p", { className: "sum" });
+  const parts = segments(latency);
+  const pending = parts.length === 1 && parts[0].part === "played"; // the server tells the others at the reply's end
+  for (const segment of parts) {
+    track.append(piece(segment, fullMs, pending));
+    sum.append(pending ? make("span", { text: "steps follow" }) : figure(segment));
+  }
+  const total = `${totalMs(latency)} ms`;
+  sum.append(make("strong", { text: latency.heard_ms < 0 ? `${total} so far` : total }));
+  item.append(make("p", { className: "turn", text: `Turn ${latency.turn}` }), track, sum);
   return item;
 }
 
-/** @param {Segment} segment @param {number} fullMs */
-function piece({ part, label, atMs, lastsMs }, fullMs) {
-  const share = lastsMs / fullMs;
+/** @param {Segment} segment @param {number} fullMs @param {boolean} pending */
+function piece({ part, label, lastsMs }, fullMs, pending) {
   const made = make("span", { className: "seg", data: { part } });
-  made.classList.toggle("thin", share < NARROW);
-  made.classList.toggle("pending", part === "played" && lastsMs === atMs); // what led to it is told later
-  made.style.setProperty("--share", `${(100 * share).toFixed(2)}%`);
-  made.title = `${label} after ${Math.round(atMs)} ms`;
-  made.append(make("span", { className: "sr", text: `${label}: ` }), make("span", { text: `${Math.round(atMs)} ms` }));
+  made.classList.toggle("pending", pending);
+  made.style.setProperty("--share", `${((100 * lastsMs) / fullMs).toFixed(2)}%`);
+  made.title = `${label}: ${lastsMs} ms`;
+  return made;
+}
+
+/** @param {Segment} segment */
+function figure({ part, label, lastsMs }) {
+  const made = make("span", { className: "figure", data: { part }, text: String(lastsMs) });
+  made.title = label;
+  made.prepend(make("span", { className: "sr", text: `${label}: ` }));
   return made;
 }

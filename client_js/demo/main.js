@@ -14,7 +14,7 @@ import { Figures } from "./figures.js";
 import { LatencyBars } from "./latency.js";
 import { EventLog } from "./log.js";
 import { Meter } from "./meters.js";
-import { INTERRUPTED_MS, linkOf, moodOf, wordsOf } from "./mood.js";
+import { canInterrupt, INTERRUPTED_MS, linkOf, moodOf, wordsOf } from "./mood.js";
 import { Notices } from "./notices.js";
 import { Orb } from "./orb.js";
 import { probe, Session } from "./session.js";
@@ -23,7 +23,7 @@ import { openStorage, StanceMemory } from "./storage.js";
 
 const KEY = "voxlane.key";
 
-const main = document.querySelector("main");
+const main = part("talk", HTMLElement);
 const key = part("key", HTMLInputElement);
 const url = new URL("/v1/voice", location.href);
 url.protocol = location.protocol === "https:" ? "wss:" : "ws:";
@@ -54,7 +54,7 @@ const figures = new Figures();
 const log = new EventLog(part("log", HTMLElement));
 const meters = { input: new Meter(part("meter-in", HTMLElement)), output: new Meter(part("meter-out", HTMLElement)) };
 const orb = new Orb(part("orb", HTMLCanvasElement), drawLevels);
-const openPanel = installPanel();
+const panel = installPanel();
 const announcer = installAnnouncements(part("announcer", HTMLElement));
 const banner = new Banner(act, () => notices.dismiss());
 const notices = new Notices((notice) => {
@@ -85,7 +85,7 @@ function act(action) {
   if (action === "microphone") void session.openMicrophone();
   if (action === "sound") void session.openSound();
   if (action !== "key") return;
-  openPanel();
+  panel.open();
   part("settings", HTMLDetailsElement).open = true;
   key.focus();
 }
@@ -128,7 +128,7 @@ function draw() {
   captions.show(client.state.lines);
   announcer.lines(client.state.lines, { audible: session.sounds && !client.silenced });
   bars.show(client.state.turns);
-  main?.classList.toggle("empty", !client.state.lines.length);
+  main.classList.toggle("empty", !client.state.lines.length);
   part("download", HTMLButtonElement).disabled = !client.state.lines.length;
   showMood();
 }
@@ -154,9 +154,10 @@ function showMood() {
   const words = wordsOf(moment);
   if (part("state", HTMLElement).textContent !== words) part("state", HTMLElement).textContent = words;
   part("start", HTMLButtonElement).disabled = session.busy;
+  controls.allowInterrupt(canInterrupt(moment));
   if (mood === shown) return;
   shown = mood;
-  if (main !== null) main.dataset.state = mood;
+  main.dataset.state = mood;
   part("start-words", HTMLElement).textContent = mood === "over" ? "Start again" : "Start talking";
   const { link, words: linkWords } = linkOf(moment);
   Object.assign(part("link", HTMLElement), { textContent: linkWords }).dataset.link = link;
@@ -173,6 +174,7 @@ key.addEventListener("input", () => storage.setItem(KEY, key.value));
 key.addEventListener("keydown", (event) => {
   if (event.key !== "Enter") return;
   event.preventDefault(); // it is not the assistant's settings that are meant
+  panel.uncover();
   void session.begin();
 });
 part("events", HTMLDetailsElement).addEventListener("toggle", () => log.scroll());

@@ -54,6 +54,11 @@ export function wordsOf(moment) {
   return muted ? "Muted: you are not heard" : WORDS[mood];
 }
 
+/** Return whether there is something to interrupt, on a line that is lost as well. @param {Moment} moment */
+export function canInterrupt({ status, state }) {
+  return status !== "idle" && status !== "closed" && state !== "listening" && state !== "hearing";
+}
+
 /** Return how the connection is, in a word for the header. @param {Moment} moment */
 export function linkOf({ status, starting }) {
   if (status === "open") return { link: "on", words: "Connected" };

@@ -59,6 +59,7 @@ const TEXTS = {
     "The server cannot be reached: see that it runs and that you are online, then try again.",
     "error", "retry", "Try again",
   ],
+  broken_off: ["The server broke the conversation off: start again.", "error", "retry", "Start again"],
   gave_up: ["The server did not come back: try again when it runs.", "error", "retry", "Try again"],
   turned_away: [
     "The server runs but did not let this page connect: it is full, or does not allow this address (voice.origins), " +

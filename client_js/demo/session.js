@@ -47,6 +47,7 @@ export class Session {
   #client;
   #notices;
   #around;
+  #connected = Promise.resolve(false); // whether the last one that was begun came about
   #returning = false; // the page was loaded anew in the middle of a conversation
   #beginnings = 0; // endings too: what was begun before the last of them is nobody's wish any more
   #askings = 0; // for the microphone, likewise
@@ -93,22 +94,23 @@ export class Session {
     this.#reason = "";
     this.#notices.clearAll();
     this.#around.changed();
-    // First the loudspeaker: a conversation that is taken up begins to sound at once.
-    const sounds = await this.openSound();
+    this.#connected = this.#connect(beginning);
+    const connected = await this.#connected;
     if (beginning !== this.#beginnings) return false;
-    const connected = await this.#connect();
-    if (beginning !== this.#beginnings) return false;
-    if (connected && microphone && sounds) await this.openMicrophone();
+    if (connected && microphone && this.sounds) await this.openMicrophone();
     if (beginning !== this.#beginnings) return false;
     this.starting = false;
     this.#around.changed();
     return connected;
   }
 
-  async #connect() {
+  /** @param {number} beginning */
+  async #connect(beginning) {
+    await this.openSound(); // first: a conversation that is taken up begins to sound at once
+    if (beginning !== this.#beginnings) return false;
     try {
       await this.#client.connect();
-      return true;
+      return beginning === this.#beginnings;
     } catch (error) {
       if (error instanceof VoiceError) return false; // "over" has told it
       throw error;
@@ -190,7 +192,8 @@ export class Session {
 
   /** Say something in writing; it begins a conversation where there is none. @param {string} text */
   async write(text) {
-    if (!this.busy && !(await this.begin({ microphone: false }))) return false;
+    if (!this.busy) void this.begin({ microphone: false });
+    if (!(await this.#connected)) return false;
     return this.attempt(() => this.#client.say(text));
   }
 
@@ -259,8 +262,7 @@ export class Session {
   async #over(code, message) {
     this.#stop();
     void this.#client.close(); // the microphone's light goes out with the conversation
-    this.#notices.clear("server");
-    this.#notices.clear("microphone");
+    for (const place of /** @type {const} */ (["sound", "server", "microphone"])) this.#notices.clear(place);
     if (code === "closed" || code === "done") this.#notices.clear("connection");
     else this.#notices.tell("connection", explain(code, message));
     this.#around.changed();

@@ -2,59 +2,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { explain, Notices, waiting } from "../demo/notices.js";
-import { probe, Session } from "../demo/session.js";
-import { VoiceClient, VoiceError } from "../index.js";
-import { FakeAudio, FakeStorage, FakeWorld, settle } from "./fakes.js";
-
-class Room extends FakeAudio {
-  refusal = "";
-  prompt = null; // the browser asks its person: nothing happens until somebody answers
-  silent = "";
-  opening = null; // of the loudspeaker: it takes its time
-  asked = [];
-
-  async openSpeaker() {
-    await this.opening;
-    if (this.silent) throw new VoiceError(this.silent);
-    await super.openSpeaker();
-  }
-
-  async openMicrophone(options) {
-    this.asked.push(options);
-    await this.prompt;
-    if (this.refusal) throw new VoiceError(this.refusal);
-    await super.openMicrophone();
-  }
-}
-
-function page({ reason = "unreachable", storage } = {}) {
-  const world = new FakeWorld();
-  let audio;
-  const makeAudio = (handlers) => (audio = new Room(handlers));
-  const { environment } = world;
-  const client = new VoiceClient({ url: "ws://here/v1/voice", environment, audio: makeAudio, storage });
-  const shown = [];
-  const dividers = [];
-  const notices = new Notices((notice) => shown.push(notice?.code ?? ""), environment);
-  const session = new Session(client, notices, {
-    microphone: () => ({ deviceId: "chosen", echoCancellation: false }),
-    speaker: () => "",
-    probe: async () => reason,
-    changed: () => undefined,
-    divide: (words) => dividers.push(words),
-    setTimer: environment.setTimer,
-  });
-  return { world, audio, client, notices, session, shown, dividers, code: () => notices.current?.code ?? "" };
-}
-
-async function begun(options) {
-  const all = page(options);
-  const beginning = all.session.begin();
-  await settle();
-  await all.world.greet();
-  assert.equal(await beginning, true);
-  return all;
-}
+import { probe } from "../demo/session.js";
+import { FakeStorage, FakeWorld, settle } from "./fakes.js";
+import { begun, page } from "./page.js";
 
 test("every notice is one sentence or two, and a button has words", () => {
   const codes = ["insecure_origin", "microphone_refused", "invalid_api_key", "full", "reconnecting", "engine_lost"];
@@ -102,6 +52,18 @@ test("a click opens the loudspeaker, the connection and the microphone that was 
   assert.equal(session.starting, false);
   assert.equal(code(), "");
   assert.equal(await session.begin(), false);
+});
+
+test("a server that is away takes the sound's files with it: only the one is told", async () => {
+  const { world, audio, session, notices, code } = page();
+  audio.silent = "sound_failed";
+  const beginning = session.begin();
+  await settle();
+  world.socket.drop();
+  assert.equal(await beginning, false);
+  assert.equal(code(), "unreachable");
+  notices.dismiss();
+  assert.equal(code(), "");
 });
 
 test("a refused microphone is explained, typing goes on, and the button asks again", async () => {

@@ -9,7 +9,7 @@ import { focusOf, meaningOf } from "../demo/keys.js";
 import { scale, segments, totalMs } from "../demo/latency.js";
 import { clock, describe } from "../demo/log.js";
 import { ease, percent } from "../demo/meters.js";
-import { linkOf, moodOf, wordsOf } from "../demo/mood.js";
+import { canInterrupt, linkOf, moodOf, wordsOf } from "../demo/mood.js";
 import { outline } from "../demo/orb.js";
 import { changesOf, offersOf, valuesOf, voiceName } from "../demo/settings.js";
 import { NO_FIGURES } from "../events.js";
@@ -61,6 +61,15 @@ test("the words say what to do", () => {
   assert.equal(linkOf(moment({ status: "closed" })).link, "off");
 });
 
+test("there is something to interrupt while the assistant thinks or speaks, on a lost line too", () => {
+  for (const state of ["thinking", "speaking", "held"]) {
+    assert.equal(canInterrupt(moment({ state })), true);
+    assert.equal(canInterrupt(moment({ state, status: "waiting" })), true);
+    assert.equal(canInterrupt(moment({ state, status: "closed" })), false);
+  }
+  for (const state of ["listening", "hearing"]) assert.equal(canInterrupt(moment({ state })), false);
+});
+
 const LATENCY = {
   turn: 3, turn_end_ms: 410, words_ms: 563, first_token_ms: 539, first_sample_ms: 790, first_frame_ms: 791,
   heard_ms: 842,
@@ -70,8 +79,9 @@ test("a latency bar shows what happened in its order, and its segments fill its 
   const parts = segments(LATENCY);
   assert.deepEqual(parts.map(({ part }) => part), ["turn_end", "first_token", "words", "first_sample", "played"]);
   assert.deepEqual(parts.map(({ lastsMs }) => lastsMs), [410, 129, 24, 227, 52]);
-  assert.equal(parts.reduce((sum, { lastsMs }) => sum + lastsMs, 0), totalMs(LATENCY));
   assert.equal(totalMs(LATENCY), 842);
+  const halves = { ...LATENCY, turn_end_ms: 10.4, first_token_ms: 20.8, words_ms: 31.2, first_sample_ms: 41.6 };
+  assert.deepEqual(segments(halves).map(({ lastsMs }) => lastsMs), [10, 11, 10, 11, 800]); // which add up
 });
 
 test("what did not happen has no segment, and quick turns look quick", () => {
@@ -135,6 +145,7 @@ test("keys mean something where no text is written", () => {
   assert.equal(meaningOf({ ...pressed, key: "m", focus: "writing" }), null);
   assert.equal(meaningOf({ ...pressed, key: "Escape", focus: "writing" }), "interrupt");
   assert.equal(meaningOf({ ...pressed, key: "Escape", focus: "writing", composing: true }), null);
+  assert.equal(meaningOf({ ...pressed, key: "Escape", repeat: true }), null);
   assert.equal(meaningOf({ ...pressed, key: "x" }), null);
 });
 

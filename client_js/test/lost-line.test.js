@@ -43,6 +43,18 @@ test("two equal texts at once are two turns: one that is told does not stand for
   assert.deepEqual(world.socket.said("text"), [["text", "Yes"]]);
 });
 
+test("a text that is typed again while the line is away does not stand for the one that arrived", async () => {
+  const { world, client } = await begin();
+  client.say("Hello?");
+  world.socket.drop();
+  client.say("Hello?");
+  await world.clock.pass(4000);
+  await world.greet(90, { resumed: true });
+  world.socket.tell("user_turn", 2, 1, "Hello?");
+  answerPing(world);
+  assert.deepEqual(world.socket.said("text"), [["text", "Hello?"]]);
+});
+
 test("a text is known by its turn, however the server writes its edges", async () => {
   for (const [typed, told] of [["Hi\uFEFF", "Hi\uFEFF"], ["Hi\x85", "Hi"], ["Hi \ud83d", "Hi \uFFFD"]]) {
     const { world, client } = await begin();
@@ -128,6 +140,22 @@ test("a button that was let go on a dead line is let go there too", async () => 
   }
 });
 
+test("the end of a turn comes before an interruption behind it", async () => {
+  const { world, client } = await begin({}, { connected: false });
+  const connecting = client.connect();
+  const config = { turns: { mode: "manual" } };
+  await world.greet(1, { config });
+  await connecting;
+  client.press();
+  client.release(); // which nobody hears
+  world.socket.drop();
+  await client.interrupt();
+  await world.clock.pass(4000);
+  await world.greet(90, { resumed: true, state: "hearing", config });
+  const said = world.socket.sent.map(([name]) => name);
+  assert.deepEqual(said.slice(1, 3), ["end", "stop"]);
+});
+
 test("a button that is pressed again is not let go by the end of the press before", async () => {
   const { world, client } = await begin();
   client.press();
@@ -185,8 +213,10 @@ test("a text that was taken back does not stand for the same one typed again", a
   const { world, client } = await begin();
   client.say("Yes");
   await client.interrupt();
+  await comeBack(world); // it never arrived
+  answerPing(world);
   client.say("Yes");
-  world.socket.tell("user_turn", 2, 1, "Yes");
+  world.socket.tell("user_turn", 91, 1, "Yes");
   await comeBack(world);
   answerPing(world);
   assert.deepEqual(world.socket.said("text"), []);

@@ -39,7 +39,6 @@ test("it arrived when a ping behind it was answered, not before", () => {
 test("only what is ordered waits for what is in doubt", () => {
   const { outbox, said, send } = make();
   send("A", 1, { ordered: true, lost });
-  assert.equal(outbox.owes, true);
   outbox.begin(true);
   send("B", 1, { ordered: true });
   send("start", 1);
@@ -54,7 +53,6 @@ test("what hushes takes back what may be lost, and goes behind what waited for t
   outbox.begin(true);
   send("B", 1, { ordered: true, lost: () => false });
   send("stop", 1, { hushes: true });
-  assert.equal(outbox.owes, false);
   outbox.answered(2);
   assert.deepEqual(said, ["A", "result", "B", "stop", "result"]);
 });

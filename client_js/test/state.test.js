@@ -212,6 +212,7 @@ test("a resumed conversation keeps its lines; one begun anew ends those that liv
   state.begin(readyMap({ resumed: true, state: "held" }), "resumed");
   assert.equal(state.state, "held");
   assert.deepEqual(show(), ["assistant live: |One two"]);
+  take("reply", { epoch: 2, turn: 2 }); // without a word: nothing is left of it
   state.begin(readyMap(), "anew");
   reply(1, "Other");
   take("reply_done", { epoch: 1, text: "Other" });

@@ -34,6 +34,11 @@ def pressed(visitor: Any, button: str) -> bool:
     return visitor.page.get_attribute(button, "aria-pressed") == "true"
 
 
+def can_interrupt(visitor: Any) -> bool:
+    """Return whether the button is offered."""
+    return visitor.page.get_attribute("#interrupt", "aria-disabled") == "false"
+
+
 def announced(visitor: Any) -> str:
     """Return what a screen reader was last given."""
     return str(visitor.page.text_content("#announcer"))
@@ -48,19 +53,30 @@ def test_keys_the_focus_and_a_reload(server: VoiceServer, visit: Any) -> None:
     visitor.await_state("listening")
     assert focused(visitor) == "mute"
     assert "Connected" in announced(visitor)
+    assert not can_interrupt(visitor)
 
     page.focus("#text")
     keys.type(STORY)
     keys.press("Enter")
     visitor.await_partly_heard()
+    assert can_interrupt(visitor)
     keys.press("Escape")  # while the focus is in the text field
     (cut,) = visitor.await_lines("assistant", "interrupted")
+    until(lambda: not can_interrupt(visitor), "there is nothing left to interrupt")
     assert f"You: {STORY}" in announced(visitor)
     assert cut.heard.strip() not in announced(visitor), "it was heard: nobody shall talk over it"
 
     page.click("#ptt")
     assert pressed(visitor, "#ptt")
     assert focused(visitor) == "hold"
+    for _ in range(2):  # a screen reader clicks and cannot hold
+        before = client(visitor, "pressed")
+        page.evaluate("document.getElementById('hold').click()")
+        assert client(visitor, "pressed") != before
+    keys.down("Enter")
+    assert client(visitor, "pressed")
+    keys.up("Enter")
+    assert not client(visitor, "pressed")
     page.focus("#captions")  # Space means the talk button here as well
     keys.down(" ")
     until(lambda: client(visitor, "pressed"), "space is held")
@@ -115,6 +131,19 @@ def test_who_only_types_is_not_listened_to(server: VoiceServer, visit: Any) -> N
     assert focused(visitor) == "text"
     visitor.await_state("listening")
     assert page.evaluate("window.asked") is None, "the microphone was asked for"
+
+    page.click("#ptt")
+    until(lambda: pressed(visitor, "#ptt"), "turns go from press to release")
+    assert not page.is_visible("#hold"), "there is no microphone to talk into"
+    page.click("#ptt")
+
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.click("#panel-toggle")
+    assert page.evaluate("document.getElementById('talk').inert"), "keys go where nothing can be seen"
+    assert page.evaluate("document.getElementById('announcer').closest('[inert]')") is None
+    page.keyboard.press("Escape")
+    assert focused(visitor) == "panel-toggle"
+    assert not page.evaluate("document.getElementById('talk').inert")
 
     for ask in ("#mute", "#start"):
         page.click(ask)
