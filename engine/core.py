@@ -62,6 +62,9 @@ LOOK_BUDGET_S = 0.002
 """How long critical prompts are read at one look, the last of them begun within it: 0.7 ms each, and an interruption
 waits for one of them at most."""
 
+LOOK_EVERY_S = 3e-4
+"""How long jobs work between two looks."""
+
 REST_S = 1e-3
 """How long a step with nothing to run waits for what a job awaits. Commands that come meanwhile wait as long."""
 
@@ -104,8 +107,7 @@ class Core:
     def busy(self) -> bool:
         """Whether a step is under way, or would do anything."""
         ready = bool(self._flights) or self._lane.busy or self.scheduler.ready()
-        jobs = self._roster.jobs.values()
-        return ready or len(self._inbox) > 0 or any(job.wants_work or job.awaited is not None for job in jobs)
+        return ready or len(self._inbox) > 0 or any(job.unfinished for job in self._roster.jobs.values())
 
     def handle(self, commands: Iterable[ToEngine]) -> list[FromEngine]:
         """Apply commands in order; return what they lead to at once. All of it is in force at the next step.
@@ -260,13 +262,17 @@ class Core:
         wanting = [job for job in self._roster.jobs.values() if job.wants_work]
         under_way = self._flights
         due = -(-len(wanting) // WORK_ROUNDS) if under_way else len(wanting)
+        now = looked = self._clock()
         for count, job in enumerate(sorted(wanting, key=lambda job: (-job.submit.priority, job.worked)), start=1):
-            self._look()
+            if now - looked > LOOK_EVERY_S:
+                self._look()
+                looked = self._clock()
             if self._roster.jobs.get(job.submit.request_id) is not job or not job.wants_work:
                 continue  # a command came
             job.worked = self._round
             self._out.add(self._roster.apply(job, job.work(begin), begin))
-            if self._clock() - begin > WORK_BUDGET_S:
+            now = self._clock()
+            if now - begin > WORK_BUDGET_S:
                 break
             if count >= due and any(self._engines.done(flight) for flight in under_way):
                 break

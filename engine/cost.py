@@ -155,6 +155,8 @@ class CostModel:
 
     def largest_chunk(self, work: Work, computed: int, most: int, seconds: float) -> int:
         """Return how many tokens, up to `most`, a row at `computed` can add to `work` and stay within `seconds`."""
+        if self.predict_with(work, most, computed + most) <= seconds:  # nearly always
+            return most
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from voxlane.codecs.silero import FRAME_SAMPLES, Memory
+from voxlane.codecs.silero import FRAME_SAMPLES, HIDDEN
 
 Samples = NDArray[np.float32]
 
@@ -36,25 +36,20 @@ class Ear:
         self._ears = ears
         self._rest: Samples = np.zeros(0, np.float32)
         self._expected = self._heard = 0  # samples
-        self.memory = Memory()
+        self.memory: Samples = np.zeros(2 * HIDDEN, np.float32)  # its last answer, and the cell behind it
         self.frames: deque[Samples] = deque()  # that nobody has listened to
         self.known: deque[float] = deque()  # of frames that nobody has asked for
         self.listening = False  # a frame of it is with somebody who will answer later
 
     def expect(self, samples: Samples) -> None:
         """Take sound that will be asked about later, in the same order."""
-        joined = np.concatenate([self._rest, samples])
+        joined = np.concatenate([self._rest, samples]) if len(self._rest) else samples
         whole = len(joined) // FRAME_SAMPLES * FRAME_SAMPLES
         self.frames.extend(joined[:whole].reshape(-1, FRAME_SAMPLES))
         self._rest = joined[whole:]
         self._expected += len(samples)
         if whole:
             self._ears.expect(self)
-
-    @property
-    def lacking_samples(self) -> int:
-        """How many samples more complete a frame."""
-        return FRAME_SAMPLES - len(self._rest)
 
     @property
     def ready_samples(self) -> int:

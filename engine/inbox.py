@@ -2,7 +2,7 @@
 
 What cannot wait is taken first, and before it what else of its session has come: the commands of a session, and those
 about one request, keep their order. Others may be overtaken. What is about no request says what a voice's name means
-from now on, which matters to submissions alone: those before it and those after it stay so.
+from now on, which matters to what is to be said alone: submissions before it and those after it stay so.
 """
 
 from __future__ import annotations
@@ -13,16 +13,33 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
 
-from voxlane.engine.api import Append, Cancel, Interrupt, Pause, Priority, Rewind, Submit, ToEngine
+from voxlane.engine.api import (
+    Append,
+    Cancel,
+    ForgetVoice,
+    Interrupt,
+    KeepVoice,
+    Pause,
+    Priority,
+    Rewind,
+    Submit,
+    ToEngine,
+)
 
 Receive = Callable[[], Iterable[ToEngine]]
 Name = tuple[str, str]
-_ALL: Name = ("all", "")  # of what is about no request: submissions that come later may depend on it
+_VOICES: Name = ("voices", "")  # of what is about no request: what is to be said later may depend on it
+
+# Tuples, not unions: thousands of commands come in a second, and a union is made anew at every question.
+_RENAMES = (KeepVoice, ForgetVoice)
+_TURNS = (Submit, *_RENAMES)  # what takes its turn
+_STOPS = (Interrupt, Pause, Cancel)
+_QUIET = (Append, Rewind)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Entry:
-    """A command, which of all it is, and the session and the request it is about."""
+    """A command, which of all it is, and the sessions and the request it is about."""
 
     number: int
     about: frozenset[Name]
@@ -37,8 +54,8 @@ class Inbox:
     """Commands in the order they came. What it does to each takes no longer the more there are.
 
     Each stands in the lines of what it is about, and may be taken when it is the first in all of them. Submissions take
-    time, for their prompts have to be read: they, and what names mean to them, take turns. All others may be carried
-    out before those of others.
+    time, for their prompts have to be read: they, and what names mean, take turns. All others may be carried out before
+    those of others.
     """
 
     def __init__(self, session_of: Callable[[str], str]) -> None:
@@ -46,13 +63,13 @@ class Inbox:
         self._session_of = session_of
         self._waiting: _Entries = OrderedDict()
         self._lines: dict[Name, deque[_Entry]] = {}
-        self._turns: _Entries = OrderedDict()
+        self._voiced: _Entries = OrderedDict()  # submissions that ask for a voice, and what names mean to them
         self._light: _Heap = []  # those that may be taken
         self._interrupts: _Entries = OrderedDict()
         self._stops: tuple[_Heap, _Heap] = ([], [])  # interruptions, and those of single requests
         self._parked: dict[int, list[tuple[_Heap, _Entry]]] = {}  # stops, by who takes a turn before them
         self._critical: _Entries = OrderedDict()  # submissions, and what came about them since
-        self._sessions: dict[str, str] = {}  # of requests that are not opened yet
+        self._sessions: dict[str, deque[str]] = {}  # of requests that are not opened yet; an id may be used again
         self._came = 0
         self._stirring = 0
 
@@ -97,7 +114,7 @@ class Inbox:
         if pressing is None:
             return None
         first = self._first_before(pressing)
-        return self._take(first) if prompts or not _takes_its_turn(first) else None
+        return self._take(first) if prompts or not isinstance(first.command, _TURNS) else None
 
     def _free(self, stops: _Heap, *, looks: bool) -> _Entry | None:
         """Return what is to be taken for the first stop that waits for nobody's turn, if it looks for one.
@@ -110,7 +127,7 @@ class Inbox:
                 if not looks:
                     return None
                 first = self._first_before(entry)
-                if not _takes_its_turn(first):
+                if not isinstance(first.command, _TURNS):
                     return first
                 self._parked.setdefault(first.number, []).append((stops, entry))
             heapq.heappop(stops)
@@ -125,11 +142,11 @@ class Inbox:
         """Note what kind of command has come; it is not in its lines yet."""
         command, number = entry.command, entry.number
         self._waiting[number] = entry
-        if _takes_its_turn(entry):
-            self._turns[number] = entry
+        if _asks_for_a_voice(command) or isinstance(command, _RENAMES):
+            self._voiced[number] = entry
         if isinstance(command, Interrupt):
             self._interrupts[number] = entry
-        if isinstance(command, Interrupt | Pause | Cancel):
+        if isinstance(command, _STOPS):
             heapq.heappush(self._stops[not isinstance(command, Interrupt)], (number, entry))
         before = self._lines.get(("request", getattr(command, "request_id", "")))
         if _is_critical(command) or (before and before[-1].number in self._critical):
@@ -138,9 +155,9 @@ class Inbox:
     def _first_before(self, entry: _Entry) -> _Entry:
         """Return what has to be taken first for an entry's sake, itself if it may be taken."""
         while True:
-            renamed = self._lines.get(_ALL)
-            if renamed and isinstance(entry.command, Submit) and renamed[0].number < entry.number:
-                entry = next(iter(self._turns.values()))
+            renamed = self._lines.get(_VOICES)
+            if renamed and _asks_for_a_voice(entry.command) and renamed[0].number < entry.number:
+                entry = next(iter(self._voiced.values()))
             ahead = next((line[0] for line in map(self._lines.__getitem__, entry.about) if line[0] is not entry), None)
             if ahead is None:
                 return entry
@@ -149,7 +166,7 @@ class Inbox:
     def _take(self, entry: _Entry) -> ToEngine:
         """Take an entry out, which is the first in all its lines."""
         number, command, lines = entry.number, entry.command, self._lines
-        for entries in (self._waiting, self._turns, self._interrupts, self._critical):
+        for entries in (self._waiting, self._voiced, self._interrupts, self._critical):
             entries.pop(number, None)
         for stops, parked in self._parked.pop(number, ()):
             heapq.heappush(stops, (parked.number, parked))
@@ -161,25 +178,34 @@ class Inbox:
         for follower in {lines[name][0] for name in entry.about if name in lines}:
             self._note_light(follower)
         self._stirring -= stirs(command)
-        if isinstance(command, Submit):
-            self._sessions.pop(command.request_id, None)  # it is opened now, or refused
+        if isinstance(command, Submit):  # it is opened now, or refused
+            self._sessions[command.request_id].popleft()
+            if not self._sessions[command.request_id]:
+                del self._sessions[command.request_id]
         return command
 
     def _note_light(self, entry: _Entry) -> None:
-        if not _takes_its_turn(entry) and all(self._lines[name][0] is entry for name in entry.about):
-            heapq.heappush(self._light, (entry.number, entry))
+        if isinstance(entry.command, _TURNS):
+            return
+        for name in entry.about:
+            if self._lines[name][0] is not entry:
+                return
+        heapq.heappush(self._light, (entry.number, entry))
 
     def _about(self, command: ToEngine) -> frozenset[Name]:
-        """Return the session and the request a command is about."""
+        """Return the request a command is about, and every session that may be its by then."""
         if isinstance(command, Interrupt):
             return frozenset({("session", command.session)})
         request_id: str | None = getattr(command, "request_id", None)
         if request_id is None:
-            return frozenset({_ALL})
+            return frozenset({_VOICES})
         if isinstance(command, Submit):
-            self._sessions[request_id] = command.session
-        session = self._sessions.get(request_id) or self._session_of(request_id)
-        return frozenset({("request", request_id), *([("session", session)] if session else [])})
+            self._sessions.setdefault(request_id, deque()).append(command.session)
+        names = {("request", request_id)}
+        for session in (self._session_of(request_id), *self._sessions.get(request_id, ())):
+            if session:
+                names.add(("session", session))
+        return frozenset(names)
 
 
 def stirs(command: ToEngine) -> bool:
@@ -188,11 +214,11 @@ def stirs(command: ToEngine) -> bool:
     Sound and text that come do not, nor what is said again: such plans are of the chat model, and who listens or speaks
     is not in them.
     """
-    return not isinstance(command, Append | Rewind)
+    return not isinstance(command, _QUIET)
 
 
-def _takes_its_turn(entry: _Entry) -> bool:
-    return isinstance(entry.command, Submit) or _ALL in entry.about
+def _asks_for_a_voice(command: ToEngine) -> bool:
+    return isinstance(command, Submit) and command.task == "tts"
 
 
 def _is_critical(command: ToEngine) -> bool:

@@ -103,8 +103,8 @@ class Listener:
         self._starts_word = starts_word
         self._partials = partials
         self._policy = policy
-        self._segmenter = Segmenter(policy, max_samples)
         self._audio = _Audio()
+        self._segmenter = Segmenter(policy, max_samples, self._audio.energies)
         self._open: _Segment | None = None
         self._closed: deque[_Segment] = deque()
         self._told: list[Heard] = []
@@ -115,9 +115,10 @@ class Listener:
         """Take more audio, as much as there is."""
         if self._ended:
             raise ValueError("the stream has ended")
-        energies = self._audio.append(samples)
-        for speech, energy in zip(self._voicing(samples), energies, strict=True):
-            self._move(self._segmenter.feed(speech, energy))
+        self._audio.append(samples)
+        for speech in self._voicing(samples):
+            self._move(self._segmenter.feed(speech))
+        assert 0 <= self._audio.end - self._segmenter.framed < FRAME_SAMPLES, "every whole frame has a probability"
         self._forget()
 
     def end(self) -> None:
@@ -276,18 +277,19 @@ class _Audio:
         self._kept: Samples = np.zeros(_ROOM_SAMPLES, np.float32)
         self._begin = 0  # the sample of the stream that lies first
         self._needed = 0  # those before it may go
-        self._framed = 0  # the energy of those before it was told
         self.end = 0  # samples so far, whether or not they are still here
 
-    def append(self, samples: Samples) -> list[int]:
-        """Keep more; return the energy of each frame that this completes."""
+    def append(self, samples: Samples) -> None:
+        """Keep more."""
         if self.end - self._begin + len(samples) > len(self._kept):
             self._make_room(len(samples))
         first = self.end - self._begin
         self._kept[first : first + len(samples)] = samples
         self.end += len(samples)
-        start, self._framed = self._framed - self._begin, self.end // FRAME_SAMPLES * FRAME_SAMPLES
-        frames = self._kept[start : self._framed - self._begin].reshape(-1, FRAME_SAMPLES)
+
+    def energies(self, start: int, end: int) -> list[int]:
+        """Return the energy of each frame of the samples [start, end), which must not have been dropped."""
+        frames = self.clip(start, end).reshape(-1, FRAME_SAMPLES)
         # Whole numbers, and fewer than 2^53: their sum is the same in any order.
         loud = (frames * 32768.0).clip(-32768.0, 32767.0).astype(np.int32).astype(np.float64)
         energies: list[int] = np.einsum("ij,ij->i", loud, loud).astype(np.int64).tolist()
@@ -305,7 +307,7 @@ class _Audio:
 
     def _make_room(self, count: int) -> None:
         """Move what is needed to the front of as much again."""
-        first = min(self._needed, self._framed)
+        first = self._needed
         kept = self._kept[first - self._begin : self.end - self._begin]
         moved = np.zeros(max(_ROOM_SAMPLES, 2 * (len(kept) + count)), np.float32)
         moved[: len(kept)] = kept

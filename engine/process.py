@@ -87,6 +87,10 @@ class Link:
             elif message is not None:
                 commands.append(message)  # type: ignore[arg-type]  # the server sends ToEngine only
 
+    def close(self) -> None:
+        """Let the server know that there will be no more."""
+        self._socket.close()
+
     def waiting(self) -> bool:
         """Return whether something has come."""
         return bool(self._arrivals.poll(0))
@@ -154,7 +158,8 @@ def serve(link: Link) -> int:
             link.send(core.step(lambda: link.receive(wait=False), link.send))
             link.send(core.stats_due())
     except DeviceLost as error:
-        log.critical("device=lost error=%s", error)  # a new process gets a sound one: the server starts it
+        log.critical("device=lost error=%s", error)  # a new process gets a sound one: the server starts it,
+        link.close()  # and ends this one, should the device hold up its end
         return LOST
     finally:
         assembly.close()

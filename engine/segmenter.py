@@ -1,12 +1,13 @@
 """Where speech begins and ends in a stream of audio, decided frame by frame.
 
-It sees one probability of speech and one loudness per frame and nothing else, so where the segments lie depends on the
-audio alone: not on how it was cut into pieces, nor on what was decoded meanwhile.
+It sees one probability of speech per frame, and how loud frames were where it has to cut between them. So where the
+segments lie depends on the audio alone: not on how it was cut into pieces, nor on what was decoded meanwhile.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 RATE = 16_000
@@ -67,14 +68,15 @@ class Stretch:
 class _Frame:
     number: int
     voiced: bool
-    energy: int
 
 
 class Segmenter:
     """Finds segments; at most one is open."""
 
-    def __init__(self, policy: ListenPolicy, max_samples: int) -> None:
+    def __init__(self, policy: ListenPolicy, max_samples: int, energies: Callable[[int, int], list[int]]) -> None:
+        """Ask `energies` for those of the frames from one sample to another of an open segment."""
         self._policy = policy
+        self._energies = energies
         self._before = round(policy.before_s * RATE)
         self._after = round(policy.after_s * RATE)
         self._max = min(round(policy.max_segment_s * RATE), max_samples)
@@ -103,11 +105,11 @@ class Segmenter:
         """Return the sample before which a segment that begins at `start` is never cut for its length."""
         return start + self._max - (self._recent.maxlen or 0) * FRAME_SAMPLES
 
-    def feed(self, speech: float, energy: int) -> Stretch | None:
+    def feed(self, speech: float) -> Stretch | None:
         """Take the next frame; return the segment it closes, if it does."""
         policy = self._policy
         self._voiced = speech >= (policy.voiced_off if self._voiced else policy.voiced_on)
-        frame = _Frame(self._frames, self._voiced, energy)
+        frame = _Frame(self._frames, self._voiced)
         self._frames += 1
         self._recent.append(frame)
         if self._voiced:
@@ -150,10 +152,12 @@ class Segmenter:
         """Close the open segment in its quietest place; what follows is the beginning of another."""
         assert self.open is not None
         frames = [frame for frame in self._recent if frame.number * FRAME_SAMPLES >= self.open.start]
+        energies = self._energies(frames[0].number * FRAME_SAMPLES, self.framed)
         # Three frames together: a gap between words lasts longer than the closure of one consonant.
-        around = [sum(frame.energy for frame in frames[max(0, at - 1) : at + 2]) for at in range(len(frames))]
-        inner = range(1, len(frames) - 1) or range(len(frames))
-        quietest = min(inner, key=lambda at: (around[at], at))
+        around = [sum(energies[max(0, at - 1) : at + 2]) for at in range(len(frames))]
+        # The voice may stop at once: what is left of it must still be one, or it would be nobody's.
+        inner = [at for at in range(1, len(frames) - 1) if self._is_voice(frames[at:])]
+        quietest = min(inner or range(len(frames)), key=lambda at: (around[at], at))
         rest = [frame for frame in frames[quietest:] if frame.voiced]
         self.open.voiced -= len(rest)
         closed = self._close(frames[quietest].number * FRAME_SAMPLES + FRAME_SAMPLES // 2)
@@ -162,3 +166,8 @@ class Segmenter:
         if self.open is not None:
             self.open.end = min(self.framed, self.open.last_voiced + self._after)
         return closed
+
+    def _is_voice(self, frames: list[_Frame]) -> bool:
+        """Return whether frames have enough voice in them for a segment, or none at all."""
+        voiced = sum(frame.voiced for frame in frames)
+        return not voiced or voiced >= self._policy.min_voiced

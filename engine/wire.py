@@ -41,7 +41,7 @@ def build(cls: Any, values: Any) -> Any:
     builders = _builders(cls)
     if not isinstance(values, tuple) or len(values) != len(builders):
         raise BadMessage(f"{cls.__name__} has {len(builders)} fields")
-    return cls(*(make(value) for make, value in zip(builders, values, strict=True)))
+    return cls(*[make(value) for make, value in zip(builders, values, strict=True)])
 
 
 _BUILDERS: dict[Any, tuple[Any, ...]] = {}

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
 OUT_OF_MEMORY = "the device's memory is full: set engine.gpu_memory_share or engine.max_step_tokens lower"
 
+HUNG_S = 60.0
+"""How long what was queued may take before the device is taken for lost. A step takes tens of milliseconds there, and
+who waits a minute for a word has hung up; but a GPU that others use too may be slow for a while."""
+
 
 class DeviceLost(Exception):
-    """The device answers every call with an error; only a new process has a sound one."""
+    """The device answers every call with an error, or none any more; only a new process has a sound one."""
 
 
 @contextlib.contextmanager
@@ -38,11 +42,12 @@ class Stopwatch:
     One for each step in flight: a step may be queued before the one before it was asked for its time.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._events = None
         if device.type == "cuda":
             self._events = tuple(torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        self._times = [0.0, 0.0]
+        self._times = [0.0, 0.0]  # when the host was there
 
     def start(self) -> None:
         """Begin here in the stream."""
@@ -53,8 +58,15 @@ class Stopwatch:
         self._mark(1)
 
     def done(self) -> bool:
-        """Return whether the end was reached."""
-        return self._events is None or bool(self._events[1].query())  # type: ignore[no-untyped-call]
+        """Return whether the end was reached; raise DeviceLost if it should have been long ago.
+
+        Who asks again and again answers the server meanwhile, so that nobody else notices.
+        """
+        if self._events is None or self._events[1].query():  # type: ignore[no-untyped-call]
+            return True
+        if self._clock() - self._times[1] > HUNG_S:
+            raise DeviceLost(f"what was queued {HUNG_S:g} s ago has not ended")
+        return False
 
     def join(self) -> None:
         """Wait for the end."""
@@ -67,11 +79,10 @@ class Stopwatch:
             return self._times[0], self._times[1]
         first, last = self._events
         last.synchronize()
-        end = time.monotonic()
+        end = self._clock()
         return end - first.elapsed_time(last) / 1e3, end
 
     def _mark(self, which: int) -> None:
-        if self._events is None:
-            self._times[which] = time.monotonic()
-        else:
+        self._times[which] = self._clock()
+        if self._events is not None:
             self._events[which].record()

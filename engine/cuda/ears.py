@@ -6,6 +6,7 @@ a stream remembers goes along with its frames and comes back with the answers. I
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -26,6 +27,9 @@ from voxlane.engine.ears import Ear
 SIZES = (16, 64, 256)
 LONG_SIZES, LONG = (16, 64), 8
 """Streams of a batch, padded to one of these; and those in which each stream may have several frames, up to LONG."""
+
+ASK_S = 0.0002
+"""How often the device is asked whether it is through: two hundred streams ask in turn, and each time takes some µs."""
 
 GAP_S = 0.003
 """If nobody is behind, a batch begins no sooner than this after the one before: fewer of them cost the host less."""
@@ -97,7 +101,7 @@ class DeviceEars:
         self._due: WeakKeyDictionary[Ear, None] = WeakKeyDictionary()  # who has frames, in the order they came
         self._batch: list[tuple[Ear, int]] = []  # under way, and how many frames of each
         self._shape: Shape = self._shapes[0]
-        self._began_s = 0.0
+        self._began_s = self._asked_s = -math.inf
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
@@ -126,11 +130,15 @@ class DeviceEars:
 
     def attend(self) -> None:
         """Take the answers that have come, and send what waits if the device has nothing to listen to."""
+        now = self._clock()
+        if now - self._asked_s < ASK_S:
+            return
+        self._asked_s = now
         if self._batch and self._heard():
             self._take()
         if self._due and not self._batch:
             behind = any(len(ear.frames) > 1 for ear in self._due)
-            if behind or self._clock() - self._began_s >= GAP_S:
+            if behind or now - self._began_s >= GAP_S:
                 self._send()
 
     def listen(self, first: Ear) -> None:
@@ -154,7 +162,7 @@ class DeviceEars:
             count = min(len(ear.frames), frames)
             for place in range(count):
                 sound[place] = ear.frames.popleft()
-            memory[:HIDDEN], memory[HIDDEN:] = ear.memory.seen[HIDDEN:], ear.memory.cell
+            memory[:] = ear.memory
             ear.listening = True
             del self._due[ear]
             if ear.frames:
@@ -178,11 +186,10 @@ class DeviceEars:
             self._watch.join()
         streams, frames = self._shape
         answers: NDArray[np.float32] = self._back[: streams * frames * _BACK].view(frames, streams, _BACK).numpy()
+        verdicts = answers[:, : len(self._batch), 0].T.tolist()
         for row, (ear, count) in enumerate(self._batch):
-            ear.known.extend(answers[:count, row, 0].tolist())
-            last = answers[count - 1, row]
-            ear.memory.seen[HIDDEN:] = last[1 : 1 + HIDDEN]
-            ear.memory.cell[:] = last[1 + HIDDEN :]
+            ear.known.extend(verdicts[row][:count])
+            ear.memory[:] = answers[count - 1, row, 1:]
             ear.listening = False
         self._batch = []
 

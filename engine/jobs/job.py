@@ -56,6 +56,11 @@ class Job:
         """Whether `work` has something to do that no step waits for."""
         return False
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether `work` has something to do, or will have without another command: the engine may not rest."""
+        return self.wants_work or self.awaited is not None
+
     def open(self, now: float) -> Change:
         """Begin."""
         return Change()

@@ -152,10 +152,17 @@ class ListenJob(Job):
         self._first_text_s = 0.0
 
     @property
-    def wants_work(self) -> bool:
-        """Whether the detector can be given another whole frame, or the end be told."""
+    def unfinished(self) -> bool:
+        """Whether another whole frame is there, or the end is to be told."""
         whole = self._total % FRAME_SAMPLES + len(self._unheard) // SAMPLE_BYTES >= FRAME_SAMPLES
         return not self.paused and (whole or (self._ended and not self._told))
+
+    @property
+    def wants_work(self) -> bool:
+        """Whether that is so, and the detector has its answer."""
+        if not self.unfinished:
+            return False
+        return self._ear is None or len(self._unheard) < SAMPLE_BYTES or self._ear.ready_samples > 0
 
     def append(self, more: Append, now: float) -> Change:
         """Take more audio."""
@@ -230,13 +237,13 @@ class ListenJob(Job):
         )
 
     def _expect(self) -> None:
-        """Tell the detector what will come: a whole frame at least, since each telling takes time, or the end."""
+        """Tell the detector what will come: whole frames, since each telling takes time, or what is left at the end."""
         if self._ear is None:
             return
-        whole = len(self._unheard) // SAMPLE_BYTES * SAMPLE_BYTES
-        if self._ended or whole - self._expected >= self._ear.lacking_samples * SAMPLE_BYTES:
-            self._ear.expect(_floats(self._unheard[self._expected : whole]))
-            self._expected = whole
+        size = SAMPLE_BYTES if self._ended else FRAME_SAMPLES * SAMPLE_BYTES
+        before, self._expected = self._expected, len(self._unheard) - (len(self._unheard) - self._expected) % size
+        if self._expected > before:
+            self._ear.expect(_floats(self._unheard[before : self._expected]))
 
     # ---- looks
 
@@ -365,4 +372,5 @@ class ListenJob(Job):
 
 
 def _floats(pcm: bytearray) -> NDArray[np.float32]:
-    return np.frombuffer(bytes(pcm), "<i2").astype(np.float32) / 32768.0
+    samples: NDArray[np.float32] = np.multiply(np.frombuffer(pcm, "<i2"), 1 / 32768, dtype=np.float32)
+    return samples

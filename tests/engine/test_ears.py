@@ -8,10 +8,15 @@ import random
 import numpy as np
 import pytest
 import torch
+from speech_simulation import PretendListeningModel
 
+from voxlane.codecs.silero import FRAME_SAMPLES
 from voxlane.codecs.voicing import Voicing
+from voxlane.engine.api import LISTEN_RATE, Append, Submit
 from voxlane.engine.cuda.ears import DeviceEars
 from voxlane.engine.ears import Ear
+from voxlane.engine.jobs.listen import ListenDesk
+from voxlane.engine.kv import BlockPool
 
 HOST = torch.device("cpu")
 
@@ -84,3 +89,40 @@ def test_who_asks_no_more_than_is_ready_never_waits(monkeypatch: pytest.MonkeyPa
     assert at == [20_000] * 3
     for one, other in zip(found, wanted, strict=True):
         assert one == pytest.approx(other, abs=1e-5)
+
+
+def test_a_stream_wants_no_work_before_its_answer_is_there_and_the_engine_does_not_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two hundred streams that wait for a device would be asked for nothing, again and again, and the device too."""
+    now, asked, through = [1.0], [0], [False]
+    together = DeviceEars(HOST, clock=lambda: now[0])
+
+    def heard() -> bool:
+        asked[0] += 1
+        return through[0]
+
+    monkeypatch.setattr(together, "_heard", heard)
+    monkeypatch.setattr(together, "listen", None)  # where somebody would wait
+    desk = ListenDesk(PretendListeningModel(), BlockPool(8, 4), together.open)
+    jobs = [desk.open(Submit(str(number), "asr"), now[0]) for number in range(50)]
+    for job in jobs:
+        job.append(Append(job.submit.request_id, audio=bytes(2 * (FRAME_SAMPLES - 1))), now[0])
+    assert not any(job.unfinished for job in jobs)
+    for job in jobs:
+        job.append(Append(job.submit.request_id, audio=bytes(4)), now[0])
+    assert not any(job.wants_work for job in jobs)
+    assert all(job.unfinished for job in jobs)
+    now[0] += 1
+    assert not any(job.wants_work for job in jobs)
+    assert asked[0] == 1
+    now[0] += 1
+    through[0] = True
+    assert all(job.wants_work for job in jobs)
+    for job in jobs:
+        job.work(now[0])
+        job.end_input(now[0])
+    now[0] += 1
+    while any(job.unfinished for job in jobs):  # a sample is left, of which nobody is asked
+        assert all(job.work(now[0]).end == "eos" for job in jobs)
+    assert {job.stats(now[0]).audio_s for job in jobs} == {(FRAME_SAMPLES + 1) / LISTEN_RATE}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from voxlane.engine.api import (
     Append,
@@ -27,8 +27,9 @@ SESSIONS = {"a": "s", "b": "s", "c": "t", "d": "", "e": "u"}  # of requests that
 names = st.sampled_from("abcdefg")
 commands = st.one_of(
     st.builds(
-        lambda name, session, priority: Submit(name, "chat", session=session, priority=priority),
+        lambda name, task, session, priority: Submit(name, task, session=session, priority=priority),
         names,
+        st.sampled_from(["chat", "asr", "tts", "voice"]),
         st.sampled_from(["", "s", "t"]),
         st.sampled_from([Priority.NORMAL, Priority.NORMAL, Priority.CRITICAL]),
     ),
@@ -60,12 +61,12 @@ def about(commands: list[ToEngine], request: str = "", session: str = "") -> lis
     return found
 
 
-def renames_before_each_submission(commands: list[ToEngine]) -> dict[int, int]:
-    """Return how often the voice's name had changed when each submission was carried out."""
+def renames_before_each_voice(commands: list[ToEngine]) -> dict[int, int]:
+    """Return how often the voice's name had changed when each submission that asks for one was carried out."""
     counts, renames = {}, 0
     for command in commands:
         renames += isinstance(command, ForgetVoice)
-        if isinstance(command, Submit):
+        if isinstance(command, Submit) and command.task == "tts":
             counts[id(command)] = renames
     return counts
 
@@ -96,7 +97,7 @@ def test_every_request_keeps_its_order(batches: list[tuple[list[ToEngine], list[
     assert sorted(map(id, carried_out)) == sorted(map(id, came)), "one was lost, or carried out twice"
     for name in "abcdefg":
         assert list(map(id, about(carried_out, request=name))) == list(map(id, about(came, request=name)))
-    assert renames_before_each_submission(carried_out) == renames_before_each_submission(came)
+    assert renames_before_each_voice(carried_out) == renames_before_each_voice(came)
     assert not inbox.stirs
     assert inbox._lines == inbox._sessions == {}, "what was carried out is to be forgotten"
 
@@ -174,6 +175,82 @@ def test_who_asks_for_no_voice_does_not_wait_for_its_name() -> None:
     inbox.add([Submit("a", "chat"), ForgetVoice("her"), Cancel("c"), Append("d", audio=b"..")])
     assert inbox.light(9) == [Cancel("c"), Append("d", audio=b"..")]
     assert [inbox.next() for _ in range(len(inbox))] == [Submit("a", "chat"), ForgetVoice("her")]
+
+
+def test_a_critical_prompt_waits_for_a_name_only_to_say_something_with_it() -> None:
+    inbox = Inbox(lambda name: "")
+    before = [Submit("a", "chat"), Submit("b", "tts"), Submit("c", "asr"), ForgetVoice("her")]
+    heard, read = (Submit(task, task, priority=Priority.CRITICAL) for task in ("asr", "chat"))
+    inbox.add([*before, heard, read])
+    assert urgent(inbox) == [heard, read]
+    said = Submit("d", "tts", priority=Priority.CRITICAL)
+    inbox.add([said])
+    assert urgent(inbox) == [before[1], before[3], said], "who asks for no voice is not read for its sake"
+
+
+class Served:
+    """What becomes of requests that commands are carried out for, in whatever order; an id may be used again."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, str] = {}  # of those that are open
+        self.told: dict[str, list[object]] = {}  # to each id
+        self._renames = 0
+
+    def carry_out(self, command: ToEngine) -> None:
+        match command:
+            case Submit(request_id=name, session=session):
+                opened = name not in self.sessions
+                self.sessions.setdefault(name, session)
+                asks = command.task == "tts"
+                self._tell(name, ("opened" if opened else "refused", session, self._renames if asks else 0))
+            case Interrupt(session=session):
+                for name in [name for name, theirs in self.sessions.items() if theirs == session]:
+                    self._tell(name, "interrupted")
+            case ForgetVoice():
+                self._renames += 1
+            case Cancel(request_id=name):
+                self._tell(name, "cancelled" if self.sessions.pop(name, None) is not None else "unknown")
+            case Append(request_id=name) | EndInput(request_id=name) | Pause(request_id=name):
+                self._tell(name, (type(command), name in self.sessions))
+
+    def _tell(self, name: str, what: object) -> None:
+        self.told.setdefault(name, []).append(what)
+
+
+few = st.sampled_from("ab")
+of_few = st.one_of(
+    st.builds(
+        lambda name, task, session, priority: Submit(name, task, session=session, priority=priority),
+        few,
+        st.sampled_from(["chat", "tts"]),
+        st.sampled_from(["", "s", "t"]),
+        st.sampled_from([Priority.NORMAL, Priority.CRITICAL]),
+    ),
+    st.builds(Cancel, few),
+    st.builds(EndInput, few),
+    st.builds(Pause, few),
+    st.builds(Interrupt, st.sampled_from(["s", "t"])),
+    st.builds(ForgetVoice, st.just("her")),
+)
+AGAIN = [Submit("a", "chat", session="s"), Cancel("a"), Submit("a", "chat", session="t")]
+
+
+@given(st.lists(st.tuples(st.lists(of_few, max_size=8), ways), min_size=1, max_size=6))
+@example([(AGAIN, ["next"]), ([EndInput("a"), Interrupt("t")], ["urgent"] * 3)])
+@example([(AGAIN[:1], ["next"]), ([AGAIN[2], EndInput("a"), Interrupt("s")], ["urgent"])])
+def test_nobody_can_tell_it_from_a_queue_even_where_ids_are_used_again(
+    batches: list[tuple[list[ToEngine], list[str]]],
+) -> None:
+    queue, served = Served(), Served()
+    inbox = Inbox(lambda name: served.sessions.get(name, ""))
+    for came, taken in [*batches, ([], ["next"] * sum(len(came) for came, _ in batches))]:
+        for command in came:
+            queue.carry_out(command)
+        inbox.add(came)
+        for way in taken:
+            for command in take(inbox, [way]):
+                served.carry_out(command)
+    assert (served.told, served.sessions) == (queue.told, queue.sessions)
 
 
 def test_what_takes_no_time_waits_for_its_own_prompt_only() -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import hypothesis.strategies as st
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import initialize, precondition, rule
 from simulation import Clock, LateEngine, LateExpress, Simulation, expected_text, next_token, reason
@@ -31,6 +33,7 @@ from voxlane.engine.api import (
     ToEngine,
 )
 from voxlane.engine.cost import Work
+from voxlane.engine.cuda.device import HUNG_S, DeviceLost, Stopwatch
 from voxlane.engine.request import State
 from voxlane.engine.scheduler import PATIENCE_S
 
@@ -186,6 +189,34 @@ def test_an_urgent_request_is_in_the_next_step(where: str) -> None:
     simulation.step()
     assert simulation.texts["d"] == expected_text("ABC", 1)
     assert all(simulation.scheduler.requests[name].state is State.PAUSED for name in "abc")
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_step_that_never_ends_is_noticed_by_the_loop_that_asks_for_it(monkeypatch, *, beside: bool) -> None:
+    simulation = late(express=(False, 0), policy="deadline")
+    monkeypatch.setattr(torch.cuda, "Event", lambda *, enable_timing: SimpleNamespace(record=str, query=bool))
+    watch = Stopwatch(torch.device("cuda"), simulation.clock)
+    simulation.send(greedy("a", "ABC", 40))
+    simulation.step()
+    hung = simulation.engine.express if beside else simulation.engine
+    monkeypatch.setattr(hung, "done", lambda ticket: watch.done())
+    watch.stop()
+    asked = 0
+
+    def receive() -> list[ToEngine]:
+        nonlocal asked
+        asked += 1
+        assert asked < 10 * HUNG_S, "nobody noticed"
+        simulation.clock.now += 1.0
+        return [greedy("d", "DCBA", 3, priority=Priority.CRITICAL)] if beside and asked == 1 else []
+
+    def go_on() -> None:
+        while True:
+            simulation.core.step(receive)
+
+    with pytest.raises(DeviceLost):
+        go_on()
+    assert asked >= HUNG_S
 
 
 def test_one_that_waits_is_not_overtaken_by_plans_ahead() -> None:

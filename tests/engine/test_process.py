@@ -27,7 +27,7 @@ from voxlane.engine.api import (
     encode,
     fragments,
 )
-from voxlane.engine.cuda.device import DeviceLost, watched
+from voxlane.engine.cuda.device import HUNG_S, DeviceLost, Stopwatch, watched
 from voxlane.engine.process import LOST, Link, serve
 
 HIGH_DESCRIPTOR = 1500
@@ -100,15 +100,16 @@ def test_an_engine_whose_device_is_lost_says_so_and_ends(
         for command in (Cancel("r"), Interrupt("s")):
             server.send(fragments(encode(command))[0])
         ready = StartFailed("stands for what is told first")
-        return SimpleNamespace(core=core, ready=ready, close=lambda: closed.append(True))
+        return SimpleNamespace(core=core, ready=ready, close=lambda: closed.append(child.fileno() < 0))
 
     monkeypatch.setattr(assemble, "assemble", assembled)
     with server, child:
         server.send(fragments(encode(Configure(EngineConfig())))[0])
         assert serve(Link(child)) == LOST
+        assert list(iter(lambda: server.recv(1 << 16), b"")), "it was ready before, and the end of file says it is lost"
     assert core.received == [Cancel("r"), Interrupt("s")]
     assert core.came, "or it would go through its books while somebody waits"
-    assert closed == [True], "or a voice in the making would keep the process"
+    assert closed == [True], "or a voice in the making would keep the process; the server knew before"
     assert "device=lost error=an illegal memory access was encountered" in caplog.text
 
 
@@ -126,3 +127,34 @@ def test_a_fault_that_stays_is_told_from_one_that_passes(monkeypatch: pytest.Mon
         raise RuntimeError("it stays")
     with pytest.raises(RuntimeError, match="on the host"), watched(torch.device("cpu")):
         raise RuntimeError("on the host")
+
+
+class Events:
+    """An event on a device: it is over when somebody says so."""
+
+    def __init__(self) -> None:
+        self.over = False
+
+    def record(self) -> None:
+        self.over = False
+
+    def query(self) -> bool:
+        return self.over
+
+
+def test_a_device_that_never_ends_what_was_queued_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(torch.cuda, "Event", lambda *, enable_timing: Events())
+    watch = Stopwatch(torch.device("cuda"), lambda: now[0])
+    watch.start()
+    watch.stop()
+    now[0] += HUNG_S
+    assert not watch.done(), "slow is not lost"
+    now[0] += 1
+    with pytest.raises(DeviceLost, match="has not ended"), watched(torch.device("cuda")):
+        watch.done()
+    watch._events[1].over = True
+    assert watch.done(), "a process that was stopped for a while asks before it judges"
+    watch.start()
+    watch.stop()
+    assert not watch.done(), "the next has all of its time"

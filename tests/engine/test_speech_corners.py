@@ -11,6 +11,7 @@ import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime_errors
 from simulation import Clock, reason
 from speech_simulation import (
+    FRAME,
     PretendListeningModel,
     PretendSynthesiser,
     PretendVoice,
@@ -33,7 +34,7 @@ from voxlane.engine.api import (
 )
 from voxlane.engine.core import WORK_BUDGET_S, Core
 from voxlane.engine.cost import CostModel, Work
-from voxlane.engine.jobs.listen import ListenDesk
+from voxlane.engine.jobs.listen import ListenDesk, ListenJob
 from voxlane.engine.jobs.saying import MAX_CLAUSE_CHARS
 from voxlane.engine.jobs.speak import SpeakDesk
 from voxlane.engine.jobs.text import TextDesk
@@ -238,6 +239,26 @@ def test_many_streams_with_a_backlog_do_not_make_a_step_long():
     assert simulation.clock.now - begin <= WORK_BUDGET_S + piece_s + step_s + 1e-6
     simulation.run()
     assert {reason(simulation.ends[name]) for name in names} == {"eos"}
+
+
+@pytest.mark.parametrize(("work_s", "fewest", "most"), [(1e-3, 9, 20), (5e-5, 2, 8)])
+def test_between_jobs_that_work_somebody_looks_up_as_often_as_it_takes(monkeypatch, work_s, fewest, most):
+    simulation = SpeechSimulation(blocks=8, host_blocks=0)
+    for number in range(20):
+        simulation.send(Submit(f"a{number}", "asr"), Append(f"a{number}", audio=bytes(2 * FRAME)))
+    work, looks = ListenJob.work, [0]
+
+    def slowly(job, now):
+        simulation.clock.now += work_s
+        return work(job, now)
+
+    def receive():
+        looks[0] += 1
+        return []
+
+    monkeypatch.setattr(ListenJob, "work", slowly)
+    simulation.core.step(receive)
+    assert fewest <= looks[0] <= most
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
