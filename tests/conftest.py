@@ -32,10 +32,10 @@ PRESS_AGAIN_SECONDS = 10.0
 """When a key that led to nothing is pressed again: not while a busy machine is still at the first."""
 
 ALONE = (
-    "browser", "e2e", "faults",
-    "server/live/test_abuse.py", "server/commands/test_chat_cli.py", "server/commands/test_serve.py",
+    "browser", "faults",
+    "e2e/test_conversation.py", "e2e/test_realtime_clients.py", "e2e/test_talker.py", "e2e/test_voice.py",
 )  # fmt: skip
-"""Tests that go by the clock, or start programs that want the machine: they run one at a time, after all others."""
+"""Tests in which somebody speaks and listens by the clock: they run one at a time, after all others."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

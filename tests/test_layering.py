@@ -11,6 +11,7 @@ and no log.
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,8 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports_of(path: Path) -> set[str]:
+@cache
+def imports_of(path: Path) -> frozenset[str]:
     """Return every module the file imports, anywhere in it; ours without the leading `voxlane.`."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -68,17 +70,19 @@ def imports_of(path: Path) -> set[str]:
             # `from package import module` and `from module import name` look alike: keep both readings.
             found.add(module)
             found.update(f"{module}.{alias.name}" for alias in node.names)
-    return {name.removeprefix("voxlane.") for name in found}
+    return frozenset(name.removeprefix("voxlane.") for name in found)
 
 
-def touches(imported: set[str], *modules: str) -> bool:
+def touches(imported: frozenset[str], *modules: str) -> bool:
     return any(name == module or name.startswith(f"{module}.") for name in imported for module in modules)
 
 
-def ours(imported: set[str]) -> set[str]:
+OURS = frozenset(map(name_of, SOURCES))
+
+
+def ours(imported: frozenset[str]) -> frozenset[str]:
     """Return our own modules among the imports, names inside modules cut off."""
-    modules = {name_of(path) for path in SOURCES}
-    return {name for name in imported if name in modules}
+    return imported & OURS
 
 
 def test_there_is_something_to_check() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from drive import PROMPTS, Driver, chat_config, complete, run_all
+from drive import PROMPTS, Driver, assemble_float32, chat_config, complete, run_all
 
 from voxlane.engine.api import Cancel, Interrupt, Pause, Priority, Resume, SamplingParams, Submit
 from voxlane.engine.assemble import Assembly, assemble
@@ -21,7 +21,11 @@ CONFIG = chat_config(kv_memory_mib=48, swap_memory_mib=48, policy="fcfs")
 
 @pytest.fixture(scope="module", params=["packed", "float32"])
 def engine(request: pytest.FixtureRequest) -> Assembly:
-    return assemble(dataclasses.replace(CONFIG, weights=request.param))
+    return assemble(CONFIG) if request.param == "packed" else assemble_float32(CONFIG)
+
+
+packed_only = pytest.mark.parametrize("engine", ["packed"], indirect=True)
+"""Where nothing is computed otherwise than in tests that both have: who runs when is not the weights' business."""
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +72,7 @@ def test_in_a_batch_of_eight(engine, alone):
     assert run_all(engine.core, submits()) == alone
 
 
+@packed_only
 @pytest.mark.parametrize("policy", ["priority", "deadline"])
 def test_under_every_policy(engine, alone, policy):
     limit(engine, policy=policy, step_budget_s=0.02)
@@ -89,6 +94,7 @@ def test_with_a_warm_prefix_cache(engine, alone):
     assert [driver.text("warm")] == cold
 
 
+@packed_only
 def test_after_a_pause(engine, alone):
     driver = Driver(engine.core)
     driver.send(*submits())
@@ -102,11 +108,18 @@ def test_after_a_pause(engine, alone):
     assert [driver.text(f"r{index}") for index in range(8)] == alone
 
 
-@pytest.mark.parametrize("swap", [True, False], ids=["swap", "recompute"])
-def test_after_giving_up_its_blocks(engine, alone, swap):
+@packed_only
+def test_after_its_blocks_went_to_the_host(engine, alone):
+    run_short_of_blocks(engine, alone, swap=True)
+
+
+def test_after_its_blocks_were_computed_again(engine, alone):
+    engine.core.scheduler.stations["chat"].swap_block_s = 1e9
+    run_short_of_blocks(engine, alone, swap=False)
+
+
+def run_short_of_blocks(engine: Assembly, alone: list[str], *, swap: bool) -> None:
     scheduler = engine.core.scheduler
-    if not swap:
-        scheduler.stations["chat"].swap_block_s = 1e9
     taken = shrink(scheduler.stations["chat"].pool, leave=10)  # eight requests want about 17
     try:
         driver = Driver(engine.core)
@@ -123,6 +136,7 @@ def test_after_giving_up_its_blocks(engine, alone, swap):
             scheduler.stations["chat"].pool.release(block)
 
 
+@packed_only
 def test_with_prompt_lookup(engine, alone):
     limit(engine, lookup_tokens=4)
     driver = Driver(engine.core)
@@ -145,6 +159,7 @@ def test_a_seeded_draw_does_not_depend_on_the_batch(engine):
     assert run_all(engine.core, [Submit("x", "complete", text=PROMPTS[0], sampling=other)]) != alone[:1]
 
 
+@packed_only
 def test_a_critical_request_takes_blocks_and_rows_and_the_others_still_finish_unchanged(engine, alone):
     limit(engine, policy="deadline", max_batch=3, step_budget_s=10.0)
     scheduler = engine.core.scheduler
@@ -164,6 +179,7 @@ def test_a_critical_request_takes_blocks_and_rows_and_the_others_still_finish_un
             scheduler.stations["chat"].pool.release(block)
 
 
+@packed_only
 def test_cancel_frees_its_blocks_at_once_and_an_interrupt_pauses_what_a_session_runs(engine):
     driver = Driver(engine.core)
     scheduler = engine.core.scheduler
@@ -181,6 +197,7 @@ def test_cancel_frees_its_blocks_at_once_and_an_interrupt_pauses_what_a_session_
     assert scheduler.stations["chat"].pool.used == 0
 
 
+@packed_only
 def test_what_never_fits_is_refused_with_its_numbers(engine):
     driver = Driver(engine.core)
     driver.send(complete("long", "word " * 40_000, 1), complete("bad", "x", 0), complete("empty", "", 1))
@@ -190,6 +207,7 @@ def test_what_never_fits_is_refused_with_its_numbers(engine):
     assert not driver.core.busy
 
 
+@packed_only
 def test_limits_are_what_the_configuration_says(engine):
     assert isinstance(engine.core.scheduler.limits, Limits)
     assert engine.ready.kv_blocks == engine.core.scheduler.stations["chat"].pool.num_blocks

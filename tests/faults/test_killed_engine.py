@@ -50,9 +50,10 @@ async def test_the_engine_is_killed_ten_times() -> None:
                 return turns >= wanted and link.pid is not None and link.state == "ready"
 
             await eventually(busy)
-            assert link.pid is not None
-            os.kill(link.pid, signal.SIGKILL)
-            await eventually(lambda: link.state != "ready")
+            killed = link.pid
+            assert killed is not None
+            os.kill(killed, signal.SIGKILL)
+            await eventually(lambda killed=killed: link.state != "ready" or link.pid not in (None, killed))
         await link.wait_ready()
         done.set()
         await asyncio.gather(*talks)

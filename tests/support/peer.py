@@ -21,12 +21,16 @@ def speech(text: str, seconds: float = 0.1) -> bytes:
     return array("h", [*map(ord, text), *[0] * int(16_000 * seconds)]).tobytes()
 
 
+LOOK_S = 0.002
+"""Between two looks: not none, for what is waited for may need this very core."""
+
+
 async def eventually(condition: Callable[[], object]) -> None:
-    """Let others work until a condition holds."""
+    """Let others work until a condition holds; the test's own deadline ends it."""
     while True:
         if condition():
             return
-        await asyncio.sleep(0)
+        await asyncio.sleep(LOOK_S)
 
 
 class Peer:

@@ -15,7 +15,6 @@ import ssl
 import subprocess
 import sys
 import tarfile
-import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -383,29 +382,36 @@ def test_credentials_stay_with_the_first_host(index: FileServer, tmp_path: Path)
     assert part.read_bytes() == CONTENT
 
 
-def test_pip_may_remove_its_folders_while_they_are_looked_at(tmp_path: Path) -> None:
-    temporary, kept, stop = tmp_path / "tmp", tmp_path / "kept", threading.Event()
-    temporary.mkdir()
+@pytest.mark.parametrize("kept_already", [False, True])
+def test_pip_may_remove_its_folders_whenever_they_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_already: bool
+) -> None:
+    """Before each look at the disk in turn, until there are no more."""
+    folder, kept = tmp_path / "tmp" / "pip-1", tmp_path / "kept"
+    growing = folder / "one-1.0-py3-none-any.whl"
     kept.mkdir()
+    looks, sizes = itertools.count(), list[int]()
 
-    def come_and_go() -> None:
-        for number in itertools.count():
-            folder = temporary / f"pip-{number % 50}"
-            folder.mkdir()
-            (folder / "one-1.0-py3-none-any.whl").write_bytes(b"growing")
-            shutil.rmtree(folder)
-            if stop.is_set():
-                return
+    def looking(look: Callable[..., Any]) -> Callable[..., Any]:
+        def first(*what: Any, **how: Any) -> Any:
+            if next(looks) == len(sizes):
+                growing.unlink()
+                folder.rmdir()
+            return look(*what, **how)
 
-    pip = threading.Thread(target=come_and_go)
-    pip.start()
-    sizes: set[int] = set()
-    try:
-        for number in itertools.count():
-            sizes.add(archives._keep_growing(temporary, kept))
-            if number > 2000 and 7 in sizes:  # whose turn it is on a busy machine is a matter of luck
-                break
-    finally:
-        stop.set()
-        pip.join()
-    assert sizes <= {0, 7}
+        return first
+
+    while not growing.exists():
+        folder.mkdir(parents=True)
+        growing.write_bytes(b"growing")
+        if kept_already:
+            assert archives._keep_growing(folder.parent, kept) == 7
+        looks = itertools.count()
+        with monkeypatch.context() as patch:
+            for name in ("scandir", "stat", "link"):
+                patch.setattr(os, name, looking(getattr(os, name)))
+            sizes.append(archives._keep_growing(folder.parent, kept))
+    assert len(sizes) > 4
+    assert sizes[0] == 0
+    assert sizes[-1] == 7
+    assert set(sizes) == {0, 7}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from peer import eventually
 
 from voxlane.codecs.encode import SpeechFormat, encoder
 from voxlane.codecs.errors import InvalidAudio
@@ -129,8 +130,7 @@ async def test_who_leaves_takes_the_decoder_along(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(decoding, "CHILD", (decoding.CHILD[0], "-c", code))
     decoder = Decoder(60, 1)
     task = asyncio.create_task(decoder.decode(MP3))
-    while not await asyncio.to_thread(started.exists):
-        pass
+    await eventually(started.exists)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -148,8 +148,7 @@ async def test_a_decoder_is_ended_though_nobody_read_what_it_wrote(
     monkeypatch.setattr(decoding, "CHILD", (decoding.CHILD[0], "-c", code))
 
     async def refuse(stdout: asyncio.StreamReader, most: int) -> bytearray:
-        while not await asyncio.to_thread(written.exists):
-            pass
+        await eventually(written.exists)
         raise InvalidAudio("the audio file is broken")
 
     monkeypatch.setattr(decoding, "_take", refuse)
