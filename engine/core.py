@@ -256,12 +256,13 @@ class Core:
     def _work(self, begin: float) -> None:
         """Let jobs do what no step waits for, the urgent and the long neglected first, for a few milliseconds.
 
-        With a step under way that is while the device is busy, but for a share of them in any case.
+        With a step under way, or one that gives way, that is while the device is busy, but for a share in any case.
         """
         self._round += 1
         wanting = [job for job in self._roster.jobs.values() if job.wants_work]
         under_way = self._flights
-        due = -(-len(wanting) // WORK_ROUNDS) if under_way else len(wanting)
+        gives_way = self._lane.alone
+        due = -(-len(wanting) // WORK_ROUNDS) if under_way or gives_way else len(wanting)
         now = looked = self._clock()
         for count, job in enumerate(sorted(wanting, key=lambda job: (-job.submit.priority, job.worked)), start=1):
             if now - looked > LOOK_EVERY_S:
@@ -273,6 +274,8 @@ class Core:
             self._out.add(self._roster.apply(job, job.work(begin), begin))
             now = self._clock()
             if now - begin > WORK_BUDGET_S:
+                break
+            if count >= due and gives_way and not self._lane.alone:
                 break
             if count >= due and any(self._engines.done(flight) for flight in under_way):
                 break

@@ -29,12 +29,12 @@ from voxlane.engine.request import Request
 from voxlane.engine.runner import Model, Outcome, Runner, settle
 from voxlane.engine.sampler import Choice, choose
 
-PROMPT_ROWS = (1, 16, 17, 64, 65, 256, 257, 1024, 1025)
+PROMPT_ROWS = (1, 16, 17, 63, 64, 65, 127, 255, 256, 257, 1023, 1024, 1025)
 PROMPT_QUERIES = (17, 257)
 PROMPT_CONTEXTS = (1, 2048)
 """Rows, tokens of each and room in their tables in the steps run at start: attention is compiled for 16, 64, 256, …
-rows, anew for a crowd, for rows whose parts are kept by token or by row, and for tables so short that no row is cut. A
-kernel that was not compiled then would be in the midst of somebody's answer."""
+rows, anew for a crowd and where launches overlap, for rows whose parts are kept by token or by row, and for tables so
+short that no row is cut. A kernel that was not compiled then would be in the midst of somebody's answer."""
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 from simulation import Clock, LateEngine, LateExpress, Letters, PretendEngine, Simulation, expected_text, reason
 
+from voxlane.engine import core
 from voxlane.engine.api import (
     Cancel,
     FromEngine,
@@ -20,6 +21,7 @@ from voxlane.engine.api import (
     Text,
     ToEngine,
 )
+from voxlane.engine.jobs.job import Change, Job
 from voxlane.engine.plan import Load
 from voxlane.engine.request import Request, State
 
@@ -142,6 +144,45 @@ def test_a_step_waits_for_critical_prompts_but_not_for_the_next_ones_too() -> No
     while coming or lane.busy:  # there is always one that waits for the one under way
         simulation.core.step(lambda: [coming.pop()] if coming and not lane._waiting else [])
     assert [beside[number] > 0 for number in range(1, 7)] == [False, True] * 3
+
+
+class Worker(Job):
+    """Has always something to do that takes a millisecond."""
+
+    wants_work = True
+    done = 0
+
+    def __init__(self, submit: Submit, clock: Clock) -> None:
+        super().__init__(submit, clock.now)
+        self._clock = clock
+
+    def work(self, now: float) -> Change:
+        self._clock.now += 1e-3
+        Worker.done += 1
+        return Change()
+
+
+def test_a_step_that_gave_way_waits_for_no_more_work_than_one_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def engine(clock: Clock, block_tokens: int) -> LateEngine:
+        made = LateEngine(clock, block_tokens, slow=0)
+        LateExpress.of(made, eager=False, slow=6)
+        return made
+
+    monkeypatch.setattr(core, "WORK_BUDGET_S", 1.0)
+    monkeypatch.setattr(Worker, "done", 0)
+    simulation = Simulation(make_engine=engine, blocks=256, host_blocks=0, policy="deadline")
+    simulation.send(greedy("a", "ABC", 100))
+    for _ in range(4):
+        simulation.step()
+    simulation.step(greedy("d", "DCBA", 1, Priority.CRITICAL))
+    while simulation.core._flights:
+        simulation.step()
+    assert simulation.core._lane.alone, "no step gives way"
+    jobs = [Worker(greedy(f"w{number}", "A", 1), simulation.clock) for number in range(40)]
+    simulation.core._roster.jobs.update({job.submit.request_id: job for job in jobs})
+    simulation.step()
+    assert 10 <= Worker.done < 40
+    assert simulation.core._flights, "the step goes on"
 
 
 CROWD = [greedy(f"c{number}", "CBA", 2, Priority.CRITICAL, session=f"t{number}") for number in range(300)]

@@ -147,25 +147,29 @@ def _hopper(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], lea
     heads, kv_heads = q.shape[1], pages.k.shape[1]
     tile_queries = tuning.consumers * (hopper.ROWS_EACH // (heads // kv_heads))
     cut, tiles = _cut(q, pages, layout, shared["DIM"], tile_queries, tuning)
+    is_cut = cut["max_splits"] > 1
+    # Where nothing is cut, how it would be is not read: one kernel serves them all.
+    rules = {name: cut[name] for name in ("SPLIT", "SPLIT_QUERIES")} if is_cut else {"SPLIT": 1024, "SPLIT_QUERIES": 64}
     names = ("q", "out", "query_starts", "context_lengths", "block_tables", "rows", "table_width", "scale")
     hopper.hopper_kernel[(tiles * kv_heads,)](
         **{name: shared[name] for name in (*names, "KV_HEADS", "GROUP", "DIM", "CAUSAL")},
-        **{name: cut[name] for name in ("partials", "logs", "max_splits", "units", "SPLIT", "SPLIT_QUERIES")},
+        **{name: cut[name] for name in ("partials", "logs", "max_splits", "units")},
+        **rules,
         k_pages=hopper.page_copies(pages.k),
         v_pages=hopper.page_copies(pages.v),
         arrivals=_arrivals(layout, _cut_tiles(layout, tile_queries, tuning) * kv_heads * tuning.consumers),
         least=least,
         by_token=int(cut["SLOT_BY_TOKEN"]),
         ROWS=max(64, shared["ROWS"]),
-        CUT=cut["max_splits"] > 1,
-        APART=tuning.apart,
+        CUT=is_cut,
+        APART=tuning.apart and is_cut,
         STAGES=tuning.stages,
         CONSUMERS=tuning.consumers,
         REGISTERS=tuning.registers,
         num_warps=tuning.warps,
         enable_fp_fusion=True,
     )
-    if tuning.apart and cut["max_splits"] > 1:
+    if tuning.apart and is_cut:
         _join(q, shared, cut, least, tuning, tile_queries, 2 * (hopper.ROWS_EACH // (heads // kv_heads)))
 
 
