@@ -190,7 +190,9 @@ export class Wire {
     this.#judge(message);
     if ("epoch" in message) this.#lastEpoch = Math.max(this.#lastEpoch, message.epoch);
     if (message.name === "state") this.#thinking = message.state === "thinking";
-    if (message.name === "interrupted" || message.name === "reply_done") this.#endedEpoch = message.epoch;
+    if (message.name === "interrupted" || message.name === "reply_done") {
+      this.#endedEpoch = Math.max(this.#endedEpoch, message.epoch);
+    }
     if (message.name === "hold") this.#held = true;
     else if (message.name === "release" || message.name === "interrupted") this.#held = false;
     this.speaker?.take(message);

@@ -87,7 +87,7 @@ def test_the_banner_tells_how_to_use_it_and_sigterm_ends_it(served: Any) -> None
     server = served()
     assert f"open {server.url} in a browser" in "".join(server.banner)
     assert "curl" in "".join(server.banner)
-    assert httpx.get(f"{server.url}/healthz").json()["status"] == "ready"
+    assert httpx.get(f"{server.url}/healthz", timeout=60).json()["status"] == "ready"
     status, log = server.stop()
     assert status == 0
     assert "stopping signal=SIGTERM" in log
@@ -235,7 +235,9 @@ def test_who_never_ends_is_not_waited_for_longer_than_is_promised(
     monkeypatch.setattr(engine_link, "_signal_group", signal_group)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         began_s = runner.run(stop_among_the_stuck())
-    assert limits.STOP_SECONDS - limits.EXIT_SECONDS <= killed[0] - began_s <= limits.STOP_SECONDS == 15
+    rounding_s = 1e-3
+    least_s = limits.STOP_SECONDS - limits.EXIT_SECONDS - rounding_s
+    assert least_s <= killed[0] - began_s <= limits.STOP_SECONDS == 15
     assert limits.DRAIN_SECONDS > limits.STOP_SECONDS / 2, "most of it is for those who are being answered"
     assert limits.VOICE_CLOSE_SECONDS <= limits.GOODBYE_SECONDS
 
