@@ -372,8 +372,8 @@ def summary(found: dict[str, Figures], shape: str) -> list[str]:
         if name in found:
             loaded, unloaded, single = (found[one]["first_ms"]["p99"] for one in (name, "idle", "alone"))
             lines.append(f"{name}: p99 of the first token {loaded:.1f} ms (bar <= {FIRST_BAR_S * 1e3:g})")
-            lines.append(f"{name}: {loaded / unloaded:.2f} x idle (bar <= {IDLE_RATIO_BAR:g})")
-            lines.append(f"{name}: {loaded / single:.2f} x alone")
+            lines.append(f"{name}: {loaded / single:.2f} x alone (bar <= {IDLE_RATIO_BAR:g})")
+            lines.append(f"{name}: {loaded / unloaded:.2f} x idle")
     return lines
 
 
