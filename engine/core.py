@@ -158,7 +158,7 @@ class Core:
     def _begin(self, track: Track) -> None:
         """Begin a step if there is anything to do; on the host that is all of it."""
         self._look()
-        if self._gives_way(track) or not self.scheduler.ready(track.models):
+        if not self.scheduler.ready(track.models) or self._gives_way(track):
             return
         begin = self._clock()
         plan = self.scheduler.schedule(begin, track.models)
@@ -180,7 +180,7 @@ class Core:
 
     def _gives_way(self, track: Track) -> bool:
         """Return whether a step waits for critical prompts of its model, which are on the device."""
-        return self._lane.alone and "chat" in track.models
+        return "chat" in track.models and self._lane.holds()
 
     def _await_one(self) -> None:
         """Plan what follows the steps under way; with one track, do what is asked for until its step is over."""
@@ -261,7 +261,7 @@ class Core:
         self._round += 1
         wanting = [job for job in self._roster.jobs.values() if job.wants_work]
         under_way = self._flights
-        gives_way = self._lane.alone
+        gives_way = self._lane.holding
         due = -(-len(wanting) // WORK_ROUNDS) if under_way or gives_way else len(wanting)
         now = looked = self._clock()
         for count, job in enumerate(sorted(wanting, key=lambda job: (-job.submit.priority, job.worked)), start=1):
@@ -275,7 +275,7 @@ class Core:
             now = self._clock()
             if now - begin > WORK_BUDGET_S:
                 break
-            if count >= due and gives_way and not self._lane.alone:
+            if count >= due and gives_way and not self._lane.holding:
                 break
             if count >= due and any(self._engines.done(flight) for flight in under_way):
                 break
@@ -292,7 +292,7 @@ class Core:
             if isinstance(command, Submit | KeepVoice | ForgetVoice):
                 in_time = self._clock() - begin <= LOOK_BUDGET_S
                 self._inbox.add(self._receive())
-        if (flight := self._lane.over()) is not None:
+        while (flight := self._lane.over()) is not None:
             for row in flight.plan.rows:
                 if row.request.state is State.EXPRESS:
                     row.request.state = State.PAUSED if self._roster.owner(row.request).paused else State.RUNNING

@@ -56,6 +56,8 @@ class Engine(Protocol):
 class Express(Engine, Protocol):
     """Runs prompts beside an engine's step: on the same pages, and on nothing else that the other writes to."""
 
+    flights: int  # how many launches may be neither waited for nor collected
+
     def takes(self, request: Request) -> bool:
         """Return whether it can run this request's prompt, if that is short enough."""
 

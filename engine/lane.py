@@ -14,9 +14,12 @@ from voxlane.engine.plan import Plan
 from voxlane.engine.request import ModelName, Request, State
 from voxlane.engine.scheduler import Scheduler
 
+HOLD_S = 4e-3
+"""How long a step waits at most for critical prompts, about as long as two of them take; then it goes first."""
+
 
 class Lane:
-    """What goes beside the steps; at most one flight at a time."""
+    """What goes beside the steps: a few flights, each of all who wait when it begins."""
 
     def __init__(self, engines: Mapping[ModelName, Engine], scheduler: Scheduler, clock: Callable[[], float]) -> None:
         self._lanes: dict[ModelName, Express] = {
@@ -26,29 +29,34 @@ class Lane:
         self._scheduler = scheduler
         self._clock = clock
         self._waiting: list[Request] = []
-        self._flight: Flight | None = None
-        self._alone = False  # no step begins beside the flight
-        self._stepped = True  # one has begun since such a flight
+        self._flights: list[Flight] = []
+        self._held_until: float | None = None  # no step begins beside them before; None: none has waited yet
 
     @property
     def busy(self) -> bool:
         """Whether somebody is under way, or waits to be."""
-        return self._flight is not None or bool(self._waiting)
+        return bool(self._flights or self._waiting)
+
+    def holds(self) -> bool:
+        """Return whether a step that could begin now waits for those under way; it does not do so for ever.
+
+        What runs beside them takes as long as them from each other; waiting costs a step a millisecond or two.
+        """
+        if self._flights and self._held_until is None:
+            self._held_until = self._clock() + HOLD_S
+        return self.holding
 
     @property
-    def alone(self) -> bool:
-        """Whether the next step waits for those under way: they have the device to themselves, then a step goes first.
-
-        What runs beside them takes as long as them from each other; waiting costs a step a millisecond.
-        """
-        return self._alone and self._flight is not None
+    def holding(self) -> bool:
+        """Whether a step waits."""
+        return bool(self._flights) and self._held_until is not None and self._clock() < self._held_until
 
     def stepped(self) -> None:
         """Note that a step has begun."""
-        self._stepped = True
+        self._held_until = None
 
     def offer(self, request: Request) -> None:
-        """Let a new request go this way if it may; it waits while somebody is under way, which is never long."""
+        """Let a new request go this way if it may; if the lane is full it waits, never for long."""
         critical = request.priority is Priority.CRITICAL and self._scheduler.limits.policy == "deadline"
         if critical and request.model in self._lanes:
             request.offered = True
@@ -57,10 +65,9 @@ class Lane:
     def begin(self, steps: Iterable[Flight]) -> Plan | None:
         """Launch those who wait and fit beside the steps under way; return what was launched. Others wait for a step.
 
-        Nobody goes while somebody is under way, nor while a step moves blocks: what it swaps out is free already, and
-        not read yet.
+        Nobody goes while a step moves blocks: what it swaps out is free already, and not read yet.
         """
-        if not self._waiting or self._flight is not None:
+        if not self._waiting or len(self._flights) == self._lanes["chat"].flights:
             return None
         begin = self._clock()
         waiting, self._waiting = self._waiting, []
@@ -70,20 +77,20 @@ class Lane:
             return None
         plan = plan_express(self._scheduler, waiting, begin, self._lanes["chat"].takes)
         if plan is not None:
-            self._flight = self.engines.launch(plan, (begin, self._clock()))
-            self._alone, self._stepped = self._stepped, False
+            self._flights.append(self.engines.launch(plan, (begin, self._clock())))
         return plan
 
     def over(self) -> Flight | None:
-        """Return those under way if they have come through, once."""
-        flight = self._flight
-        if flight is None or not self.engines.done(flight):
-            return None
-        self.engines.wait(flight)
-        self._flight = None
-        return flight
+        """Return one of those under way that has come through, once."""
+        for flight in self._flights:
+            if self.engines.done(flight):
+                self.engines.wait(flight)
+                self._flights.remove(flight)
+                return flight
+        return None
 
     def leave(self, request: Request) -> None:
         """Wait for a request that is under way and will be gone: it writes to blocks that become somebody else's."""
-        if request.state is State.EXPRESS and self._flight is not None:
-            self.engines.wait(self._flight)
+        if request.state is State.EXPRESS:
+            for flight in self._flights:
+                self.engines.wait(flight)

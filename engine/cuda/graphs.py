@@ -15,8 +15,12 @@ from torch import Tensor
 from voxlane.engine.cache import KVCache
 from voxlane.engine.cuda.rows import PACKET, DecodeRows, buckets_up_to
 from voxlane.engine.kernels.decode_rows import unpack
+from voxlane.engine.kernels.giving_way import Way
 from voxlane.engine.kernels.pages import Layout, Pages, new_arrivals
 from voxlane.engine.kernels.sampling import Penalties, sample
+
+GIVING_WAY = 16
+"""Rows from which on a step gives way: others are over in a millisecond."""
 
 Progress = Callable[[float], None]
 
@@ -37,13 +41,21 @@ class DecodeGraphs:
     """The device's side of the decode rows, and the steps over them."""
 
     def __init__(
-        self, model: DecodeModel, cache: KVCache, rows: DecodeRows, context_tokens: int, device: torch.device
+        self,
+        model: DecodeModel,
+        cache: KVCache,
+        rows: DecodeRows,
+        context_tokens: int,
+        device: torch.device,
+        way: Way | None = None,
     ) -> None:
+        """Steps of many rows give way to whoever asks, if there is a `way`."""
         capacity, block_tokens = rows.capacity, cache.block_tokens
         self._model = model
         self._pages = cache.pages
         self._block_tokens = block_tokens
         self._host_packet = rows.packet
+        self._way = way
         self._buckets = buckets_up_to(capacity)
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
@@ -104,6 +116,7 @@ class DecodeGraphs:
                 self._lengths[:rows],
                 self.tables[:rows],
                 max_query=1,
+                way=self._way if rows >= GIVING_WAY else None,
                 arrivals=self._arrivals,
             )
             unpack(packet, tokens, layout, self._block_tokens, self.choices)

@@ -10,10 +10,10 @@ import torch
 
 from voxlane.engine.api import EngineConfig
 from voxlane.engine.cache import PAGE_DTYPES, KVCache, page_bytes_per_token
-from voxlane.engine.cuda.prompt_graphs import ATTENTION_PARTS
 from voxlane.engine.cuda.runner import CudaRunner
 from voxlane.engine.cuda.trial import STAND_IN, Trial
 from voxlane.engine.defaults import pages_of, settle, weights_of
+from voxlane.engine.kernels.pages import ATTENTION_PARTS
 from voxlane.engine.models import Decoder
 from voxlane.engine.models.decoder_config import DecoderConfig
 from voxlane.engine.parts import MEBIBYTE, EngineConfigError, Progress

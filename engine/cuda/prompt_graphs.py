@@ -17,6 +17,7 @@ from torch import Tensor
 from voxlane.engine.cache import KVCache
 from voxlane.engine.cuda.packets import Packet, PacketMemory
 from voxlane.engine.cuda.rows import PACKET
+from voxlane.engine.kernels.giving_way import Way
 from voxlane.engine.kernels.pages import Layout, new_arrivals
 from voxlane.engine.kernels.sampling import sample
 from voxlane.engine.runner import Model
@@ -34,9 +35,6 @@ CROWD_REACH, LONG_REACH, REACH = 2048, 4096, 8192
 """Positions a row may come to in steps with more than FEW_ROWS, in those of more than LONG tokens, and in others: room
 for attention's parts grows with rows, tokens and positions."""
 
-ATTENTION_PARTS = 80_000
-"""About how many of them there are for each head in the largest step: 0.7 GB with 16 heads of 128."""
-
 Progress = Callable[[float], None]
 Shape = tuple[int, int]  # tokens and rows of a step
 
@@ -45,12 +43,25 @@ class PromptGraphs:
     """Steps over at most so many tokens of so many rows."""
 
     def __init__(
-        self, model: Model, cache: KVCache, device: torch.device, beside: Tensor, *, max_rows: int, context_tokens: int
+        self,
+        model: Model,
+        cache: KVCache,
+        device: torch.device,
+        beside: Tensor,
+        *,
+        max_rows: int,
+        context_tokens: int,
+        way: Way | None = None,
+        asks: Tensor | None = None,
     ) -> None:
-        """Take `beside`, [2, max_rows] int32 on the device, for what is chosen."""
+        """Take `beside`, [2, max_rows] int32 on the device, for what is chosen.
+
+        Steps give way to whoever asks, if there is a `way`; with `asks`, a flag of such a way, others give way to them.
+        """
         self._model = model
         self._cache = cache
         self._beside = beside
+        self._way, self._asks = way, asks
         self._arrivals = new_arrivals(device)
         self._context_tokens = context_tokens
         few = min(FEW_ROWS, max_rows)
@@ -123,10 +134,13 @@ class PromptGraphs:
     def _step(self, shape: Shape) -> None:
         with torch.inference_mode():
             packet, rows = self._packets[shape], shape[1]
+            if self._asks is not None:
+                self._asks.fill_(1)
             packet.send()
             part = packet.device
             layout = Layout(
                 *(part["positions"], part["slots"], part["starts"], part["lengths"], part["tables"]),
+                way=self._way,
                 arrivals=self._arrivals,
             )
             hidden = self._model.forward(part["tokens"].long(), layout, self._cache.pages)
@@ -136,5 +150,7 @@ class PromptGraphs:
             self.hidden[:rows].copy_(picked)
             tokens, logprobs = self._beside[:, :rows]
             sample(self._model.logits(picked), part["rules"], tokens, logprobs.view(torch.float32))
+            if self._asks is not None:
+                self._asks.zero_()
             self.chosen[0, :rows].copy_(tokens, non_blocking=True)
             self.chosen[1, :rows].copy_(logprobs, non_blocking=True)

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from voxlane.engine.cache import KVCache
 from voxlane.engine.cuda.device import Stopwatch, watched
-from voxlane.engine.cuda.express import CudaExpress
+from voxlane.engine.cuda.express import FLIGHTS, CudaExpress
 from voxlane.engine.cuda.graphs import DecodeGraphs
 from voxlane.engine.cuda.prompt_graphs import SIZES, PromptGraphs
 from voxlane.engine.cuda.prompts import Prompts, PromptTicket
 from voxlane.engine.cuda.rows import DecodeRows, is_penalised, needs_host, set_penalties
+from voxlane.engine.kernels.giving_way import Way
 from voxlane.engine.kernels.pages import Layout
 from voxlane.engine.plan import Load, Row
 from voxlane.engine.request import Request
@@ -64,12 +65,13 @@ class CudaRunner(Runner):
         super().__init__(model, cache)
         self._device = device
         self._rows = DecodeRows(max_batch, cache.block_tokens, pinned=device.type == "cuda")
-        self._graphs = DecodeGraphs(model, cache, self._rows, context_tokens, device)
+        way = Way.make(FLIGHTS, device)
+        self._graphs = DecodeGraphs(model, cache, self._rows, context_tokens, device, way)
         self._prompt_graphs = PromptGraphs(
-            *(model, cache, device, self._graphs.beside), max_rows=max_batch, context_tokens=context_tokens
+            *(model, cache, device, self._graphs.beside), max_rows=max_batch, context_tokens=context_tokens, way=way
         )
         self._prompts = Prompts(model, cache, device, self._graphs.beside, self._prompt_graphs)
-        self.express = CudaExpress(model, cache, device, context_tokens=context_tokens)
+        self.express = CudaExpress(model, cache, device, way, context_tokens=context_tokens)
         self._watches = itertools.cycle([Stopwatch(device), Stopwatch(device)])  # two steps may be looked at at once
         self._prepared: Ticket | None = None
         self._sound = True  # what was launched last came through so far

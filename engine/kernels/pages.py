@@ -10,8 +10,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .giving_way import Way
+
 _ARRIVALS = 1 << 18
 """Counters for rows × tiles of a row that is cut × kv_heads. A launch that needs more makes its own every time."""
+
+
+ATTENTION_PARTS = 80_000
+"""Pieces of queries' sums that attention may keep for each head until they are joined: 0.7 GB with 16 heads of 128."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,7 @@ class Layout:
     block_tables: Tensor  # [rows, max_blocks], int32, padded with 0
     max_query: int = 0  # the most queries a row has, if the host knows; 0: it does not. Reading it back would wait
     common_start: int = -1  # the position of every row's first query, where row r has block r and no other; else -1
+    way: Way | None = None  # given by the step, between layers; None: by none
     arrivals: Tensor | None = None  # new_arrivals(), where the tensors are kept for many steps; None: made every time
 
 

@@ -17,6 +17,7 @@ from voxlane.engine.cache import page_bytes_per_token
 from voxlane.engine.kernels import skinny
 from voxlane.engine.kernels.activation import gelu_tanh_mul, silu_mul
 from voxlane.engine.kernels.attention import paged_attention
+from voxlane.engine.kernels.giving_way import EVERY_LAYERS, give_way
 from voxlane.engine.kernels.linear import embed, linear
 from voxlane.engine.kernels.norm import add_rms_norm, rms_norm
 from voxlane.engine.kernels.pages import Layout, Pages
@@ -111,6 +112,8 @@ class DecoderLayers:
         project, activate, eps = self.project, self._activation, self.config.norm_eps
         x = rms_norm(residual, self._first_norm, eps, self.dtype)
         for index, (layer, page) in enumerate(zip(self._layers, pages, strict=True)):
+            if layout.way is not None and index % EVERY_LAYERS == 0:
+                give_way(layout.way, first=index == 0)
             qkv = project(x, layer.qkv, layer.qkv_bias)
             attend = paged_attention if observe is None else _observed(observe, index)
             x = project(self._attend(qkv, layer, page, layout, attend), layer.out, layer.out_bias)

@@ -16,11 +16,14 @@ from voxlane.engine.api import Pause, Resume, SamplingParams, Submit
 from voxlane.engine.cache import KVCache
 from voxlane.engine.core import Core
 from voxlane.engine.cost import CostModel
+from voxlane.engine.cuda.device import Stopwatch
 from voxlane.engine.cuda.rows import DecodeRows, buckets_up_to, is_penalised, needs_host, write_rules
 from voxlane.engine.cuda.runner import CudaRunner, is_decode
 from voxlane.engine.jobs.text import TextJob
+from voxlane.engine.kernels.giving_way import EVERY_LAYERS
 from voxlane.engine.kernels.sampling import BLOCK, MIN_P, POSITION, SEED_LOW, TEMPERATURE, TOKEN, TOP_K, TOP_P
 from voxlane.engine.kv import BlockPool, BlockTable
+from voxlane.engine.models import decoder
 from voxlane.engine.models.decoder import Decoder
 from voxlane.engine.plan import Load, Move, Row, Station
 from voxlane.engine.request import Request
@@ -493,6 +496,61 @@ def test_a_prompt_read_beside_a_step_goes_on_in_the_next_as_if_it_had_been_there
         run_step(both.cuda, [beside], 1)
         run_step(both.plain, [alone], 1)
     assert beside.tokens == alone.tokens
+
+
+def test_two_prompts_are_read_beside_a_step_and_each_has_its_own_choice(model: Decoder) -> None:
+    both = pair(model)
+    alone, beside = ([request(str(n), list(PROMPTS[n]), pool) for n in range(2)] for pool in both.pools)
+    tickets = []
+    for one in beside:
+        one.table.append(len(one.tokens))
+        tickets.append(both.cuda.express.launch(Load([Row(one, 0, len(one.tokens))])))
+    got = [both.cuda.express.collect(ticket)[0].choices[0].token for ticket in reversed(tickets)]
+    expected = [run_step(both.plain, [one], 100)[0].choices[0].token for one in reversed(alone)]
+    assert got == expected
+
+
+@pytest.mark.parametrize("fault", ["launch", "done", "wait"])
+def test_a_fault_beside_a_step_leaves_the_lane_to_others(
+    model: Decoder, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = pair(model)
+    express = both.cuda.express
+    one = request("a", list(PROMPTS[0]), both.pools[1])
+    one.table.append(len(one.tokens))
+    load = Load([Row(one, 0, len(one.tokens))])
+
+    def fail(*args: object) -> None:
+        raise RuntimeError("pretended fault")
+
+    def served() -> object:
+        return getattr(express, fault)(load if fault == "launch" else express.launch(load))
+
+    for _ in range(3 * express.flights):
+        with monkeypatch.context() as patch:
+            patch.setattr(Stopwatch, "stop" if fault == "launch" else fault, fail)
+            with pytest.raises(RuntimeError, match="pretended"):
+                served()
+    (outcome,) = express.run(load)
+    assert not outcome.failed
+
+
+@pytest.mark.parametrize("rows", [8, 16])
+def test_steps_of_many_rows_give_way_and_prompts_beside_them_do_not(
+    model: Decoder, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    firsts: list[bool] = []
+    monkeypatch.setattr(model, "_stack", None)  # which runs all layers in one call
+    monkeypatch.setattr(decoder, "give_way", lambda way, *, first: firsts.append(first))
+    both = pair(model, max_batch=32)
+    requests = [request(str(number), [1 + number], both.pools[1]) for number in range(rows)]
+    run_step(both.cuda, requests, 1)
+    assert firsts == [True, *[False] * (-(-model.layers // EVERY_LAYERS) - 1)] * (rows == 16)
+    firsts.clear()
+    other = request("b", list(PROMPTS[1]), both.pools[1])
+    other.table.append(len(other.tokens))
+    both.cuda.express.run(Load([Row(other, 0, len(other.tokens))]))
+    assert not firsts
 
 
 def test_what_is_a_decode() -> None:

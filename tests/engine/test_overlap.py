@@ -512,18 +512,21 @@ def test_who_was_cancelled_in_a_step_may_find_its_cached_blocks_taken() -> None:
     assert simulation.texts["c"] == expected_text("DCBADCBADCBADCB", 1)
 
 
-def test_who_finds_the_lane_taken_waits_for_that_and_not_for_a_step() -> None:
+def test_who_comes_while_a_prompt_is_read_goes_too_and_the_third_waits_for_that_and_not_for_a_step() -> None:
     simulation = late(slow=0, express=(False, 12), max_batch=8)
     simulation.send(greedy("a", "ABC", 40))
     simulation.step()
     simulation.step()
     simulation.step(greedy("d", "DCBA", 1, priority=Priority.CRITICAL))
     simulation.step(greedy("e", "EEDD", 1, priority=Priority.CRITICAL))
+    simulation.step(greedy("f", "FFDD", 1, priority=Priority.CRITICAL))
     lane = simulation.engine.express
+    assert lane.launched == len(lane.together) == 2
     seen: set[str] = set()
     while simulation.core.busy:
         seen |= {row.request.id for flight in simulation.core._flights for row in flight.plan.rows}
         simulation.step()
-    assert lane.launched == 2
+    assert lane.launched == 3
     assert seen == {"a"}
     assert simulation.texts["e"] == expected_text("EEDD", 1)
+    assert simulation.texts["f"] == expected_text("FFDD", 1)

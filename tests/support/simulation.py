@@ -261,7 +261,9 @@ class LateExpress(LateEngine):
     """What runs prompts beside such a device's steps, on the same pages, sooner or later than the step."""
 
     place = State.EXPRESS
+    flights: int = 2
     launched: int = 0
+    together: list[Launched] = field(default_factory=list)
 
     @classmethod
     def of(cls, engine: LateEngine, *, eager: bool, slow: int) -> LateExpress:
@@ -277,8 +279,18 @@ class LateExpress(LateEngine):
 
     def launch(self, load: Load) -> Launched:
         assert not load.moves
+        assert len(self.together) < self.flights, "too many under way"
         self.launched += 1
-        return super().launch(load)
+        ticket = super().launch(load)
+        self.under_way = None
+        ticket.asked = -self.slow * (self.launched % 2)  # so that they end in any order
+        self.together.append(ticket)
+        return ticket
+
+    def wait(self, ticket: Launched) -> None:
+        self.together.remove(ticket)
+        self.under_way = ticket
+        super().wait(ticket)
 
 
 class Simulation:

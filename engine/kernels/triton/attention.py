@@ -13,7 +13,7 @@ import torch
 import triton
 from torch import Tensor
 
-from voxlane.engine.kernels.pages import Layout, Pages
+from voxlane.engine.kernels.pages import ATTENTION_PARTS, Layout, Pages
 
 from .attention_decode import decode_kernel
 from .attention_prefill import join_kernel, prefill_kernel
@@ -202,9 +202,10 @@ def _cut(
     """Return what a prefill is told about pieces, with room for them, and how many tiles and pieces there may be."""
     tokens, heads, _ = q.shape
     rows = layout.context_lengths.shape[0]
-    units = max(1, tuning.programs * _multiprocessors(q.device) // pages.k.shape[1])
-    splits = min(_splits(layout, pages, tuning.split), units)
     room = rows * tuning.split_queries
+    units = tuning.programs * _multiprocessors(q.device) // pages.k.shape[1]
+    units = max(1, min(units, ATTENTION_PARTS // min(tokens, room)))
+    splits = min(_splits(layout, pages, tuning.split), units)
     cut_rows = rows if tokens <= room else rows - 1  # one has more queries than are cut
     if tokens == rows * layout.max_query and layout.max_query > tuning.split_queries:
         cut_rows, units, splits = 0, 0, 1  # all of them have
