@@ -27,9 +27,9 @@ from voxlane.engine.kv import BlockTable  # noqa: E402
 from voxlane.engine.models.decoder import Decoder  # noqa: E402
 from voxlane.engine.models.loading import Mode  # noqa: E402
 from voxlane.engine.parts import build_station  # noqa: E402
-from voxlane.engine.plan import Load, Row, Station  # noqa: E402
+from voxlane.engine.plan import Limits, Load, Row, Station  # noqa: E402
 from voxlane.engine.request import Request  # noqa: E402
-from voxlane.engine.scheduler import Limits, Scheduler  # noqa: E402
+from voxlane.engine.scheduler import Scheduler  # noqa: E402
 from voxlane.engine.weights.tensors import WeightFile  # noqa: E402
 
 STEP_TOKENS, STEP_BUDGET_S = 16_384, 0.06

@@ -1,11 +1,12 @@
 """The plan of the next step, made while this one runs. Pure, like the scheduler's own.
 
 It is made only where what the host does not know yet, the tokens of the step under way, cannot change who should be in
-it: whoever could run decodes, or is in that step, reaches its end there, and has its token chosen by the device. The
-next step goes on from that. Whoever ends by what was chosen was in the next step for nothing: its row is dropped.
+it: whoever decodes has its token chosen by the device. The next step goes on from that. Whoever ends by what was chosen
+was in the next step for nothing: its row is dropped. Where not all of them fit, those go first who were not in the step
+under way.
 
-Where not all of them fit, those go first who were not in the step under way. Requests in the queue must wait only if
-there is no place for them anyway, and nothing says that they go before others.
+Prompts come last, when the step under way is over: there are few of them, so the device does not wait for long. If
+somebody may have to go before others, or somebody has to yield, all of it is planned anew.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from voxlane.engine.api import Priority
 from voxlane.engine.cost import Work
 from voxlane.engine.plan import Load, Plan, Row
 from voxlane.engine.request import ModelName, Request, State
-from voxlane.engine.scheduler import PATIENCE_S, Scheduler
+from voxlane.engine.scheduler import CACHED_TASKS, PATIENCE_S, Scheduler
+from voxlane.engine.step_time import MIN_CHUNK
 
 
 def plan_ahead(
@@ -34,28 +36,70 @@ def plan_ahead(
         return None
     there: set[Request] = set()
     staying: list[Request] = []
+    reading = False  # a prompt goes on
     for row in plan.rows:
         request = row.request
         if not foresees(request):  # asked of those too that are not RUNNING any more: the host still has to choose
             return None
         if request.state is not State.RUNNING:  # cancelled or paused meanwhile
             continue
-        if row.drafts or not row.reaches_end:
+        if row.drafts:
             return None
         there.add(request)
-        if not _ends(request):
+        if row.reaches_end:
+            staying += [] if _ends(request) else [request]
+        elif request.pending == 1:  # the last token of a prompt, read as one that was chosen
             staying.append(request)
-    others = _others(scheduler, there, now, models)
-    if others is None:
+        else:
+            reading = True
+    left_out = _left_out(scheduler, there, now, models)
+    if left_out is None:
         return None
-    waiting, left_out = others
     rows = _fitting(scheduler, sorted([*left_out, *staying], key=lambda request: not _goes_first(request)))
-    if not rows or (waiting and len(rows) < scheduler.limits.max_batch):
+    if not rows or (reading and len(rows) == scheduler.limits.max_batch):
         return None
     available = scheduler.stations["chat"].pool.available
     if len(rows) > available and sum(request.table.needed(1) for request in rows) > available:
         return None
     return _place(scheduler, rows, now)
+
+
+def extend(scheduler: Scheduler, plan: Plan, now: float) -> bool:
+    """Add what is read of prompts to a plan made ahead, the step before which is over; False: plan all of it anew.
+
+    If the first of them is awaited it is whole in it: else it might have gone before those who are being answered.
+    """
+    chat, limits = scheduler.of("chat"), scheduler.limits
+    if len(chat) == len(plan.rows):
+        return True
+    there = {row.request for row in plan.rows}
+    prompts = [request for request in chat if request not in there and _is_read(request, now)]
+    if any(_goes_first(request) or request.host_blocks or _starves(request, now) for request in prompts):
+        return False
+    time = scheduler.time([*there, *prompts])
+    pool, left, added = scheduler.stations["chat"].pool, limits.max_step_tokens - len(plan.rows), False
+    for request in scheduler.in_order(prompts, now):
+        if len(plan.rows) == limits.max_batch or left <= 0:
+            return added or not _pressing(request)
+        if not time.chunk(plan, request, MIN_CHUNK):
+            return added or not _pressing(request)
+        if request.state is State.WAITING and request.task in CACHED_TASKS:
+            request.table.adopt(request.tokens)
+        count = time.chunk(plan, request, left)
+        cut = count < request.pending and _pressing(request) and not added
+        if cut or scheduler.missing(request, count) > pool.available:
+            if request.state is State.WAITING:
+                request.free()
+            if not added:
+                return False
+            if limits.policy == "fcfs":
+                break  # nobody overtakes
+            continue
+        left -= scheduler.place(request, count, plan)
+        request.progress_s, added = now, True
+    if added:
+        plan.predicted_s = plan.seconds(scheduler.stations)
+    return True
 
 
 def take_back(plan: Plan) -> None:
@@ -64,27 +108,35 @@ def take_back(plan: Plan) -> None:
         row.request.table.rewind(row.start)
 
 
-def _others(
+def _left_out(
     scheduler: Scheduler, there: set[Request], now: float, models: frozenset[ModelName]
-) -> tuple[bool, list[Request]] | None:
-    """Return whether somebody waits, and who decodes but is not `there`; None if somebody may have to go first."""
+) -> list[Request] | None:
+    """Return who decodes but is not `there`; None if somebody may have to go first."""
     if scheduler.ready_count(models) == len(there):
-        return False, []
-    waiting, left_out = False, []
+        return []
+    left_out = []
     for request in scheduler.requests.values():
         if not request.ready or request.model not in models or request in there or request.rests_until_s > now:
             continue
-        if request.model != "chat" or request.aged or now - request.progress_s > PATIENCE_S:
+        if request.model != "chat" or request.aged or _starves(request, now):
             return None
         if request.state is State.RUNNING and request.decoding:
             left_out.append(request)
-        elif request.state is State.WAITING and not (
-            request.started or request.continues or request.due_s is not None or request.priority > Priority.NORMAL
-        ):
-            waiting = True
-        else:
-            return None
-    return waiting, left_out
+    return left_out
+
+
+def _is_read(request: Request, now: float) -> bool:
+    """Return whether a step could go on with a prompt."""
+    return request.ready and request.rests_until_s <= now and request.pending > 0 and not request.decoding
+
+
+def _starves(request: Request, now: float) -> bool:
+    return now - request.progress_s > PATIENCE_S
+
+
+def _pressing(request: Request) -> bool:
+    """Return whether a prompt is awaited: the scheduler may let it go before those who are being answered."""
+    return request.started or request.continues or request.due_s is not None or request.priority > Priority.NORMAL
 
 
 def _fitting(scheduler: Scheduler, requests: list[Request]) -> list[Request]:

@@ -28,9 +28,10 @@ from voxlane.engine.kv import BlockTable
 from voxlane.engine.models import Decoder, architecture_of, load_model
 from voxlane.engine.models.decoder_config import DecoderConfig
 from voxlane.engine.parts import EngineConfigError, Part, Progress, build_station, check_task, make_cache, rehearse
+from voxlane.engine.plan import Limits
 from voxlane.engine.request import ModelName, Request
 from voxlane.engine.runner import Runner
-from voxlane.engine.scheduler import Limits, Scheduler
+from voxlane.engine.scheduler import Scheduler
 from voxlane.engine.tokenizer import Tokenizer
 from voxlane.engine.trace import Trace
 from voxlane.engine.weights import store

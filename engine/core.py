@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, wait
 
-from voxlane.engine.ahead import plan_ahead, take_back
+from voxlane.engine.ahead import extend, plan_ahead, take_back
 from voxlane.engine.api import (
     Append,
     Cancel,
@@ -207,12 +207,20 @@ class Core:
         ahead, planning = track.ahead, track.planning or (flight.landed, flight.landed)
         track.flight = track.ahead = track.planning = None
         goes_on = ahead is not None and flight.sound and not self._gives_way(track)
-        following = self._launch(track, ahead, planning) if ahead is not None and goes_on else None
+        following = self._follow(track, ahead, planning) if ahead is not None and goes_on else None
         if following is not None and following.sound:
             track.flight = following
         elif ahead is not None:
             take_back(ahead)
         self._advance(flight)
+
+    def _follow(self, track: Track, plan: Plan, planning: tuple[float, float]) -> Flight | None:
+        """Launch what was planned ahead, with prompts; None if all of it has to be planned anew."""
+        begin = self._clock()
+        if not extend(self.scheduler, plan, begin):
+            return None
+        self._out.add(self._roster.admit(plan, begin))
+        return self._launch(track, plan, planning)
 
     def _advance(self, flight: Flight) -> None:
         """Hand out what a step brought, to the paused first."""

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from itertools import chain
 
 from voxlane.engine.api import (
-    Append,
     Cancel,
     ForgetVoice,
     Interrupt,
     KeepVoice,
     Pause,
     Priority,
-    Rewind,
+    Resume,
     Submit,
     ToEngine,
 )
@@ -34,7 +33,7 @@ _VOICES: Name = ("voices", "")  # of what is about no request: what is to be sai
 _RENAMES = (KeepVoice, ForgetVoice)
 _TURNS = (Submit, *_RENAMES)  # what takes its turn
 _STOPS = (Interrupt, Pause, Cancel)
-_QUIET = (Append, Rewind)
+_STIRRING = (*_STOPS, Resume)
 
 
 @dataclass(slots=True, eq=False)
@@ -211,10 +210,10 @@ class Inbox:
 def stirs(command: ToEngine) -> bool:
     """Return whether a command could change who is in a step that was planned ahead.
 
-    Sound and text that come do not, nor what is said again: such plans are of the chat model, and who listens or speaks
-    is not in them.
+    Who is new does not: prompts are added to such a plan at the end. Nor does what listens or speaks, which has steps
+    of its own.
     """
-    return not isinstance(command, _QUIET)
+    return isinstance(command, _STIRRING)
 
 
 def _asks_for_a_voice(command: ToEngine) -> bool:

@@ -17,10 +17,10 @@ from voxlane.engine.cost import CostModel
 from voxlane.engine.desks import Cloning, Desk
 from voxlane.engine.flight import Engine, observe
 from voxlane.engine.kv import BlockPool
-from voxlane.engine.plan import Row, Station
+from voxlane.engine.plan import Limits, Row, Station
 from voxlane.engine.request import ModelName, Request
 from voxlane.engine.runner import Outcome
-from voxlane.engine.scheduler import Limits, Scheduler
+from voxlane.engine.scheduler import Scheduler
 from voxlane.engine.weights import store
 from voxlane.engine.weights.errors import ModelError
 

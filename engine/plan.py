@@ -6,11 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from voxlane.engine.api import Policy
 from voxlane.engine.cost import CostModel, Work
 from voxlane.engine.kv import BlockPool
 from voxlane.engine.request import ModelName, Request
 
 MoveKind = Literal["copy", "swap_out", "swap_in"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one step may hold."""
+
+    max_batch: int = 16
+    max_step_tokens: int = 512
+    step_budget_s: float = 0.06
+    policy: Policy = "deadline"
+    lookup_tokens: int = 0
 
 
 @dataclass(slots=True)

@@ -45,7 +45,7 @@ class Roster:
         clock: Callable[[], float],
         withdraw: Callable[[], None],
     ) -> None:
-        """Keep jobs; call `withdraw` when one wants something of the chat model: it may have to go first."""
+        """Keep jobs; call `withdraw` before a request of the chat model is gone: it may be in a plan."""
         self._scheduler = scheduler
         self._lane = lane
         self._desks = desks
@@ -134,8 +134,6 @@ class Roster:
             job.requests[request.id], self._owner[request.id] = request, job
             request.job, request.continues = job.submit.request_id, job.started or request.model != "chat"
             self._scheduler.add(request, job.number)
-            if request.model == "chat":
-                self._withdraw()
             if job.paused:
                 self._scheduler.pause(request, now)
             else:
@@ -169,6 +167,8 @@ class Roster:
         return Finished(job.submit.request_id, job.submit.epoch, reason, stats)
 
     def _forget(self, job: Job, request: Request) -> None:
+        if request.model == "chat":
+            self._withdraw()
         self._lane.leave(request)
         self._scheduler.remove(request)
         del job.requests[request.id]

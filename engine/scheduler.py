@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from voxlane.engine.api import Policy, Priority
+from voxlane.engine.api import Priority
 from voxlane.engine.cost import Work
 from voxlane.engine.lookup import guess
-from voxlane.engine.plan import Move, Plan, Row, Station, recompute
+from voxlane.engine.plan import Limits, Move, Plan, Row, Station, recompute
 from voxlane.engine.request import ModelName, Request, State
 from voxlane.engine.step_time import MIN_CHUNK, NOTHING, StepTime, seconds_with
 
@@ -42,17 +41,6 @@ SLOW_MACHINE_FACTOR = 2.0
 """A step may always take this many times what a model's least work takes, or a slow machine would batch nothing."""
 
 _SMALLEST: Mapping[ModelName, Work] = {"chat": Work().plus(MIN_CHUNK, MIN_CHUNK), "tts": Work().plus(1, 1)}
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one step may hold."""
-
-    max_batch: int = 16
-    max_step_tokens: int = 512
-    step_budget_s: float = 0.06
-    policy: Policy = "deadline"
-    lookup_tokens: int = 0
 
 
 class Scheduler:
@@ -107,6 +95,10 @@ class Scheduler:
         """Return how many live requests are in `state`."""
         return sum(1 for request in self.requests.values() if request.state is state)
 
+    def of(self, model: ModelName) -> Collection[Request]:
+        """Return the live requests of a model."""
+        return self._of[model].values()
+
     def ready(self, models: Iterable[ModelName] | None = None) -> bool:
         """Return whether a step, of some models or of all, would have anything to do."""
         return any(request.ready for model in models or self._of for request in self._of[model].values())
@@ -142,7 +134,7 @@ class Scheduler:
         models = models or frozenset(self.stations)
         order = self._order(now, models)
         self._contenders, self._yields = {request.id for request in order}, {}
-        time = self._time(order)
+        time = self.time(order)
         full: set[ModelName] = set()  # no time for this prompt means none for the model's next: a long queue is cheap
         lane_alone = False  # a critical prompt, clip or clause has the step to itself; never two steps in a row
         for request in order:
@@ -199,7 +191,8 @@ class Scheduler:
                 budget_s = max(budget_s, SLOW_MACHINE_FACTOR * station.cost.predict(work))
         return budget_s
 
-    def _time(self, order: list[Request]) -> StepTime:
+    def time(self, order: Iterable[Request]) -> StepTime:
+        """Return how long a step of some requests may take."""
         lane_in_use = any(request.priority is Priority.CRITICAL for request in order)
         return StepTime(self.stations, self.budget_s, lane_in_use=lane_in_use)
 
@@ -211,7 +204,7 @@ class Scheduler:
         awake = [request for request in ready if request.rests_until_s <= now]
         if not awake and any(other.ready and other.rests_until_s <= now for other in self.requests.values()):
             return []
-        return self._sorted(awake, now) + self._company(ready, awake, now) if awake else self._sorted(ready, now)
+        return self.in_order(awake, now) + self._company(ready, awake, now) if awake else self.in_order(ready, now)
 
     def _company(self, ready: list[Request], awake: list[Request], now: float) -> list[Request]:
         """Return who goes along: a frame more costs a step little. But a prompt has the step of its model to itself."""
@@ -219,7 +212,8 @@ class Scheduler:
         resting = (one for one in ready if one.joins_from_s <= now < one.rests_until_s and one.model in models)
         return sorted(resting, key=lambda one: one.rests_until_s)
 
-    def _sorted(self, ready: list[Request], now: float) -> list[Request]:
+    def in_order(self, ready: list[Request], now: float) -> list[Request]:
+        """Return requests in the order in which they are placed."""
         if self.limits.policy == "fcfs":
             # Who has started goes on first: one that was paused before it started must not block them.
             return sorted(ready, key=lambda request: (not (request.started or request.continues), request.number))
@@ -267,7 +261,7 @@ class Scheduler:
         It keeps what it holds while it waits: the highest in rank can always make room, so somebody always runs.
         """
         pool = self.stations[request.model].pool
-        missing = self._missing(request, count)
+        missing = self.missing(request, count)
         if missing <= pool.available:
             return True
         theirs = (request.model, self._rank(request)[0])
@@ -286,7 +280,8 @@ class Scheduler:
             self._evict(victim, plan)
         return True
 
-    def _missing(self, request: Request, count: int) -> int:
+    def missing(self, request: Request, count: int) -> int:
+        """Return how many blocks a request needs for so many tokens more."""
         size = self.stations[request.model].pool.block_tokens
         if request.unit:
             return 0
@@ -380,7 +375,7 @@ class Scheduler:
         """Return guesses of the tokens after `stop`; a guess never takes blocks from anybody."""
         drafts = guess(request, stop, tokens_left, self.limits.lookup_tokens)
         pool = self.stations[request.model].pool
-        while drafts and self._missing(request, stop - request.computed + len(drafts)) > pool.available:
+        while drafts and self.missing(request, stop - request.computed + len(drafts)) > pool.available:
             drafts.pop()
         return drafts
 

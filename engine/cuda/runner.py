@@ -130,6 +130,7 @@ class CudaRunner(Runner):
         marks = [time.monotonic()]
         if self._prepared is not None and self._prepared.load is load:
             ticket, self._prepared = self._prepared, None
+            ticket.rest += range(len(ticket.decodes) + len(ticket.rest), len(load.rows))  # prompts, added since
         else:
             self._withdraw()
             ticket = self._place(load)

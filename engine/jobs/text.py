@@ -193,7 +193,9 @@ class TextJob(Job):
                 break
         if row.drafts and outcome.choices:
             request.table.rewind(len(request.tokens) - 1)  # rejected guesses go
-        request.table.seal(request.tokens, len(request.tokens) - 1)  # the newest may have a place, in a step under way
+        # What comes after may have a place already, in a step under way.
+        computed = row.start + row.count + len(row.drafts)
+        request.table.seal(request.tokens, min(computed, len(request.tokens) - 1))
         return self._told(text, reason)
 
     def _told(self, text: str, reason: FinishReason | None) -> Change:
@@ -304,7 +306,7 @@ class ProbeJob(TextJob):
     def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
         """Tell the number once the whole prompt is through."""
         request = row.request
-        request.table.seal(request.tokens)
+        request.table.seal(request.tokens, row.start + row.count)
         if not outcome.choices:
             return Change()
         request.first_token_s = request.last_token_s = now

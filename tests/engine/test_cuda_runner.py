@@ -25,10 +25,10 @@ from voxlane.engine.kernels.sampling import BLOCK, MIN_P, POSITION, SEED_LOW, TE
 from voxlane.engine.kv import BlockPool, BlockTable
 from voxlane.engine.models import decoder
 from voxlane.engine.models.decoder import Decoder
-from voxlane.engine.plan import Load, Move, Row, Station
+from voxlane.engine.plan import Limits, Load, Move, Row, Station
 from voxlane.engine.request import Request
 from voxlane.engine.runner import Outcome, Runner
-from voxlane.engine.scheduler import Limits, Scheduler
+from voxlane.engine.scheduler import Scheduler
 from voxlane.engine.weights.safetensors import SafetensorsDirectory
 
 CPU = torch.device("cpu")

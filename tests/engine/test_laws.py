@@ -10,8 +10,8 @@ from drive import PROMPTS, Driver, assemble_float32, chat_config, complete, run_
 from voxlane.engine.api import Cancel, Interrupt, Pause, Priority, Resume, SamplingParams, Submit
 from voxlane.engine.assemble import Assembly, assemble
 from voxlane.engine.kv import BlockPool
+from voxlane.engine.plan import Limits
 from voxlane.engine.request import State
-from voxlane.engine.scheduler import Limits
 
 pytestmark = pytest.mark.weights
 

@@ -39,8 +39,9 @@ from voxlane.engine.jobs.listen import ListenDesk
 from voxlane.engine.models import Qwen3ASR, load_recogniser
 from voxlane.engine.models.recognition import DETECTING
 from voxlane.engine.parts import build_station
+from voxlane.engine.plan import Limits
 from voxlane.engine.recogniser import Recogniser
-from voxlane.engine.scheduler import Limits, Scheduler
+from voxlane.engine.scheduler import Scheduler
 from voxlane.engine.weights.files import open_weights
 
 from .models.qwen3_asr_cases import reference, write_authors

@@ -41,9 +41,9 @@ from voxlane.engine.models.qwen3_tts_codec import Qwen3TTSCodec
 from voxlane.engine.models.qwen3_tts_config import SpeechSampling
 from voxlane.engine.models.qwen3_tts_prompt import open_utterance
 from voxlane.engine.models.synthesis import Prepared, Speech, SpokenWord
-from voxlane.engine.plan import Station
+from voxlane.engine.plan import Limits, Station
 from voxlane.engine.reading import Reader
-from voxlane.engine.scheduler import Limits, Scheduler
+from voxlane.engine.scheduler import Scheduler
 from voxlane.engine.talker import Talker
 
 from .test_speech_beside import CLAUSES, Later, begin, build

@@ -14,8 +14,8 @@ from voxlane.engine.core import Core
 from voxlane.engine.cost import CostModel
 from voxlane.engine.jobs.speak import SpeakDesk
 from voxlane.engine.kv import BlockPool
-from voxlane.engine.plan import Station
-from voxlane.engine.scheduler import Limits, Scheduler
+from voxlane.engine.plan import Limits, Station
+from voxlane.engine.scheduler import Scheduler
 from voxlane.engine.voice import Voice
 
 NOTHING = BlockPool(0, 1, prefix_cache=False)

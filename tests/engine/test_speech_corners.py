@@ -40,11 +40,11 @@ from voxlane.engine.jobs.speak import SpeakDesk
 from voxlane.engine.jobs.text import TextDesk
 from voxlane.engine.kv import BlockPool, BlockTable
 from voxlane.engine.models.hibari import Hibari
-from voxlane.engine.plan import Load, Row, Station
+from voxlane.engine.plan import Limits, Load, Row, Station
 from voxlane.engine.request import Request
 from voxlane.engine.runner import Outcome
 from voxlane.engine.sampler import Choice
-from voxlane.engine.scheduler import Limits, Scheduler
+from voxlane.engine.scheduler import Scheduler
 from voxlane.engine.trace import Trace
 from voxlane.engine.voice import Clause, Voice
 

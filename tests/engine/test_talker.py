@@ -40,10 +40,10 @@ from voxlane.engine.models.qwen3_tts import Qwen3TTS
 from voxlane.engine.models.qwen3_tts_codec import CodecState, Qwen3TTSCodec
 from voxlane.engine.models.qwen3_tts_config import SpeechSampling
 from voxlane.engine.models.qwen3_tts_prompt import PromptError
-from voxlane.engine.plan import Load, Row, Station
+from voxlane.engine.plan import Limits, Load, Row, Station
 from voxlane.engine.request import Request
 from voxlane.engine.runner import Outcome
-from voxlane.engine.scheduler import Limits, Scheduler
+from voxlane.engine.scheduler import Scheduler
 from voxlane.engine.talker import MAX_CHUNK, Spoken, Stream, Talker
 from voxlane.engine.tokenizer import Tokenizer
 from voxlane.engine.voices import Voices

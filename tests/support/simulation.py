@@ -19,11 +19,11 @@ from voxlane.engine.intake import Intake
 from voxlane.engine.jobs.text import TextDesk
 from voxlane.engine.kv import BlockPool
 from voxlane.engine.lookup import accepted
-from voxlane.engine.plan import Load, Row, Station
+from voxlane.engine.plan import Limits, Load, Row, Station
 from voxlane.engine.request import Request, State
 from voxlane.engine.runner import Immediate, Outcome
 from voxlane.engine.sampler import Choice
-from voxlane.engine.scheduler import Limits, Scheduler
+from voxlane.engine.scheduler import Scheduler
 from voxlane.engine.tools import CallStyle
 
 VOCABULARY = 30

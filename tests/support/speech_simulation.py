@@ -22,10 +22,10 @@ from voxlane.engine.kv import BlockPool
 from voxlane.engine.listening import Listener, max_tokens
 from voxlane.engine.lookup import accepted
 from voxlane.engine.models.synthesis import Prepared, Speech
-from voxlane.engine.plan import Load, Row, Station
+from voxlane.engine.plan import Limits, Load, Row, Station
 from voxlane.engine.runner import Immediate, Outcome
 from voxlane.engine.sampler import Choice
-from voxlane.engine.scheduler import Limits, Scheduler
+from voxlane.engine.scheduler import Scheduler
 
 START, END = 0, 1
 SAMPLES_PER_STATE = 4000

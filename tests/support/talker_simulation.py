@@ -26,10 +26,10 @@ from voxlane.engine.manners import Manner
 from voxlane.engine.models.qwen3_tts_config import Qwen3TTSConfig, SpeechSampling
 from voxlane.engine.models.qwen3_tts_prompt import Clone, Codes, Utterance, open_utterance
 from voxlane.engine.pace import Pace
-from voxlane.engine.plan import Load, Row, Station
+from voxlane.engine.plan import Limits, Load, Row, Station
 from voxlane.engine.reading import Reader
 from voxlane.engine.runner import Outcome
-from voxlane.engine.scheduler import Limits, Scheduler
+from voxlane.engine.scheduler import Scheduler
 from voxlane.engine.slots import Slots
 from voxlane.engine.talker import Spoken, Stream
 from voxlane.server.conversation.ledger import Ledger

@@ -1,0 +1,137 @@
+"""A plan made ahead, with prompts added when the step before it is over: against one that is made from the start."""
+
+from __future__ import annotations
+
+import copy
+
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from simulation import Clock, LateEngine, Simulation, expected_text
+
+from voxlane.engine.ahead import extend, plan_ahead, take_back
+from voxlane.engine.api import Policy, Priority, SamplingParams, Submit
+from voxlane.engine.cost import CostModel, Work
+from voxlane.engine.kv import BlockPool, BlockTable
+from voxlane.engine.plan import Limits, Load, Plan, Station
+from voxlane.engine.request import Request
+from voxlane.engine.scheduler import Scheduler
+
+CHAT = frozenset({"chat"})
+SIZE = 4
+
+
+def request(scheduler: Scheduler, name: str, prompt: int, tokens: int, priority: Priority, now: float) -> Request:
+    pool = scheduler.stations["chat"].pool
+    numbers = [hash((name, place)) % 97 for place in range(prompt)]
+    sampling = SamplingParams(max_tokens=tokens, ignore_eos=True)
+    made = Request(name, "complete", numbers, prompt, BlockTable(pool), sampling=sampling, limit=10_000)
+    made.priority, made.arrival_s, made.progress_s = priority, now, now
+    return made
+
+
+def finish(scheduler: Scheduler, plan: Plan, now: float) -> None:
+    """Give everybody in a step what it brought."""
+    for row in plan.rows:
+        one = row.request
+        if row.reaches_end:
+            one.tokens.append(7)
+            one.first_token_s, one.last_token_s = one.first_token_s or now, now
+        one.table.seal(one.tokens, min(row.start + row.count, len(one.tokens) - 1))
+        if one.output_tokens == one.sampling.max_tokens:
+            scheduler.remove(one)
+
+
+def rows_of(plan: Plan) -> dict[str, tuple[int, int]]:
+    return {row.request.id: (row.start, row.count) for row in plan.rows}
+
+
+PROMPTS = st.lists(
+    st.tuples(
+        st.integers(1, 60), st.integers(1, 6), st.sampled_from([Priority.NORMAL, Priority.NORMAL, Priority.HIGH])
+    ),
+    max_size=5,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    policy=st.sampled_from(["fcfs", "priority", "deadline"]),
+    blocks=st.sampled_from([20, 400]),
+    batch=st.integers(3, 12),
+    tokens=st.integers(6, 64),
+    budget=st.sampled_from([0.02, 0.05, 1.0]),
+    arrivals=st.lists(PROMPTS, min_size=4, max_size=12),
+)
+def test_what_is_added_is_what_a_plan_from_the_start_would_hold(
+    policy: Policy, blocks: int, batch: int, tokens: int, budget: float, arrivals: list[list[tuple[int, int, Priority]]]
+) -> None:
+    cost = CostModel()
+    for count in range(1, 60):
+        cost.observe(Work().plus(count, count), 5e-3 + 5e-4 * count)
+    station = Station(BlockPool(blocks, SIZE, key=b"t"), BlockPool(0, SIZE), cost)
+    scheduler = Scheduler({"chat": station}, Limits(batch, tokens, budget, policy))
+    now, under_way, made = 0.0, Plan(), 0
+    for prompts in arrivals:
+        now += 0.01
+        ahead = plan_ahead(scheduler, under_way, now, lambda request: True, CHAT) if under_way.rows else None
+        for length, answer, priority in prompts:
+            made += 1
+            scheduler.add(request(scheduler, f"r{made}", min(length, 3 * blocks), answer, priority, now), made)
+        other, finished = copy.deepcopy((scheduler, under_way))
+        if ahead is not None:  # the other one knows nothing of it
+            theirs = {one.id: one for one in other.requests.values()}
+            for row in ahead.rows:
+                theirs[row.request.id].table.rewind(row.start)
+        finish(other, finished, now)
+        afresh = other.schedule(now, CHAT)
+        if ahead is not None and not extend(scheduler, ahead, now):
+            take_back(ahead)
+            ahead = None
+        before = len(scheduler.requests)
+        finish(scheduler, under_way, now)
+        ended = len(scheduler.requests) < before
+        if ahead is None:
+            event("planned anew")
+            ahead = scheduler.schedule(now, CHAT)
+            assert rows_of(ahead) == rows_of(afresh)
+        else:
+            event("prompts added" if any(row.count > 1 for row in ahead.rows) else "decodes alone")
+            decodes = {row.request.id for row in ahead.rows if row.count == 1}
+            in_reach = blocks > 100 and decodes <= rows_of(afresh).keys()
+            if in_reach and not ended:  # else somebody had to yield, or there is room
+                assert rows_of(ahead) == rows_of(afresh)
+        under_way = ahead
+        scheduler.check()
+
+
+def test_prompts_that_come_and_those_that_go_on_are_in_the_very_next_step() -> None:
+    """The device does not wait for a plan: every step but the first is launched before the one before it is told."""
+
+    def engine(clock: Clock, block_tokens: int) -> LateEngine:
+        return LateEngine(clock, block_tokens, slow=2)
+
+    def ask(name: str, text: str) -> Submit:
+        return Submit(name, "complete", text=text, sampling=SamplingParams(max_tokens=30, ignore_eos=True))
+
+    simulation = Simulation(make_engine=engine, blocks=400, host_blocks=0, max_step_tokens=8, step_budget_s=1.0)
+    simulation.send(ask("a", "ABC"))
+    for _ in range(4):
+        simulation.step()
+    prompts = {"b": "ABCDEFGHIJKLMNOPQRST", "c": "CBA"}
+    launched: list[dict[str, int]] = []
+    launch = simulation.engine.launch
+
+    def begin(load: Load) -> object:
+        launched.append({row.request.job: row.count for row in load.rows})
+        return launch(load)
+
+    simulation.engine.launch = begin  # type: ignore[method-assign]
+    foreseen = simulation.engine.foreseen
+    simulation.step(*(ask(name, text) for name, text in prompts.items()))
+    for _ in range(5):
+        simulation.step()
+    assert [step.get("b", 0) for step in launched[:4]] == [7, 7, 6, 1]
+    assert simulation.engine.foreseen - foreseen >= 4, "it waited for a plan"
+    simulation.run()
+    for name, text in {"a": "ABC", **prompts}.items():
+        assert simulation.texts[name] == expected_text(text, 30)
