@@ -5,8 +5,9 @@ it: whoever decodes has its token chosen by the device. The next step goes on fr
 was in the next step for nothing: its row is dropped. Where not all of them fit, those go first who were not in the step
 under way.
 
-Prompts come last, when the step under way is over: there are few of them, so the device does not wait for long. If
-somebody may have to go before others, or somebody has to yield, all of it is planned anew.
+The rest is done when that step is over: whoever was stopped goes, whoever came back comes, and prompts are added. There
+are few of them, so the device does not wait for long. If somebody may have to go before others, or somebody has to
+yield, all of it is planned anew.
 """
 
 from __future__ import annotations
@@ -64,24 +65,65 @@ def plan_ahead(
     return _place(scheduler, rows, now)
 
 
-def extend(scheduler: Scheduler, plan: Plan, now: float) -> bool:
-    """Add what is read of prompts to a plan made ahead, the step before which is over; False: plan all of it anew.
+def completed(scheduler: Scheduler, plan: Plan, now: float) -> Plan | None:
+    """Return a plan made ahead as it can be launched, the step before it over; None: all of it is planned anew.
+
+    Whoever was stopped since is not in it, whoever came back is, and then prompts. It is another plan if who decodes
+    has changed.
+    """
+    there = {row.request for row in plan.rows}
+    rows = [row for row in plan.rows if row.request.state is State.RUNNING]
+    others: list[Request] = []
+    if len(chat := scheduler.of("chat")) > len(rows):
+        others = [one for one in chat if one not in there and one.ready and one.rests_until_s <= now]
+    if not any(request.aged or request.host_blocks or _starves(request, now) for request in others):
+        back = [request for request in others if request.decoding]
+        prompts = [request for request in others if request.pending > 0 and not request.decoding]
+        if len(rows) < len(plan.rows) or back:
+            plan = _changed(scheduler, plan, rows, back, now)
+        missed = any(_goes_first(request) for request in back) and len(plan.rows) < len(rows) + len(back)
+        if plan.rows and not missed and _add_prompts(scheduler, plan, prompts, now):
+            return plan
+    take_back(plan)
+    return None
+
+
+def take_back(plan: Plan) -> None:
+    """Undo a plan that was made ahead and not launched."""
+    for row in plan.rows:
+        if row.request.state is not State.FINISHED:
+            row.request.table.rewind(row.start)
+
+
+def _changed(scheduler: Scheduler, plan: Plan, rows: list[Row], back: list[Request], now: float) -> Plan:
+    """Return a plan of some rows of another, and of those who fit of others that decode."""
+    for row in plan.rows:
+        if row.request.state is State.PAUSED:
+            row.request.table.rewind(row.start)
+    load = Load(list(rows), work=Work(len(rows), context_tokens=sum(row.start + 1 for row in rows)))
+    made = Plan(list(rows), {"chat": load})
+    pool, most, budget_s = scheduler.stations["chat"].pool, scheduler.limits.max_batch, scheduler.budget_s
+    for request in sorted(back, key=lambda request: not _goes_first(request)):
+        fits = len(made.rows) < most and request.table.needed(1) <= pool.available
+        cost = scheduler.stations["chat"].cost.predict_with(load.work, 1, request.computed + 1)
+        if fits and (cost <= budget_s or not made.rows):
+            scheduler.place(request, 1, made)
+            request.progress_s = now
+    made.predicted_s = made.seconds(scheduler.stations)
+    return made
+
+
+def _add_prompts(scheduler: Scheduler, plan: Plan, prompts: list[Request], now: float) -> bool:
+    """Add what is read of prompts; False if one of them may have to go before others, or somebody has to yield.
 
     If the first of them is awaited it is whole in it: else it might have gone before those who are being answered.
     """
-    chat, limits = scheduler.of("chat"), scheduler.limits
-    if len(chat) == len(plan.rows):
-        return True
-    there = {row.request for row in plan.rows}
-    prompts = [request for request in chat if request not in there and _is_read(request, now)]
-    if any(_goes_first(request) or request.host_blocks or _starves(request, now) for request in prompts):
+    if any(_goes_first(request) for request in prompts):
         return False
-    time = scheduler.time([*there, *prompts])
-    pool, left, added = scheduler.stations["chat"].pool, limits.max_step_tokens - len(plan.rows), False
+    limits, pool, added = scheduler.limits, scheduler.stations["chat"].pool, False
+    time, left = scheduler.time(row.request for row in plan.rows), limits.max_step_tokens - len(plan.rows)
     for request in scheduler.in_order(prompts, now):
-        if len(plan.rows) == limits.max_batch or left <= 0:
-            return added or not _pressing(request)
-        if not time.chunk(plan, request, MIN_CHUNK):
+        if len(plan.rows) == limits.max_batch or left <= 0 or not time.chunk(plan, request, MIN_CHUNK):
             return added or not _pressing(request)
         if request.state is State.WAITING and request.task in CACHED_TASKS:
             request.table.adopt(request.tokens)
@@ -90,22 +132,14 @@ def extend(scheduler: Scheduler, plan: Plan, now: float) -> bool:
         if cut or scheduler.missing(request, count) > pool.available:
             if request.state is State.WAITING:
                 request.free()
-            if not added:
-                return False
-            if limits.policy == "fcfs":
-                break  # nobody overtakes
+            if not added or limits.policy == "fcfs":  # where nobody overtakes
+                return added
             continue
         left -= scheduler.place(request, count, plan)
         request.progress_s, added = now, True
     if added:
         plan.predicted_s = plan.seconds(scheduler.stations)
     return True
-
-
-def take_back(plan: Plan) -> None:
-    """Undo a plan that was made ahead and not launched."""
-    for row in plan.rows:
-        row.request.table.rewind(row.start)
 
 
 def _left_out(
@@ -123,11 +157,6 @@ def _left_out(
         if request.state is State.RUNNING and request.decoding:
             left_out.append(request)
     return left_out
-
-
-def _is_read(request: Request, now: float) -> bool:
-    """Return whether a step could go on with a prompt."""
-    return request.ready and request.rests_until_s <= now and request.pending > 0 and not request.decoding
 
 
 def _starves(request: Request, now: float) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, wait
 
-from voxlane.engine.ahead import extend, plan_ahead, take_back
+from voxlane.engine.ahead import completed, plan_ahead, take_back
 from voxlane.engine.api import (
     Append,
     Cancel,
@@ -30,7 +30,7 @@ from voxlane.engine.api import (
 )
 from voxlane.engine.desks import Cloning, Desk, Desks
 from voxlane.engine.flight import Engine, Engines, Flight, Track
-from voxlane.engine.inbox import Inbox, Receive, stirs
+from voxlane.engine.inbox import Inbox, Receive
 from voxlane.engine.jobs.job import Change
 from voxlane.engine.lane import Lane
 from voxlane.engine.outbox import Outbox, Tell
@@ -95,7 +95,7 @@ class Core:
         self._desks = Desks(desks, cloning, max_waiting)
         self._clock = clock
         self._record = Record(clock, trace)
-        self._roster = Roster(scheduler, self._lane, self._desks, self._record, clock, self._withdraw)
+        self._roster = Roster(scheduler, self._lane, self._desks, self._record, clock)
         self._inbox = Inbox(self._roster.session_of)
         self._receive: Receive = tuple
         self._out = Outbox()
@@ -194,8 +194,6 @@ class Core:
         while True:
             done = any(self._engines.done(flight) for flight in self._flights)
             self._look()
-            if self._inbox.stirs:
-                self._withdraw()
             if done or len(self._tracks) > 1:  # what another model waits for must not wait for this one's step
                 break
             if len(self._inbox):
@@ -206,21 +204,29 @@ class Core:
         self._engines.wait(flight)
         ahead, planning = track.ahead, track.planning or (flight.landed, flight.landed)
         track.flight = track.ahead = track.planning = None
-        goes_on = ahead is not None and flight.sound and not self._gives_way(track)
-        following = self._follow(track, ahead, planning) if ahead is not None and goes_on else None
-        if following is not None and following.sound:
-            track.flight = following
-        elif ahead is not None:
-            take_back(ahead)
+        if ahead is not None:
+            if self._inbox.stirs:
+                self._drain_light(self._clock())  # what has come is in force in the next step
+            if flight.sound and not self._inbox.stirs and not self._gives_way(track):
+                track.flight = self._follow(track, ahead, planning)
+            else:
+                take_back(ahead)
         self._advance(flight)
 
     def _follow(self, track: Track, plan: Plan, planning: tuple[float, float]) -> Flight | None:
-        """Launch what was planned ahead, with prompts; None if all of it has to be planned anew."""
+        """Launch what was planned ahead, as things stand now; None if all of it has to be planned anew."""
         begin = self._clock()
-        if not extend(self.scheduler, plan, begin):
+        found = completed(self.scheduler, plan, begin)
+        if found is None:
             return None
-        self._out.add(self._roster.admit(plan, begin))
-        return self._launch(track, plan, planning)
+        if found is not plan:
+            self._engines.prepare(found)
+        self._out.add(self._roster.admit(found, begin))
+        following = self._launch(track, found, planning)
+        if following.sound:
+            return following
+        take_back(found)
+        return None
 
     def _advance(self, flight: Flight) -> None:
         """Hand out what a step brought, to the paused first."""
@@ -306,17 +312,10 @@ class Core:
                     row.request.state = State.PAUSED if self._roster.owner(row.request).paused else State.RUNNING
             for brought in self._brought(flight, self._lane.engines):
                 self._out.hurry(self._give(*brought))
-            if any(row.request.state is State.RUNNING for row in flight.plan.rows):
-                self._withdraw()  # they go on in the next step
             self._roster.touched = True
             self._record.express(flight)
         if (plan := self._lane.begin(self._flights)) is not None:
             self._out.hurry(self._roster.admit(plan, self._clock()))
-
-    def _withdraw(self) -> None:
-        """Give up what was planned ahead."""
-        for track in self._tracks:
-            track.withdraw()
 
     def idle(self, came: Callable[[], bool] = lambda: False) -> list[FromEngine]:
         """Note that there is nothing to do: check the books, flush the trace, report; once after something was done.
@@ -363,8 +362,6 @@ class Core:
             self._look()
 
     def _carry_out(self, command: ToEngine) -> list[FromEngine]:
-        if stirs(command):
-            self._withdraw()
         match command:
             case Submit():
                 return self._roster.submit(command)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from voxlane.engine.ahead import take_back
 from voxlane.engine.plan import Load, Plan, Station
 from voxlane.engine.request import ModelName, Request
 from voxlane.engine.runner import Outcome
@@ -88,12 +87,6 @@ class Track:
     flight: Flight | None = None
     ahead: Plan | None = None  # what follows it, if nothing comes between,
     planning: tuple[float, float] | None = None  # and from when to when that was looked for
-
-    def withdraw(self) -> None:
-        """Give up what was planned ahead."""
-        if self.ahead is not None:
-            take_back(self.ahead)
-            self.ahead = None
 
 
 class Engines:

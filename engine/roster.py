@@ -43,15 +43,12 @@ class Roster:
         desks: Desks,
         record: Record,
         clock: Callable[[], float],
-        withdraw: Callable[[], None],
     ) -> None:
-        """Keep jobs; call `withdraw` before a request of the chat model is gone: it may be in a plan."""
         self._scheduler = scheduler
         self._lane = lane
         self._desks = desks
         self._record = record
         self._clock = clock
-        self._withdraw = withdraw
         self.jobs: dict[str, Job] = {}
         self._owner: dict[str, Job] = {}  # by the id of a request, of which a job may have several
         self._opened = 0
@@ -167,8 +164,6 @@ class Roster:
         return Finished(job.submit.request_id, job.submit.epoch, reason, stats)
 
     def _forget(self, job: Job, request: Request) -> None:
-        if request.model == "chat":
-            self._withdraw()
         self._lane.leave(request)
         self._scheduler.remove(request)
         del job.requests[request.id]

@@ -8,7 +8,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from simulation import Clock, LateEngine, Simulation, expected_text
 
-from voxlane.engine.ahead import extend, plan_ahead, take_back
+from voxlane.engine.ahead import completed, plan_ahead
 from voxlane.engine.api import Policy, Priority, SamplingParams, Submit
 from voxlane.engine.cost import CostModel, Work
 from voxlane.engine.kv import BlockPool, BlockTable
@@ -84,9 +84,7 @@ def test_what_is_added_is_what_a_plan_from_the_start_would_hold(
                 theirs[row.request.id].table.rewind(row.start)
         finish(other, finished, now)
         afresh = other.schedule(now, CHAT)
-        if ahead is not None and not extend(scheduler, ahead, now):
-            take_back(ahead)
-            ahead = None
+        ahead = None if ahead is None else completed(scheduler, ahead, now)
         before = len(scheduler.requests)
         finish(scheduler, under_way, now)
         ended = len(scheduler.requests) < before
