@@ -25,7 +25,7 @@ the texts. In bfloat16 a row's last bits depend on how many others are in its ba
 so answers part from themselves, and `parted`, how often in 1,000 tokens, should be alike for both (longer answers are
 interrupted more often, so their counts are not). With --exact the same is done in float32, where none should part.
 
-Time: an engine's start; then for 500 critical requests some twenty seconds without load and thirty with each policy.
+Time: an engine's start; then for 500 critical requests some twenty seconds without load and 35 with each policy.
 """
 
 from __future__ import annotations
@@ -86,6 +86,9 @@ WARM_UP = 20
 
 FILL_S = 6.0
 """How long a load is given to fill the batch; a policy that keeps steps short may not let it be full."""
+
+SETTLE_S = 4.0
+"""How long it runs so before the first interruption: what steps cost is learnt by then, and how many rows fit."""
 
 REPORT_S = 2.0
 """How long a busy engine's next report is waited for: it makes one a second."""
@@ -283,6 +286,8 @@ async def saturated(engine: Engine, sizes: Sizes, sound: Sound | None, count: in
     load.begin(time.monotonic())
     full = min(engine.config.max_batch, sizes.answers) * 3 // 4
     await load.until(lambda: len(load.answering) >= full, FILL_S)
+    settled = time.monotonic() + (SETTLE_S if sizes is FULL else 0.0)
+    await load.until(lambda: time.monotonic() > settled, SETTLE_S)
     answering = len(load.answering)
     engine.stats.clear()
     await load.until(lambda: bool(engine.stats), REPORT_S)  # it tells of the filling, too

@@ -109,6 +109,7 @@ def _decode(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], que
         JOIN_SPLITS=max(1, min(64, tuning.join // (join_rows * shared["DIM"]))),
         WORDS=words,
         PDL=overlap,
+        AHEAD=tuning.ahead,
         **tuning.options(),
         **launch_options(overlap=overlap),
     )

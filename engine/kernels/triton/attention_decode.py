@@ -13,7 +13,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .attention_int8 import split_queries, walk_words
-from .attention_tile import finish, load_queries, tile_blocks, touch, walk
+from .attention_tile import fetch_pages, finish, load_queries, tile_blocks, touch, walk
 
 
 @triton.jit
@@ -39,7 +39,7 @@ def attend_range(
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr, M: tl.constexpr, TILE: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr,
     SOFTCAP: tl.constexpr, JOIN_ROWS: tl.constexpr, JOIN_SPLITS: tl.constexpr, WORDS: tl.constexpr,
-    PDL: tl.constexpr,
+    PDL: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Attend with a row's `count` queries, one head group of them, to its positions begin : end."""
     seen_rows: tl.constexpr = M // 2 if WORDS else M
@@ -48,6 +48,12 @@ def attend_range(
     limits = tl.full([seen_rows], 0, dtype=tl.int32) + length
     if CAUSAL:
         limits += tl.minimum(tl.arange(0, seen_rows) // GROUP + 1 - count, 0)
+    if AHEAD > 0 and end > begin:
+        fetch_pages(k_pages, table, begin, end, head, KV_HEADS, HEAD_DIM, DIM, BLOCK_TOKENS, AHEAD)
+        if WORDS:
+            fetch_pages(v_pages, table, begin, end, head, KV_HEADS, HEAD_DIM // 4, DIM // 4, BLOCK_TOKENS, AHEAD)
+        else:
+            fetch_pages(v_pages, table, begin, end, head, KV_HEADS, HEAD_DIM, DIM, BLOCK_TOKENS, AHEAD)
     if PDL:  # lengths and tables were there before the layers began; queries, keys and values are awaited
         gdc_wait()
     if WORDS:
@@ -67,7 +73,7 @@ def attend_range(
         )  # fmt: skip
     finish(
         acc, top, total, out, partials, logs, arrived, token, slot, count, split, splits, max_splits, head,
-        KV_HEADS, GROUP, HEAD_DIM, DIM, M, JOIN_ROWS, JOIN_SPLITS, False,
+        KV_HEADS, GROUP, HEAD_DIM, DIM, seen_rows, JOIN_ROWS, JOIN_SPLITS, False,
     )  # fmt: skip
 
 
@@ -110,7 +116,7 @@ def decode_kernel(
     BLOCK_TOKENS: tl.constexpr, QUERIES: tl.constexpr, M: tl.constexpr, SPLIT: tl.constexpr, TILE: tl.constexpr,
     WINDOW: tl.constexpr, CAUSAL: tl.constexpr, SOFTCAP: tl.constexpr, SLOT_BY_TOKEN: tl.constexpr,
     JOIN_ROWS: tl.constexpr, JOIN_SPLITS: tl.constexpr, WORDS: tl.constexpr,
-    PDL: tl.constexpr,
+    PDL: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Serve the rows that have 1 to QUERIES queries; with WORDS the pages are int8, the values' read as int32."""
     UNIT: tl.constexpr = SPLIT if SPLIT > 0 else TILE
@@ -145,7 +151,7 @@ def decode_kernel(
             partials, logs, arrivals + row * KV_HEADS + head, token, token if SLOT_BY_TOKEN else row * QUERIES,
             count, length, head, begin, tl.minimum(begin + units * UNIT, length), split, splits, max_splits,
             scale, softcap, KV_HEADS, GROUP, HEAD_DIM, DIM, BLOCK_TOKENS, M, TILE, WINDOW, CAUSAL, SOFTCAP,
-            JOIN_ROWS, JOIN_SPLITS, WORDS, PDL,
+            JOIN_ROWS, JOIN_SPLITS, WORDS, PDL, AHEAD,
         )  # fmt: skip
         at += step
     if PDL:  # who had nothing to do is not over before the launch before it either

@@ -3,7 +3,9 @@
 Made into bfloat16 one by one, keys and values take four instructions for each that is multiplied, and the loop is bound
 by them at half of what the memory gives. So keys are multiplied as they are: a query becomes two integers of 8 bits,
 high and low, 15 bits together, in rows of the product's left side that a decode leaves empty. Values are read four to a
-word, and each of a word's four bytes has a sum of its own; the sums are interleaved at the end.
+word, and each of a word's four bytes has a sum of its own; the sums are interleaved at the end. There values are the
+left side and weights the right one, which has room for eight queries and needs no more: weights lie in the threads that
+computed them, and sums take half the registers. One warp a program: nothing is exchanged through shared memory.
 """
 
 from __future__ import annotations
@@ -11,16 +13,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .attention_tile import _INTERPRETED, capped, load_vectors, product, tile_blocks, tile_rows
+from .attention_tile import _INTERPRETED, capped, load_queries, load_vectors, product, tile_blocks, tile_rows
 
-_LEVELS = tl.constexpr(127 * 128)  # of a query's number: high · 128 + low
+_LEVELS = tl.constexpr(127.0 * 128.0)  # of a query's number: high · 128 + low
+_LEAST = tl.constexpr(1e-30)  # a query whose largest number is smaller sees no difference between keys
+_ROUND = tl.constexpr(12582912.0)  # 1.5 · 2²³: what is added to it is rounded to an integer
 _FLIP = tl.constexpr(-2139062144)  # 0x80808080: makes signed bytes unsigned ones, 128 too large
-
-
-@triton.jit
-def twice(x, HALF: tl.constexpr, WIDTH: tl.constexpr):
-    """Return x [HALF, WIDTH] on top of itself."""
-    return tl.reshape(tl.broadcast_to(x[None, :, :], [2, HALF, WIDTH]), [2 * HALF, WIDTH])
 
 
 @triton.jit
@@ -33,23 +31,27 @@ def split_queries(
     A query is off by at most its largest number / 32,512. One that is not finite has a unit that is not a number.
     """
     HALF: tl.constexpr = M // 2
-    rows, dims = tl.arange(0, M) % HALF, tl.arange(0, DIM)
-    heads = (token + rows // GROUP) * (KV_HEADS * GROUP) + head * GROUP + rows % GROUP
-    mask = (rows < count * GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
-    x = tl.load(q + heads.to(tl.int64)[:, None] * HEAD_DIM + dims[None, :], mask=mask, other=0.0).to(tl.float32)
-    largest = tl.max(tl.abs(x), 1)
-    unit = tl.where(largest == 0.0, 1.0, largest) * (1.0 / _LEVELS)
-    whole = x / unit[:, None]
-    high = tl.floor(whole * (1.0 / 128.0) + 0.5)
-    low = tl.floor(whole - high * 128.0 + 0.5)
-    parts = tl.where((tl.arange(0, M) < HALF)[:, None], high, low).to(tl.int8)
-    unit += tl.sum(x * 0.0, 1)
-    return parts, tl.max(tl.reshape(unit, [2, HALF]), 0)
+    x = load_queries(q, token, count, head, KV_HEADS, GROUP, HEAD_DIM, DIM, HALF).to(tl.float32)
+    # As integers: the largest of them is then what is not a number, if one is.
+    largest = tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1).to(tl.float32, bitcast=True)
+    largest = tl.where(largest < _LEAST, _LEAST, largest)
+    whole = x * (1.0 / largest * _LEVELS)[:, None]
+    high = whole * (1.0 / 128.0) + _ROUND  # its lowest byte is the integer
+    low = (whole - (high - _ROUND) * 128.0) + _ROUND
+    is_high = (tl.arange(0, 2) == 0)[:, None, None]
+    parts = tl.where(is_high, lowest_byte(high)[None, :, :], lowest_byte(low)[None, :, :])
+    return tl.reshape(parts, [M, DIM]), largest * (1.0 / _LEVELS) + largest * 0.0
+
+
+@triton.jit
+def lowest_byte(x):
+    """Return the lowest byte of numbers of float32 as an integer."""
+    return x.to(tl.int32, bitcast=True).to(tl.int8)
 
 
 @triton.jit
 def byte_plane(words, PLANE: tl.constexpr, COMPUTE: tl.constexpr):
-    """Return one byte of every word as a number of type COMPUTE, or of a wider one."""
+    """Return one byte of every word as a number of type COMPUTE."""
     if COMPUTE.is_bf16() and not _INTERPRETED:
         # Two words a time. With seven bits of its fraction taken from a byte, 0x43.. is 128 + those bits; with the sign
         # for its last bit, 0xC3.. is -128 or -256.
@@ -63,7 +65,8 @@ def byte_plane(words, PLANE: tl.constexpr, COMPUTE: tl.constexpr):
         )  # fmt: skip
     else:
         byte = ((words ^ _FLIP) >> (8 * PLANE)) & 0xFF
-        return (byte | 0x4B000000).to(tl.float32, bitcast=True) - (8388608.0 + 128.0)  # 0x4B...... is 2²³ + a byte
+        value = (byte | 0x4B000000).to(tl.float32, bitcast=True) - (8388608.0 + 128.0)  # 0x4B...... is 2²³ + a byte
+        return value.to(COMPUTE)
 
 
 @triton.jit
@@ -92,13 +95,64 @@ def load_scales(scales, base, offsets, start, end, BLOCK_TOKENS: tl.constexpr, T
 
 
 @triton.jit
+def load_upright(pages, base, offsets, positions, end, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, MASKED: tl.constexpr):
+    """Return what load_vectors does with a column for each vector [DIM, TILE]: of a tile that was turned later, copies
+    ahead would be of single words."""
+    dims = tl.arange(0, DIM)
+    where = pages + base * HEAD_DIM + offsets[None, :] * HEAD_DIM + dims[:, None]
+    if MASKED:
+        return tl.load(where, mask=(positions < end)[None, :] & (dims < HEAD_DIM)[:, None], other=0)
+    else:
+        return tl.load(where, mask=(dims < HEAD_DIM)[:, None], other=0)
+
+
+@triton.jit
+def load_together(start, TILE: tl.constexpr, DIM: tl.constexpr, UPRIGHT: tl.constexpr):
+    """Return vectors that lie one after the other from `start` on [TILE, DIM], or UPRIGHT [DIM, TILE].
+
+    Counted through they are one address and constants; of rows and columns each copy's address is computed anew.
+    """
+    VECTOR: tl.constexpr = 128 // start.dtype.element_ty.primitive_bitwidth  # what a thread copies at once
+    where = tl.reshape(tl.arange(0, TILE * DIM), [TILE, DIM])
+    if UPRIGHT:
+        where = tl.max_contiguous(tl.multiple_of(tl.trans(where), [VECTOR, 1]), [VECTOR, 1])
+    else:
+        where = tl.max_contiguous(tl.multiple_of(where, [1, VECTOR]), [1, VECTOR])
+    return tl.load(start + where)
+
+
+@triton.jit
+def load_tile(
+    k_pages, v_words, base, offsets, positions, end,
+    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr, APART: tl.constexpr,
+):  # fmt: skip
+    """Return a tile's keys [TILE, DIM] and its values' words [DIM / 4, TILE]."""
+    if APART or HEAD_DIM != DIM:
+        k = load_vectors(k_pages, base, offsets, positions, end, HEAD_DIM, DIM, APART)
+        return k, load_upright(v_words, base, offsets, positions, end, HEAD_DIM // 4, DIM // 4, APART)
+    else:
+        k = load_together(k_pages + base * DIM, TILE, DIM, False)
+        return k, load_together(v_words + base * (DIM // 4), TILE, DIM // 4, True)
+
+
+@triton.jit
+def opaque(x):
+    """Return x. The compiler orders a product's left and right side by the smallest type that it finds behind them;
+    behind the weights these are keys, and weights would be exchanged between threads. It does not look behind this."""
+    if _INTERPRETED or x.dtype.primitive_bitwidth != 16:
+        return x
+    else:
+        return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=2)
+
+
+@triton.jit
 def walk_words(
     q, unit, limits, table, blocks, head, begin, end,
     k_pages, v_words, k_scales, v_scales, scale, softcap,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
     TILE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, COMPUTE: tl.constexpr,
 ):  # fmt: skip
-    """Return the softmax's sums (acc [M, DIM], top [M], total [M]) over positions begin : end, every row of them twice.
+    """Return the softmax's sums (acc [M / 2, DIM], top [M / 2], total [M / 2]) over positions begin : end.
 
     `q` and `unit` are split_queries'. Query m sees positions below limits[m], and with a WINDOW only the last so many
     of those. `begin` is a multiple of TILE, and `blocks` are its tile's.
@@ -107,42 +161,44 @@ def walk_words(
     HALF: tl.constexpr = M // 2
     WORDS: tl.constexpr = DIM // 4
     APART: tl.constexpr = BLOCK_TOKENS % TILE != 0  # else the rest of a page may be read: integers are always numbers
-    a0 = tl.zeros([M, WORDS], dtype=tl.float32)
-    a1 = tl.zeros([M, WORDS], dtype=tl.float32)
-    a2 = tl.zeros([M, WORDS], dtype=tl.float32)
-    a3 = tl.zeros([M, WORDS], dtype=tl.float32)
+    a0 = tl.zeros([WORDS, HALF], dtype=tl.float32)
+    a1 = tl.zeros([WORDS, HALF], dtype=tl.float32)
+    a2 = tl.zeros([WORDS, HALF], dtype=tl.float32)
+    a3 = tl.zeros([WORDS, HALF], dtype=tl.float32)
     top = tl.full([HALF], float("-inf"), dtype=tl.float32)
     total = tl.zeros([HALF], dtype=tl.float32)
-    worth = tl.where(tl.arange(0, M) < HALF, 128, 1)
+    gain = unit * scale
+    factor = gain * 0.0 + 1.0 if SOFTCAP else gain  # capped's, of every query
+    # Tiles within these are seen by all queries: the others alone are masked.
+    whole_from, whole_to = tl.max(limits, 0) - WINDOW if WINDOW > 0 else begin, tl.min(limits, 0)
     for start in range(begin, end, TILE):
         positions = start + tl.arange(0, TILE)
         base, offsets = tile_rows(blocks, head, start, KV_HEADS, BLOCK_TOKENS, TILE)
         blocks = tile_blocks(table, start + TILE, end, BLOCK_TOKENS, TILE)  # a tile ahead: addresses wait for nothing
-        k = load_vectors(k_pages, base, offsets, positions, end, HEAD_DIM, DIM, APART)
+        k, words = load_tile(k_pages, v_words, base, offsets, positions, end, HEAD_DIM, DIM, TILE, APART)
         k_scale = load_scales(k_scales, base, offsets, start, end, BLOCK_TOKENS, TILE)
         v_scale = load_scales(v_scales, base, offsets, start, end, BLOCK_TOKENS, TILE)
-        words = load_vectors(v_words, base, offsets, positions, end, HEAD_DIM // 4, WORDS, APART)
-        parts = tl.dot(q, tl.trans(k), out_dtype=tl.int32) * worth[:, None]  # below 2²⁹, exact
-        products = tl.sum(tl.reshape(parts, [2, HALF, TILE]), 0).to(tl.float32) * unit[:, None]
-        scores, factor = capped(products * k_scale[None, :], scale, softcap, SOFTCAP)
-        seen = positions[None, :] < limits[:, None]
-        if WINDOW > 0:
-            seen = seen & (positions[None, :] >= limits[:, None] - WINDOW)
-        scores = tl.where(seen, scores, float("-inf"))
+        parts = tl.reshape(tl.dot(q, tl.trans(k), out_dtype=tl.int32), [2, HALF, TILE])
+        high, low = tl.split(tl.permute(parts, (1, 2, 0)))
+        products = (high * 128 + low).to(tl.float32)  # below 2²⁹, exact
+        scores, _ = capped(products * k_scale[None, :], gain[:, None], softcap, SOFTCAP)
+        if start < whole_from or start + TILE > whole_to:
+            seen = positions[None, :] < limits[:, None]
+            if WINDOW > 0:
+                seen = seen & (positions[None, :] >= limits[:, None] - WINDOW)
+            scores = tl.where(seen, scores, float("-inf"))
+            v_scale = tl.where(positions < end, v_scale, 0.0)
         higher = tl.maximum(top, tl.max(scores, 1) * factor)
         level = tl.where(higher == float("-inf"), 0.0, higher)
-        weights = tl.exp2(scores * factor - level[:, None])
+        weights = tl.exp2(scores * factor[:, None] - level[:, None])
         fade = tl.exp2(top - level)
         total = total * fade + tl.sum(weights, 1)
         top = higher
-        weights *= tl.where(positions < end, v_scale, 0.0)[None, :]
-        weights = twice(weights.to(COMPUTE), HALF, TILE)
-        fade = twice(fade[:, None], HALF, 1)
+        right = tl.trans(opaque((weights * v_scale[None, :]).to(COMPUTE)))
         v0, v1, v2, v3 = byte_planes(words, COMPUTE)
-        a0 = product(weights, v0, a0 * fade)
-        a1 = product(weights, v1, a1 * fade)
-        a2 = product(weights, v2, a2 * fade)
-        a3 = product(weights, v3, a3 * fade)
-    acc = tl.reshape(tl.join(tl.join(a0, a2), tl.join(a1, a3)), [M, DIM])
-    top, total = twice(top[:, None], HALF, 1), twice(total[:, None], HALF, 1)
-    return acc, tl.reshape(top, [M]), tl.reshape(total, [M])
+        a0 = product(v0, right, a0 * fade[None, :])
+        a1 = product(v1, right, a1 * fade[None, :])
+        a2 = product(v2, right, a2 * fade[None, :])
+        a3 = product(v3, right, a3 * fade[None, :])
+    pairs = tl.join(tl.join(a0, a2), tl.join(a1, a3))  # [WORDS, HALF, 2, 2]
+    return tl.reshape(tl.permute(pairs, (1, 0, 2, 3)), [HALF, DIM]), top, total

@@ -37,6 +37,29 @@ def touch(table, begin, end, BLOCK_TOKENS: tl.constexpr):
 
 
 @triton.jit
+def fetch_pages(
+    pages, table, begin, end, head,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, BLOCK_TOKENS: tl.constexpr, PAGES: tl.constexpr,
+):  # fmt: skip
+    """Have a head's first PAGES pages of positions begin : end brought into the L2: nothing is waited for.
+
+    Who writes pages at the same time does no harm: it writes them there too.
+    """
+    if not _INTERPRETED:
+        LINE: tl.constexpr = 1024 // pages.dtype.element_ty.primitive_bitwidth  # 128 bytes
+        LINES: tl.constexpr = triton.next_power_of_2(triton.cdiv(BLOCK_TOKENS * DIM, LINE))
+        numbers = begin // BLOCK_TOKENS + tl.arange(0, PAGES)
+        last = tl.maximum(end - 1, 0) // BLOCK_TOKENS
+        blocks = tl.load(table + tl.minimum(numbers, last), mask=numbers >= 0, other=0).to(tl.int64)
+        firsts = (blocks * KV_HEADS + head) * (BLOCK_TOKENS * HEAD_DIM)
+        lines = tl.minimum(tl.arange(0, LINES) * LINE, BLOCK_TOKENS * HEAD_DIM - 1)
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pages + firsts[:, None] + lines[None, :]],
+            dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+
+
+@triton.jit
 def tile_blocks(table, start, end, BLOCK_TOKENS: tl.constexpr, TILE: tl.constexpr):
     """Return the blocks of positions start : start + TILE: one number if a page holds the tile, else one a position."""
     if BLOCK_TOKENS % TILE == 0:

@@ -27,6 +27,7 @@ class Tuning:
     registers: int | None = None  # the most a thread may use; fewer let more programs share a multiprocessor
     least: int = 64  # decode without split: positions of the shortest piece, a power of 2
     overlap: bool = True  # decode: a launch begins while the one before it ends
+    ahead: int = 0  # decode: pages of a piece that are brought into the L2 before what comes before is awaited
     join: int = 4096  # decode: numbers of parts held in registers at once while they are joined
     consumers: int = 0  # prefill by attention_hopper.py: groups of four warps, 64 rows each; 0: by attention_prefill.py
     apart: bool = False  # prefill: pieces are joined by a launch of their own, not by who finishes last
@@ -45,6 +46,8 @@ def decode_tuning(head_dim: int, page: torch.dtype, groups: int = 0) -> Tuning:
     with), few rows want smaller tiles, since each program has few of them (128 wide: 23.2 and 22.3 µs, the crowd 244
     and 246).
 
+    Over int8 pages one warp a program, and its first page brought near: 39.1 µs for 43.7 with two warps and without.
+
     `programs` is what a multiprocessor has registers for; `join` takes what the walk leaves. If it had registers for
     more, launches that overlap would be dealt unevenly: whoever ends is replaced by a program of the next launch, and
     one multiprocessor may get all it can hold while another gets few (1.28 times the time where 5 fitted and 4 would
@@ -57,9 +60,7 @@ def decode_tuning(head_dim: int, page: torch.dtype, groups: int = 0) -> Tuning:
     if head_dim > 128:
         return Tuning(tile=64, warps=4, stages=2, programs=2, overlap=False)
     if page is torch.int8:
-        if head_dim > 64:
-            return Tuning(tile=64, warps=2, stages=3, programs=4)
-        return Tuning(tile=64, warps=1, stages=3, programs=8)
+        return Tuning(tile=32 if head_dim > 64 else 64, warps=1, stages=3, programs=8, ahead=1)
     crowd = groups * head_dim >= _CROWD
     if head_dim > 64:
         return Tuning(tile=64, warps=2, stages=2, programs=4) if crowd else Tuning(32, 2, 3, 4, join=2048)
