@@ -41,17 +41,51 @@ def build(cls: Any, values: Any) -> Any:
     builders = _builders(cls)
     if not isinstance(values, tuple) or len(values) != len(builders):
         raise BadMessage(f"{cls.__name__} has {len(builders)} fields")
-    return cls(*[make(value) for make, value in zip(builders, values, strict=True)])
+    # Thousands of pieces of text and of sound come in a second: plain fields whose types were right once are so again.
+    lean = _LEAN[cls]
+    if lean is None or (lean.lists is not None and lean.lists(values) != lean.empty):
+        return cls(*[make(value) for make, value in zip(builders, values, strict=True)])
+    kinds = tuple(map(type, values))
+    if kinds not in lean.known:
+        for make, value in zip(builders, values, strict=True):
+            make(value)
+        lean.known.add(kinds)
+    return cls(*values)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Lean:
+    """A class of plain fields, and of lists that are mostly empty."""
+
+    lists: operator.itemgetter[Any] | None
+    empty: Any  # what that finds if they are
+    known: set[tuple[type, ...]] = dataclasses.field(default_factory=set)  # types of plain fields that are right
 
 
 _BUILDERS: dict[Any, tuple[Any, ...]] = {}
+_LEAN: dict[Any, _Lean | None] = {}
 
 
 def _builders(cls: Any) -> tuple[Any, ...]:
     if cls not in _BUILDERS:
         hints = typing.get_type_hints(cls)
-        _BUILDERS[cls] = tuple(_builder(hints[field.name], field.name) for field in dataclasses.fields(cls))
+        named = [(hints[field.name], field.name) for field in dataclasses.fields(cls)]
+        lists = tuple(place for place, (hint, _) in enumerate(named) if _is_list(hint))
+        lean = all(_is_plain(hint) for place, (hint, _) in enumerate(named) if place not in lists)
+        picked = operator.itemgetter(*lists) if lists else None
+        _LEAN[cls] = _Lean(picked, picked(((),) * len(named)) if picked else None) if lean else None
+        _BUILDERS[cls] = tuple(_builder(hint, name) for hint, name in named)
     return _BUILDERS[cls]
+
+
+def _is_list(hint: Any) -> bool:
+    return typing.get_origin(hint) is tuple and typing.get_args(hint)[1:] == (Ellipsis,)
+
+
+def _is_plain(hint: Any) -> bool:
+    """Return whether a value is right if its type is."""
+    members = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+    return all(member in (str, bytes, int, float, bool, types.NoneType) for member in members)
 
 
 def _builder(hint: Any, name: str) -> Any:

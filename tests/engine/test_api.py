@@ -49,6 +49,7 @@ messages = st.one_of(
     st.builds(api.Refused, texts, st.integers(0, 9), st.just("too_long"), texts),
     st.builds(api.Loading, texts, numbers),
 )
+from voxlane.engine.wire import BadMessage, build
 
 
 @given(messages)
@@ -131,3 +132,20 @@ def test_messages_of_the_wrong_shape_are_refused(parts):
 def test_packets_of_the_wrong_shape_are_refused(packet):
     with pytest.raises(api.BadMessage):
         api.Assembler().feed(packet)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("a", 0, b"x", (), 3),
+        ("a", True, "x", (), 3),
+        ("a", 0, "x", (), None),
+        ("a", 0, "x", 0, 3),
+        ("a", 0, "x", (1,), 3),
+    ],
+)
+def test_a_wrong_type_is_refused_after_right_ones_have_come(values):
+    good = ("a", 0, "x", (), 3)
+    assert build(Text, good) == build(Text, good) == Text(*good)
+    with pytest.raises(BadMessage):
+        build(Text, values)
