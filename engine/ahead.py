@@ -81,7 +81,7 @@ def completed(scheduler: Scheduler, plan: Plan, now: float) -> Plan | None:
         prompts = [request for request in others if request.pending > 0 and not request.decoding]
         if len(rows) < len(plan.rows) or back:
             plan = _changed(scheduler, plan, rows, back, now)
-        missed = any(_goes_first(request) for request in back) and len(plan.rows) < len(rows) + len(back)
+        missed = {request for request in back if _goes_first(request)} - {row.request for row in plan.rows}
         if plan.rows and not missed and _add_prompts(scheduler, plan, prompts, now):
             return plan
     take_back(plan)
@@ -96,19 +96,25 @@ def take_back(plan: Plan) -> None:
 
 
 def _changed(scheduler: Scheduler, plan: Plan, rows: list[Row], back: list[Request], now: float) -> Plan:
-    """Return a plan of some rows of another, and of those who fit of others that decode."""
+    """Return a plan of some rows of another, and of those who fit of others that decode; the same if none change."""
     for row in plan.rows:
         if row.request.state is State.PAUSED:
             row.request.table.rewind(row.start)
+    first = sum(map(_goes_first, back))
+    while rows and len(rows) + first > scheduler.limits.max_batch and not _goes_first(rows[-1].request):
+        row = rows.pop()
+        row.request.table.rewind(row.start)
     load = Load(list(rows), work=Work(len(rows), context_tokens=sum(row.start + 1 for row in rows)))
     made = Plan(list(rows), {"chat": load})
     pool, most, budget_s = scheduler.stations["chat"].pool, scheduler.limits.max_batch, scheduler.budget_s
     for request in sorted(back, key=lambda request: not _goes_first(request)):
         fits = len(made.rows) < most and request.table.needed(1) <= pool.available
         cost = scheduler.stations["chat"].cost.predict_with(load.work, 1, request.computed + 1)
-        if fits and (cost <= budget_s or not made.rows):
+        if fits and (cost <= budget_s or not made.rows or _goes_first(request)):
             scheduler.place(request, 1, made)
             request.progress_s = now
+    if made.rows == plan.rows:
+        return plan
     made.predicted_s = made.seconds(scheduler.stations)
     return made
 

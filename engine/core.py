@@ -230,6 +230,7 @@ class Core:
 
     def _advance(self, flight: Flight) -> None:
         """Hand out what a step brought, to the paused first."""
+        self._look()
         self._untold = {brought[0].request: brought for brought in self._brought(flight, self._engines)}
         for number, request in enumerate(list(self._untold), start=1):
             if (brought := self._untold.pop(request, None)) is not None:
@@ -311,7 +312,7 @@ class Core:
                 if row.request.state is State.EXPRESS:
                     row.request.state = State.PAUSED if self._roster.owner(row.request).paused else State.RUNNING
             for brought in self._brought(flight, self._lane.engines):
-                self._out.hurry(self._give(*brought))
+                self._out.overtake(self._give(*brought))
             self._roster.touched = True
             self._record.express(flight)
         if (plan := self._lane.begin(self._flights)) is not None:

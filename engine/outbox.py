@@ -32,6 +32,14 @@ class Outbox:
             told, self._waiting = self._waiting, []
             self._tell(told)
 
+    def overtake(self, messages: list[FromEngine]) -> None:
+        """Tell messages at once, and what waits about others after them: a step's are hundreds."""
+        about = {getattr(message, "request_id", None) for message in messages}
+        if self._tell is None or any(getattr(message, "request_id", None) in about for message in self._waiting):
+            self.hurry(messages)
+        elif messages:
+            self._tell(messages)
+
     def take(self) -> list[FromEngine]:
         """Return what waits."""
         return self._waiting

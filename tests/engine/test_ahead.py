@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from simulation import Clock, LateEngine, Simulation, expected_text
+from simulation import Clock, LateEngine, LateExpress, Simulation, expected_text
 
 from voxlane.engine.ahead import completed, plan_ahead
-from voxlane.engine.api import Policy, Priority, SamplingParams, Submit
+from voxlane.engine.api import Policy, Priority, SamplingParams, Submit, Text
 from voxlane.engine.cost import CostModel, Work
 from voxlane.engine.kv import BlockPool, BlockTable
+from voxlane.engine.outbox import Outbox
 from voxlane.engine.plan import Limits, Load, Plan, Station
 from voxlane.engine.request import Request
 from voxlane.engine.scheduler import Scheduler
@@ -102,14 +105,15 @@ def test_what_is_added_is_what_a_plan_from_the_start_would_hold(
         scheduler.check()
 
 
+def ask(name: str, text: str) -> Submit:
+    return Submit(name, "complete", text=text, sampling=SamplingParams(max_tokens=30, ignore_eos=True))
+
+
 def test_prompts_that_come_and_those_that_go_on_are_in_the_very_next_step() -> None:
     """The device does not wait for a plan: every step but the first is launched before the one before it is told."""
 
     def engine(clock: Clock, block_tokens: int) -> LateEngine:
         return LateEngine(clock, block_tokens, slow=2)
-
-    def ask(name: str, text: str) -> Submit:
-        return Submit(name, "complete", text=text, sampling=SamplingParams(max_tokens=30, ignore_eos=True))
 
     simulation = Simulation(make_engine=engine, blocks=400, host_blocks=0, max_step_tokens=8, step_budget_s=1.0)
     simulation.send(ask("a", "ABC"))
@@ -133,3 +137,50 @@ def test_prompts_that_come_and_those_that_go_on_are_in_the_very_next_step() -> N
     simulation.run()
     for name, text in {"a": "ABC", **prompts}.items():
         assert simulation.texts[name] == expected_text(text, 30)
+
+
+def test_a_critical_answer_has_its_place_in_a_full_step_that_was_planned_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    def engine(clock: Clock, block_tokens: int) -> LateEngine:
+        made = LateEngine(clock, block_tokens, slow=6)
+        LateExpress.of(made, eager=False, slow=1)
+        return made
+
+    simulation = Simulation(make_engine=engine, blocks=400, host_blocks=0, max_batch=4, policy="deadline")
+    names = "abcd"
+    simulation.send(*(ask(name, "ABC") for name in names))
+    for _ in range(6):
+        simulation.step()
+    launched: list[set[str]] = []
+    launch = simulation.engine.launch
+
+    def begin(load: Load) -> object:
+        launched.append({row.request.job for row in load.rows})
+        return launch(load)
+
+    def never(*args: object) -> Plan:
+        raise AssertionError("planned anew")
+
+    monkeypatch.setattr(simulation.engine, "launch", begin)
+    with monkeypatch.context() as patch:
+        patch.setattr(simulation.scheduler, "schedule", never)
+        simulation.step(replace(ask("z", "CBA"), priority=Priority.CRITICAL))
+        for _ in range(6):
+            simulation.step()
+    assert launched[0] == {"z", "a", "b", "c"}
+    assert "d" in launched[1], "who had no place has one in the next"
+    simulation.run()
+    assert {simulation.texts[name] for name in names} == {expected_text("ABC", 30)}
+    assert simulation.texts["z"] == expected_text("CBA", 30)
+
+
+def test_what_cannot_wait_overtakes_what_is_about_others_and_nothing_else() -> None:
+    told: list[str] = []
+    outbox = Outbox()
+    outbox.open(lambda messages: told.extend(message.text for message in messages if isinstance(message, Text)))
+    outbox.add([Text("a", 0, "a1"), Text("b", 0, "b1")])
+    outbox.overtake([Text("z", 0, "z1")])
+    assert told == ["z1"]
+    outbox.overtake([])
+    outbox.overtake([Text("b", 0, "b2")])
+    assert told == ["z1", "a1", "b1", "b2"]
+    assert not outbox.take()

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 
 from voxlane.engine import api
+from voxlane.engine.api import BadMessage, Text
+from voxlane.engine.wire import build
 
 texts = st.text(max_size=20)
 numbers = st.floats(allow_nan=False)
@@ -49,7 +51,6 @@ messages = st.one_of(
     st.builds(api.Refused, texts, st.integers(0, 9), st.just("too_long"), texts),
     st.builds(api.Loading, texts, numbers),
 )
-from voxlane.engine.wire import BadMessage, build
 
 
 @given(messages)
