@@ -87,6 +87,9 @@ DRY_S = 8.0
 STOP_S = 5.0
 """How long an engine may take to end."""
 
+QUIET_S = 1.5
+"""An engine that says nothing for so long has nothing to do: a busy one reports every second."""
+
 Told = Started | Text | Words | Samples | Rewound | ToolCall | Probability | VoiceMade | Finished | Refused
 """What an engine says of one request."""
 
@@ -147,6 +150,7 @@ class Engine:
         self._pipe: PacketPipe | None = None
         self._began: asyncio.Future[Ready] | None = None
         self._gone = ""  # why
+        self._told_s = 0.0  # when it last said something
 
     async def start(self) -> Ready:
         """Start the child and wait until it can serve; raise RuntimeError if it cannot."""
@@ -173,7 +177,13 @@ class Engine:
         assert self._process is not None
         if policy == self.config.policy:
             return
-        if not await self.until(lambda: bool(self.stats) and _is_idle(self.stats[-1]), STOP_S):
+        self.stats.clear()  # one of before may tell of a moment in which nobody wanted anything
+
+        def is_idle() -> bool:
+            quiet = time.monotonic() - self._told_s > QUIET_S
+            return quiet and (not self.stats or _is_idle(self.stats[-1]))
+
+        if not await self.until(is_idle, STOP_S):
             raise RuntimeError(f"the {self.config.policy} engine does not become idle")
         self._process.send_signal(SIGNALS[policy])
         self.config = replace(self.config, policy=policy)
@@ -210,6 +220,7 @@ class Engine:
 
     def _receive(self, message: FromEngine) -> None:
         assert self._began is not None
+        self._told_s = time.monotonic()
         match message:
             case Ready():
                 self._began.set_result(message)

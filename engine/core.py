@@ -99,7 +99,8 @@ class Core:
         self._inbox = Inbox(self._roster.session_of)
         self._receive: Receive = tuple
         self._out = Outbox()
-        self._untold: dict[Request, _Brought] = {}  # of the step that is being handed out
+        self._landed: Flight | None = None  # a step that is over,
+        self._untold: dict[Request, _Brought] = {}  # and what it brought, as far as it was not handed out
         self._round = 0  # of work between steps
         self._audited, self._audited_s = False, clock()  # whether the books were gone through, and when they last were
 
@@ -230,8 +231,9 @@ class Core:
 
     def _advance(self, flight: Flight) -> None:
         """Hand out what a step brought, to the paused first."""
+        self._landed = flight
         self._look()
-        self._untold = {brought[0].request: brought for brought in self._brought(flight, self._engines)}
+        self._bring()
         for number, request in enumerate(list(self._untold), start=1):
             if (brought := self._untold.pop(request, None)) is not None:
                 (self._out.hurry if request.state is State.PAUSED else self._out.add)(self._give(*brought))
@@ -239,6 +241,12 @@ class Core:
                 self._look()
         self._roster.touched = True
         self._record.step(flight, self._engines, self._roster.jobs)
+
+    def _bring(self) -> None:
+        """Have what the step that is over brought ready to be handed out, if it is not."""
+        if self._landed is not None:
+            flight, self._landed = self._landed, None
+            self._untold = {brought[0].request: brought for brought in self._brought(flight, self._engines)}
 
     def _brought(self, flight: Flight, engines: Engines) -> list[_Brought]:
         outcomes = engines.collect(flight)
@@ -263,6 +271,7 @@ class Core:
         Who is kept out of the next step may be in one under way, and is told of that token too: but of no second one.
         """
         messages: list[FromEngine] = []
+        self._bring()
         for request in list(self._untold):
             if request.state is not State.FINISHED and concerned(self._roster.owner(request).submit):
                 messages += self._give(*self._untold.pop(request))

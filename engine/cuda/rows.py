@@ -84,7 +84,8 @@ class DecodeRows:
         self._sent[:, POSITION] = -1
         self._numbers = self._sent.copy()
         self.on_host = [False] * capacity  # whether the choice for a row's request is made on the host
-        self.elsewhere: dict[Request, int] = {}  # where the last step's choice lies of one that was not in a row
+        self.elsewhere: dict[Request, int] = {}  # where the last step's choice lies of one that was not in a row,
+        self._launched: dict[Request, int] = {}  # and of one that was: by now it may have been given another row
         self._block_tokens = block_tokens
         self._buckets = buckets_up_to(capacity)
         self._row_of: dict[Request, int] = {}
@@ -125,12 +126,13 @@ class DecodeRows:
                 joined.append((found, row.request))
             expected[found], self._preempted[found] = row.start + 1, row.request.preemptions
             places.append(found)
-        self._fill(rows, places, before)
+        self._fill(rows, places)
         return places, joined
 
     def send(self) -> None:
         """Show the device what was laid down; the step before must have taken what it was shown."""
         np.copyto(self._sent, self._numbers)
+        self._launched = self._row_of.copy()
 
     def take_back(self, rows: Sequence[Row], places: list[int], joined: list[tuple[int, Request]]) -> None:
         """Note that the device was never told of the rows that were placed last."""
@@ -144,15 +146,16 @@ class DecodeRows:
         for request in list(self._row_of):
             self._leave(request)
 
-    def _fill(self, rows: Sequence[Row], places: list[int], before: list[int]) -> None:
+    def _fill(self, rows: Sequence[Row], places: list[int]) -> None:
         size = self._block_tokens
         flat: list[int] = []
-        for row, last in zip(rows, before, strict=True):
+        for row in rows:
             request, start = row.request, row.start
             if start < len(request.tokens):
                 token = request.tokens[start]
             else:  # not known here yet: the device takes it from where it was chosen
-                token = ~(last if last < _NOWHERE else self.elsewhere[request])
+                beside = self.elsewhere.get(request)
+                token = ~(self._launched[request] if beside is None else beside)
             flat += (token, start, request.table.blocks[start // size])
         self._numbers[places, :3] = np.array(flat, dtype=np.int32).reshape(-1, 3)
 

@@ -33,6 +33,7 @@ class TableEngine(LateEngine):
             blocks, last = row.request.table.blocks, row.start // self.block_tokens
             self.tables[place][last:] = [blocks[last]]
             assert self.tables[place] == blocks, "the device reads blocks that are others' now"
+        self.rows.send()
         self.rows.elsewhere = {row.request: 0 for row in load.rows if not is_decode(row)}
         return super().launch(load)
 

@@ -407,8 +407,9 @@ def test_a_critical_prompt_is_read_beside_the_step_and_told_before_it_is_over() 
     assert simulation.texts == {"a": answer, "b": answer, "d": expected_text("DCBA", 3)}
 
 
+@pytest.mark.parametrize("moment", ["before", "half way"])
 @pytest.mark.parametrize("stop", [Interrupt("s"), Pause("r30")])
-def test_who_is_stopped_while_a_step_is_handed_out_writes_only_the_token_under_way(stop: ToEngine) -> None:
+def test_who_is_stopped_while_a_step_is_handed_out_writes_only_the_token_under_way(stop: ToEngine, moment: str) -> None:
     """The step that is over has brought one as well: it is told first."""
     simulation = late(blocks=600, max_batch=64, step_budget_s=1.0)
     names = [f"r{number}" for number in range(40)]
@@ -421,7 +422,8 @@ def test_who_is_stopped_while_a_step_is_handed_out_writes_only_the_token_under_w
     coming: list[ToEngine] = [stop, Submit("mark", "tts", session="s"), urgent]
 
     def receive() -> list[ToEngine]:
-        handing_out = 0 < len(simulation.core._untold) < len(names)
+        core = simulation.core
+        handing_out = core._landed is not None if moment == "before" else 0 < len(core._untold) < len(names)
         if not handing_out or simulation.engine.under_way is None:
             return []
         came, coming[:] = list(coming), []
