@@ -37,6 +37,7 @@ from pathlib import Path
 from common import table
 from figures import percentile
 from gpu_speakers import QUESTIONS, Diary, Speaker, Turn
+from gpu_steps import steps_of
 from gpu_voices import (
     Engine,
     Options,
@@ -46,7 +47,6 @@ from gpu_voices import (
     read_options,
     running,
     spoken,
-    steps_of,
 )
 
 FIRST_AUDIO_S, INTERRUPT_S = 0.3, 0.025

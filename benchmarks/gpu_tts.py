@@ -52,10 +52,11 @@ from typing import Any
 
 import gpu_tts_peers
 import random_talkers
+from gpu_steps import steps_of
 from gpu_tts_load import Callers, Crowd, Listeners, Prober, Voices, heard
 from gpu_tts_mixed import Barged, recording, talk_over
 from gpu_tts_tables import BARRED, Row, bars, summary
-from gpu_voices import Engine, Options, Sound, chat_folder, parser, read_options, running, steps_of
+from gpu_voices import Engine, Options, Sound, chat_folder, parser, read_options, running
 
 TICK_S = 0.001
 JOIN_S, SETTLE_S = 1.0, 0.5

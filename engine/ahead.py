@@ -62,7 +62,7 @@ def plan_ahead(
     available = scheduler.stations["chat"].pool.available
     if len(rows) > available and sum(request.table.needed(1) for request in rows) > available:
         return None
-    return _place(scheduler, rows, now)
+    return _place(scheduler, rows)
 
 
 def completed(scheduler: Scheduler, plan: Plan, now: float) -> Plan | None:
@@ -80,9 +80,11 @@ def completed(scheduler: Scheduler, plan: Plan, now: float) -> Plan | None:
         back = [request for request in others if request.decoding]
         prompts = [request for request in others if request.pending > 0 and not request.decoding]
         if len(rows) < len(plan.rows) or back:
-            plan = _changed(scheduler, plan, rows, back, now)
+            plan = _changed(scheduler, plan, rows, back)
         missed = {request for request in back if _goes_first(request)} - {row.request for row in plan.rows}
         if plan.rows and not missed and _add_prompts(scheduler, plan, prompts, now):
+            for row in plan.rows:  # only now: whoever is planned for again and again, and in no step, waits
+                row.request.progress_s = now
             return plan
     take_back(plan)
     return None
@@ -95,24 +97,23 @@ def take_back(plan: Plan) -> None:
             row.request.table.rewind(row.start)
 
 
-def _changed(scheduler: Scheduler, plan: Plan, rows: list[Row], back: list[Request], now: float) -> Plan:
+def _changed(scheduler: Scheduler, plan: Plan, rows: list[Row], back: list[Request]) -> Plan:
     """Return a plan of some rows of another, and of those who fit of others that decode; the same if none change."""
     for row in plan.rows:
         if row.request.state is State.PAUSED:
             row.request.table.rewind(row.start)
-    first = sum(map(_goes_first, back))
-    while rows and len(rows) + first > scheduler.limits.max_batch and not _goes_first(rows[-1].request):
+    first, most = sum(map(_goes_first, back)), _most(scheduler)
+    while rows and len(rows) + first > most and not _goes_first(rows[-1].request):
         row = rows.pop()
         row.request.table.rewind(row.start)
     load = Load(list(rows), work=Work(len(rows), context_tokens=sum(row.start + 1 for row in rows)))
     made = Plan(list(rows), {"chat": load})
-    pool, most, budget_s = scheduler.stations["chat"].pool, scheduler.limits.max_batch, scheduler.budget_s
+    pool, budget_s = scheduler.stations["chat"].pool, scheduler.budget_s
     for request in sorted(back, key=lambda request: not _goes_first(request)):
         fits = len(made.rows) < most and request.table.needed(1) <= pool.available
         cost = scheduler.stations["chat"].cost.predict_with(load.work, 1, request.computed + 1)
         if fits and (cost <= budget_s or not made.rows or _goes_first(request)):
             scheduler.place(request, 1, made)
-            request.progress_s = now
     if made.rows == plan.rows:
         return plan
     made.predicted_s = made.seconds(scheduler.stations)
@@ -142,7 +143,7 @@ def _add_prompts(scheduler: Scheduler, plan: Plan, prompts: list[Request], now: 
                 return added
             continue
         left -= scheduler.place(request, count, plan)
-        request.progress_s, added = now, True
+        added = True
     if added:
         plan.predicted_s = plan.seconds(scheduler.stations)
     return True
@@ -176,8 +177,8 @@ def _pressing(request: Request) -> bool:
 
 def _fitting(scheduler: Scheduler, requests: list[Request]) -> list[Request]:
     """Return the first of them, as many as a step has room and time for."""
-    limits, cost, budget_s = scheduler.limits, scheduler.stations["chat"].cost, scheduler.budget_s
-    fitting = requests[: min(limits.max_batch, limits.max_step_tokens)]
+    cost, budget_s = scheduler.stations["chat"].cost, scheduler.budget_s
+    fitting = requests[: _most(scheduler)]
     if cost.predict(_work(fitting)) <= budget_s:
         return fitting
     work = Work()
@@ -188,17 +189,21 @@ def _fitting(scheduler: Scheduler, requests: list[Request]) -> list[Request]:
     return fitting
 
 
+def _most(scheduler: Scheduler) -> int:
+    """Return how many may decode in a step."""
+    return min(scheduler.limits.max_batch, scheduler.limits.max_step_tokens)
+
+
 def _work(requests: list[Request]) -> Work:
     return Work(len(requests), context_tokens=sum(request.table.length + 1 for request in requests))
 
 
-def _place(scheduler: Scheduler, requests: list[Request], now: float) -> Plan:
+def _place(scheduler: Scheduler, requests: list[Request]) -> Plan:
     load = Load(work=_work(requests))
     for request in requests:
         load.rows.append(Row(request, request.table.length, 1))
         copies = request.table.append(1)
         assert not copies, "a decoding request writes to a block of its own"
-        request.progress_s = now
     return Plan(list(load.rows), {"chat": load}, predicted_s=load.seconds(scheduler.stations["chat"]))
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 MOST_NS = 4_000_000
-"""How long a step stands still in all."""
+"""How long a pass over the layers stands still in all; a step has one for its decodes and one for its prompts."""
 
 EVERY_LAYERS = 2
 """Between how many layers it looks. A look takes a microsecond, two layers of a full step a third of a millisecond."""
@@ -21,10 +21,10 @@ EVERY_LAYERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where somebody asks for the device, and what a step has granted."""
+    """Where somebody asks for the device, and what a pass over the layers has granted."""
 
     asked: Tensor  # [askers] int32: not 0 while one wants it
-    waited_ns: Tensor  # [1] int64: by the step under way
+    waited_ns: Tensor  # [1] int64: by the pass under way
 
     @classmethod
     def make(cls, askers: int, device: torch.device) -> Way:
@@ -35,7 +35,7 @@ class Way:
 
 
 def give_way(way: Way, *, first: bool) -> None:
-    """Wait on the device while somebody asks; `first` begins a step's account. On a CPU nobody runs beside a step."""
+    """Wait on the device while somebody asks; `first` begins a pass's account. On a CPU nobody runs beside a step."""
     if way.asked.is_cuda:
         from .triton import giving_way
 

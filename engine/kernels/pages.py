@@ -17,7 +17,8 @@ _ARRIVALS = 1 << 18
 
 
 ATTENTION_PARTS = 80_000
-"""Pieces of queries' sums that attention may keep for each head until they are joined: 0.7 GB with 16 heads of 128."""
+"""Parts of queries' sums, of rows of many queries, that attention may keep for each head until they are joined: 0.7 GB
+with 16 heads of 128."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 from simulation import Clock, LateEngine, LateExpress, Simulation, expected_text
 
 from voxlane.engine.ahead import completed, plan_ahead
-from voxlane.engine.api import Policy, Priority, SamplingParams, Submit, Text
+from voxlane.engine.api import Pause, Policy, Priority, Resume, SamplingParams, Submit, Text
 from voxlane.engine.cost import CostModel, Work
 from voxlane.engine.kv import BlockPool, BlockTable
 from voxlane.engine.outbox import Outbox
 from voxlane.engine.plan import Limits, Load, Plan, Station
 from voxlane.engine.request import Request
-from voxlane.engine.scheduler import Scheduler
+from voxlane.engine.scheduler import PATIENCE_S, Scheduler
 
 CHAT = frozenset({"chat"})
 SIZE = 4
+SHORT = SamplingParams(max_tokens=3, ignore_eos=True)
 
 
 def request(scheduler: Scheduler, name: str, prompt: int, tokens: int, priority: Priority, now: float) -> Request:
@@ -171,6 +172,52 @@ def test_a_critical_answer_has_its_place_in_a_full_step_that_was_planned_ahead(m
     simulation.run()
     assert {simulation.texts[name] for name in names} == {expected_text("ABC", 30)}
     assert simulation.texts["z"] == expected_text("CBA", 30)
+
+
+@pytest.mark.parametrize(("policy", "priority"), [("priority", Priority.HIGH), ("deadline", Priority.CRITICAL)])
+def test_who_is_planned_for_again_and_again_but_in_no_step_has_its_turn_in_the_end(
+    policy: Policy, priority: Priority
+) -> None:
+    """Somebody who goes first comes all the time, so what was planned ahead is planned anew: that is no progress."""
+
+    def engine(clock: Clock, block_tokens: int) -> LateEngine:
+        return LateEngine(clock, block_tokens, slow=2, step_s=0.05)
+
+    simulation = Simulation(make_engine=engine, blocks=200, host_blocks=0, max_batch=2, policy=policy)
+    simulation.send(ask("a", "ABC"))
+    for _ in range(4):
+        simulation.step()
+    begin = simulation.clock.now
+    while "a" not in simulation.ends and simulation.clock.now < begin + 5 * PATIENCE_S:
+        crowd = len(simulation.scheduler.requests) >= 5
+        other = Submit(f"r{simulation.steps}", "complete", text="CBA", sampling=SHORT, priority=priority)
+        simulation.step(*([] if crowd else [other]))
+    assert simulation.texts["a"] == expected_text("ABC", 30)
+
+
+def test_who_comes_back_into_a_step_planned_ahead_leaves_it_as_small_as_a_step_may_be() -> None:
+    def engine(clock: Clock, block_tokens: int) -> LateEngine:
+        return LateEngine(clock, block_tokens, slow=2)
+
+    simulation = Simulation(make_engine=engine, blocks=200, host_blocks=0, max_step_tokens=3, step_budget_s=1.0)
+    simulation.send(*(ask(name, "ABC") for name in "abcd"))
+    launched: list[int] = []
+    launch = simulation.engine.launch
+
+    def begin(load: Load) -> object:
+        launched.append(sum(row.count for row in load.rows))
+        return launch(load)
+
+    simulation.engine.launch = begin  # type: ignore[method-assign]
+    while len(simulation.texts) < 4:
+        simulation.step()
+    simulation.step(Pause("d"))
+    for _ in range(3):
+        simulation.step()
+    simulation.step(Resume("d"))
+    simulation.run()
+    assert max(launched) == 3
+    assert {simulation.texts[name] for name in "abcd"} == {expected_text("ABC", 30)}
 
 
 def test_what_cannot_wait_overtakes_what_is_about_others_and_nothing_else() -> None:

@@ -205,7 +205,7 @@ def _cut(
     rows = layout.context_lengths.shape[0]
     room = rows * tuning.split_queries
     units = tuning.programs * _multiprocessors(q.device) // pages.k.shape[1]
-    units = max(1, min(units, ATTENTION_PARTS // min(tokens, room)))
+    units = max(1, min(units, ATTENTION_PARTS // max(1, min(tokens, room))))
     splits = min(_splits(layout, pages, tuning.split), units)
     cut_rows = rows if tokens <= room else rows - 1  # one has more queries than are cut
     if tokens == rows * layout.max_query and layout.max_query > tuning.split_queries:

@@ -4,8 +4,8 @@ Made into bfloat16 one by one, keys and values take four instructions for each t
 by them at half of what the memory gives. So keys are multiplied as they are: a query becomes two integers of 8 bits,
 high and low, 15 bits together, in rows of the product's left side that a decode leaves empty. Values are read four to a
 word, and each of a word's four bytes has a sum of its own; the sums are interleaved at the end. There values are the
-left side and weights the right one, which has room for eight queries and needs no more: weights lie in the threads that
-computed them, and sums take half the registers. One warp a program: nothing is exchanged through shared memory.
+left side and weights the right one, which may be as narrow as eight queries: weights lie in the threads that computed
+them, and sums take half the registers. With one warp a program nothing is exchanged through shared memory.
 """
 
 from __future__ import annotations
@@ -54,13 +54,14 @@ def byte_plane(words, PLANE: tl.constexpr, COMPUTE: tl.constexpr):
     """Return one byte of every word as a number of type COMPUTE."""
     if COMPUTE.is_bf16() and not _INTERPRETED:
         # Two words a time. With seven bits of its fraction taken from a byte, 0x43.. is 128 + those bits; with the sign
-        # for its last bit, 0xC3.. is -128 or -256.
+        # for its last bit, 0xC3.. is -128 or -256. Devices before Hopper add in products only.
         return tl.inline_asm_elementwise(
-            """{ .reg .b32 bytes, bits, base;
+            """{ .reg .b32 bytes, bits, base, one;
             prmt.b32 bytes, $1, $2, $3;
             lop3.b32 bits, bytes, 0x007F007F, 0x43004300, 0xEA;
             lop3.b32 base, bytes, 0x00800080, 0xC300C300, 0xEA;
-            add.rn.bf16x2 $0, bits, base; }""",
+            mov.b32 one, 0x3F803F80;
+            fma.rn.bf16x2 $0, bits, one, base; }""",
             "=r,r,r,r,r", [words, 0x0400 + 0x0101 * PLANE], dtype=tl.bfloat16, is_pure=True, pack=2,
         )  # fmt: skip
     else:

@@ -2,8 +2,8 @@
 
 Queries of a head group are packed into tiles of M rows, so that keys are read once for the group. Short chunks over
 long contexts would leave most of the device idle: those are cut, as decodes are, but as if each was alone in its batch.
-So whether and where a row is cut depends on its own numbers of queries and positions, and on Hopper on how many there
-are in all (attention_tuning.py).
+So whether and where a row is cut depends on its own numbers of queries and positions; on how many queries there are in
+all only where parts would outgrow their room (ATTENTION_PARTS), and on Hopper (attention_tuning.py).
 """
 
 from __future__ import annotations

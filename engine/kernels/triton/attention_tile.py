@@ -50,7 +50,7 @@ def fetch_pages(
         LINES: tl.constexpr = triton.next_power_of_2(triton.cdiv(BLOCK_TOKENS * DIM, LINE))
         numbers = begin // BLOCK_TOKENS + tl.arange(0, PAGES)
         last = tl.maximum(end - 1, 0) // BLOCK_TOKENS
-        blocks = tl.load(table + tl.minimum(numbers, last), mask=numbers >= 0, other=0).to(tl.int64)
+        blocks = tl.load(table + tl.minimum(numbers, last)).to(tl.int64)
         firsts = (blocks * KV_HEADS + head) * (BLOCK_TOKENS * HEAD_DIM)
         lines = tl.minimum(tl.arange(0, LINES) * LINE, BLOCK_TOKENS * HEAD_DIM - 1)
         tl.inline_asm_elementwise(

@@ -27,7 +27,7 @@ class Tuning:
     registers: int | None = None  # the most a thread may use; fewer let more programs share a multiprocessor
     least: int = 64  # decode without split: positions of the shortest piece, a power of 2
     overlap: bool = True  # decode: a launch begins while the one before it ends
-    ahead: int = 0  # decode: pages of a piece that are brought into the L2 before what comes before is awaited
+    ahead: int = 0  # decode: pages of a piece, a power of 2, brought into the L2 before what comes before is awaited
     join: int = 4096  # decode: numbers of parts held in registers at once while they are joined
     consumers: int = 0  # prefill by attention_hopper.py: groups of four warps, 64 rows each; 0: by attention_prefill.py
     apart: bool = False  # prefill: pieces are joined by a launch of their own, not by who finishes last

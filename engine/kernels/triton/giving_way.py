@@ -1,4 +1,4 @@
-"""Waiting on the device, in one thread, for flags that another stream sets and clears."""
+"""Waiting on the device, in one warp, for flags that another stream sets and clears."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _look(elapsed_ns, begin):
 
 @triton.jit
 def give_way_kernel(asked, waited_ns, most_ns, askers, ASKERS: tl.constexpr, FIRST: tl.constexpr):
-    """Wait until no flag is set, or until a step has waited for `most_ns` in all; note how long that was."""
+    """Wait until no flag is set, or until a pass has waited for `most_ns` in all; note how long that was."""
     index = tl.arange(0, ASKERS)
     before = tl.zeros([], tl.int64) if FIRST else tl.load(waited_ns)
     begin = tl.zeros([], tl.int64) if _INTERPRETED else globaltimer()
@@ -36,7 +36,7 @@ def give_way_kernel(asked, waited_ns, most_ns, askers, ASKERS: tl.constexpr, FIR
 
 
 def give_way(way: Way, most_ns: int, *, first: bool) -> None:
-    """Queue the wait; `first` begins a step's account."""
+    """Queue the wait; `first` begins a pass's account."""
     askers = way.asked.numel()
     give_way_kernel[(1,)](
         way.asked, way.waited_ns, most_ns, askers, ASKERS=triton.next_power_of_2(askers), FIRST=first, num_warps=1

@@ -39,6 +39,13 @@ def test_a_step_stands_still_once_for_so_long_and_the_next_one_again(way: Way, a
     assert way.waited_ns.tolist() == [MOST_NS]
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_step_that_may_not_stand_still_does_not(way: Way, first: bool) -> None:
+    way.asked.fill_(1)
+    give_way(way, 0, first=first)
+    assert way.waited_ns.tolist() == [0]
+
+
 def test_a_step_goes_on_when_nobody_asks_any_more(way: Way) -> None:
     way.asked[1] = 1
     timer = threading.Timer(0.05, way.asked.zero_)

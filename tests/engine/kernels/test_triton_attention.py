@@ -17,83 +17,14 @@ from voxlane.engine.kernels.triton import attention
 from voxlane.engine.kernels.triton.attention import by_hopper, paged_attention_triton
 from voxlane.engine.kernels.triton.attention_tuning import Tuning
 
-from .batches import Shape, layout, new_pages, tables
+from .attention_steps import APART, BF16, DECODE, EVEN, F16, F32, INT8, PREFILL, SMALL, check, filled, run, step
+from .batches import Shape, layout
 
 # The interpreter computes in numpy, which warns where a GPU gives an infinity or a NaN and goes on.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.* encountered in .*:RuntimeWarning"),
     pytest.mark.usefixtures("interpreter"),
 ]
-
-F32, BF16, F16, INT8 = torch.float32, torch.bfloat16, torch.float16, torch.int8
-TOLERANCES = {F32: 1e-6, F16: 1e-3, BF16: 8e-3}
-"""The error's norm over the result's, by the queries' type: what products of that type lose."""
-
-DECODE = Tuning(tile=16, warps=4, stages=1, programs=3, split=32)
-EVEN = Tuning(tile=16, warps=4, stages=1, programs=5, least=16)
-PREFILL = Tuning(tile=32, warps=4, stages=1, programs=3, split=32, rows=64, split_queries=35)
-APART = replace(PREFILL, programs=12, rows=16, split_queries=12, apart=True)
-"""Pieces so short that a small test has many of them, and fewer programs than pieces; EVEN's are as many as it has."""
-
-ROWS = [(0, 40), (69, 1), (37, 30), (0, 1), (31, 2), (5, 0)]
-SMALL = Shape(3, 1, 16, 16)
-
-
-def filled(shape: Shape, kind: torch.dtype, lengths: list[int], random: torch.Generator) -> tuple[Tensor, Pages]:
-    """Return a block table and pages whose first `lengths` positions hold random vectors; the rest stays poisoned."""
-    table, blocks = tables(lengths, shape.block_tokens, random)
-    pages = new_pages(shape, blocks, kind)
-    for row, length in enumerate(lengths):
-        at = torch.arange(length)
-        where = (table[row, at // shape.block_tokens].long(), slice(None), at % shape.block_tokens)
-        for page, scale in ((pages.k, pages.k_scale), (pages.v, pages.v_scale)):
-            vectors = torch.randn((length, shape.kv_heads, shape.head_dim), generator=random)
-            if scale is not None:
-                vectors = vectors.mul(40).clamp(-127, 127)
-                scale[where] = torch.rand((length, shape.kv_heads), generator=random).mul(0.05).to(BF16)
-            page[where] = vectors.to(kind)
-    return table, pages
-
-
-def step(
-    shape: Shape, kind: torch.dtype, random: torch.Generator, rows: list[tuple[int, int]] | None = None
-) -> tuple[Tensor, Pages, Layout]:
-    """Return queries in float32, pages and layout of a batch of rows (start, count)."""
-    rows = ROWS if rows is None else rows
-    table, pages = filled(shape, kind, [start + count for start, count in rows], random)
-    place = layout(rows, table, shape.block_tokens)
-    q = torch.randn((place.positions.shape[0], shape.heads, shape.head_dim), generator=random)
-    return q, pages, place
-
-
-def run(
-    q: Tensor,
-    pages: Pages,
-    place: Layout,
-    scale: float = 0.25,
-    window: int = 0,
-    *,
-    causal: bool = True,
-    softcap: float = 0.0,
-    decode: Tuning = DECODE,
-    prefill: Tuning = PREFILL,
-) -> Tensor:
-    """Run the kernels; no piece may be left that somebody still waits for."""
-    arrivals = new_arrivals(torch.device("cpu")) if place.arrivals is None else place.arrivals
-    own = replace(place, arrivals=arrivals)
-    out = paged_attention_triton(
-        q, pages, own, scale, window, causal=causal, softcap=softcap, decode=decode, prefill=prefill
-    )
-    assert not arrivals.any()
-    return out
-
-
-def check(got: Tensor, q: Tensor, pages: Pages, place: Layout, *args: float, **options: bool | float) -> None:
-    expected = paged_attention_ref(q.to(F32), pages, place, *args, **options)  # type: ignore[arg-type]
-    assert got.shape == expected.shape
-    assert got.dtype is q.dtype
-    error = torch.linalg.vector_norm(got.to(F32) - expected)
-    assert error <= TOLERANCES[q.dtype] * torch.linalg.vector_norm(expected)  # a NaN fails
 
 
 @pytest.mark.parametrize(
@@ -238,6 +169,46 @@ def test_a_row_too_long_to_be_cut_among_pieces(random: torch.Generator) -> None:
     check(run(q, pages, place, prefill=APART), q, pages, place, 0.25)
 
 
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize(
+    ("rows", "tuning", "room", "pieces"),
+    [
+        ([(100, 12), (3, 12)], PREFILL, 80, 3),
+        ([(100, 12), (3, 12)], PREFILL, 23, 1),  # fewer than queries
+        ([(60, 10), (0, 40), (90, 12)], APART, 107, 2),  # and parts are numbered by row
+    ],
+)
+def test_parts_stay_within_their_room(
+    rows: list[tuple[int, int]],
+    tuning: Tuning,
+    room: int,
+    pieces: int,
+    random: torch.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a device that has programs for four pieces of a row, and on which there is room for fewer."""
+    told: list[dict[str, Any]] = []
+    cut = attention._cut
+
+    def noted(*given: Any) -> tuple[dict[str, Any], int]:
+        rules, tiles = cut(*given)
+        told.append(rules)
+        return rules, tiles
+
+    monkeypatch.setattr(attention, "_cut", noted)
+    monkeypatch.setattr(attention, "_multiprocessors", lambda device: 2)
+    monkeypatch.setattr(attention, "ATTENTION_PARTS", room)
+    q, pages, place = step(SMALL, F32, random, rows)
+    check(run(q, pages, place, prefill=tuning), q, pages, place, 0.25)
+    assert [rules["max_splits"] for rules in told] == [pieces]
+    assert told[0]["partials"].shape[0] <= room * SMALL.heads
+
+
+def test_a_prefill_that_cuts_nothing(random: torch.Generator) -> None:
+    q, pages, place = step(SMALL, F32, random, [(60, 10), (0, 6)])
+    check(run(q, pages, place, prefill=replace(PREFILL, split_queries=0)), q, pages, place, 0.25)
+
+
 def test_a_launch_joins_only_what_may_be_cut(random: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     joined: list[object] = []
     monkeypatch.setattr(attention, "_join", lambda *given: joined.append(given))
@@ -347,22 +318,6 @@ def test_any_batch(
     q, pages, place = step(shape, types[1], random, rows)
     q = q.to(types[0])
     check(run(q, pages, place, 0.2, window, decode=decode), q, pages, place, 0.2, window)
-
-
-@pytest.mark.filterwarnings("ignore:All-NaN slice encountered:RuntimeWarning")
-def test_queries_in_two_parts_keep_what_is_small_and_what_is_not_a_number(random: torch.Generator) -> None:
-    """Over int8 pages a query is two integers: one number a thousand times the others, zeros, a NaN, an infinity."""
-    q, pages, place = step(SMALL, INT8, random, [(70, 1), (50, 1), (40, 1), (33, 1), (20, 1)])
-    q[0, :, 0] *= 1000.0
-    q[1] = 0.0
-    q = q.to(BF16)
-    check(run(q, pages, place, 0.01), q, pages, place, 0.01)
-    clean = run(q, pages, place)
-    q[2, 1, 3], q[3, 0, 0] = float("nan"), float("inf")
-    got = run(q, pages, place)
-    assert torch.equal(got[[0, 1, 4]], clean[[0, 1, 4]])
-    assert got[2, 16:32].isnan().all()
-    assert got[3, :16].isnan().all()
 
 
 def test_what_does_not_fit_is_named(random: torch.Generator) -> None:
