@@ -56,8 +56,7 @@ class Desks:
         if submit.request_id in jobs:
             raise Refusal("duplicate_id", "a request with this id is running")
         most = self._max_waiting * (CRITICAL_QUEUE_FACTOR if submit.priority is Priority.CRITICAL else 1)
-        waiting = sum(1 for job in jobs.values() if job.waits)
-        if waiting >= most:
+        if len(jobs) >= most and (waiting := sum(1 for job in jobs.values() if job.waits)) >= most:
             raise Refusal("overloaded", f"{waiting} requests are waiting")
         desk = self._cloning if submit.task == "voice" else self._desks.get(MODEL_OF[submit.task])
         if desk is None:
