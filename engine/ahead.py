@@ -62,7 +62,7 @@ def plan_ahead(
     available = scheduler.stations["chat"].pool.available
     if len(rows) > available and sum(request.table.needed(1) for request in rows) > available:
         return None
-    return _place(scheduler, rows)
+    return _place(rows)
 
 
 def completed(scheduler: Scheduler, plan: Plan, now: float) -> Plan | None:
@@ -85,6 +85,7 @@ def completed(scheduler: Scheduler, plan: Plan, now: float) -> Plan | None:
         if plan.rows and not missed and _add_prompts(scheduler, plan, prompts, now):
             for row in plan.rows:  # only now: whoever is planned for again and again, and in no step, waits
                 row.request.progress_s = now
+            plan.predicted_s = plan.seconds(scheduler.stations)
             return plan
     take_back(plan)
     return None
@@ -114,10 +115,7 @@ def _changed(scheduler: Scheduler, plan: Plan, rows: list[Row], back: list[Reque
         cost = scheduler.stations["chat"].cost.predict_with(load.work, 1, request.computed + 1)
         if fits and (cost <= budget_s or not made.rows or _goes_first(request)):
             scheduler.place(request, 1, made)
-    if made.rows == plan.rows:
-        return plan
-    made.predicted_s = made.seconds(scheduler.stations)
-    return made
+    return plan if made.rows == plan.rows else made
 
 
 def _add_prompts(scheduler: Scheduler, plan: Plan, prompts: list[Request], now: float) -> bool:
@@ -144,8 +142,6 @@ def _add_prompts(scheduler: Scheduler, plan: Plan, prompts: list[Request], now: 
             continue
         left -= scheduler.place(request, count, plan)
         added = True
-    if added:
-        plan.predicted_s = plan.seconds(scheduler.stations)
     return True
 
 
@@ -198,13 +194,13 @@ def _work(requests: list[Request]) -> Work:
     return Work(len(requests), context_tokens=sum(request.table.length + 1 for request in requests))
 
 
-def _place(scheduler: Scheduler, requests: list[Request]) -> Plan:
+def _place(requests: list[Request]) -> Plan:
     load = Load(work=_work(requests))
     for request in requests:
         load.rows.append(Row(request, request.table.length, 1))
         copies = request.table.append(1)
         assert not copies, "a decoding request writes to a block of its own"
-    return Plan(list(load.rows), {"chat": load}, predicted_s=load.seconds(scheduler.stations["chat"]))
+    return Plan(list(load.rows), {"chat": load})
 
 
 def _goes_first(request: Request) -> bool:

@@ -2,7 +2,7 @@
 
 On the host a step is run from beginning to end. On a device each model has steps of its own, which are left under way:
 commands are handled, jobs work, and what the step before brought is told while one runs. Where its tokens cannot change
-what follows, that is planned meanwhile, and launched once it is over, unless a command has come: that is in force then.
+what follows, that is planned meanwhile, and launched once it is over, with what has come by then in force.
 
 Whatever the loop is at, it looks up every millisecond or so: an interruption is in force and a critical prompt is on
 the device before the loop goes on with what it was doing.
@@ -201,7 +201,7 @@ class Core:
                 self._out.add(self._carry_out(self._inbox.next()))
 
     def _land(self, track: Track, flight: Flight) -> None:
-        """End a step under way; go on at once with what was planned ahead, if no command came."""
+        """End a step under way; go on at once with what was planned ahead, as what has come since changes it."""
         self._engines.wait(flight)
         ahead, planning = track.ahead, track.planning or (flight.landed, flight.landed)
         track.flight = track.ahead = track.planning = None

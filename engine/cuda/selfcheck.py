@@ -144,7 +144,7 @@ def _prompts(trial: Trial) -> Iterator[Outcome]:
 
 def _decodes(trial: Trial) -> Iterator[Outcome]:
     yield from _attend(trial, queries=(1, 1, 1), contexts=(1, 80, 1100))
-    yield from _attend(trial, queries=[1] * _CROWD, contexts=range(1, _CROWD + 1))  # is served otherwise
+    yield from _attend(trial, queries=[1] * _CROWD, contexts=range(1, _CROWD + 1))  # mostly served otherwise
 
 
 def _listening(trial: Trial) -> Iterator[Outcome]:
