@@ -43,6 +43,7 @@
   const post = MessagePort.prototype.postMessage;
   MessagePort.prototype.postMessage = function (message, ...rest) {
     if (message?.do === "duck" && !tap.ducking) return;
+    if (message?.do === "release") note("released", {}); // before it is asked for: the page may be told much later
     post.call(this, message, ...rest);
     if (message?.do !== "hold") return;
     // Who says where it stands has held before: from then on all is silent.

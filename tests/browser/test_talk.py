@@ -97,13 +97,12 @@ def test_a_murmur_holds_and_nothing_is_lost(server: VoiceServer, visit: Any) -> 
     (answer,) = visitor.await_lines("assistant", "done")
     visitor.await_state("listening")
     assert visitor.states[visitor.states.index("held") + 1] == "speaking"
-    (hold,), (release,) = visitor.messages("hold"), visitor.messages("release")
-    (stopped,) = visitor.told("stopped")
+    (hold,), (stopped,), (released,) = visitor.messages("hold"), visitor.told("stopped"), visitor.told("released")
     assert not visitor.messages("interrupted")
     heard = visitor.sound("output")
     reply = np.asarray(resample(visitor.reply(hold.detail["epoch"]), 24_000, heard.rate))
     softened = heard.rate // 50
-    held = slice(stopped.frame - heard.frame + softened, release.frame - heard.frame)
+    held = slice(stopped.frame - heard.frame + softened, released.frame - heard.frame)
     assert not heard.samples[held].any(), "it was held, and yet played"
     silence = Account(reply, heard.rate).explain(heard.samples)
     assert silence >= held.stop - held.start > 0
