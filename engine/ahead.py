@@ -48,7 +48,8 @@ def plan_ahead(
             return None
         there.add(request)
         if row.reaches_end:
-            staying += [] if _ends(request) else [request]
+            if request.tokens_left > 1:  # else the token under way is its last, whatever it is
+                staying.append(request)
         elif request.pending == 1:  # the last token of a prompt, read as one that was chosen
             staying.append(request)
         else:
@@ -205,9 +206,3 @@ def _place(requests: list[Request]) -> Plan:
 
 def _goes_first(request: Request) -> bool:
     return request.aged or request.priority is Priority.CRITICAL
-
-
-def _ends(request: Request) -> bool:
-    """Return whether the token under way is the request's last, whatever it is."""
-    longest = min(request.prompt_tokens + request.sampling.max_tokens, request.limit)
-    return len(request.tokens) + 1 >= longest

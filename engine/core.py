@@ -30,19 +30,16 @@ from voxlane.engine.api import (
 )
 from voxlane.engine.desks import Cloning, Desk, Desks
 from voxlane.engine.flight import Engine, Engines, Flight, Track
+from voxlane.engine.handing import Handing, brought_by
 from voxlane.engine.inbox import Inbox, Receive
-from voxlane.engine.jobs.job import Change
 from voxlane.engine.lane import Lane
 from voxlane.engine.outbox import Outbox, Tell
-from voxlane.engine.plan import Plan, Row
+from voxlane.engine.plan import Plan
 from voxlane.engine.record import Record
-from voxlane.engine.request import ModelName, Request, State
+from voxlane.engine.request import ModelName, State
 from voxlane.engine.roster import Roster
-from voxlane.engine.runner import Outcome
 from voxlane.engine.scheduler import Scheduler
 from voxlane.engine.trace import Trace
-
-_Brought = tuple[Row, Outcome, float]  # and when
 
 WORK_BUDGET_S = 0.01
 """How long jobs may work between two steps; who was left out is first the next time."""
@@ -63,7 +60,7 @@ LOOK_BUDGET_S = 0.002
 waits for one of them at most."""
 
 LOOK_EVERY_S = 3e-4
-"""How long jobs work between two looks."""
+"""How long nobody looks while jobs work, and plans are made."""
 
 REST_S = 1e-3
 """How long a step with nothing to run waits for what a job awaits. Commands that come meanwhile wait as long."""
@@ -96,12 +93,12 @@ class Core:
         self._clock = clock
         self._record = Record(clock, trace)
         self._roster = Roster(scheduler, self._lane, self._desks, self._record, clock)
+        self._handing = Handing(self._engines, self._roster, self._record)
         self._inbox = Inbox(self._roster.session_of)
         self._receive: Receive = tuple
         self._out = Outbox()
-        self._landed: Flight | None = None  # a step that is over,
-        self._untold: dict[Request, _Brought] = {}  # and what it brought, as far as it was not handed out
         self._round = 0  # of work between steps
+        self._looked_s = clock()
         self._audited, self._audited_s = False, clock()  # whether the books were gone through, and when they last were
 
     @property
@@ -159,7 +156,7 @@ class Core:
     def _begin(self, track: Track) -> None:
         """Begin a step if there is anything to do; on the host that is all of it."""
         self._look()
-        if not self.scheduler.ready(track.models) or self._gives_way(track):
+        if self._gives_way(track) or self._follow(track) or not self.scheduler.ready(track.models):
             return
         begin = self._clock()
         plan = self.scheduler.schedule(begin, track.models)
@@ -187,11 +184,7 @@ class Core:
         """Plan what follows the steps under way; with one track, do what is asked for until its step is over."""
         for track in self._tracks:
             if track.flight is not None and track.planning is None and not self._inbox.stirs:
-                begin = self._clock()
-                track.ahead = plan_ahead(self.scheduler, track.flight.plan, begin, self._engines.foresees, track.models)
-                if track.ahead is not None:
-                    self._engines.prepare(track.ahead)
-                track.planning = begin, self._clock()
+                self._plan_ahead(track, track.flight)
         while True:
             done = any(self._engines.done(flight) for flight in self._flights)
             self._look()
@@ -200,82 +193,64 @@ class Core:
             if len(self._inbox):
                 self._out.add(self._carry_out(self._inbox.next()))
 
+    def _plan_ahead(self, track: Track, flight: Flight) -> None:
+        self._glance()
+        begin = self._clock()
+        ahead = plan_ahead(self.scheduler, flight.plan, begin, self._engines.foresees, track.models)
+        track.ahead, track.planning = ahead, (begin, self._clock())
+        self._glance()
+        if ahead is not None and not any(row.request.state is State.FINISHED for row in ahead.rows):
+            self._engines.prepare(ahead)  # else it is another plan by then
+
     def _land(self, track: Track, flight: Flight) -> None:
-        """End a step under way; go on at once with what was planned ahead, as what has come since changes it."""
+        """End a step under way; go on at once with what was planned ahead, unless that gives way and waits."""
         self._engines.wait(flight)
-        ahead, planning = track.ahead, track.planning or (flight.landed, flight.landed)
-        track.flight = track.ahead = track.planning = None
-        if ahead is not None:
+        track.flight = None
+        if track.ahead is not None and not flight.sound:
+            take_back(track.ahead)
+            track.ahead = None
+        if track.ahead is not None:
             if self._inbox.stirs:
                 self._drain_light(self._clock())  # what has come is in force in the next step
-            if flight.sound and not self._inbox.stirs and not self._gives_way(track):
-                track.flight = self._follow(track, ahead, planning)
-            else:
-                take_back(ahead)
+            if not self._inbox.stirs and not self._gives_way(track):
+                self._follow(track)
+        if track.ahead is None:
+            track.planning = None
         self._advance(flight)
 
-    def _follow(self, track: Track, plan: Plan, planning: tuple[float, float]) -> Flight | None:
-        """Launch what was planned ahead, as things stand now; None if all of it has to be planned anew."""
+    def _follow(self, track: Track) -> bool:
+        """Launch what was planned ahead, as things stand now; False if there is nothing, or it has to be planned anew.
+
+        Nobody else's step of this model was in between.
+        """
+        plan, planning = track.ahead, track.planning
+        track.ahead = track.planning = None
+        if plan is None or planning is None:
+            return False
         begin = self._clock()
         found = completed(self.scheduler, plan, begin)
         if found is None:
-            return None
+            return False
         if found is not plan:
             self._engines.prepare(found)
         self._out.add(self._roster.admit(found, begin))
         following = self._launch(track, found, planning)
         if following.sound:
-            return following
-        take_back(found)
-        return None
+            track.flight = following
+        else:
+            take_back(found)
+        return following.sound
 
     def _advance(self, flight: Flight) -> None:
-        """Hand out what a step brought, to the paused first."""
-        self._landed = flight
+        """Hand out what a step brought."""
+        self._handing.land(flight)
         self._look()
-        self._bring()
-        for number, request in enumerate(list(self._untold), start=1):
-            if (brought := self._untold.pop(request, None)) is not None:
-                (self._out.hurry if request.state is State.PAUSED else self._out.add)(self._give(*brought))
+        for number, (paused, messages) in enumerate(self._handing.rest(), start=1):
+            (self._out.hurry if paused else self._out.add)(messages)
             if number % LOOK_ROWS == 0:
                 self._look()
         self._roster.touched = True
         self._record.step(flight, self._engines, self._roster.jobs)
-
-    def _bring(self) -> None:
-        """Have what the step that is over brought ready to be handed out, if it is not."""
-        if self._landed is not None:
-            flight, self._landed = self._landed, None
-            self._untold = {brought[0].request: brought for brought in self._brought(flight, self._engines)}
-
-    def _brought(self, flight: Flight, engines: Engines) -> list[_Brought]:
-        outcomes = engines.collect(flight)
-        loads = flight.plan.loads.items()
-        pairs = [pair for model, load in loads for pair in zip(load.rows, outcomes[model], strict=True)]
-        pairs.sort(key=lambda pair: pair[0].request.state is not State.PAUSED)
-        return [(row, outcome, flight.landed) for row, outcome in pairs]
-
-    def _give(self, row: Row, outcome: Outcome, now: float) -> list[FromEngine]:
-        """Give a request what a step brought; return what is told of it."""
-        if row.request.state is State.FINISHED:  # cancelled, or another row of its job has just ended it
-            return []
-        job = self._roster.owner(row.request)
-        change = Change(end="failed") if outcome.failed else job.advance(row, outcome, now)
-        if row.drafts and row.request.model == "chat" and not outcome.failed:
-            self._record.lookup(len(row.drafts), len(outcome.choices) - 1)
-        return self._roster.apply(job, change, now)
-
-    def _give_first(self, concerned: Callable[[Submit], bool]) -> list[FromEngine]:
-        """Give some jobs what they have of the step that is being handed out; return what is told of that.
-
-        Who is kept out of the next step may be in one under way, and is told of that token too: but of no second one.
-        """
-        messages: list[FromEngine] = []
-        self._bring()
-        for request in list(self._untold):
-            if request.state is not State.FINISHED and concerned(self._roster.owner(request).submit):
-                messages += self._give(*self._untold.pop(request))
-        return messages
 
     def _work(self, begin: float) -> None:
         """Let jobs do what no step waits for, the urgent and the long neglected first, for a few milliseconds.
@@ -287,11 +262,8 @@ class Core:
         under_way = self._flights
         gives_way = self._lane.holding
         due = -(-len(wanting) // WORK_ROUNDS) if under_way or gives_way else len(wanting)
-        now = looked = self._clock()
         for count, job in enumerate(sorted(wanting, key=lambda job: (-job.submit.priority, job.worked)), start=1):
-            if now - looked > LOOK_EVERY_S:
-                self._look()
-                looked = self._clock()
+            self._glance()
             if self._roster.jobs.get(job.submit.request_id) is not job or not job.wants_work:
                 continue  # a command came
             job.worked = self._round
@@ -320,12 +292,19 @@ class Core:
             for row in flight.plan.rows:
                 if row.request.state is State.EXPRESS:
                     row.request.state = State.PAUSED if self._roster.owner(row.request).paused else State.RUNNING
-            for brought in self._brought(flight, self._lane.engines):
-                self._out.overtake(self._give(*brought))
+            for brought in brought_by(flight, self._lane.engines):
+                self._out.overtake(self._handing.give(*brought))
             self._roster.touched = True
             self._record.express(flight)
         if (plan := self._lane.begin(self._flights)) is not None:
             self._out.hurry(self._roster.admit(plan, self._clock()))
+
+        self._looked_s = self._clock()
+
+    def _glance(self) -> None:
+        """Look if nobody has for a while."""
+        if self._clock() - self._looked_s > LOOK_EVERY_S:
+            self._look()
 
     def idle(self, came: Callable[[], bool] = lambda: False) -> list[FromEngine]:
         """Note that there is nothing to do: check the books, flush the trace, report; once after something was done.
@@ -380,13 +359,13 @@ class Core:
             case Cancel(request_id):
                 return self._roster.cancel(request_id)
             case Pause(request_id):
-                messages = self._give_first(lambda submit: submit.request_id == request_id)
+                messages = self._handing.give_first(lambda submit: submit.request_id == request_id)
                 self._roster.pause(request_id)
                 return messages
             case Resume(request_id):
                 self._roster.resume(request_id)
             case Interrupt(session):
-                messages = self._give_first(lambda submit: submit.session == session)
+                messages = self._handing.give_first(lambda submit: submit.session == session)
                 self._roster.interrupt(session)
                 return messages
             case KeepVoice() | ForgetVoice():

@@ -9,21 +9,26 @@ from collections.abc import Sequence
 class TextStream:
     """The text of one request, cut so that every piece can be shown at once and never taken back."""
 
-    __slots__ = ("_decoder", "_held", "_stops", "stopped")
+    __slots__ = ("_begun", "_held", "_stops", "stopped")
 
     def __init__(self, stops: Sequence[str] = ()) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._begun = b""  # a character of which bytes are missing
         self._stops = tuple(stops)
         self._held = ""  # may turn out to be the start of a stop string
         self.stopped = False
 
     def push(self, piece: bytes) -> str:
         """Take a token's bytes; return the text that is now certain."""
-        return self._release(self._decoder.decode(piece))
+        if self._begun:
+            piece = self._begun + piece
+        text, used = codecs.utf_8_decode(piece, "replace")
+        self._begun = piece[used:]
+        return self._release(text) if self._stops else text
 
     def finish(self) -> str:
         """Return what was held back; an unfinished character becomes U+FFFD."""
-        text = self._release(self._decoder.decode(b"", final=True))
+        begun, self._begun = self._begun, b""
+        text = self._release(begun.decode(errors="replace"))
         held, self._held = self._held, ""
         return text if self.stopped else text + held
 

@@ -116,6 +116,14 @@ class BlockPool:
         if digest is not None:
             del self._block_of[digest]
 
+    def claim(self, block: int) -> bool:
+        """Do that if a block is in one table alone; else False."""
+        if self._references[block] != 1:
+            return False
+        if block in self._digest_of:
+            self.forget(block)
+        return True
+
     def find(self, digest: Digest) -> int | None:
         """Return the block with this content, not yet retained, or None."""
         return self._block_of.get(digest)
@@ -227,15 +235,16 @@ class BlockTable:
         """Whether its last block holds a token more, and is nobody else's."""
         return self.length % self.pool.block_tokens > 0 and self.pool.references(self.blocks[-1]) == 1
 
-    def grow(self) -> None:
-        """Take the room there is for one more token."""
-        self.pool.forget(self.blocks[-1])
+    def grow(self) -> bool:
+        """Take the room there is for one more token; False if there is none, and nothing has changed."""
+        if self.length % self.pool.block_tokens == 0 or not self.pool.claim(self.blocks[-1]):
+            return False
         self.length += 1
+        return True
 
     def append(self, count: int) -> list[Copy]:
         """Make room for `count` more tokens; return the block copies that must happen before they are written."""
-        if count == 1 and self.has_room:
-            self.grow()
+        if count == 1 and self.grow():
             return []
         shared, size = self._must_copy(count), self.pool.block_tokens
         wanted = -(-(self.length + count) // size) - len(self.blocks) + shared

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -43,7 +43,7 @@ class Row:
     request: Request
     start: int
     count: int
-    drafts: list[int] = field(default_factory=list)
+    drafts: Sequence[int] = ()
     encode: bool = False  # the request's clip goes through the encoder first
 
     @property

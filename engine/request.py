@@ -145,6 +145,11 @@ class Request:
         return len(self.tokens) - self.prompt_tokens
 
     @property
+    def tokens_left(self) -> int:
+        """How many tokens more make it as long as it may get."""
+        return min(self.prompt_tokens + self.sampling.max_tokens, self.limit) - len(self.tokens)
+
+    @property
     def decoding(self) -> bool:
         """Whether only the newest token is left to compute."""
         computed = self.host_length if self.host_blocks else self.table.length

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -41,7 +41,7 @@ class Model(Protocol):
 class Outcome:
     """What a step did for one row."""
 
-    choices: list[Choice] = field(default_factory=list)  # empty while the prompt is not through
+    choices: Sequence[Choice] = ()  # empty while the prompt is not through
     failed: bool = False  # its logits were not finite: this request ends, its neighbours do not notice
     logprob_sum: float = 0.0
     scored_tokens: int = 0

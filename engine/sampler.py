@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,8 +22,7 @@ CANDIDATES = (256, 4096)
 _MASK = (1 << 64) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """A token, and if asked for its log-probability and the likeliest alternatives as (token, log-probability)."""
 
     token: int

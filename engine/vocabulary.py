@@ -6,7 +6,7 @@ The backend knows no control token at all, so it cannot produce one. This module
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import tokenizers
 
@@ -42,9 +42,16 @@ class Vocabulary:
     space_before_first: bool  # sentencepiece's dummy space, at the start of the whole text only
     chat_template: str | None
     variables: dict[str, str]  # bos_token and the like, for the template
+    _bytes: dict[int, bytes] = field(default_factory=dict, repr=False)  # of tokens that were asked for before
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes a token adds to a text; special tokens and unused ids add none."""
+        found = self._bytes.get(token)
+        if found is None:
+            found = self._bytes[token] = self._spell(token)
+        return found
+
+    def _spell(self, token: int) -> bytes:
         if not 0 <= token < self.size:
             raise IndexError(f"token {token} is outside the vocabulary of {self.size}")
         text = self.tokens.get(token, "")

@@ -193,7 +193,7 @@ class Prompts:
         for index, (row, first, last) in enumerate(zip(ticket.rows, ticket.starts, ticket.starts[1:], strict=False)):
             blocks, stop = row.request.table.blocks, row.start + last - first
             host["tables"][index, : len(blocks)] = blocks
-            host["tokens"][first:last] = row.request.tokens[row.start : row.start + row.count] + row.drafts
+            host["tokens"][first:last] = (*row.request.tokens[row.start : row.start + row.count], *row.drafts)
             host["positions"][first:last] = where = np.arange(row.start, stop)
             host["slots"][first:last] = host["tables"][index, where // size] * size + where % size
             host["lengths"][index] = stop

@@ -177,7 +177,7 @@ class CudaRunner(Runner):
         assert ticket.chosen is not None
         begin = time.monotonic()
         rows = ticket.load.rows
-        outcomes = [Outcome() for _ in rows]
+        outcomes = [Outcome() for _ in rows]  # hundreds, and somebody may wait for this thread: as little as can be
         if ticket.prompts is not None:
             for index, outcome in zip(ticket.rest, self._prompts.collect(ticket.prompts), strict=True):
                 outcomes[index] = outcome
@@ -185,7 +185,7 @@ class CudaRunner(Runner):
         special: list[tuple[int, int]] = []
         for index, place in zip(ticket.decodes, ticket.places, strict=True):
             row, token = rows[index], tokens[place]
-            if not row.reaches_end:
+            if row.start + 1 < len(row.request.tokens):
                 continue
             if token < 0:
                 outcomes[index].failed = True
@@ -193,7 +193,7 @@ class CudaRunner(Runner):
                 special.append((index, place))
             else:
                 wanted = row.request.sampling.logprobs == 0
-                outcomes[index].choices = [Choice(token, float(logprobs[place]) if wanted else None)]
+                outcomes[index].choices = (Choice(token, float(logprobs[place]) if wanted else None),)
         self._choose_on_host([rows[index] for index, _ in special], [place for _, place in special], outcomes, special)
         self.phases = {**ticket.phases, "sample": (begin, time.monotonic())}
         return outcomes

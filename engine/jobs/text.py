@@ -113,6 +113,7 @@ class TextJob(Job):
         self._tokenizer = tokenizer
         # A step of 256 rows asks for these 256 times.
         self._silent_ids, self._vocabulary = tokenizer.special_ids, tokenizer.vocab_size
+        self._bytes_of = tokenizer.token_bytes
         self._eos_ids = frozenset() if submit.sampling.ignore_eos else tokenizer.eos_ids
         self._waiting: list[Request] = []
         self._last: Request | None = None
@@ -201,7 +202,7 @@ class TextJob(Job):
     def _told(self, text: str, reason: FinishReason | None) -> Change:
         """Return what new text and the end mean: text, calls, or nothing yet."""
         if self._reader is None:
-            return Change(messages=self._text(text, last=reason is not None), end=reason)
+            return Change(self._text(text, last=reason is not None), end=reason)
         pieces = self._reader.push(text)
         if self._reader.over:
             reason = reason or "stop"
@@ -222,10 +223,12 @@ class TextJob(Job):
         """Return new text with what is known of its tokens; at the end also what is known of tokens without text."""
         if not text and not (last and self._logprobs):
             return []
-        logprobs = tuple(self._logprobs)
-        self._logprobs.clear()
-        tokens = self._last.output_tokens if self._last is not None else 0
-        return [Text(self.submit.request_id, self.submit.epoch, text, logprobs, tokens)]
+        logprobs: tuple[TokenLogprob, ...] = ()
+        if self._logprobs:
+            logprobs = tuple(self._logprobs)
+            self._logprobs.clear()
+        submit, tokens = self.submit, self._last.output_tokens if self._last is not None else 0
+        return [Text(submit.request_id, submit.epoch, text, logprobs, tokens)]
 
     def _tool_call(self, call: Call) -> ToolCall:
         submit = self.submit
@@ -240,12 +243,13 @@ class TextJob(Job):
         return replace(self._last.stats(now), prompt_tokens=self._prompt_tokens)
 
     def _take(self, request: Request, choice: Choice, now: float) -> str:
-        request.tokens.append(choice.token)
+        token = choice.token
+        request.tokens.append(token)
         request.first_token_s = request.first_token_s or now
         request.last_token_s = now
         # A model's vocabulary may be padded past the tokenizer's: such a token says nothing.
-        silent = choice.token in self._silent_ids or choice.token >= self._vocabulary
-        piece = b"" if silent else self._tokenizer.token_bytes(choice.token)
+        silent = token in self._silent_ids or token >= self._vocabulary
+        piece = b"" if silent else self._bytes_of(token)
         if choice.logprob is not None and not silent:
             top = tuple((self._spelling(token), logprob) for token, logprob in choice.top)
             self._logprobs.append(TokenLogprob(piece, choice.logprob, top))
@@ -257,16 +261,13 @@ class TextJob(Job):
         return self._tokenizer.token_bytes(token)
 
     def _reason(self, request: Request, choice: Choice) -> FinishReason | None:
-        sampling = request.sampling
         if choice.token in self._eos_ids:
             return "eos"
         if request.constraint is not None and request.constraint.complete(request.tokens):
             return "eos"
         if self._stream.stopped:
             return "stop"
-        if request.output_tokens >= sampling.max_tokens or len(request.tokens) >= request.limit:
-            return "length"
-        return None
+        return "length" if request.tokens_left <= 0 else None
 
 
 class ScoreJob(TextJob):

@@ -423,7 +423,9 @@ def test_who_is_stopped_while_a_step_is_handed_out_writes_only_the_token_under_w
 
     def receive() -> list[ToEngine]:
         core = simulation.core
-        handing_out = core._landed is not None if moment == "before" else 0 < len(core._untold) < len(names)
+        handing_out = (
+            core._handing._landed is not None if moment == "before" else 0 < len(core._handing._untold) < len(names)
+        )
         if not handing_out or simulation.engine.under_way is None:
             return []
         came, coming[:] = list(coming), []

@@ -269,8 +269,11 @@ def find(
     ROWS: gl.constexpr, KV_HEADS: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr,
     SPLIT_QUERIES: gl.constexpr, TILE_QUERIES: gl.constexpr, CUT: gl.constexpr,
 ):  # fmt: skip
-    """Return a program's row, the number of its piece there, and its head; no row that there is if it has no work."""
-    index = gl.arange(0, ROWS, layout=gl.BlockedLayout([1], [32], [4], [0]))
+    """Return a program's row, the number of its piece there, and its head; no row that there is if it has no work.
+
+    Rows take turns, so that of all of them the first pieces go first, and those are the longest.
+    """
+    index = gl.arange(0, ROWS, layout=gl.BlockedLayout([ROWS // 32], [32], [4], [0]))  # all of them in every warp
     starts = gl.load(query_starts + index, mask=index < rows, other=0)
     counts = gl.load(query_starts + index + 1, mask=index < rows, other=0) - starts
     sizes = gl.where(counts > least, (counts + (TILE_QUERIES - 1)) // TILE_QUERIES, 0)
@@ -278,9 +281,14 @@ def find(
         lengths = gl.load(context_lengths + index, mask=index < rows, other=0)
         sizes *= cuts_of(counts, lengths, units, GROUP, SPLIT, SPLIT_QUERIES)
     unit = gl.program_id(0) // KV_HEADS
-    before = gl.associative_scan(sizes, 0, plus) <= unit
-    number = unit - gl.sum(gl.where(before, sizes, 0), 0)
-    return gl.sum(before.to(gl.int32), 0), number, gl.program_id(0) % KV_HEADS
+    turn, left = 0, unit  # whole turns before this program's, and programs of its own turn before it
+    taking = gl.sum((sizes > 0).to(gl.int32), 0)
+    while (taking > 0) & (left >= taking):  # no later turn has more programs: so many are whole at least
+        turn += left // taking
+        left = unit - gl.sum(gl.minimum(sizes, turn), 0)
+        taking = gl.sum((sizes > turn).to(gl.int32), 0)
+    before = gl.associative_scan((sizes > turn).to(gl.int32), 0, plus) <= left
+    return gl.sum(before.to(gl.int32), 0), turn, gl.program_id(0) % KV_HEADS
 
 
 @gluon.jit(do_not_specialize=["rows", "table_width", "max_splits", "least", "by_token"])

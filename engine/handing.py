@@ -1,0 +1,79 @@
+"""What steps brought, handed to the jobs it is for. Who is told of it, and when, is the core's business."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from voxlane.engine.api import FromEngine, Submit
+from voxlane.engine.flight import Engines, Flight
+from voxlane.engine.jobs.job import Change
+from voxlane.engine.plan import Row
+from voxlane.engine.record import Record
+from voxlane.engine.request import Request, State
+from voxlane.engine.roster import Roster
+from voxlane.engine.runner import Outcome
+
+Brought = tuple[Row, Outcome, float]  # and when
+
+
+class Handing:
+    """A step that is over, and what it brought as far as that was not handed out."""
+
+    def __init__(self, engines: Engines, roster: Roster, record: Record) -> None:
+        self._engines = engines
+        self._roster = roster
+        self._record = record
+        self._landed: Flight | None = None  # nobody has looked at what it brought
+        self._untold: dict[Request, Brought] = {}
+
+    def land(self, flight: Flight) -> None:
+        """Take a step that was waited for; all of the one before was handed out."""
+        self._landed = flight
+
+    def rest(self) -> Iterator[tuple[bool, list[FromEngine]]]:
+        """Hand out what is left, to the paused first; yield whether it was to such a one, and what is told of it."""
+        self._bring()
+        for request in list(self._untold):
+            if (brought := self._untold.pop(request, None)) is not None:
+                yield request.state is State.PAUSED, self.give(*brought)
+
+    def give(self, row: Row, outcome: Outcome, now: float) -> list[FromEngine]:
+        """Give a request what a step brought; return what is told of it."""
+        request = row.request
+        if request.state is State.FINISHED:  # cancelled, or another row of its job has just ended it
+            return []
+        job = self._roster.owner(request)
+        change = Change(end="failed") if outcome.failed else job.advance(row, outcome, now)
+        if row.drafts and request.model == "chat" and not outcome.failed:
+            self._record.lookup(len(row.drafts), len(outcome.choices) - 1)
+        return self._roster.apply(job, change, now)
+
+    def give_first(self, concerned: Callable[[Submit], bool]) -> list[FromEngine]:
+        """Give some jobs what they have of the step that is being handed out; return what is told of that.
+
+        Who is kept out of the next step may be in one under way, and is told of that token too: but of no second one.
+        """
+        messages: list[FromEngine] = []
+        self._bring()
+        for request in list(self._untold):
+            if request.state is not State.FINISHED and concerned(self._roster.owner(request).submit):
+                messages += self.give(*self._untold.pop(request))
+        return messages
+
+    def _bring(self) -> None:
+        """Have what the step that is over brought ready to be handed out, if it is not."""
+        if self._landed is not None:
+            flight, self._landed = self._landed, None
+            self._untold = {brought[0].request: brought for brought in brought_by(flight, self._engines)}
+
+
+def brought_by(flight: Flight, engines: Engines) -> list[Brought]:
+    """Return what a step brought, to the paused first."""
+    outcomes, landed = engines.collect(flight), flight.landed
+    loads = flight.plan.loads.items()
+    found = [
+        (row, outcome, landed) for model, load in loads for row, outcome in zip(load.rows, outcomes[model], strict=True)
+    ]
+    if any(brought[0].request.state is State.PAUSED for brought in found):
+        found.sort(key=lambda brought: brought[0].request.state is not State.PAUSED)
+    return found
