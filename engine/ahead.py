@@ -130,11 +130,11 @@ def _add_prompts(scheduler: Scheduler, plan: Plan, prompts: list[Request], now: 
     time, left = scheduler.time(row.request for row in plan.rows), limits.max_step_tokens - len(plan.rows)
     for request in scheduler.in_order(prompts, now):
         if len(plan.rows) == limits.max_batch or left <= 0 or not time.chunk(plan, request, MIN_CHUNK):
-            return added or not _pressing(request)
+            return added or not _pressing(scheduler, request)
         if request.state is State.WAITING and request.task in CACHED_TASKS:
             request.table.adopt(request.tokens)
         count = time.chunk(plan, request, left)
-        cut = count < request.pending and _pressing(request) and not added
+        cut = count < request.pending and _pressing(scheduler, request) and not added
         if cut or scheduler.missing(request, count) > pool.available:
             if request.state is State.WAITING:
                 request.free()
@@ -167,9 +167,10 @@ def _starves(request: Request, now: float) -> bool:
     return now - request.progress_s > PATIENCE_S
 
 
-def _pressing(request: Request) -> bool:
+def _pressing(scheduler: Scheduler, request: Request) -> bool:
     """Return whether a prompt is awaited: the scheduler may let it go before those who are being answered."""
-    return request.started or request.continues or request.due_s is not None or request.priority > Priority.NORMAL
+    begun = request.first_token_s if scheduler.limits.policy == "deadline" else request.started or request.continues
+    return bool(begun) or request.due_s is not None or request.priority > Priority.NORMAL
 
 
 def _fitting(scheduler: Scheduler, requests: list[Request]) -> list[Request]:

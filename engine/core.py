@@ -183,7 +183,7 @@ class Core:
     def _await_one(self) -> None:
         """Plan what follows the steps under way; with one track, do what is asked for until its step is over."""
         for track in self._tracks:
-            if track.flight is not None and track.planning is None and not self._inbox.stirs:
+            if track.flight is not None and track.planning is None:
                 self._plan_ahead(track, track.flight)
         while True:
             done = any(self._engines.done(flight) for flight in self._flights)
@@ -195,6 +195,8 @@ class Core:
 
     def _plan_ahead(self, track: Track, flight: Flight) -> None:
         self._glance()
+        if self._inbox.stirs:
+            self._drain_light(self._clock())
         begin = self._clock()
         ahead = plan_ahead(self.scheduler, flight.plan, begin, self._engines.foresees, track.models)
         track.ahead, track.planning = ahead, (begin, self._clock())

@@ -230,13 +230,8 @@ class BlockTable:
         grown = -(-(self.length + count) // size) - len(self.blocks)
         return grown + self._must_copy(count)
 
-    @property
-    def has_room(self) -> bool:
-        """Whether its last block holds a token more, and is nobody else's."""
-        return self.length % self.pool.block_tokens > 0 and self.pool.references(self.blocks[-1]) == 1
-
     def grow(self) -> bool:
-        """Take the room there is for one more token; False if there is none, and nothing has changed."""
+        """Take the room there is for one more token in its last block, if that is nobody else's; else False."""
         if self.length % self.pool.block_tokens == 0 or not self.pool.claim(self.blocks[-1]):
             return False
         self.length += 1

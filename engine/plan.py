@@ -9,7 +9,7 @@ from typing import Literal
 from voxlane.engine.api import Policy
 from voxlane.engine.cost import CostModel, Work
 from voxlane.engine.kv import BlockPool
-from voxlane.engine.request import ModelName, Request
+from voxlane.engine.request import ModelName, Request, State
 
 MoveKind = Literal["copy", "swap_out", "swap_in"]
 
@@ -100,14 +100,17 @@ class Plan:
             found = self.loads[model] = Load()
         return found
 
-    def decode(self, request: Request) -> None:
-        """Add one token of a request whose table has room for it."""
-        load, start = self.load(request.model), request.table.length
+    def decode(self, request: Request) -> bool:
+        """Add the token of one that decodes; False: not, since it needs a block, or something else of somebody."""
+        plain = request.state is State.RUNNING and not request.host_blocks and not request.drafts
+        start = request.table.length
+        if not plain or request.cross is not None or not request.table.grow():
+            return False
+        load, row = self.load(request.model), Row(request, start, 1)
         load.work.add(1, start + 1)
-        request.table.grow()
-        row = Row(request, start, 1)
         load.rows.append(row)
         self.rows.append(row)
+        return True
 
     def seconds(self, stations: Mapping[ModelName, Station]) -> float:
         """Return how long the step is expected to take: models run one after the other."""

@@ -155,12 +155,6 @@ class Request:
         computed = self.host_length if self.host_blocks else self.table.length
         return not self.unit and 0 < computed == len(self.tokens) - 1
 
-    @property
-    def next_is_plain(self) -> bool:
-        """Whether the token that is left, of one that decodes, needs neither a block nor anything else of anybody."""
-        running = self.state is State.RUNNING and not self.host_blocks and not self.drafts
-        return running and self.cross is None and self.table.has_room
-
     def stats(self, now: float) -> RequestStats:
         """Return what the request has cost so far."""
         first = self.first_token_s - self.arrival_s if self.first_token_s else 0.0

@@ -135,6 +135,7 @@ class Scheduler:
         order = self._order(now, models)
         self._contenders, self._yields = {request.id for request in order}, {}
         time = self.time(order)
+        roomy = time.fits_all(order)  # as long as there are only decodes in the step
         full: set[ModelName] = set()  # no time for this prompt means none for the model's next: a long queue is cheap
         lane_alone = False  # a critical prompt, clip or clause has the step to itself; never two steps in a row
         for request in order:
@@ -144,11 +145,10 @@ class Scheduler:
                 break
             decoding = request.decoding
             if decoding:
-                if not time.fits_one(plan, request):
+                if not roomy and not time.fits_one(plan, request):
                     continue
-                if request.next_is_plain and not self.limits.lookup_tokens:  # nearly every row of a full step
+                if not self.limits.lookup_tokens and plan.decode(request):  # nearly every row of a full step
                     placed.add(request.id)
-                    plan.decode(request)
                     tokens_left -= 1
                     request.progress_s = now
                     continue
@@ -162,7 +162,7 @@ class Scheduler:
                 # A score wants the logits of every token, so it can take nothing from the cache.
                 if request.state is State.WAITING and not request.host_blocks and request.task in CACHED_TASKS:
                     request.table.adopt(request.tokens)
-                count = time.chunk(plan, request, tokens_left)
+                count, roomy = time.chunk(plan, request, tokens_left), False
             if count and self._make_room(request, count, plan, placed):
                 placed.add(request.id)
                 if request.priority is Priority.CRITICAL and not decoding and time.budget_s < math.inf:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from voxlane.engine.cost import Work
 from voxlane.engine.plan import Load, Plan, Station
 from voxlane.engine.request import ModelName, Request
 
@@ -31,6 +32,16 @@ class StepTime:
         load = plan.loads.get(request.model, NOTHING)
         seconds = self.stations[request.model].cost.predict_with(load.work, 1, request.computed + 1)
         return seconds <= self._left_s(plan, request.model, load)
+
+    def fits_all(self, requests: Iterable[Request]) -> bool:
+        """Return whether a step has time for the next token of all that decode, if nothing else is in it."""
+        if self.budget_s == math.inf:
+            return True
+        work: dict[ModelName, Work] = {}
+        for request in requests:
+            if request.decoding:
+                work.setdefault(request.model, Work()).add(1, request.computed + 1)
+        return sum(self.stations[model].cost.predict(load) for model, load in work.items()) <= self.budget_s
 
     def chunk(self, plan: Plan, request: Request, most: int) -> int:
         """Return how much of what the request has pending, up to `most`, the step has time for; 0: nothing this time.
