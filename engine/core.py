@@ -164,12 +164,24 @@ class Core:
             assert len(self._tracks) > 1 or self._lane.busy, "an engine with work must have a row to run"
             return
         self._out.add(self._roster.admit(plan, begin))
+        if not self._stands(plan):
+            return  # another is begun right away
         flight = self._launch(track, plan, (begin, self._clock()))
         if flight.overlaps:
             track.flight = flight
         else:
             self._engines.wait(flight)
             self._advance(flight)
+
+    def _stands(self, plan: Plan) -> bool:
+        """Return whether a plan can be launched; not if somebody in it has just been stopped: it is taken back then."""
+        if not self._engines.overlap or any(name != "chat" or load.moves for name, load in plan.loads.items()):
+            return True  # what was moved cannot be taken back
+        self._glance()
+        if all(row.request.state is State.RUNNING for row in plan.rows):
+            return True
+        take_back(plan)
+        return False
 
     def _launch(self, track: Track, plan: Plan, planning: tuple[float, float]) -> Flight:
         if "chat" in track.models:
@@ -233,9 +245,11 @@ class Core:
         found = completed(self.scheduler, plan, begin)
         if found is None:
             return False
+        self._out.add(self._roster.admit(found, begin))
         if found is not plan:
             self._engines.prepare(found)
-        self._out.add(self._roster.admit(found, begin))
+        if not self._stands(found):
+            return False
         following = self._launch(track, found, planning)
         if following.sound:
             track.flight = following

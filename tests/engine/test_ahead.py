@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,18 @@ from hypothesis import strategies as st
 from simulation import Clock, LateEngine, LateExpress, Simulation, expected_text
 
 from voxlane.engine.ahead import completed, plan_ahead
-from voxlane.engine.api import Pause, Policy, Priority, Resume, SamplingParams, Submit, Text
+from voxlane.engine.api import (
+    Cancel,
+    Interrupt,
+    Pause,
+    Policy,
+    Priority,
+    Resume,
+    SamplingParams,
+    Submit,
+    Text,
+    ToEngine,
+)
 from voxlane.engine.cost import CostModel, Work
 from voxlane.engine.kv import BlockPool, BlockTable
 from voxlane.engine.outbox import Outbox
@@ -231,3 +243,90 @@ def test_what_cannot_wait_overtakes_what_is_about_others_and_nothing_else() -> N
     outbox.overtake([Text("b", 0, "b2")])
     assert told == ["z1", "a1", "b1", "b2"]
     assert not outbox.take()
+
+
+def test_a_step_that_gave_way_goes_on_with_what_was_planned_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever was stopped meanwhile is not in it, and nothing of it is planned a second time."""
+
+    def engine(clock: Clock, block_tokens: int) -> LateEngine:
+        made = LateEngine(clock, block_tokens)
+        LateExpress.of(made, eager=False, slow=6)
+        return made
+
+    simulation = Simulation(make_engine=engine, blocks=400, host_blocks=0, policy="deadline")
+    simulation.send(*(ask(name, "ABC") for name in "abc"))
+    for _ in range(6):
+        simulation.step()
+    launched: list[set[str]] = []
+    launch = simulation.engine.launch
+
+    def begin(load: Load) -> object:
+        launched.append({row.request.job for row in load.rows})
+        return launch(load)
+
+    def never(*args: object) -> Plan:
+        raise AssertionError("planned anew")
+
+    monkeypatch.setattr(simulation.engine, "launch", begin)
+    with monkeypatch.context() as patch:
+        patch.setattr(simulation.scheduler, "schedule", never)
+        simulation.step(replace(ask("z", "CBA"), priority=Priority.CRITICAL))
+        while simulation.core._flights:
+            simulation.step()
+        assert simulation.core._lane.holding, "no step gives way"
+        simulation.step(Pause("b"), Cancel("c"))
+        before = len(launched)
+        while len(launched) == before:
+            simulation.step()
+    assert launched[-1] == {"z", "a"}
+    simulation.send(Resume("b"))
+    simulation.run()
+    assert {simulation.texts[name] for name in "ab"} == {expected_text("ABC", 30)}
+    assert simulation.pool.used == 0
+
+
+class Creeping(Clock):
+    """Time that passes whenever somebody asks for it, so that plans take long enough to be looked up from."""
+
+    def __call__(self) -> float:
+        self.now += 2e-4
+        return self.now
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_comes_at_any_look_nobody_is_in_a_step_who_was_stopped(seed: int) -> None:
+    """The pretended device fails if a step is launched for somebody who has left, or on pages of others."""
+    chance = random.Random(seed)
+
+    def engine(clock: Clock, block_tokens: int) -> LateEngine:
+        made = LateEngine(clock, block_tokens, slow=chance.choice([0, 3, 8]), step_s=1e-3, token_s=1e-5)
+        LateExpress.of(made, eager=False, slow=chance.choice([0, 4]))
+        return made
+
+    simulation = Simulation(make_engine=engine, blocks=60, host_blocks=0, max_batch=6, policy="deadline")
+    simulation.clock.__class__ = Creeping
+    core, wanted, stopped = simulation.core, dict[str, tuple[str, int]](), set[str]()
+
+    def come() -> ToEngine:
+        number, one = len(wanted), chance.choice([*wanted, "nobody"])
+        kind = chance.choice([Cancel, Pause, Resume, Resume, Interrupt, Submit, Submit])
+        if kind is not Submit or number > 30:
+            if kind is Cancel:
+                stopped.add(one)
+            return Interrupt(f"s{number % 3}") if kind is Interrupt else Resume(one) if kind is Submit else kind(one)
+        wanted[f"r{number}"] = text, tokens = "".join(chance.choices("ABCDE", k=chance.randint(1, 12))), number % 9 + 1
+        sampling = SamplingParams(max_tokens=tokens, ignore_eos=True)
+        urgent = chance.choice([Priority.NORMAL, Priority.CRITICAL])
+        return Submit(f"r{number}", "complete", text=text, sampling=sampling, session=f"s{number % 3}", priority=urgent)
+
+    def receive() -> list[ToEngine]:
+        return [come()] if chance.random() < 0.3 else []
+
+    for _ in range(120):
+        simulation._collect(core.step(receive))
+    simulation.send(*map(Resume, wanted))
+    simulation.run()
+    for name, (text, tokens) in wanted.items():
+        full = expected_text(text, tokens)
+        assert full.startswith(simulation.texts.get(name, "")) if name in stopped else simulation.texts[name] == full
+    assert simulation.pool.used == 0
