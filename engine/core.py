@@ -59,7 +59,7 @@ LOOK_BUDGET_S = 0.002
 """How long critical prompts are read at one look, the last of them begun within it: 0.7 ms each, and an interruption
 waits for one of them at most."""
 
-LOOK_EVERY_S = 3e-4
+LOOK_EVERY_S = 1.5e-4
 """How long nobody looks while jobs work, and plans are made."""
 
 REST_S = 1e-3

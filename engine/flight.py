@@ -6,7 +6,7 @@ It knows engines, what their work costs and a clock; what is in a step, and what
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ class Engine(Protocol):
     phases: dict[str, tuple[float, float]]  # of the step that was collected last
     overlaps: bool  # whether a launch returns before its work is done
 
-    def run(self, load: Load) -> list[Outcome]:
+    def run(self, load: Load) -> Sequence[Outcome]:
         """Launch and collect."""
 
     def launch(self, load: Load) -> Any:
@@ -38,7 +38,7 @@ class Engine(Protocol):
     def wait(self, ticket: Any) -> None:
         """Wait until what was launched is done, and what it brought is safe from the next launch."""
 
-    def collect(self, ticket: Any) -> list[Outcome]:
+    def collect(self, ticket: Any) -> Sequence[Outcome]:
         """Return the outcomes, in the order of the load's rows; another step may have been launched meanwhile."""
 
     def foresees(self, request: Request) -> bool:
@@ -147,11 +147,11 @@ class Engines:
             self._attempt(flight, model, self._engines[model].wait, ticket)
         flight.landed = self._clock()
 
-    def collect(self, flight: Flight) -> dict[ModelName, list[Outcome]]:
+    def collect(self, flight: Flight) -> dict[ModelName, Sequence[Outcome]]:
         """Return the outcomes of a step that was waited for, by model; learn what it cost."""
-        found: dict[ModelName, list[Outcome]] = {}
+        found: dict[ModelName, Sequence[Outcome]] = {}
         for model, load in flight.plan.loads.items():
-            outcomes: list[Outcome] | None = None
+            outcomes: Sequence[Outcome] | None = None
             if model in flight.tickets:
                 outcomes = self._attempt(flight, model, self._engines[model].collect, flight.tickets[model])
             if outcomes is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from voxlane.engine.api import FromEngine, Submit
 from voxlane.engine.flight import Engines, Flight
@@ -13,7 +13,7 @@ from voxlane.engine.request import Request, State
 from voxlane.engine.roster import Roster
 from voxlane.engine.runner import Outcome
 
-Brought = tuple[Row, Outcome, float]  # and when
+Brought = tuple[Row, Sequence[Outcome], int, float]  # to whom, its place among what came of a step, and when
 
 
 class Handing:
@@ -37,12 +37,12 @@ class Handing:
             if (brought := self._untold.pop(request, None)) is not None:
                 yield request.state is State.PAUSED, self.give(*brought)
 
-    def give(self, row: Row, outcome: Outcome, now: float) -> list[FromEngine]:
+    def give(self, row: Row, outcomes: Sequence[Outcome], place: int, now: float) -> list[FromEngine]:
         """Give a request what a step brought; return what is told of it."""
         request = row.request
         if request.state is State.FINISHED:  # cancelled, or another row of its job has just ended it
             return []
-        job = self._roster.owner(request)
+        job, outcome = self._roster.owner(request), outcomes[place]
         change = Change(end="failed") if outcome.failed else job.advance(row, outcome, now)
         if row.drafts and request.model == "chat" and not outcome.failed:
             self._record.lookup(len(row.drafts), len(outcome.choices) - 1)
@@ -70,9 +70,10 @@ class Handing:
 def brought_by(flight: Flight, engines: Engines) -> list[Brought]:
     """Return what a step brought, to the paused first."""
     outcomes, landed = engines.collect(flight), flight.landed
-    loads = flight.plan.loads.items()
     found = [
-        (row, outcome, landed) for model, load in loads for row, outcome in zip(load.rows, outcomes[model], strict=True)
+        (row, outcomes[model], place, landed)
+        for model, load in flight.plan.loads.items()
+        for place, row in enumerate(load.rows)
     ]
     if any(brought[0].request.state is State.PAUSED for brought in found):
         found.sort(key=lambda brought: brought[0].request.state is not State.PAUSED)

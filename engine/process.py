@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from collections import deque
 from collections.abc import Iterable
 
@@ -35,9 +36,13 @@ log = logging.getLogger(__name__)
 LOST = 3
 """Exit status of an engine whose device answers no more."""
 
-GC_THRESHOLDS = (1_000, 10, 10_000)
-"""When Python looks for garbage that refers to itself, see gc.set_threshold: hardly ever everywhere. With 256 answers
-under way that takes 8 ms, which an interruption would wait for, and in the runs we watched none was found."""
+TIDY_IDLE_S, TIDY_BUSY_S = 10.0, 60.0
+"""How often an engine looks for garbage that refers to itself: all of it when it has nothing to do, what is new when it
+always has. Left to Python that is in the midst of somebody's answer, a thousand objects at a time and now and then all:
+with 256 answers under way the latter takes 8 ms, and in the runs we watched none was found."""
+
+SWITCH_S = 2e-4
+"""How long a thread that reads prompts or makes voices ready may keep Python to itself while the loop waits for it."""
 
 OUTBOX_PACKETS = 4096
 """Packets kept for a server that is slow to read before the engine waits for it."""
@@ -129,6 +134,23 @@ class _Progress:
             self._link.send([Loading(what, done)])
 
 
+class Garbage:
+    """Objects to which only they themselves refer."""
+
+    def __init__(self) -> None:
+        """Look for all there is, for the last time unasked: what is loaded stays."""
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        self._tidied_s = time.monotonic()
+
+    def tidy(self, every_s: float, generation: int = 2) -> None:
+        """Look for some if that was long ago."""
+        if time.monotonic() - self._tidied_s > every_s:
+            gc.collect(generation)
+            self._tidied_s = time.monotonic()
+
+
 def serve(link: Link) -> int:
     """Load what the first message asks for, then step while there is work; return the exit status."""
     # Imported here, so that a server that asks for nothing pays for nothing, and start-up progress begins at once.
@@ -145,16 +167,17 @@ def serve(link: Link) -> int:
     except (ModelError, OSError, MemoryError) as error:
         link.send([StartFailed(str(error) or type(error).__name__)])
         return 1
-    gc.collect()
-    gc.freeze()  # what is loaded stays: a collection in the midst of an answer need not look at it
-    gc.set_threshold(*GC_THRESHOLDS)
+    garbage = Garbage()
+    sys.setswitchinterval(SWITCH_S)
     link.send([assembly.ready])
     core = assembly.core
     try:
         while True:
             if not core.busy:
                 link.send(core.idle(link.waiting))
+                garbage.tidy(TIDY_IDLE_S)
                 link.wait()
+            garbage.tidy(TIDY_BUSY_S, generation=1)
             link.send(core.step(lambda: link.receive(wait=False), link.send))
             link.send(core.stats_due())
     except DeviceLost as error:

@@ -56,7 +56,7 @@ class Immediate:
     express: Any = None  # what runs prompts of the same model beside a step under way
     overlaps = False  # whether a launch returns before its work is done, so that the host can do something meanwhile
 
-    def run(self, load: Load) -> list[Outcome]:
+    def run(self, load: Load) -> Sequence[Outcome]:
         """Carry out a model's part of a plan; outcomes are in the order of its rows."""
         return self.collect(self.launch(load))
 
@@ -71,7 +71,7 @@ class Immediate:
     def wait(self, ticket: Any) -> None:
         """Wait until what was launched is done, and what it brought is safe from the next launch."""
 
-    def collect(self, ticket: Any) -> list[Outcome]:
+    def collect(self, ticket: Any) -> Sequence[Outcome]:
         """Wait for what was launched; return its rows' outcomes in their order."""
         outcomes: list[Outcome] = ticket
         return outcomes

@@ -57,6 +57,7 @@ class DecodeGraphs:
         self._host_packet = rows.packet
         self._way = way
         self._buckets = buckets_up_to(capacity)
+        self._pinned = device.type == "cuda"
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
         def numbers(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
@@ -73,7 +74,7 @@ class DecodeGraphs:
         self.beside = self.choices[2 * capacity :].view(2, capacity)
         self.penalties = Penalties.empty(capacity, model.vocab_size, device)
         self.hidden: Tensor | None = None  # [capacity, hidden] of the last step, for choices made elsewhere
-        self.chosen = torch.zeros((2, capacity), dtype=torch.int32, pin_memory=device.type == "cuda")
+        self.chosen = torch.zeros((2, capacity), dtype=torch.int32, pin_memory=self._pinned)
 
     def capture(self, pool: Any, progress: Progress = lambda done: None) -> None:
         """Capture every step in a pool of memory; nothing may be running, and no row may be in use."""
@@ -101,9 +102,11 @@ class DecodeGraphs:
         if not tables:
             return
         width = max(len(blocks) for _, blocks in tables)
-        padded = torch.tensor([[*blocks, *[0] * (width - len(blocks))] for _, blocks in tables], dtype=torch.int32)
-        rows = torch.tensor([row for row, _ in tables])
-        self.tables[rows.to(self.tables.device), :width] = padded.to(self.tables.device)
+        padded = [[row, *blocks, *[0] * (width - len(blocks))] for row, blocks in tables]
+        # From pinned memory, which torch keeps until it was read: else the host would wait for the copy.
+        staged = torch.tensor(padded, dtype=torch.int32, pin_memory=self._pinned)
+        told = staged.to(self.tables.device, non_blocking=True)
+        self.tables[told[:, 0].long(), :width] = told[:, 1:]
 
     def _step(self, rows: int) -> None:
         with torch.inference_mode():

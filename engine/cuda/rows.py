@@ -7,6 +7,7 @@ block a step may add. It knows requests and rows; it does not know graphs, model
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Sequence
 
 import numpy as np
@@ -103,30 +104,32 @@ class DecodeRows:
         """
         assert len(rows) <= self.capacity, "more rows than the tables have"
         size = self.bucket(max(len(rows), 1))
-        row_of, expected = self._row_of, self._next
-        before = [row_of.get(row.request, _NOWHERE) for row in rows]
-        if len(rows) != len(row_of) or max(before, default=0) >= size:  # else nobody came or went
+        row_of, expected, preempted = self._row_of, self._next, self._preempted
+        places = [row_of.get(row.request, _NOWHERE) for row in rows]
+        if len(rows) != len(row_of) or max(places, default=0) >= size:  # else nobody came or went
             present = {row.request for row in rows}
             for request, index in list(row_of.items()):
                 if request not in present or index >= size:
                     self._leave(request)
         free = None
-        places: list[int] = []
         joined: list[tuple[int, Request]] = []
-        for row in rows:
-            found = row_of.get(row.request)
-            if found is None:
+        flat: list[int] = []
+        for number, row in enumerate(rows):
+            request, start, found = row.request, row.start, places[number]
+            if found >= size:
                 if free is None:
                     taken = set(row_of.values())
                     free = [index for index in range(size - 1, -1, -1) if index not in taken]
-                found = free.pop()
-                self._join(row.request, found)
-                joined.append((found, row.request))
-            elif expected[found] != row.start or self._preempted[found] != row.request.preemptions:
-                joined.append((found, row.request))
-            expected[found], self._preempted[found] = row.start + 1, row.request.preemptions
-            places.append(found)
-        self._fill(rows, places)
+                places[number] = found = free.pop()
+                self._join(request, found)
+                joined.append((found, request))
+            elif expected[found] != start or preempted[found] != request.preemptions:
+                joined.append((found, request))
+            expected[found], preempted[found] = start + 1, request.preemptions
+            tokens = request.tokens
+            token = tokens[start] if start < len(tokens) else self._chosen_at(request)
+            flat += (token, start, request.table.blocks[start // self._block_tokens])
+        self._numbers[places, :3] = np.frombuffer(array("i", flat), dtype=np.int32).reshape(-1, 3)
         return places, joined
 
     def send(self) -> None:
@@ -146,18 +149,10 @@ class DecodeRows:
         for request in list(self._row_of):
             self._leave(request)
 
-    def _fill(self, rows: Sequence[Row], places: list[int]) -> None:
-        size = self._block_tokens
-        flat: list[int] = []
-        for row in rows:
-            request, start = row.request, row.start
-            if start < len(request.tokens):
-                token = request.tokens[start]
-            else:  # not known here yet: the device takes it from where it was chosen
-                beside = self.elsewhere.get(request)
-                token = ~(self._launched[request] if beside is None else beside)
-            flat += (token, start, request.table.blocks[start // size])
-        self._numbers[places, :3] = np.array(flat, dtype=np.int32).reshape(-1, 3)
+    def _chosen_at(self, request: Request) -> int:
+        """Return what stands for a token that is not known here yet: the device takes it from where it was chosen."""
+        beside = self.elsewhere.get(request)
+        return ~(self._launched[request] if beside is None else beside)
 
     def _join(self, request: Request, index: int) -> None:
         self._row_of[request] = index

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,6 +53,38 @@ class Ticket:
     chosen: NDArray[np.int32] | None = None  # [2, rows on the device], once it was waited for
     watch: Stopwatch | None = None
     phases: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+
+class Chosen(Sequence[Outcome]):
+    """What came of a step's rows, each made when it is asked for: somebody may wait for this thread."""
+
+    def __init__(self, ticket: Ticket) -> None:
+        assert ticket.chosen is not None
+        self.known: dict[int, Outcome] = {}  # by index, of rows that the graph has not chosen for
+        self._rows = rows = ticket.load.rows
+        self._places = {  # of those that the graph did choose for: not in the midst of a prompt
+            index: place
+            for index, place in zip(ticket.decodes, ticket.places, strict=True)
+            if rows[index].start + 1 >= len(rows[index].request.tokens)
+        }
+        self._tokens, self._logprobs = ticket.chosen[0].tolist(), ticket.chosen[1].view(np.float32)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:  # of one row, from 0 on
+        outcome = self.known.get(index)
+        if outcome is not None:
+            return outcome
+        if index >= len(self._rows):
+            raise IndexError(index)
+        place = self._places.get(index)
+        if place is None:
+            return Outcome()
+        token, wanted = self._tokens[place], self._rows[index].request.sampling.logprobs == 0
+        if token < 0:
+            return Outcome(failed=True)
+        return Outcome((Choice(token, float(self._logprobs[place]) if wanted else None),))
 
 
 class CudaRunner(Runner):
@@ -171,32 +204,19 @@ class CudaRunner(Runner):
             self._prompts.keep(ticket.prompts)
         ticket.phases["wait"] = (begin, time.monotonic())
 
-    def collect(self, ticket: Ticket) -> list[Outcome]:
+    def collect(self, ticket: Ticket) -> Sequence[Outcome]:
         """Return the outcomes of a step's rows in their order."""
         self.wait(ticket)
         assert ticket.chosen is not None
         begin = time.monotonic()
-        rows = ticket.load.rows
-        outcomes = [Outcome() for _ in rows]  # hundreds, and somebody may wait for this thread: as little as can be
+        rows, found = ticket.load.rows, Chosen(ticket)
         if ticket.prompts is not None:
-            for index, outcome in zip(ticket.rest, self._prompts.collect(ticket.prompts), strict=True):
-                outcomes[index] = outcome
-        tokens, logprobs = ticket.chosen[0].tolist(), ticket.chosen[1].view(np.float32)
-        special: list[tuple[int, int]] = []
-        for index, place in zip(ticket.decodes, ticket.places, strict=True):
-            row, token = rows[index], tokens[place]
-            if row.start + 1 < len(row.request.tokens):
-                continue
-            if token < 0:
-                outcomes[index].failed = True
-            elif ticket.on_host[place]:
-                special.append((index, place))
-            else:
-                wanted = row.request.sampling.logprobs == 0
-                outcomes[index].choices = (Choice(token, float(logprobs[place]) if wanted else None),)
-        self._choose_on_host([rows[index] for index, _ in special], [place for _, place in special], outcomes, special)
+            found.known |= zip(ticket.rest, self._prompts.collect(ticket.prompts), strict=True)
+        if any(ticket.on_host):
+            pairs = zip(ticket.decodes, ticket.places, strict=True)
+            self._choose_on_host(rows, [(i, place) for i, place in pairs if ticket.on_host[place]], found)
         self.phases = {**ticket.phases, "sample": (begin, time.monotonic())}
-        return outcomes
+        return found
 
     def _place(self, load: Load) -> Ticket:
         """Find places for a step's decodes; nothing is sent."""
@@ -235,18 +255,20 @@ class CudaRunner(Runner):
             tokens.to(self._device, non_blocking=True), replace(layout, **moved), self.cache.pages
         )
 
-    def _choose_on_host(
-        self, rows: list[Row], places: list[int], outcomes: list[Outcome], owners: list[tuple[int, int]]
-    ) -> None:
-        """Choose again for rows of the graph that want more than its sampler does, from the same hidden states."""
-        if not rows:
+    def _choose_on_host(self, rows: list[Row], wanting: list[tuple[int, int]], found: Chosen) -> None:
+        """Choose again for rows of the graph, (index, place), that want more than its sampler does.
+
+        From the same hidden states; those that have no choice, or have failed, are left as they are.
+        """
+        wanting = [pair for pair in wanting if found[pair[0]].choices]
+        if not wanting:
             return
         assert self._graphs.hidden is not None
         with torch.inference_mode():
-            hidden = self._graphs.hidden[torch.tensor(places, device=self._device)]
-            found = choose(self.model.logits(hidden).float().cpu(), [row.request for row in rows])
-        for row, choice, (index, _) in zip(rows, found, owners, strict=True):
-            settle(row, [choice], outcomes[index])
+            hidden = self._graphs.hidden[torch.tensor([place for _, place in wanting], device=self._device)]
+            choices = choose(self.model.logits(hidden).float().cpu(), [rows[index].request for index, _ in wanting])
+        for choice, (index, _) in zip(choices, wanting, strict=True):
+            settle(rows[index], [choice], found.known.setdefault(index, Outcome()))
 
 
 _PLACES = ("positions", "slots", "query_starts", "context_lengths", "block_tables")
