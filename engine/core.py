@@ -156,22 +156,24 @@ class Core:
     def _begin(self, track: Track) -> None:
         """Begin a step if there is anything to do; on the host that is all of it."""
         self._look()
-        if self._gives_way(track) or self._follow(track) or not self.scheduler.ready(track.models):
+        if track.ahead is not None and (self._gives_way(track) or self._follow(track)):
             return
-        begin = self._clock()
-        plan = self.scheduler.schedule(begin, track.models)
-        if not plan.rows:  # they can wait, and other models have work; or prompts beside the step hold all blocks
-            assert len(self._tracks) > 1 or self._lane.busy, "an engine with work must have a row to run"
+        while self.scheduler.ready(track.models) and not self._gives_way(track):
+            begin = self._clock()
+            plan = self.scheduler.schedule(begin, track.models)
+            if not plan.rows:  # they can wait, and other models have work; or prompts beside the step hold all blocks
+                assert len(self._tracks) > 1 or self._lane.busy, "an engine with work must have a row to run"
+                return
+            self._out.add(self._roster.admit(plan, begin))
+            if not self._stands(plan):
+                continue
+            flight = self._launch(track, plan, (begin, self._clock()))
+            if flight.overlaps:
+                track.flight = flight
+            else:
+                self._engines.wait(flight)
+                self._advance(flight)
             return
-        self._out.add(self._roster.admit(plan, begin))
-        if not self._stands(plan):
-            return  # another is begun right away
-        flight = self._launch(track, plan, (begin, self._clock()))
-        if flight.overlaps:
-            track.flight = flight
-        else:
-            self._engines.wait(flight)
-            self._advance(flight)
 
     def _stands(self, plan: Plan) -> bool:
         """Return whether a plan can be launched; not if somebody in it has just been stopped: it is taken back then."""
@@ -195,7 +197,7 @@ class Core:
     def _await_one(self) -> None:
         """Plan what follows the steps under way; with one track, do what is asked for until its step is over."""
         for track in self._tracks:
-            if track.flight is not None and track.planning is None:
+            if track.flight is not None and track.flight.sound and track.planning is None:
                 self._plan_ahead(track, track.flight)
         while True:
             done = any(self._engines.done(flight) for flight in self._flights)

@@ -36,10 +36,11 @@ log = logging.getLogger(__name__)
 LOST = 3
 """Exit status of an engine whose device answers no more."""
 
-TIDY_IDLE_S, TIDY_BUSY_S = 10.0, 60.0
-"""How often an engine looks for garbage that refers to itself: all of it when it has nothing to do, what is new when it
-always has. Left to Python that is in the midst of somebody's answer, a thousand objects at a time and now and then all:
-with 256 answers under way the latter takes 8 ms, and in the runs we watched none was found."""
+GC_THRESHOLDS = (1_000, 1 << 30, 1 << 30)
+TIDY_IDLE_S, TIDY_BUSY_S = 10.0, 600.0
+"""When garbage that refers to itself is looked for, see gc.set_threshold: among the newest objects as usual, among all
+of them when the engine has nothing to do, and hardly ever where it always has. With 256 answers under way that takes 8
+ms, which an interruption would wait for, and in the runs we watched none was found."""
 
 SWITCH_S = 2e-4
 """How long a thread that reads prompts or makes voices ready may keep Python to itself while the loop waits for it."""
@@ -141,13 +142,13 @@ class Garbage:
         """Look for all there is, for the last time unasked: what is loaded stays."""
         gc.collect()
         gc.freeze()
-        gc.disable()
+        gc.set_threshold(*GC_THRESHOLDS)
         self._tidied_s = time.monotonic()
 
-    def tidy(self, every_s: float, generation: int = 2) -> None:
-        """Look for some if that was long ago."""
+    def tidy(self, every_s: float) -> None:
+        """Look for all of it if that was long ago."""
         if time.monotonic() - self._tidied_s > every_s:
-            gc.collect(generation)
+            gc.collect()
             self._tidied_s = time.monotonic()
 
 
@@ -177,7 +178,7 @@ def serve(link: Link) -> int:
                 link.send(core.idle(link.waiting))
                 garbage.tidy(TIDY_IDLE_S)
                 link.wait()
-            garbage.tidy(TIDY_BUSY_S, generation=1)
+            garbage.tidy(TIDY_BUSY_S)
             link.send(core.step(lambda: link.receive(wait=False), link.send))
             link.send(core.stats_due())
     except DeviceLost as error:

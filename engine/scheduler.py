@@ -135,7 +135,7 @@ class Scheduler:
         order = self._order(now, models)
         self._contenders, self._yields = {request.id for request in order}, {}
         time = self.time(order)
-        roomy = time.fits_all(order)  # as long as there are only decodes in the step
+        roomy = time.fits_all(order)  # as long as there are only decodes in the step, and no guesses
         full: set[ModelName] = set()  # no time for this prompt means none for the model's next: a long queue is cheap
         lane_alone = False  # a critical prompt, clip or clause has the step to itself; never two steps in a row
         for request in order:
@@ -162,9 +162,10 @@ class Scheduler:
                 # A score wants the logits of every token, so it can take nothing from the cache.
                 if request.state is State.WAITING and not request.host_blocks and request.task in CACHED_TASKS:
                     request.table.adopt(request.tokens)
-                count, roomy = time.chunk(plan, request, tokens_left), False
+                count = time.chunk(plan, request, tokens_left)
             if count and self._make_room(request, count, plan, placed):
                 placed.add(request.id)
+                roomy = roomy and decoding and not self.limits.lookup_tokens
                 if request.priority is Priority.CRITICAL and not decoding and time.budget_s < math.inf:
                     lane_alone = models not in self._was_alone
                 tokens_left -= self.place(request, count, plan, tokens_left - count)

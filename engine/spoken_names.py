@@ -53,8 +53,7 @@ _ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 _LAST_WORD = re.compile(r"([A-Za-z]+)\s\Z")
 _WITH = re.compile(r"(?:w/o|w/|b/c)(?![A-Za-z])")
 _WITH_READINGS = {"w/o": "without", "w/": "with", "b/c": "because"}
-_FIGURES = "²³¹¼-¾፩-፼᧚⁰-₟⅐-⅟①-⒛⓪-⓿❶-➓㉈-㉏㉑-㉟㊱-㊿𐩀-𐩈𐹠-𐹾𑁒-𑁥🄀-🄌"  # part of \w, not of \d; int() takes none
-_LETTER = rf"[^\W\d_{_FIGURES}]"
+_LETTER = r"[^\W\d_⁰-₟]"  # none that is written as an index; numbers of some scripts are such letters, see _match_word
 _WORD = re.compile(rf"{_LETTER}++(?:['’‑-]{_LETTER}++)*+")
 _SIMPLE = re.compile(r"[a-z]{1,30}+(?:'[a-z]{1,3}+)?(?=[ \n,;!?)]|\Z)")
 _TWO_LETTER_WORDS = {"me", "co", "so", "go", "py", "to"}
@@ -138,14 +137,13 @@ def _read_abbreviation(text: str, at: int) -> Reading | None:
 def _read_bare_abbreviation(text: str, at: int) -> Reading | None:
     if found := _WITH.match(text, at):
         return Reading(found.end(), [_WITH_READINGS[found[0]]])
-    found = _WORD.match(text, at)
-    if not found:
-        return None
-    gap, following = text[found.end() : found.end() + 1], text[found.end() + 1 : found.end() + 2]
-    if found[0] in BARE_TITLES and gap == " " and following.isupper():
-        return Reading(found.end(), [TITLES[found[0].lower()]])
-    if found[0] in BARE_ABBREVIATIONS:
-        return Reading(found.end(), BARE_ABBREVIATIONS[found[0]].split())
+    word = _match_word(text, at)
+    end = at + len(word)
+    gap, following = text[end : end + 1], text[end + 1 : end + 2]
+    if word in BARE_TITLES and gap == " " and following.isupper():
+        return Reading(end, [TITLES[word.lower()]])
+    if word in BARE_ABBREVIATIONS:
+        return Reading(end, BARE_ABBREVIATIONS[word].split())
     return None
 
 
@@ -182,15 +180,24 @@ def _read_simple(text: str, at: int) -> Reading | None:
 
 
 def _read_word(text: str, at: int) -> Reading | None:
-    found = _WORD.match(text, at)
+    found = _match_word(text, at)
     if not found:
         return Reading(at + 1, [])  # a letter written as an index: "xₐ", "xⁿ"
-    word = found[0].replace("’", "'")
+    word, end = found.replace("’", "'"), at + len(found)
     if word in GREEK:
-        return Reading(found.end(), [GREEK[word]])
+        return Reading(end, [GREEK[word]])
     if not any(char < "\u0250" or "\u1e00" <= char < "\u1f00" for char in word):
-        return Reading(found.end(), [])  # the voices read Latin letters only
-    return Reading(found.end(), ["-".join(_acronym(part) for part in re.split("[‑-]", word))])
+        return Reading(end, [])  # the voices read Latin letters only
+    return Reading(end, ["-".join(_acronym(part) for part in re.split("[‑-]", word))])
+
+
+def _match_word(text: str, at: int) -> str:
+    """Return the word there, "" if there is none. It ends before a number: "a²", and any that int() does not take."""
+    found = _WORD.match(text, at)
+    if found is None or found[0].isascii():
+        return found[0] if found else ""
+    figure = next((place for place, char in enumerate(found[0]) if char.isnumeric() and not char.isalpha()), None)
+    return found[0] if figure is None else found[0][:figure].rstrip("'’‑-")
 
 
 def _acronym(word: str) -> str:

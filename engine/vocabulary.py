@@ -42,7 +42,9 @@ class Vocabulary:
     space_before_first: bool  # sentencepiece's dummy space, at the start of the whole text only
     chat_template: str | None
     variables: dict[str, str]  # bos_token and the like, for the template
-    _bytes: dict[int, bytes] = field(default_factory=dict, repr=False)  # of tokens that were asked for before
+    _bytes: dict[int, bytes] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )  # of tokens that were asked for before
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes a token adds to a text; special tokens and unused ids add none."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from voxlane.engine.api import Pause, Resume, SamplingParams, Submit, ToEngine
+from voxlane.engine.api import Finished, FromEngine, Pause, Resume, SamplingParams, Submit, ToEngine
 from voxlane.engine.cache import KVCache
 from voxlane.engine.core import Core
 from voxlane.engine.cost import CostModel
@@ -451,6 +452,26 @@ def through_core(
     core.idle()
     assert pool.used == 0
     return [one.tokens for one in made], ahead
+
+
+def test_nothing_is_planned_from_a_step_whose_launch_failed(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    core, runner, pool, _ = a_core(model, [{"max_tokens": 5}, {"max_tokens": 5}], overlaps=True)
+    launch, launches = runner._prompts.launch, itertools.count()
+
+    def failing(rows: list[Row]) -> object:
+        if next(launches) == 0:
+            raise RuntimeError("pretended: out of memory")
+        return launch(rows)
+
+    monkeypatch.setattr(runner._prompts, "launch", failing)
+    ends = [message for message in iterate(core) if isinstance(message, Finished)]
+    assert {end.reason for end in ends} == {"failed"}
+    assert pool.used == 0
+
+
+def iterate(core: Core) -> Iterator[FromEngine]:
+    while core.busy:
+        yield from core.step()
 
 
 @pytest.mark.parametrize("seed", range(12))

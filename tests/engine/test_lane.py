@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from simulation import Clock, LateEngine, LateExpress, Letters, PretendEngine, Simulation, expected_text, reason
@@ -23,8 +24,9 @@ from voxlane.engine.api import (
 )
 from voxlane.engine.jobs.job import Change, Job
 from voxlane.engine.lane import HOLD_S
-from voxlane.engine.plan import Load
+from voxlane.engine.plan import Load, Plan
 from voxlane.engine.request import Request, State
+from voxlane.engine.step_time import StepTime
 
 
 def greedy(name: str, text: str, tokens: int, priority: Priority = Priority.NORMAL, *, session: str = "") -> Submit:
@@ -156,6 +158,30 @@ def test_a_step_waits_for_critical_prompts_but_not_for_ever() -> None:
     assert max(gaps) < HOLD_S + 3e-3, "a step takes one, and is looked at a few times"
 
 
+def test_a_step_gives_way_after_critical_prompts_that_no_step_waited_for() -> None:
+    def engine(clock: Clock, block_tokens: int) -> LateEngine:
+        made = LateEngine(clock, block_tokens)
+        LateExpress.of(made, eager=False, slow=12)
+        return made
+
+    simulation = Simulation(make_engine=engine, blocks=400, host_blocks=0, policy="deadline")
+    simulation.step(greedy("a", "ABC", 1, Priority.CRITICAL))
+    simulation.run()
+    simulation.clock.now += 10.0
+    launched: list[set[str]] = []
+    launch = simulation.engine.launch
+
+    def begin(load: Load) -> object:
+        launched.append({row.request.job for row in load.rows})
+        return launch(load)
+
+    simulation.engine.launch = begin  # type: ignore[method-assign]
+    simulation.step(greedy("b", "ABC", 30, Priority.CRITICAL), greedy("n", "ABC", 30))
+    while not launched:
+        simulation.step()
+    assert launched[0] == {"b", "n"}
+
+
 class Worker(Job):
     """Has always something to do that takes a millisecond."""
 
@@ -282,3 +308,33 @@ def test_a_crowd_of_critical_prompts_is_read_a_few_at_a_time(*, device: bool) ->
         assert 0 < len(letters.states) - read < 40
     assert len(simulation.ends) > 50
     finish(simulation)
+
+
+@pytest.mark.parametrize("lookup", [0, 8])
+def test_a_step_holds_as_many_answers_as_if_time_were_asked_for_before_each(
+    lookup: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guesses that go along make a step longer than the tokens of those who decode."""
+
+    def planned() -> list[list[tuple[str, int, int]]]:
+        simulation = Simulation(
+            blocks=4000, host_blocks=0, max_batch=64, max_step_tokens=2048, lookup_tokens=lookup, step_budget_s=0.045
+        )
+        simulation.send(*(greedy(f"r{number}", "ABCDEFGH" * 4, 60) for number in range(24)))
+        cost, schedule = simulation.scheduler.stations["chat"].cost, simulation.scheduler.schedule
+        monkeypatch.setattr(cost, "observe", lambda *learnt: None)
+        monkeypatch.setattr(cost, "_weights", [4.0, 4.0, 64.0, 1.0, 1.0, 0.0])
+        plans: list[Plan] = []
+
+        def kept(*args: Any) -> Plan:
+            plans.append(schedule(*args))
+            return plans[-1]
+
+        monkeypatch.setattr(simulation.scheduler, "schedule", kept)
+        simulation.run()
+        return [[(row.request.id, row.count, len(row.drafts)) for row in plan.rows] for plan in plans]
+
+    found = planned()
+    monkeypatch.setattr(StepTime, "fits_all", lambda *asked: False)
+    assert found == planned()
+    assert max(map(len, found)) == 24 if not lookup else any(drafts for plan in found for _, _, drafts in plan)

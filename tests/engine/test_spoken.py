@@ -359,6 +359,13 @@ def test_no_digit_of_any_script_is_left_to_the_voice():
     assert left == []
 
 
+def test_no_number_of_any_script_is_part_of_a_word():
+    numbers = [char for char in map(chr, range(sys.maxunicode + 1)) if char.isnumeric() and not char.isalpha()]
+    assert len(numbers) > 1500
+    left = [char for char in numbers if char in speakable(f"a{char}b a-{char} km{char}")]
+    assert left == []
+
+
 @settings(max_examples=400, deadline=None)
 @given(JOINED)
 def test_any_text_gives_ordered_words_without_figures(text: str) -> None:
