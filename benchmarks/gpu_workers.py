@@ -54,9 +54,11 @@ def pool(*, fork: bool = True) -> Pool:
 
 
 def stop_compiling() -> None:
-    """Give up what is still under way."""
+    """Give up what is still under way, and wait until it is gone: who leaves a device holds up who uses it."""
     for each in _started:
         each.terminate()
+    for each in _started:
+        each.join()
     _started.clear()
     pool.cache_clear()
 
