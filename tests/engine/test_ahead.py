@@ -153,6 +153,23 @@ def test_prompts_that_come_and_those_that_go_on_are_in_the_very_next_step() -> N
         assert simulation.texts[name] == expected_text(text, 30)
 
 
+def watched(simulation: Simulation, monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """Return who is in each step from now on."""
+    launched: list[set[str]] = []
+    launch = simulation.engine.launch
+
+    def begin(load: Load) -> object:
+        launched.append({row.request.job for row in load.rows})
+        return launch(load)
+
+    monkeypatch.setattr(simulation.engine, "launch", begin)
+    return launched
+
+
+def planned_anew(*args: object) -> Plan:
+    raise AssertionError("planned anew")
+
+
 def test_a_critical_answer_has_its_place_in_a_full_step_that_was_planned_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     def engine(clock: Clock, block_tokens: int) -> LateEngine:
         made = LateEngine(clock, block_tokens, slow=6)
@@ -164,19 +181,9 @@ def test_a_critical_answer_has_its_place_in_a_full_step_that_was_planned_ahead(m
     simulation.send(*(ask(name, "ABC") for name in names))
     for _ in range(6):
         simulation.step()
-    launched: list[set[str]] = []
-    launch = simulation.engine.launch
-
-    def begin(load: Load) -> object:
-        launched.append({row.request.job for row in load.rows})
-        return launch(load)
-
-    def never(*args: object) -> Plan:
-        raise AssertionError("planned anew")
-
-    monkeypatch.setattr(simulation.engine, "launch", begin)
+    launched = watched(simulation, monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr(simulation.scheduler, "schedule", never)
+        patch.setattr(simulation.scheduler, "schedule", planned_anew)
         simulation.step(replace(ask("z", "CBA"), priority=Priority.CRITICAL))
         for _ in range(6):
             simulation.step()
@@ -258,19 +265,9 @@ def test_a_step_that_gave_way_goes_on_with_what_was_planned_ahead(monkeypatch: p
     simulation.send(*(ask(name, "ABC") for name in "abc"))
     for _ in range(6):
         simulation.step()
-    launched: list[set[str]] = []
-    launch = simulation.engine.launch
-
-    def begin(load: Load) -> object:
-        launched.append({row.request.job for row in load.rows})
-        return launch(load)
-
-    def never(*args: object) -> Plan:
-        raise AssertionError("planned anew")
-
-    monkeypatch.setattr(simulation.engine, "launch", begin)
+    launched = watched(simulation, monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr(simulation.scheduler, "schedule", never)
+        patch.setattr(simulation.scheduler, "schedule", planned_anew)
         simulation.step(replace(ask("z", "CBA"), priority=Priority.CRITICAL))
         while simulation.core._flights:
             simulation.step()
