@@ -47,7 +47,7 @@ def plan_ahead(
         if row.drafts:
             return None
         there.add(request)
-        if row.reaches_end:
+        if row.start + row.count == len(request.tokens):
             if request.tokens_left > 1:  # else the token under way is its last, whatever it is
                 staying.append(request)
         elif request.pending == 1:  # the last token of a prompt, read as one that was chosen
@@ -57,7 +57,7 @@ def plan_ahead(
     left_out = _left_out(scheduler, there, now, models)
     if left_out is None:
         return None
-    rows = _fitting(scheduler, sorted([*left_out, *staying], key=lambda request: not _goes_first(request)))
+    rows = _fitting(scheduler, _first_first([*left_out, *staying]))
     if not rows or (reading and len(rows) == scheduler.limits.max_batch):
         return None
     available = scheduler.stations["chat"].pool.available
@@ -150,11 +150,9 @@ def _left_out(
     scheduler: Scheduler, there: set[Request], now: float, models: frozenset[ModelName]
 ) -> list[Request] | None:
     """Return who decodes but is not `there`; None if somebody may have to go first."""
-    if scheduler.ready_count(models) == len(there):
-        return []
     left_out = []
     for request in scheduler.requests.values():
-        if not request.ready or request.model not in models or request in there or request.rests_until_s > now:
+        if request in there or request.model not in models or not request.ready or request.rests_until_s > now:
             continue
         if request.model != "chat" or request.aged or _starves(request, now):
             return None
@@ -199,10 +197,17 @@ def _work(requests: list[Request]) -> Work:
 def _place(requests: list[Request]) -> Plan:
     load = Load(work=_work(requests))
     for request in requests:
-        load.rows.append(Row(request, request.table.length, 1))
-        copies = request.table.append(1)
+        table = request.table
+        load.rows.append(Row(request, table.length, 1))
+        copies = [] if table.grow() else table.append(1)
         assert not copies, "a decoding request writes to a block of its own"
     return Plan(list(load.rows), {"chat": load})
+
+
+def _first_first(requests: list[Request]) -> list[Request]:
+    """Return requests in their order, but those before all others that go first."""
+    first = [one for one in requests if one.aged or one.priority is Priority.CRITICAL]
+    return [*first, *(one for one in requests if not _goes_first(one))] if first else requests
 
 
 def _goes_first(request: Request) -> bool:

@@ -212,7 +212,8 @@ class Core:
         if self._inbox.stirs:
             self._drain_light(self._clock())
         begin = self._clock()
-        ahead = plan_ahead(self.scheduler, flight.plan, begin, self._engines.foresees, track.models)
+        foresees = self._engines[next(iter(flight.plan.loads))].foresees
+        ahead = plan_ahead(self.scheduler, flight.plan, begin, foresees, track.models)
         track.ahead, track.planning = ahead, (begin, self._clock())
         self._glance()
         if ahead is not None and not any(row.request.state is State.FINISHED for row in ahead.rows):

@@ -110,10 +110,6 @@ class Engines:
     def __getitem__(self, model: ModelName) -> Engine:
         return self._engines[model]
 
-    def foresees(self, request: Request) -> bool:
-        """Return whether its model can go on with a token of the request that the host has not seen."""
-        return self._engines[request.model].foresees(request)
-
     def prepare(self, plan: Plan) -> None:
         """Make a plan ready for its launch, while another is under way; it may never come."""
         for model, load in plan.loads.items():

@@ -103,10 +103,6 @@ class Scheduler:
         """Return whether a step, of some models or of all, would have anything to do."""
         return any(request.ready for model in models or self._of for request in self._of[model].values())
 
-    def ready_count(self, models: Iterable[ModelName]) -> int:
-        """Return how many requests a step of some models could take if it were large enough."""
-        return sum(1 for model in models for request in self._of[model].values() if request.ready)
-
     def check(self) -> None:
         """Assert that every block and every host block is accounted for."""
         for _ in self.audit():
