@@ -206,7 +206,7 @@ def _place(requests: list[Request]) -> Plan:
 
 def _first_first(requests: list[Request]) -> list[Request]:
     """Return requests in their order, but those before all others that go first."""
-    first = [one for one in requests if one.aged or one.priority is Priority.CRITICAL]
+    first = [one for one in requests if _goes_first(one)]
     return [*first, *(one for one in requests if not _goes_first(one))] if first else requests
 
 
