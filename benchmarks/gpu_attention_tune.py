@@ -323,7 +323,8 @@ def report(tried: Sequence[Group]) -> None:
                 needs = (
                     f"{kernel.registers:4} {kernel.stack_bytes:4} {kernel.shared_bytes / 1024:6.1f}; {kernel.fits:2}"
                 )
-                fit = "" if way.consumers or kernel.fits == way.programs else "  NOT ITS PROGRAMS"
+                fit = "" if kernel.fits == way.programs or kernel.name == "join_kernel" else "  NOT ITS PROGRAMS"
+                fit += "  ONE PRODUCT AFTER THE OTHER" * kernel.serial
                 print(f"  {kernel.name:14}{needs}  {line_of(way)}{fit}", flush=True)
 
 

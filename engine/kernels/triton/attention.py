@@ -72,7 +72,7 @@ def paged_attention_triton(
     if not many:
         _decode(q, pages, layout, shared, queries, decode)
     if not 0 < layout.max_query <= queries:
-        serve = _hopper if prefill.consumers else _prefill
+        serve = _hopper if prefill.hopper else _prefill
         serve(q, pages, layout, shared, 0 if many else queries, prefill)
     return out
 
@@ -139,14 +139,15 @@ def _prefill(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], le
         **tuning.options(),
     )
     if tuning.apart and cut["max_splits"] > 1:
-        _join(q, shared, cut, least, tuning, tile_rows // group, tile_rows // group)
+        _join(q, shared, cut, least, tuning, tile_rows // group)
 
 
 def _hopper(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], least: int, tuning: Tuning) -> None:
     from . import attention_hopper as hopper  # here: it is made of instructions that other devices have not
 
     heads, kv_heads = q.shape[1], pages.k.shape[1]
-    tile_queries = tuning.consumers * (hopper.ROWS_EACH // (heads // kv_heads))
+    tile_queries = hopper.CONSUMERS * (hopper.ROWS_EACH // (heads // kv_heads))
+    begins_with, each_has = hopper.registers(tuning.programs)
     cut, tiles = _cut(q, pages, layout, shared["DIM"], tile_queries, tuning)
     is_cut = cut["max_splits"] > 1
     # Where nothing is cut, how it would be is not read: one kernel serves them all.
@@ -158,26 +159,23 @@ def _hopper(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], lea
         **rules,
         k_pages=hopper.page_copies(pages.k),
         v_pages=hopper.page_copies(pages.v),
-        arrivals=_arrivals(layout, _cut_tiles(layout, tile_queries, tuning) * kv_heads * tuning.consumers),
+        arrivals=_arrivals(layout, _cut_tiles(layout, tile_queries, tuning) * kv_heads * hopper.CONSUMERS),
         least=least,
         by_token=int(cut["SLOT_BY_TOKEN"]),
         ROWS=max(64, shared["ROWS"]),
         CUT=is_cut,
         APART=tuning.apart and is_cut,
-        STAGES=tuning.stages,
-        CONSUMERS=tuning.consumers,
-        REGISTERS=tuning.registers,
+        REGISTERS=each_has,
         num_warps=tuning.warps,
+        maxnreg=begins_with,
         enable_fp_fusion=True,
     )
     if tuning.apart and is_cut:
-        _join(q, shared, cut, least, tuning, tile_queries, 2 * (hopper.ROWS_EACH // (heads // kv_heads)))
+        _join(q, shared, cut, least, tuning, tile_queries)
 
 
-def _join(
-    q: Tensor, shared: dict[str, Any], cut: dict[str, Any], least: int, tuning: Tuning, tile: int, cut_by: int
-) -> None:
-    """Join the pieces of tiles of `tile` queries; rows were cut as if they had `cut_by`."""
+def _join(q: Tensor, shared: dict[str, Any], cut: dict[str, Any], least: int, tuning: Tuning, tile: int) -> None:
+    """Join the pieces of tiles of `tile` queries."""
     queries = min(q.shape[0], shared["rows"] * tuning.split_queries)
     join_rows, overlap = triton.next_power_of_2(shared["GROUP"]), overlaps(q.device)
     names = ("out", "query_starts", "context_lengths", "rows", "ROWS", "KV_HEADS", "GROUP", "HEAD_DIM", "DIM")
@@ -185,7 +183,6 @@ def _join(
         **{name: shared[name] for name in (*names, "WINDOW", "CAUSAL")},
         **cut,
         least=least,
-        CUT_QUERIES=cut_by,
         TILE_QUERIES=tile,
         TILE=tuning.tile,
         JOIN_ROWS=join_rows,

@@ -1,10 +1,12 @@
 """Paged attention for rows of many queries on Hopper, in Gluon: who copies and who multiplies are warps of their own.
 
-A program takes CONSUMERS × 64 rows of a head group's queries over a range of keys. One warp has pages copied into a
-ring in shared memory; each consumer, four warps, multiplies them with its own 64 rows, and while one takes exponents
-the tensor cores work for the others. What is cut, and how pieces are joined, is attention_prefill.py's way. It serves
-pages of 64 tokens in the queries' own type, two bytes a number, heads of 64 or 128; no window and no cap. Triton's
-interpreter does not know Gluon: what shows that this is right is the check at start-up and gpu_kernels.py --check.
+A program takes 128 rows of a head group's queries over a range of keys. One warp has pages copied into a ring in shared
+memory; two consumers, four warps each, multiply them with 64 rows each, and while one takes exponents the tensor cores
+work for others. With heads of 64 two programs share a multiprocessor, so that one also works while the other begins or
+ends; what registers that leaves decides the order of a tile's products. What is cut, and how pieces are joined, is
+attention_prefill.py's way. It serves pages of 64 tokens in the queries' own type, two bytes a number, heads of 64 or
+128; no window and no cap. Triton's interpreter does not know Gluon: what shows that this is right is the check at
+start-up and gpu_kernels.py --check.
 """
 
 from __future__ import annotations
@@ -22,15 +24,28 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 PAGE_TOKENS = 64
+CONSUMERS = 2
 ROWS_EACH = 64
 """Of a consumer: what a product of four warps takes."""
+STAGES = gl.constexpr(4)  # tiles in flight
 TILE = gl.constexpr(PAGE_TOKENS)  # keys at a time
 EACH = gl.constexpr(ROWS_EACH)
+WORKERS = gl.constexpr(CONSUMERS)
 NOTHING = gl.constexpr(float("-inf"))
 
 # Triton 3.7 to 3.9 gave these other names.
 meet = getattr(gl, "thread_barrier", None) or gl.barrier
 copy_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+
+
+def registers(programs: int) -> tuple[int, int]:
+    """Return how many registers a thread begins with, and a consumer's has, if so many programs share a multiprocessor.
+
+    A program is twelve warps, of which four are the one that copies and three that do nothing; these keep 24. The
+    compiler gives the first consumer what is left, which may be 8 more. Counts are multiples of 8.
+    """
+    first = 65_536 // (programs * 12 * 32) // 8 * 8
+    return first, (12 * first - 4 * 24) // 8 // 8 * 8
 
 
 def page_copies(side: Tensor) -> TensorDescriptor:
@@ -62,7 +77,14 @@ def weigh(scores, top, scale, MASKED: gl.constexpr):
 
 
 @gluon.jit
-def score(q, ring, number, SCORES: gl.constexpr, STAGES: gl.constexpr):
+def numbered(number, count: gl.constexpr, layout: gl.constexpr):
+    """Return 0, 1, … count - 1, in a way that the compiler does not see: else it would keep them, and what follows."""
+    none = gl.inline_asm_elementwise("mov.b32 $0, 0;", "=r,r", [number], gl.int32, is_pure=False, pack=1)
+    return gl.arange(0, count, layout=layout) + none * 8  # times 8: still known to be aligned
+
+
+@gluon.jit
+def score(q, ring, number, SCORES: gl.constexpr):
     """Begin the products of queries with a tile of keys as soon as it has come."""
     keys, _, k_full, _, _, _ = ring
     stage = number % STAGES
@@ -72,42 +94,48 @@ def score(q, ring, number, SCORES: gl.constexpr, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def attend_tile(
-    acc, weights, top, total, q, limits, scale, first, ring, number,
-    MASKED: gl.constexpr, SCORES: gl.constexpr, SUMS: gl.constexpr, STAGES: gl.constexpr,
-):  # fmt: skip
-    """Take tile `number` into the softmax, and the values of the tile before it into the sums."""
-    _, values, _, k_empty, v_full, v_empty = ring
-    place, turn = (number - 1) % STAGES, (number - 1) // STAGES & 1
-    scores = score(q, ring, number, SCORES, STAGES)
-    mbarrier.wait(v_full.index(place), turn)
-    sums = warpgroup_mma(weights, values.index(place), acc, is_async=True)
-    scores = warpgroup_mma_wait(1, deps=[scores])
-    mbarrier.arrive(k_empty.index(number % STAGES), count=1)
-    if MASKED:
-        scores = hide(scores, first + number * TILE, limits, SCORES)
+def fold(acc, scores, top, total, scale, DTYPE: gl.constexpr, MASKED: gl.constexpr, SUMS: gl.constexpr):
+    """Take a tile's scores into the softmax: return the sums as far as they remain, and the weights of its values."""
     fresh, added, top, fade = weigh(scores, top, scale, MASKED)
-    total = total * fade + added
-    sums = warpgroup_mma_wait(0, deps=[sums])
-    mbarrier.arrive(v_empty.index(place), count=1)
-    acc = sums * gl.expand_dims(gl.convert_layout(fade, gl.SliceLayout(1, SUMS)), 1)
-    return acc, gl.convert_layout(fresh, weights.type.layout).to(weights.dtype), top, total
+    acc = acc * gl.expand_dims(gl.convert_layout(fade, gl.SliceLayout(1, SUMS)), 1)
+    weights = gl.convert_layout(fresh, gl.DotOperandLayout(0, SUMS, 2)).to(DTYPE)
+    return acc, weights, top, total * fade + added
 
 
 @gluon.jit
-def last_values(acc, weights, ring, tiles, left, WIDE: gl.constexpr, STAGES: gl.constexpr):
-    """Return the sums with the last tile's values, of which only the first `left` are there."""
-    _, values, _, _, v_full, _ = ring
-    place = (tiles - 1) % STAGES
-    mbarrier.wait(v_full.index(place), (tiles - 1) // STAGES & 1)
-    if left < TILE:  # what lies past the end may be anything, and nothing times anything need not be nothing
-        rest = values.index(place).load(WIDE)
-        there = gl.arange(0, TILE, layout=gl.SliceLayout(1, WIDE)) < left
-        values.index(place).store(gl.where(gl.expand_dims(there, 1), rest, gl.zeros_like(rest)))
-        fence_async_shared()
-        meet()
-    sums = warpgroup_mma(weights, values.index(place), acc, is_async=True)
-    return warpgroup_mma_wait(0, deps=[sums])
+def attend_tile(
+    acc, scores, top, total, q, limits, scale, first, ring, number,
+    MASKED: gl.constexpr, SCORES: gl.constexpr, SUMS: gl.constexpr, TOGETHER: gl.constexpr,
+):  # fmt: skip
+    """Take tile `number`, which is not the last, into softmax and sums; return the scores of the next one too."""
+    _, values, _, k_empty, v_full, v_empty = ring
+    stage = number % STAGES
+    if MASKED:
+        scores = hide(scores, first + number * TILE, limits, SCORES)
+    acc, weights, top, total = fold(acc, scores, top, total, scale, q.dtype, MASKED, SUMS)
+    mbarrier.wait(v_full.index(stage), number // STAGES & 1)
+    acc = warpgroup_mma(weights, values.index(stage), acc, is_async=True)
+    if TOGETHER:
+        acc, scores = warpgroup_mma_wait(0, deps=[acc, score(q, ring, number + 1, SCORES)])
+    else:  # scores take the weights' registers
+        acc = warpgroup_mma_wait(0, deps=[acc])
+        scores = warpgroup_mma_wait(0, deps=[score(q, ring, number + 1, SCORES)])
+    mbarrier.arrive(v_empty.index(stage), count=1)
+    mbarrier.arrive(k_empty.index((number + 1) % STAGES), count=1)
+    return acc, scores, top, total
+
+
+@gluon.jit
+def clear_rest(values, left, WIDE: gl.constexpr):
+    """Clear a tile's values but for the first `left`: nothing times what lies past the end need not be nothing."""
+    some: gl.constexpr = 16  # at a time: registers are few
+    for part in gl.static_range(TILE // some):
+        place = values.slice(part * some, some, dim=0)
+        there = part * some + gl.arange(0, some, layout=gl.SliceLayout(1, WIDE)) < left
+        found = place.load(WIDE)
+        place.store(gl.where(gl.expand_dims(there, 1), found, gl.zeros_like(found)))
+    fence_async_shared()
+    meet()
 
 
 @gluon.jit
@@ -164,16 +192,17 @@ def bring(
 
 @gluon.jit
 def consume(
-    q_from, out, scale, work, pieces, ring, WORKER: gl.constexpr,
-    KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, CAUSAL: gl.constexpr, STAGES: gl.constexpr,
-    CUT: gl.constexpr, APART: gl.constexpr,
+    q_from, out, scale, work, pieces, ring, q_rows, WORKER: gl.constexpr,
+    KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, CAUSAL: gl.constexpr, CUT: gl.constexpr,
+    APART: gl.constexpr,
 ):  # fmt: skip
     """Attend with one consumer's rows of a program's work, and write what comes of it."""
-    _, _, _, k_empty, _, _ = ring
+    _, values, _, k_empty, v_full, _ = ring
     token, inside, head, seen, begin, end, tiles = work
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, DIM, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // DIM, DIM // 8], [4, 1], [1, 0])
+    TOGETHER: gl.constexpr = DIM > 64
     oldest = WORKER * (EACH // GROUP)
     mine = gl.minimum(inside - oldest, EACH // GROUP)
     # Heads within a query are adjacent, as in memory.
@@ -181,8 +210,14 @@ def consume(
     heads = (token + oldest + lines // GROUP) * (KV_HEADS * GROUP) + head * GROUP + lines % GROUP
     dims = gl.arange(0, DIM, layout=gl.SliceLayout(0, WIDE))
     where = gl.expand_dims(heads.to(gl.int64) * DIM, 1) + gl.expand_dims(dims, 0)
-    q = gl.load(q_from + where, mask=gl.expand_dims(lines < mine * GROUP, 1), other=0.0)
-    q = gl.convert_layout(q, gl.DotOperandLayout(0, SCORES, 2))
+    found = gl.load(q_from + where, mask=gl.expand_dims(lines < mine * GROUP, 1), other=0.0)
+    if TOGETHER:
+        q = gl.convert_layout(found, gl.DotOperandLayout(0, SCORES, 2))
+    else:  # registers would be too few
+        q = q_rows.index(WORKER)
+        q.store(found)
+        fence_async_shared()
+        meet()
     limits = gl.arange(0, EACH, layout=gl.SliceLayout(1, SCORES))
     if CAUSAL:
         limits = seen + oldest + gl.minimum(limits // GROUP, gl.maximum(mine - 1, 0))
@@ -190,21 +225,27 @@ def consume(
     else:
         limits = limits * 0 + end
         clear = (end - begin) // TILE
-    scores = warpgroup_mma_wait(0, deps=[score(q, ring, 0, SCORES, STAGES)])
-    mbarrier.arrive(k_empty.index(0), count=1)
-    none = gl.full([EACH], NOTHING, gl.float32, gl.SliceLayout(1, SCORES))
-    fresh, total, top, _ = weigh(hide(scores, begin, limits, SCORES), none, scale, True)
-    weights = gl.convert_layout(fresh, gl.DotOperandLayout(0, SUMS, 2)).to(q.dtype)
+    last = tiles - 1
+    clear = gl.maximum(gl.minimum(clear, last), 0)  # a piece may begin past what the oldest sees
+    top = gl.full([EACH], NOTHING, gl.float32, gl.SliceLayout(1, SCORES))
+    total = gl.zeros([EACH], gl.float32, gl.SliceLayout(1, SCORES))
     acc = gl.zeros([EACH, DIM], gl.float32, SUMS)
-    for number in range(1, clear):
-        acc, weights, top, total = attend_tile(
-            acc, weights, top, total, q, limits, scale, begin, ring, number, False, SCORES, SUMS, STAGES
+    scores = warpgroup_mma_wait(0, deps=[score(q, ring, 0, SCORES)])
+    mbarrier.arrive(k_empty.index(0), count=1)
+    for number in range(clear):
+        acc, scores, top, total = attend_tile(
+            acc, scores, top, total, q, limits, scale, begin, ring, number, False, SCORES, SUMS, TOGETHER
         )
-    for number in range(gl.maximum(clear, 1), tiles):
-        acc, weights, top, total = attend_tile(
-            acc, weights, top, total, q, limits, scale, begin, ring, number, True, SCORES, SUMS, STAGES
+    for number in range(clear, last):
+        acc, scores, top, total = attend_tile(
+            acc, scores, top, total, q, limits, scale, begin, ring, number, True, SCORES, SUMS, TOGETHER
         )
-    acc = last_values(acc, weights, ring, tiles, end - begin - (tiles - 1) * TILE, WIDE, STAGES)
+    scores = hide(scores, begin + last * TILE, limits, SCORES)
+    acc, weights, top, total = fold(acc, scores, top, total, scale, q.dtype, True, SUMS)
+    mbarrier.wait(v_full.index(last % STAGES), last // STAGES & 1)
+    if end - begin < tiles * TILE:
+        clear_rest(values.index(last % STAGES), end - begin - last * TILE, WIDE)
+    acc = warpgroup_mma_wait(0, deps=[warpgroup_mma(weights, values.index(last % STAGES), acc, is_async=True)])
     total = gl.convert_layout(total, gl.SliceLayout(1, SUMS))
     if CUT:
         level = gl.convert_layout(top, gl.SliceLayout(1, SUMS))
@@ -213,11 +254,14 @@ def consume(
                 acc, level, total, pieces, oldest, mine, head, WORKER, KV_HEADS, GROUP, DIM, SUMS, APART
             )
     result = (acc / gl.expand_dims(gl.where(total == 0.0, 1.0, total), 1)).to(q.dtype)
+    lines = numbered(token, EACH, gl.SliceLayout(1, WIDE))
+    heads = (token + oldest + lines // GROUP) * (KV_HEADS * GROUP) + head * GROUP + lines % GROUP
+    where = gl.expand_dims(heads.to(gl.int64) * DIM, 1) + gl.expand_dims(dims, 0)
     gl.store(out + where, gl.convert_layout(result, WIDE), mask=gl.expand_dims(lines < mine * GROUP, 1))
 
 
 @gluon.jit
-def produce(k_pages, v_pages, table, head, tiles, ring, KV_HEADS: gl.constexpr, STAGES: gl.constexpr):
+def produce(k_pages, v_pages, table, head, tiles, ring, KV_HEADS: gl.constexpr):
     """Have `tiles` pages of one head copied into the ring, each as soon as every consumer is done with its place."""
     keys, values, k_full, k_empty, v_full, v_empty = ring
     block = gl.load(table)
@@ -234,7 +278,7 @@ def produce(k_pages, v_pages, table, head, tiles, ring, KV_HEADS: gl.constexpr, 
 
 
 @gluon.jit
-def make_ring(k_pages, v_pages, STAGES: gl.constexpr, CONSUMERS: gl.constexpr):
+def make_ring(k_pages, v_pages):
     """Return places for tiles, and for each a sign that it was filled and one that all consumers are done with it."""
     shape: gl.constexpr = [STAGES, TILE, k_pages.block_type.shape[1]]
     keys = gl.allocate_shared_memory(k_pages.dtype, shape, k_pages.layout)
@@ -246,8 +290,8 @@ def make_ring(k_pages, v_pages, STAGES: gl.constexpr, CONSUMERS: gl.constexpr):
     for stage in gl.static_range(STAGES):
         mbarrier.init(k_full.index(stage), count=1)
         mbarrier.init(v_full.index(stage), count=1)
-        mbarrier.init(k_empty.index(stage), count=CONSUMERS)
-        mbarrier.init(v_empty.index(stage), count=CONSUMERS)
+        mbarrier.init(k_empty.index(stage), count=WORKERS)
+        mbarrier.init(v_empty.index(stage), count=WORKERS)
     return keys, values, k_full, k_empty, v_full, v_empty
 
 
@@ -255,9 +299,9 @@ def make_ring(k_pages, v_pages, STAGES: gl.constexpr, CONSUMERS: gl.constexpr):
 def cuts_of(count, length, units, GROUP: gl.constexpr, SPLIT: gl.constexpr, SPLIT_QUERIES: gl.constexpr):
     """Return into how many pieces a row's positions are cut, none shorter than SPLIT: one for each of `units` programs.
 
-    A row of more than SPLIT_QUERIES queries is not cut. However many consumers there are, rows are cut as if by two.
+    A row of more than SPLIT_QUERIES queries is not cut.
     """
-    queries: gl.constexpr = 2 * (EACH // GROUP)
+    queries: gl.constexpr = WORKERS * (EACH // GROUP)
     tiles = gl.maximum((count + (queries - 1)) // queries, 1).to(gl.float32)
     pieces = gl.minimum((units / tiles + 0.001).to(gl.int32), (length + (SPLIT - 1)) // SPLIT)
     return gl.where(count <= SPLIT_QUERIES, gl.maximum(pieces, 1), 1)
@@ -297,13 +341,13 @@ def hopper_kernel(
     rows, table_width, max_splits, least, by_token, units, scale,
     ROWS: gl.constexpr, KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr,
     CAUSAL: gl.constexpr, SPLIT: gl.constexpr, SPLIT_QUERIES: gl.constexpr, CUT: gl.constexpr,
-    APART: gl.constexpr, STAGES: gl.constexpr, CONSUMERS: gl.constexpr, REGISTERS: gl.constexpr,
+    APART: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Serve the rows that have more than `least` queries: one piece of one tile of one head group a program.
 
     Without CUT the caller vouches that no row is cut, which saves what every program does for it.
     """
-    tile_queries: gl.constexpr = CONSUMERS * (EACH // GROUP)
+    tile_queries: gl.constexpr = WORKERS * (EACH // GROUP)
     cut_tiles: gl.constexpr = (SPLIT_QUERIES + tile_queries - 1) // tile_queries  # at most, of a row that is cut
     row, number, head = find(
         query_starts, context_lengths, rows, least, units,
@@ -331,30 +375,19 @@ def hopper_kernel(
             return
         begin, end = split * span, gl.minimum(split * span + span, visible)
     tiles = gl.maximum((end - begin + (TILE - 1)) // TILE, 1)
-    ring = make_ring(k_pages, v_pages, STAGES, CONSUMERS)
+    ring = make_ring(k_pages, v_pages)
+    q_rows = gl.allocate_shared_memory(q.dtype.element_ty, [WORKERS, EACH, DIM], k_pages.layout)
     work = (token + oldest, inside, head, seen, begin, end, tiles)
-    arrived = arrivals + ((row * cut_tiles + tile) * KV_HEADS + head) * CONSUMERS
+    arrived = arrivals + ((row * cut_tiles + tile) * KV_HEADS + head) * WORKERS
     slot = gl.where(by_token != 0, token, row * SPLIT_QUERIES) + oldest
     parts = (partials, logs, arrived, slot, split, splits, max_splits)
     table = block_tables + row.to(gl.int64) * table_width + begin // TILE
-    if CONSUMERS == 2:
-        gl.warp_specialize(
-            [
-                (consume, (q, out, scale, work, parts, ring, 0, KV_HEADS, GROUP, DIM, CAUSAL, STAGES, CUT, APART)),
-                (consume, (q, out, scale, work, parts, ring, 1, KV_HEADS, GROUP, DIM, CAUSAL, STAGES, CUT, APART)),
-                (produce, (k_pages, v_pages, table, head, tiles, ring, KV_HEADS, STAGES)),
-            ],
-            [4, 1],
-            [REGISTERS, 24],
-        )
-    else:
-        gl.warp_specialize(
-            [
-                (consume, (q, out, scale, work, parts, ring, 0, KV_HEADS, GROUP, DIM, CAUSAL, STAGES, CUT, APART)),
-                (consume, (q, out, scale, work, parts, ring, 1, KV_HEADS, GROUP, DIM, CAUSAL, STAGES, CUT, APART)),
-                (consume, (q, out, scale, work, parts, ring, 2, KV_HEADS, GROUP, DIM, CAUSAL, STAGES, CUT, APART)),
-                (produce, (k_pages, v_pages, table, head, tiles, ring, KV_HEADS, STAGES)),
-            ],
-            [4, 4, 1],
-            [REGISTERS, REGISTERS, 24],
-        )
+    gl.warp_specialize(
+        [
+            (consume, (q, out, scale, work, parts, ring, q_rows, 0, KV_HEADS, GROUP, DIM, CAUSAL, CUT, APART)),
+            (consume, (q, out, scale, work, parts, ring, q_rows, 1, KV_HEADS, GROUP, DIM, CAUSAL, CUT, APART)),
+            (produce, (k_pages, v_pages, table, head, tiles, ring, KV_HEADS)),
+        ],
+        [4, 1],
+        [REGISTERS, 24],
+    )

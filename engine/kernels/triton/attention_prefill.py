@@ -30,11 +30,11 @@ def cuts_of(count, length, units, SPLIT: tl.constexpr, SPLIT_QUERIES: tl.constex
 @triton.jit
 def pieces_of(
     count, length, tile, units,
-    SPLIT: tl.constexpr, SPLIT_QUERIES: tl.constexpr, CUT_QUERIES: tl.constexpr, TILE_QUERIES: tl.constexpr,
+    SPLIT: tl.constexpr, SPLIT_QUERIES: tl.constexpr, TILE_QUERIES: tl.constexpr,
     TILE: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
     """Return a tile's oldest query, what it sees, what the newest sees, a piece's length, the first piece, how many."""
-    pieces = cuts_of(count, length, units, SPLIT, SPLIT_QUERIES, CUT_QUERIES)
+    pieces = cuts_of(count, length, units, SPLIT, SPLIT_QUERIES, TILE_QUERIES)
     span = tl.maximum(tl.cdiv(tl.cdiv(length, pieces), TILE), 1) * TILE
     oldest = tile * TILE_QUERIES
     inside = tl.minimum(count - oldest, TILE_QUERIES)
@@ -111,7 +111,7 @@ def prefill_kernel(
         tile = tl.cdiv(count, tile_queries) - 1 - number // pieces  # the longest work first
         split = number % pieces
         oldest, inside, seen, visible, span, first, splits = pieces_of(
-            count, length, tile, units, SPLIT, SPLIT_QUERIES, tile_queries, tile_queries, TILE, WINDOW, CAUSAL
+            count, length, tile, units, SPLIT, SPLIT_QUERIES, tile_queries, TILE, WINDOW, CAUSAL
         )
         low = tl.maximum(seen - WINDOW, 0) if WINDOW > 0 else 0
         if (split >= first) & (split < first + splits):
@@ -130,7 +130,7 @@ def prefill_kernel(
 def join_kernel(
     out, query_starts, context_lengths, partials, logs, rows, max_splits, least, units,
     ROWS: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
-    SPLIT: tl.constexpr, SPLIT_QUERIES: tl.constexpr, CUT_QUERIES: tl.constexpr, TILE_QUERIES: tl.constexpr,
+    SPLIT: tl.constexpr, SPLIT_QUERIES: tl.constexpr, TILE_QUERIES: tl.constexpr,
     TILE: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr, SLOT_BY_TOKEN: tl.constexpr,
     JOIN_ROWS: tl.constexpr, JOIN_SPLITS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -143,7 +143,7 @@ def join_kernel(
     starts = tl.load(query_starts + index, mask=index < rows, other=0)
     counts = tl.load(query_starts + index + 1, mask=index < rows, other=0) - starts
     lengths = tl.load(context_lengths + index, mask=index < rows, other=0)
-    cuts = cuts_of(counts, lengths, units, SPLIT, SPLIT_QUERIES, CUT_QUERIES)
+    cuts = cuts_of(counts, lengths, units, SPLIT, SPLIT_QUERIES, TILE_QUERIES)
     sizes = tl.where((counts > least) & (cuts > 1), counts, 0)
     ends = tl.cumsum(sizes, 0)
     if PDL:
@@ -154,7 +154,7 @@ def join_kernel(
         count = tl.load(query_starts + row + 1) - token
         _, _, _, _, _, _, splits = pieces_of(
             count, tl.load(context_lengths + row), query // TILE_QUERIES, units,
-            SPLIT, SPLIT_QUERIES, CUT_QUERIES, TILE_QUERIES, TILE, WINDOW, CAUSAL,
+            SPLIT, SPLIT_QUERIES, TILE_QUERIES, TILE, WINDOW, CAUSAL,
         )  # fmt: skip
         if splits > 1:
             join(

@@ -10,7 +10,6 @@ import torch
 MIN_ROWS = 16  # of a matrix product's left side
 _CROWD = 1 << 16  # numbers of keys that a token has in all rows of a step: from here on decodes are served otherwise
 _FEW_ROWS, _FILLING_ROWS = 1 << 11, 1 << 14  # queries × heads: a small part of an H200's multiprocessors, and all
-_MANY_ROWS = 2 * 132 * 128  # two programs of two consumers for every multiprocessor of an H200
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class Tuning:
     overlap: bool = True  # decode: a launch begins while the one before it ends
     ahead: int = 0  # decode: pages of a piece, a power of 2, brought into the L2 before what comes before is awaited
     join: int = 4096  # decode: numbers of parts held in registers at once while they are joined
-    consumers: int = 0  # prefill by attention_hopper.py: groups of four warps, 64 rows each; 0: by attention_prefill.py
+    hopper: bool = False  # prefill: by attention_hopper.py, not by attention_prefill.py
     apart: bool = False  # prefill: pieces are joined by a launch of their own, not by who finishes last
 
     def options(self) -> dict[str, Any]:
@@ -86,16 +85,15 @@ def prefill_tuning(head_dim: int, page: torch.dtype, compute: torch.dtype) -> Tu
 def hopper_tuning(head_dim: int, rows: int) -> Tuning:
     """Return how attention_hopper.py serves so many rows, queries × heads: measured on an H200.
 
-    A program fills a multiprocessor. With heads of 64 three consumers are up to 20 % faster than two where every
-    multiprocessor has work for two programs, and up to 20 % slower where it has not. Bits are the same. Four tiles in
-    flight are enough: with eight, 8 clips of 1,500 frames take 265 µs, with four 256.
+    With heads of 64 two programs share a multiprocessor: eight prompts of 512, 32/8 heads, take 36 µs, with one program
+    of three consumers 49. With heads of 128 there are not enough registers for that.
 
     Where multiprocessors would have nothing to do, longer chunks are cut as well: 256 queries over 4,096 take 31 µs,
     uncut 61; but four such chunks over 8,192 take 207 where 188 would do. Pieces of the shortest are joined by a launch
     of their own: 64 queries over 4,096 take 19 µs, else 29; but eight such chunks 114 where 73 would do.
     """
-    registers, consumers = (240, 2) if head_dim > 64 or rows < _MANY_ROWS else (160, 3)
-    way = Tuning(64, 4, 4, 1, split=1024, split_queries=64, registers=registers, consumers=consumers)
+    programs = 1 if head_dim > 64 else 2
+    way = Tuning(64, 4, 4, programs, split=1024, split_queries=64, hopper=True)
     if rows < _FILLING_ROWS:
         way = replace(way, split_queries=256)
     return replace(way, split=256, apart=True) if rows <= _FEW_ROWS else way
