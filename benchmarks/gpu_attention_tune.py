@@ -114,11 +114,12 @@ def chunk_ways(case: Case) -> tuple[Tuning, ...]:
     """Return ways for short chunks over long contexts on Hopper: how finely they are cut, and who joins."""
     first = hopper_tuning(case.head_dim, case.batch * case.queries * case.heads)
     ways = changed(
-        replace(first, split=1024, split_queries=64, apart=False),
-        {"split": 512},
+        replace(first, split=1024, split_queries=256, apart=False),
+        *({"split": split} for split in (256, 512)),
         *({"apart": True, "split": split} for split in (256, 512)),
-        *({"split_queries": 256, "split": split} for split in (512, 1024)),
-        *({"apart": True, "split_queries": 256, "split": split} for split in (128, 256, 512, 1024)),
+        *({"split_queries": 512, "split": 512, "apart": apart} for apart in (False, True)),
+        {"split_queries": 1024, "split": 512},
+        {"split_queries": 0},
     )
     return tuple(dict.fromkeys((first, *ways)))
 

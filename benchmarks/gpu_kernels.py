@@ -81,6 +81,12 @@ PREFILLS = [
     Case(9, 3, 64, 512, 8, queries=512),
     Case(16, 8, 128, 512, 8, queries=512),
     Case(32, 8, 64, 512, 8, queries=512),
+    Case(32, 8, 128, 512, 8, queries=512),
+    Case(16, 8, 128, 4096, 8, queries=64),
+    Case(32, 8, 64, 8192, 8, queries=64),
+    Case(16, 8, 128, 2048, 8, queries=256),
+    Case(16, 8, 128, 2048, 64, queries=16),
+    Case(32, 8, 64, 2048, 64, queries=16),
     Case(20, 20, 64, 1500, 1, queries=1500, causal=False),
     Case(20, 20, 64, 1500, 8, queries=1500, causal=False),
 ]

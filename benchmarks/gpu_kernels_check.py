@@ -36,8 +36,8 @@ from voxlane.engine.cuda.trial import STAND_IN, Trial
 from voxlane.engine.kernels import sampling
 from voxlane.engine.kernels.pages import Layout, Pages
 from voxlane.engine.kernels.selfcheck import Agreement
-from voxlane.engine.kernels.triton.attention import paged_attention_triton
-from voxlane.engine.kernels.triton.attention_tuning import decode_tuning
+from voxlane.engine.kernels.triton.attention import by_hopper, paged_attention_triton
+from voxlane.engine.kernels.triton.attention_tuning import decode_tuning, hopper_tuning
 from voxlane.engine.models.decoder_config import DecoderConfig
 
 F32, BF16, F16, INT8 = torch.float32, torch.bfloat16, torch.float16, torch.int8
@@ -59,6 +59,7 @@ TRIALS = [(STAND_IN, F32, F32), (STAND_IN, BF16, INT8), (QWEN3, BF16, BF16), (QW
 GRID_ROWS = [(0, 700), (2000, 1), (1290, 300), (0, 1), (1270, 2), (5, 0), (4095, 1), (300, 130), (511, 1), (512, 1)]
 GRID_ROWS += [(3000, 40), (64, 64)]  # a chunk so short over so much that prefill cuts it, and one without a ragged end
 DRY_ROWS = [(0, 20), (70, 1), (40, 2), (0, 1), (5, 0)] + [(2100, 20)] * CUDA
+FEW_ROWS = [(3000, 40), (100, 1), (900, 200), (0, 5)]  # so few that attention_hopper.py cuts them
 GRID_SHAPES = [(9, 3, 64), (16, 8, 128), (32, 8, 64), (20, 20, 64), (8, 1, 128), (4, 4, 80), (2, 1, 256), (40, 2, 32)]
 GRID_TYPES = [(BF16, INT8), (BF16, BF16), (F32, INT8), (F16, F16), (F32, F32), (F32, BF16)]
 GRID_OPTIONS = [(0, 0.0, True), (50, 0.0, True), (1000, 30.0, True), (0, 0.0, False)]
@@ -134,13 +135,24 @@ def outcomes(work: Callable[[Given], Made], given: Sequence[Given], deadline: fl
 
 
 def try_batch(ragged: Ragged, *, dry: bool) -> tuple[float, str]:
-    """Return the norm of the error against float64 over the result's, and why there is none."""
+    """Return the norm of the error against float64 over the result's, and why there is none.
+
+    What attention_hopper.py serves is tried in all its ways, of a batch that it cuts too; the worst error counts.
+    """
     case, window, softcap, causal = ragged
     scale = case.head_dim**-0.5
+    errors = []
     try:
-        q, pages, layout = batch(case, DRY_ROWS if dry else GRID_ROWS)
-        got = paged_attention_triton(q, pages, layout, scale, window, causal=causal, softcap=softcap)
-        return relative_error(got, exact(q, pages, layout, scale, window, causal=causal, softcap=softcap)), ""
+        for rows in (DRY_ROWS if dry else GRID_ROWS, FEW_ROWS):
+            q, pages, layout = batch(case, rows)
+            hopper = by_hopper(q, pages, window, softcap)
+            if rows is FEW_ROWS and not hopper:
+                continue
+            expected = exact(q, pages, layout, scale, window, causal=causal, softcap=softcap)
+            for way in {hopper_tuning(case.head_dim, 1 << size) for size in (0, 13, 20)} if hopper else {None}:
+                call = partial(paged_attention_triton, causal=causal, softcap=softcap, prefill=way)
+                errors.append(relative_error(call(q, pages, layout, scale, window), expected))
+        return float(torch.tensor(errors).max()), ""  # no number, if one of them is none
     except FAILURES as failure:
         return float("nan"), f"{type(failure).__name__} {' '.join(str(failure).split())[:300]}"
 

@@ -61,18 +61,16 @@ def paged_attention_triton(
         return out
     groups = layout.context_lengths.shape[0] * pages.k.shape[1]
     decode = decode or decode_tuning(head_dim, pages.k.dtype, groups)
-    if prefill is None:
-        hopper = by_hopper(q, pages, window, softcap)
-        prefill = (
-            hopper_tuning(head_dim, tokens * heads) if hopper else prefill_tuning(head_dim, pages.k.dtype, q.dtype)
-        )
+    if prefill is None and by_hopper(q, pages, window, softcap):
+        prefill = hopper_tuning(head_dim, _rows_of_tiles(q, pages, layout))
+    prefill = prefill or prefill_tuning(head_dim, pages.k.dtype, q.dtype)
     queries = max(1, MIN_ROWS // (2 if _by_words(q, pages) else 1) // (heads // pages.k.shape[1]))
     shared = _shared(q, out, pages, layout, scale, window, causal, softcap)
     many = layout.max_query > queries and tokens == layout.context_lengths.shape[0] * layout.max_query  # in every row
     if not many:
         _decode(q, pages, layout, shared, queries, decode)
     if not 0 < layout.max_query <= queries:
-        serve = _hopper if prefill.hopper else _prefill
+        serve = _hopper if prefill.consumers else _prefill
         serve(q, pages, layout, shared, 0 if many else queries, prefill)
     return out
 
@@ -142,12 +140,21 @@ def _prefill(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], le
         _join(q, shared, cut, least, tuning, tile_rows // group)
 
 
+def _rows_of_tiles(q: Tensor, pages: Pages, layout: Layout) -> int:
+    """Return queries × heads, and what fills up attention_hopper.py's tiles, as far as the host knows."""
+    tokens, heads, _ = q.shape
+    rows, kv_heads = layout.context_lengths.shape[0], pages.k.shape[1]
+    if not layout.max_query or tokens < rows * layout.max_query:  # not all rows have as many
+        return tokens * heads
+    return rows * kv_heads * -(-layout.max_query * (heads // kv_heads) // 128) * 128
+
+
 def _hopper(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], least: int, tuning: Tuning) -> None:
     from . import attention_hopper as hopper  # here: it is made of instructions that other devices have not
 
     heads, kv_heads = q.shape[1], pages.k.shape[1]
-    tile_queries = hopper.CONSUMERS * (hopper.ROWS_EACH // (heads // kv_heads))
-    begins_with, each_has = hopper.registers(tuning.programs)
+    tile_queries = tuning.consumers * (hopper.PROGRAM_ROWS // tuning.consumers // (heads // kv_heads))
+    begins_with, each_has = hopper.registers(tuning.programs, tuning.consumers)
     cut, tiles = _cut(q, pages, layout, shared["DIM"], tile_queries, tuning)
     is_cut = cut["max_splits"] > 1
     # Where nothing is cut, how it would be is not read: one kernel serves them all.
@@ -159,12 +166,15 @@ def _hopper(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], lea
         **rules,
         k_pages=hopper.page_copies(pages.k),
         v_pages=hopper.page_copies(pages.v),
-        arrivals=_arrivals(layout, _cut_tiles(layout, tile_queries, tuning) * kv_heads * hopper.CONSUMERS),
+        arrivals=_arrivals(layout, _cut_tiles(layout, tile_queries, tuning) * kv_heads * tuning.consumers),
         least=least,
         by_token=int(cut["SLOT_BY_TOKEN"]),
         ROWS=max(64, shared["ROWS"]),
         CUT=is_cut,
         APART=tuning.apart and is_cut,
+        WORKERS=tuning.consumers,
+        STAGES=tuning.stages,
+        TOGETHER=tuning.programs == 1,
         REGISTERS=each_has,
         num_warps=tuning.warps,
         maxnreg=begins_with,
@@ -187,6 +197,7 @@ def _join(q: Tensor, shared: dict[str, Any], cut: dict[str, Any], least: int, tu
         TILE=tuning.tile,
         JOIN_ROWS=join_rows,
         JOIN_SPLITS=max(1, min(16, tuning.join // (join_rows * shared["DIM"]))),
+        ALONE=not tuning.consumers,
         PDL=overlap,
         num_warps=4,
         enable_fp_fusion=True,
@@ -204,10 +215,15 @@ def _cut(
     units = tuning.programs * _multiprocessors(q.device) // pages.k.shape[1]
     units = max(1, min(units, ATTENTION_PARTS // max(1, min(tokens, room))))
     splits = min(_splits(layout, pages, tuning.split), units)
-    cut_rows = rows if tokens <= room else rows - 1  # one has more queries than are cut
-    if tokens == rows * layout.max_query and layout.max_query > tuning.split_queries:
-        cut_rows, units, splits = 0, 0, 1  # all of them have
-    tiles = tokens // tile_queries + rows + cut_rows * units * (splits > 1)
+    tiles = tokens // tile_queries + rows
+    if layout.max_query and tokens >= rows * layout.max_query:  # all rows have as many
+        tiles = rows * -(-layout.max_query // tile_queries)
+        if layout.max_query > tuning.split_queries or (tuning.consumers and tiles >= units):
+            splits = 1
+    if splits > 1 and tuning.consumers:  # all pieces are `units`, rounded up; of a tile that is less than one, one
+        tiles += units + units // 1000 + 1
+    elif splits > 1:
+        tiles += (rows if tokens <= room else rows - 1) * units  # one has more queries than are cut
     partials, logs = _parts(q, min(tokens, room) * heads * splits, dim, splits)
     cut = {
         "partials": partials,

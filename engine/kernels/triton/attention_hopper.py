@@ -1,12 +1,12 @@
 """Paged attention for rows of many queries on Hopper, in Gluon: who copies and who multiplies are warps of their own.
 
 A program takes 128 rows of a head group's queries over a range of keys. One warp has pages copied into a ring in shared
-memory; two consumers, four warps each, multiply them with 64 rows each, and while one takes exponents the tensor cores
-work for others. With heads of 64 two programs share a multiprocessor, so that one also works while the other begins or
-ends; what registers that leaves decides the order of a tile's products. What is cut, and how pieces are joined, is
-attention_prefill.py's way. It serves pages of 64 tokens in the queries' own type, two bytes a number, heads of 64 or
-128; no window and no cap. Triton's interpreter does not know Gluon: what shows that this is right is the check at
-start-up and gpu_kernels.py --check.
+memory; one or two consumers, four warps each, multiply them with all rows or half of them. While one takes exponents
+the tensor cores work for another, which may be in another program: where two share a multiprocessor, one also works
+while the other begins or ends. What registers that leaves decides the order of a tile's products. What is cut, and how
+pieces are joined, is attention_prefill.py's way. It serves pages of 64 tokens in the queries' own type, two bytes a
+number, heads of 64 or 128; no window and no cap. Triton's interpreter does not know Gluon: what shows that this is
+right is the check at start-up and gpu_kernels.py --check.
 """
 
 from __future__ import annotations
@@ -24,13 +24,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 PAGE_TOKENS = 64
-CONSUMERS = 2
-ROWS_EACH = 64
-"""Of a consumer: what a product of four warps takes."""
-STAGES = gl.constexpr(4)  # tiles in flight
+PROGRAM_ROWS = 128
 TILE = gl.constexpr(PAGE_TOKENS)  # keys at a time
-EACH = gl.constexpr(ROWS_EACH)
-WORKERS = gl.constexpr(CONSUMERS)
+ALL_ROWS = gl.constexpr(PROGRAM_ROWS)
 NOTHING = gl.constexpr(float("-inf"))
 
 # Triton 3.7 to 3.9 gave these other names.
@@ -38,14 +34,15 @@ meet = getattr(gl, "thread_barrier", None) or gl.barrier
 copy_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 
 
-def registers(programs: int) -> tuple[int, int]:
+def registers(programs: int, consumers: int) -> tuple[int, int]:
     """Return how many registers a thread begins with, and a consumer's has, if so many programs share a multiprocessor.
 
-    A program is twelve warps, of which four are the one that copies and three that do nothing; these keep 24. The
+    Beside its consumers a program has four warps, the one that copies and three that do nothing; these keep 24. The
     compiler gives the first consumer what is left, which may be 8 more. Counts are multiples of 8.
     """
-    first = 65_536 // (programs * 12 * 32) // 8 * 8
-    return first, (12 * first - 4 * 24) // 8 // 8 * 8
+    warps = 4 * consumers + 4
+    first = 65_536 // (programs * warps * 32) // 8 * 8
+    return first, (warps * first - 4 * 24) // (4 * consumers) // 8 * 8
 
 
 def page_copies(side: Tensor) -> TensorDescriptor:
@@ -84,12 +81,13 @@ def numbered(number, count: gl.constexpr, layout: gl.constexpr):
 
 
 @gluon.jit
-def score(q, ring, number, SCORES: gl.constexpr):
+def score(q, ring, number, SCORES: gl.constexpr, STAGES: gl.constexpr):
     """Begin the products of queries with a tile of keys as soon as it has come."""
     keys, _, k_full, _, _, _ = ring
     stage = number % STAGES
     mbarrier.wait(k_full.index(stage), (number // STAGES) & 1)
-    none = gl.zeros([EACH, TILE], gl.float32, SCORES)
+    rows: gl.constexpr = q.shape[0]
+    none = gl.zeros([rows, TILE], gl.float32, SCORES)
     return warpgroup_mma(q, keys.index(stage).permute((1, 0)), none, use_acc=False, is_async=True)
 
 
@@ -105,7 +103,7 @@ def fold(acc, scores, top, total, scale, DTYPE: gl.constexpr, MASKED: gl.constex
 @gluon.jit
 def attend_tile(
     acc, scores, top, total, q, limits, scale, first, ring, number,
-    MASKED: gl.constexpr, SCORES: gl.constexpr, SUMS: gl.constexpr, TOGETHER: gl.constexpr,
+    MASKED: gl.constexpr, SCORES: gl.constexpr, SUMS: gl.constexpr, STAGES: gl.constexpr, TOGETHER: gl.constexpr,
 ):  # fmt: skip
     """Take tile `number`, which is not the last, into softmax and sums; return the scores of the next one too."""
     _, values, _, k_empty, v_full, v_empty = ring
@@ -116,10 +114,10 @@ def attend_tile(
     mbarrier.wait(v_full.index(stage), number // STAGES & 1)
     acc = warpgroup_mma(weights, values.index(stage), acc, is_async=True)
     if TOGETHER:
-        acc, scores = warpgroup_mma_wait(0, deps=[acc, score(q, ring, number + 1, SCORES)])
+        acc, scores = warpgroup_mma_wait(0, deps=[acc, score(q, ring, number + 1, SCORES, STAGES)])
     else:  # scores take the weights' registers
         acc = warpgroup_mma_wait(0, deps=[acc])
-        scores = warpgroup_mma_wait(0, deps=[score(q, ring, number + 1, SCORES)])
+        scores = warpgroup_mma_wait(0, deps=[score(q, ring, number + 1, SCORES, STAGES)])
     mbarrier.arrive(v_empty.index(stage), count=1)
     mbarrier.arrive(k_empty.index((number + 1) % STAGES), count=1)
     return acc, scores, top, total
@@ -139,8 +137,8 @@ def clear_rest(values, left, WIDE: gl.constexpr):
 
 
 @gluon.jit
-def join(parts, logs, where, splits, SUMS: gl.constexpr, DIM: gl.constexpr):
-    """Return what the parts of 64 rows come to, taken in the order of positions."""
+def join(parts, logs, where, splits, SUMS: gl.constexpr, EACH: gl.constexpr, DIM: gl.constexpr):
+    """Return what the parts of EACH rows come to, taken in the order of positions."""
     dims = gl.expand_dims(gl.arange(0, DIM, layout=gl.SliceLayout(0, SUMS)), 0)
     acc = gl.zeros([EACH, DIM], gl.float32, SUMS)
     top = gl.full([EACH], NOTHING, gl.float32, gl.SliceLayout(1, SUMS))
@@ -161,7 +159,8 @@ def join(parts, logs, where, splits, SUMS: gl.constexpr, DIM: gl.constexpr):
 @gluon.jit
 def bring(
     acc, top, total, pieces, oldest, mine, head, WORKER: gl.constexpr,
-    KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, SUMS: gl.constexpr, APART: gl.constexpr,
+    KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, EACH: gl.constexpr, SUMS: gl.constexpr,
+    APART: gl.constexpr,
 ):  # fmt: skip
     """Write a part of `mine` queries; return what all parts come to and `mine` if it was the last of them, else 0.
 
@@ -184,7 +183,7 @@ def bring(
         before = gl.atomic_add(arrived + WORKER, 1, sem="acq_rel", scope="gpu")
         if before == splits - 1:
             gl.store(arrived + WORKER, 0)  # ready for the next launch
-            acc, total = join(parts, logs, slots, splits, SUMS, DIM)
+            acc, total = join(parts, logs, slots, splits, SUMS, EACH, DIM)
         else:
             mine = mine * 0
     return acc, total, mine
@@ -192,17 +191,18 @@ def bring(
 
 @gluon.jit
 def consume(
-    q_from, out, scale, work, pieces, ring, q_rows, WORKER: gl.constexpr,
+    given, WORKER: gl.constexpr,
     KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, CAUSAL: gl.constexpr, CUT: gl.constexpr,
-    APART: gl.constexpr,
+    APART: gl.constexpr, WORKERS: gl.constexpr, STAGES: gl.constexpr, TOGETHER: gl.constexpr,
 ):  # fmt: skip
     """Attend with one consumer's rows of a program's work, and write what comes of it."""
+    q_from, out, scale, work, pieces, ring, q_rows = given
     _, values, _, k_empty, v_full, _ = ring
     token, inside, head, seen, begin, end, tiles = work
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, DIM, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // DIM, DIM // 8], [4, 1], [1, 0])
-    TOGETHER: gl.constexpr = DIM > 64
+    EACH: gl.constexpr = ALL_ROWS // WORKERS
     oldest = WORKER * (EACH // GROUP)
     mine = gl.minimum(inside - oldest, EACH // GROUP)
     # Heads within a query are adjacent, as in memory.
@@ -230,15 +230,15 @@ def consume(
     top = gl.full([EACH], NOTHING, gl.float32, gl.SliceLayout(1, SCORES))
     total = gl.zeros([EACH], gl.float32, gl.SliceLayout(1, SCORES))
     acc = gl.zeros([EACH, DIM], gl.float32, SUMS)
-    scores = warpgroup_mma_wait(0, deps=[score(q, ring, 0, SCORES)])
+    scores = warpgroup_mma_wait(0, deps=[score(q, ring, 0, SCORES, STAGES)])
     mbarrier.arrive(k_empty.index(0), count=1)
     for number in range(clear):
         acc, scores, top, total = attend_tile(
-            acc, scores, top, total, q, limits, scale, begin, ring, number, False, SCORES, SUMS, TOGETHER
+            acc, scores, top, total, q, limits, scale, begin, ring, number, False, SCORES, SUMS, STAGES, TOGETHER
         )
     for number in range(clear, last):
         acc, scores, top, total = attend_tile(
-            acc, scores, top, total, q, limits, scale, begin, ring, number, True, SCORES, SUMS, TOGETHER
+            acc, scores, top, total, q, limits, scale, begin, ring, number, True, SCORES, SUMS, STAGES, TOGETHER
         )
     scores = hide(scores, begin + last * TILE, limits, SCORES)
     acc, weights, top, total = fold(acc, scores, top, total, scale, q.dtype, True, SUMS)
@@ -251,7 +251,7 @@ def consume(
         level = gl.convert_layout(top, gl.SliceLayout(1, SUMS))
         if pieces[5] > 1:
             acc, total, mine = bring(
-                acc, level, total, pieces, oldest, mine, head, WORKER, KV_HEADS, GROUP, DIM, SUMS, APART
+                acc, level, total, pieces, oldest, mine, head, WORKER, KV_HEADS, GROUP, DIM, EACH, SUMS, APART
             )
     result = (acc / gl.expand_dims(gl.where(total == 0.0, 1.0, total), 1)).to(q.dtype)
     lines = numbered(token, EACH, gl.SliceLayout(1, WIDE))
@@ -261,7 +261,7 @@ def consume(
 
 
 @gluon.jit
-def produce(k_pages, v_pages, table, head, tiles, ring, KV_HEADS: gl.constexpr):
+def produce(k_pages, v_pages, table, head, tiles, ring, KV_HEADS: gl.constexpr, STAGES: gl.constexpr):
     """Have `tiles` pages of one head copied into the ring, each as soon as every consumer is done with its place."""
     keys, values, k_full, k_empty, v_full, v_empty = ring
     block = gl.load(table)
@@ -278,7 +278,7 @@ def produce(k_pages, v_pages, table, head, tiles, ring, KV_HEADS: gl.constexpr):
 
 
 @gluon.jit
-def make_ring(k_pages, v_pages):
+def make_ring(k_pages, v_pages, STAGES: gl.constexpr, WORKERS: gl.constexpr):
     """Return places for tiles, and for each a sign that it was filled and one that all consumers are done with it."""
     shape: gl.constexpr = [STAGES, TILE, k_pages.block_type.shape[1]]
     keys = gl.allocate_shared_memory(k_pages.dtype, shape, k_pages.layout)
@@ -296,24 +296,22 @@ def make_ring(k_pages, v_pages):
 
 
 @gluon.jit
-def cuts_of(count, length, units, GROUP: gl.constexpr, SPLIT: gl.constexpr, SPLIT_QUERIES: gl.constexpr):
-    """Return into how many pieces a row's positions are cut, none shorter than SPLIT: one for each of `units` programs.
-
-    A row of more than SPLIT_QUERIES queries is not cut.
-    """
-    queries: gl.constexpr = WORKERS * (EACH // GROUP)
-    tiles = gl.maximum((count + (queries - 1)) // queries, 1).to(gl.float32)
-    pieces = gl.minimum((units / tiles + 0.001).to(gl.int32), (length + (SPLIT - 1)) // SPLIT)
-    return gl.where(count <= SPLIT_QUERIES, gl.maximum(pieces, 1), 1)
+def cuts_of(count, length, work, units, SPLIT: gl.constexpr, SPLIT_QUERIES: gl.constexpr):
+    """Return into how many pieces a row's positions are cut, as attention_prefill.py's function of that name does."""
+    pieces = (units / gl.maximum(work, 1) * 1.0001 * ((length + 63) // 64)).to(gl.int32)
+    pieces = gl.maximum(gl.minimum(pieces, (length + (SPLIT - 1)) // SPLIT), 1)
+    return gl.where(count <= SPLIT_QUERIES, pieces, 1)
 
 
 @gluon.jit
 def find(
     query_starts, context_lengths, rows, least, units,
-    ROWS: gl.constexpr, KV_HEADS: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr,
-    SPLIT_QUERIES: gl.constexpr, TILE_QUERIES: gl.constexpr, CUT: gl.constexpr,
+    ROWS: gl.constexpr, KV_HEADS: gl.constexpr, SPLIT: gl.constexpr, SPLIT_QUERIES: gl.constexpr,
+    TILE_QUERIES: gl.constexpr, CUT: gl.constexpr,
 ):  # fmt: skip
-    """Return a program's row, the number of its piece there, and its head; no row that there is if it has no work.
+    """Return a program's row, the number of its piece there, its head, and, if CUT, how much work there is in all.
+
+    A program that has no work gets a row that is not there.
 
     Rows take turns, so that of all of them the first pieces go first, and those are the longest.
     """
@@ -321,18 +319,20 @@ def find(
     starts = gl.load(query_starts + index, mask=index < rows, other=0)
     counts = gl.load(query_starts + index + 1, mask=index < rows, other=0) - starts
     sizes = gl.where(counts > least, (counts + (TILE_QUERIES - 1)) // TILE_QUERIES, 0)
+    work = 0
     if CUT:
         lengths = gl.load(context_lengths + index, mask=index < rows, other=0)
-        sizes *= cuts_of(counts, lengths, units, GROUP, SPLIT, SPLIT_QUERIES)
+        work = gl.sum(sizes * ((lengths + 63) // 64), 0)
+        sizes *= cuts_of(counts, lengths, work, units, SPLIT, SPLIT_QUERIES)
     unit = gl.program_id(0) // KV_HEADS
     turn, left = 0, unit  # whole turns before this program's, and programs of its own turn before it
-    taking = gl.sum((sizes > 0).to(gl.int32), 0)
+    taking = gl.where(unit < gl.sum(sizes, 0), gl.sum((sizes > 0).to(gl.int32), 0), 0)
     while (taking > 0) & (left >= taking):  # no later turn has more programs: so many are whole at least
         turn += left // taking
         left = unit - gl.sum(gl.minimum(sizes, turn), 0)
         taking = gl.sum((sizes > turn).to(gl.int32), 0)
     before = gl.associative_scan((sizes > turn).to(gl.int32), 0, plus) <= left
-    return gl.sum(before.to(gl.int32), 0), turn, gl.program_id(0) % KV_HEADS
+    return gl.sum(before.to(gl.int32), 0), turn, gl.program_id(0) % KV_HEADS, work
 
 
 @gluon.jit(do_not_specialize=["rows", "table_width", "max_splits", "least", "by_token"])
@@ -341,17 +341,18 @@ def hopper_kernel(
     rows, table_width, max_splits, least, by_token, units, scale,
     ROWS: gl.constexpr, KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr,
     CAUSAL: gl.constexpr, SPLIT: gl.constexpr, SPLIT_QUERIES: gl.constexpr, CUT: gl.constexpr,
-    APART: gl.constexpr, REGISTERS: gl.constexpr,
+    APART: gl.constexpr, WORKERS: gl.constexpr, STAGES: gl.constexpr, TOGETHER: gl.constexpr,
+    REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Serve the rows that have more than `least` queries: one piece of one tile of one head group a program.
 
     Without CUT the caller vouches that no row is cut, which saves what every program does for it.
     """
-    tile_queries: gl.constexpr = WORKERS * (EACH // GROUP)
+    tile_queries: gl.constexpr = WORKERS * (ALL_ROWS // WORKERS // GROUP)
     cut_tiles: gl.constexpr = (SPLIT_QUERIES + tile_queries - 1) // tile_queries  # at most, of a row that is cut
-    row, number, head = find(
+    row, number, head, all_work = find(
         query_starts, context_lengths, rows, least, units,
-        ROWS, KV_HEADS, GROUP, SPLIT, SPLIT_QUERIES, tile_queries, CUT,
+        ROWS, KV_HEADS, SPLIT, SPLIT_QUERIES, tile_queries, CUT,
     )  # fmt: skip
     if row >= rows:
         return
@@ -360,34 +361,47 @@ def hopper_kernel(
     length = gl.load(context_lengths + row)
     pieces, split = 1, 0
     if CUT:
-        pieces = cuts_of(count, length, units, GROUP, SPLIT, SPLIT_QUERIES)
-        number, split = number // pieces, number % pieces
+        pieces = cuts_of(count, length, all_work, units, SPLIT, SPLIT_QUERIES)
+        if pieces > 1:
+            number, split = number // pieces, number % pieces
     tile = (count + (tile_queries - 1)) // tile_queries - 1 - number  # the longest work first
     oldest = tile * tile_queries
     inside = gl.minimum(count - oldest, tile_queries)
     seen = length - count + oldest + 1  # by the tile's oldest query
     visible = seen + inside - 1 if CAUSAL else length  # by its newest
     begin, end, splits = 0, visible, 1
-    if CUT:
+    if pieces > 1:
         span = gl.maximum(((length + (pieces - 1)) // pieces + (TILE - 1)) // TILE, 1) * TILE
         splits = gl.maximum((visible + (span - 1)) // span, 1)
-        if split >= splits:
-            return
         begin, end = split * span, gl.minimum(split * span + span, visible)
+    if split >= splits:
+        return
     tiles = gl.maximum((end - begin + (TILE - 1)) // TILE, 1)
-    ring = make_ring(k_pages, v_pages)
-    q_rows = gl.allocate_shared_memory(q.dtype.element_ty, [WORKERS, EACH, DIM], k_pages.layout)
+    ring = make_ring(k_pages, v_pages, STAGES, WORKERS)
+    q_rows = gl.allocate_shared_memory(q.dtype.element_ty, [WORKERS, ALL_ROWS // WORKERS, DIM], k_pages.layout)
     work = (token + oldest, inside, head, seen, begin, end, tiles)
     arrived = arrivals + ((row * cut_tiles + tile) * KV_HEADS + head) * WORKERS
     slot = gl.where(by_token != 0, token, row * SPLIT_QUERIES) + oldest
     parts = (partials, logs, arrived, slot, split, splits, max_splits)
     table = block_tables + row.to(gl.int64) * table_width + begin // TILE
-    gl.warp_specialize(
-        [
-            (consume, (q, out, scale, work, parts, ring, q_rows, 0, KV_HEADS, GROUP, DIM, CAUSAL, CUT, APART)),
-            (consume, (q, out, scale, work, parts, ring, q_rows, 1, KV_HEADS, GROUP, DIM, CAUSAL, CUT, APART)),
-            (produce, (k_pages, v_pages, table, head, tiles, ring, KV_HEADS)),
-        ],
-        [4, 1],
-        [REGISTERS, 24],
-    )
+    given = (q, out, scale, work, parts, ring, q_rows)
+    copying = (k_pages, v_pages, table, head, tiles, ring, KV_HEADS, STAGES)
+    if WORKERS == 1:
+        gl.warp_specialize(
+            [
+                (consume, (given, 0, KV_HEADS, GROUP, DIM, CAUSAL, CUT, APART, WORKERS, STAGES, TOGETHER)),
+                (produce, copying),
+            ],
+            [1],
+            [24],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (consume, (given, 0, KV_HEADS, GROUP, DIM, CAUSAL, CUT, APART, WORKERS, STAGES, TOGETHER)),
+                (consume, (given, 1, KV_HEADS, GROUP, DIM, CAUSAL, CUT, APART, WORKERS, STAGES, TOGETHER)),
+                (produce, copying),
+            ],
+            [4, 1],
+            [REGISTERS, 24],
+        )

@@ -3,7 +3,8 @@
 Queries of a head group are packed into tiles of M rows, so that keys are read once for the group. Short chunks over
 long contexts would leave most of the device idle: those are cut, as decodes are, but as if each was alone in its batch.
 So whether and where a row is cut depends on its own numbers of queries and positions; on how many queries there are in
-all only where parts would outgrow their room (ATTENTION_PARTS), and on Hopper (attention_tuning.py).
+all only where parts would outgrow their room (ATTENTION_PARTS). attention_hopper.py, which float32 does not use, cuts
+by the whole batch.
 """
 
 from __future__ import annotations
@@ -17,24 +18,30 @@ from .attention_tile import finish, join, load_queries, tile_blocks, touch, walk
 
 
 @triton.jit
-def cuts_of(count, length, units, SPLIT: tl.constexpr, SPLIT_QUERIES: tl.constexpr, TILE_QUERIES: tl.constexpr):
-    """Return into how many pieces a row's positions are cut, none shorter than SPLIT: one for each of `units` programs.
+def work_of(count, length, TILE_QUERIES: tl.constexpr):
+    """Return how many pairs of a tile of queries and 64 positions a row has: a whole number, also the sum of many."""
+    return tl.cdiv(count, TILE_QUERIES) * tl.cdiv(length, 64)
+
+
+@triton.jit
+def cuts_of(count, length, work, units, SPLIT: tl.constexpr, SPLIT_QUERIES: tl.constexpr):
+    """Return into how many pieces a row's positions are cut, none shorter than SPLIT: `units` for all `work` there is.
 
     A row of more than SPLIT_QUERIES queries is not cut.
     """
-    tiles = tl.maximum(tl.cdiv(count, TILE_QUERIES), 1).to(tl.float32)
-    pieces = tl.minimum((units / tiles + 0.001).to(tl.int32), tl.cdiv(length, SPLIT))
-    return tl.where(count <= SPLIT_QUERIES, tl.maximum(pieces, 1), 1)
+    # A little more, so that no rounding takes one away; no sum, which some compile to something else than others.
+    pieces = (units / tl.maximum(work, 1) * 1.0001 * tl.cdiv(length, 64)).to(tl.int32)
+    return tl.where(count <= SPLIT_QUERIES, tl.maximum(tl.minimum(pieces, tl.cdiv(length, SPLIT)), 1), 1)
 
 
 @triton.jit
 def pieces_of(
-    count, length, tile, units,
+    count, length, tile, work, units,
     SPLIT: tl.constexpr, SPLIT_QUERIES: tl.constexpr, TILE_QUERIES: tl.constexpr,
     TILE: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
     """Return a tile's oldest query, what it sees, what the newest sees, a piece's length, the first piece, how many."""
-    pieces = cuts_of(count, length, units, SPLIT, SPLIT_QUERIES, TILE_QUERIES)
+    pieces = cuts_of(count, length, work, units, SPLIT, SPLIT_QUERIES)
     span = tl.maximum(tl.cdiv(tl.cdiv(length, pieces), TILE), 1) * TILE
     oldest = tile * TILE_QUERIES
     inside = tl.minimum(count - oldest, TILE_QUERIES)
@@ -98,7 +105,7 @@ def prefill_kernel(
     starts = tl.load(query_starts + index, mask=index < rows, other=0)
     counts = tl.load(query_starts + index + 1, mask=index < rows, other=0) - starts
     lengths = tl.load(context_lengths + index, mask=index < rows, other=0)
-    cuts = cuts_of(counts, lengths, units, SPLIT, SPLIT_QUERIES, tile_queries)
+    cuts = cuts_of(counts, lengths, work_of(counts, lengths, tile_queries), units, SPLIT, SPLIT_QUERIES)
     sizes = tl.where(counts > least, tl.cdiv(counts, tile_queries) * cuts, 0)
     ends = tl.cumsum(sizes, 0)
     for item in range(tl.program_id(0), tl.sum(sizes, 0) * KV_HEADS, tl.num_programs(0)):
@@ -107,11 +114,12 @@ def prefill_kernel(
         token = tl.load(query_starts + row)
         count = tl.load(query_starts + row + 1) - token
         length = tl.load(context_lengths + row)
-        pieces = cuts_of(count, length, units, SPLIT, SPLIT_QUERIES, tile_queries)
+        work = work_of(count, length, tile_queries)
+        pieces = cuts_of(count, length, work, units, SPLIT, SPLIT_QUERIES)
         tile = tl.cdiv(count, tile_queries) - 1 - number // pieces  # the longest work first
         split = number % pieces
         oldest, inside, seen, visible, span, first, splits = pieces_of(
-            count, length, tile, units, SPLIT, SPLIT_QUERIES, tile_queries, TILE, WINDOW, CAUSAL
+            count, length, tile, work, units, SPLIT, SPLIT_QUERIES, tile_queries, TILE, WINDOW, CAUSAL
         )
         low = tl.maximum(seen - WINDOW, 0) if WINDOW > 0 else 0
         if (split >= first) & (split < first + splits):
@@ -132,9 +140,11 @@ def join_kernel(
     ROWS: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
     SPLIT: tl.constexpr, SPLIT_QUERIES: tl.constexpr, TILE_QUERIES: tl.constexpr,
     TILE: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr, SLOT_BY_TOKEN: tl.constexpr,
-    JOIN_ROWS: tl.constexpr, JOIN_SPLITS: tl.constexpr, PDL: tl.constexpr,
+    JOIN_ROWS: tl.constexpr, JOIN_SPLITS: tl.constexpr, ALONE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Join what a launch with APART left in pieces, cut by the same numbers: a query of a head group at a time.
+
+    If ALONE, rows were cut as if each was alone, else by what all of them have to do.
 
     Who finishes last would join a whole tile alone, while the rest of the device waits: with sixteen pieces that takes
     longer than the pieces.
@@ -143,7 +153,8 @@ def join_kernel(
     starts = tl.load(query_starts + index, mask=index < rows, other=0)
     counts = tl.load(query_starts + index + 1, mask=index < rows, other=0) - starts
     lengths = tl.load(context_lengths + index, mask=index < rows, other=0)
-    cuts = cuts_of(counts, lengths, units, SPLIT, SPLIT_QUERIES, TILE_QUERIES)
+    works = tl.where(counts > least, work_of(counts, lengths, TILE_QUERIES), 0)
+    cuts = cuts_of(counts, lengths, works if ALONE else tl.sum(works, 0), units, SPLIT, SPLIT_QUERIES)
     sizes = tl.where((counts > least) & (cuts > 1), counts, 0)
     ends = tl.cumsum(sizes, 0)
     if PDL:
@@ -152,8 +163,10 @@ def join_kernel(
         row, query = numbered(ends, sizes, item // KV_HEADS, 1)
         token = tl.load(query_starts + row)
         count = tl.load(query_starts + row + 1) - token
+        length = tl.load(context_lengths + row)
+        work = work_of(count, length, TILE_QUERIES) if ALONE else tl.sum(works, 0)
         _, _, _, _, _, _, splits = pieces_of(
-            count, tl.load(context_lengths + row), query // TILE_QUERIES, units,
+            count, length, query // TILE_QUERIES, work, units,
             SPLIT, SPLIT_QUERIES, TILE_QUERIES, TILE, WINDOW, CAUSAL,
         )  # fmt: skip
         if splits > 1:

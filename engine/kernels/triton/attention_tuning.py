@@ -9,7 +9,7 @@ import torch
 
 MIN_ROWS = 16  # of a matrix product's left side
 _CROWD = 1 << 16  # numbers of keys that a token has in all rows of a step: from here on decodes are served otherwise
-_FEW_ROWS, _FILLING_ROWS = 1 << 11, 1 << 14  # queries × heads: a small part of an H200's multiprocessors, and all
+_FEW_ROWS, _MANY_ROWS = 1 << 11, 1 << 16  # queries × heads: a small part of an H200's multiprocessors, all and again
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Tuning:
     overlap: bool = True  # decode: a launch begins while the one before it ends
     ahead: int = 0  # decode: pages of a piece, a power of 2, brought into the L2 before what comes before is awaited
     join: int = 4096  # decode: numbers of parts held in registers at once while they are joined
-    hopper: bool = False  # prefill: by attention_hopper.py, not by attention_prefill.py
+    consumers: int = 0  # prefill by attention_hopper.py: groups of four warps that share 128 rows; 0: by the other
     apart: bool = False  # prefill: pieces are joined by a launch of their own, not by who finishes last
 
     def options(self) -> dict[str, Any]:
@@ -85,15 +85,17 @@ def prefill_tuning(head_dim: int, page: torch.dtype, compute: torch.dtype) -> Tu
 def hopper_tuning(head_dim: int, rows: int) -> Tuning:
     """Return how attention_hopper.py serves so many rows, queries × heads: measured on an H200.
 
-    With heads of 64 two programs share a multiprocessor: eight prompts of 512, 32/8 heads, take 36 µs, with one program
-    of three consumers 49. With heads of 128 there are not enough registers for that.
+    Two programs share a multiprocessor if they can: eight prompts of 512, 32/8 heads of 64, take 36 µs, with one
+    program of three consumers 49. With heads of 128 there are registers for that with one consumer each; the same
+    prompts take 61 µs, with one program of two consumers 70. But one prompt of 2,048, 16/8 heads, which has no work for
+    so many programs, takes 58 that way and 36 the other.
 
-    Where multiprocessors would have nothing to do, longer chunks are cut as well: 256 queries over 4,096 take 31 µs,
-    uncut 61; but four such chunks over 8,192 take 207 where 188 would do. Pieces of the shortest are joined by a launch
-    of their own: 64 queries over 4,096 take 19 µs, else 29; but eight such chunks 114 where 73 would do.
+    Where multiprocessors would have nothing to do chunks are cut: 256 queries over 4,096 take 31 µs, uncut 55. Pieces
+    of the shortest are shorter, and joined by a launch of their own: 64 queries over 4,096 take 19 µs, else 30; but
+    eight such chunks 75 where 49 will do.
     """
-    programs = 1 if head_dim > 64 else 2
-    way = Tuning(64, 4, 4, programs, split=1024, split_queries=64, hopper=True)
-    if rows < _FILLING_ROWS:
-        way = replace(way, split_queries=256)
+    programs, consumers, stages = 2, 2, 4
+    if head_dim > 64:
+        programs, consumers, stages = (2, 1, 2) if rows >= _MANY_ROWS else (1, 2, 4)
+    way = Tuning(64, 4, stages, programs, split=1024, split_queries=256, consumers=consumers)
     return replace(way, split=256, apart=True) if rows <= _FEW_ROWS else way

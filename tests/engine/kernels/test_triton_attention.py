@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -15,7 +17,8 @@ from voxlane.engine.kernels.attention import paged_attention_ref
 from voxlane.engine.kernels.pages import Layout, Pages, new_arrivals
 from voxlane.engine.kernels.triton import attention
 from voxlane.engine.kernels.triton.attention import by_hopper, paged_attention_triton
-from voxlane.engine.kernels.triton.attention_tuning import Tuning
+from voxlane.engine.kernels.triton.attention_prefill import cuts_of, work_of
+from voxlane.engine.kernels.triton.attention_tuning import Tuning, hopper_tuning
 
 from .attention_steps import APART, BF16, DECODE, EVEN, F16, F32, INT8, PREFILL, SMALL, check, filled, run, step
 from .batches import Shape, layout
@@ -318,6 +321,48 @@ def test_any_batch(
     q, pages, place = step(shape, types[1], random, rows)
     q = q.to(types[0])
     check(run(q, pages, place, 0.2, window, decode=decode), q, pages, place, 0.2, window)
+
+
+@triton.jit
+def count_pieces(
+    counts_at, lengths_at, out, rows, units,
+    ROWS: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, SPLIT_QUERIES: tl.constexpr,
+):  # fmt: skip
+    """Write how many pieces rows are cut into, all of them together and the one that has most."""
+    index = tl.arange(0, ROWS)
+    counts = tl.load(counts_at + index, mask=index < rows, other=0)
+    lengths = tl.load(lengths_at + index, mask=index < rows, other=0)
+    work = tl.sum(work_of(counts, lengths, TILE), 0)
+    cuts = cuts_of(counts, lengths, work, units, SPLIT, SPLIT_QUERIES)
+    tl.store(out, tl.sum(tl.cdiv(counts, TILE) * cuts, 0))
+    tl.store(out + 1, tl.max(tl.where(counts > 0, cuts, 1), 0))
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 300), st.integers(0, 131_072)), min_size=1, max_size=64),
+    alike=st.booleans(),
+    heads=st.sampled_from([(9, 3), (16, 8), (32, 8), (20, 20), (64, 1)]),
+    way=st.sampled_from([hopper_tuning(dim, size) for dim in (64, 128) for size in (1, 1 << 20)]),
+)
+@settings(max_examples=40)
+def test_hopper_starts_a_program_for_every_piece(
+    rows: list[tuple[int, int]], alike: bool, heads: tuple[int, int], way: Tuning
+) -> None:
+    """By how the other kernel cuts: Hopper's own does the same, and cannot run here."""
+    counts, lengths = zip(*[(rows[0][0] if alike else count, length) for count, length in rows], strict=True)
+    tile = way.consumers * (128 // way.consumers // (heads[0] // heads[1]))
+    with pytest.MonkeyPatch.context() as patch, torch.device("meta"):
+        patch.setattr(attention, "_multiprocessors", lambda device: 132)
+        none, tables = torch.empty(0), torch.empty((len(rows), 2048))
+        pages = Pages(torch.empty((1, heads[1], 64, 64)), none)
+        place = Layout(none, none, none, torch.empty(len(rows)), tables, max_query=max(counts))
+        rules, programs = attention._cut(torch.empty((sum(counts), heads[0], 64)), pages, place, 64, tile, way)
+    pieces = torch.zeros(2, dtype=torch.int32)
+    given = (torch.tensor(each, dtype=torch.int32) for each in (counts, lengths))
+    units = rules["units"] if rules["max_splits"] > 1 else 0.0
+    count_pieces[(1,)](*given, pieces, len(rows), units, 64, tile, way.split, way.split_queries)
+    assert pieces[0] <= programs
+    assert pieces[1] <= rules["max_splits"]
 
 
 def test_what_does_not_fit_is_named(random: torch.Generator) -> None:
