@@ -34,9 +34,11 @@ from voxlane.engine.sampler import Choice, choose
 PROMPT_ROWS = (1, 16, 17, 63, 64, 65, 127, 255, 256, 257, 1023, 1024, 1025)
 PROMPT_QUERIES = (17, 257)
 PROMPT_CONTEXTS = (1, 2048)
+FULL_ROWS = (1, 128, 512)
 """Rows, tokens of each and room in their tables in the steps run at start: attention is compiled for 16, 64, 256, …
-rows, anew for a crowd and where launches overlap, for rows whose parts are kept by token or by row, and for tables so
-short that no row is cut. A kernel that was not compiled then would be in the midst of somebody's answer."""
+rows, anew for a crowd and where launches overlap, for rows whose parts are kept by token or by row, for tables so short
+that no row is cut, and for steps that are full, in FULL_ROWS. A kernel that was not compiled then would be in the midst
+of somebody's answer."""
 
 
 @dataclass(slots=True)
@@ -123,7 +125,8 @@ class CudaRunner(Runner):
             for rows, count in itertools.product(PROMPT_ROWS, PROMPT_QUERIES)
             if rows <= self._rows.capacity and rows * count <= max_step_tokens
         ]
-        kinds = list(itertools.product([*sizes, (1, max_step_tokens)], PROMPT_CONTEXTS))
+        sizes += [(rows, max_step_tokens // rows) for rows in FULL_ROWS if rows <= self._rows.capacity]
+        kinds = list(itertools.product(sizes, PROMPT_CONTEXTS))
         for number, ((rows, count), context) in enumerate(kinds):
             pages = -(-max(count, context) // self.cache.block_tokens)
             layout = Layout(  # without max_query, so that the kernels for rows of few queries run as well

@@ -62,7 +62,7 @@ def paged_attention_triton(
     groups = layout.context_lengths.shape[0] * pages.k.shape[1]
     decode = decode or decode_tuning(head_dim, pages.k.dtype, groups)
     if prefill is None and by_hopper(q, pages, window, softcap):
-        prefill = hopper_tuning(head_dim, _rows_of_tiles(q, pages, layout))
+        prefill = hopper_tuning(head_dim, tokens * heads)
     prefill = prefill or prefill_tuning(head_dim, pages.k.dtype, q.dtype)
     queries = max(1, MIN_ROWS // (2 if _by_words(q, pages) else 1) // (heads // pages.k.shape[1]))
     shared = _shared(q, out, pages, layout, scale, window, causal, softcap)
@@ -140,15 +140,6 @@ def _prefill(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], le
         _join(q, shared, cut, least, tuning, tile_rows // group)
 
 
-def _rows_of_tiles(q: Tensor, pages: Pages, layout: Layout) -> int:
-    """Return queries × heads, and what fills up attention_hopper.py's tiles, as far as the host knows."""
-    tokens, heads, _ = q.shape
-    rows, kv_heads = layout.context_lengths.shape[0], pages.k.shape[1]
-    if not layout.max_query or tokens < rows * layout.max_query:  # not all rows have as many
-        return tokens * heads
-    return rows * kv_heads * -(-layout.max_query * (heads // kv_heads) // 128) * 128
-
-
 def _hopper(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], least: int, tuning: Tuning) -> None:
     from . import attention_hopper as hopper  # here: it is made of instructions that other devices have not
 
@@ -169,6 +160,7 @@ def _hopper(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], lea
         arrivals=_arrivals(layout, _cut_tiles(layout, tile_queries, tuning) * kv_heads * tuning.consumers),
         least=least,
         by_token=int(cut["SLOT_BY_TOKEN"]),
+        alike=int(not is_cut and least == 0),
         ROWS=max(64, shared["ROWS"]),
         CUT=is_cut,
         APART=tuning.apart and is_cut,

@@ -261,10 +261,9 @@ def consume(
 
 
 @gluon.jit
-def produce(k_pages, v_pages, table, head, tiles, ring, KV_HEADS: gl.constexpr, STAGES: gl.constexpr):
+def produce(k_pages, v_pages, table, block, head, tiles, ring, KV_HEADS: gl.constexpr, STAGES: gl.constexpr):
     """Have `tiles` pages of one head copied into the ring, each as soon as every consumer is done with its place."""
     keys, values, k_full, k_empty, v_full, v_empty = ring
-    block = gl.load(table)
     for number in range(tiles):
         stage, turn = number % STAGES, number // STAGES & 1
         line = (block * KV_HEADS + head) * TILE
@@ -305,13 +304,12 @@ def cuts_of(count, length, work, units, SPLIT: gl.constexpr, SPLIT_QUERIES: gl.c
 
 @gluon.jit
 def find(
-    query_starts, context_lengths, rows, least, units,
-    ROWS: gl.constexpr, KV_HEADS: gl.constexpr, SPLIT: gl.constexpr, SPLIT_QUERIES: gl.constexpr,
-    TILE_QUERIES: gl.constexpr, CUT: gl.constexpr,
+    unit, query_starts, context_lengths, rows, least, units,
+    ROWS: gl.constexpr, SPLIT: gl.constexpr, SPLIT_QUERIES: gl.constexpr, TILE_QUERIES: gl.constexpr, CUT: gl.constexpr,
 ):  # fmt: skip
-    """Return a program's row, the number of its piece there, its head, and, if CUT, how much work there is in all.
+    """Return the row of piece `unit`, the number it has there, and, if CUT, how much work there is in all.
 
-    A program that has no work gets a row that is not there.
+    If there are fewer pieces, it is a row that is not there.
 
     Rows take turns, so that of all of them the first pieces go first, and those are the longest.
     """
@@ -324,7 +322,6 @@ def find(
         lengths = gl.load(context_lengths + index, mask=index < rows, other=0)
         work = gl.sum(sizes * ((lengths + 63) // 64), 0)
         sizes *= cuts_of(counts, lengths, work, units, SPLIT, SPLIT_QUERIES)
-    unit = gl.program_id(0) // KV_HEADS
     turn, left = 0, unit  # whole turns before this program's, and programs of its own turn before it
     taking = gl.where(unit < gl.sum(sizes, 0), gl.sum((sizes > 0).to(gl.int32), 0), 0)
     while (taking > 0) & (left >= taking):  # no later turn has more programs: so many are whole at least
@@ -332,13 +329,13 @@ def find(
         left = unit - gl.sum(gl.minimum(sizes, turn), 0)
         taking = gl.sum((sizes > turn).to(gl.int32), 0)
     before = gl.associative_scan((sizes > turn).to(gl.int32), 0, plus) <= left
-    return gl.sum(before.to(gl.int32), 0), turn, gl.program_id(0) % KV_HEADS, work
+    return gl.sum(before.to(gl.int32), 0), turn, work
 
 
-@gluon.jit(do_not_specialize=["rows", "table_width", "max_splits", "least", "by_token"])
+@gluon.jit(do_not_specialize=["rows", "table_width", "max_splits", "least", "by_token", "alike"])
 def hopper_kernel(
     q, out, k_pages, v_pages, query_starts, context_lengths, block_tables, partials, logs, arrivals,
-    rows, table_width, max_splits, least, by_token, units, scale,
+    rows, table_width, max_splits, least, by_token, alike, units, scale,
     ROWS: gl.constexpr, KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr,
     CAUSAL: gl.constexpr, SPLIT: gl.constexpr, SPLIT_QUERIES: gl.constexpr, CUT: gl.constexpr,
     APART: gl.constexpr, WORKERS: gl.constexpr, STAGES: gl.constexpr, TOGETHER: gl.constexpr,
@@ -346,16 +343,22 @@ def hopper_kernel(
 ):  # fmt: skip
     """Serve the rows that have more than `least` queries: one piece of one tile of one head group a program.
 
-    Without CUT the caller vouches that no row is cut, which saves what every program does for it.
+    Without CUT the caller vouches that no row is cut, which saves what every program does for it; if `alike`, that all
+    rows are served and none has more tiles than there are programs for each of them, which saves even more.
     """
     tile_queries: gl.constexpr = WORKERS * (ALL_ROWS // WORKERS // GROUP)
     cut_tiles: gl.constexpr = (SPLIT_QUERIES + tile_queries - 1) // tile_queries  # at most, of a row that is cut
-    row, number, head, all_work = find(
-        query_starts, context_lengths, rows, least, units,
-        ROWS, KV_HEADS, SPLIT, SPLIT_QUERIES, tile_queries, CUT,
-    )  # fmt: skip
+    unit, head = gl.program_id(0) // KV_HEADS, gl.program_id(0) % KV_HEADS
+    row, number, all_work = unit % rows, unit // rows, 0
+    if alike == 0:
+        row, number, all_work = find(
+            unit, query_starts, context_lengths, rows, least, units,
+            ROWS, SPLIT, SPLIT_QUERIES, tile_queries, CUT,
+        )  # fmt: skip
     if row >= rows:
         return
+    table = block_tables + row.to(gl.int64) * table_width
+    block = gl.load(table)  # here: by the time it is needed it has come
     token = gl.load(query_starts + row)
     count = gl.load(query_starts + row + 1) - token
     length = gl.load(context_lengths + row)
@@ -365,6 +368,8 @@ def hopper_kernel(
         if pieces > 1:
             number, split = number // pieces, number % pieces
     tile = (count + (tile_queries - 1)) // tile_queries - 1 - number  # the longest work first
+    if tile < 0:  # if alike, and the row has fewer queries than others
+        return
     oldest = tile * tile_queries
     inside = gl.minimum(count - oldest, tile_queries)
     seen = length - count + oldest + 1  # by the tile's oldest query
@@ -374,8 +379,10 @@ def hopper_kernel(
         span = gl.maximum(((length + (pieces - 1)) // pieces + (TILE - 1)) // TILE, 1) * TILE
         splits = gl.maximum((visible + (span - 1)) // span, 1)
         begin, end = split * span, gl.minimum(split * span + span, visible)
-    if split >= splits:
-        return
+        table += begin // TILE
+        if split >= splits:
+            return
+        block = gl.load(table)
     tiles = gl.maximum((end - begin + (TILE - 1)) // TILE, 1)
     ring = make_ring(k_pages, v_pages, STAGES, WORKERS)
     q_rows = gl.allocate_shared_memory(q.dtype.element_ty, [WORKERS, ALL_ROWS // WORKERS, DIM], k_pages.layout)
@@ -383,9 +390,8 @@ def hopper_kernel(
     arrived = arrivals + ((row * cut_tiles + tile) * KV_HEADS + head) * WORKERS
     slot = gl.where(by_token != 0, token, row * SPLIT_QUERIES) + oldest
     parts = (partials, logs, arrived, slot, split, splits, max_splits)
-    table = block_tables + row.to(gl.int64) * table_width + begin // TILE
     given = (q, out, scale, work, parts, ring, q_rows)
-    copying = (k_pages, v_pages, table, head, tiles, ring, KV_HEADS, STAGES)
+    copying = (k_pages, v_pages, table, block, head, tiles, ring, KV_HEADS, STAGES)
     if WORKERS == 1:
         gl.warp_specialize(
             [
