@@ -60,6 +60,9 @@ GRID_ROWS = [(0, 700), (2000, 1), (1290, 300), (0, 1), (1270, 2), (5, 0), (4095,
 GRID_ROWS += [(3000, 40), (64, 64)]  # a chunk so short over so much that prefill cuts it, and one without a ragged end
 DRY_ROWS = [(0, 20), (70, 1), (40, 2), (0, 1), (5, 0)] + [(2100, 20)] * CUDA
 FEW_ROWS = [(3000, 40), (100, 1), (900, 200), (0, 5)]  # so few that attention_hopper.py cuts them
+PADDED = [(200, 300)] * 3 + [
+    (800, 300)
+]  # all may have as many queries; the last has fewer, so few that it could be cut
 GRID_SHAPES = [(9, 3, 64), (16, 8, 128), (32, 8, 64), (20, 20, 64), (8, 1, 128), (4, 4, 80), (2, 1, 256), (40, 2, 32)]
 GRID_TYPES = [(BF16, INT8), (BF16, BF16), (F32, INT8), (F16, F16), (F32, F32), (F32, BF16)]
 GRID_OPTIONS = [(0, 0.0, True), (50, 0.0, True), (1000, 30.0, True), (0, 0.0, False)]
@@ -152,9 +155,24 @@ def try_batch(ragged: Ragged, *, dry: bool) -> tuple[float, str]:
             for way in {hopper_tuning(case.head_dim, 1 << size) for size in (0, 13, 20)} if hopper else {None}:
                 call = partial(paged_attention_triton, causal=causal, softcap=softcap, prefill=way)
                 errors.append(relative_error(call(q, pages, layout, scale, window), expected))
+        errors.append(0.0 if dry and not CUDA else padded_error(ragged))
         return float(torch.tensor(errors).max()), ""  # no number, if one of them is none
     except FAILURES as failure:
         return float("nan"), f"{type(failure).__name__} {' '.join(str(failure).split())[:300]}"
+
+
+def padded_error(ragged: Ragged) -> float:
+    """Return the error of a launch that says how many queries its rows may have, and one has fewer."""
+    case, window, softcap, causal = ragged
+    q, pages, layout = batch(case, PADDED)
+    starts, lengths = layout.query_starts.clone(), layout.context_lengths.clone()
+    starts[-1], lengths[-1] = 940, 840
+    short = replace(layout, query_starts=starts, context_lengths=lengths)
+    scale = case.head_dim**-0.5
+    known = replace(short, max_query=300)
+    got = paged_attention_triton(q, pages, known, scale, window, causal=causal, softcap=softcap)
+    expected = exact(q[:940], pages, short, scale, window, causal=causal, softcap=softcap)
+    return relative_error(got[:940], expected)
 
 
 def tell_batches(cases: list[Ragged], found: Iterable[tuple[float, str]]) -> Iterator[bool]:

@@ -125,16 +125,19 @@ class CudaRunner(Runner):
             for rows, count in itertools.product(PROMPT_ROWS, PROMPT_QUERIES)
             if rows <= self._rows.capacity and rows * count <= max_step_tokens
         ]
-        sizes += [(rows, max_step_tokens // rows) for rows in FULL_ROWS if rows <= self._rows.capacity]
-        kinds = list(itertools.product(sizes, PROMPT_CONTEXTS))
+        fit = min(self._rows.capacity, max_step_tokens)
+        full = [(rows, max_step_tokens // rows) for rows in FULL_ROWS if rows <= fit]
+        kinds = list(itertools.product([*sizes, *full], PROMPT_CONTEXTS))
         for number, ((rows, count), context) in enumerate(kinds):
             pages = -(-max(count, context) // self.cache.block_tokens)
-            layout = Layout(  # without max_query, so that the kernels for rows of few queries run as well
+            layout = Layout(
                 positions=torch.arange(count, dtype=torch.int32).repeat(rows),
                 slots=torch.full((rows * count,), -1, dtype=torch.int32),
                 query_starts=torch.arange(rows + 1, dtype=torch.int32) * count,
                 context_lengths=torch.full((rows,), count, dtype=torch.int32),
                 block_tables=torch.zeros((rows, pages), dtype=torch.int32),
+                # Mostly it is not said, so that the kernels for rows of few queries run as well.
+                max_query=count if (rows, count) in full and context == 1 else 0,
             )
             with torch.inference_mode():
                 self._prompts.rehearse(self._forward(torch.zeros(rows * count, dtype=torch.int64), layout))

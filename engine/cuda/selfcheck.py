@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -140,6 +142,7 @@ def _prompts(trial: Trial) -> Iterator[Outcome]:
     # The last is cut into pieces: of a few queries they are joined by a launch of their own, of more by who comes last.
     yield from _attend(trial, queries=(1, 17, 33), contexts=(1, 17, 1100))
     yield from _attend(trial, queries=(1, 17, 250), contexts=(1, 17, 2100))
+    yield from _attend(trial, queries=(300, 300), contexts=(300, 420), alike=True)  # where nothing is cut
 
 
 def _decodes(trial: Trial) -> Iterator[Outcome]:
@@ -153,8 +156,10 @@ def _listening(trial: Trial) -> Iterator[Outcome]:
     yield from _decodes(own)
 
 
-def _attend(trial: Trial, queries: Sequence[int], contexts: Sequence[int]) -> Iterator[Outcome]:
+def _attend(trial: Trial, queries: Sequence[int], contexts: Sequence[int], *, alike: bool = False) -> Iterator[Outcome]:
     shape, place = trial.shape, _layout(trial, queries, contexts)
+    if alike:
+        place = replace(place, max_query=max(queries))
     pages = _pages(trial, place, filled=True)
     q = trial.noise(sum(queries), shape.heads, shape.head_dim)
     calls: list[Callable[[Tensor, Pages, Layout, float, int], Tensor]] = [attention.paged_attention]
@@ -162,8 +167,19 @@ def _attend(trial: Trial, queries: Sequence[int], contexts: Sequence[int]) -> It
         calls.append(skinny.attend)
     for window in sorted(set(shape.windows)):
         expected = attention.paged_attention_ref(q.to(torch.float32), pages, place, shape.attention_scale, window)
-        for call in calls:
+        for call in [*calls, *_by_hopper(q, pages, window)] if max(queries) > 1 else calls:
             yield call(q, pages, place, shape.attention_scale, window), expected, trial.tolerance
+
+
+def _by_hopper(q: Tensor, pages: Pages, window: int) -> Iterator[Callable[..., Tensor]]:
+    """Yield every way in which attention_hopper.py would serve such queries, were they fewer or more."""
+    if q.device.type == "cuda":
+        from voxlane.engine.kernels.triton import attention as by_triton  # here: Triton need not be installed
+        from voxlane.engine.kernels.triton.attention_tuning import hopper_tuning
+
+        if by_triton.by_hopper(q, pages, window, 0.0):
+            for way in dict.fromkeys(hopper_tuning(q.shape[2], 1 << size) for size in (0, 13, 20)):
+                yield partial(by_triton.paged_attention_triton, prefill=way)
 
 
 def _rows(trial: Trial) -> Iterator[Outcome]:

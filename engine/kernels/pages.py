@@ -13,7 +13,8 @@ from torch import Tensor
 from .giving_way import Way
 
 _ARRIVALS = 1 << 18
-"""Counters for rows × tiles of a row that is cut × kv_heads. A launch that needs more makes its own every time."""
+"""Counters for rows × tiles of a row that is cut × kv_heads × consumers, where there are some. A launch that needs more
+makes its own every time."""
 
 
 ATTENTION_PARTS = 80_000

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from voxlane.engine.api import Finished, FromEngine, Pause, Resume, SamplingParams, Submit, ToEngine
 from voxlane.engine.cache import KVCache
@@ -23,6 +24,7 @@ from voxlane.engine.cuda.rows import DecodeRows, buckets_up_to, is_penalised, ne
 from voxlane.engine.cuda.runner import CudaRunner, is_decode
 from voxlane.engine.jobs.text import TextJob
 from voxlane.engine.kernels.giving_way import EVERY_LAYERS
+from voxlane.engine.kernels.pages import Layout
 from voxlane.engine.kernels.sampling import BLOCK, MIN_P, POSITION, SEED_LOW, TEMPERATURE, TOKEN, TOP_K, TOP_P
 from voxlane.engine.kv import BlockPool, BlockTable
 from voxlane.engine.models import decoder
@@ -399,6 +401,24 @@ def test_a_rehearsal_leaves_nothing_behind(model: Decoder) -> None:
     # 1 x 17, 1 x 257, 16 x 17 and 17 x 17 tokens fit, and 1 x 300; each with short tables and with long ones.
     assert told == [pytest.approx(n / 10) for n in range(1, 11)]
     assert all(bool((part == 7.0).all()) for page in both.cuda.cache.pages for part in (page.k, page.v))
+
+
+@pytest.mark.parametrize(("step_tokens", "full"), [(100, {(1, 100)}), (600, {(1, 600), (128, 4), (512, 1)})])
+def test_full_steps_are_rehearsed_as_they_are_when_the_host_knows_them(
+    model: Decoder, step_tokens: int, full: set[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = pair(model, max_batch=520).cuda
+    known, forward = set(), runner._forward
+
+    def noted(tokens: Tensor, layout: Layout) -> Tensor:
+        if layout.max_query:
+            known.add((layout.context_lengths.shape[0], layout.max_query))
+            assert tokens.shape[0] == layout.context_lengths.shape[0] * layout.max_query
+        return forward(tokens, layout)
+
+    monkeypatch.setattr(runner, "_forward", noted)
+    runner.rehearse(step_tokens)
+    assert known == full
 
 
 def a_core(

@@ -208,7 +208,7 @@ def _cut(
     units = max(1, min(units, ATTENTION_PARTS // max(1, min(tokens, room))))
     splits = min(_splits(layout, pages, tuning.split), units)
     tiles = tokens // tile_queries + rows
-    if layout.max_query and tokens >= rows * layout.max_query:  # all rows have as many
+    if layout.max_query and tokens >= rows * layout.max_query:  # there is room for as many in every row
         tiles = rows * -(-layout.max_query // tile_queries)
         if layout.max_query > tuning.split_queries or (tuning.consumers and tiles >= units):
             splits = 1
@@ -221,7 +221,7 @@ def _cut(
         "partials": partials,
         "logs": logs,
         "max_splits": splits,
-        "units": float(units),
+        "units": float(units if splits > 1 else 0),
         "SPLIT": tuning.split,
         "SPLIT_QUERIES": tuning.split_queries,
         "SLOT_BY_TOKEN": tokens <= room,

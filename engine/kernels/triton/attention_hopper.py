@@ -3,10 +3,10 @@
 A program takes 128 rows of a head group's queries over a range of keys. One warp has pages copied into a ring in shared
 memory; one or two consumers, four warps each, multiply them with all rows or half of them. While one takes exponents
 the tensor cores work for another, which may be in another program: where two share a multiprocessor, one also works
-while the other begins or ends. What registers that leaves decides the order of a tile's products. What is cut, and how
-pieces are joined, is attention_prefill.py's way. It serves pages of 64 tokens in the queries' own type, two bytes a
-number, heads of 64 or 128; no window and no cap. Triton's interpreter does not know Gluon: what shows that this is
-right is the check at start-up and gpu_kernels.py --check.
+while the other begins or ends. What registers that leaves decides the order of a tile's products. Rows are cut by what
+the whole batch has to do, and pieces joined as attention_prefill.py's. It serves pages of 64 tokens in the queries' own
+type, two bytes a number, heads of 64 or 128; no window and no cap. Triton's interpreter does not know Gluon: what shows
+that this is right is the check at start-up and gpu_kernels.py --check.
 """
 
 from __future__ import annotations

@@ -258,6 +258,19 @@ def test_chunks_that_are_all_as_long_need_no_second_launch(
     assert torch.allclose(got[1][:40], expected[1][:40], atol=1e-5)
 
 
+@pytest.mark.usefixtures("bare")
+def test_a_row_short_enough_to_be_cut_where_nothing_is(random: torch.Generator) -> None:
+    """There is no room for parts in a launch whose rows may all have more queries than are cut."""
+    q, pages, place = step(SMALL, F32, random, [(90, 40), (110, 40)])
+    few = replace(
+        place,
+        query_starts=torch.tensor([0, 40, 50], dtype=torch.int32),
+        context_lengths=torch.tensor([130, 120], dtype=torch.int32),
+    )
+    expected = paged_attention_ref(q[:50], pages, replace(few, positions=few.positions[:50]), 0.25)
+    assert torch.allclose(run(q, pages, replace(few, max_query=40))[:50], expected, atol=1e-5)
+
+
 def test_hopper_is_given_what_it_serves_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     def served(*shape: int, q: torch.dtype = BF16, kind: torch.dtype = BF16, window: int = 0, cap: float = 0.0) -> bool:
         heads, kv_heads, dim, page = shape
@@ -359,8 +372,7 @@ def test_hopper_starts_a_program_for_every_piece(
         rules, programs = attention._cut(torch.empty((sum(counts), heads[0], 64)), pages, place, 64, tile, way)
     pieces = torch.zeros(2, dtype=torch.int32)
     given = (torch.tensor(each, dtype=torch.int32) for each in (counts, lengths))
-    units = rules["units"] if rules["max_splits"] > 1 else 0.0
-    count_pieces[(1,)](*given, pieces, len(rows), units, 64, tile, way.split, way.split_queries)
+    count_pieces[(1,)](*given, pieces, len(rows), rules["units"], 64, tile, way.split, way.split_queries)
     assert pieces[0] <= programs
     assert pieces[1] <= rules["max_splits"]
 
