@@ -345,6 +345,7 @@ def hopper_kernel(
 
     Without CUT the caller vouches that no row is cut, which saves what every program does for it; if `alike`, that all
     rows are served and none has more tiles than there are programs for each of them, which saves even more.
+    TOGETHER: there are registers for the queries, and for both of a tile's products under way at once.
     """
     tile_queries: gl.constexpr = WORKERS * (ALL_ROWS // WORKERS // GROUP)
     cut_tiles: gl.constexpr = (SPLIT_QUERIES + tile_queries - 1) // tile_queries  # at most, of a row that is cut
