@@ -23,6 +23,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from .attention_hopper_work import cuts_of, find
+
 PAGE_TOKENS = 64
 PROGRAM_ROWS = 128
 TILE = gl.constexpr(PAGE_TOKENS)  # keys at a time
@@ -49,12 +51,6 @@ def page_copies(side: Tensor) -> TensorDescriptor:
     """Return what the device needs to copy a page of one head at a time: rows of 128 bytes, interleaved by eights."""
     shape = [PAGE_TOKENS, side.shape[3]]
     return TensorDescriptor.from_tensor(side.view(-1, side.shape[3]), shape, gl.NVMMASharedLayout(128, 16, 2))
-
-
-@gluon.jit
-def plus(a, b):
-    """Return the sum."""
-    return a + b
 
 
 @gluon.jit
@@ -292,44 +288,6 @@ def make_ring(k_pages, v_pages, STAGES: gl.constexpr, WORKERS: gl.constexpr):
         mbarrier.init(k_empty.index(stage), count=WORKERS)
         mbarrier.init(v_empty.index(stage), count=WORKERS)
     return keys, values, k_full, k_empty, v_full, v_empty
-
-
-@gluon.jit
-def cuts_of(count, length, work, units, SPLIT: gl.constexpr, SPLIT_QUERIES: gl.constexpr):
-    """Return into how many pieces a row's positions are cut, as attention_prefill.py's function of that name does."""
-    pieces = (units / gl.maximum(work, 1) * 1.0001 * ((length + 63) // 64)).to(gl.int32)
-    pieces = gl.maximum(gl.minimum(pieces, (length + (SPLIT - 1)) // SPLIT), 1)
-    return gl.where(count <= SPLIT_QUERIES, pieces, 1)
-
-
-@gluon.jit
-def find(
-    unit, query_starts, context_lengths, rows, least, units,
-    ROWS: gl.constexpr, SPLIT: gl.constexpr, SPLIT_QUERIES: gl.constexpr, TILE_QUERIES: gl.constexpr, CUT: gl.constexpr,
-):  # fmt: skip
-    """Return the row of piece `unit`, the number it has there, and, if CUT, how much work there is in all.
-
-    If there are fewer pieces, it is a row that is not there.
-
-    Rows take turns, so that of all of them the first pieces go first, and those are the longest.
-    """
-    index = gl.arange(0, ROWS, layout=gl.BlockedLayout([ROWS // 32], [32], [4], [0]))  # all of them in every warp
-    starts = gl.load(query_starts + index, mask=index < rows, other=0)
-    counts = gl.load(query_starts + index + 1, mask=index < rows, other=0) - starts
-    sizes = gl.where(counts > least, (counts + (TILE_QUERIES - 1)) // TILE_QUERIES, 0)
-    work = 0
-    if CUT:
-        lengths = gl.load(context_lengths + index, mask=index < rows, other=0)
-        work = gl.sum(sizes * ((lengths + 63) // 64), 0)
-        sizes *= cuts_of(counts, lengths, work, units, SPLIT, SPLIT_QUERIES)
-    turn, left = 0, unit  # whole turns before this program's, and programs of its own turn before it
-    taking = gl.where(unit < gl.sum(sizes, 0), gl.sum((sizes > 0).to(gl.int32), 0), 0)
-    while (taking > 0) & (left >= taking):  # no later turn has more programs: so many are whole at least
-        turn += left // taking
-        left = unit - gl.sum(gl.minimum(sizes, turn), 0)
-        taking = gl.sum((sizes > turn).to(gl.int32), 0)
-    before = gl.associative_scan((sizes > turn).to(gl.int32), 0, plus) <= left
-    return gl.sum(before.to(gl.int32), 0), turn, work
 
 
 @gluon.jit(do_not_specialize=["rows", "table_width", "max_splits", "least", "by_token", "alike"])
