@@ -111,17 +111,14 @@ def decode_ways(case: Case) -> tuple[Tuning, ...]:
 
 
 def chunk_ways(case: Case) -> tuple[Tuning, ...]:
-    """Return ways for short chunks over long contexts on Hopper: how finely they are cut, and who joins."""
+    """Return ways for short chunks over long contexts on Hopper: how finely they are cut."""
     first = hopper_tuning(case.head_dim, case.batch * case.queries * case.heads)
-    ways = changed(
-        replace(first, split=1024, split_queries=256, apart=False),
-        *({"split": split} for split in (256, 512)),
-        *({"apart": True, "split": split} for split in (256, 512)),
-        *({"split_queries": 512, "split": 512, "apart": apart} for apart in (False, True)),
-        {"split_queries": 1024, "split": 512},
-        {"split_queries": 0},
+    return changed(
+        first,
+        *({"split": split} for split in (256, 1024)),
+        *({"split_queries": queries} for queries in (0, 512, 1024)),
+        {"overlap": False},
     )
-    return tuple(dict.fromkeys((first, *ways)))
 
 
 def groups() -> list[Group]:
@@ -160,10 +157,7 @@ def as_a_try(group: Group) -> Group:
     if case.queries > 1:
         small = replace(small, queries=24)
         plain = replace(prefill_tuning(case.head_dim, case.kind, case.compute), programs=8, rows=16)
-        ways = [
-            replace(plain, split=max(way.split // 8, 32), split_queries=way.split_queries, apart=way.apart)
-            for way in group.ways
-        ]
+        ways = [replace(plain, split=max(way.split // 8, 32), split_queries=way.split_queries) for way in group.ways]
     return Group(group.name, (small,), tuple(dict.fromkeys(ways)))
 
 
@@ -324,7 +318,7 @@ def report(tried: Sequence[Group]) -> None:
                 needs = (
                     f"{kernel.registers:4} {kernel.stack_bytes:4} {kernel.shared_bytes / 1024:6.1f}; {kernel.fits:2}"
                 )
-                fit = "" if kernel.fits == way.programs or kernel.name == "join_kernel" else "  NOT ITS PROGRAMS"
+                fit = "" if kernel.fits == way.programs else "  NOT ITS PROGRAMS"
                 fit += "  ONE PRODUCT AFTER THE OTHER" * kernel.serial
                 print(f"  {kernel.name:14}{needs}  {line_of(way)}{fit}", flush=True)
 

@@ -85,8 +85,9 @@ PREFILLS = [
     Case(16, 8, 128, 4096, 8, queries=64),
     Case(32, 8, 64, 8192, 8, queries=64),
     Case(16, 8, 128, 2048, 8, queries=256),
-    Case(16, 8, 128, 2048, 64, queries=16),
-    Case(32, 8, 64, 2048, 64, queries=16),
+    *(Case(16, 8, 128, context, batch, queries=16) for context, batch in ((2048, 8), (8192, 8), (2048, 64))),
+    *(Case(32, 8, 64, context, batch, queries=16) for context, batch in ((2048, 8), (8192, 8), (2048, 64))),
+    *(Case(9, 3, 64, context, batch, queries=16) for context, batch in ((2048, 8), (8192, 8), (2048, 64))),
     Case(20, 20, 64, 1500, 1, queries=1500, causal=False),
     Case(20, 20, 64, 1500, 8, queries=1500, causal=False),
 ]

@@ -139,7 +139,7 @@ def _rope(trial: Trial) -> Iterator[Outcome]:
 
 
 def _prompts(trial: Trial) -> Iterator[Outcome]:
-    # The last is cut into pieces: of a few queries they are joined by a launch of their own, of more by who comes last.
+    # The last is cut into pieces, if there are few programs for it or many.
     yield from _attend(trial, queries=(1, 17, 33), contexts=(1, 17, 1100))
     yield from _attend(trial, queries=(1, 17, 250), contexts=(1, 17, 2100))
     yield from _attend(trial, queries=(300, 300), contexts=(300, 420), alike=True)  # where nothing is cut

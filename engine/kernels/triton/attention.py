@@ -16,7 +16,7 @@ from torch import Tensor
 from voxlane.engine.kernels.pages import ATTENTION_PARTS, Layout, Pages
 
 from .attention_decode import decode_kernel
-from .attention_prefill import join_kernel, prefill_kernel
+from .attention_prefill import prefill_kernel
 from .attention_tuning import MIN_ROWS, Tuning, decode_tuning, hopper_tuning, prefill_tuning
 from .overlap import launch_options, overlaps
 
@@ -133,11 +133,8 @@ def _prefill(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], le
         least=least,
         M=tile_rows,
         TILE=tuning.tile,
-        APART=tuning.apart,
         **tuning.options(),
     )
-    if tuning.apart and cut["max_splits"] > 1:
-        _join(q, shared, cut, least, tuning, tile_rows // group)
 
 
 def _hopper(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], least: int, tuning: Tuning) -> None:
@@ -147,14 +144,11 @@ def _hopper(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], lea
     tile_queries = tuning.consumers * (hopper.PROGRAM_ROWS // tuning.consumers // (heads // kv_heads))
     begins_with, each_has = hopper.registers(tuning.programs, tuning.consumers)
     cut, tiles = _cut(q, pages, layout, shared["DIM"], tile_queries, tuning)
-    is_cut = cut["max_splits"] > 1
-    # Where nothing is cut, how it would be is not read: one kernel serves them all.
-    rules = {name: cut[name] for name in ("SPLIT", "SPLIT_QUERIES")} if is_cut else {"SPLIT": 1024, "SPLIT_QUERIES": 64}
+    is_cut, overlap = cut["max_splits"] > 1, tuning.overlap and overlaps(q.device)
     names = ("q", "out", "query_starts", "context_lengths", "block_tables", "rows", "table_width", "scale")
     hopper.hopper_kernel[(tiles * kv_heads,)](
         **{name: shared[name] for name in (*names, "KV_HEADS", "GROUP", "DIM", "CAUSAL")},
-        **{name: cut[name] for name in ("partials", "logs", "max_splits", "units")},
-        **rules,
+        **{name: cut[name] for name in ("partials", "logs", "max_splits", "units", "SPLIT", "SPLIT_QUERIES")},
         k_pages=hopper.page_copies(pages.k),
         v_pages=hopper.page_copies(pages.v),
         arrivals=_arrivals(layout, _cut_tiles(layout, tile_queries, tuning) * kv_heads * tuning.consumers),
@@ -163,35 +157,13 @@ def _hopper(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], lea
         alike=int(not is_cut and least == 0),
         ROWS=max(64, shared["ROWS"]),
         CUT=is_cut,
-        APART=tuning.apart and is_cut,
         WORKERS=tuning.consumers,
         STAGES=tuning.stages,
         TOGETHER=tuning.programs == 1,
         REGISTERS=each_has,
+        PDL=overlap,
         num_warps=tuning.warps,
         maxnreg=begins_with,
-        enable_fp_fusion=True,
-    )
-    if tuning.apart and is_cut:
-        _join(q, shared, cut, least, tuning, tile_queries)
-
-
-def _join(q: Tensor, shared: dict[str, Any], cut: dict[str, Any], least: int, tuning: Tuning, tile: int) -> None:
-    """Join the pieces of tiles of `tile` queries."""
-    queries = min(q.shape[0], shared["rows"] * tuning.split_queries)
-    join_rows, overlap = triton.next_power_of_2(shared["GROUP"]), overlaps(q.device)
-    names = ("out", "query_starts", "context_lengths", "rows", "ROWS", "KV_HEADS", "GROUP", "HEAD_DIM", "DIM")
-    join_kernel[(min(queries * shared["KV_HEADS"], _MOST_PROGRAMS * _multiprocessors(q.device)),)](
-        **{name: shared[name] for name in (*names, "WINDOW", "CAUSAL")},
-        **cut,
-        least=least,
-        TILE_QUERIES=tile,
-        TILE=tuning.tile,
-        JOIN_ROWS=join_rows,
-        JOIN_SPLITS=max(1, min(16, tuning.join // (join_rows * shared["DIM"]))),
-        ALONE=not tuning.consumers,
-        PDL=overlap,
-        num_warps=4,
         enable_fp_fusion=True,
         **launch_options(overlap=overlap),
     )

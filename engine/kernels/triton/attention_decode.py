@@ -73,7 +73,7 @@ def attend_range(
         )  # fmt: skip
     finish(
         acc, top, total, out, partials, logs, arrived, token, slot, count, split, splits, max_splits, head,
-        KV_HEADS, GROUP, HEAD_DIM, DIM, seen_rows, JOIN_ROWS, JOIN_SPLITS, False,
+        KV_HEADS, GROUP, HEAD_DIM, DIM, seen_rows, JOIN_ROWS, JOIN_SPLITS,
     )  # fmt: skip
 
 

@@ -22,18 +22,17 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from .attention_hopper_join import NOTHING, bring, meet
 from .attention_hopper_work import cuts_of, find
 
 PAGE_TOKENS = 64
 PROGRAM_ROWS = 128
 TILE = gl.constexpr(PAGE_TOKENS)  # keys at a time
 ALL_ROWS = gl.constexpr(PROGRAM_ROWS)
-NOTHING = gl.constexpr(float("-inf"))
 
-# Triton 3.7 to 3.9 gave these other names.
-meet = getattr(gl, "thread_barrier", None) or gl.barrier
-copy_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+copy_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared  # Triton 3.7 to 3.9: the other name
 
 
 def registers(programs: int, consumers: int) -> tuple[int, int]:
@@ -133,63 +132,10 @@ def clear_rest(values, left, WIDE: gl.constexpr):
 
 
 @gluon.jit
-def join(parts, logs, where, splits, SUMS: gl.constexpr, EACH: gl.constexpr, DIM: gl.constexpr):
-    """Return what the parts of EACH rows come to, taken in the order of positions."""
-    dims = gl.expand_dims(gl.arange(0, DIM, layout=gl.SliceLayout(0, SUMS)), 0)
-    acc = gl.zeros([EACH, DIM], gl.float32, SUMS)
-    top = gl.full([EACH], NOTHING, gl.float32, gl.SliceLayout(1, SUMS))
-    total = gl.zeros([EACH], gl.float32, gl.SliceLayout(1, SUMS))
-    for split in range(splits):
-        # .cg: other multiprocessors wrote these during this launch, and only the L2 has seen it.
-        level = gl.load(logs + where + split, cache_modifier=".cg")
-        part = gl.load(parts + gl.expand_dims((where + split) * DIM, 1) + dims, cache_modifier=".cg")
-        higher = gl.maximum(top, level)
-        safe = gl.where(higher == NOTHING, 0.0, higher)
-        share, fade = gl.exp2(level - safe), gl.exp2(top - safe)
-        total = total * fade + share
-        acc = acc * gl.expand_dims(fade, 1) + part * gl.expand_dims(share, 1)
-        top = higher
-    return acc, total
-
-
-@gluon.jit
-def bring(
-    acc, top, total, pieces, oldest, mine, head, WORKER: gl.constexpr,
-    KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, EACH: gl.constexpr, SUMS: gl.constexpr,
-    APART: gl.constexpr,
-):  # fmt: skip
-    """Write a part of `mine` queries; return what all parts come to and `mine` if it was the last of them, else 0.
-
-    If APART, nobody is: the next launch joins.
-    Which consumer is the last is chance; what it computes is not: it reads all parts, its own too, in order.
-    """
-    parts, logs, arrived, slot, split, splits, max_splits = pieces
-    lines = gl.arange(0, EACH, layout=gl.SliceLayout(1, SUMS))
-    real = lines < mine * GROUP
-    slots = (slot + oldest + lines // GROUP) * (KV_HEADS * GROUP) + head * GROUP + lines % GROUP
-    slots = gl.where(real, slots.to(gl.int64) * max_splits, 0)
-    columns = gl.expand_dims(gl.arange(0, DIM, layout=gl.SliceLayout(0, SUMS)), 0)
-    part = acc / gl.expand_dims(gl.where(total == 0.0, 1.0, total), 1)
-    gl.store(parts + gl.expand_dims((slots + split) * DIM, 1) + columns, part, mask=gl.expand_dims(real, 1))
-    gl.store(logs + slots + split, top + gl.log2(total), mask=real)
-    if APART:
-        mine = mine * 0
-    else:
-        meet()  # every thread's part is stored before one of them says so
-        before = gl.atomic_add(arrived + WORKER, 1, sem="acq_rel", scope="gpu")
-        if before == splits - 1:
-            gl.store(arrived + WORKER, 0)  # ready for the next launch
-            acc, total = join(parts, logs, slots, splits, SUMS, EACH, DIM)
-        else:
-            mine = mine * 0
-    return acc, total, mine
-
-
-@gluon.jit
 def consume(
     given, WORKER: gl.constexpr,
     KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, CAUSAL: gl.constexpr, CUT: gl.constexpr,
-    APART: gl.constexpr, WORKERS: gl.constexpr, STAGES: gl.constexpr, TOGETHER: gl.constexpr,
+    WORKERS: gl.constexpr, STAGES: gl.constexpr, TOGETHER: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     """Attend with one consumer's rows of a program's work, and write what comes of it."""
     q_from, out, scale, work, pieces, ring, q_rows = given
@@ -206,6 +152,8 @@ def consume(
     heads = (token + oldest + lines // GROUP) * (KV_HEADS * GROUP) + head * GROUP + lines % GROUP
     dims = gl.arange(0, DIM, layout=gl.SliceLayout(0, WIDE))
     where = gl.expand_dims(heads.to(gl.int64) * DIM, 1) + gl.expand_dims(dims, 0)
+    if PDL:
+        gdc_wait()
     found = gl.load(q_from + where, mask=gl.expand_dims(lines < mine * GROUP, 1), other=0.0)
     if TOGETHER:
         q = gl.convert_layout(found, gl.DotOperandLayout(0, SCORES, 2))
@@ -247,7 +195,7 @@ def consume(
         level = gl.convert_layout(top, gl.SliceLayout(1, SUMS))
         if pieces[5] > 1:
             acc, total, mine = bring(
-                acc, level, total, pieces, oldest, mine, head, WORKER, KV_HEADS, GROUP, DIM, EACH, SUMS, APART
+                acc, level, total, pieces, oldest, mine, head, WORKER, KV_HEADS, GROUP, DIM, EACH, SUMS, TOGETHER
             )
     result = (acc / gl.expand_dims(gl.where(total == 0.0, 1.0, total), 1)).to(q.dtype)
     lines = numbered(token, EACH, gl.SliceLayout(1, WIDE))
@@ -257,9 +205,37 @@ def consume(
 
 
 @gluon.jit
-def produce(k_pages, v_pages, table, block, head, tiles, ring, KV_HEADS: gl.constexpr, STAGES: gl.constexpr):
+def let_go(tiles, ring, STAGES: gl.constexpr):
+    """Say of every tile that it is done with."""
+    _, _, k_full, k_empty, v_full, v_empty = ring
+    for number in range(tiles):
+        stage, turn = number % STAGES, number // STAGES & 1
+        mbarrier.wait(k_full.index(stage), turn)
+        mbarrier.arrive(k_empty.index(stage), count=1)
+        mbarrier.wait(v_full.index(stage), turn)
+        mbarrier.arrive(v_empty.index(stage), count=1)
+
+
+@gluon.jit
+def consume_rest(
+    given, WORKER: gl.constexpr,
+    KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, CAUSAL: gl.constexpr, CUT: gl.constexpr,
+    WORKERS: gl.constexpr, STAGES: gl.constexpr, TOGETHER: gl.constexpr, PDL: gl.constexpr,
+):  # fmt: skip
+    """Attend with what rows other consumers leave, if any: the last tile of a row's queries may have few."""
+    work, ring = given[3], given[5]
+    if work[1] > WORKER * (ALL_ROWS // WORKERS // GROUP):
+        consume(given, WORKER, KV_HEADS, GROUP, DIM, CAUSAL, CUT, WORKERS, STAGES, TOGETHER, PDL)
+    else:
+        let_go(work[6], ring, STAGES)
+
+
+@gluon.jit
+def produce(k_pages, v_pages, table, block, head, tiles, ring, PDL, KV_HEADS: gl.constexpr, STAGES: gl.constexpr):
     """Have `tiles` pages of one head copied into the ring, each as soon as every consumer is done with its place."""
     keys, values, k_full, k_empty, v_full, v_empty = ring
+    if PDL:
+        gdc_wait()
     for number in range(tiles):
         stage, turn = number % STAGES, number // STAGES & 1
         line = (block * KV_HEADS + head) * TILE
@@ -296,15 +272,17 @@ def hopper_kernel(
     rows, table_width, max_splits, least, by_token, alike, units, scale,
     ROWS: gl.constexpr, KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr,
     CAUSAL: gl.constexpr, SPLIT: gl.constexpr, SPLIT_QUERIES: gl.constexpr, CUT: gl.constexpr,
-    APART: gl.constexpr, WORKERS: gl.constexpr, STAGES: gl.constexpr, TOGETHER: gl.constexpr,
-    REGISTERS: gl.constexpr,
+    WORKERS: gl.constexpr, STAGES: gl.constexpr, TOGETHER: gl.constexpr, REGISTERS: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     """Serve the rows that have more than `least` queries: one piece of one tile of one head group a program.
 
     Without CUT the caller vouches that no row is cut, which saves what every program does for it; if `alike`, that all
     rows are served and none has more tiles than there are programs for each of them, which saves even more.
-    TOGETHER: there are registers for the queries, and for both of a tile's products under way at once.
+    TOGETHER: there are registers for the queries, and for both of a tile's products under way at once. PDL: the launch
+    before may still run; what it wrote is awaited by everyone who reads or writes, and by who has nothing to do.
     """
+    if PDL:
+        gdc_launch_dependents()
     tile_queries: gl.constexpr = WORKERS * (ALL_ROWS // WORKERS // GROUP)
     cut_tiles: gl.constexpr = (SPLIT_QUERIES + tile_queries - 1) // tile_queries  # at most, of a row that is cut
     unit, head = gl.program_id(0) // KV_HEADS, gl.program_id(0) % KV_HEADS
@@ -315,6 +293,8 @@ def hopper_kernel(
             ROWS, SPLIT, SPLIT_QUERIES, tile_queries, CUT,
         )  # fmt: skip
     if row >= rows:
+        if PDL:
+            gdc_wait()
         return
     table = block_tables + row.to(gl.int64) * table_width
     block = gl.load(table)  # here: by the time it is needed it has come
@@ -327,8 +307,6 @@ def hopper_kernel(
         if pieces > 1:
             number, split = number // pieces, number % pieces
     tile = (count + (tile_queries - 1)) // tile_queries - 1 - number  # the longest work first
-    if tile < 0:  # if alike, and the row has fewer queries than others
-        return
     oldest = tile * tile_queries
     inside = gl.minimum(count - oldest, tile_queries)
     seen = length - count + oldest + 1  # by the tile's oldest query
@@ -339,8 +317,11 @@ def hopper_kernel(
         splits = gl.maximum((visible + (span - 1)) // span, 1)
         begin, end = split * span, gl.minimum(split * span + span, visible)
         table += begin // TILE
-        if split >= splits:
-            return
+    if (tile < 0) | (split >= splits):  # the row has fewer queries than others that are alike; the tile sees less
+        if PDL:
+            gdc_wait()
+        return
+    if pieces > 1:
         block = gl.load(table)
     tiles = gl.maximum((end - begin + (TILE - 1)) // TILE, 1)
     ring = make_ring(k_pages, v_pages, STAGES, WORKERS)
@@ -350,11 +331,11 @@ def hopper_kernel(
     slot = gl.where(by_token != 0, token, row * SPLIT_QUERIES) + oldest
     parts = (partials, logs, arrived, slot, split, splits, max_splits)
     given = (q, out, scale, work, parts, ring, q_rows)
-    copying = (k_pages, v_pages, table, block, head, tiles, ring, KV_HEADS, STAGES)
+    copying = (k_pages, v_pages, table, block, head, tiles, ring, PDL, KV_HEADS, STAGES)
     if WORKERS == 1:
         gl.warp_specialize(
             [
-                (consume, (given, 0, KV_HEADS, GROUP, DIM, CAUSAL, CUT, APART, WORKERS, STAGES, TOGETHER)),
+                (consume, (given, 0, KV_HEADS, GROUP, DIM, CAUSAL, CUT, WORKERS, STAGES, TOGETHER, PDL)),
                 (produce, copying),
             ],
             [1],
@@ -363,8 +344,8 @@ def hopper_kernel(
     else:
         gl.warp_specialize(
             [
-                (consume, (given, 0, KV_HEADS, GROUP, DIM, CAUSAL, CUT, APART, WORKERS, STAGES, TOGETHER)),
-                (consume, (given, 1, KV_HEADS, GROUP, DIM, CAUSAL, CUT, APART, WORKERS, STAGES, TOGETHER)),
+                (consume, (given, 0, KV_HEADS, GROUP, DIM, CAUSAL, CUT, WORKERS, STAGES, TOGETHER, PDL)),
+                (consume_rest, (given, 1, KV_HEADS, GROUP, DIM, CAUSAL, CUT, WORKERS, STAGES, TOGETHER, PDL)),
                 (produce, copying),
             ],
             [4, 1],

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_wait
 
 from .attention_decode import numbered
-from .attention_tile import finish, join, load_queries, tile_blocks, touch, walk
+from .attention_tile import finish, load_queries, tile_blocks, touch, walk
 
 
 @triton.jit
@@ -57,7 +56,7 @@ def attend_piece(
     token, slot, inside, head, begin, end, seen, split, splits, max_splits, scale, softcap,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr, M: tl.constexpr, TILE: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr,
-    SOFTCAP: tl.constexpr, APART: tl.constexpr,
+    SOFTCAP: tl.constexpr,
 ):  # fmt: skip
     """Attend with `inside` queries from `token` on to positions begin : end, of which the oldest sees those < seen."""
     limits = tl.full([M], 0, dtype=tl.int32) + seen
@@ -85,7 +84,7 @@ def attend_piece(
     )  # fmt: skip
     finish(
         acc, top, total, out, partials, logs, arrived, token, slot, inside, split, splits, max_splits, head,
-        KV_HEADS, GROUP, HEAD_DIM, DIM, M, M, 1, APART,
+        KV_HEADS, GROUP, HEAD_DIM, DIM, M, M, 1,
     )  # fmt: skip
 
 
@@ -96,7 +95,7 @@ def prefill_kernel(
     ROWS: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr, M: tl.constexpr, SPLIT: tl.constexpr, TILE: tl.constexpr,
     SPLIT_QUERIES: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr, SOFTCAP: tl.constexpr,
-    SLOT_BY_TOKEN: tl.constexpr, APART: tl.constexpr,
+    SLOT_BY_TOKEN: tl.constexpr,
 ):  # fmt: skip
     """Serve the rows that have more than `least` queries."""
     tile_queries: tl.constexpr = M // GROUP
@@ -130,48 +129,5 @@ def prefill_kernel(
                 token + oldest, (token if SLOT_BY_TOKEN else row * SPLIT_QUERIES) + oldest, inside, head,
                 tl.maximum(split * span, low // TILE * TILE), tl.minimum(split * span + span, visible), seen,
                 split - first, splits, max_splits, scale, softcap,
-                KV_HEADS, GROUP, HEAD_DIM, DIM, BLOCK_TOKENS, M, TILE, WINDOW, CAUSAL, SOFTCAP, APART,
-            )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=["rows", "max_splits", "least"])
-def join_kernel(
-    out, query_starts, context_lengths, partials, logs, rows, max_splits, least, units,
-    ROWS: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
-    SPLIT: tl.constexpr, SPLIT_QUERIES: tl.constexpr, TILE_QUERIES: tl.constexpr,
-    TILE: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr, SLOT_BY_TOKEN: tl.constexpr,
-    JOIN_ROWS: tl.constexpr, JOIN_SPLITS: tl.constexpr, ALONE: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    """Join what a launch with APART left in pieces, cut by the same numbers: a query of a head group at a time.
-
-    If ALONE, rows were cut as if each was alone, else by what all of them have to do.
-
-    Who finishes last would join a whole tile alone, while the rest of the device waits: with sixteen pieces that takes
-    longer than the pieces.
-    """
-    index = tl.arange(0, ROWS)
-    starts = tl.load(query_starts + index, mask=index < rows, other=0)
-    counts = tl.load(query_starts + index + 1, mask=index < rows, other=0) - starts
-    lengths = tl.load(context_lengths + index, mask=index < rows, other=0)
-    works = tl.where(counts > least, work_of(counts, lengths, TILE_QUERIES), 0)
-    cuts = cuts_of(counts, lengths, works if ALONE else tl.sum(works, 0), units, SPLIT, SPLIT_QUERIES)
-    sizes = tl.where((counts > least) & (cuts > 1), counts, 0)
-    ends = tl.cumsum(sizes, 0)
-    if PDL:
-        gdc_wait()
-    for item in range(tl.program_id(0), tl.sum(sizes, 0) * KV_HEADS, tl.num_programs(0)):
-        row, query = numbered(ends, sizes, item // KV_HEADS, 1)
-        token = tl.load(query_starts + row)
-        count = tl.load(query_starts + row + 1) - token
-        length = tl.load(context_lengths + row)
-        work = work_of(count, length, TILE_QUERIES) if ALONE else tl.sum(works, 0)
-        _, _, _, _, _, _, splits = pieces_of(
-            count, length, query // TILE_QUERIES, work, units,
-            SPLIT, SPLIT_QUERIES, TILE_QUERIES, TILE, WINDOW, CAUSAL,
-        )  # fmt: skip
-        if splits > 1:
-            join(
-                out, partials, logs, token + query, (token if SLOT_BY_TOKEN else row * SPLIT_QUERIES) + query, 1,
-                splits, max_splits, item % KV_HEADS,
-                KV_HEADS, GROUP, HEAD_DIM, DIM, JOIN_ROWS, JOIN_SPLITS,
+                KV_HEADS, GROUP, HEAD_DIM, DIM, BLOCK_TOKENS, M, TILE, WINDOW, CAUSAL, SOFTCAP,
             )  # fmt: skip

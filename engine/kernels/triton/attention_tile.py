@@ -189,11 +189,11 @@ def join(
 def finish(
     acc, top, total, out, partials, logs, arrived, token, slot, count, split, splits, max_splits, head,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, M: tl.constexpr,
-    JOIN_ROWS: tl.constexpr, JOIN_SPLITS: tl.constexpr, APART: tl.constexpr,
+    JOIN_ROWS: tl.constexpr, JOIN_SPLITS: tl.constexpr,
 ):  # fmt: skip
     """Write a range's result: the output itself if it is the only range, else a part, joined by who comes last.
 
-    `arrived` counts those who came before. If APART, nobody does: the next launch joins.
+    `arrived` counts those who came before.
     Which program comes last is chance; what it computes is not: it reads all parts, its own too, in order.
     """
     dims = tl.arange(0, DIM)
@@ -209,15 +209,14 @@ def finish(
         where = ((slot + rows // GROUP) * (KV_HEADS * GROUP) + heads).to(tl.int64) * max_splits + split
         tl.store(partials + where[:, None] * DIM + dims[None, :], values, mask=live[:, None])
         tl.store(logs + where, top + tl.log2(total), mask=live)
-        if not APART:
-            tl.debug_barrier()  # every thread's part is stored before one of them says so
-            before = tl.atomic_add(arrived, 1, sem="acq_rel", scope="gpu")
-            if before == splits - 1:
-                tl.store(arrived, 0)  # ready for the next launch
-                join(
-                    out, partials, logs, token, slot, count, splits, max_splits, head,
-                    KV_HEADS, GROUP, HEAD_DIM, DIM, JOIN_ROWS, JOIN_SPLITS,
-                )  # fmt: skip
+        tl.debug_barrier()  # every thread's part is stored before one of them says so
+        before = tl.atomic_add(arrived, 1, sem="acq_rel", scope="gpu")
+        if before == splits - 1:
+            tl.store(arrived, 0)  # ready for the next launch
+            join(
+                out, partials, logs, token, slot, count, splits, max_splits, head,
+                KV_HEADS, GROUP, HEAD_DIM, DIM, JOIN_ROWS, JOIN_SPLITS,
+            )  # fmt: skip
 
 
 @triton.jit

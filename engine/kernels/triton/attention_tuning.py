@@ -9,7 +9,7 @@ import torch
 
 MIN_ROWS = 16  # of a matrix product's left side
 _CROWD = 1 << 16  # numbers of keys that a token has in all rows of a step: from here on decodes are served otherwise
-_FEW_ROWS, _MANY_ROWS = 1 << 11, 1 << 16  # queries × heads: a small part of an H200's multiprocessors, all and again
+_MANY_ROWS = 1 << 16  # queries × heads: work for all of an H200's multiprocessors, and again
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,10 @@ class Tuning:
     split_queries: int = 0  # prefill: rows of at most so many queries are cut into pieces
     registers: int | None = None  # the most a thread may use; fewer let more programs share a multiprocessor
     least: int = 64  # decode without split: positions of the shortest piece, a power of 2
-    overlap: bool = True  # decode: a launch begins while the one before it ends
+    overlap: bool = True  # decode and attention_hopper.py: a launch begins while the one before it ends
     ahead: int = 0  # decode: pages of a piece, a power of 2, brought into the L2 before what comes before is awaited
     join: int = 4096  # decode: numbers of parts held in registers at once while they are joined
     consumers: int = 0  # prefill by attention_hopper.py: groups of four warps that share 128 rows; 0: by the other
-    apart: bool = False  # prefill: pieces are joined by a launch of their own, not by who finishes last
 
     def options(self) -> dict[str, Any]:
         """Return what the compiler is told."""
@@ -90,12 +89,11 @@ def hopper_tuning(head_dim: int, rows: int) -> Tuning:
     prompts take 61 µs, with one program of two consumers 70. But one prompt of 2,048, 16/8 heads, which has no work for
     so many programs, takes 58 that way and 36 the other.
 
-    Where multiprocessors would have nothing to do chunks are cut: 256 queries over 4,096 take 31 µs, uncut 55. Pieces
-    of the shortest are shorter, and joined by a launch of their own: 64 queries over 4,096 take 19 µs, else 30; but
-    eight such chunks 75 where 49 will do.
+    Where multiprocessors would have nothing to do chunks are cut, into pieces of 512 positions or more. Of 256 would be
+    better where there are at most eight of them (64 queries over 1,024, 16/8 heads of 128: 13.2 µs for 14.7), and worse
+    where there are more (over 4,096: 23.3 for 19.4), since one program joins them all.
     """
     programs, consumers, stages = 2, 2, 4
     if head_dim > 64:
         programs, consumers, stages = (2, 1, 2) if rows >= _MANY_ROWS else (1, 2, 4)
-    way = Tuning(64, 4, stages, programs, split=1024, split_queries=256, consumers=consumers)
-    return replace(way, split=256, apart=True) if rows <= _FEW_ROWS else way
+    return Tuning(64, 4, stages, programs, split=512, split_queries=256, consumers=consumers)

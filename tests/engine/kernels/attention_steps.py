@@ -21,7 +21,7 @@ TOLERANCES = {F32: 1e-6, F16: 1e-3, BF16: 8e-3}
 DECODE = Tuning(tile=16, warps=4, stages=1, programs=3, split=32)
 EVEN = Tuning(tile=16, warps=4, stages=1, programs=5, least=16)
 PREFILL = Tuning(tile=32, warps=4, stages=1, programs=3, split=32, rows=64, split_queries=35)
-APART = replace(PREFILL, programs=12, rows=16, split_queries=12, apart=True)
+MANY = replace(PREFILL, programs=12, rows=16, split_queries=12)
 """Pieces so short that a small test has many of them, and fewer programs than pieces; EVEN's are as many as it has."""
 
 ROWS = [(0, 40), (69, 1), (37, 30), (0, 1), (31, 2), (5, 0)]

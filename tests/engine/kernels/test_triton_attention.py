@@ -20,7 +20,7 @@ from voxlane.engine.kernels.triton.attention import by_hopper, paged_attention_t
 from voxlane.engine.kernels.triton.attention_prefill import cuts_of, work_of
 from voxlane.engine.kernels.triton.attention_tuning import Tuning, hopper_tuning
 
-from .attention_steps import APART, BF16, DECODE, EVEN, F16, F32, INT8, PREFILL, SMALL, check, filled, run, step
+from .attention_steps import BF16, DECODE, EVEN, F16, F32, INT8, MANY, PREFILL, SMALL, check, filled, run, step
 from .batches import Shape, layout
 
 # The interpreter computes in numpy, which warns where a GPU gives an infinity or a NaN and goes on.
@@ -155,21 +155,21 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
         (F16, F16, 1, 0.0, True),
     ],
 )
-def test_pieces_that_a_launch_of_its_own_joins(
+def test_a_row_in_many_pieces(
     compute: torch.dtype, kind: torch.dtype, window: int, softcap: float, causal: bool, random: torch.Generator
 ) -> None:
     """Rows that are cut, one that is not, one that sees nothing, and a decode."""
     seen: dict[str, Any] = {"causal": causal, "softcap": softcap}
     q, pages, place = step(SMALL, kind, random, [(0, 14), (100, 12), (69, 1), (25, 12), (-9, 9), (5, 0)])
     q = q.to(compute)
-    check(run(q, pages, place, 0.25, window, **seen, prefill=APART), q, pages, place, 0.25, window, **seen)
+    check(run(q, pages, place, 0.25, window, **seen, prefill=MANY), q, pages, place, 0.25, window, **seen)
 
 
 @pytest.mark.usefixtures("bare")
 def test_a_row_too_long_to_be_cut_among_pieces(random: torch.Generator) -> None:
     """More queries than there is room for if each had a part: parts are then numbered by row."""
     q, pages, place = step(SMALL, F32, random, [(60, 10), (0, 40), (90, 12), (5, 0)])
-    check(run(q, pages, place, prefill=APART), q, pages, place, 0.25)
+    check(run(q, pages, place, prefill=MANY), q, pages, place, 0.25)
 
 
 @pytest.mark.usefixtures("bare")
@@ -178,7 +178,7 @@ def test_a_row_too_long_to_be_cut_among_pieces(random: torch.Generator) -> None:
     [
         ([(100, 12), (3, 12)], PREFILL, 80, 3),
         ([(100, 12), (3, 12)], PREFILL, 23, 1),  # fewer than queries
-        ([(60, 10), (0, 40), (90, 12)], APART, 107, 2),  # and parts are numbered by row
+        ([(60, 10), (0, 40), (90, 12)], MANY, 107, 2),  # and parts are numbered by row
     ],
 )
 def test_parts_stay_within_their_room(
@@ -210,16 +210,6 @@ def test_parts_stay_within_their_room(
 def test_a_prefill_that_cuts_nothing(random: torch.Generator) -> None:
     q, pages, place = step(SMALL, F32, random, [(60, 10), (0, 6)])
     check(run(q, pages, place, prefill=replace(PREFILL, split_queries=0)), q, pages, place, 0.25)
-
-
-def test_a_launch_joins_only_what_may_be_cut(random: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    joined: list[object] = []
-    monkeypatch.setattr(attention, "_join", lambda *given: joined.append(given))
-    long, short = ([(40, 13)] * 2, [(40, 12)] * 2)
-    for rows, tuning, times in ((long, APART, 0), (short, PREFILL, 0), (short, APART, 1)):
-        q, pages, place = step(SMALL, F32, random, rows)
-        run(q, pages, replace(place, max_query=rows[0][1]), prefill=tuning)
-        assert len(joined) == times
 
 
 @pytest.mark.usefixtures("bare")
