@@ -68,6 +68,9 @@ GRID_TYPES = [(BF16, INT8), (BF16, BF16), (F32, INT8), (F16, F16), (F32, F32), (
 GRID_OPTIONS = [(0, 0.0, True), (50, 0.0, True), (1000, 30.0, True), (0, 0.0, False)]
 
 
+CHAINED = [Case(16, 8, 128, 2048, 8), Case(16, 8, 128, 2048, 8, queries=16), Case(32, 8, 64, 512, 8, queries=512)]
+"""Decodes, chunks that are cut, and prompts that are not: what is launched while the launch before still runs."""
+
 Ragged = tuple[Case, int, float, bool]  # window, softcap, causal
 
 
@@ -99,12 +102,14 @@ def check(deadline: float, *, dry: bool) -> bool:
     kernels = outcomes(try_kernels, numbers, deadline, dry=dry)  # what takes longest is begun first
     bits = outcomes(partial(try_bits, dry=dry), bits_of(dry=dry), deadline, dry=dry)
     replays = outcomes(try_replay, [Case(16, 8, 128, 4096, 8)] if CUDA else [], deadline, dry=dry)
+    chains = outcomes(try_chain, CHAINED if CUDA and not dry else [], deadline, dry=dry)
     sampled = outcomes(try_sampler, [dry], deadline, dry=dry)
     batches = outcomes(partial(try_batch, dry=dry), cases, deadline, dry=dry)
     good, begin = True, time.monotonic()
     for told in (
         map(tell_bits, bits),
         map(tell_replay, replays),
+        itertools.starmap(tell_chain, zip(CHAINED, chains, strict=False)),
         map(tell_sampler, sampled),
         tell_batches(cases, batches),
         itertools.starmap(tell_kernels, zip(numbers, kernels, strict=True)),
@@ -250,6 +255,37 @@ def try_replay(case: Case) -> bool:
 def tell_replay(good: bool) -> bool:
     """Print whether a captured launch followed, and return it."""
     print(f"  a captured launch follows its lengths: {'yes' if good else 'NO'}", flush=True)
+    return good
+
+
+def try_chain(case: Case) -> bool:
+    """Return whether launches, each with the result of the one before as queries, come to the same if they overlap."""
+    q, sets, layout = prepare(case)
+
+    def chain(*, waiting: bool) -> list[Tensor]:
+        results = [q]
+        for pages in itertools.islice(itertools.cycle(sets), 8):
+            results.append(paged_attention_triton(results[-1].view(q.shape), pages, layout, 2.0))
+            if waiting:
+                torch.cuda.synchronize()
+        return results[1:]
+
+    expected = chain(waiting=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = chain(waiting=False)
+    good = True
+    for _ in range(20):
+        for each in found:
+            each.fill_(float("nan"))
+        graph.replay()
+        good &= all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+    return good
+
+
+def tell_chain(case: Case, good: bool) -> bool:
+    """Print whether launches waited for each other, and return it."""
+    print(f"  {case.name}: each launch waits for the one before: {'yes' if good else 'NO'}", flush=True)
     return good
 
 
