@@ -7,6 +7,7 @@ all that a request may ask of it. It knows what is right; gpu_kernels.py asks, a
 from __future__ import annotations
 
 import itertools
+import math
 import multiprocessing
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,7 +35,7 @@ from voxlane.engine.cuda.rows import PACKET
 from voxlane.engine.cuda.selfcheck import agreements
 from voxlane.engine.cuda.trial import STAND_IN, Trial
 from voxlane.engine.kernels import sampling
-from voxlane.engine.kernels.pages import Layout, Pages
+from voxlane.engine.kernels.pages import Layout, Pages, new_arrivals
 from voxlane.engine.kernels.selfcheck import Agreement
 from voxlane.engine.kernels.triton.attention import by_hopper, paged_attention_triton
 from voxlane.engine.kernels.triton.attention_tuning import decode_tuning, hopper_tuning
@@ -68,8 +69,11 @@ GRID_TYPES = [(BF16, INT8), (BF16, BF16), (F32, INT8), (F16, F16), (F32, F32), (
 GRID_OPTIONS = [(0, 0.0, True), (50, 0.0, True), (1000, 30.0, True), (0, 0.0, False)]
 
 
-CHAINED = [Case(16, 8, 128, 2048, 8), Case(16, 8, 128, 2048, 8, queries=16), Case(32, 8, 64, 512, 8, queries=512)]
-"""Decodes, chunks that are cut, and prompts that are not: what is launched while the launch before still runs."""
+CHAINED = [
+    *(Case(16, 8, 128, 2048, 64), Case(16, 8, 128, 2048, 8, queries=16), Case(32, 8, 64, 512, 8, queries=512)),
+    Case(16, 8, 128, 0, 0),
+]
+"""Decodes, chunks that are cut, prompts that are not, and FEW_ROWS: launched while the launch before still runs."""
 
 Ragged = tuple[Case, int, float, bool]  # window, softcap, causal
 
@@ -157,7 +161,7 @@ def try_batch(ragged: Ragged, *, dry: bool) -> tuple[float, str]:
             if rows is FEW_ROWS and not hopper:
                 continue
             expected = exact(q, pages, layout, scale, window, causal=causal, softcap=softcap)
-            for way in {hopper_tuning(case.head_dim, 1 << size) for size in (0, 13, 20)} if hopper else {None}:
+            for way in {hopper_tuning(case.head_dim, 1 << size) for size in (0, 20)} if hopper else {None}:
                 call = partial(paged_attention_triton, causal=causal, softcap=softcap, prefill=way)
                 errors.append(relative_error(call(q, pages, layout, scale, window), expected))
         errors.append(0.0 if dry and not CUDA else padded_error(ragged))
@@ -259,13 +263,17 @@ def tell_replay(good: bool) -> bool:
 
 
 def try_chain(case: Case) -> bool:
-    """Return whether launches, each with the result of the one before as queries, come to the same if they overlap."""
-    q, sets, layout = prepare(case)
+    """Return whether launches come to the same if they overlap: the result of one is queries and pages of the next."""
+    q, _, layout = prepare(case) if case.batch else batch(case, FEW_ROWS)
+    page = (case.kv_heads, case.page, case.head_dim)
+    blocks = q.numel() // math.prod(page)
+    layout = replace(layout, block_tables=layout.block_tables % blocks, arrivals=new_arrivals(DEVICE))
 
     def chain(*, waiting: bool) -> list[Tensor]:
         results = [q]
-        for pages in itertools.islice(itertools.cycle(sets), 8):
-            results.append(paged_attention_triton(results[-1].view(q.shape), pages, layout, 2.0))
+        for _ in range(8):
+            side = results[-1].view(-1)[: blocks * math.prod(page)].view(blocks, *page)
+            results.append(paged_attention_triton(results[-1].view(q.shape), Pages(side, side), layout, 2.0))
             if waiting:
                 torch.cuda.synchronize()
         return results[1:]
@@ -285,7 +293,8 @@ def try_chain(case: Case) -> bool:
 
 def tell_chain(case: Case, good: bool) -> bool:
     """Print whether launches waited for each other, and return it."""
-    print(f"  {case.name}: each launch waits for the one before: {'yes' if good else 'NO'}", flush=True)
+    name = case.name if case.batch else "decodes and chunks"
+    print(f"  {name}: each launch waits for the one before: {'yes' if good else 'NO'}", flush=True)
     return good
 
 

@@ -139,8 +139,8 @@ def _rope(trial: Trial) -> Iterator[Outcome]:
 
 
 def _prompts(trial: Trial) -> Iterator[Outcome]:
-    # The last is cut into pieces, if there are few programs for it or many.
-    yield from _attend(trial, queries=(1, 17, 33), contexts=(1, 17, 1100))
+    # The last of the first two is cut into pieces.
+    yield from _attend(trial, queries=(1, 33, 17), contexts=(1, 33, 1100))
     yield from _attend(trial, queries=(1, 17, 250), contexts=(1, 17, 2100))
     yield from _attend(trial, queries=(300, 300), contexts=(300, 420), alike=True)  # where nothing is cut
 
@@ -178,7 +178,7 @@ def _by_hopper(q: Tensor, pages: Pages, window: int) -> Iterator[Callable[..., T
         from voxlane.engine.kernels.triton.attention_tuning import hopper_tuning
 
         if by_triton.by_hopper(q, pages, window, 0.0):
-            for way in dict.fromkeys(hopper_tuning(q.shape[2], 1 << size) for size in (0, 13, 20)):
+            for way in dict.fromkeys(hopper_tuning(q.shape[2], 1 << size) for size in (0, 20)):
                 yield partial(by_triton.paged_attention_triton, prefill=way)
 
 

@@ -46,9 +46,9 @@ def paged_attention_triton(
 ) -> Tensor:
     """Do paged_attention_ref's work in Triton; rows of a few queries and rows of many are one launch each.
 
-    Positions are taken from the layout's promise that a row's queries are its newest tokens. Lengths and tables must
-    have been written before the launch that comes before: they are read while that one may still run. Launches that
-    may run at the same time must not share a layout's `arrivals`.
+    Positions are taken from the layout's promise that a row's queries are its newest tokens. Lengths and tables are
+    read while launches before may still run: between what writes them and this must lie one that does not overlap.
+    Launches that may run at the same time must not share a layout's `arrivals`.
     """
     tokens, heads, head_dim = q.shape
     if window and not causal:

@@ -164,7 +164,7 @@ def consume(
         meet()
     limits = gl.arange(0, EACH, layout=gl.SliceLayout(1, SCORES))
     if CAUSAL:
-        limits = seen + oldest + gl.minimum(limits // GROUP, gl.maximum(mine - 1, 0))
+        limits = seen + oldest + gl.minimum(limits // GROUP, mine - 1)
         clear = (gl.minimum(seen + oldest, end) - begin) // TILE  # tiles that every row sees whole
     else:
         limits = limits * 0 + end
@@ -231,7 +231,10 @@ def consume_rest(
 
 
 @gluon.jit
-def produce(k_pages, v_pages, table, block, head, tiles, ring, PDL, KV_HEADS: gl.constexpr, STAGES: gl.constexpr):
+def produce(
+    k_pages, v_pages, table, block, head, tiles, ring,
+    PDL: gl.constexpr, KV_HEADS: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
     """Have `tiles` pages of one head copied into the ring, each as soon as every consumer is done with its place."""
     keys, values, k_full, k_empty, v_full, v_empty = ring
     if PDL:
@@ -279,7 +282,8 @@ def hopper_kernel(
     Without CUT the caller vouches that no row is cut, which saves what every program does for it; if `alike`, that all
     rows are served and none has more tiles than there are programs for each of them, which saves even more.
     TOGETHER: there are registers for the queries, and for both of a tile's products under way at once. PDL: the launch
-    before may still run; what it wrote is awaited by everyone who reads or writes, and by who has nothing to do.
+    before may still run; what it wrote is awaited by everyone who reads or writes, and by who has nothing to do. But
+    lengths and tables are read before that.
     """
     if PDL:
         gdc_launch_dependents()

@@ -40,7 +40,7 @@ def join(
 ):  # fmt: skip
     """Return what the parts of `count` lines come to, taken in the order of positions.
 
-    AHEAD: there are registers for one more part, so that each is on its way while another is added.
+    AHEAD: each is on its way while another is added.
     """
     acc = gl.zeros([EACH, DIM], gl.float32, SUMS)
     top = gl.full([EACH], NOTHING, gl.float32, gl.SliceLayout(1, SUMS))
@@ -52,7 +52,10 @@ def join(
             after = gl.minimum(split + 1, splits - 1)
             next_level, next_part = fetch(parts, logs, first + after * count, count, SUMS, EACH, DIM)
         else:
-            level, part = fetch(parts, logs, first + split * count, count, SUMS, EACH, DIM)
+            # The compiler does not see that `count` is the same for all: else it would keep the places of a part's
+            # numbers, and there are no registers for them.
+            hidden = gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [count], gl.int32, is_pure=False, pack=1)
+            level, part = fetch(parts, logs, first + split * count, hidden, SUMS, EACH, DIM)
         higher = gl.maximum(top, level)
         safe = gl.where(higher == NOTHING, 0.0, higher)
         share, fade = gl.exp2(level - safe), gl.exp2(top - safe)
