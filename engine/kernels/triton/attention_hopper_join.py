@@ -53,7 +53,7 @@ def join(
             next_level, next_part = fetch(parts, logs, first + after * count, count, SUMS, EACH, DIM)
         else:
             # The compiler does not see that `count` is the same for all: else it keeps the places of a part's numbers
-            # in registers, and all takes 2 to 15 % longer where some are cut (heads of 64).
+            # in registers, and chunks that are cut take up to 15 % longer (heads of 64).
             hidden = gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [count], gl.int32, is_pure=False, pack=1)
             level, part = fetch(parts, logs, first + split * count, hidden, SUMS, EACH, DIM)
         higher = gl.maximum(top, level)
