@@ -2,6 +2,7 @@
 
     PYTHONPATH=build/gpu python3 benchmarks/gpu_sessions.py               # see gpu_engine.py for build/gpu
     PYTHONPATH=build/gpu python3 benchmarks/gpu_sessions.py --policies deadline --sessions 32,64,96 --seconds 20
+    python benchmarks/gpu_sessions.py --pretend --sessions 256,384,448    # without a GPU: what the host alone holds
     python benchmarks/gpu_sessions.py --dry-run                           # on a CPU, with a tiny chat model
     python benchmarks/goodput_picture.py gpu_sessions.json                # draws docs/img/goodput.svg
 
@@ -16,7 +17,8 @@ A session is within its targets if in that time
     each interruption was in force within 25 ms (see gpu_interrupt.py), and
     nothing was refused or failed.
 Sessions without a turn in that time are not judged. "engine" and "people" are shares of a core that the two processes
-took: an engine at 1.0 is bound by its host thread, not by the GPU.
+took: an engine at 1.0 is bound by its host thread, not by the GPU. With --pretend it always is: there is no GPU, only
+one that takes an H200's time (pretended_engine.py), so what is measured is how many conversations the host holds.
 
 A policy with less than 30 % of the sessions within targets, twice in a row, is not asked for more.
 
@@ -263,6 +265,7 @@ def summary(found: dict[str, list[Level]], shape: str) -> None:
 def main() -> None:
     """Measure and print the table."""
     commands = parser(__doc__, 20.0)
+    commands.add_argument("--pretend", action="store_true", help="on a CPU, with a device that computes nothing")
     commands.add_argument("--sessions", default="", help="comma-separated (16,32,64,96,128,192,256)")
     chosen = commands.parse_args()
     options = read_options(chosen, "gpu_sessions")

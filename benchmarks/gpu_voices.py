@@ -79,6 +79,14 @@ GPU_LIMITS: dict[str, object] = {
     "max_step_tokens": 4096,
     "context_tokens": 8192,
 }
+PRETENDED_LIMITS: dict[str, object] = {
+    **GPU_LIMITS,
+    "device": "cpu",
+    "block_tokens": 64,
+    "threads": 1,
+    "kv_memory_mib": 1024,
+    "asr_memory_mib": 2048,
+}
 DRY_LIMITS: dict[str, object] = {"device": "cpu", "max_batch": 8, "threads": 1, "kv_memory_mib": 64}
 
 DRY_S = 8.0
@@ -312,6 +320,7 @@ class Options:
     asr_model: str
     tts_model: str
     dry: bool
+    pretended: bool  # the device
     json: str
     profile: str
     seconds: float
@@ -323,14 +332,15 @@ class Options:
             EngineConfig(model=str(folder), asr_model=self.asr_model, tts_model=self.tts_model, max_waiting=4096),
             **{**self.limits, "policy": policy, **changes},  # type: ignore[arg-type]
         )
-        program = ("sampled_engine.py", self.profile) if self.profile else ("switched_engine.py",)
-        return Engine(config, (sys.executable, str(Path(__file__).with_name(program[0])), *program[1:]))
+        script = "sampled_engine.py" if self.profile else "switched_engine.py"
+        program = Path(__file__).with_name("pretended_engine.py" if self.pretended else script)
+        return Engine(config, (sys.executable, str(program), *filter(None, [self.profile])))
 
 
 def parser(page: str | None, seconds: float = 0.0, *, policies: bool = True) -> argparse.ArgumentParser:
     """Return a command line with what these benchmarks take; some measure for a while, some with several policies."""
     found = command_line(page)
-    found.set_defaults(policies="", seconds=seconds)
+    found.set_defaults(policies="", seconds=seconds, pretend=False)
     if policies:
         found.add_argument("--policies", default="", help=f"comma-separated ({','.join(POLICIES)})")
     if seconds:
@@ -347,19 +357,20 @@ def parser(page: str | None, seconds: float = 0.0, *, policies: bool = True) -> 
 
 def read_options(chosen: argparse.Namespace, name: str) -> Options:
     """Return what the command line says."""
-    out = os.environ.get("OUT", "")
+    out, limits = os.environ.get("OUT", ""), PRETENDED_LIMITS if chosen.pretend else GPU_LIMITS
     dry_policies = "deadline,fcfs" if chosen.dry_run else ",".join(POLICIES)
     policies = [POLICIES[POLICIES.index(one)] for one in (chosen.policies or dry_policies).split(",")]
     return Options(
         policies=policies,
-        shape="tiny" if chosen.dry_run else chosen.shape,
+        shape="tiny" if chosen.dry_run or chosen.pretend else chosen.shape,
         asr_model=chosen.asr_model,
         tts_model=chosen.tts_model,
         dry=chosen.dry_run,
+        pretended=chosen.pretend,
         json=chosen.json or (f"{out}/{name}.json" if out else ""),
         profile=chosen.profile,
         seconds=min(chosen.seconds, DRY_S) if chosen.dry_run else chosen.seconds,
-        limits=DRY_LIMITS if chosen.dry_run else {**GPU_LIMITS, "step_budget_ms": chosen.step_budget_ms},
+        limits=DRY_LIMITS if chosen.dry_run else {**limits, "step_budget_ms": chosen.step_budget_ms},
     )
 
 
@@ -368,7 +379,7 @@ def chat_folder(options: Options) -> Iterator[Path]:
     """Keep a folder with the chat model while it is needed."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_chat_model(options.shape, folder, "cpu" if options.dry else "cuda")
+        write_chat_model(options.shape, folder, "cuda" if options.limits["device"] == "cuda" else "cpu")
         yield folder
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
-STARTED_BY_OTHERS = {"crowded_server", "fake_engine", "sampled_engine", "switched_engine"}
+STARTED_BY_OTHERS = {"crowded_server", "fake_engine", "pretended_engine", "sampled_engine", "switched_engine"}
 TIME = re.compile(r"^Time: [\w-].+", re.MULTILINE)
 PAGE_IS_HELP = re.compile(r"\b(command_line|parser)\(__doc__[,)]")
 
