@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from simulation import Simulation
 
 from voxlane.engine.api import (
@@ -28,6 +29,7 @@ from voxlane.engine.api import (
     Text,
     Words,
 )
+from voxlane.engine.cost import Work
 from voxlane.engine.tokenizer import Tokenizer
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
@@ -35,6 +37,7 @@ sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 import gpu_sessions
 import gpu_speakers
 import gpu_voices
+import pretended_engine
 import switched_engine
 
 RATE, TICK_S = 24_000, 0.01
@@ -173,3 +176,33 @@ def test_an_engine_with_another_policy_begins_with_an_empty_cache(capsys: pytest
     assert (simulation.pool.cached, simulation.pool.free) == (0, 16)
     assert simulation.scheduler.limits.policy == "fcfs"
     assert capsys.readouterr().out == "policy: fcfs\n"
+
+
+def row(tokens: int, start: int, count: int, **properties: Any) -> Any:
+    request = SimpleNamespace(tokens=[0] * tokens, prompt_tokens=2, states=48, **properties)
+    return SimpleNamespace(request=request, start=start, count=count, drafts=[7] * properties.get("drafts", 0))
+
+
+def test_a_pretended_chat_writes_once_its_prompt_is_read() -> None:
+    load = SimpleNamespace(rows=[row(20, 0, 16), row(20, 16, 4), row(20, 20, 1)], work=Work(3, 20), encoding=Work())
+    assert [len(outcome.choices) for outcome in pretended_engine.Chat(None).run(load)] == [0, 1, 1]
+
+
+def test_a_pretended_listener_goes_on_where_it_was_and_ends() -> None:
+    listener = pretended_engine.Listener(SimpleNamespace(eos_ids={2}))
+    rows = [row(2, 0, 2), row(4, 3, 1, drafts=1), row(2, 0, 2, drafts=9)]
+    load = SimpleNamespace(rows=rows, work=Work(3, 4), encoding=Work(2))
+    told = [[choice.token for choice in outcome.choices] for outcome in listener.run(load)]
+    words = pretended_engine.WORDS[:4]
+    assert told == [words[:1], words[2:], [*words, 2]]
+    (begin, encoded), (also_begin, until) = listener.phases["encode"], listener.phases["device"]
+    assert begin == also_begin < encoded < until
+
+
+def test_pretended_ears_take_the_loud_for_speech() -> None:
+    ears = pretended_engine.Ears(torch.device("cpu"))
+    hum, quiet = np.full(1024, 0.1, np.float32), np.zeros(512, np.float32)
+    streams = [ears.open(), ears.open()]
+    assert [probability > 0.5 for probability in streams[0](hum)] == [True, True]
+    assert [probability > 0.5 for probability in streams[1](quiet)] == [False]
+    assert [probability > 0.5 for probability in streams[0](quiet)] == [False]
