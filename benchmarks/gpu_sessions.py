@@ -231,7 +231,7 @@ async def measure(options: Options, folder: Path, counts: Sequence[int]) -> dict
     return found
 
 
-def summary(found: dict[str, list[Level]], shape: str) -> None:
+def summary(found: dict[str, list[Level]], where: str) -> None:
     """Print the table."""
     rows = [
         [
@@ -259,7 +259,7 @@ def summary(found: dict[str, list[Level]], shape: str) -> None:
         "underruns",
     ]
     header += ["interrupt p50/p99", "faults", "step mean/max", "engine", "people", "words right"]
-    table(f"conversations on one GPU ({shape}), milliseconds", header, rows)
+    table(f"conversations on {where}, milliseconds", header, rows)
 
 
 def main() -> None:
@@ -279,7 +279,7 @@ def main() -> None:
             "levels": {policy: [asdict(one) for one in levels] for policy, levels in found.items()},
         }
         Path(options.json).write_text(json.dumps(told, indent=1), encoding="utf-8")
-    summary(found, options.shape)
+    summary(found, "a pretended GPU" if options.pretended else f"one GPU ({options.shape})")
 
 
 if __name__ == "__main__":

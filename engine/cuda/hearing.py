@@ -127,16 +127,16 @@ class StepGraphs:
         return self._steps[size]
 
     def capture(self, progress: Progress = lambda done: None) -> None:
-        """Capture every step, and run one that is larger than those: its kernels are others. Nothing may be running."""
+        """Capture every step, and run one that is larger: its kernels may be others. Nothing may be running."""
         sizes = [(size, True) for size in self._wide[::-1]] + [(size, False) for size in self._narrow[::-1]]
         pool = torch.cuda.graph_pool_handle()
         for number, (size, wide) in enumerate(sizes):
             self._steps[size].packet.clear("slots")
             self._graphs[size, wide] = captured(partial(self._step, size, wide), pool)
             progress((number + 1) / len(sizes))
-        largest = 2 * self._wide[-1]
-        self.step(largest).packet.clear("slots")
-        self._step(largest, wide=True)
+        beyond = 2 * self._wide[-1]
+        self.step(beyond).packet.clear("slots")
+        self._step(beyond, wide=True)
 
     def launch(self, size: int, *, wide: bool) -> None:
         """Start a step whose packet has been written; its choices are there when it is done."""

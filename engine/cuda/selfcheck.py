@@ -139,7 +139,7 @@ def _rope(trial: Trial) -> Iterator[Outcome]:
 
 
 def _prompts(trial: Trial) -> Iterator[Outcome]:
-    # The last of the first two is cut into pieces.
+    # The last row of either is cut into pieces.
     yield from _attend(trial, queries=(1, 33, 17), contexts=(1, 33, 1100))
     yield from _attend(trial, queries=(1, 17, 250), contexts=(1, 17, 2100))
     yield from _attend(trial, queries=(300, 300), contexts=(300, 420), alike=True)  # where nothing is cut

@@ -25,7 +25,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .attention_hopper_join import NOTHING, bring, meet
-from .attention_hopper_work import cuts_of, find
+from .attention_hopper_work import cuts_of, find, range_of
 
 PAGE_TOKENS = 64
 PROGRAM_ROWS = 128
@@ -132,6 +132,49 @@ def clear_rest(values, left, WIDE: gl.constexpr):
 
 
 @gluon.jit
+def places(
+    token, head, lines, KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, WIDE: gl.constexpr
+):  # fmt: skip
+    """Return where lines of queries from `token` on lie: heads within a query are adjacent."""
+    heads = (token + lines // GROUP) * (KV_HEADS * GROUP) + head * GROUP + lines % GROUP
+    dims = gl.arange(0, DIM, layout=gl.SliceLayout(0, WIDE))
+    return gl.expand_dims(heads.to(gl.int64) * DIM, 1) + gl.expand_dims(dims, 0)
+
+
+@gluon.jit
+def attend(
+    q, limits, clear, begin, end, tiles, scale, ring,
+    DIM: gl.constexpr, WIDE: gl.constexpr, SCORES: gl.constexpr, SUMS: gl.constexpr, STAGES: gl.constexpr,
+    TOGETHER: gl.constexpr,
+):  # fmt: skip
+    """Return the sums, tops and totals of rows over all tiles, of which every row sees the first `clear` whole."""
+    _, values, _, k_empty, v_full, _ = ring
+    rows: gl.constexpr = q.shape[0]
+    last = tiles - 1
+    clear = gl.maximum(gl.minimum(clear, last), 0)  # a piece may begin past what the oldest sees
+    top = gl.full([rows], NOTHING, gl.float32, gl.SliceLayout(1, SCORES))
+    total = gl.zeros([rows], gl.float32, gl.SliceLayout(1, SCORES))
+    acc = gl.zeros([rows, DIM], gl.float32, SUMS)
+    scores = warpgroup_mma_wait(0, deps=[score(q, ring, 0, SCORES, STAGES)])
+    mbarrier.arrive(k_empty.index(0), count=1)
+    for number in range(clear):
+        acc, scores, top, total = attend_tile(
+            acc, scores, top, total, q, limits, scale, begin, ring, number, False, SCORES, SUMS, STAGES, TOGETHER
+        )
+    for number in range(clear, last):
+        acc, scores, top, total = attend_tile(
+            acc, scores, top, total, q, limits, scale, begin, ring, number, True, SCORES, SUMS, STAGES, TOGETHER
+        )
+    scores = hide(scores, begin + last * TILE, limits, SCORES)
+    acc, weights, top, total = fold(acc, scores, top, total, scale, q.dtype, True, SUMS)
+    mbarrier.wait(v_full.index(last % STAGES), last // STAGES & 1)
+    if end - begin < tiles * TILE:
+        clear_rest(values.index(last % STAGES), end - begin - last * TILE, WIDE)
+    acc = warpgroup_mma_wait(0, deps=[warpgroup_mma(weights, values.index(last % STAGES), acc, is_async=True)])
+    return acc, top, total
+
+
+@gluon.jit
 def consume(
     given, WORKER: gl.constexpr,
     KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, CAUSAL: gl.constexpr, CUT: gl.constexpr,
@@ -139,7 +182,6 @@ def consume(
 ):  # fmt: skip
     """Attend with one consumer's rows of a program's work, and write what comes of it."""
     q_from, out, scale, work, pieces, ring, q_rows = given
-    _, values, _, k_empty, v_full, _ = ring
     token, inside, head, seen, begin, end, tiles = work
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, DIM, 16])
@@ -147,11 +189,8 @@ def consume(
     EACH: gl.constexpr = ALL_ROWS // WORKERS
     oldest = WORKER * (EACH // GROUP)
     mine = gl.minimum(inside - oldest, EACH // GROUP)
-    # Heads within a query are adjacent, as in memory.
     lines = gl.arange(0, EACH, layout=gl.SliceLayout(1, WIDE))
-    heads = (token + oldest + lines // GROUP) * (KV_HEADS * GROUP) + head * GROUP + lines % GROUP
-    dims = gl.arange(0, DIM, layout=gl.SliceLayout(0, WIDE))
-    where = gl.expand_dims(heads.to(gl.int64) * DIM, 1) + gl.expand_dims(dims, 0)
+    where = places(token + oldest, head, lines, KV_HEADS, GROUP, DIM, WIDE)
     if PDL:
         gdc_wait()
     found = gl.load(q_from + where, mask=gl.expand_dims(lines < mine * GROUP, 1), other=0.0)
@@ -169,27 +208,9 @@ def consume(
     else:
         limits = limits * 0 + end
         clear = (end - begin) // TILE
-    last = tiles - 1
-    clear = gl.maximum(gl.minimum(clear, last), 0)  # a piece may begin past what the oldest sees
-    top = gl.full([EACH], NOTHING, gl.float32, gl.SliceLayout(1, SCORES))
-    total = gl.zeros([EACH], gl.float32, gl.SliceLayout(1, SCORES))
-    acc = gl.zeros([EACH, DIM], gl.float32, SUMS)
-    scores = warpgroup_mma_wait(0, deps=[score(q, ring, 0, SCORES, STAGES)])
-    mbarrier.arrive(k_empty.index(0), count=1)
-    for number in range(clear):
-        acc, scores, top, total = attend_tile(
-            acc, scores, top, total, q, limits, scale, begin, ring, number, False, SCORES, SUMS, STAGES, TOGETHER
-        )
-    for number in range(clear, last):
-        acc, scores, top, total = attend_tile(
-            acc, scores, top, total, q, limits, scale, begin, ring, number, True, SCORES, SUMS, STAGES, TOGETHER
-        )
-    scores = hide(scores, begin + last * TILE, limits, SCORES)
-    acc, weights, top, total = fold(acc, scores, top, total, scale, q.dtype, True, SUMS)
-    mbarrier.wait(v_full.index(last % STAGES), last // STAGES & 1)
-    if end - begin < tiles * TILE:
-        clear_rest(values.index(last % STAGES), end - begin - last * TILE, WIDE)
-    acc = warpgroup_mma_wait(0, deps=[warpgroup_mma(weights, values.index(last % STAGES), acc, is_async=True)])
+    acc, top, total = attend(
+        q, limits, clear, begin, end, tiles, scale, ring, DIM, WIDE, SCORES, SUMS, STAGES, TOGETHER
+    )
     total = gl.convert_layout(total, gl.SliceLayout(1, SUMS))
     if CUT:
         level = gl.convert_layout(top, gl.SliceLayout(1, SUMS))
@@ -199,8 +220,7 @@ def consume(
             )
     result = (acc / gl.expand_dims(gl.where(total == 0.0, 1.0, total), 1)).to(q.dtype)
     lines = numbered(token, EACH, gl.SliceLayout(1, WIDE))
-    heads = (token + oldest + lines // GROUP) * (KV_HEADS * GROUP) + head * GROUP + lines % GROUP
-    where = gl.expand_dims(heads.to(gl.int64) * DIM, 1) + gl.expand_dims(dims, 0)
+    where = places(token + oldest, head, lines, KV_HEADS, GROUP, DIM, WIDE)
     gl.store(out + where, gl.convert_layout(result, WIDE), mask=gl.expand_dims(lines < mine * GROUP, 1))
 
 
@@ -269,6 +289,34 @@ def make_ring(k_pages, v_pages, STAGES: gl.constexpr, WORKERS: gl.constexpr):
     return keys, values, k_full, k_empty, v_full, v_empty
 
 
+@gluon.jit
+def share_out(
+    given, copying,
+    KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, CAUSAL: gl.constexpr, CUT: gl.constexpr,
+    WORKERS: gl.constexpr, STAGES: gl.constexpr, TOGETHER: gl.constexpr, REGISTERS: gl.constexpr, PDL: gl.constexpr,
+):  # fmt: skip
+    """Let each group of warps do its part."""
+    if WORKERS == 1:
+        gl.warp_specialize(
+            [
+                (consume, (given, 0, KV_HEADS, GROUP, DIM, CAUSAL, CUT, WORKERS, STAGES, TOGETHER, PDL)),
+                (produce, copying),
+            ],
+            [1],
+            [24],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (consume, (given, 0, KV_HEADS, GROUP, DIM, CAUSAL, CUT, WORKERS, STAGES, TOGETHER, PDL)),
+                (consume_rest, (given, 1, KV_HEADS, GROUP, DIM, CAUSAL, CUT, WORKERS, STAGES, TOGETHER, PDL)),
+                (produce, copying),
+            ],
+            [4, 1],
+            [REGISTERS, 24],
+        )
+
+
 @gluon.jit(do_not_specialize=["rows", "table_width", "max_splits", "least", "by_token", "alike"])
 def hopper_kernel(
     q, out, k_pages, v_pages, query_starts, context_lengths, block_tables, partials, logs, arrivals,
@@ -282,8 +330,7 @@ def hopper_kernel(
     Without CUT the caller vouches that no row is cut, which saves what every program does for it; if `alike`, that all
     rows are served and none has more tiles than there are programs for each of them, which saves even more.
     TOGETHER: there are registers for the queries, and for both of a tile's products under way at once. PDL: the launch
-    before may still run; what it wrote is awaited by everyone who reads or writes, and by who has nothing to do. But
-    lengths and tables are read before that.
+    before may still run; what it wrote, but for lengths and tables, is awaited by all, also by who has nothing to do.
     """
     if PDL:
         gdc_launch_dependents()
@@ -314,18 +361,13 @@ def hopper_kernel(
     oldest = tile * tile_queries
     inside = gl.minimum(count - oldest, tile_queries)
     seen = length - count + oldest + 1  # by the tile's oldest query
-    visible = seen + inside - 1 if CAUSAL else length  # by its newest
-    begin, end, splits = 0, visible, 1
-    if pieces > 1:
-        span = gl.maximum(((length + (pieces - 1)) // pieces + (TILE - 1)) // TILE, 1) * TILE
-        splits = gl.maximum((visible + (span - 1)) // span, 1)
-        begin, end = split * span, gl.minimum(split * span + span, visible)
-        table += begin // TILE
+    begin, end, splits = range_of(seen + inside - 1 if CAUSAL else length, length, pieces, split, TILE)
     if (tile < 0) | (split >= splits):  # the row has fewer queries than others that are alike; the tile sees less
         if PDL:
             gdc_wait()
         return
     if pieces > 1:
+        table += begin // TILE
         block = gl.load(table)
     tiles = gl.maximum((end - begin + (TILE - 1)) // TILE, 1)
     ring = make_ring(k_pages, v_pages, STAGES, WORKERS)
@@ -333,25 +375,6 @@ def hopper_kernel(
     work = (token + oldest, inside, head, seen, begin, end, tiles)
     arrived = arrivals + ((row * cut_tiles + tile) * KV_HEADS + head) * WORKERS
     slot = gl.where(by_token != 0, token, row * SPLIT_QUERIES) + oldest
-    parts = (partials, logs, arrived, slot, split, splits, max_splits)
-    given = (q, out, scale, work, parts, ring, q_rows)
+    given = (q, out, scale, work, (partials, logs, arrived, slot, split, splits, max_splits), ring, q_rows)
     copying = (k_pages, v_pages, table, block, head, tiles, ring, PDL, KV_HEADS, STAGES)
-    if WORKERS == 1:
-        gl.warp_specialize(
-            [
-                (consume, (given, 0, KV_HEADS, GROUP, DIM, CAUSAL, CUT, WORKERS, STAGES, TOGETHER, PDL)),
-                (produce, copying),
-            ],
-            [1],
-            [24],
-        )
-    else:
-        gl.warp_specialize(
-            [
-                (consume, (given, 0, KV_HEADS, GROUP, DIM, CAUSAL, CUT, WORKERS, STAGES, TOGETHER, PDL)),
-                (consume_rest, (given, 1, KV_HEADS, GROUP, DIM, CAUSAL, CUT, WORKERS, STAGES, TOGETHER, PDL)),
-                (produce, copying),
-            ],
-            [4, 1],
-            [REGISTERS, 24],
-        )
+    share_out(given, copying, KV_HEADS, GROUP, DIM, CAUSAL, CUT, WORKERS, STAGES, TOGETHER, REGISTERS, PDL)

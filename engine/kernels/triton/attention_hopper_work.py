@@ -21,6 +21,17 @@ def cuts_of(count, length, work, units, SPLIT: gl.constexpr, SPLIT_QUERIES: gl.c
 
 
 @gluon.jit
+def range_of(visible, length, pieces, split, TILE: gl.constexpr):
+    """Return the positions of piece `split` of those that a tile sees, begin and end, and how many pieces it has."""
+    begin, end, splits = 0, visible, 1
+    if pieces > 1:
+        span = gl.maximum(((length + (pieces - 1)) // pieces + (TILE - 1)) // TILE, 1) * TILE
+        splits = gl.maximum((visible + (span - 1)) // span, 1)
+        begin, end = split * span, gl.minimum(split * span + span, visible)
+    return begin, end, splits
+
+
+@gluon.jit
 def find(
     unit, query_starts, context_lengths, rows, least, units,
     ROWS: gl.constexpr, SPLIT: gl.constexpr, SPLIT_QUERIES: gl.constexpr, TILE_QUERIES: gl.constexpr, CUT: gl.constexpr,
