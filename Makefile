@@ -9,7 +9,7 @@ BROWSER := $(VENV)/.ready-browser
 FOREIGN := .venv-clients
 CLIENTS := pipecat livekit node
 SCRIPTS := $(basename $(notdir $(sort $(wildcard benchmarks/*.py))))
-MODELS := smollm2-135m-instruct moonshine-tiny-en whisper-tiny-en kokoro-82m speech-samples
+MODELS := smollm2-135m-instruct qwen2.5-coder-0.5b-instruct moonshine-tiny-en whisper-tiny-en kokoro-82m speech-samples
 
 # Else every program that a test starts would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE

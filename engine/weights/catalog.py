@@ -59,6 +59,7 @@ class ModelFile:
     sources: tuple[Source, ...]
     size: int  # bytes
     sha256: str
+    mirrors: tuple[tuple[Source, ...], ...] = ()  # each holds the same bytes as `sources`, put there by a third party
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,13 @@ def parse_source(text: str) -> Source:
     )
 
 
+def spelled(sources: tuple[Source, ...]) -> str:
+    """Return where a file comes from in a few words: the first of its sources, and how many there are besides."""
+    first, *others = sources
+    name = f"hf:{first.repo}" if isinstance(first, HubSource) else f"pypi:{first.requirement}"
+    return f"{name} and {len(others)} more" if others else name
+
+
 def load_catalog() -> dict[str, Model]:
     """Return the catalog that came with the program."""
     return parse_catalog(resources.files(__package__).joinpath("catalog.toml").read_text("utf-8"))
@@ -124,27 +132,33 @@ def _model(name: str, table: object) -> Model:
 
 
 def _file(model: str, table: object) -> ModelFile:
-    plural = "sources" if isinstance(table, dict) and "sources" in table else "source"
+    given = table if isinstance(table, dict) else {}
+    plural = "sources" if "sources" in given else "source"
     kinds = {"name": str, plural: list if plural == "sources" else str, "size": int, "sha256": str}
-    fields = _fields(f"{model}.files", table, kinds)
+    fields = _fields(f"{model}.files", table, kinds | ({"mirrors": list} if "mirrors" in given else {}))
     if not _FILE_NAME.fullmatch(fields["name"]):
         raise CatalogError(f"{model}: {fields['name']!r} is not a plain file name")
     if fields["size"] < 1 or not re.fullmatch(r"[0-9a-f]{64}", fields["sha256"]):
         raise CatalogError(f"{model}: {fields['name']} needs a size and a sha256 in lower-case hexadecimal")
-    texts = fields["sources"] if plural == "sources" else [fields["source"]]
-    if not texts:
-        raise CatalogError(f"{model}: {fields['name']} has no sources")
-    sources = tuple(_source(model, text) for text in texts)
-    return ModelFile(fields["name"], sources, fields["size"], fields["sha256"])
+    where = f"{model}: {fields['name']}"
+    sources = _sources(where, fields["sources"] if plural == "sources" else [fields["source"]])
+    mirrors = tuple(_sources(f"{where}: a mirror", texts) for texts in fields.get("mirrors", ()))
+    return ModelFile(fields["name"], sources, fields["size"], fields["sha256"], mirrors)
 
 
-def _source(model: str, text: object) -> Source:
+def _sources(where: str, texts: object) -> tuple[Source, ...]:
+    if not isinstance(texts, list) or not texts:
+        raise CatalogError(f"{where} has no sources")
+    return tuple(_source(where, text) for text in texts)
+
+
+def _source(where: str, text: object) -> Source:
     try:
         source = parse_source(str(text))
     except ValueError as error:
-        raise CatalogError(f"{model}: {error}") from error
+        raise CatalogError(f"{where}: {error}") from error
     if isinstance(source, HubSource) and source.file is None:
-        raise CatalogError(f"{model}: {text!r} names no file")
+        raise CatalogError(f"{where}: {text!r} names no file")
     return source
 
 

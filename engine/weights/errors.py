@@ -3,6 +3,7 @@
 ModelError
 ├── WeightsError    a file is damaged, hostile, or not a model we can run
 └── StoreError      a model cannot be found, fetched or removed
+    └── FetchError  an origin of a file cannot serve it; another may
 """
 
 from __future__ import annotations
@@ -37,3 +38,11 @@ class StoreError(ModelError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(one_line(reason, 600))
+
+
+class FetchError(StoreError):
+    """An origin of a file cannot serve it: str() is the reason and, if there is any, what to do about it."""
+
+    def __init__(self, reason: str, advice: str = "") -> None:
+        self.reason = one_line(reason)
+        super().__init__(f"{self.reason}; {advice}" if advice else self.reason)

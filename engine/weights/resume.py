@@ -6,10 +6,14 @@ and new bytes make the right file is for the caller to check; a server that send
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import re
+import socket
+import threading
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +22,8 @@ from typing import Any
 
 CHUNK_BYTES = 1 << 16
 """Small: what was read is on the disk, so a killed process loses at most this much."""
+CONNECT_S, ADDRESS_S = 6.0, 2.0
+"""How long a host may take to accept a connection, its name looked up and all its addresses tried, and each of them."""
 _CONTENT_RANGE = re.compile(r"bytes (?P<first>\d+)-\d+/(?P<total>\d+)|bytes \*/(?P<whole>\d+)")
 
 
@@ -37,6 +43,26 @@ class Route:
     authorization: str | None = None  # sent to the first host only, never to one it redirects to
     headers: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 15.0
+
+
+def answers(url: str) -> bool:
+    """Tell whether the host of an address takes connections; one behind a proxy is taken to."""
+    parts = urllib.parse.urlsplit(url)
+    host = parts.hostname or ""
+    if urllib.request.getproxies().get(parts.scheme) and not urllib.request.proxy_bypass(host):
+        return True
+    port = parts.port or (80 if parts.scheme == "http" else 443)
+    reached = threading.Event()
+
+    def connect() -> None:
+        with contextlib.suppress(OSError), socket.create_connection((host, port), ADDRESS_S):
+            reached.set()
+
+    # In a thread: nothing bounds how long the lookup of a name takes.
+    thread = threading.Thread(target=connect, name="answers", daemon=True)
+    thread.start()
+    thread.join(CONNECT_S)
+    return reached.is_set()
 
 
 def go_on(url: str, part: Path, route: Route, progress: Callable[[float], None]) -> None:

@@ -3,7 +3,7 @@
 The only module of this package that the server's command line imports: no torch here. Layout of the cache
 ($VOXLANE_CACHE, or the user's cache directory):
 
-    models/NAME/FILE     checked files, complete once they are there
+    models/NAME/FILE     checked files, complete once they are there; beside one with mirrors .FILE.origin, a note
     downloads/NAME/      archives on their way, unfinished ones too; gone when the model is complete
     hub/                 what hf: names brought, in huggingface_hub's own layout; unfinished files in hub/.parts/
     locks/NAME           one process pulls or removes a model or a repository at a time
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import re
 import shutil
@@ -24,13 +25,16 @@ from pathlib import Path
 
 import platformdirs
 
-from voxlane.engine.weights.catalog import HubSource, Model, ModelFile, load_catalog, parse_source
+from voxlane.engine.weights.catalog import HubSource, Model, ModelFile, load_catalog, parse_source, spelled
 from voxlane.engine.weights.errors import StoreError
 from voxlane.engine.weights.fetch import fetch, sha256_of
 from voxlane.engine.weights.hub import HubMissing, fetch_hub, forget
 
 CACHE_VARIABLE = "VOXLANE_CACHE"
 Progress = Callable[[float], None]
+Notice = Callable[[str], None]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class Listing:
 
     model: Model
     path: Path | None
+    origins: tuple[str, ...] = ()  # where those of its files came from that have mirrors, as far as known
 
 
 def cache_root() -> Path:
@@ -48,7 +53,7 @@ def cache_root() -> Path:
 
 def list_models() -> list[Listing]:
     """Return the catalog with what is already here."""
-    return [Listing(model, _found(model)) for model in load_catalog().values()]
+    return [Listing(model, _found(model), _origins(model)) for model in load_catalog().values()]
 
 
 def path(name: str) -> Path:
@@ -74,10 +79,22 @@ def task_of(name: str) -> str | None:
     return model.task if model else None
 
 
-def pull(name: str, progress: Progress = lambda done: None) -> Path:
+def present(name_or_path: str | os.PathLike[str]) -> bool:
+    """Tell whether a model is here and complete, given as to resolve(). Sizes are looked at, hashes are not."""
+    try:
+        resolve(name_or_path, pull_missing=False)
+    except StoreError:
+        return False
+    return True
+
+
+def pull(
+    name: str, progress: Progress = lambda done: None, notice: Notice = log.warning, *, mirrors: bool = True
+) -> Path:
     """Fetch a model unless it is here and whole; return where it lies. `progress` is told how far along, 0 to 1.
 
-    It never falls, and may come from another thread. What an interrupted pull fetched is used by the next.
+    It never falls, and may come from another thread. What an interrupted pull fetched is used by the next. `notice` is
+    told in a line why a mirror is tried; without `mirrors` none is.
     """
     progress = _rising(progress)
     if name.startswith("hf:"):
@@ -95,7 +112,9 @@ def pull(name: str, progress: Progress = lambda done: None) -> Path:
             share = _share(progress, done, file.size, model.size)
             target = _folder(model) / file.name
             if not _whole(target, file):
-                fetch(file, downloads, target, share)
+                origin = fetch(file, downloads, target, share, notice, mirrors=mirrors)
+                if file.mirrors:
+                    _note(target).write_text(f"{spelled(origin)}\n", encoding="utf-8")
             done += file.size
         shutil.rmtree(downloads, ignore_errors=True)
         progress(1.0)
@@ -123,7 +142,11 @@ def remove(name: str) -> None:
 
 
 def resolve(
-    name_or_path: str | os.PathLike[str], *, pull_missing: bool = True, progress: Progress = lambda done: None
+    name_or_path: str | os.PathLike[str],
+    *,
+    pull_missing: bool = True,
+    mirrors: bool = True,
+    progress: Progress = lambda done: None,
 ) -> Path:
     """Return the file or directory of a model given by catalog name, hf: name or path, pulling it if need be."""
     name = os.fspath(name_or_path)
@@ -139,7 +162,7 @@ def resolve(
     except StoreError:
         if not known or not pull_missing:
             raise
-    return pull(name, progress)
+    return pull(name, progress, mirrors=mirrors)
 
 
 def _model(name: str) -> Model:
@@ -199,6 +222,16 @@ def _complete(model: Model) -> bool:
     return all(_size(_folder(model) / file.name) == file.size for file in model.files)
 
 
+def _note(target: Path) -> Path:
+    """Return the file in which the origin of a model's file is kept."""
+    return target.with_name(f".{target.name}.origin")
+
+
+def _origins(model: Model) -> tuple[str, ...]:
+    notes = (_note(_folder(model) / file.name) for file in model.files)
+    return tuple(dict.fromkeys(note.read_text("utf-8", "replace").strip() for note in notes if note.is_file()))
+
+
 def _whole(target: Path, file: ModelFile) -> bool:
     return _size(target) == file.size and sha256_of(target) == file.sha256
 
@@ -248,6 +281,7 @@ def _filesystem_errors(name: str) -> Iterator[None]:
         yield
     except OSError as error:
         where = error.filename or cache_root()
-        if error.errno == errno.ENOSPC:
-            raise StoreError(f"no space left for {name} in {where}: {error.strerror}") from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            advice = f"make room, or name a folder on another disk in {CACHE_VARIABLE}"
+            raise StoreError(f"no space left for {name} in {where}: {error.strerror}; {advice}") from error
         raise StoreError(f"{name}: {where}: {error.strerror or error}") from error

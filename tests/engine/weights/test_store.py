@@ -287,10 +287,10 @@ def test_hub_models_that_are_not_here(wheels: Path, monkeypatch: pytest.MonkeyPa
 
 SLOW_PIP = """
 import os, pathlib, runpy, sys
-counter = pathlib.Path(os.environ["COUNTER"])
-with counter.open("a") as file:
-    file.write("pip\\n")
-if "BEGUN" in os.environ:
+if sys.argv[1] == "download":
+    with pathlib.Path(os.environ["COUNTER"]).open("a") as file:
+        file.write("pip\\n")
+if sys.argv[1] == "download" and "BEGUN" in os.environ:
     pathlib.Path(os.environ["BEGUN"]).write_bytes(b"!")
     os.read(os.open(os.environ["GATE"], os.O_RDONLY), 1)  # wait to be let go
 sys.path.remove(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -301,7 +301,7 @@ runpy.run_module("pip", run_name="__main__", alter_sys=True)
 
 @pytest.fixture
 def counted_pip(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put a pip in front of pip that writes a line to the returned file each time it runs."""
+    """Put a pip in front of pip that writes a line to the returned file each time it downloads."""
     package = tmp_path / "front" / "pip"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
