@@ -253,6 +253,10 @@ class Floor:
         """Be quiet at once; a voice that had the reply on hold keeps its turn."""
         return [*self.closing.dismiss(), *self.cut(now)]
 
+    def read_ahead(self) -> list[Effect]:
+        """Have the engine read what the next answer's prompt begins with."""
+        return self._probes.read_ahead(self._answers.history, self.config)
+
     # ---- what a silence means
 
     def _silence_s(self) -> float:
@@ -389,6 +393,7 @@ class Floor:
 
     def lose_engine(self, now: float) -> list[Effect]:
         """Take it that nothing more comes of any voice so far."""
+        self._probes.forget()
         effects: list[Effect] = []
         for turn in (self._turn, *self.closing):
             if turn is not None:

@@ -87,7 +87,7 @@ class Session:
     def open(self, now: float) -> list[Effect]:
         """Begin: say the greeting, if there is one."""
         if not self.config.greeting:
-            return []
+            return self._floor.read_ahead()
         return self._settle(self.answers.greet(self.config.greeting, self._floor.next_turn(), self.config, now), now)
 
     def feed(self, event: ClientEvent | FromEngine | EngineLost | Tick, now: float) -> list[Effect]:
@@ -119,6 +119,8 @@ class Session:
             case Configure(config):
                 # A reply that was prepared is taken back: nobody knows of it, so it has not begun.
                 effects = [Send(Configured(config)), *answers.withdraw(), *floor.reconfigure(config, now)]
+                if self._state == "listening":
+                    effects += floor.read_ahead()
             case ToolResult(call_id, output):
                 effects = answers.tool_result(call_id, output, self.config)
             case PlaceItem() | DropItem() | ShowItem() | CutItem():
@@ -166,6 +168,8 @@ class Session:
         if state != self._state:
             self._state = state
             effects.append(Send(State(state)))
+            if state == "listening":  # the history is final, and the engine has time
+                effects += self._floor.read_ahead()
         return effects
 
     def _name_state(self) -> StateName:
