@@ -9,12 +9,12 @@ import secrets
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from voxlane.engine.api import EngineConfig, Priority, Ready
+from voxlane.engine.api import AUTO_MODEL, EngineConfig, Priority, Ready
 from voxlane.engine.cache import KVCache
 from voxlane.engine.constraint import Grammars
 from voxlane.engine.core import Core
@@ -25,6 +25,7 @@ from voxlane.engine.intake import Intake
 from voxlane.engine.jobs.text import TextDesk
 from voxlane.engine.kernels import native
 from voxlane.engine.kv import BlockTable
+from voxlane.engine.model_choice import choose_model
 from voxlane.engine.models import Decoder, architecture_of, load_model
 from voxlane.engine.models.decoder_config import DecoderConfig
 from voxlane.engine.parts import EngineConfigError, Part, Progress, build_station, check_task, make_cache, rehearse
@@ -95,6 +96,9 @@ def assemble(config: EngineConfig, progress: Progress = lambda what, done: None)
     device = choose_device(config)
     config = settle_for(config, device)
     log.info("device=%s max_batch=%d step_budget_ms=%g", device, config.max_batch, config.step_budget_ms)
+    chosen = choose_model(config, device, stages) if config.model == AUTO_MODEL else None
+    if chosen is not None:
+        config = replace(config, model=chosen.model)
     try:
         if device.type == "cuda":
             _try_kernels(config, device, stages)
@@ -123,7 +127,10 @@ def assemble(config: EngineConfig, progress: Progress = lambda what, done: None)
         cloning=cloning,
     )
     closers = [cloning.close if cloning is not None else None, *(part.close for part in parts.values())]
-    return Assembly(core, _ready(parts, _describe(config, device)), trace, tuple(filter(None, closers)))
+    ready = _ready(parts, _describe(config, device))
+    if chosen is not None:
+        ready = replace(ready, chosen=chosen.reason, missed=chosen.missed)
+    return Assembly(core, ready, trace, tuple(filter(None, closers)))
 
 
 def _try_kernels(config: EngineConfig, device: torch.device, progress: Progress) -> None:

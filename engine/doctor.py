@@ -13,13 +13,13 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import torch
 
-from voxlane.engine.api import Configure, EngineConfig, decode
+from voxlane.engine.api import AUTO_MODEL, Configure, EngineConfig, decode
 from voxlane.engine.assemble import use_threads
 from voxlane.engine.cache import PAGE_DTYPES, page_bytes_per_token
 from voxlane.engine.cuda.parts import (
@@ -34,6 +34,7 @@ from voxlane.engine.cuda.parts import (
 from voxlane.engine.cuda.selfcheck import agreements
 from voxlane.engine.defaults import DEFAULTS, pages_of, weights_of
 from voxlane.engine.kernels import native, selfcheck
+from voxlane.engine.model_choice import rank_models
 from voxlane.engine.models import ModelError, architecture_of
 from voxlane.engine.models.decoder_config import DecoderConfig
 from voxlane.engine.models.loading import Mode
@@ -76,6 +77,10 @@ def examine(config: EngineConfig) -> Iterator[Finding]:
     yield from _device(config, device)
     use_threads(config.threads)
     settled = settle_for(config, device)
+    if config.model == AUTO_MODEL:
+        models, reason = rank_models(settled, device)
+        settled = replace(settled, model=models[0].name)
+        yield Finding("models", "auto", "good", f"{settled.model}: {reason}", "engine.model names another")
     shape: DecoderConfig | None = None
     for finding, found in _models(settled):
         shape = found or shape
@@ -193,7 +198,7 @@ def _memory(config: EngineConfig, device: torch.device, shape: DecoderConfig | N
     if shape is None:
         yield Finding("memory", "chat cache", "note", "not known without the chat model's file")
         return
-    weights_mib = int(parameters(shape) * BYTES[weights_of(config, device.type)]) // MEBIBYTE
+    weights_mib = int(shape.parameters * BYTES[weights_of(config, device.type)]) // MEBIBYTE
     speech_mib = config.asr_memory_mib if config.asr_model else 0
     if config.tts_model and is_talker(Path(config.tts_model).expanduser()):
         speech_mib += config.tts_memory_mib
@@ -233,12 +238,6 @@ def _host_memory(config: EngineConfig, others_mib: int) -> Iterator[Finding]:
     advice = "lower engine.kv_memory_mib or engine.swap_memory_mib" if short else ""
     told = f"{wanted:,} MiB at most with swap, {free_mib:,} MiB are free"
     yield Finding("memory", "host", "note" if short else "good", told, advice)
-
-
-def parameters(shape: DecoderConfig) -> int:
-    """Return how many numbers a model of a shape has, norms and biases left out."""
-    rows = (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim + 3 * shape.intermediate_size
-    return shape.hidden_size * (shape.layers * rows + shape.vocab_size * (1 if shape.tied else 2))
 
 
 def main() -> int:

@@ -51,6 +51,12 @@ class Service:
         return self.link.ready
 
     @property
+    def chat_model(self) -> str:
+        """Return the chat model's name; before the engine has said it, what the configuration says."""
+        ready = self.link.ready
+        return served_name(self.config.engine.model if ready is None else ready.model)
+
+    @property
     def model_names(self) -> tuple[str, ...]:
         """Return the names of the chat model, the main one first; none if there is no chat model."""
         if not self.ready.model:

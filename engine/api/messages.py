@@ -186,6 +186,8 @@ class Ready:
     one_pace: bool = False  # whether SpeakParams.speed must be 1
     reads_words: bool = False  # whether text should come as soon as a word is certain: clauses need not be whole
     clones: bool = False  # whether voices can be made from recordings
+    chosen: str = ""  # why engine.model = "auto" is this model; "": the configuration names the model
+    missed: str = ""  # why a better model could not be fetched; "": none was missed
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,9 @@ MAX_VOICES = 64
 MAX_PROFILE_BYTES = 64 * 1024
 """A voice as bytes: an embedding, half a minute of frames, and the tokens of what is said in it."""
 
+AUTO_MODEL = "auto"
+"""As EngineConfig.model: the engine chooses a chat model by the machine's speed and memory."""
+
 Task = Literal["chat", "complete", "score", "probe", "asr", "tts", "voice"]
 Policy = Literal["fcfs", "priority", "deadline"]
 FinishReason = Literal["eos", "stop", "length", "cancelled", "failed"]
@@ -49,7 +52,7 @@ class EngineConfig:
     """How one engine is set up. Zero or "auto" means: chosen from the model and the machine."""
 
     # Each of the three: a name from `voxlane models list`, a file or a directory; "" leaves that task out.
-    model: str = "smollm2-135m-instruct"  # chat
+    model: str = AUTO_MODEL  # chat
     asr_model: str = "moonshine-tiny-en"  # listens
     tts_model: str = "hibari"  # speaks
     weights: Literal["auto", "packed", "float32", "bfloat16"] = "auto"  # packed: int4/int8 groups of 32

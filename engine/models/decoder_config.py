@@ -102,6 +102,12 @@ class DecoderConfig:
     windows: tuple[int, ...]  # per layer; 0: full attention
     ropes: tuple[Rope, ...]  # per layer; equal ones are the same object
 
+    @property
+    def parameters(self) -> int:
+        """How many numbers a model of this shape has, norms and biases left out."""
+        rows = (2 * self.heads + 2 * self.kv_heads) * self.head_dim + 3 * self.intermediate_size
+        return self.hidden_size * (self.layers * rows + self.vocab_size * (1 if self.tied else 2))
+
     @classmethod
     def from_dict(cls, config: dict[str, object]) -> DecoderConfig:
         """Return the configuration in `config` (Hugging Face's keys), or raise ConfigError naming the key."""

@@ -65,6 +65,13 @@ def fetch_hub(source: HubSource, cache: Path, progress: Progress = lambda done: 
         raise StoreError(f"the connection to {repo} was lost ({error}); pull again to go on from there") from error
 
 
+def held(cache: Path) -> Iterator[tuple[str, Path]]:
+    """Yield (OWNER/NAME, folder) of every repository that is here whole."""
+    for mark in sorted(cache.glob(f"models--*--*/snapshots/*/{COMPLETE}")):
+        _, owner, name = mark.parents[2].name.split("--", 2)
+        yield f"{owner}/{name}", mark.parent
+
+
 def forget(cache: Path, repo: str) -> bool:
     """Delete all there is of a repository, and tell whether there was anything."""
     folders = [folder for folder in (_repository(cache, repo), _parts(cache, repo)) if folder.exists()]

@@ -28,7 +28,7 @@ import platformdirs
 from voxlane.engine.weights.catalog import HubSource, Model, ModelFile, load_catalog, parse_source, spelled
 from voxlane.engine.weights.errors import StoreError
 from voxlane.engine.weights.fetch import fetch, sha256_of
-from voxlane.engine.weights.hub import HubMissing, fetch_hub, forget
+from voxlane.engine.weights.hub import HubMissing, fetch_hub, forget, held
 
 CACHE_VARIABLE = "VOXLANE_CACHE"
 Progress = Callable[[float], None]
@@ -54,6 +54,11 @@ def cache_root() -> Path:
 def list_models() -> list[Listing]:
     """Return the catalog with what is already here."""
     return [Listing(model, _found(model), _origins(model)) for model in load_catalog().values()]
+
+
+def hub_models() -> list[tuple[str, Path]]:
+    """Return the hf: name and the folder of every repository that was pulled whole."""
+    return [(f"hf:{repo}", folder) for repo, folder in held(_hub())]
 
 
 def path(name: str) -> Path:

@@ -19,7 +19,7 @@ async def healthz(request: Request) -> Response:
     body = {
         "status": state,
         "version": VERSION,
-        "model": served_name(service.config.engine.model),
+        "model": service.chat_model,
         "asr_model": served_name(service.config.engine.asr_model),
         "tts_model": served_name(service.config.engine.tts_model),
         "open_requests": service.link.open_streams,

@@ -331,7 +331,8 @@ def _greeting(ready: Ready) -> str:
     size = (
         f"{ready.parameters / 1e6:.0f}M parameters, {ready.weights} weights, {ready.context_tokens} tokens of context"
     )
-    return f"{ready.model} ({size}). /help lists commands, Ctrl-C stops a reply, Ctrl-D leaves."
+    greeting = f"{ready.model} ({size}). /help lists commands, Ctrl-C stops a reply, Ctrl-D leaves."
+    return f"{greeting}\n({ready.missed})" if ready.missed else greeting
 
 
 def _speed(stats: RequestStats) -> str:

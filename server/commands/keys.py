@@ -20,7 +20,8 @@ MEANINGS: Mapping[str, str] = {
     "server.highest_priority": "The most urgent priority that a request may ask for.",
     "server.drain_s": f"Seconds for which answers may go on after SIGTERM; the end takes up to {_ENDING:g} s more.",
     "server.log_level": "The least that is logged. No level logs what is said.",
-    "engine.model": 'The model that chats: a name from `voxlane models list`, a file or a directory; "" for none.',
+    "engine.model": 'The model that chats: a name from `voxlane models list`, a file or a directory; "auto" chooses by '
+    'the speed and memory of this machine, "" is none.',
     "engine.asr_model": 'The model that listens, named in the same way; "" for none.',
     "engine.tts_model": 'The model that speaks, named in the same way; "" for none.',
     "engine.weights": "How weights are kept; packed means groups of 32 in 4 or 8 bits.",

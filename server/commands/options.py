@@ -23,7 +23,7 @@ class Option:
 _MODEL_TEXT = "a name from `voxlane models list`, a GGUF file or a safetensors directory"
 DEVICE_OPTION = Option("--device", "engine.device", "DEVICE", str, "where models run: auto, cpu or cuda")
 MODEL_OPTIONS = (
-    Option("--model", "engine.model", "MODEL", str, _MODEL_TEXT),
+    Option("--model", "engine.model", "MODEL", str, f"{_MODEL_TEXT}; auto: what suits this machine"),
     Option("--policy", "engine.policy", "POLICY", str, "who goes first: fcfs, priority or deadline"),
     DEVICE_OPTION,
     Option("--weights", "engine.weights", "TYPE", str, "auto, packed, float32 or bfloat16"),

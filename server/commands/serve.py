@@ -18,11 +18,12 @@ from collections.abc import Iterator, Sequence
 
 import uvicorn
 
-from voxlane.engine.api import Ready
+from voxlane.engine.api import AUTO_MODEL, Ready
 from voxlane.server import limits
 from voxlane.server.app import make_app
 from voxlane.server.audio.voices import names, served_name
 from voxlane.server.commands.heads import HeadInTime
+from voxlane.server.commands.neighbours import Neighbour, advice, find_neighbours
 from voxlane.server.commands.progress import Progress
 from voxlane.server.config import Config
 from voxlane.server.errors import ConfigError, Draining
@@ -100,6 +101,7 @@ async def main_loop(service: Service, listener: socket.socket, progress: Progres
     """Wait for the engine, say that all is ready, and wait for the end."""
     stopping = asyncio.create_task(stop.wait(), name="stop")
     starting = asyncio.create_task(service.link.wait_ready(), name="engine ready")
+    neighbours = asyncio.create_task(_neighbours(service.config, listener), name="neighbours")
     try:
         await asyncio.wait({stopping, starting}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
@@ -109,6 +111,8 @@ async def main_loop(service: Service, listener: socket.socket, progress: Progres
             gc.collect()
             gc.freeze()
             print(banner(ready, listener, with_key=bool(service.api_key)), flush=True)
+            for neighbour in await neighbours:
+                print(advice(neighbour), flush=True)
             logger.info(
                 line(
                     "ready",
@@ -121,9 +125,16 @@ async def main_loop(service: Service, listener: socket.socket, progress: Progres
             )
             await stopping
     finally:
-        for task in (stopping, starting):
+        for task in (stopping, starting, neighbours):
             task.cancel()
-        await asyncio.gather(stopping, starting, return_exceptions=True)
+        await asyncio.gather(stopping, starting, neighbours, return_exceptions=True)
+
+
+async def _neighbours(config: Config, listener: socket.socket) -> list[Neighbour]:
+    """Return other chat servers on this machine, if it was left to us which model answers."""
+    if config.engine.model != AUTO_MODEL or config.chat.url:
+        return []
+    return await find_neighbours(listener.getsockname()[1])
 
 
 async def drain(service: Service, http: HttpServer) -> None:
@@ -201,6 +212,14 @@ def stop_requests(service: Service) -> Iterator[asyncio.Event]:
             loop.remove_signal_handler(number)
 
 
+def why_this_model(ready: Ready) -> list[str]:
+    """Return why `auto` is this model, why it is no better one, and how to change that; nothing if it was named."""
+    told = [f"chosen because {ready.chosen}"] if ready.chosen else []
+    if ready.missed:
+        told.append(ready.missed)
+    return [*told, "to change it: voxlane serve --model NAME (`voxlane models` lists names)"] if told else []
+
+
 def banner(ready: Ready, listener: socket.socket, *, with_key: bool) -> str:
     """Return what a person needs to know to use this server."""
     host, port = listener.getsockname()[:2]
@@ -217,6 +236,7 @@ def banner(ready: Ready, listener: socket.socket, *, with_key: bool) -> str:
             f"  chats with {served_name(ready.model)}: {ready.architecture}, {ready.parameters / 1e6:.0f}M parameters, "
             f"{ready.weights} weights, {ready.context_tokens} tokens of context, on {ready.device}"
         )
+        lines += [f"    {told}" for told in why_this_model(ready)]
         message = '{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 64}'
         tries.append(f"    curl {url}/v1/chat/completions{as_json}{key} \\\n    -d '{message}'")
     if ready.tts_model:

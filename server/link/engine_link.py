@@ -18,10 +18,12 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Literal, Self
 
 from voxlane.engine.api import (
+    AUTO_MODEL,
     BadMessage,
     Cancel,
     Configure,
@@ -359,6 +361,8 @@ class EngineLink:
                     observer.loading(message)
             case Ready():
                 self._ready = message
+                if self._config.model == AUTO_MODEL:  # a restarted engine takes the same: clients know its name
+                    self._config = replace(self._config, model=message.model)
                 if self._pipe is not None:
                     self._pipe.watch()  # not before: who loads does not read
                 for voice in self.voices.told():  # before anybody can ask for one

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 from realtime_scenario import check, listener, record, steady_key
+from small_model import with_small_model
 from wiretap import Wiretap
 
 HERE = Path(__file__).parent
@@ -31,7 +32,7 @@ COMMANDS = {
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     log = tmp_path_factory.mktemp("server") / "log"
     with log.open("w") as errors:
-        command = [sys.executable, "-m", "voxlane.server.cli", "serve", "--port", "0"]
+        command = [sys.executable, "-m", "voxlane.server.cli", "serve", "--port", "0", *with_small_model(())]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
     assert process.stdout is not None
     first = process.stdout.readline()

@@ -13,6 +13,7 @@ import httpx
 import pytest
 from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
+from small_model import with_small_model
 from waiting import until
 
 START_S = 300.0
@@ -24,7 +25,7 @@ class Server:
 
     def __init__(self, log: Path, *arguments: str) -> None:
         self.log = log
-        command = [sys.executable, "-m", "voxlane.server.cli", "serve", "--port", "0", *arguments]
+        command = [sys.executable, "-m", "voxlane.server.cli", "serve", "--port", "0", *with_small_model(arguments)]
         with log.open("w") as errors:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         assert self.process.stdout is not None

@@ -21,7 +21,8 @@ go to work. Children go to school, where they learn to read and write. In the ev
 dinner together and talks about the day. Then everybody goes to bed, and the next morning it begins again. """
 
 
-QUIET = ("--asr-model", "", "--tts-model", "", "--kv-memory-mib", "128")
+SMALL = ("--model", "smollm2-135m-instruct")
+QUIET = (*SMALL, "--asr-model", "", "--tts-model", "", "--kv-memory-mib", "128")
 """A server that neither hears nor speaks is started in half the time."""
 
 
@@ -31,14 +32,14 @@ def voxlane(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str
 
 
 def test_one_question() -> None:
-    done = voxlane("chat", FRANCE, "--temperature", "0", "--max-tokens", "40", "--stats")
+    done = voxlane("chat", FRANCE, *SMALL, "--temperature", "0", "--max-tokens", "40", "--stats")
     assert done.returncode == 0, done.stderr
     assert "Paris" in done.stdout
     assert re.search(r"\[\d+ tokens, first after \d+ ms, [\d.]+ tokens/s", done.stderr)
 
 
 def test_a_conversation_with_an_interruption(terminal: Any) -> None:
-    chat = terminal("chat", "--temperature", "0", "--max-tokens", "2000", "--kv-memory-mib", "128")
+    chat = terminal("chat", *SMALL, "--temperature", "0", "--max-tokens", "2000", "--kv-memory-mib", "128")
     chat.until("Ctrl-D leaves.")
     chat.until("> ")
     chat.type("Tell me a very long story about a dragon and a princess.\r")
@@ -61,7 +62,7 @@ def test_a_conversation_with_an_interruption(terminal: Any) -> None:
 def test_perplexity_is_that_of_a_model_that_works(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text(TEXT * 3)
-    done = voxlane("perplexity", str(path), "--context", "128")
+    done = voxlane("perplexity", str(path), *SMALL, "--context", "128")
     assert done.returncode == 0, done.stderr
     found = re.match(r"perplexity ([\d.]+)  tokens (\d+)  window 128", done.stdout)
     assert found

@@ -149,7 +149,7 @@ def test_what_is_printed_reads_back_as_the_same(values: dict[str, object]) -> No
 def test_what_differs_is_marked() -> None:
     printed = configuration.render(configuration.load(None, {"server.port": 9, "engine.model": 'a"b'}))
     assert "port = 9  # default: 8000" in printed
-    assert 'model = "a\\"b"  # default: "smollm2-135m-instruct"' in printed
+    assert 'model = "a\\"b"  # default: "auto"' in printed
     assert printed.count("default:") == 2
 
 

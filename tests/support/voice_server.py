@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 from numpy.typing import NDArray
+from small_model import with_small_model
 from waiting import until
 
 from voxlane.codecs.resample import resample
@@ -39,7 +40,8 @@ class VoiceServer:
 
     def __init__(self, log: Path, *arguments: str, port: int = 0, key: str = "") -> None:
         self.log = log
-        command = [sys.executable, "-m", "voxlane.server.cli", "serve", "--port", str(port), *arguments]
+        options = ("--port", str(port), *with_small_model(arguments))
+        command = [sys.executable, "-m", "voxlane.server.cli", "serve", *options]
         environment = {**os.environ, "VOXLANE_API_KEY": key}
         with log.open("a") as errors:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)

@@ -15,7 +15,6 @@ from voxlane.codecs.encode import formats
 from voxlane.server.api.reference import audio, chat, other, voices
 from voxlane.server.api.reference.parts import JSON, Facts, Schema
 from voxlane.server.api.reply import to_json
-from voxlane.server.audio.voices import served_name
 from voxlane.server.service import VERSION, Service, service_of
 
 WEBSOCKETS = {
@@ -49,8 +48,7 @@ async def openapi(request: Request) -> Response:
 
 def facts_of(service: Service) -> Facts:
     """Return what of a server its description depends on."""
-    model = served_name(service.config.engine.model)
-    return Facts(service.config.limits, bool(service.api_key), model, formats())
+    return Facts(service.config.limits, bool(service.api_key), service.chat_model, formats())
 
 
 def document(facts: Facts) -> Schema:

@@ -286,6 +286,15 @@ def test_the_banners_address_can_be_used(host: str, shown: str) -> None:
     assert "$VOXLANE_API_KEY" in text
 
 
+def test_the_banner_says_why_auto_is_this_model_and_how_to_change_it() -> None:
+    chat = ("m", "a", 1, 1, "w", "p", 1, 1, 1, "cpu")
+    with listen("127.0.0.1", 0) as listener:
+        named = banner(Ready(*chat), listener, with_key=False)
+        text = banner(Ready(*chat, chosen="it is quick", missed="n could not be fetched"), listener, with_key=False)
+    assert "--model" not in named
+    assert "    chosen because it is quick\n    n could not be fetched\n    to change it: voxlane serve --model" in text
+
+
 def test_the_banner_of_a_speaker_without_a_voice_offers_no_call_that_fails() -> None:
     chat = ("m", "a", 1, 1, "w", "p", 1, 1, 1, "cpu")
     with listen("127.0.0.1", 0) as listener:
