@@ -214,8 +214,22 @@ def test_states_are_as_close_to_the_graphs_as_those_to_themselves(
     assert distance(ours, rounded) < distance(ours, drawn[0])
 
 
-def test_a_slightly_wrong_model_is_told_from_noise(directory: Path, lines: list[Line], theirs: Theirs) -> None:
-    wrong, some = Ours(directory, "float32", rope_theta=5000.0), lines[:8]  # 10,000 is right
-    drawn = [[theirs.states(line, draw) for line in some] for draw in range(2)]
-    assert distance([wrong.states(line) for line in some], drawn[0]) > distance(drawn[0], drawn[1])
-    assert next(beyond_noise(wrong, some, theirs, SIGMAS))
+# The next two tests show that the checks above can fail: 10,000 is the right rope_theta. How far the graphs' noise
+# reaches depends on the processor, so that a planted error lies beyond it by a factor of three or more where measured.
+
+
+def test_states_of_a_slightly_wrong_model_are_told_from_noise(
+    directory: Path, lines: list[Line], theirs: Theirs
+) -> None:
+    wrong = Ours(directory, "float32", rope_theta=5000.0)  # on x86 at 3.2 times the distance of two draws
+    drawn = [[theirs.states(line, draw) for line in lines] for draw in range(2)]
+    assert distance([wrong.states(line) for line in lines], drawn[0]) > distance(drawn[0], drawn[1])
+
+
+def test_words_of_a_slightly_wrong_model_are_told_from_noise(
+    directory: Path, lines: list[Line], theirs: Theirs
+) -> None:
+    # This model still chooses 152 of the library's 160 tokens. On x86 the widest gaps at the other eight are 20, 9 and 7
+    # deviations (with 5000: 8, 2 and 1). A gap must pass the wider of the two bounds above, 4.2.
+    wrong = Ours(directory, "float32", rope_theta=2000.0)
+    assert list(beyond_noise(wrong, lines, theirs, SIGMAS * math.sqrt(2)))
