@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from ctrl_c import HEAR_CTRL_C
 from hypothesis import settings
 
 # Never judge by time: machines are noisy. Where CI is set the examples are fixed, so that a red run is the change's.
@@ -145,9 +146,8 @@ class Terminal:
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         self._ours, theirs = pty.openpty()
         # The program takes the terminal as its controlling one, so that \x03 becomes SIGINT as it does for a person.
-        # A test run in the background of a shell ignores SIGINT, and would have its programs ignore it too.
-        take = "import os, runpy, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        take += "os.close(os.open(os.ttyname(0), os.O_RDWR)); sys.argv = sys.argv[1:]; "
+        take = f"{HEAR_CTRL_C}import os, runpy, sys; os.close(os.open(os.ttyname(0), os.O_RDWR)); "
+        take += "sys.argv = sys.argv[1:]; "
         run = "exec(sys.argv[0]) if sys.argv[0] else runpy.run_module('voxlane.server.cli', run_name='__main__')"
         self._process = subprocess.Popen(
             [sys.executable, "-c", take + run, *arguments],

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ctrl_c import HEAR_CTRL_C
 
 from voxlane.engine.weights import store
 
@@ -72,7 +73,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]
         yield site
 
 
-CHILD = """
+CHILD = f"""
+{HEAR_CTRL_C}
 import sys
 from voxlane.engine.weights import command, store
 from voxlane.engine.weights.errors import StoreError
@@ -153,6 +155,7 @@ def test_an_interrupted_pull_goes_on(hub: FileServer, tmp_path: Path, name: str,
         child.send_signal(end)
         cut.now.set()
         child.communicate(timeout=60)
+        assert child.returncode == -end
     assert models("path", name).returncode == 1
     hub.cuts.clear()
     hub.log.clear()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ctrl_c import HEAR_CTRL_C
 
 from voxlane.server.commands.chat import ChatOptions
 from voxlane.server.errors import ConfigError, ModelFailed
@@ -209,6 +210,7 @@ chat.Chat._stream = begun
 
 def test_ctrl_c_ends_a_chat_that_nobody_reads(engine_command: Sequence[str]) -> None:
     code = (
+        f"{HEAR_CTRL_C}"
         "import sys\n"
         "from voxlane.server import cli\n"
         "from voxlane.server.link import engine_link\n"
