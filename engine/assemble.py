@@ -143,7 +143,10 @@ def _try_kernels(config: EngineConfig, device: torch.device, progress: Progress)
 
 def _open_chat_model(config: EngineConfig, progress: Progress) -> OpenedWeights:
     check_task("model", config.model, "chat")
-    weights = open_weights(store.resolve(config.model, progress=lambda done: progress("fetching the model", done)))
+    path = store.resolve(
+        config.model, mirrors=config.mirrors, progress=lambda done: progress("fetching the model", done)
+    )
+    weights = open_weights(path)
     architecture_of(weights.config)
     return weights
 

@@ -54,7 +54,11 @@ WARM_UP_STEPS = 4
 def listening_part(config: EngineConfig, device: torch.device, progress: Progress) -> Part:
     """Return the model that listens, or raise ModelError with one line for a person."""
     check_task("asr_model", config.asr_model, "asr")
-    path = store.resolve(config.asr_model, progress=lambda done: progress("fetching the listening model", done))
+    path = store.resolve(
+        config.asr_model,
+        mirrors=config.mirrors,
+        progress=lambda done: progress("fetching the listening model", done),
+    )
     weights = open_weights(path)
     mode = listening_mode(config, weights.config, device)
     model = load_recogniser(weights, mode, lambda done: progress("loading the listening model", done), device)
@@ -133,7 +137,9 @@ def speaking_part(config: EngineConfig, device: torch.device, progress: Progress
         model, engine = _hibari(threads, device, progress)
     else:
         check_task("tts_model", config.tts_model, "tts")
-        path = store.resolve(config.tts_model, progress=lambda done: progress("fetching the voice", done))
+        path = store.resolve(
+            config.tts_model, mirrors=config.mirrors, progress=lambda done: progress("fetching the voice", done)
+        )
         if is_talker(path):
             return talking_part(config, path, device, progress)
         model, engine = _kokoro(path, threads, device)

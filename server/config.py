@@ -12,7 +12,7 @@ import math
 import textwrap
 import tomllib
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -87,6 +87,13 @@ class ChatConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightsConfig:
+    """Where the models that have a name may be fetched from."""
+
+    mirrors: bool = True  # where a publisher's file cannot be had, third parties' copies of it, by its hash
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The whole tree."""
 
@@ -95,6 +102,7 @@ class Config:
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     voice: VoiceConfig = field(default_factory=VoiceConfig)
     chat: ChatConfig = field(default_factory=ChatConfig)
+    weights: WeightsConfig = field(default_factory=WeightsConfig)
 
 
 RANGES: Mapping[str, tuple[float, float]] = {
@@ -132,6 +140,9 @@ RANGES: Mapping[str, tuple[float, float]] = {
 }
 """Least and most of every number in the tree, both allowed."""
 
+DERIVED = {"engine.mirrors": "weights.mirrors"}
+"""Values of the tree that are no keys, and the keys they are taken from: the engine is given its own section alone."""
+
 NOT_EMPTY = frozenset({"server.host"})
 
 SETTLED = frozenset(
@@ -159,6 +170,7 @@ def load(path: Path | None = None, overrides: Mapping[str, object] | None = None
         hint = typing.get_type_hints(type(part))[name]
         part = dataclasses.replace(part, **{name: _value(key, hint, value, "command line")})
         config = dataclasses.replace(config, **{section: part})
+    config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, mirrors=config.weights.mirrors))
     source = f"{path}: " if path is not None else ""
     if config.chat.url and (not config.chat.url.startswith(("http://", "https://")) or not config.chat.model):
         raise ConfigError(f"{source}chat.url must begin with http:// or https://, and chat.model must be given with it")
@@ -180,8 +192,8 @@ def render(config: Config, meanings: Mapping[str, str] | None = None) -> str:
         ours, theirs = getattr(config, section.name), getattr(default, section.name)
         lines += ["", f"[{section.name}]", *(_comment(type(ours).__doc__ or "") if meanings else ())]
         hints = typing.get_type_hints(type(ours))
-        for name, value in _items(ours):
-            key, usual = f"{section.name}.{name}", getattr(theirs, name)
+        for name in _names(f"{section.name}.", type(ours)):
+            key, value, usual = f"{section.name}.{name}", getattr(ours, name), getattr(theirs, name)
             notes = [] if value == usual else [f"default: {_toml(usual)}"]
             if meanings:
                 lines += ["", *_comment(meanings[key])]
@@ -227,7 +239,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _section(prefix: str, cls: Any, values: Mapping[str, Any], source: str) -> Any:
     hints = typing.get_type_hints(cls)
-    known = [item.name for item in dataclasses.fields(cls)]
+    known = _names(prefix, cls)
     for name in values:
         if name not in known:
             raise ConfigError(f"{source}: unknown key {quote(prefix + name)} ({_did_you_mean(name, known)})")
@@ -276,16 +288,17 @@ def _did_you_mean(name: str, known: list[str]) -> str:
     if close:
         return f"did you mean {quote(close[0])}?"
     elsewhere = {
-        item.name: f"{section.name}.{item.name}"
+        name: f"{section.name}.{name}"
         for section in reversed(dataclasses.fields(Config))  # of two names alike, the first section's is meant
-        for item in dataclasses.fields(getattr(Config(), section.name))
+        for name in _names(f"{section.name}.", type(getattr(Config(), section.name)))
     }
     close = difflib.get_close_matches(name, elsewhere, n=1)
     return f"did you mean {elsewhere[close[0]]}?" if close else f"known: {', '.join(known)}"
 
 
-def _items(part: Any) -> Iterator[tuple[str, Any]]:
-    return ((item.name, getattr(part, item.name)) for item in dataclasses.fields(part))
+def _names(prefix: str, cls: Any) -> list[str]:
+    """Return the names of the keys in a section."""
+    return [item.name for item in dataclasses.fields(cls) if prefix + item.name not in DERIVED]
 
 
 def _toml(value: object) -> str:

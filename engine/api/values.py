@@ -75,6 +75,9 @@ class EngineConfig:
     trace: str = ""  # file for a Chrome/Perfetto trace; "" turns it off
     device: Literal["auto", "cpu", "cuda"] = "auto"  # where the models run; "auto": on a GPU if there is one
     gpu_memory_share: float = 0.85  # of the GPU memory that is free once the weights are there, for the KV cache
+    mirrors: bool = (
+        True  # fetch models from mirrors where their publisher cannot be reached; the key is weights.mirrors
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from voxlane.engine.api import EngineConfig
 from voxlane.engine.weights import store
+from voxlane.engine.weights.catalog import spelled
 from voxlane.engine.weights.errors import ModelError
 
 _BAR = "{desc} {percentage:3.0f}% |{bar}| {elapsed}"
@@ -24,7 +25,8 @@ _KEYS = {"chat": "model", "asr": "asr_model", "tts": "tts_model"}
 _MORE = """
 Which one is used: --model (chats), --asr-model (listens), --tts-model (speaks), or the same under [engine] in the file
 of --config. What is not here is fetched on first use, or by `voxlane models pull NAME`. Others are given by path (a
-GGUF file, a safetensors directory) or as hf:OWNER/REPO."""
+GGUF file, a safetensors directory) or as hf:OWNER/REPO. A mirror is another's copy of a publisher's file, told by its
+hash: `models pull --no-mirrors`, or mirrors = false under [weights], does without."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         parser = actions.add_parser(action, help=meaning)
         parser.add_argument("name", metavar="NAME", help="a name from the list, or hf:OWNER/REPO[@REVISION][#FILE]")
+        if action == "pull":
+            parser.add_argument(
+                "--no-mirrors", dest="mirrors", action="store_false", help="from the publisher, or not at all"
+            )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         match arguments.action:
             case "pull":
-                print(_pull(arguments.name))
+                print(_pull(arguments.name, mirrors=arguments.mirrors))
             case "path":
                 print(store.path(arguments.name))
             case "rm":
@@ -58,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _pull(name: str) -> str:
+def _pull(name: str, *, mirrors: bool) -> str:
     terminal = sys.stderr.isatty()
     # Said here, because on a terminal that does not know its size (a container's, a serial line's) tqdm shows nothing.
     columns = (os.get_terminal_size(sys.stderr.fileno()).columns if terminal else 0) or 80
@@ -76,7 +82,10 @@ def _pull(name: str) -> str:
         def show(done: float) -> None:
             bar.update(max(0.0, done - bar.n))
 
-        return str(store.pull(name, show))
+        def tell(line: str) -> None:
+            bar.write(f"voxlane: {line}", file=sys.stderr)
+
+        return str(store.pull(name, show, tell, mirrors=mirrors))
 
 
 def _table(listings: Sequence[store.Listing]) -> str:
@@ -88,7 +97,10 @@ def _table(listings: Sequence[store.Listing]) -> str:
         rows.append((model.name, model.task, size, model.licence, "yes" if listing.path else "no"))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    told = [f"{line}\n    {_described(listing)}" for line, listing in zip(lines[1:], listings, strict=True)]
+    told = [
+        "\n    ".join([line, _described(listing), *_mirrored(listing)])
+        for line, listing in zip(lines[1:], listings, strict=True)
+    ]
     return "\n".join([lines[0], *told, ""])
 
 
@@ -96,3 +108,16 @@ def _described(listing: store.Listing) -> str:
     model = listing.model
     usual = model.name == getattr(EngineConfig(), _KEYS.get(model.task, ""), None)
     return f"{'The default. ' if usual else ''}{model.description}"
+
+
+def _mirrored(listing: store.Listing) -> list[str]:
+    """Return a line on where a model with mirrors comes from; none for the others."""
+    files = [file for file in listing.model.files if file.mirrors]
+    if not files:
+        return []
+    publishers = dict.fromkeys(spelled(file.sources) for file in files)
+    mirrors = dict.fromkeys(spelled(mirror) for file in files for mirror in file.mirrors)
+    came = ""
+    if listing.path and listing.origins:
+        came = " It came from a mirror." if mirrors.keys() & set(listing.origins) else " It came from the source."
+    return [f"Source: {', '.join(publishers)}. Mirror: {', '.join(mirrors)}.{came}"]

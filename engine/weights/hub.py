@@ -6,6 +6,7 @@ where an earlier pull ended.
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import shutil
 import sys
@@ -18,7 +19,7 @@ from typing import Any
 from voxlane.engine.weights.catalog import HubSource
 from voxlane.engine.weights.errors import StoreError
 from voxlane.engine.weights.hub_parts import Arrival, HubFile
-from voxlane.engine.weights.resume import Cut, Route
+from voxlane.engine.weights.resume import Cut, Route, answers
 
 Progress = Callable[[float], None]
 
@@ -36,6 +37,10 @@ class HubMissing(StoreError):
         super().__init__("hf: models need huggingface_hub: pip install -e '.[hf]'")
 
 
+class _Unreachable(Exception):
+    """The hub takes no connections."""
+
+
 def fetch_hub(source: HubSource, cache: Path, progress: Progress = lambda done: None, *, local: bool = False) -> Path:
     """Return the file or directory of a Hugging Face source; `local` looks in the cache only.
 
@@ -43,23 +48,28 @@ def fetch_hub(source: HubSource, cache: Path, progress: Progress = lambda done: 
     """
     try:
         import huggingface_hub
-        from huggingface_hub import errors
+        from huggingface_hub import constants, errors
     except ImportError as error:
         raise HubMissing from error
     repo = source.repo
     try:
         if local:
             return _locate(huggingface_hub, source, cache)
+        # The library would try for half a minute before it looks at what is here.
+        if not constants.HF_HUB_OFFLINE and not answers(constants.ENDPOINT):
+            return _fetch_nothing(huggingface_hub, source, cache, progress)
         return _fetch(huggingface_hub, source, cache, progress)
     except errors.GatedRepoError as error:
         raise StoreError(f"{repo} is gated: accept its terms on its page and run `hf auth login`") from error
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
         raise StoreError(f"Hugging Face has no repository {repo} with that revision, or it is private") from error
-    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, _Unreachable) as error:
         raise StoreError(f"could not reach Hugging Face for {repo}; check your network, or give a path") from error
     except errors.EntryNotFoundError as error:
         raise StoreError(f"{repo} has no file {source.file}") from error
     except (errors.HfHubHTTPError, OSError, ValueError) as error:
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+            raise  # the store says it
         raise StoreError(f"could not fetch {repo}: {error}") from error
     except _connection_errors() as error:
         raise StoreError(f"the connection to {repo} was lost ({error}); pull again to go on from there") from error
@@ -93,6 +103,16 @@ def _locate(hub: Any, source: HubSource, cache: Path) -> Path:
     path = _call(hub, source, cache, local_files_only=True)
     if source.file is None and not (path / COMPLETE).exists():
         raise StoreError(f"{source.repo} is here in part only")
+    return path
+
+
+def _fetch_nothing(hub: Any, source: HubSource, cache: Path, progress: Progress) -> Path:
+    """Return what is here of a source while the hub cannot be reached, if that is all of it."""
+    try:
+        path = _locate(hub, source, cache)
+    except StoreError as error:
+        raise _Unreachable from error
+    progress(1.0)
     return path
 
 

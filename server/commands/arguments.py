@@ -262,7 +262,8 @@ def add_check_config(commands: Commands) -> argparse.ArgumentParser:
         "sections of the file:\n"
         "  [server]  where it listens, how it goes down    [limits]  what HTTP clients may use\n"
         "  [engine]  models, device, memory, scheduling    [voice]   conversations\n"
-        "  [chat]    another server that does the thinking in conversations",
+        "  [chat]    another server that does the thinking in conversations\n"
+        "  [weights] where models may be fetched from",
     )
     parser.add_argument("file", nargs="?", metavar="FILE", type=Path, help="TOML file; without one: the defaults")
     parser.add_argument("--config", metavar="FILE", type=Path, help="the same, as the other commands take it")

@@ -64,5 +64,6 @@ MEANINGS: Mapping[str, str] = {
     "voice.resume_s": "Seconds for which a conversation waits for a lost connection to come back; 0 ends it at once.",
     "chat.url": 'A server that does the thinking in conversations, as http://127.0.0.1:11434/v1; "": our own engine.',
     "chat.model": "The name of the model there; needed with chat.url. Its key is VOXLANE_CHAT_KEY.",
+    "weights.mirrors": "Where a publisher's file cannot be had, take others' copies of it, told by the pinned hash.",
 }
 """By section and name; in the configuration's order."""

@@ -56,7 +56,7 @@ def add_command(commands: Commands, name: str, summary: str, examples: str) -> a
 
 def add_engine_file(parser: argparse.ArgumentParser) -> None:
     """Add the flag that names the file of the configuration, for commands with an engine of their own."""
-    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file, for its [engine] section")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file, for [engine] and [weights]")
 
 
 def add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from voxlane.server import config as configuration
 from voxlane.server.commands.keys import MEANINGS
-from voxlane.server.config import RANGES, Config
+from voxlane.server.config import DERIVED, RANGES, Config
 from voxlane.server.errors import ConfigError
 
 
@@ -25,6 +25,7 @@ def leaves() -> list[tuple[str, object]]:
         for section in dataclasses.fields(Config)
         for part in [getattr(Config(), section.name)]
         for item in dataclasses.fields(part)
+        if f"{section.name}.{item.name}" not in DERIVED
     ]
 
 
@@ -109,6 +110,18 @@ def test_lists_and_the_other_chat_server() -> None:
     for parts in ({"chat.url": "http://a"}, {"chat.url": "a", "chat.model": "m"}):
         with pytest.raises(ConfigError, match=r"chat\.url must begin"):
             configuration.load(None, parts)
+
+
+def test_the_engine_is_told_whether_mirrors_may_be_used(tmp_path: Path) -> None:
+    assert configuration.load().engine.mirrors
+    config = configuration.load(write(tmp_path, "[weights]\nmirrors = false\n"))
+    assert (config.weights.mirrors, config.engine.mirrors) == (False, False)
+    assert "mirrors = false  # default: true" in configuration.render(config)
+    assert configuration.render(config).count("mirrors") == 1
+    with pytest.raises(ConfigError, match=r"unknown key engine\.mirrors \(did you mean weights\.mirrors\?\)"):
+        configuration.load(write(tmp_path, "[engine]\nmirrors = false\n"))
+    with pytest.raises(ConfigError, match=r"weights\.mirrors must be true or false"):
+        configuration.load(write(tmp_path, '[weights]\nmirrors = "no"\n'))
 
 
 def test_every_number_has_a_range_that_holds_its_default() -> None:
