@@ -71,6 +71,11 @@ class PackedWeight:
         return self._dense
 
 
+def packable(blocks: Blocks) -> bool:
+    """Return whether the kernels have a layout for codes of this kind."""
+    return blocks.group == GROUP and blocks.bits in (4, 8)
+
+
 def pack(blocks: Blocks) -> PackedWeight:
     """Return `blocks` in the kernels' layout, the last tile filled up with rows of zeros.
 
@@ -79,8 +84,10 @@ def pack(blocks: Blocks) -> PackedWeight:
     out, inputs = blocks.shape
     if blocks.bits not in (4, 8) or inputs % GROUP or not inputs:
         raise ValueError(f"cannot pack {blocks.bits}-bit blocks of {out} x {inputs}: 4 or 8 bits, rows of n x {GROUP}")
-    if (blocks.minimums is not None) != (blocks.bits == 4):
-        raise ValueError("4-bit blocks need minimums, and only they have them")
+    if blocks.minimums is not None and blocks.bits == 8:
+        raise ValueError("8-bit blocks have no minimums")
+    if blocks.bits == 4 and blocks.minimums is None:
+        blocks = Blocks(4, blocks.codes, blocks.scales, blocks.scales * -8.0)
     tiles, groups = -(-out // ROWS), inputs // GROUP
     codes = _padded(blocks.codes, tiles).view(tiles, ROWS, groups, 8, 4).permute(0, 2, 3, 1, 4)
     parts = [_tiled(blocks.scales, tiles)]

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from voxlane.engine.kernels.linear import PackedWeight, pack
+from voxlane.engine.kernels.linear import PackedWeight, pack, packable
 from voxlane.engine.models.settings import TensorError
 from voxlane.engine.weights.tensors import GROUP, Blocks, WeightFile, quantise
 
@@ -84,6 +84,8 @@ class TensorReader:
         if blocks is None:
             return quantise(self._floats(name, shape).to(self.device))
         self._take(name, blocks.shape, shape)
+        if not packable(blocks):
+            blocks = quantise(blocks.dequantise())
         minimums = None if blocks.minimums is None else blocks.minimums.to(self.device)
         return Blocks(blocks.bits, blocks.codes.to(self.device), blocks.scales.to(self.device), minimums)
 

@@ -16,15 +16,18 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 from torch import Tensor
 
+from voxlane.engine.weights import gguf_blocks
 from voxlane.engine.weights.errors import WeightsError
 from voxlane.engine.weights.gguf_header import TensorInfo, Value, map_file, read_header
 from voxlane.engine.weights.gguf_names import architecture_of, config, tensor_names
-from voxlane.engine.weights.tensors import GROUP, Blocks
+from voxlane.engine.weights.tensors import Blocks
 
 _FLOATS = {Kind.F32: torch.float32, Kind.F16: torch.float16, Kind.BF16: torch.bfloat16}
-_BLOCKS = frozenset({Kind.Q4_0, Kind.Q4_1, Kind.Q8_0})
-_SUPER_BLOCKS = frozenset({Kind.Q4_K, Kind.Q5_K, Kind.Q6_K})
-SUPPORTED = frozenset(_FLOATS) | _BLOCKS | _SUPER_BLOCKS
+_LIBRARY = frozenset({  # small and rare: the gguf library makes floats of them
+    Kind.IQ1_S, Kind.IQ1_M, Kind.IQ2_XXS, Kind.IQ2_XS, Kind.IQ2_S, Kind.IQ3_XXS, Kind.IQ3_S,
+})  # fmt: skip
+SUPPORTED = frozenset(_FLOATS) | gguf_blocks.KINDS | _LIBRARY
+_ADVICE = "take this model's Q4_K_M file, or make one of its F16 file: llama-quantize F16.gguf NEW.gguf Q4_K_M"
 
 
 class GGUFFile:
@@ -38,8 +41,7 @@ class GGUFFile:
         self._names = tensor_names(self._header)
         for info in self._header.tensors.values():
             if info.kind not in SUPPORTED:
-                kinds = ", ".join(sorted(kind.name for kind in SUPPORTED))
-                raise WeightsError(path, f"tensor {info.name!r} is {info.kind.name}; supported are {kinds}")
+                raise WeightsError(path, f"tensor {info.name!r} is {info.kind.name}, which cannot be read; {_ADVICE}")
         self._config = config(self._header, self._rope_frequencies())
 
     @property
@@ -59,49 +61,35 @@ class GGUFFile:
     def tensor(self, name: str) -> Tensor:
         """Return one tensor: float types as they are stored, quantised types as float32."""
         info = self._header.tensors[self._names[name]]
-        blocks = self._stored_blocks(info)
-        tensor = self._floats(info) if blocks is None else blocks.dequantise().view(info.shape)
+        tensor = self._floats(info)
         if self._architecture.norm_offset and name.endswith("norm.weight"):
             return tensor.to(torch.float32) - self._architecture.norm_offset
         order = self._row_order(name, info)
         return tensor if order is None else tensor[order]
 
     def blocks(self, name: str) -> Blocks | None:
-        """Return one matrix as its stored codes if it is Q4_0, Q4_1 or Q8_0, else None."""
+        """Return one matrix as its stored codes, or None if it is stored as floats."""
         info = self._header.tensors[self._names[name]]
-        blocks = self._stored_blocks(info) if len(info.shape) == 2 else None
-        order = self._row_order(name, info)
-        return blocks if blocks is None or order is None else blocks.rows(order)
+        if info.kind not in gguf_blocks.KINDS or len(info.shape) != 2:
+            return None
+        return gguf_blocks.decode(self._rows(info), info.kind, self._row_order(name, info))
 
     def _raw(self, info: TensorInfo) -> NDArray[np.uint8]:
         raw = np.frombuffer(self._data, np.uint8, info.size, info.offset)
         return raw if info.offset % 8 == 0 else raw.copy()  # a file may choose a smaller alignment than floats need
 
+    def _rows(self, info: TensorInfo) -> Tensor:
+        """Return the bytes of every row."""
+        return torch.from_numpy(self._raw(info)).view(math.prod(info.shape[:-1]), -1)
+
     def _floats(self, info: TensorInfo) -> Tensor:
-        raw = self._raw(info)
         if info.kind in _FLOATS:
-            return torch.from_numpy(raw).view(_FLOATS[info.kind]).view(info.shape)
-        rows = raw.reshape(*info.shape[:-1], -1)
+            return torch.from_numpy(self._raw(info)).view(_FLOATS[info.kind]).view(info.shape)
+        if info.kind in gguf_blocks.KINDS:
+            return gguf_blocks.decode(self._rows(info), info.kind).dequantise().view(info.shape)
         # A damaged scale is a NaN or infinity in the result, which the model notices; numpy need not warn of it too.
         with np.errstate(all="ignore"):
-            return torch.from_numpy(dequantize(rows, info.kind))
-
-    def _stored_blocks(self, info: TensorInfo) -> Blocks | None:
-        """Return the tensor as [rows, in] codes in the file's row order."""
-        if info.kind not in _BLOCKS:
-            return None
-        inputs = info.shape[-1]
-        header = 4 if info.kind is Kind.Q4_1 else 2  # bytes of float16 scale (and minimum) before the codes
-        data = torch.from_numpy(self._raw(info)).view(-1, inputs // GROUP, info.size * GROUP // math.prod(info.shape))
-        halves = data[:, :, :header].contiguous().view(torch.float16).to(torch.float32)  # [rows, groups, 1 or 2]
-        scales = halves[:, :, 0].contiguous()
-        if info.kind is Kind.Q8_0:
-            return Blocks(8, data[:, :, header:].contiguous().view(torch.int8).view(-1, inputs), scales, None)
-        packed = data[:, :, header:]
-        # A byte holds inputs i (low nibble) and i + 16 (high nibble) of its group.
-        codes = torch.cat((packed & 15, packed >> 4), dim=2).view(-1, inputs)
-        minimums = halves[:, :, 1].contiguous() if info.kind is Kind.Q4_1 else scales * -8.0
-        return Blocks(4, codes, scales, minimums)
+            return torch.from_numpy(dequantize(self._rows(info).numpy(), info.kind)).view(info.shape)
 
     def _row_order(self, name: str, info: TensorInfo) -> Tensor | None:
         """Return which stored row each row of a q or k projection is, where the file interleaves them for RoPE."""

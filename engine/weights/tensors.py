@@ -5,6 +5,7 @@ It knows the numbers' meaning; it does not know any file format, nor the layout 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,43 +15,75 @@ from torch import Tensor
 GROUP = 32
 """Inputs that share one scale: the block length of GGUF's Q4_0, Q4_1 and Q8_0."""
 
+ROW_STEP = 16
+"""Rows that a kernel reads together: a run of rows that is converted by itself has a multiple of these."""
+
+_PIECE = 1 << 19
+"""Weights that are converted at a time: as floats they take 2 MiB."""
+
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """A quantised matrix: weight[o, i] = codes[o, i] * scales[o, i // 32] + minimums[o, i // 32]."""
+    """A quantised matrix: weight[o, i] = (codes[o, i] - middle) * scales[o, i // group] + minimums[o, i // group]."""
 
-    bits: int  # 4: codes are 0..15 and minimums are present; 8: codes are -128..127, no minimums
-    codes: Tensor  # [out, in], uint8 for 4 bits, int8 for 8 bits
-    scales: Tensor  # [out, in / 32], float32
-    minimums: Tensor | None  # [out, in / 32], float32
+    bits: int  # 4, 5 or 6: codes are 0..2^bits - 1; 8: codes are -128..127
+    codes: Tensor  # [out, in], uint8; int8 for 8 bits
+    scales: Tensor  # [out, in / group], float32
+    minimums: Tensor | None  # [out, in / group], float32; None if zero lies at the middle of the codes
 
     @property
     def shape(self) -> tuple[int, int]:
         """Return (out, in)."""
         return self.codes.shape[0], self.codes.shape[1]
 
-    def rows(self, index: Tensor) -> Blocks:
+    @property
+    def group(self) -> int:
+        """Return how many inputs share a scale."""
+        return self.codes.shape[1] // self.scales.shape[1]
+
+    @property
+    def middle(self) -> int:
+        """Return the code that stands for the minimum, or for zero where there is none."""
+        return 0 if self.bits == 8 or self.minimums is not None else 1 << (self.bits - 1)
+
+    def rows(self, index: Tensor | slice) -> Blocks:
         """Return the matrix with its output rows picked by `index`."""
         minimums = None if self.minimums is None else self.minimums[index]
         return Blocks(self.bits, self.codes[index], self.scales[index], minimums)
 
     def dequantise(self) -> Tensor:
         """Return the float32 matrix the codes stand for."""
-        out, inputs = self.shape
-        groups = self.codes.view(out, inputs // GROUP, GROUP).to(torch.float32) * self.scales[:, :, None]
-        if self.minimums is not None:
-            groups += self.minimums[:, :, None]
-        return groups.view(out, inputs)
+        result = torch.empty(self.shape, device=self.codes.device)
+        for rows in pieces(*self.shape):
+            piece = self.rows(rows)
+            groups = result[rows].view(piece.shape[0], -1, self.group)
+            groups.copy_(piece.codes.view(groups.shape))
+            if self.middle:
+                groups -= self.middle
+            groups *= piece.scales[:, :, None]
+            if piece.minimums is not None:
+                groups += piece.minimums[:, :, None]
+        return result
+
+
+def pieces(out: int, inputs: int) -> Iterator[slice]:
+    """Cut the rows of a matrix into runs that are converted one after the other, so that each stays in the cache."""
+    step = max(ROW_STEP, _PIECE // inputs // ROW_STEP * ROW_STEP)
+    return (slice(first, min(out, first + step)) for first in range(0, out, step))
 
 
 def quantise(weight: Tensor) -> Blocks:
     """Return `weight` [out, in] as 8-bit blocks, each group scaled by its largest magnitude."""
     out, inputs = weight.shape
-    groups = weight.to(torch.float32).reshape(out, inputs // GROUP, GROUP)
-    scales = groups.abs().amax(dim=2) / 127.0
-    inverse = torch.where(scales > 0, 1.0 / scales, torch.zeros_like(scales))
-    codes = (groups * inverse[:, :, None]).round().to(torch.int8)
-    return Blocks(8, codes.reshape(out, inputs), scales, None)
+    codes = torch.empty((out, inputs), dtype=torch.int8, device=weight.device)
+    scales = torch.empty((out, inputs // GROUP), device=weight.device)
+    for rows in pieces(out, inputs):
+        groups = weight[rows].to(torch.float32).reshape(-1, inputs // GROUP, GROUP)
+        scale = groups.abs().amax(dim=2) / 127.0
+        inverse = torch.where(scale > 0, 1.0 / scale, torch.zeros_like(scale))
+        codes[rows] = (groups * inverse[:, :, None]).round_().reshape(-1, inputs)
+        scales[rows] = scale
+    return Blocks(8, codes, scales, None)
 
 
 class WeightFile(Protocol):
@@ -67,4 +100,4 @@ class WeightFile(Protocol):
         """Return one tensor, dequantised to float32 or in the file's float type. KeyError if there is none."""
 
     def blocks(self, name: str) -> Blocks | None:
-        """Return one matrix as stored codes if it is stored as groups of 32, else None."""
+        """Return one matrix as stored codes or None if it is stored as floats."""

@@ -58,7 +58,7 @@ def test_pack_refuses_what_it_cannot_hold(random: torch.Generator) -> None:
     with pytest.raises(ValueError, match="5-bit"):
         pack(Blocks(5, good.codes, good.scales, good.minimums))
     with pytest.raises(ValueError, match="minimums"):
-        pack(Blocks(4, good.codes, good.scales, None))
+        pack(Blocks(8, good.codes.view(torch.int8), good.scales, good.minimums))
     with pytest.raises(ValueError, match="rows of"):
         pack(Blocks(8, torch.zeros((4, 33), dtype=torch.int8), torch.zeros((4, 1)), None))
     with pytest.raises(ValueError, match="float16"):

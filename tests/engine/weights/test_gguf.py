@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import struct
+
 import gguf
 import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from voxlane.engine.weights import gguf_blocks
 from voxlane.engine.weights.errors import WeightsError
 from voxlane.engine.weights.files import open_weights
-from voxlane.engine.weights.gguf import GGUFFile
+from voxlane.engine.weights.gguf import SUPPORTED, GGUFFile
 
-from .conftest import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, LAYERS, VOCABULARY, WIDE, Array, WriteGGUF, small_tensors
+from .conftest import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, LAYERS, VOCABULARY, Array, WriteGGUF, small_tensors
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")
 DOWN = "blk.0.ffn_down.weight"
@@ -20,30 +25,49 @@ QUERY = "blk.0.attn_q.weight"
 HF_DOWN = "model.layers.0.mlp.down_proj.weight"
 
 
+HALVES = {  # where a block keeps its float16 scales and minimums
+    Kind.Q2_K: (80, 82), Kind.Q3_K: (108,), Kind.Q4_K: (0, 2), Kind.Q5_K: (0, 2), Kind.Q6_K: (208,), Kind.IQ4_NL: (0,),
+    Kind.IQ4_XS: (0,), Kind.IQ1_S: (0,), Kind.IQ1_M: (), Kind.IQ2_XXS: (0,), Kind.IQ2_XS: (0,), Kind.IQ2_S: (0,),
+    Kind.IQ3_XXS: (0,), Kind.IQ3_S: (0,),
+}  # fmt: skip
+WITH_MINIMUMS = {Kind.Q4_1, Kind.Q5_1, Kind.Q2_K, Kind.Q4_K, Kind.Q5_K}
+BITS = {
+    Kind.Q4_0: 4, Kind.Q4_1: 4, Kind.Q5_0: 5, Kind.Q5_1: 5, Kind.Q8_0: 8, Kind.Q2_K: 4, Kind.Q3_K: 6, Kind.Q4_K: 4,
+    Kind.Q5_K: 5, Kind.Q6_K: 6, Kind.Q8_K: 8, Kind.IQ4_NL: 8, Kind.IQ4_XS: 8,
+}  # fmt: skip
+
+
 def stored(kind: Kind, rows: int, inputs: int) -> Array:
     """Return a random matrix as this type stores it: by the library's quantiser, or as random codes."""
     random = np.random.default_rng(int(kind))
-    if kind not in (Kind.Q4_K, Kind.Q5_K, Kind.Q6_K):
+    if kind not in HALVES and kind is not Kind.Q8_K:
         return np.asarray(gguf.quants.quantize(random.standard_normal((rows, inputs), dtype=np.float32), kind))
     block, size = gguf.GGML_QUANT_SIZES[kind]
     data = random.integers(0, 256, (rows, inputs // block, size), dtype=np.uint8)
-    scales = random.standard_normal((rows, inputs // block, 2)).astype(np.float16).view(np.uint8)
-    if kind is Kind.Q6_K:
-        data[:, :, -2:] = scales[:, :, :2]  # one scale, after the codes
-    else:
-        data[:, :, :4] = scales  # scale and minimum, before them
+    if kind is Kind.Q8_K:
+        data[:, :, :4] = random.standard_normal((rows, inputs // block, 1), dtype=np.float32).view(np.uint8)
+    if kind is Kind.IQ1_M:  # its float16 is spread over the high nibbles of four words: here between 0.5 and 1
+        data[:, :, -1] = data[:, :, -1] & 0x0F | 0x30
+        data[:, :, -3] |= 0x80
+    for start in HALVES.get(kind, ()):
+        data[:, :, start : start + 2] = random.standard_normal((rows, inputs // block, 1)).astype("f2").view(np.uint8)
     return data.reshape(rows, -1)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [Kind.F32, Kind.F16, Kind.BF16, Kind.Q4_0, Kind.Q4_1, Kind.Q8_0, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K],
-    ids=lambda kind: kind.name,
-)
+def meant(data: Array, kind: Kind) -> Array:
+    """Return the floats that stored rows stand for, by the library or, where it has no word, by the definition."""
+    if kind is not Kind.Q8_K:
+        return np.asarray(gguf.quants.dequantize(data, kind))
+    blocks = data.reshape(len(data), -1, 292)
+    scales = np.ascontiguousarray(blocks[:, :, :4]).view(np.float32)
+    return (blocks[:, :, 4:260].view(np.int8) * scales).reshape(len(data), -1)
+
+
+@pytest.mark.parametrize("kind", sorted(SUPPORTED), ids=lambda kind: kind.name)
 def test_numbers_are_those_of_the_gguf_library(kind: Kind, write_gguf: WriteGGUF) -> None:
     inputs = 512
     data = stored(kind, HIDDEN, inputs)
-    expected = gguf.quants.dequantize(data, kind)
+    expected = meant(data, kind)
     tensors = small_tensors("llama") | {DOWN: data}
     file = GGUFFile(write_gguf("llama", tensors, {"feed_forward_length": inputs}, kinds={DOWN: kind}))
     tensor = file.tensor(HF_DOWN)
@@ -51,19 +75,54 @@ def test_numbers_are_those_of_the_gguf_library(kind: Kind, write_gguf: WriteGGUF
     assert np.array_equal(tensor.to(torch.float32).numpy(), expected)
     assert np.abs(expected).max() > 0.5  # the random data is not trivially zero
     blocks = file.blocks(HF_DOWN)
-    if kind in (Kind.Q4_0, Kind.Q4_1, Kind.Q8_0):
-        assert blocks is not None
-        assert blocks.bits == (8 if kind is Kind.Q8_0 else 4)
-        assert (blocks.minimums is None) == (kind is Kind.Q8_0)
+    assert (blocks is not None) == (kind in BITS)
+    if blocks is not None:
+        assert blocks.bits == BITS[kind]
+        assert blocks.shape == (HIDDEN, inputs)
+        assert blocks.group == (16 if kind in (Kind.Q2_K, Kind.Q3_K, Kind.Q6_K) else 32)
+        assert (blocks.minimums is not None) == (kind in WITH_MINIMUMS)
         assert np.array_equal(blocks.dequantise().numpy(), expected)
-    else:
-        assert blocks is None
 
 
-def test_an_unsupported_type_is_refused_by_name(write_gguf: WriteGGUF) -> None:
-    data = np.zeros((HIDDEN, WIDE // 32 * 22), dtype=np.uint8)
-    with pytest.raises(WeightsError, match=r"model\.gguf: tensor 'blk\.0\.ffn_down\.weight' is Q5_0; supported are"):
-        GGUFFile(write_gguf("llama", small_tensors("llama") | {DOWN: data}, kinds={DOWN: Kind.Q5_0}))
+@pytest.mark.parametrize("kind", sorted(BITS), ids=lambda kind: kind.name)
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=15, deadline=None)
+def test_any_bytes_mean_what_they_mean_to_the_library(kind: Kind, seed: int) -> None:
+    """Also scales that are NaN, infinite or subnormal, as a damaged file may hold."""
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    data = np.random.default_rng(seed).integers(0, 256, (3, 512 // block * size), dtype=np.uint8)
+    with np.errstate(all="ignore"):
+        expected = meant(data, kind)
+    found = gguf_blocks.decode(torch.from_numpy(data), kind).dequantise().numpy()
+    assert np.array_equal(found, expected, equal_nan=True)
+
+
+def test_long_matrices_are_decoded_piece_by_piece() -> None:
+    data = torch.from_numpy(stored(Kind.Q5_0, 1500, 512))  # 1024 rows make a piece
+    order = torch.arange(1500).flip(0)
+    expected = gguf.quants.dequantize(data.numpy(), Kind.Q5_0)
+    assert np.array_equal(gguf_blocks.decode(data, Kind.Q5_0).dequantise().numpy(), expected)
+    assert np.array_equal(gguf_blocks.decode(data, Kind.Q5_0, order).dequantise().numpy(), expected[::-1])
+
+
+def test_an_unsupported_type_says_what_to_do(write_gguf: WriteGGUF) -> None:
+    data = np.zeros((HIDDEN, 54), dtype=np.uint8)
+    tensors = small_tensors("llama") | {DOWN: data}
+    with pytest.raises(WeightsError) as caught:
+        GGUFFile(write_gguf("llama", tensors, {"feed_forward_length": 256}, kinds={DOWN: Kind.TQ1_0}))
+    assert "model.gguf: tensor 'blk.0.ffn_down.weight' is TQ1_0, which cannot be read; " in str(caught.value)
+    assert str(caught.value).endswith("llama-quantize F16.gguf NEW.gguf Q4_K_M")
+
+
+@pytest.mark.parametrize("kind", sorted(BITS), ids=lambda kind: kind.name)
+def test_rows_of_half_a_block_are_refused(kind: Kind, write_gguf: WriteGGUF) -> None:
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    path = write_gguf("llama", small_tensors("llama") | {DOWN: np.zeros((HIDDEN, size), np.uint8)}, kinds={DOWN: kind})
+    dimensions = struct.pack("<QQ", block, HIDDEN)  # as the header has them, inputs first
+    damaged = path.read_bytes().replace(dimensions, struct.pack("<QQ", block // 2, HIDDEN), 1)
+    path.write_bytes(damaged)
+    with pytest.raises(WeightsError, match=rf"impossible shape \[64, {block // 2}\] for {kind.name}"):
+        GGUFFile(path)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
