@@ -85,7 +85,7 @@ def choose_model(config: EngineConfig, device: torch.device, progress: Progress)
 
     def fetch(model: Candidate) -> None:
         what = f"fetching {model.name}, {model.size / 1e6:.0f} MB"
-        store.resolve(model.name, progress=lambda done: progress(what, done))
+        store.resolve(model.name, mirrors=config.mirrors, progress=lambda done: progress(what, done))
 
     return take_first(models, reason, fetch)
 

@@ -115,7 +115,7 @@ def test_pulled_models_are_chat_models_of_the_catalog_and_of_hubs(
 def test_the_first_start_measures_fetches_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr(model_choice, "weights_per_second", lambda threads: 1e9)
-    monkeypatch.setattr(store, "resolve", lambda name, *, progress: progress(1.0))
+    monkeypatch.setattr(store, "resolve", lambda name, *, mirrors, progress: progress(1.0))
     chosen = choose_model(EngineConfig(), torch.device("cpu"), lambda what, done: told.append(what))
     assert chosen.model == "smollm2-135m-instruct"
     assert told == ["measuring this machine", "fetching smollm2-135m-instruct, 98 MB"]
