@@ -32,6 +32,7 @@ from voxlane.engine.parts import EngineConfigError, Part, Progress, build_statio
 from voxlane.engine.plan import Limits
 from voxlane.engine.request import ModelName, Request
 from voxlane.engine.runner import Runner
+from voxlane.engine.sampling_defaults import defaults_of
 from voxlane.engine.scheduler import Scheduler
 from voxlane.engine.tokenizer import Tokenizer
 from voxlane.engine.trace import Trace
@@ -206,19 +207,22 @@ def _chat_part(config: EngineConfig, device: torch.device, progress: Progress) -
     tokenizer = Tokenizer.from_weights(weights)
     cache, runner = _engine(config, model, device, progress)
     station = build_station(cache, prefix_cache=config.prefix_cache)
+    sampling = defaults_of(weights, model.parameters)
+    log.info("sampling=%s", sampling)
     intake = Intake(
         tokenizer,
         station.pool,
         vocabulary=model.vocab_size,
         context_tokens=model.context_tokens,
         draw_seed=lambda: secrets.randbits(63),
+        sampling=sampling,
     )
     progress("warming up", 0.0)
     grammars = Grammars(tokenizer, model.vocab_size)
     beside = tuple(Priority) if runner.overlaps else ()
     readers = {priority: ThreadPoolExecutor(1, "prompts") for priority in beside}
     desk = TextDesk(intake, tokenizer, grammars, readers)
-    ready = _chat_ready(config, weights.config, model, cache)
+    ready = _chat_ready(config, weights.config, model, cache) | {"sampling": sampling}
     part = Part(station, runner, desk, ready, close=desk.close)
     _warm_up(part, model, config.max_batch)
     grammars.warm_up()

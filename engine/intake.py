@@ -6,10 +6,19 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from voxlane.engine.api import ChatMessage, RefusalCode, SamplingParams, Submit, Tool
+from voxlane.engine.api import (
+    MODEL_DECIDES,
+    ChatMessage,
+    RefusalCode,
+    SamplingDefaults,
+    SamplingParams,
+    Submit,
+    Tool,
+)
 from voxlane.engine.constraint import ANY_OBJECT, call_grammar, json_grammar
 from voxlane.engine.kv import BlockPool, BlockTable
 from voxlane.engine.request import Request
+from voxlane.engine.sampling_defaults import filled
 from voxlane.engine.schema import MAX_SCHEMA_BYTES, SchemaError, read
 from voxlane.engine.tools import CallStyle, check_tools
 
@@ -81,12 +90,15 @@ class Intake:
         vocabulary: int,
         context_tokens: int,
         draw_seed: Callable[[], int],
+        sampling: SamplingDefaults | None = None,
     ) -> None:
+        """Take `sampling` where a request leaves parameters to the model; without it, be greedy."""
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary  # the model's; a tokenizer may know more tokens or fewer
         self._pool = pool
         self._limit = min(context_tokens, pool.num_blocks * pool.block_tokens)
         self._draw_seed = draw_seed
+        self._defaults = sampling or SamplingDefaults()
 
     def requests(self, submit: Submit, now: float) -> list[Request]:
         """Return the requests that serve `submit`, or raise Refusal."""
@@ -176,7 +188,7 @@ class Intake:
             tokens=tokens,
             prompt_tokens=len(tokens),
             table=BlockTable(self._pool, submit.tenant),
-            sampling=submit.sampling,
+            sampling=filled(submit.sampling, self._defaults),
             priority=submit.priority,
             arrival_s=now,
             due_s=None if submit.deadline_s is None else now + submit.deadline_s,
@@ -247,6 +259,8 @@ def check_sampling(sampling: SamplingParams, vocabulary: int) -> None:
     for name, value, low, high in ranges:
         if not low <= value <= high:  # also false for NaN
             raise Refusal("bad_request", f"{name} must be between {low:g} and {high:g}")
+    if not set(sampling.unset) <= set(MODEL_DECIDES):
+        raise Refusal("bad_request", f"only {', '.join(MODEL_DECIDES)} can be left to the model")
     if any(not 1 <= len(stop) <= MAX_STOP_CHARACTERS for stop in sampling.stop):
         raise Refusal("bad_request", f"a stop string must have 1 to {MAX_STOP_CHARACTERS} characters")
     for token, bias in sampling.logit_bias:

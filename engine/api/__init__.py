@@ -61,6 +61,7 @@ from voxlane.engine.api.values import (
     MAX_UNHEARD_S,
     MAX_UNSAID_CHARS,
     MAX_VOICES,
+    MODEL_DECIDES,
     ChatMessage,
     CloneParams,
     EngineConfig,
@@ -70,6 +71,7 @@ from voxlane.engine.api.values import (
     Priority,
     RefusalCode,
     RequestStats,
+    SamplingDefaults,
     SamplingParams,
     Segment,
     SpeakParams,
@@ -79,5 +81,6 @@ from voxlane.engine.api.values import (
     Tool,
     ToolUse,
     Word,
+    sampling_of,
 )
 from voxlane.engine.wire import BadMessage

@@ -17,6 +17,7 @@ from voxlane.engine.api.values import (
     Priority,
     RefusalCode,
     RequestStats,
+    SamplingDefaults,
     SamplingParams,
     Segment,
     SpeakParams,
@@ -188,6 +189,7 @@ class Ready:
     clones: bool = False  # whether voices can be made from recordings
     chosen: str = ""  # why engine.model = "auto" is this model; "": the configuration names the model
     missed: str = ""  # why a better model could not be fetched; "": none was missed
+    sampling: SamplingDefaults = field(default_factory=SamplingDefaults)  # of the chat model
 
 
 @dataclass(frozen=True, slots=True)

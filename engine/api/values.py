@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal
+from typing import Any, Literal
 
 LISTEN_RATE = 16_000
 """Samples a second of the audio an engine hears."""
@@ -100,12 +100,43 @@ class SamplingParams:
     # A JSON schema, or "json" for any object: the output is JSON of it and ends when that is complete; only max_tokens
     # or a stop string can cut it. Log-probabilities are those among the tokens the schema allows.
     schema: str = ""
+    # Names among MODEL_DECIDES whose values here say nothing: the engine takes the model's own.
+    unset: tuple[str, ...] = ()
 
     @property
     def is_plain_greedy(self) -> bool:
         """Whether the choice is simply the largest logit."""
         penalties = self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty
         return self.temperature == 0 and not self.logit_bias and not penalties
+
+
+MODEL_DECIDES = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+"""The sampling parameters that a request may leave to the model."""
+
+
+def sampling_of(
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float | None = None,
+) -> SamplingParams:
+    """Return sampling parameters in which every one that is None is left to the model."""
+    values = dict(zip(MODEL_DECIDES, (temperature, top_k, top_p, min_p, repetition_penalty), strict=True))
+    given: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
+    return SamplingParams(**given, unset=tuple(name for name in values if name not in given))
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """What the engine takes for the parameters that a chat request leaves to the model."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    source: str = ""  # where they were found; "": only the model's size was known
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ It knows JSON and OpenAI's vocabulary; it does not know the engine's state.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from voxlane.engine.api import ChatMessage, Priority, SamplingParams, Tool
+from voxlane.engine.api import ChatMessage, Priority, SamplingParams, Tool, sampling_of
 from voxlane.server import limits
 from voxlane.server.api import tool_request
 from voxlane.server.api.fields import Fields, in_range, wrong
@@ -103,19 +103,17 @@ def parse(body: Mapping[str, Any]) -> ChatRequest:
 
 
 def _sampling(fields: Fields) -> SamplingParams:
-    def number(name: str, least: float, most: float, usual: float) -> float:
-        value = fields.number(name, least, most)
-        return usual if value is None else value
-
-    top_k = fields.whole("top_k", -1, 1 << 24) or 0
-    return SamplingParams(
-        temperature=number("temperature", 0, 2, 1.0),
-        top_k=max(top_k, 0),  # -1 is vLLM's word for off
-        top_p=max(number("top_p", 0, 1, 1.0), LEAST_TOP_P),
-        min_p=number("min_p", 0, 1, 0.0),
-        repetition_penalty=number("repetition_penalty", 0.01, 10, 1.0),
-        presence_penalty=number("presence_penalty", -2, 2, 0.0),
-        frequency_penalty=number("frequency_penalty", -2, 2, 0.0),
+    top_k, top_p = fields.whole("top_k", -1, 1 << 24), fields.number("top_p", 0, 1)
+    return replace(
+        sampling_of(
+            fields.number("temperature", 0, 2),
+            None if top_k is None else max(top_k, 0),  # -1 is vLLM's word for off
+            None if top_p is None else max(top_p, LEAST_TOP_P),
+            fields.number("min_p", 0, 1),
+            fields.number("repetition_penalty", 0.01, 10),
+        ),
+        presence_penalty=fields.number("presence_penalty", -2, 2) or 0.0,
+        frequency_penalty=fields.number("frequency_penalty", -2, 2) or 0.0,
         logit_bias=_logit_bias(fields.take("logit_bias")),
         seed=fields.whole("seed", -(1 << 63), (1 << 63) - 1),
         stop=_stop(fields.take("stop")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
+from voxlane.engine.api import MODEL_DECIDES
 from voxlane.server.api.reply import json_response
 from voxlane.server.audio.voices import served_name
 from voxlane.server.errors import ModelNotFound
@@ -36,6 +37,7 @@ def _models(service: Service) -> dict[str, dict[str, object]]:
         "weights": ready.weights,
         "pages": ready.pages,
         "device": ready.device,
+        "sampling": {name: getattr(ready.sampling, name) for name in MODEL_DECIDES},
     }
     found = dict.fromkeys(service.model_names, chat)
     if ready.asr_model:

@@ -60,7 +60,7 @@ def add_chat(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument("message", nargs="?", metavar="MESSAGE", help="ask this and leave; without it: interactive")
     add_engine_file(parser)
     parser.add_argument("--system", metavar="TEXT", default="", help="how the model should behave")
-    parser.add_argument("--temperature", type=float, default=0.2, help="0: always the likeliest word (default: 0.2)")
+    parser.add_argument("--temperature", type=float, help="0: always the likeliest word (default: the model's own)")
     parser.add_argument("--seed", type=int, default=None, help="same seed, same answer")
     parser.add_argument("--max-tokens", type=int, default=None, help="longest answer (default: as long as the context)")
     parser.add_argument("--stats", action="store_true", help="show speed after each answer")
@@ -197,7 +197,7 @@ def add_talk(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument("--voice-instructions", metavar="TEXT", help="how it speaks, for models that listen to it")
     parser.add_argument("--instructions", metavar="TEXT", help="how the assistant should behave")
     parser.add_argument("--greeting", metavar="TEXT", help="what it says first")
-    parser.add_argument("--temperature", type=float, help="0: always the likeliest word")
+    parser.add_argument("--temperature", type=float, help="0: always the likeliest word (default: the model's own)")
     parser.add_argument("--seed", type=int, help="same seed, same answers")
     parser.add_argument("--eagerness", choices=("low", "medium", "high", "auto"), help="how soon it answers")
     return parser

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import math
 import os
 import secrets
 import signal
 import sys
 from collections.abc import Awaitable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,9 +26,9 @@ from voxlane.engine.api import (
     Priority,
     Ready,
     RequestStats,
-    SamplingParams,
     Submit,
     Text,
+    sampling_of,
 )
 from voxlane.server.commands.progress import Progress
 from voxlane.server.commands.terminal import takes_text, write_text, write_when_taken
@@ -55,13 +54,13 @@ class ChatOptions:
     """What the command line asked for."""
 
     system: str = ""
-    temperature: float = 0.2  # the default model is small: at 0.7 it rambles
+    temperature: float | None = None  # None: the model's own
     seed: int | None = None
     max_tokens: int | None = None
     stats: bool = False
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.temperature) and 0 <= self.temperature <= 2):
+        if self.temperature is not None and not (math.isfinite(self.temperature) and 0 <= self.temperature <= 2):
             raise ConfigError("--temperature must be between 0 and 2")
         if self.max_tokens is not None and self.max_tokens < 1:
             raise ConfigError("--max-tokens must be at least 1")
@@ -100,7 +99,7 @@ def run_chat(
         raise ConfigError("there is nothing to ask: the message is empty")
     if not config.model:
         raise ConfigError("engine.model is empty: there is nobody to chat with")
-    config = dataclasses.replace(config, asr_model="", tts_model="")
+    config = replace(config, asr_model="", tts_model="")
     with asyncio.Runner() as runner:  # one loop for several runs: between replies the program waits in input()
         link = runner.run(_start(config, engine_command))
         interruption = Interruption()
@@ -300,7 +299,7 @@ class Chat:
             request_id=secrets.token_hex(8),
             task="chat",
             messages=self._conversation.messages(),
-            sampling=SamplingParams(temperature=options.temperature, seed=options.seed, max_tokens=most),
+            sampling=replace(sampling_of(options.temperature), seed=options.seed, max_tokens=most),
             priority=Priority.HIGH,
         )
 
@@ -328,10 +327,13 @@ def _line_editing() -> Iterator[None]:
 
 
 def _greeting(ready: Ready) -> str:
-    size = (
-        f"{ready.parameters / 1e6:.0f}M parameters, {ready.weights} weights, {ready.context_tokens} tokens of context"
+    about = (
+        f"{ready.parameters / 1e6:.0f}M parameters",
+        f"{ready.weights} weights",
+        f"{ready.context_tokens} tokens of context",
+        f"temperature {ready.sampling.temperature:g}",
     )
-    greeting = f"{ready.model} ({size}). /help lists commands, Ctrl-C stops a reply, Ctrl-D leaves."
+    greeting = f"{ready.model} ({', '.join(about)}). /help lists commands, Ctrl-C stops a reply, Ctrl-D leaves."
     return f"{greeting}\n({ready.missed})" if ready.missed else greeting
 
 

@@ -7,6 +7,7 @@ heard. Pure: the clock is an argument, and what it wants done it returns. It kno
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import Literal
 
 from voxlane.engine.api import (
@@ -18,11 +19,11 @@ from voxlane.engine.api import (
     RequestStats,
     Resume,
     Samples,
-    SamplingParams,
     SpeakParams,
     SpokenWord,
     Submit,
     ToolUse,
+    sampling_of,
 )
 from voxlane.server.conversation.effects import Effect, Send, Tell
 from voxlane.server.conversation.ledger import Ledger
@@ -97,7 +98,7 @@ class Reply:
     def begin(self, messages: tuple[ChatMessage, ...]) -> list[Effect]:
         """Ask the chat model."""
         config = self._config
-        sampling = SamplingParams(temperature=config.temperature, max_tokens=config.max_tokens, seed=config.seed)
+        sampling = replace(sampling_of(config.temperature), max_tokens=config.max_tokens, seed=config.seed)
         submit = Submit(
             self.chat_id,
             "chat",

@@ -27,7 +27,7 @@ class SessionConfig:
     voice_instructions: str = ""  # how it speaks, in plain words
     speed: float = 1.0
     language: str = ""  # "": the listening model decides
-    temperature: float = 0.7
+    temperature: float | None = None  # None: the model's own
     max_tokens: int = 256  # of one reply
     seed: int | None = None  # None: a fresh one for every reply
     greeting: str = ""  # said when the conversation begins

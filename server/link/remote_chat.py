@@ -92,9 +92,10 @@ class RemoteChat:
             "model": self.model,
             "messages": [_message(message) for message in submit.messages],
             "stream": True,
-            "temperature": sampling.temperature,
             "max_tokens": sampling.max_tokens,
         }
+        if "temperature" not in sampling.unset:  # else the other server's own
+            body["temperature"] = sampling.temperature
         if sampling.seed is not None:
             body["seed"] = sampling.seed
         if submit.tools:

@@ -7,7 +7,7 @@ import math
 import pytest
 from simulation import Letters, Simulation, expected_text, reason
 
-from voxlane.engine.api import ChatMessage, Finished, Priority, Refused, SamplingParams, Submit
+from voxlane.engine.api import MODEL_DECIDES, ChatMessage, Finished, Priority, Refused, SamplingParams, Submit
 from voxlane.engine.intake import MAX_BIASES, MAX_STOPS, Refusal, check_sampling
 
 
@@ -33,6 +33,7 @@ from voxlane.engine.intake import MAX_BIASES, MAX_STOPS, Refusal, check_sampling
         {"logit_bias": ((30, 1.0),)},
         {"logit_bias": ((0, math.nan),)},
         {"logit_bias": ((0, 1.0),) * (MAX_BIASES + 1)},
+        {"unset": ("seed",)},
     ],
 )
 def test_parameters_out_of_range_are_refused(settings):
@@ -46,6 +47,7 @@ def test_parameters_at_their_bounds_are_taken():
         SamplingParams(
             temperature=100.0, top_p=0.0, min_p=1.0, top_k=30, seed=(1 << 64) - 1, logprobs=20,
             stop=("x" * 256,) * MAX_STOPS, logit_bias=((29, -1e4),), max_tokens=1,
+            unset=MODEL_DECIDES,
         ),
         30,
     )  # fmt: skip

@@ -38,10 +38,17 @@ from voxlane.server.errors import ContextTooLong
 _DESCRIPTION = f"""A parameter is honoured, or listed as one without effect, or refused by name: none is silently
 ignored. `null` counts as absent.
 
+How tokens are drawn where the request does not say is the model's own affair: `generation_config.json` or the GGUF
+file's `general.sampling.*` decide, and where they are silent the temperature is 0.3 for models of fewer than 3 billion
+parameters and 0.7 for others. Each parameter is by itself: a request that gives only a `temperature` has the model's
+`top_p`. A `temperature` of 0 is greedy, whatever the model recommends.
+
 Known and refused, unless set to what happens anyway: {enumerated(chat_request.UNSUPPORTED)}.
 
 With `stream`, the answer is server-sent events: each is a `ChatCompletionChunk`, the last is `data: [DONE]`. What goes
 wrong after the first of them comes as an event with an `error`."""
+
+_OWN = "Absent: the model's own, see `/v1/models`."
 
 _WEATHER = {
     "type": "function",
@@ -159,13 +166,13 @@ def _request() -> Schema:
             "max_tokens": whole("The older name of the same.", 1, 1 << 24),
             "stream": flag("Send the answer as events while it is made.", usual=False),
             "stream_options": body(options, description="Only with `stream`."),
-            "temperature": number("0 takes the likeliest token.", 0, 2, 1),
-            "top_p": number("Only the likeliest tokens that together are this likely.", 0, 1, 1),
-            "top_k": whole("Only so many of the likeliest tokens; 0 or -1: all.", -1, 1 << 24, 0),
-            "min_p": number("Only tokens this likely, compared with the likeliest.", 0, 1, 0),
+            "temperature": number(f"0 takes the likeliest token. {_OWN}", 0, 2),
+            "top_p": number(f"Only the likeliest tokens that together are this likely. {_OWN}", 0, 1),
+            "top_k": whole(f"Only so many of the likeliest tokens; 0 or -1: all. {_OWN}", -1, 1 << 24),
+            "min_p": number(f"Only tokens this likely, compared with the likeliest. {_OWN}", 0, 1),
             "presence_penalty": number("Against tokens that have occurred.", -2, 2, 0),
             "frequency_penalty": number("Against tokens, by how often they have occurred.", -2, 2, 0),
-            "repetition_penalty": number("Divides the score of tokens that have occurred.", 0.01, 10, 1),
+            "repetition_penalty": number(f"Divides the score of tokens that have occurred. {_OWN}", 0.01, 10),
             "logit_bias": {
                 "type": "object",
                 "propertyNames": {"pattern": "^[0-9]{1,9}$"},

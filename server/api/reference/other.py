@@ -19,6 +19,7 @@ from voxlane.server.api.reference.parts import (
     flag,
     listing,
     media,
+    number,
     operation,
     or_null,
     record,
@@ -112,6 +113,16 @@ def _tasks() -> tuple[Schema, ...]:
         "weights": string("How they are stored."),
         "pages": string("How the KV cache is stored."),
         "device": string(),
+        "sampling": record(
+            {
+                "temperature": number("0 is greedy."),
+                "top_k": whole("0: all."),
+                "top_p": number("1: all."),
+                "min_p": number("0: all."),
+                "repetition_penalty": number("1: none."),
+            },
+            description="What is taken for parameters that a request leaves out.",
+        ),
     }
     asr = {"task": fixed("asr"), "languages": listing(string())}
     tts = {

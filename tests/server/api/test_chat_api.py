@@ -109,7 +109,7 @@ async def test_several_choices(serving: Any, stream: bool) -> None:
 async def test_parameters_reach_the_engine(serving: Any) -> None:
     async with serving() as server:
         text = (await server.chat("sampling")).json()["choices"][0]["message"]["content"]
-        assert "temperature=1.0" in text
+        assert "unset=('temperature', 'top_k', 'top_p', 'min_p', 'repetition_penalty')" in text
         assert "max_tokens=4096" in text  # the context
         assert "logprobs=-1" in text
         everything = {

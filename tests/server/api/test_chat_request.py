@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxlane.engine.api import ChatMessage, Priority, Submit, Tool, ToolUse, decode, encode
+from voxlane.engine.api import MODEL_DECIDES, ChatMessage, Priority, Submit, Tool, ToolUse, decode, encode
 from voxlane.server.api.body import parse_json
 from voxlane.server.api.chat_request import HARMLESS, UNSUPPORTED, parse
 from voxlane.server.errors import InvalidRequest, UnsupportedParameter, VoxlaneError
@@ -30,7 +30,7 @@ def test_the_least_request() -> None:
     request = parse({"messages": HELLO})
     assert request.messages == (ChatMessage("user", "hello"),)
     assert (request.model, request.max_tokens, request.choices, request.stream) == (None, None, 1, False)
-    assert request.sampling.temperature == 1.0
+    assert request.sampling.unset == MODEL_DECIDES
     assert request.priority is Priority.NORMAL
 
 

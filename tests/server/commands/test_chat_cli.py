@@ -54,6 +54,8 @@ def test_options_reach_the_engine(code: Any) -> None:
     assert "temperature=0," in done.stdout
     assert "seed=5" in done.stdout
     assert "max_tokens=9" in done.stdout
+    done = run(code("sampling"))
+    assert "unset=('temperature', 'top_k'," in done.stdout
 
 
 def test_stats_show_what_lookup_guessed(code: Any) -> None:

@@ -35,6 +35,15 @@ async def test_another_server_answers_and_remembers(serving: Any) -> None:
         await peer.bye()
 
 
+async def test_a_temperature_nobody_chose_is_the_other_servers(serving: Any) -> None:
+    async with serving() as other, serving(model="", chat=remote(other.url)) as running:
+        for config, said in (({}, "unset=('temperature', "), ({"temperature": 0.5}, "temperature=0.5, ")):
+            peer = await Peer.open(running.url, {"config": {"speaks": False, **config}})
+            await peer.say("sampling")
+            assert said in "".join(message[3] for message in peer.of("reply_text"))
+            await peer.bye()
+
+
 async def test_a_tool_there_is_called_here(serving: Any) -> None:
     async with serving() as other, serving(model="", chat=remote(other.url)) as running:
         peer = await Peer.open(running.url, {"config": {"tools": TOOLS, "speaks": False}})
