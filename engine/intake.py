@@ -17,6 +17,7 @@ from voxlane.engine.api import (
 )
 from voxlane.engine.constraint import ANY_OBJECT, call_grammar, json_grammar
 from voxlane.engine.kv import BlockPool, BlockTable
+from voxlane.engine.repetition import LEAST_LOOP_TOKENS
 from voxlane.engine.request import Request
 from voxlane.engine.sampling_defaults import filled
 from voxlane.engine.schema import MAX_SCHEMA_BYTES, SchemaError, read
@@ -30,6 +31,7 @@ MAX_STOP_CHARACTERS = 256
 MAX_LOGPROBS = 20
 MAX_BIASES = 1024
 MAX_TEMPERATURE = 100.0
+MAX_LOOP_TOKENS = 1 << 16
 """Bounds that keep the per-token work of one request small; the first four are at or above what OpenAI allows."""
 
 
@@ -259,6 +261,8 @@ def check_sampling(sampling: SamplingParams, vocabulary: int) -> None:
     for name, value, low, high in ranges:
         if not low <= value <= high:  # also false for NaN
             raise Refusal("bad_request", f"{name} must be between {low:g} and {high:g}")
+    if sampling.loop_tokens and not LEAST_LOOP_TOKENS <= sampling.loop_tokens <= MAX_LOOP_TOKENS:
+        raise Refusal("bad_request", f"loop_tokens must be 0 or between {LEAST_LOOP_TOKENS} and {MAX_LOOP_TOKENS}")
     if not set(sampling.unset) <= set(MODEL_DECIDES):
         raise Refusal("bad_request", f"only {', '.join(MODEL_DECIDES)} can be left to the model")
     if any(not 1 <= len(stop) <= MAX_STOP_CHARACTERS for stop in sampling.stop):

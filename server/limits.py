@@ -39,6 +39,12 @@ STOP_STRINGS = 16
 STOP_CHARACTERS = 256
 """Length of a stop string: the engine holds back that much text while it may still match."""
 
+SPOKEN_LOOP_TOKENS = 32
+"""Tokens for which a spoken reply may say the same over and over, four times at least: ten seconds of speech."""
+
+WRITTEN_LOOP_TOKENS = 256
+"""The same for written answers, where a person may have asked for a hundred zeros."""
+
 CHOICES = 8
 """Choices (`n`) of one request: each is a request in the engine, and one client must not fill its batch."""
 

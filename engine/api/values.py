@@ -100,6 +100,9 @@ class SamplingParams:
     # A JSON schema, or "json" for any object: the output is JSON of it and ends when that is complete; only max_tokens
     # or a stop string can cut it. Log-probabilities are those among the tokens the schema allows.
     schema: str = ""
+    # End an output that has said the same over and over for so many tokens, its repeats cut; 0: never. What must follow
+    # a schema, be a call or run to max_tokens is not ended.
+    loop_tokens: int = 0
     # Names among MODEL_DECIDES whose values here say nothing: the engine takes the model's own.
     unset: tuple[str, ...] = ()
 

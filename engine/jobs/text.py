@@ -31,6 +31,7 @@ from voxlane.engine.faults import FAULTS, told
 from voxlane.engine.intake import Intake, Refusal, TextCodec, characters, must_call, schema_refusal
 from voxlane.engine.jobs.job import Change, Job
 from voxlane.engine.plan import Row
+from voxlane.engine.repetition import LoopGuard
 from voxlane.engine.request import Request
 from voxlane.engine.runner import Outcome
 from voxlane.engine.sampler import Choice
@@ -124,6 +125,9 @@ class TextJob(Job):
         forced = must_call(submit)
         free = submit.tool_choice != "none" and not submit.sampling.schema
         self._reader = CallReader(submit.tools, whole=forced) if submit.tools and (forced or free) else None
+        least, bound = submit.sampling.loop_tokens, forced or submit.sampling.schema or submit.sampling.ignore_eos
+        self._guard = LoopGuard(least) if least and not bound else None
+        self._repeated = ""  # text that is dropped if it turns out to be a loop
         if isinstance(requests, Future):
             self._reading = requests
         else:
@@ -197,7 +201,21 @@ class TextJob(Job):
         # What comes after may have a place already, in a step under way.
         computed = row.start + row.count + len(row.drafts)
         request.table.seal(request.tokens, min(computed, len(request.tokens) - 1))
-        return self._told(text, reason)
+        return self._told(self._unless_looping(text, reason), reason)
+
+    def _unless_looping(self, text: str, reason: FinishReason | None) -> str:
+        """Return new text that may be shown: none while it repeats itself, all of it once that was no loop."""
+        if self._guard is None:
+            return text
+        if self._guard.looping:
+            self._repeated = ""
+            self._logprobs.clear()
+            return ""
+        self._repeated += text
+        if self._guard.repeating and reason is None:
+            return ""
+        text, self._repeated = self._repeated, ""
+        return text
 
     def _told(self, text: str, reason: FinishReason | None) -> Change:
         """Return what new text and the end mean: text, calls, or nothing yet."""
@@ -265,7 +283,9 @@ class TextJob(Job):
             return "eos"
         if request.constraint is not None and request.constraint.complete(request.tokens):
             return "eos"
-        if self._stream.stopped:
+        if self._stream.stopped or (
+            self._guard is not None and self._guard.look(request.tokens, request.prompt_tokens)
+        ):
             return "stop"
         return "length" if request.tokens_left <= 0 else None
 

@@ -80,9 +80,6 @@ def parse(body: Mapping[str, Any]) -> ChatRequest:
     fields = Fields(body)
     stream = fields.flag("stream")
     tools = tool_request.tools(fields.take("tools"))
-    parallel = fields.take("parallel_tool_calls")
-    if not isinstance(parallel, bool | None):
-        raise wrong("parallel_tool_calls", "must be true or false")
     request = ChatRequest(
         model=fields.text("model"),
         messages=_messages(fields.take("messages")),
@@ -96,7 +93,7 @@ def parse(body: Mapping[str, Any]) -> ChatRequest:
         tenant=fields.text("cache_salt") or "",
         tools=tools,
         tool_choice=tool_request.tool_choice(fields.take("tool_choice"), tools),
-        parallel_calls=parallel is not False,
+        parallel_calls=fields.flag("parallel_tool_calls", usual=True),
     )
     fields.refuse_the_rest(harmless=HARMLESS, unsupported=UNSUPPORTED, neutral=_NEUTRAL)
     return request
@@ -119,6 +116,7 @@ def _sampling(fields: Fields) -> SamplingParams:
         stop=_stop(fields.take("stop")),
         logprobs=_logprobs(fields),
         ignore_eos=fields.flag("ignore_eos"),
+        loop_tokens=limits.WRITTEN_LOOP_TOKENS if fields.flag("loop_guard", usual=True) else 0,
         schema=tool_request.response_format(fields.take("response_format")),
     )
 

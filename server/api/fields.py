@@ -27,12 +27,12 @@ class Fields:
         """Return what nobody took."""
         return self._left
 
-    def flag(self, name: str) -> bool:
-        """Return true or false; absent is false."""
+    def flag(self, name: str, *, usual: bool = False) -> bool:
+        """Return true or false; absent is as usual."""
         value = self.take(name)
         if value is not None and type(value) is not bool:
             raise wrong(name, "must be true or false")
-        return bool(value)
+        return usual if value is None else bool(value)
 
     def text(self, name: str, most: int = limits.NAME_CHARACTERS) -> str | None:
         """Return a string that is neither empty nor too long."""
@@ -110,12 +110,12 @@ class FormFields(Fields):
             raise wrong(name, "may be given only once")
         return values[0] or None
 
-    def flag(self, name: str) -> bool:
-        """Return true or false; absent is false."""
+    def flag(self, name: str, *, usual: bool = False) -> bool:
+        """Return true or false; absent is as usual."""
         value = self.take(name)
         if value is not None and value.lower() not in _FORM_FLAGS:
             raise wrong(name, "must be true or false")
-        return value is not None and _FORM_FLAGS[value.lower()]
+        return usual if value is None else _FORM_FLAGS[value.lower()]
 
     def number(self, name: str, least: float, most: float) -> float | None:
         """Return a number of that range."""

@@ -30,6 +30,7 @@ from voxlane.engine.api import (
     Text,
     sampling_of,
 )
+from voxlane.server import limits
 from voxlane.server.commands.progress import Progress
 from voxlane.server.commands.terminal import takes_text, write_text, write_when_taken
 from voxlane.server.errors import ConfigError, ContextTooLong, ModelFailed, VoxlaneError
@@ -299,7 +300,12 @@ class Chat:
             request_id=secrets.token_hex(8),
             task="chat",
             messages=self._conversation.messages(),
-            sampling=replace(sampling_of(options.temperature), seed=options.seed, max_tokens=most),
+            sampling=replace(
+                sampling_of(options.temperature),
+                seed=options.seed,
+                max_tokens=most,
+                loop_tokens=limits.WRITTEN_LOOP_TOKENS,
+            ),
             priority=Priority.HIGH,
         )
 

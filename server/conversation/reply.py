@@ -25,6 +25,7 @@ from voxlane.engine.api import (
     ToolUse,
     sampling_of,
 )
+from voxlane.server import limits
 from voxlane.server.conversation.effects import Effect, Send, Tell
 from voxlane.server.conversation.ledger import Ledger
 from voxlane.server.conversation.server_events import (
@@ -98,7 +99,12 @@ class Reply:
     def begin(self, messages: tuple[ChatMessage, ...]) -> list[Effect]:
         """Ask the chat model."""
         config = self._config
-        sampling = replace(sampling_of(config.temperature), max_tokens=config.max_tokens, seed=config.seed)
+        sampling = replace(
+            sampling_of(config.temperature),
+            max_tokens=config.max_tokens,
+            seed=config.seed,
+            loop_tokens=limits.SPOKEN_LOOP_TOKENS if config.speaks else limits.WRITTEN_LOOP_TOKENS,
+        )
         submit = Submit(
             self.chat_id,
             "chat",

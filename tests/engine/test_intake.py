@@ -34,6 +34,9 @@ from voxlane.engine.intake import MAX_BIASES, MAX_STOPS, Refusal, check_sampling
         {"logit_bias": ((0, math.nan),)},
         {"logit_bias": ((0, 1.0),) * (MAX_BIASES + 1)},
         {"unset": ("seed",)},
+        {"loop_tokens": 15},
+        {"loop_tokens": -1},
+        {"loop_tokens": 1 << 20},
     ],
 )
 def test_parameters_out_of_range_are_refused(settings):
@@ -47,7 +50,7 @@ def test_parameters_at_their_bounds_are_taken():
         SamplingParams(
             temperature=100.0, top_p=0.0, min_p=1.0, top_k=30, seed=(1 << 64) - 1, logprobs=20,
             stop=("x" * 256,) * MAX_STOPS, logit_bias=((29, -1e4),), max_tokens=1,
-            unset=MODEL_DECIDES,
+            unset=MODEL_DECIDES, loop_tokens=16,
         ),
         30,
     )  # fmt: skip

@@ -198,6 +198,11 @@ def _request() -> Schema:
                 named,
             ),
             "parallel_tool_calls": flag("Whether one answer may hold several calls.", usual=True),
+            "loop_guard": flag(
+                f"End an answer that says the same over and over, four times and {limits.WRITTEN_LOOP_TOKENS} tokens "
+                "at least, as `stop`, without most of its repeats. JSON of a schema and required calls never end so.",
+                usual=True,
+            ),
             "ignore_eos": flag("Go on to `max_tokens`, whatever the model wants.", usual=False),
             **lane(),
             **without_effect(chat_request.HARMLESS),
