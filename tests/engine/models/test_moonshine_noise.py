@@ -229,7 +229,7 @@ def test_states_of_a_slightly_wrong_model_are_told_from_noise(
 def test_words_of_a_slightly_wrong_model_are_told_from_noise(
     directory: Path, lines: list[Line], theirs: Theirs
 ) -> None:
-    # This model still chooses 152 of the library's 160 tokens. On x86 the widest gaps at the other eight are 20, 9 and 7
+    # This model still chooses 152 of 160 tokens. On x86 the widest gaps at the other eight are 20, 9 and 7
     # deviations (with 5000: 8, 2 and 1). A gap must pass the wider of the two bounds above, 4.2.
     wrong = Ours(directory, "float32", rope_theta=2000.0)
     assert list(beyond_noise(wrong, lines, theirs, SIGMAS * math.sqrt(2)))
