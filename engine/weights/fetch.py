@@ -180,7 +180,8 @@ def _store(file: ModelFile, sources: tuple[Source, ...], arrived: list[Path], ta
 
 
 def _check_space(folder: Path, size: int) -> None:
-    # The archive and the file out of it lie side by side for a moment.
-    free, needed = shutil.disk_usage(folder).free, 2 * size
+    # The archives and the file out of them lie side by side for a moment. What an earlier pull left counts.
+    here = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    free, needed = shutil.disk_usage(folder).free, max(size, 2 * size - here)
     if free < needed:
         raise OSError(errno.ENOSPC, f"{needed >> 20} MiB are needed and {free >> 20} MiB are free", str(folder))

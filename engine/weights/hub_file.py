@@ -64,6 +64,8 @@ def fetch_hub_file(source: HubSource, file: ModelFile, downloads: Path, target: 
     part.touch()
     if part.stat().st_size == file.size:
         return part
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        raise FetchError(f"HF_HUB_OFFLINE is set, which forbids Hugging Face for {source.repo}")
     try:
         _complete(_address(source), part, file.sha256, progress)
     except _OtherFile as error:
@@ -86,8 +88,6 @@ def _address(source: HubSource) -> str:
 
 def _complete(url: str, part: Path, sha256: str, progress: Progress) -> None:
     """Fetch what is missing of a file, over several connections if they break, or raise Cut or CannotResume."""
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-        raise CannotResume("HF_HUB_OFFLINE is set")
     if not answers(url):
         raise CannotResume("no connection")
     route = route_to(url)

@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from drive import Driver, chat_config, complete
 
-from voxlane.engine.api import Priority
+from voxlane.engine.api import EngineConfig, Priority
 from voxlane.engine.assemble import assemble
 from voxlane.engine.parts import EngineConfigError
-from voxlane.engine.weights.errors import ModelError
+from voxlane.engine.weights import store
+from voxlane.engine.weights.errors import ModelError, StoreError
 
 
 def test_a_speech_model_is_not_served_as_a_chat_model():
@@ -28,6 +29,23 @@ def test_a_cache_too_small_for_two_blocks_says_what_it_needs():
 def test_a_model_that_is_not_there_says_so():
     with pytest.raises(ModelError, match="no such file"):
         assemble(chat_config(model="./nowhere/model.gguf"))
+
+
+@pytest.mark.parametrize(
+    ("key", "name"), [("model", "smollm2-135m-instruct"), ("asr_model", "whisper-tiny-en"), ("tts_model", "kokoro-82m")]
+)
+@pytest.mark.parametrize("mirrors", [False, True])
+def test_the_store_is_told_whether_mirrors_may_be_used(monkeypatch, key, name, mirrors):
+    asked = []
+
+    def resolve(wanted, **options):
+        asked.append((wanted, options["mirrors"]))
+        raise StoreError("that is all")
+
+    monkeypatch.setattr(store, "resolve", resolve)
+    with pytest.raises(StoreError, match="that is all"):
+        assemble(EngineConfig(**({"model": "", "asr_model": "", "tts_model": ""} | {key: name}), mirrors=mirrors))
+    assert asked == [(name, mirrors)]
 
 
 @pytest.mark.weights

