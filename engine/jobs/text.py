@@ -46,6 +46,9 @@ LONG_CHARACTERS = 1000
 CRITICAL_LONG_CHARACTERS = 16_000
 """From here on a critical one is, too: a shorter one waits for nothing but itself, this much takes the others 10 ms."""
 
+THOUGHT, THOUGHT_TOKENS = "<think>", 6
+"""How some templates let a reply begin, and more than the tokens of it: readers are told it as part of the reply."""
+
 EVEN = 0.01
 """The probability at which a probe's answer is one half: half sentences are far below it and whole ones far above."""
 
@@ -128,6 +131,7 @@ class TextJob(Job):
         least, bound = submit.sampling.loop_tokens, forced or submit.sampling.schema or submit.sampling.ignore_eos
         self._guard = LoopGuard(least) if least and not bound else None
         self._repeated = ""  # text that is dropped if it turns out to be a loop
+        self._opening = ""  # what the prompt has begun to write of the reply
         if isinstance(requests, Future):
             self._reading = requests
         else:
@@ -182,6 +186,9 @@ class TextJob(Job):
     def _take_prompt(self, requests: list[Request]) -> None:
         self._waiting, self._last = requests, requests[-1]
         self._prompt_tokens = sum(request.prompt_tokens for request in requests)
+        if self.submit.task == "chat" and not (must_call(self.submit) or self.submit.sampling.schema):
+            end = b"".join(map(self._bytes_of, requests[-1].tokens[-THOUGHT_TOKENS:])).decode(errors="replace")
+            self._opening = f"{THOUGHT}\n" if end.rstrip().endswith(THOUGHT) else ""
 
     def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
         """Tell the new tokens, and end with the last."""
@@ -189,7 +196,8 @@ class TextJob(Job):
         if row.drafts:
             request.lookup_proposed += len(row.drafts)
             request.lookup_accepted += len(outcome.choices) - 1
-        text, reason = "", None
+        text, reason = self._opening, None
+        self._opening = ""
         for choice in outcome.choices:
             text += self._take(request, choice, now)
             reason = self._reason(request, choice)

@@ -317,6 +317,8 @@ class Answers:
             self._broken and reply is self.reply
         ):  # what is here of it is all there is; this was on its way, or says that we cancelled it
             return []
+        if name == reply.chat_id and reply.thought is not None:  # it was ended early: what comes now is not the reply's
+            return []
         match message:
             case Started() if name == reply.chat_id:
                 reply.prompt_read(message.prompt_tokens, message.cached_tokens)

@@ -26,6 +26,7 @@ from voxlane.engine.api import (
     sampling_of,
 )
 from voxlane.server import limits
+from voxlane.server.conversation.cleaning import ReplyCleaner
 from voxlane.server.conversation.effects import Effect, Send, Tell
 from voxlane.server.conversation.ledger import Ledger
 from voxlane.server.conversation.server_events import (
@@ -83,6 +84,7 @@ class Reply:
         self._config = config
         self._rate = rate
         self._frame = int(FRAME_S * rate)
+        self._cleaner = ReplyCleaner(spoken=config.speaks)
         self._cutter = ClauseCutter(WORD_BY_WORD if reads_words else None)
         self._saying = False  # the engine has a request for its sound
         self._chat_done = False
@@ -136,22 +138,38 @@ class Reply:
         self._cost = (*self._cost[:2], tokens)
         if self.first_token_s is None:
             self.first_token_s = now
+        effects = self._add_words(self._cleaner.push(text))
+        return [*effects, *self._end_early()] if self._cleaner.over else effects
+
+    def _add_words(self, text: str) -> list[Effect]:
+        """Show and say more words."""
+        if not text:
+            return []
         self.text += text
         effects: list[Effect] = [] if self.stage == "tentative" else [Send(ReplyText(self.epoch, text))]
         for clause in self._cutter.push(text):
             effects += self._say(clause.text)
         return effects
 
+    def _end_early(self) -> list[Effect]:
+        """Take it that the chat model is done, though it goes on: what it writes now is no reply."""
+        return [Tell(Cancel(self.chat_id)), *self._end_with(Thought(self.epoch, "stop", *self._cost))]
+
     def end_thought(self, reason: str, stats: RequestStats) -> list[Effect]:
         """Take it that the chat model is done, and how."""
-        told = Thought(self.epoch, reason, stats.prompt_tokens, stats.cached_tokens, stats.output_tokens)
-        self.thought = told
-        return [*([] if self.stage == "tentative" else [Send(told)]), *self.end_text()]
+        return self._end_with(
+            Thought(self.epoch, reason, stats.prompt_tokens, stats.cached_tokens, stats.output_tokens)
+        )
+
+    def _end_with(self, thought: Thought) -> list[Effect]:
+        words = self._add_words(self._cleaner.finish())
+        self.thought = thought
+        return [*words, *([] if self.stage == "tentative" else [Send(thought)]), *self.end_text()]
 
     def end_text(self) -> list[Effect]:
         """Take it that there will be no more words."""
         self._chat_done = True
-        effects: list[Effect] = []
+        effects = self._add_words(self._cleaner.finish())
         for clause in self._cutter.finish():
             effects += self._say(clause.text)
         if self._saying:

@@ -1,4 +1,7 @@
-"""A loop is always found, and soon; what is no loop never is; and a job that loops ends without its repeats."""
+"""A loop is always found, and soon; what is no loop never is; and a job that loops ends without its repeats.
+
+Beside it, what else a job of text makes of an output: a thought that the prompt began is told as begun.
+"""
 
 from __future__ import annotations
 
@@ -134,3 +137,23 @@ def test_what_was_no_loop_is_told_in_full() -> None:
 def test_some_outputs_may_loop(settings: dict[str, object]) -> None:
     output = "BCDE" * 20
     assert told(output, **settings) == (output, "length", 80)  # type: ignore[arg-type]
+
+
+class Thinking(Letters):
+    """A tokenizer of a model whose template begins its thoughts."""
+
+    def token_bytes(self, token: int) -> bytes:
+        return b"<think>" if token == 26 else super().token_bytes(token)
+
+
+@pytest.mark.parametrize(("prompt", "begun"), [("BZ", "<think>\n"), ("ZB", "")])
+def test_a_thought_that_the_prompt_begins_is_told_as_begun(prompt: str, begun: str) -> None:
+    intake = Simulation(blocks=64, host_blocks=0, block_tokens=4, max_step_tokens=64, policy="fcfs").intake
+    for settings, opening in (({}, begun), ({"schema": "json"}, "")):
+        sampling = SamplingParams(**settings)  # type: ignore[arg-type]
+        (request,) = intake.requests(Submit("r", "complete", text=prompt, sampling=sampling), now=0.0)
+        job, shown = TextJob(Submit("r", "chat", sampling=sampling), [request], Thinking(), now=0.0), ""
+        for token in Letters().encode("CDE"):
+            change = job.advance(Row(request, 0, 0), Outcome([Choice(token)]), 0.0)
+            shown += "".join(message.text for message in change.messages if isinstance(message, Text))
+        assert shown == f"{opening}CDE"

@@ -1,0 +1,200 @@
+"""What of a chat model's output is its reply: no thoughts, no marks of control, no sentence said before.
+
+Models write what no person should hear: `<think>` and what follows, calls of tools that do not exist, the mark that
+ends a turn and then the turn of somebody else; and small ones say a sentence again. All of it is taken out as it comes,
+before it is shown, spoken or remembered, so that a place in the text means the same to all. Pure. Other tags, `<br>`
+or `a < b`, stay: how they are read is the engine's part.
+"""
+
+from __future__ import annotations
+
+import re
+
+from voxlane.server.conversation.speech import Grade, grade
+
+LEAST_REPEATED_WORDS = 4
+"""A shorter sentence may be said twice: "Thank you." "Row, row, row." """
+
+MOST_REPEATED = 2
+"""Sentences said before, one after another, that end a reply: then it goes round in circles."""
+
+_LONGEST_MARK = 40
+
+_HIDING = (
+    "think", "thinking", "thought", "reasoning", "scratchpad", "tool_call", "tool_calls", "tool_response",
+    "tool_responses", "tool_result", "tool_results", "tools", "function_call", "function_calls", "function_response",
+)  # fmt: skip
+"""Tags whose content is not for the person either."""
+
+_BARE = (
+    "file_sep", "repo_name", "fim_prefix", "fim_middle", "fim_suffix", "fim_pad", "bos", "eos", "pad", "unk", "s",
+    "mask", "end_of_turn", "start_of_turn", "end_of_text", "eot_id",
+)  # fmt: skip
+"""Marks of control that some vocabularies spell like tags."""
+
+_TURNS = frozenset({
+    "im_end", "im_start", "endoftext", "end_of_text", "eot_id", "eom_id", "end", "user", "system", "start_header_id",
+    "start_of_turn", "end_of_turn", "end_of_sentence", "eos",
+})  # fmt: skip
+"""Marks at which a turn is over: what comes after them is somebody else's."""
+
+_MARK = re.compile(
+    rf"<(?P<closing>/?)(?P<hiding>{'|'.join(_HIDING)})>|</?(?P<bare>{'|'.join(_BARE)})>"
+    rf"|<[|｜]/?(?P<control>[\w▁-]{{1,{_LONGEST_MARK - 5}}})[|｜]>",
+    re.IGNORECASE,
+)
+_BEGUN_CONTROL = re.compile(rf"<[|｜]/?[\w▁-]{{0,{_LONGEST_MARK - 5}}}[|｜]?\Z")
+_SPELT = tuple(f"<{slash}{name}>" for name in (*_HIDING, *_BARE) for slash in ("", "/"))
+
+_WORD = re.compile(r"\S+")
+_SPACE = re.compile(r"\s*")
+_MARKS = re.compile(r"[^\w\s]|_")
+
+
+class TagFilter:
+    """Takes out marks of control, and what stands inside those that hide."""
+
+    def __init__(self) -> None:
+        self._held = ""  # may turn out to be the start of a mark
+        self._inside = ""  # the tag whose content is being left out
+        self._begun = False  # something was let through
+        self.over = False  # the model goes on with somebody else's turn
+
+    def push(self, text: str) -> str:
+        """Take more output; return what of it is the reply's."""
+        self._held += text
+        shown = ""
+        while not self.over and (found := _MARK.search(self._held)) is not None:
+            shown += self._let_through(self._held[: found.start()])
+            self._held = self._held[found.end() :]
+            self._take(found)
+        if self.over:
+            self._held = ""
+        certain = len(self._held) - _begun_mark(self._held)
+        shown += self._let_through(self._held[:certain])
+        self._held = self._held[certain:]
+        return shown
+
+    def finish(self) -> str:
+        """Return what was held back."""
+        held, self._held = self._held, ""
+        return self._let_through(held)
+
+    def _take(self, found: re.Match[str]) -> None:
+        name = (found["hiding"] or found["bare"] or found["control"]).lower().replace("▁", "_")
+        if self._inside:
+            if name == self._inside and found["closing"]:
+                self._inside = ""
+        elif found["hiding"]:
+            self._inside = "" if found["closing"] else name
+        elif name in _TURNS and self._begun:
+            self.over = True
+
+    def _let_through(self, text: str) -> str:
+        if self._inside:
+            return ""
+        if not self._begun:  # white space between a thought and the reply is neither's
+            text = text.lstrip()
+        self._begun = self._begun or bool(text)
+        return text
+
+
+def _begun_mark(text: str) -> int:
+    """Return the length of the end of `text` that may be the start of a mark."""
+    at = text.rfind("<", max(0, len(text) - _LONGEST_MARK))
+    if at < 0:
+        return 0
+    end = text[at:].lower()
+    begun = any(mark.startswith(end) for mark in _SPELT) or _BEGUN_CONTROL.match(end) is not None
+    return len(end) if begun else 0
+
+
+class RepeatFilter:
+    """Takes out sentences that were said before in the same reply."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+        self._sentence = ""  # the one that is being written
+        self._shown = 0  # characters of it that were let through
+        self._at = 0  # where its last word begins: what comes before is settled
+        self._repeated = 0  # sentences said before, one after another, up to here
+        self.over = False  # the reply goes round in circles
+
+    def push(self, text: str) -> str:
+        """Take more of a reply; return what of it may be shown: not what may still be a sentence said before."""
+        self._sentence += text
+        shown = ""
+        while not self.over and (end := self._end()) is not None:
+            shown += self._close(end)
+        if self.over or (not self._shown and self._may_be_said()):
+            return shown
+        return shown + self._show(len(self._sentence))
+
+    def finish(self) -> str:
+        """Return what was held back, unless it was said before."""
+        return "" if self.over else self._close(len(self._sentence))
+
+    def _close(self, end: int) -> str:
+        """Deal with a sentence that is complete."""
+        plain = _plain(self._sentence[:end])
+        if plain in self._said and not self._shown:
+            self._repeated += 1
+            self.over = self._repeated >= MOST_REPEATED
+            shown = ""
+        else:
+            shown = self._show(end)
+            if len(plain.split()) >= LEAST_REPEATED_WORDS:
+                self._repeated = 0
+                self._said.add(plain)
+        self._sentence, self._shown, self._at = self._sentence[end:], 0, 0
+        return shown
+
+    def _show(self, end: int) -> str:
+        shown, self._shown = self._sentence[self._shown : end], max(self._shown, end)
+        return shown
+
+    def _may_be_said(self) -> bool:
+        """Return whether what is there of the sentence begins one that was said before."""
+        begun = _plain(self._sentence)
+        return any(said.startswith(begun) for said in self._said)
+
+    def _end(self) -> int | None:
+        """Return where the sentence ends, white space included; None while that is open."""
+        for found in _WORD.finditer(self._sentence, self._at):
+            gap = _SPACE.match(self._sentence, found.end())
+            assert gap is not None  # it may be empty
+            self._at = found.start()
+            if gap.end() == len(self._sentence):
+                return None  # what follows decides
+            if "\n" in gap[0] or grade(found[0], self._sentence[gap.end()]) >= Grade.SENTENCE:
+                return gap.end()
+        return None
+
+
+def _plain(text: str) -> str:
+    """Return the words of a text without what cannot be heard of it."""
+    return " ".join(_MARKS.sub("", text.lower()).split())
+
+
+class ReplyCleaner:
+    """All of it, for one reply."""
+
+    def __init__(self, *, spoken: bool) -> None:
+        """Take repeated sentences out, too, of a reply that is `spoken`."""
+        self._tags = TagFilter()
+        self._repeats = RepeatFilter() if spoken else None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more of the output will be the reply's."""
+        return self._tags.over or (self._repeats is not None and self._repeats.over)
+
+    def push(self, text: str) -> str:
+        """Take more output; return what of it is certainly the reply's."""
+        text = self._tags.push(text)
+        return self._repeats.push(text) if self._repeats is not None else text
+
+    def finish(self) -> str:
+        """Return the rest of the reply."""
+        text = self._tags.finish()
+        return self._repeats.push(text) + self._repeats.finish() if self._repeats is not None else text
