@@ -37,9 +37,9 @@ ASYNC = {
     "server.app", "server.cli", "server.client", "server.front", "server.gate",
     "server.api.body", "server.api.chat", "server.api.disconnect", "server.api.reference.docs", "server.api.speech",
     "server.audio.decoding", "server.audio.feeding", "server.audio.speaking",
-    "server.commands.chat", "server.commands.heads", "server.commands.perplexity", "server.commands.say",
-    "server.commands.serve", "server.commands.sinks", "server.commands.talk", "server.commands.terminal",
-    "server.commands.transcribe", "server.commands.voices",
+    "server.commands.chat", "server.commands.heads", "server.commands.neighbours", "server.commands.perplexity",
+    "server.commands.say", "server.commands.serve", "server.commands.sinks", "server.commands.talk",
+    "server.commands.terminal", "server.commands.transcribe", "server.commands.voices",
     "server.link.engine_link", "server.link.packets", "server.link.remote_chat", "server.link.stream",
     "server.live.connection", "server.live.conversation", "server.live.hub",
 }  # fmt: skip
