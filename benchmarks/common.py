@@ -15,10 +15,14 @@ from voxlane.engine.core import Core
 
 THREADS = len(os.sched_getaffinity(0))
 
+MODEL = "smollm2-135m-instruct"
+"""The chat model of benchmarks of the scheduler and the cache: small, so that what is measured is not its products."""
+
 
 def engine(**changes: object) -> Assembly:
-    """Return the default model in a fresh engine with some settings changed."""
-    return assemble(replace(EngineConfig(threads=THREADS, asr_model="", tts_model=""), **changes))  # type: ignore[arg-type]
+    """Return MODEL in a fresh engine with some settings changed."""
+    config = EngineConfig(MODEL, threads=THREADS, asr_model="", tts_model="")
+    return assemble(replace(config, **changes))  # type: ignore[arg-type]
 
 
 def request(name: str, text: str, tokens: int, **settings: object) -> Submit:

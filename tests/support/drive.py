@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from unittest import mock
 
+from small_model import NAME as SMALL
+
 from voxlane.engine import assemble as assembling
 from voxlane.engine.api import EngineConfig, Finished, FromEngine, Refused, SamplingParams, Submit, Text, ToEngine
 from voxlane.engine.assemble import Assembly, assemble
@@ -46,7 +48,7 @@ class Driver:
 
 def chat_config(**settings: object) -> EngineConfig:
     """Return the configuration of an engine that only chats: it is loaded in half the time."""
-    return EngineConfig(**{"asr_model": "", "tts_model": "", **settings})  # type: ignore[arg-type]
+    return EngineConfig(**{"model": SMALL, "asr_model": "", "tts_model": "", **settings})  # type: ignore[arg-type]
 
 
 def assemble_float32(config: EngineConfig) -> Assembly:
