@@ -246,10 +246,10 @@ def test_the_configuration_switches_them_off(world: World, tmp_path: Path) -> No
     words = [sys.executable, "-m", "voxlane.server.cli", "chat", "Hello", "--config", str(tmp_path / "voxlane.toml")]
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
-    assert ended.stderr == (
+    assert ended.stderr.splitlines()[-1] == (
         "voxlane: the engine could not start: could not reach Hugging Face for Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF; "
         "mirrors are switched off; check your network, allow mirrors (weights.mirrors), or copy the file to "
-        f"{world.cache / 'models' / name / name}-q4_k_m.gguf\n"
+        f"{world.cache / 'models' / name / name}-q4_k_m.gguf"
     )
     assert world.index.log == []
 
@@ -298,7 +298,7 @@ def test_an_interrupted_pull_keeps_the_parts_it_has(world: World) -> None:
         """What Ctrl-C does."""
 
     def interrupt(done: float) -> None:
-        if done >= 0.45:  # the first of two parts is here
+        if world.kept(1).exists():
             raise Interrupted
 
     with pytest.raises(Interrupted):
