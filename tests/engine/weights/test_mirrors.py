@@ -241,6 +241,7 @@ def test_mirrors_that_are_switched_off_are_not_asked(world: World, capsys: pytes
 
 def test_the_configuration_switches_them_off(world: World, tmp_path: Path) -> None:
     world.lose_hub()
+    world.patch.setenv("VOXLANE_NATIVE", "0")  # or kernels would be compiled into the empty cache
     name = "qwen2.5-coder-0.5b-instruct"  # the engine's process has the real catalog
     (tmp_path / "voxlane.toml").write_text(f'[engine]\nmodel = "{name}"\n[weights]\nmirrors = false\n')
     words = [sys.executable, "-m", "voxlane.server.cli", "chat", "Hello", "--config", str(tmp_path / "voxlane.toml")]
