@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -28,6 +28,10 @@ FRAME = RATE // 50
 FORMAT = {"codec": "pcm16", "rate": RATE}
 
 
+class ServerEnded(RuntimeError):
+    """The server ended before it could talk; its log says why."""
+
+
 @contextlib.contextmanager
 def server(*arguments: str) -> Iterator[str]:
     """Run `voxlane serve` and yield its address."""
@@ -42,21 +46,24 @@ def server_process(*arguments: str, log: IO[str] | int = subprocess.DEVNULL) -> 
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     assert process.stdout is not None
     try:
-        url = process.stdout.readline().split()[-1]
-        wait_healthy(url)
-        yield url, process.pid
+        address = process.stdout.readline().split()
+        if not address:
+            raise ServerEnded
+        wait_healthy(address[-1], lambda: process.poll() is None)
+        yield address[-1], process.pid
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
 
 
-def wait_healthy(url: str) -> None:
-    """Wait until the engine is ready."""
-    while True:
+def wait_healthy(url: str, running: Callable[[], bool] = lambda: True) -> None:
+    """Wait until the engine is ready; raise ServerEnded if the server does not run any more."""
+    while running():
         with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/healthz") as answer:
             if answer.status == 200:
                 return
         time.sleep(0.2)
+    raise ServerEnded
 
 
 def spoken(url: str, text: str) -> NDArray[np.int16]:
@@ -83,6 +90,12 @@ class Person:
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
     began_s: float = 0.0  # when the first sample of what was last said was sent,
     stopped_s: float = 0.0  # and the last
+    listens_at: float = 1.0  # how fast replies are played; 2: twice as fast as they were spoken
+
+    @property
+    def speaking(self) -> bool:
+        """Whether something of what is to be said is still to be sent."""
+        return bool(self._speech)
 
     def speak(self, sound: NDArray[np.int16]) -> None:
         """Say something with the next frame."""
@@ -100,6 +113,12 @@ class Person:
                 await asyncio.wait_for(self._news.wait_for(lambda: found() is not None), most_s)
         return found()
 
+    async def news(self, known: int, most_s: float) -> None:
+        """Wait until there are more than so many events, or so long."""
+        async with self._news:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait_for(lambda: len(self.events) > known), most_s)
+
     async def live(self) -> None:
         """Run the microphone and the loudspeaker on the clock."""
         next_s = time.perf_counter()
@@ -112,7 +131,7 @@ class Person:
                 self.stopped_s = time.perf_counter()
             await self.client.send_audio(frame.tobytes())
             self.input.append((time.perf_counter(), float(np.abs(frame).max())))
-            heard = np.frombuffer(self.player.pull(self.player.rate // 50), np.int16)
+            heard = np.frombuffer(self.player.pull(round(self.player.rate / 50 * self.listens_at)), np.int16)
             self.output.append((time.perf_counter(), float(np.abs(heard).max())))
             await self.client.send_acks()
             next_s += 0.02

@@ -1,0 +1,333 @@
+"""A hundred spoken exchanges with every chat model that is here: how many go well, and how fast.
+
+    python benchmarks/partner.py                                  # typed, every chat model of the catalog that is here
+    python benchmarks/partner.py --model smollm2-135m-instruct ./my-model.gguf --show
+    python benchmarks/partner.py --through speech                 # every third exchange, spoken in real time
+    python benchmarks/partner.py --only memory1 memory5 --seed 1 2 3
+
+What is measured is the product: a real `voxlane serve`, the native WebSocket, the server's own instructions, sampling
+and history. Only the seed is set, so that a run can be repeated. An exchange is one conversation of one to six turns;
+its last reply (in some, an earlier one too) is held against rules: patterns, a number, a length, no Markdown, the right
+call of a tool. partner_exchanges.toml has all exchanges and their rules, and was written before any model had answered;
+since then only rules that were wrong have been corrected, which its log of changes lists.
+
+Spoken exchanges are said by the server's voice, sent as a microphone sends them, and transcribed by the server. One
+that fails counts as failed also where the recogniser is to blame; such are counted apart as misheard.
+
+An exchange is worth one percent. Of a hundred, chance alone moves a score by four or five: compare models, not
+decimals; several seeds make the sampling's part of it smaller. Bars, for the default model alone: 65 % of all, 85 % of
+the two kinds of memory together. Writes partner.json to the folder that $OUT names, if it is set.
+
+Time: on two cores 3 minutes for the 135M model, 10 for one of 0.5B, 25 for one of 1.5B; spoken, 8 minutes for a third
+with the default model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import statistics
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+from command_line import command_line
+from common import machine, table
+from partner_exchanges import Catalogue, Exchange, load_file
+from partner_rules import count_words, normalise
+from partner_talk import Answered, spoken_aloud, typed
+from voice_common import ServerEnded, server_process, spoken
+
+from voxlane.engine.weights import store
+
+BARRED = "qwen2.5-coder-0.5b-instruct"
+OVERALL_BAR, MEMORY_BAR = 65.0, 85.0
+MEMORY = ("memory1", "memory5")
+SHORT = {
+    "facts": "facts",
+    "arithmetic": "sums",
+    "memory1": "mem 1",
+    "memory5": "mem 5",
+    "instructions": "instr.",
+    "manners": "manners",
+    "nonsense": "nonsense",
+    "followups": "follow-up",
+    "tools": "tools",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One exchange that was held, and what was wrong with it."""
+
+    exchange: Exchange
+    seed: int
+    turns: tuple[Answered, ...]
+    broken: tuple[str, ...]  # empty: it went well
+
+    @property
+    def misheard(self) -> bool:
+        """Whether it went wrong and something else was understood than was said."""
+        return bool(self.broken) and any(normalise(turn.said) != normalise(turn.heard) for turn in self.turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """All exchanges with one model, typed or spoken."""
+
+    model: str
+    through: str
+    judged: tuple[Judged, ...]
+    tokens_per_s: float | None  # None: not measured
+
+    def percent(self, categories: Iterable[str] = ()) -> float | None:
+        """Return how many of the exchanges of some categories, or of all, went well; None if there were none."""
+        wanted = set(categories)
+        held = [one for one in self.judged if not wanted or one.exchange.category in wanted]
+        return 100 * sum(not one.broken for one in held) / len(held) if held else None
+
+    def first_ms(self) -> float | None:
+        """Return the median time to the first word, or of what was spoken to the first sound."""
+        times = [turn.first_s * 1e3 for one in self.judged for turn in one.turns if turn.first_s is not None]
+        return statistics.median(times) if times else None
+
+    def reply_words(self) -> float:
+        """Return how many words a reply has, by the median."""
+        return statistics.median(count_words(turn.reply.text) for one in self.judged for turn in one.turns)
+
+
+def judge(exchange: Exchange, seed: int, turns: Sequence[Answered]) -> Judged:
+    """Hold an exchange against its rules."""
+    faults = [turn.fault for turn in turns if turn.fault]
+    return Judged(exchange, seed, tuple(turns), (*faults, *exchange.broken_by([turn.reply for turn in turns])))
+
+
+# ---- holding exchanges
+
+
+class Progress:
+    """A line that says how far a run is and how well it goes: one that moves on a terminal, else a few."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what, self._total, self._held, self._right = what, total, 0, 0
+
+    def take(self, judged: Judged) -> None:
+        """Count an exchange."""
+        self._held += 1
+        self._right += not judged.broken
+        moves, last = sys.stderr.isatty(), self._held == self._total
+        if moves or last or self._held % 10 == 0:
+            line = f"{self._what}: {self._held} of {self._total}, {100 * self._right / self._held:.0f} % right"
+            print(f"\r{line}" if moves else line, end="\n" if last or not moves else "", file=sys.stderr, flush=True)
+
+
+async def hold_all(
+    exchanges: Sequence[Exchange],
+    seeds: Sequence[int],
+    at_once: int,
+    hold: Callable[[Exchange, int], Awaitable[list[Answered]]],
+    progress: Progress,
+) -> list[Judged]:
+    """Hold every exchange with every seed, so many at the same time, and judge them."""
+    turnstile = asyncio.Semaphore(at_once)
+
+    async def one(exchange: Exchange, seed: int) -> Judged:
+        async with turnstile:
+            judged = judge(exchange, seed, await hold(exchange, seed))
+        progress.take(judged)
+        return judged
+
+    return list(await asyncio.gather(*(one(exchange, seed) for seed in seeds for exchange in exchanges)))
+
+
+def seconds_per_token(page: str) -> tuple[float, float]:
+    """Return the sum and the number of what a page of metrics says of the time between two tokens."""
+    found = dict(re.findall(r"^voxlane_output_token_seconds_(sum|count) (\S+)$", page, re.MULTILINE))
+    return float(found["sum"]), float(found["count"])
+
+
+def metrics(url: str) -> str:
+    """Return a server's page of metrics."""
+    with urllib.request.urlopen(f"{url}/metrics") as answer:
+        return str(answer.read(), "utf-8")
+
+
+def run_typed(url: str, model: str, exchanges: Sequence[Exchange], asked: argparse.Namespace) -> Run:
+    """Type all exchanges."""
+    progress = Progress(f"{model}, typed", len(exchanges) * len(asked.seed))
+    sum_before, count_before = seconds_per_token(metrics(url))
+    held = asyncio.run(
+        hold_all(exchanges, asked.seed, asked.at_once, lambda exchange, seed: typed(url, exchange, seed), progress)
+    )
+    sum_after, count_after = seconds_per_token(metrics(url))
+    spent_s = sum_after - sum_before
+    alone = asked.at_once == 1 and spent_s > 0
+    return Run(model, "text", tuple(held), (count_after - count_before) / spent_s if alone else None)
+
+
+def run_spoken(url: str, model: str, exchanges: Sequence[Exchange], asked: argparse.Namespace) -> Run:
+    """Speak every third exchange, or all."""
+    chosen = exchanges if asked.all else exchanges[:: max(1, round(len(exchanges) / asked.sample))]
+    clip = cache(lambda text: spoken(url, text))
+    progress = Progress(f"{model}, spoken", len(chosen) * len(asked.seed))
+    held = asyncio.run(
+        hold_all(chosen, asked.seed, 1, lambda exchange, seed: spoken_aloud(url, exchange, seed, clip), progress)
+    )
+    return Run(model, "speech", tuple(held), None)
+
+
+def run_model(model: str, exchanges: Sequence[Exchange], asked: argparse.Namespace) -> list[Run]:
+    """Hold the exchanges with one model in a server of its own."""
+    name = Path(model).stem if os.sep in model else model
+    ways = {"text": run_typed, "speech": run_spoken}
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
+        try:
+            with server_process("--model", model, log=log) as (url, _):
+                return [way(url, name, exchanges, asked) for key, way in ways.items() if asked.through in (key, "both")]
+        except ServerEnded:
+            log.seek(0)
+            last = log.read().strip().rpartition("\n")[2]
+            print(f"{name} is left out: {last or 'the server ended'}", file=sys.stderr)
+            return []
+
+
+# ---- telling
+
+
+def cell(value: float | None, digits: int = 0) -> str:
+    """Return a figure for a table."""
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def report(runs: Sequence[Run], categories: Sequence[str]) -> None:
+    """Print how well and how fast the models talked, and whether the bars were met."""
+    shown = [name for name in categories if any(run.percent([name]) is not None for run in runs)]
+    rows = [
+        [run.model, run.through, str(len(run.judged)), cell(run.percent()), cell(run.percent(MEMORY))]
+        + [cell(run.percent([name])) for name in shown]
+        for run in runs
+    ]
+    header = ["model", "through", "held", "all", "memory", *(SHORT.get(name, name) for name in shown)]
+    table(f"percent of exchanges that went well, {machine()}", header, rows)
+    speed = []
+    for run in runs:
+        first = cell(run.first_ms())
+        times = [first, "–"] if run.through == "text" else ["–", first]
+        missed = str(sum(one.misheard for one in run.judged)) if run.through == "speech" else "–"
+        speed.append([run.model, run.through, cell(run.tokens_per_s, 1), *times, cell(run.reply_words()), missed])
+    columns = ["tokens/s", "first token, ms", "voice to voice, ms", "words a reply", "failed and misheard"]
+    table("and how fast; medians", ["model", "through", *columns], speed)
+    for run in runs:
+        if run.model == BARRED:
+            tell_bars(run)
+
+
+def tell_bars(run: Run) -> None:
+    """Print whether the default model is good enough."""
+    for what, found, bar in (("all", run.percent(), OVERALL_BAR), ("memory", run.percent(MEMORY), MEMORY_BAR)):
+        if found is not None:
+            met = "met" if found >= bar else "missed"
+            print(f"  bar: {run.model}, {run.through}, {what}: {bar:.0f} %: {found:.0f}, {met}")
+
+
+def show(run: Run) -> None:
+    """Print what went wrong, exchange by exchange."""
+    print(f"\n{run.model}, {run.through}: what went wrong")
+    for one in run.judged:
+        if not one.broken:
+            continue
+        print(f"\n  {one.exchange.name}{' (misheard)' if one.misheard else ''}: {'; '.join(one.broken)}")
+        for turn in one.turns:
+            other = f"   [heard: {turn.heard}]" if normalise(turn.said) != normalise(turn.heard) else ""
+            print(f"    > {turn.said}{other}")
+            for call in turn.reply.calls:
+                print(f"      call {call.name} {call.arguments}")
+            print(f"      {turn.reply.text!r}")
+
+
+def as_json(runs: Sequence[Run], categories: Sequence[str]) -> str:
+    """Return everything that was found."""
+
+    def told(run: Run) -> dict[str, object]:
+        return {
+            "model": run.model,
+            "through": run.through,
+            "percent": run.percent(),
+            "memory_percent": run.percent(MEMORY),
+            "percent_by_category": {name: run.percent([name]) for name in categories},
+            "tokens_per_s": run.tokens_per_s,
+            "first_ms": run.first_ms(),
+            "reply_words": run.reply_words(),
+            "exchanges": [
+                {
+                    "name": one.exchange.name,
+                    "seed": one.seed,
+                    "broken": one.broken,
+                    "misheard": one.misheard,
+                    "turns": [asdict(turn) for turn in one.turns],
+                }
+                for one in run.judged
+            ],
+        }
+
+    return json.dumps({"machine": machine(), "runs": [told(run) for run in runs]}, indent=1, ensure_ascii=False)
+
+
+# ---- the command
+
+
+def chat_models() -> list[str]:
+    """Return the chat models of the catalog that are on this machine, small ones first."""
+    here = [listing.model for listing in store.list_models() if listing.path and listing.model.task == "chat"]
+    return [model.name for model in sorted(here, key=lambda model: model.parameters)]
+
+
+def parse(catalogue: Catalogue, arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return what is asked for."""
+    parser = command_line(__doc__)
+    kinds = "\n".join(f"  {name:14}{title}" for name, title in catalogue.titles.items())
+    parser.epilog = f"categories:\n{kinds}"
+    parser.add_argument("--model", nargs="+", help="names of the catalog, or paths (all chat models that are here)")
+    parser.add_argument("--through", choices=("text", "speech", "both"), default="text", help="(%(default)s)")
+    parser.add_argument("--only", nargs="+", metavar="CATEGORY", choices=list(catalogue.titles), help="of those below")
+    parser.add_argument("--seed", nargs="+", type=int, default=[1], help="hold every exchange once with each (1)")
+    parser.add_argument("--sample", type=int, default=34, metavar="N", help="how many to speak (%(default)s), evenly")
+    parser.add_argument("--all", action="store_true", help="speak all of them")
+    parser.add_argument(
+        "--at-once", type=int, default=1, metavar="N", help="typed exchanges at the same time: quicker, but no tokens/s"
+    )
+    parser.add_argument("--show", action="store_true", help="print the replies that are wrong, and why")
+    asked = parser.parse_args(arguments)
+    if min(asked.sample, asked.at_once) < 1:
+        parser.error("--sample and --at-once: at least 1")
+    asked.model = asked.model or chat_models()
+    if not asked.model:
+        parser.error("no chat model is here: run `voxlane models pull NAME`")
+    return asked
+
+
+def main() -> None:
+    """Hold the exchanges and print the tables."""
+    catalogue = load_file()
+    asked = parse(catalogue)
+    exchanges = [one for one in catalogue.exchanges if not asked.only or one.category in asked.only]
+    runs = [run for model in asked.model for run in run_model(model, exchanges, asked)]
+    if not runs:
+        sys.exit("no model could be run")
+    if asked.show:
+        for run in runs:
+            show(run)
+    report(runs, list(catalogue.titles))
+    if folder := os.environ.get("OUT"):
+        (Path(folder) / "partner.json").write_text(as_json(runs, list(catalogue.titles)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
