@@ -37,11 +37,12 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from command_line import command_line
 from common import machine, table
 from partner_exchanges import Catalogue, Exchange, load_file
-from partner_rules import count_words, normalise
+from partner_rules import Called, Reply, count_words, normalise
 from partner_talk import Answered, spoken_aloud, typed
 from voice_common import ServerEnded, server_process, spoken
 
@@ -280,6 +281,29 @@ def as_json(runs: Sequence[Run], categories: Sequence[str]) -> str:
     return json.dumps({"machine": machine(), "runs": [told(run) for run in runs]}, indent=1, ensure_ascii=False)
 
 
+def read_json(text: str, exchanges: Sequence[Exchange]) -> list[Run]:
+    """Return runs as as_json() wrote them, judged by the rules as they are now; leave out exchanges not asked for."""
+    by_name = {one.name: one for one in exchanges}
+    return [
+        Run(
+            told["model"],
+            told["through"],
+            tuple(
+                judge(by_name[one["name"]], one["seed"], [_read_turn(turn) for turn in one["turns"]])
+                for one in told["exchanges"]
+                if one["name"] in by_name
+            ),
+            told["tokens_per_s"],
+        )
+        for told in json.loads(text)["runs"]
+    ]
+
+
+def _read_turn(values: dict[str, Any]) -> Answered:
+    calls = tuple(Called(**call) for call in values["reply"]["calls"])
+    return Answered(**{**values, "reply": Reply(values["reply"]["text"], calls)})
+
+
 # ---- the command
 
 
@@ -303,12 +327,15 @@ def parse(catalogue: Catalogue, arguments: Sequence[str] | None = None) -> argpa
     parser.add_argument(
         "--at-once", type=int, default=1, metavar="N", help="typed exchanges at the same time: quicker, but no tokens/s"
     )
+    parser.add_argument(
+        "--again", type=Path, metavar="FILE", help="judge the replies in a partner.json anew; talk to none"
+    )
     parser.add_argument("--show", action="store_true", help="print the replies that are wrong, and why")
     asked = parser.parse_args(arguments)
     if min(asked.sample, asked.at_once) < 1:
         parser.error("--sample and --at-once: at least 1")
     asked.model = asked.model or chat_models()
-    if not asked.model:
+    if not asked.model and not asked.again:
         parser.error("no chat model is here: run `voxlane models pull NAME`")
     return asked
 
@@ -318,14 +345,17 @@ def main() -> None:
     catalogue = load_file()
     asked = parse(catalogue)
     exchanges = [one for one in catalogue.exchanges if not asked.only or one.category in asked.only]
-    runs = [run for model in asked.model for run in run_model(model, exchanges, asked)]
+    if asked.again:
+        runs = read_json(asked.again.read_text(encoding="utf-8"), exchanges)
+    else:
+        runs = [run for model in asked.model for run in run_model(model, exchanges, asked)]
     if not runs:
         sys.exit("no model could be run")
     if asked.show:
         for run in runs:
             show(run)
     report(runs, list(catalogue.titles))
-    if folder := os.environ.get("OUT"):
+    if (folder := os.environ.get("OUT")) and not asked.again:
         (Path(folder) / "partner.json").write_text(as_json(runs, list(catalogue.titles)), encoding="utf-8")
 
 

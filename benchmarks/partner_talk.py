@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from partner_exchanges import Exchange
 from partner_rules import Called, Reply
 from voice_common import Person, person
+from websockets.exceptions import ConnectionClosed
 
 from voxlane.server.client import Event, VoiceClient
 
@@ -123,14 +124,25 @@ async def typed(url: str, exchange: Exchange, seed: int) -> list[Answered]:
         events = aiter(client)
         for said in exchange.turns:
             notes, since_s = TurnNotes(), time.perf_counter()
-            await client.say(said)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TURN_S):
-                    await _until_over(events, notes, client, exchange)
+            async with _patience(notes):
+                await client.say(said)
+                await _until_over(events, notes, client, exchange)
             found.append(notes.answered(said, since_s, spoken=False))
             if not notes.over:
                 break
     return found
+
+
+@contextlib.asynccontextmanager
+async def _patience(notes: TurnNotes) -> AsyncIterator[None]:
+    """Give a turn up that takes too long or whose connection is lost, and note that."""
+    try:
+        async with asyncio.timeout(TURN_S):
+            yield
+    except TimeoutError:
+        notes.fault = f"no end within {TURN_S:.0f} s"
+    except (ConnectionClosed, StopAsyncIteration):
+        notes.fault = notes.fault or "the connection was closed"
 
 
 async def _until_over(events: AsyncIterator[Event], notes: TurnNotes, client: VoiceClient, exchange: Exchange) -> None:
@@ -161,9 +173,8 @@ async def spoken_aloud(
             await asyncio.sleep(PAUSE_S)
             notes, since = TurnNotes(), len(somebody.events)
             somebody.speak(sound)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TURN_S):
-                    await _follow(somebody, notes, since, exchange)
+            async with _patience(notes):
+                await _follow(somebody, notes, since, exchange)
             found.append(notes.answered(said, somebody.stopped_s, spoken=True))
             if not notes.over:
                 break
