@@ -76,7 +76,7 @@ class Judged:
     @property
     def misheard(self) -> bool:
         """Whether it went wrong and something else was understood than was said."""
-        return bool(self.broken) and any(normalise(turn.said) != normalise(turn.heard) for turn in self.turns)
+        return bool(self.broken) and any(not turn_heard(turn) for turn in self.turns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,12 @@ class Run:
     def reply_words(self) -> float:
         """Return how many words a reply has, by the median."""
         return statistics.median(count_words(turn.reply.text) for one in self.judged for turn in one.turns)
+
+
+def turn_heard(turn: Answered) -> bool:
+    """Return whether what was understood is what was said; "nineteen fifty" may be written 1950."""
+    said, heard = (normalise(text).replace(" ", "") for text in (turn.said, turn.heard))
+    return said == heard
 
 
 def judge(exchange: Exchange, seed: int, turns: Sequence[Answered]) -> Judged:
@@ -246,7 +252,7 @@ def show(run: Run) -> None:
             continue
         print(f"\n  {one.exchange.name}{' (misheard)' if one.misheard else ''}: {'; '.join(one.broken)}")
         for turn in one.turns:
-            other = f"   [heard: {turn.heard}]" if normalise(turn.said) != normalise(turn.heard) else ""
+            other = "" if turn_heard(turn) else f"   [heard: {turn.heard}]"
             print(f"    > {turn.said}{other}")
             for call in turn.reply.calls:
                 print(f"      call {call.name} {call.arguments}")

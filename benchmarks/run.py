@@ -7,8 +7,8 @@
 
 What each prints goes to NAME.txt too, in the folder that $OUT names, if it is set.
 
-Time: 18 minutes for all of them, on two cores; with a GPU as long, and none begins after --seconds. Nothing else should
-run on the machine meanwhile.
+Time: on two cores 18 minutes for all but `partner`, which takes 3 to 25 for each chat model that is here; with a GPU 18.
+None begins after --seconds. Nothing else should run on the machine meanwhile.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ ALL = (
     "voice_to_voice",
     "barge_in",
     "many_sessions",
+    "partner",
     "killed_engine",
 )
 GPU = {

@@ -411,6 +411,18 @@ async def test_speech_is_followed_until_it_is_answered_or_was_not_heard(
 # ---- runs and tables
 
 
+@pytest.mark.parametrize(
+    ("said", "heard", "right"),
+    [
+        ("I was born in nineteen eighty-four.", "i was born in 1984", True),
+        ("Under the flower pot.", "Under the flowerpot!", True),
+        ("In which year?", "In which ear?", False),
+    ],
+)
+def test_another_spelling_is_not_misheard(said: str, heard: str, right: bool) -> None:
+    assert partner.turn_heard(partner_talk.Answered(said, heard, Reply(""), None)) is right
+
+
 def judged(number: int, text: str, *, heard: str = "") -> partner.Judged:
     exchange = CATALOGUE.exchanges[number]
     turns = [partner_talk.Answered(said, heard or said, Reply(text), first_s=0.25) for said in exchange.turns]
