@@ -7,8 +7,8 @@
 
 What each prints goes to NAME.txt too, in the folder that $OUT names, if it is set.
 
-Time: on two cores 18 minutes for all but `partner`, which takes 3 to 25 for each chat model that is here; with a GPU 18.
-None begins after --seconds. Nothing else should run on the machine meanwhile.
+Time: on two cores 18 minutes for all but `partner`, which takes 3 to 25 for each chat model that is here; 18 with a
+GPU. None begins after --seconds. Nothing else should run on the machine meanwhile.
 """
 
 from __future__ import annotations
