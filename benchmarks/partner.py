@@ -9,7 +9,7 @@ What is measured is the product: a real `voxlane serve`, the native WebSocket, t
 and history. Only the seed is set, so that a run can be repeated. An exchange is one conversation of one to six turns;
 its last reply (in some, an earlier one too) is held against rules: patterns, a number, a length, no Markdown, the right
 call of a tool. partner_exchanges.toml has all exchanges and their rules, and was written before any model had answered;
-since then only rules that were wrong have been corrected, which its log of changes lists.
+since then only rules that were wrong have been corrected, which the top of that file lists.
 
 Spoken exchanges are said by the server's voice, sent as a microphone sends them, and transcribed by the server. One
 that fails counts as failed also where the recogniser is to blame; such are counted apart as misheard.
