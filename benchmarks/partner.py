@@ -86,7 +86,7 @@ class Run:
     model: str
     through: str
     judged: tuple[Judged, ...]
-    tokens_per_s: float | None  # None: not measured
+    tokens_per_s: float | None  # None: spoken, or not one at a time
 
     def percent(self, categories: Iterable[str] = ()) -> float | None:
         """Return how many of the exchanges of some categories, or of all, went well; None if there were none."""
@@ -225,8 +225,11 @@ def report(runs: Sequence[Run], categories: Sequence[str]) -> None:
     table(f"percent of exchanges that went well, {machine()}", header, rows)
     speed = []
     for run in runs:
-        first = cell(run.first_ms())
-        times = [first, "–"] if run.through == "text" else ["–", first]
+        typed_alone = run.tokens_per_s is not None
+        times = [
+            cell(run.first_ms() if typed_alone else None),
+            cell(run.first_ms() if run.through == "speech" else None),
+        ]
         missed = str(sum(one.misheard for one in run.judged)) if run.through == "speech" else "–"
         speed.append([run.model, run.through, cell(run.tokens_per_s, 1), *times, cell(run.reply_words()), missed])
     columns = ["tokens/s", "first token, ms", "voice to voice, ms", "words a reply", "failed and misheard"]
@@ -331,7 +334,7 @@ def parse(catalogue: Catalogue, arguments: Sequence[str] | None = None) -> argpa
     parser.add_argument("--sample", type=int, default=34, metavar="N", help="how many to speak (%(default)s), evenly")
     parser.add_argument("--all", action="store_true", help="speak all of them")
     parser.add_argument(
-        "--at-once", type=int, default=1, metavar="N", help="typed exchanges at the same time: quicker, but no tokens/s"
+        "--at-once", type=int, default=1, metavar="N", help="typed exchanges at the same time: quicker, but no speeds"
     )
     parser.add_argument(
         "--again", type=Path, metavar="FILE", help="judge the replies in a partner.json anew; talk to none"
