@@ -83,17 +83,23 @@ def _linear(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Outcome]:
 
 
 def _packed(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Outcome]:
-    dense = torch.randn((40, 64), generator=random)
-    codes = torch.randint(0, 16, (40, 64), generator=random, dtype=torch.uint8)
     bias = torch.randn(40, generator=random)
-    scales, minimums = torch.rand((2, 40, 2), generator=random).to(torch.float16).to(torch.float32)
-    for blocks in (quantise(dense), Blocks(4, codes, scales, -8.0 * minimums)):
+    for blocks in _blocks(random):
         weight = linear.pack(blocks)
-        for tokens in (1, 2, 3, 4, 7):
+        for tokens in (1, 2, 3, 4, 5, 6, 7, 8, 19):
             x = torch.randn((tokens, 64), generator=random)
             yield linear.linear_native(library, x, weight, bias), linear.linear_ref(x, weight, bias), _CLOSE
         ids = torch.tensor([0, 17, 39])
         yield linear.embed_native(library, ids, weight), blocks.dequantise()[ids], _CLOSE
+
+
+def _blocks(random: torch.Generator) -> Iterator[Blocks]:
+    """Yield a matrix of 40 x 64 in every form that can be packed."""
+    yield quantise(torch.randn((40, 64), generator=random))
+    for bits, groups, minimum in ((4, 2, False), (4, 2, True), (5, 2, False), (5, 2, True), (6, 4, False)):
+        codes = torch.randint(0, 1 << bits, (40, 64), generator=random, dtype=torch.uint8)
+        scales, minimums = torch.rand((2, 40, groups), generator=random).to(torch.float16).to(torch.float32)
+        yield Blocks(bits, codes, scales, -8.0 * minimums if minimum else None)
 
 
 def _rows(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Outcome]:

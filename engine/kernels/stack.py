@@ -60,13 +60,17 @@ class LayerWeights(Protocol):
 
 _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _VECTORS = ("q_norm", "k_norm", "cos", "sin", "after_attention_norm", "mlp_norm", "after_mlp_norm", "next_norm")
+_PACKED = 2  # the kind of a matrix; 0 and 1 are float32 and bfloat16
 _PAGE_PARTS = ("k", "v", "k_scale", "v_scale")
 _PLACES = ("positions", "slots", "query_starts", "context_lengths", "block_tables")
 
 
 # The structures of native/stack.cpp, field by field.
 class _Matrix(ctypes.Structure):
-    _fields_ = (("kind", _INT), ("data", _POINTER), ("bias", _POINTER), ("outputs", _INT), ("inputs", _INT))
+    _fields_ = (
+        *(("kind", _INT), ("data", _POINTER), ("parts", _INT), ("bias", _POINTER)),
+        *(("outputs", _INT), ("inputs", _INT)),
+    )
 
 
 class _Layer(ctypes.Structure):
@@ -152,7 +156,7 @@ def fits(layers: Sequence[LayerWeights]) -> bool:
     """Return whether every weight is of a kind and place the native stack can read."""
     matrices = [matrix for layer in layers for matrix in (layer.qkv, layer.out, layer.gate_up, layer.down)]
     return all(
-        weight.data.is_cpu
+        weight.is_cpu
         if isinstance(weight, PackedWeight)
         else weight.is_cpu and weight.is_contiguous() and weight.dtype in (torch.float32, torch.bfloat16)
         for weight in matrices
@@ -173,8 +177,9 @@ def _layer(layer: LayerWeights) -> _Layer:
 def _matrix(weight: Tensor | PackedWeight, bias: Tensor | None) -> _Matrix:
     start = native.pointer(bias)
     if isinstance(weight, PackedWeight):
-        return _Matrix(weight.bits, weight.data.data_ptr(), start, weight.out_features, weight.in_features)
-    return _Matrix(weight.dtype is torch.bfloat16, weight.data_ptr(), start, *weight.shape)
+        parts = ctypes.addressof(weight.table), len(weight.parts)
+        return _Matrix(_PACKED, *parts, start, weight.out_features, weight.in_features)
+    return _Matrix(weight.dtype is torch.bfloat16, weight.data_ptr(), 0, start, *weight.shape)
 
 
 def _layer_pages(pages: Pages) -> _LayerPages:

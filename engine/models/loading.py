@@ -11,9 +11,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from voxlane.engine.kernels.linear import PackedWeight, pack, packable
+from voxlane.engine.kernels.linear import PackedPart, PackedWeight, pack_part, packable
 from voxlane.engine.models.settings import TensorError
-from voxlane.engine.weights.tensors import GROUP, Blocks, WeightFile, quantise
+from voxlane.engine.weights.tensors import GROUP, WeightFile, quantise
 
 Mode = Literal["packed", "float32", "bfloat16"]
 Weight = Tensor | PackedWeight
@@ -57,7 +57,7 @@ class TensorReader:
         """Return the matrices [out, inputs] fused along their rows, stored as the mode says."""
         shapes = [(name, (out, inputs)) for name, out in zip(names, outs, strict=True)]
         if self._mode == "packed" and inputs % GROUP == 0:
-            return pack(_fuse([self._blocks(name, shape) for name, shape in shapes]))
+            return PackedWeight([self._part(name, shape) for name, shape in shapes])
         dtype = torch.bfloat16 if self._mode == "bfloat16" else torch.float32
         parts = [self._floats(name, shape).to(self.device, dtype) for name, shape in shapes]
         return torch.cat(parts) if len(parts) > 1 else parts[0].contiguous()
@@ -79,15 +79,18 @@ class TensorReader:
             others = f" (and {len(surplus) - 1} more)" if len(surplus) > 1 else ""
             raise TensorError(f"tensor {surplus[0]:.120} does not belong to this model{others}")
 
-    def _blocks(self, name: str, shape: tuple[int, int]) -> Blocks:
+    def _part(self, name: str, shape: tuple[int, int]) -> PackedPart:
         blocks = self._weights.blocks(self._source(name))
         if blocks is None:
-            return quantise(self._floats(name, shape).to(self.device))
-        self._take(name, blocks.shape, shape)
-        if not packable(blocks):
-            blocks = quantise(blocks.dequantise())
-        minimums = None if blocks.minimums is None else blocks.minimums.to(self.device)
-        return Blocks(blocks.bits, blocks.codes.to(self.device), blocks.scales.to(self.device), minimums)
+            blocks = quantise(self._floats(name, shape))
+        else:
+            self._take(name, blocks.shape, shape)
+            if not packable(blocks):
+                blocks = quantise(blocks.dequantise())
+        try:
+            return pack_part(blocks, self.device)
+        except ValueError as error:
+            raise TensorError(f"tensor {name}: {error}") from error
 
     def _floats(self, name: str, shape: tuple[int, ...]) -> Tensor:
         tensor = self._weights.tensor(self._source(name))
@@ -106,17 +109,3 @@ class TensorReader:
         self.parameters += torch.Size(wanted).numel()
         if self._progress is not None:
             self._progress(len(self._taken) / len(self._aliases))
-
-
-def _fuse(parts: list[Blocks]) -> Blocks:
-    if len(parts) == 1:
-        return parts[0]
-    if len({part.bits for part in parts}) > 1:  # mixed files: one kernel call is worth more than the 4-bit part's bytes
-        parts = [part if part.bits == 8 else quantise(part.dequantise()) for part in parts]
-    minimums = [part.minimums for part in parts if part.minimums is not None]
-    return Blocks(
-        parts[0].bits,
-        torch.cat([part.codes for part in parts]),
-        torch.cat([part.scales for part in parts]),
-        torch.cat(minimums) if minimums else None,
-    )

@@ -73,17 +73,24 @@ def pieces(out: int, inputs: int) -> Iterator[slice]:
 
 
 def quantise(weight: Tensor) -> Blocks:
-    """Return `weight` [out, in] as 8-bit blocks, each group scaled by its largest magnitude."""
+    """Return `weight` [out, in] as 8-bit blocks, each group scaled by its largest magnitude, with float16's scales."""
     out, inputs = weight.shape
     codes = torch.empty((out, inputs), dtype=torch.int8, device=weight.device)
     scales = torch.empty((out, inputs // GROUP), device=weight.device)
     for rows in pieces(out, inputs):
         groups = weight[rows].to(torch.float32).reshape(-1, inputs // GROUP, GROUP)
-        scale = groups.abs().amax(dim=2) / 127.0
+        scale = _half_above(groups.abs().amax(dim=2) / 127.0)
         inverse = torch.where(scale > 0, 1.0 / scale, torch.zeros_like(scale))
         codes[rows] = (groups * inverse[:, :, None]).round_().reshape(-1, inputs)
         scales[rows] = scale
     return Blocks(8, codes, scales, None)
+
+
+def _half_above(values: Tensor) -> Tensor:
+    """Return the smallest numbers of float16 that are not below `values`, which are not negative, as float32."""
+    halves = values.to(torch.float16)
+    halves.view(torch.int16).add_((halves.to(torch.float32) < values).to(torch.int16))
+    return halves.to(torch.float32)
 
 
 class WeightFile(Protocol):

@@ -31,8 +31,8 @@ _BUILD_SECONDS = 300.0
 _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _SIGNATURES = {
     "vox_set_threads": [ctypes.c_int],
-    "vox_packed_linear": [_POINTER] * 4 + [_INT] * 4,
-    "vox_packed_embed": [_POINTER] * 3 + [_INT] * 3,
+    "vox_packed_linear": [_POINTER] * 2 + [_INT] + [_POINTER] * 2 + [_INT] * 3,
+    "vox_packed_embed": [_POINTER] * 3 + [_INT] * 2,
     "vox_linear": [_POINTER, _POINTER, _INT, _POINTER, _POINTER, _INT, _INT, _INT],
     "vox_stack": [_POINTER] * 4,
     "vox_rms_norm": [_POINTER] * 3 + [_INT, _INT, _FLOAT],

@@ -4,9 +4,9 @@
 #include <cstdint>
 
 extern "C" {
-void vox_packed_linear(const float *x, const uint8_t *weight, const float *bias, float *out, int64_t bits, int64_t tokens,
+void vox_packed_linear(const float *x, const void *parts, int64_t count, const float *bias, float *out, int64_t tokens,
                        int64_t outputs, int64_t inputs);
-void vox_packed_embed(const int64_t *ids, const uint8_t *weight, float *out, int64_t bits, int64_t tokens, int64_t inputs);
+void vox_packed_embed(const int64_t *ids, const void *table, float *out, int64_t tokens, int64_t inputs);
 void vox_linear(const float *x, const void *weight, int64_t is_bf16, const float *bias, float *out, int64_t tokens,
                 int64_t outputs, int64_t inputs);
 void vox_rms_norm(const float *x, const float *weight, float *out, int64_t rows, int64_t n, float eps);

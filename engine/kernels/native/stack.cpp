@@ -11,14 +11,15 @@
 namespace {
 
 struct Matrix {
-    int64_t kind;  // 0: float32, 1: bfloat16, 4 or 8: packed with so many bits
-    const void *data;
+    int64_t kind;  // 0: float32, 1: bfloat16, 2: packed
+    const void *data;  // numbers, or the parts of a packed matrix
+    int64_t parts;
     const float *bias;
     int64_t outputs, inputs;
 
     void apply(const float *x, float *out, int64_t tokens) const {
         if (kind <= 1) vox_linear(x, data, kind, bias, out, tokens, outputs, inputs);
-        else vox_packed_linear(x, static_cast<const uint8_t *>(data), bias, out, kind, tokens, outputs, inputs);
+        else vox_packed_linear(x, data, parts, bias, out, tokens, outputs, inputs);
     }
 };
 

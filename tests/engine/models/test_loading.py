@@ -87,19 +87,36 @@ def test_fused_blocks_keep_their_codes(make: object) -> None:
     parts = {"a": make(24, 1), "b": make(8, 2), "c": make(8, 3)}
     fused = Held(parts).reader().matrix(list(parts), [24, 8, 8], 64)
     assert isinstance(fused, PackedWeight)
-    assert fused.bits == parts["a"].bits
-    assert torch.equal(fused.unpack().dequantise(), torch.cat([part.dequantise() for part in parts.values()]))
+    assert {part.bits for part in fused.parts} == {parts["a"].bits}
+    assert torch.equal(fused.dequantise(), torch.cat([part.dequantise() for part in parts.values()]))
 
 
-def test_mixed_bits_become_eight() -> None:
+def test_parts_keep_their_bits() -> None:
     parts = {"a": four_bits(24, 1), "b": eight_bits(8, 2)}
     fused = Held(parts).reader().matrix(["a", "b"], [24, 8], 64)
     assert isinstance(fused, PackedWeight)
-    assert fused.bits == 8
-    found = fused.unpack().dequantise()
-    assert torch.equal(found[24:], parts["b"].dequantise())
-    step = parts["a"].dequantise().abs().max() / 127
-    torch.testing.assert_close(found[:24], parts["a"].dequantise(), rtol=0, atol=float(step) / 2 + 1e-6)
+    assert [part.bits for part in fused.parts] == [4, 8]
+    assert torch.equal(fused.dequantise(), torch.cat([part.dequantise() for part in parts.values()]))
+
+
+def test_codes_without_a_layout_become_eight_bits() -> None:
+    """Q2_K: 16 inputs share a scale and a minimum."""
+    narrow = four_bits(24, 1)
+    assert narrow.minimums is not None
+    given = Blocks(4, narrow.codes, narrow.scales.repeat_interleave(2, 1), narrow.minimums.repeat_interleave(2, 1))
+    fused = Held({"a": given}).reader().matrix(["a"], [24], 64)
+    assert isinstance(fused, PackedWeight)
+    assert [part.bits for part in fused.parts] == [8]
+    step = given.dequantise().abs().max() / 127
+    torch.testing.assert_close(fused.dequantise(), given.dequantise(), rtol=0, atol=float(step) / 2 + 1e-6)
+
+
+@pytest.mark.parametrize("damage", [float("nan"), float("inf"), 1e6])
+def test_a_damaged_scale_names_its_tensor(damage: float) -> None:
+    given = eight_bits(24, 1)
+    given.scales[3, 1] = damage
+    with pytest.raises(TensorError, match=r"^tensor a: a scale or minimum is not a number, or beyond float16's range$"):
+        Held({"a": given}).reader().matrix(["a"], [24], 64)
 
 
 def test_rows_that_do_not_split_into_groups_stay_float(tmp_path: Path) -> None:
