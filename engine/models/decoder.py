@@ -27,14 +27,11 @@ from voxlane.engine.kernels.stack import Stack, fits
 from voxlane.engine.models.decoder_config import DecoderConfig
 from voxlane.engine.models.loading import Mode, Progress, TensorReader, Weight
 from voxlane.engine.models.rotary import Rope
-from voxlane.engine.weights.tensors import WeightFile
+from voxlane.engine.weights.tensors import WeightFile, decoder_name
 
 Linear = Callable[[Tensor, Weight, Tensor | None], Tensor]
 Attend = Callable[[Tensor, Pages, Layout, float, int], Tensor]
 Observer = Callable[[int, Tensor], None]  # (layer, queries [T, heads, head_dim])
-
-_TEXT_PREFIXES = ("model.language_model.", "language_model.model.")  # a vision model's decoder, new and old spelling
-_VISION_PREFIXES = ("vision_tower.", "multi_modal_projector.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,13 +334,4 @@ def _tensor(weight: Weight) -> Tensor:
 
 def _aliases(names: list[str]) -> dict[str, str]:
     """Return the decoder's tensors under their plain names, mapped to the file's."""
-    aliases: dict[str, str] = {}
-    for name in names:
-        plain = name.removeprefix("language_model.") if name == "language_model.lm_head.weight" else name
-        for prefix in _TEXT_PREFIXES:
-            if name.startswith(prefix):
-                plain = "model." + name.removeprefix(prefix)
-        harmless = plain.removeprefix("model.").startswith(_VISION_PREFIXES) or plain.endswith("rotary_emb.inv_freq")
-        if not harmless:
-            aliases[plain] = name
-    return aliases
+    return {plain: name for name in names if (plain := decoder_name(name)) is not None}

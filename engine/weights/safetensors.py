@@ -1,4 +1,4 @@
-"""Safetensors checkpoints in Hugging Face's layout: config.json beside one file or an index of shards.
+"""Safetensors files, and checkpoints in Hugging Face's layout: config.json beside one file or an index of shards.
 
 It checks every header against its file's size before the `safetensors` library maps it, and refuses an index that
 points outside its own directory.
@@ -7,6 +7,7 @@ points outside its own directory.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,32 +31,27 @@ class _Entry:
     shape: tuple[int, ...]
 
 
-class SafetensorsDirectory:
-    """A directory with config.json and safetensors files as a WeightFile."""
+class SafetensorsFiles:
+    """The tensors of one or several files, their headers checked; each is read when it is asked for."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._config = read_json(path / "config.json")
+    def __init__(self, files: Iterable[Path]) -> None:
         self._entries: dict[str, _Entry] = {}
-        for file in _files(path):
+        for file in files:
             for name, entry in _read_header(file).items():
                 if name in self._entries:
                     raise WeightsError(file, f"tensor {name!r} is also in {self._entries[name].file.name}")
                 self._entries[name] = entry
-        if not self._entries:
-            raise WeightsError(path, "there are no tensors in it")
-
-    @property
-    def config(self) -> dict[str, object]:
-        """The architecture: config.json as it stands."""
-        return self._config
 
     def names(self) -> list[str]:
         """Return every tensor's name."""
         return list(self._entries)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return one tensor's shape. KeyError if there is no such tensor."""
+        return self._entries[name].shape
+
     def tensor(self, name: str) -> Tensor:
-        """Return one tensor in the file's float type."""
+        """Return one tensor in the file's float type. KeyError if there is no such tensor."""
         entry = self._entries[name]
         if entry.dtype not in _DTYPES:
             raise WeightsError(entry.file, f"tensor {name!r} is {entry.dtype}; supported are {', '.join(_DTYPES)}")
@@ -66,10 +62,25 @@ class SafetensorsDirectory:
             raise WeightsError(entry.file, f"tensor {name!r} cannot be read: {error}") from error
         return tensor
 
+
+class SafetensorsDirectory(SafetensorsFiles):
+    """A directory with config.json and safetensors files as a WeightFile."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._config = read_json(path / "config.json")
+        super().__init__(_files(path))
+        if not self.names():
+            raise WeightsError(path, "there are no tensors in it")
+
+    @property
+    def config(self) -> dict[str, object]:
+        """The architecture: config.json as it stands."""
+        return self._config
+
     def blocks(self, name: str) -> Blocks | None:
         """Return None: safetensors checkpoints hold plain floats."""
-        if name not in self._entries:
-            raise KeyError(name)
+        self.shape(name)  # KeyError if there is no such tensor
         return None
 
 

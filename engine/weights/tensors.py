@@ -21,6 +21,19 @@ ROW_STEP = 16
 _PIECE = 1 << 19
 """Weights that are converted at a time: as floats they take 2 MiB."""
 
+_TEXT_PREFIXES = ("model.language_model.", "language_model.model.")  # a vision model's decoder, new and old spelling
+_VISION_PREFIXES = ("vision_tower.", "multi_modal_projector.")
+
+
+def decoder_name(name: str) -> str | None:
+    """Return what a decoder without a vision tower calls this tensor; None if it has no such tensor."""
+    plain = name.removeprefix("language_model.") if name.startswith("language_model.lm_head.") else name
+    for prefix in _TEXT_PREFIXES:
+        if name.startswith(prefix):
+            plain = "model." + name.removeprefix(prefix)
+    foreign = plain.removeprefix("model.").startswith(_VISION_PREFIXES) or plain.endswith("rotary_emb.inv_freq")
+    return None if foreign else plain
+
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
