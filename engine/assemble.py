@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import secrets
@@ -37,7 +38,9 @@ from voxlane.engine.scheduler import Scheduler
 from voxlane.engine.tokenizer import Tokenizer
 from voxlane.engine.trace import Trace
 from voxlane.engine.weights import store
+from voxlane.engine.weights.adapter import AdaptedWeights, Adapter, locate
 from voxlane.engine.weights.files import OpenedWeights, open_weights
+from voxlane.engine.weights.tensors import WeightFile
 
 log = logging.getLogger(__name__)
 
@@ -152,6 +155,16 @@ def _open_chat_model(config: EngineConfig, progress: Progress) -> OpenedWeights:
     return weights
 
 
+def _adapted(config: EngineConfig, base: WeightFile, progress: Progress) -> WeightFile:
+    """Return the chat model's weights with the configured adapter in them, if there is one."""
+    if not config.adapter:
+        return base
+    adapter = Adapter(locate(config.adapter, lambda done: progress("fetching the adapter", done)))
+    names = map(json.dumps, (config.adapter, adapter.config.base))  # both come from outside
+    log.info("adapter=%s trained_on=%s low_rank=%d whole=%d", *names, len(adapter.low_rank), len(adapter.replaced))
+    return AdaptedWeights(base, adapter, tied=DecoderConfig.from_dict(base.config).tied)
+
+
 def _parts(config: EngineConfig, device: torch.device, progress: Progress) -> dict[ModelName, Part]:
     """Load the chat model last: on a GPU its cache takes a share of what the others left."""
     parts: dict[ModelName, Part] = {}
@@ -202,7 +215,8 @@ def _chat_part(config: EngineConfig, device: torch.device, progress: Progress) -
     weights = _open_chat_model(config, progress)
     mode = weights_of(config, device.type)
     model = load_model(
-        *(weights, mode, lambda done: progress("loading the model", done), device), context_tokens=config.context_tokens
+        *(_adapted(config, weights, progress), mode, lambda done: progress("loading the model", done), device),
+        context_tokens=config.context_tokens,
     )
     tokenizer = Tokenizer.from_weights(weights)
     cache, runner = _engine(config, model, device, progress)
@@ -243,6 +257,7 @@ def _engine(config: EngineConfig, model: Decoder, device: torch.device, progress
 def _chat_ready(config: EngineConfig, settings: dict[str, object], model: Decoder, cache: KVCache) -> dict[str, object]:
     return {
         "model": config.model,
+        "adapter": config.adapter,
         "architecture": architecture_of(settings),
         "parameters": model.parameters,
         "context_tokens": min(model.context_tokens, cache.num_blocks * cache.block_tokens),

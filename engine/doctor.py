@@ -7,6 +7,7 @@ line, a finding each, as soon as it is found. It loads no model and fetches noth
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import json
 import logging
 import os
@@ -41,6 +42,8 @@ from voxlane.engine.models.loading import Mode
 from voxlane.engine.parts import MEBIBYTE, check_task
 from voxlane.engine.talker_parts import is_talker
 from voxlane.engine.weights import store
+from voxlane.engine.weights.adapter import AdaptedWeights, Adapter, locate
+from voxlane.engine.weights.errors import StoreError
 from voxlane.engine.weights.files import open_weights
 
 CONVERSATION_TOKENS = 2048
@@ -82,7 +85,7 @@ def examine(config: EngineConfig) -> Iterator[Finding]:
         settled = replace(settled, model=models[0].name)
         yield Finding("models", "auto", "good", f"{settled.model}: {reason}", "engine.model names another")
     shape: DecoderConfig | None = None
-    for finding, found in _models(settled):
+    for finding, found in itertools.chain(_models(settled), _adapter(settled)):
         shape = found or shape
         yield finding
     yield from _kernels(settled, device, shape)
@@ -166,6 +169,30 @@ def _model(key: str, task: str, name: str) -> tuple[Finding, DecoderConfig | Non
         architecture_of(settings)
         shape = DecoderConfig.from_dict(settings)
     return Finding("models", task, "good", f"{name}, {size / 1e6:,.0f} MB"), shape
+
+
+def _adapter(config: EngineConfig) -> Iterator[tuple[Finding, DecoderConfig | None]]:
+    """Look whether the adapter fits the chat model, if both are here."""
+    if not config.adapter or not config.model:
+        return
+    try:
+        weights = open_weights(store.resolve(config.model, pull_missing=False))
+        tied = DecoderConfig.from_dict(weights.config).tied
+    except ModelError:
+        return  # _models said so
+    try:
+        adapter = Adapter(locate(config.adapter, pull_missing=False))
+        shape = DecoderConfig.from_dict(AdaptedWeights(weights, adapter, tied=tied).config)
+    except StoreError as error:
+        state: State = "note" if config.adapter.startswith("hf:") else "bad"  # the first start fetches it
+        yield Finding("models", "adapter", state, str(error)), None
+    except ModelError as error:
+        advice = 'set engine.adapter to a directory that PEFT saved for this model, or to ""'
+        yield Finding("models", "adapter", "bad", str(error), advice), None
+    else:
+        trained = f", trained on {adapter.config.base}" if adapter.config.base else ""
+        told = f"{config.adapter}: changes {len(adapter.low_rank)} matrices, replaces {len(adapter.replaced)} tensors"
+        yield Finding("models", "adapter", "good", told + trained), shape
 
 
 def _kernels(config: EngineConfig, device: torch.device, shape: DecoderConfig | None) -> Iterator[Finding]:

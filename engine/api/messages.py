@@ -190,6 +190,7 @@ class Ready:
     chosen: str = ""  # why engine.model = "auto" is this model; "": the configuration names the model
     missed: str = ""  # why a better model could not be fetched; "": none was missed
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)  # of the chat model
+    adapter: str = ""  # what was merged into the chat model; "": nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ class EngineConfig:
     model: str = AUTO_MODEL  # chat
     asr_model: str = "moonshine-tiny-en"  # listens
     tts_model: str = "hibari"  # speaks
+    adapter: str = ""  # a LoRA adapter merged into the chat model: a directory or an hf: name; "": none
     weights: Literal["auto", "packed", "float32", "bfloat16"] = "auto"  # packed: int4/int8 groups of 32
     pages: Literal["auto", "float32", "bfloat16", "int8"] = "auto"  # element type of the KV cache
     threads: int = 0  # compute threads; 0: every core this process may use

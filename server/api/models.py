@@ -39,6 +39,8 @@ def _models(service: Service) -> dict[str, dict[str, object]]:
         "device": ready.device,
         "sampling": {name: getattr(ready.sampling, name) for name in MODEL_DECIDES},
     }
+    if ready.adapter:
+        chat["adapter"] = served_name(ready.adapter)
     found = dict.fromkeys(service.model_names, chat)
     if ready.asr_model:
         found.setdefault(served_name(ready.asr_model), {"task": "asr", "languages": ready.asr_languages})

@@ -339,7 +339,9 @@ def _greeting(ready: Ready) -> str:
         f"{ready.context_tokens} tokens of context",
         f"temperature {ready.sampling.temperature:g}",
     )
-    greeting = f"{ready.model} ({', '.join(about)}). /help lists commands, Ctrl-C stops a reply, Ctrl-D leaves."
+    adapted = f" and adapter {ready.adapter}" if ready.adapter else ""
+    told = f"{ready.model}{adapted} ({', '.join(about)})"
+    greeting = f"{told}. /help lists commands, Ctrl-C stops a reply, Ctrl-D leaves."
     return f"{greeting}\n({ready.missed})" if ready.missed else greeting
 
 

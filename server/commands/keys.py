@@ -24,6 +24,7 @@ MEANINGS: Mapping[str, str] = {
     'the speed and memory of this machine, "" is none.',
     "engine.asr_model": 'The model that listens, named in the same way; "" for none.',
     "engine.tts_model": 'The model that speaks, named in the same way; "" for none.',
+    "engine.adapter": 'A LoRA adapter (PEFT) merged into the chat model: a directory or an hf: name; "" for none.',
     "engine.weights": "How weights are kept; packed means groups of 32 in 4 or 8 bits.",
     "engine.pages": f"The element type of the {_CACHED}; int8 takes half of bfloat16's memory.",
     "engine.threads": "Compute threads; 0 takes every core this process may use.",

@@ -24,6 +24,9 @@ _MODEL_TEXT = "a name from `voxlane models list`, a GGUF file or a safetensors d
 DEVICE_OPTION = Option("--device", "engine.device", "DEVICE", str, "where models run: auto, cpu or cuda")
 MODEL_OPTIONS = (
     Option("--model", "engine.model", "MODEL", str, f"{_MODEL_TEXT}; auto: what suits this machine"),
+    Option(
+        "--adapter", "engine.adapter", "ADAPTER", str, "a LoRA adapter to merge into it: a directory or an hf: name"
+    ),
     Option("--policy", "engine.policy", "POLICY", str, "who goes first: fcfs, priority or deadline"),
     DEVICE_OPTION,
     Option("--weights", "engine.weights", "TYPE", str, "auto, packed, float32 or bfloat16"),

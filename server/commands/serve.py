@@ -117,6 +117,7 @@ async def main_loop(service: Service, listener: socket.socket, progress: Progres
                 line(
                     "ready",
                     model=served_name(ready.model),
+                    adapter=served_name(ready.adapter) or None,
                     weights=ready.weights,
                     pages=ready.pages,
                     device=ready.device,
@@ -232,9 +233,11 @@ def banner(ready: Ready, listener: socket.socket, *, with_key: bool) -> str:
     if ready.asr_model and ready.voices:
         tries.append(f"    open {url} in a browser, and talk")
     if ready.model:
+        adapted = f" and adapter {served_name(ready.adapter)}" if ready.adapter else ""
         lines.append(
-            f"  chats with {served_name(ready.model)}: {ready.architecture}, {ready.parameters / 1e6:.0f}M parameters, "
-            f"{ready.weights} weights, {ready.context_tokens} tokens of context, on {ready.device}"
+            f"  chats with {served_name(ready.model)}{adapted}: {ready.architecture}, "
+            f"{ready.parameters / 1e6:.0f}M parameters, {ready.weights} weights, "
+            f"{ready.context_tokens} tokens of context, on {ready.device}"
         )
         lines += [f"    {told}" for told in why_this_model(ready)]
         message = '{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 64}'

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 from drive import Driver, chat_config, complete
+from safetensors.torch import save_file
 
 from voxlane.engine.api import EngineConfig, Priority
 from voxlane.engine.assemble import assemble
@@ -59,6 +62,44 @@ def test_a_tiny_context_warms_up_and_answers(context):
     assert end.reason == "length"
     assert end.stats.prompt_tokens + end.stats.output_tokens == context
     assert engine.core.scheduler.stations["chat"].pool.used == 0
+
+
+@pytest.mark.weights
+def test_an_adapter_changes_what_is_said_and_is_told(tmp_path, caplog):
+    generator = torch.Generator().manual_seed(2)
+    module = "base_model.model.model.layers.3.self_attn.o_proj"
+    factors = {
+        f"{module}.lora_{one}.weight": torch.randn(shape, generator=generator)
+        for one, shape in (("A", (2, 576)), ("B", (576, 2)))
+    }
+    save_file(factors, tmp_path / "adapter_model.safetensors")
+    told = {"peft_type": "LORA", "r": 2, "lora_alpha": 1, "base_model_name_or_path": 'them/"their" model'}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(told))
+    said = []
+    for adapter in ("", str(tmp_path)):
+        with caplog.at_level("INFO"):
+            engine = assemble(chat_config(adapter=adapter, context_tokens=40, kv_memory_mib=16, block_tokens=4))
+        driver = Driver(engine.core)
+        driver.send(complete("a", "The capital of France is", 8))
+        driver.run()
+        assert (engine.ready.model, engine.ready.adapter) == ("smollm2-135m-instruct", adapter)
+        said.append(driver.text("a"))
+    assert said[0] != said[1]
+    (line,) = (record.getMessage() for record in caplog.records if "trained_on" in record.getMessage())
+    assert line == f'adapter="{tmp_path}" trained_on="them/\\"their\\" model" low_rank=1 whole=0'
+
+
+@pytest.mark.weights
+def test_an_adapter_of_another_model_says_so(tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 1, "lora_alpha": 1}')
+    save_file({"base_model.model.lm_head.weight": torch.zeros(7, 5)}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(ModelError, match=r"is for a matrix of \[7, 5\], but lm_head.weight is \[49152, 576\]"):
+        assemble(chat_config(adapter=str(tmp_path)))
+
+
+def test_an_adapter_that_is_not_there_says_so(checkpoint):
+    with pytest.raises(ModelError, match="nowhere: there is no such adapter"):
+        assemble(chat_config(model=str(checkpoint("llama")), adapter="nowhere"))
 
 
 @pytest.mark.weights

@@ -74,6 +74,8 @@ def test_values_arrive(tmp_path: Path) -> None:
             r"server\.highest_priority must be one of normal, high, critical, not urgent",
         ),
         ('[engine]\nmodel = ""\nasr_model = ""\ntts_model = ""', r"are all empty: nothing to serve"),
+        ('[engine]\nadapter = "a"', r"engine\.adapter is given: engine\.model must name the model"),
+        ('[engine]\nmodel = ""\nadapter = "a"', r"engine\.adapter is given: engine\.model must name the model"),
         ('[server]\nhost = ""', r"server\.host must be printable text and not empty"),
         ('[server]\nhost = "a\\nb"', r"server\.host must be printable"),
         ("[engine\n", r"not TOML"),
@@ -138,8 +140,8 @@ def value_for(key: str, hint: object) -> st.SearchStrategy[object]:
     if hint is bool:
         return st.booleans()
     texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).filter(str.isprintable)
-    if key == "chat.url":
-        return st.just("")  # it needs a model with it
+    if key in ("chat.url", "engine.adapter"):
+        return st.just("")  # they need a model with them
     if hint is str:
         return texts
     if hint == tuple[str, ...]:

@@ -48,6 +48,7 @@ async def start(
     model: str = "scripted",
     asr_model: str = "moonshine-tiny-en",
     tts_model: str = "hibari",
+    adapter: str = "",
     api_key: str = "",
     limits: LimitsConfig | None = None,
     server: ServerConfig | None = None,
@@ -57,7 +58,7 @@ async def start(
     wait: bool = True,
 ) -> AsyncIterator[Running]:
     """Serve as long as the context lasts."""
-    engine = EngineConfig(model, asr_model, tts_model)
+    engine = EngineConfig(model, asr_model, tts_model, adapter)
     parts = (limits or LimitsConfig(), voice or VoiceConfig(), chat or ChatConfig())
     config = Config(server or ServerConfig(), engine, *parts)
     metrics = Metrics()

@@ -172,7 +172,7 @@ class ScriptedEngine:
         chat = (config.model, "scripted", 1_000_000, context, "none", "none", 8, 16, 4, "cpu")
         voices = VOICES if config.tts_model else ()
         rate, clones = SPEAK_RATE if voices else 0, bool(voices) and config.tts_model != "fixed-voices"
-        talker = {"clones": clones, "one_pace": config.tts_model == "one-pace"}
+        talker = {"adapter": config.adapter, "clones": clones, "one_pace": config.tts_model == "one-pace"}
         if config.tts_model == "instructed":
             talker |= {"speak_languages": ("english", "german"), "instructed": True}
         self._send(Ready(*chat, config.asr_model, ("en", "de"), config.tts_model, rate, voices, **talker))

@@ -124,6 +124,7 @@ def _tasks() -> tuple[Schema, ...]:
             description="What is taken for parameters that a request leaves out.",
         ),
     }
+    adapter = {"adapter": string("The LoRA adapter that was merged into it; absent if there is none.")}
     asr = {"task": fixed("asr"), "languages": listing(string())}
     tts = {
         "task": fixed("tts"),
@@ -134,7 +135,7 @@ def _tasks() -> tuple[Schema, ...]:
         "languages": listing(string(), "Those that can be asked for; absent if there is one."),
         "instructions": flag("Whether it can be told how to speak."),
     }
-    return record(chat), record(asr), record(tts | several, optional=several)
+    return record(chat | adapter, optional=adapter), record(asr), record(tts | several, optional=several)
 
 
 def _models(facts: Facts) -> Schema:

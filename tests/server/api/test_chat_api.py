@@ -307,6 +307,13 @@ async def test_models(serving: Any) -> None:
         assert wrong.json()["error"]["param"] == "model"
 
 
+async def test_an_adapter_is_told_and_changes_no_name(serving: Any) -> None:
+    async with serving(adapter="/somewhere/of/mine/peter") as server:
+        listed = (await server.client.get("/v1/models")).json()["data"]
+        assert [model["id"] for model in listed] == ["scripted", "moonshine-tiny-en", "hibari"]
+        assert [model["voxlane"].get("adapter") for model in listed] == ["peter", None, None]
+
+
 async def test_the_key_is_asked_for(serving: Any) -> None:
     async with serving(api_key="secret") as server:
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "secret"}):

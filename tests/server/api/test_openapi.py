@@ -357,6 +357,8 @@ async def test_other_answers_and_errors_are_as_described(serving: Any) -> None:
         path = "/v1/audio/transcriptions"
         checked_answer(WHOLE["paths"][path]["post"], await server.client.post(path, **form))
         checked_answer(WHOLE["paths"]["/v1/models/{name}"]["get"], await server.client.get("/v1/models/none"))
+    async with serving(model=MODEL, adapter="peter") as server:
+        checked_answer(WHOLE["paths"]["/v1/models"]["get"], await server.client.get("/v1/models"))
     async with serving(model="never-ready", wait=False) as server:
         for path, method, operation in operations():
             if method == "get" and "{" not in path:

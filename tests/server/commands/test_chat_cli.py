@@ -23,11 +23,11 @@ from voxlane.server.errors import ConfigError, ModelFailed
 def code(engine_command: Sequence[str]) -> Callable[..., str]:
     """Python that runs a chat around the scripted engine."""
 
-    def make(message: str | None = None, options: str = "", model: str = "scripted") -> str:
+    def make(message: str | None = None, options: str = "", model: str = "scripted", adapter: str = "") -> str:
         return (
             "from voxlane.engine.api import EngineConfig\n"
             "from voxlane.server.commands.chat import ChatOptions, run_chat\n"
-            f"sys.exit(run_chat(EngineConfig({model!r}), ChatOptions({options}), {message!r}, "
+            f"sys.exit(run_chat(EngineConfig({model!r}, adapter={adapter!r}), ChatOptions({options}), {message!r}, "
             f"engine_command={tuple(engine_command)!r}))"
         )
 
@@ -87,7 +87,8 @@ def test_bad_options_are_named(options: dict[str, Any]) -> None:
 
 
 def test_a_conversation(code: Any, terminal: Any, tmp_path: Path) -> None:
-    chat = terminal(code=code())
+    chat = terminal(code=code(adapter="peter"))
+    chat.until("scripted and adapter peter (")
     chat.until("Ctrl-D leaves.")
     chat.until("> ")
     chat.type("hello you\r")

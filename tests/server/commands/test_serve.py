@@ -295,6 +295,13 @@ def test_the_banner_says_why_auto_is_this_model_and_how_to_change_it() -> None:
     assert "    chosen because it is quick\n    n could not be fetched\n    to change it: voxlane serve --model" in text
 
 
+def test_the_banner_names_the_adapter() -> None:
+    chat = ("some/model.gguf", "a", 1, 1, "w", "p", 1, 1, 1, "cpu")
+    with listen("127.0.0.1", 0) as listener:
+        text = banner(Ready(*chat, adapter="of/mine/peter"), listener, with_key=False)
+    assert "  chats with model and adapter peter: a, " in text
+
+
 def test_the_banner_of_a_speaker_without_a_voice_offers_no_call_that_fails() -> None:
     chat = ("m", "a", 1, 1, "w", "p", 1, 1, 1, "cpu")
     with listen("127.0.0.1", 0) as listener:
