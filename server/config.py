@@ -76,6 +76,7 @@ class VoiceConfig:
     session_s: float = limits.VOICE_SESSION_SECONDS
     idle_s: float = limits.VOICE_IDLE_SECONDS
     resume_s: float = limits.VOICE_RESUME_SECONDS  # 0: a lost connection ends the conversation
+    history_tokens: int = 0  # of a conversation that the chat model is shown; 0: chosen from its context and device
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "voice.session_s": (1, 7 * 86400),
     "voice.idle_s": (1, 86400),
     "voice.resume_s": (0, 3600),
+    "voice.history_tokens": (0, 1 << 20),
 }
 """Least and most of every number in the tree, both allowed."""
 

@@ -219,6 +219,10 @@ VOICE_IDLE_SECONDS = 600.0
 VOICE_RESUME_SECONDS = 30.0
 """Default time for which a conversation is kept without a connection: a lift, a tunnel, a change of networks."""
 
+HISTORY_TOKENS = {"cpu": 2000, "gpu": 8000, "remote": 6000}
+"""Tokens of a conversation that the chat model is shown if nobody says otherwise, by what it runs on: a CPU takes
+seconds to read more, and another server's context is not known. Never more than half of the context."""
+
 UNACKNOWLEDGED_MS = 30_000
 """Time that bytes may lie unacknowledged before the kernel gives a connection up: a peer that never reads is gone."""
 

@@ -63,6 +63,7 @@ MEANINGS: Mapping[str, str] = {
     "voice.session_s": "The longest conversation, in seconds; its client is warned a minute before.",
     "voice.idle_s": "Seconds without any message after which a client is taken to be gone.",
     "voice.resume_s": "Seconds for which a conversation waits for a lost connection to come back; 0 ends it at once.",
+    "voice.history_tokens": "Tokens of a conversation that the chat model is shown; 0 takes what suits the device.",
     "chat.url": 'A server that does the thinking in conversations, as http://127.0.0.1:11434/v1; "": our own engine.',
     "chat.model": "The name of the model there; needed with chat.url. Its key is VOXLANE_CHAT_KEY.",
     "weights.mirrors": "Where a publisher's file cannot be had, take others' copies of it, told by the pinned hash.",

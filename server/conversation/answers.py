@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from voxlane.engine.api import ChatMessage, Finished, Refused, Samples, Started, Text, ToolCall, ToolUse
 from voxlane.server.conversation.client_events import Respond
 from voxlane.server.conversation.effects import Effect, Send
-from voxlane.server.conversation.history import History, prompt_of, reply_item
+from voxlane.server.conversation.history import History, characters_of, prompt_of, reply_item
 from voxlane.server.conversation.ledger import Ledger
 from voxlane.server.conversation.reply import Reply
 from voxlane.server.conversation.server_events import Fault, Latency, ReplyDone, ToolCalled, TurnDone
@@ -24,6 +24,9 @@ ReplyMessage = Started | Text | Samples | Finished | Refused | ToolCall
 
 MOST_ASIDES = 8
 """Asides that may be under way: beyond what any client does, and a bound on what one can ask of the engine at once."""
+
+REPLY_TOKENS = 256
+"""Room that is left for a reply beside the history; one that may be longer is seldom so."""
 
 KEPT_REPLIES = 64
 """Replies of which is known which word lies where, for clients that say late how much they have played."""
@@ -40,8 +43,10 @@ class Spoken:
 class Answers:
     """What the assistant says and has said."""
 
-    def __init__(self, session: str, speak_rate: int, *, reads_words: bool = False) -> None:
-        self.history = History()
+    def __init__(
+        self, session: str, speak_rate: int, *, reads_words: bool = False, history: History | None = None
+    ) -> None:
+        self.history = history or History()
         self.reply: Reply | None = None
         self._session = session
         self._speak_rate = speak_rate
@@ -89,7 +94,7 @@ class Answers:
             return []
         self._expected = turn.text
         reply = self._new(turn.number, config, tentative=True)
-        return reply.begin(self.history.prompt(config.instructions, turn.text))
+        return reply.begin(self._prompt(config, turn.text))
 
     def withdraw(self, unless: str = "") -> list[Effect]:
         """Take a prepared reply back without a trace, unless it answers these words."""
@@ -109,14 +114,15 @@ class Answers:
             for place in range(len(reply.calls)):
                 effects += self._called(reply, place)
             return effects
-        return [*self.withdraw(), *self._reply_to(self.history.prompt(config.instructions), turn.number, config)]
+        return [*self.withdraw(), *self._reply_to(self._prompt(config), turn.number, config)]
 
     def respond(self, asked: Respond, turn: int, now: float) -> list[Effect]:
         """Reply because the client wants it; where that cannot be, say so."""
         config, items = asked.config, self._input(asked, now)
         if items is None:
             return [Send(Fault("invalid_item_id", "input: there is no such item", retryable=False, ref=asked.ref))]
-        messages = prompt_of(items, config.instructions)
+        known = asked.input is None  # else the client says what counts
+        messages = prompt_of(items, self.history.told(config.instructions) if known else config.instructions)
         if asked.aside:
             if len(self.asides) >= MOST_ASIDES:
                 told = f"at most {MOST_ASIDES} responses may be under way outside the conversation"
@@ -140,7 +146,7 @@ class Answers:
         return [*effects, *self._reply_to(messages, turn, config, tag=asked.tag, begins_s=begins_s)]
 
     def _input(self, asked: Respond, now: float) -> list[Item] | None:
-        given = self.history.items if asked.input is None else asked.input
+        given = self.history.shown if asked.input is None else asked.input
         items = [self.history.get(one) if isinstance(one, str) else one for one in given]
         found = [self.as_told(item, now) for item in items if item is not None]
         return found if len(found) == len(items) else None
@@ -153,6 +159,12 @@ class Answers:
         if reply.told and not self._broken:
             return replace(item, text=reply.text.strip(), whole=True)
         return replace(item, text=reply.heard(reply.position(now)))
+
+    def _prompt(self, config: SessionConfig, saying: str = "") -> tuple[ChatMessage, ...]:
+        """Return what the model is asked, as much of the conversation as it can hold."""
+        told = len(config.instructions) + len(saying) + characters_of((), config.tools)
+        self.history.make_room(told, min(config.max_tokens, REPLY_TOKENS))
+        return self.history.prompt(config.instructions, saying)
 
     def _reply_to(
         self,
@@ -322,6 +334,7 @@ class Answers:
         match message:
             case Started() if name == reply.chat_id:
                 reply.prompt_read(message.prompt_tokens, message.cached_tokens)
+                self.history.learn(reply.prompt_characters, message.prompt_tokens)
             case Text(text=text, tokens=tokens):
                 return reply.add_text(text, now, tokens) if text else []
             case ToolCall():
@@ -381,7 +394,7 @@ class Answers:
         self._awaiting = None
         # Required was the call, and it was made: required again, nothing would ever be said.
         config = replace(config, tool_choice="auto") if config.tool_choice != "none" else config
-        return self._reply_to(self.history.prompt(config.instructions), waiting.turn, config)
+        return self._reply_to(self._prompt(config), waiting.turn, config)
 
 
 def fault_of(message: Finished | Refused, epoch: int = 0) -> Fault:

@@ -28,6 +28,7 @@ from voxlane.engine.api import (
 from voxlane.server import limits
 from voxlane.server.conversation.cleaning import ReplyCleaner
 from voxlane.server.conversation.effects import Effect, Send, Tell
+from voxlane.server.conversation.history import characters_of
 from voxlane.server.conversation.ledger import Ledger
 from voxlane.server.conversation.server_events import (
     Hold,
@@ -75,6 +76,7 @@ class Reply:
         self.text = ""
         self.calls: list[ToolUse] = []
         self.thought: Thought | None = None  # when the chat model is done
+        self.prompt_characters = 0  # of what the model was asked, less what its template adds
         self._cost = (0, 0, 0)  # until then: tokens of the prompt, of these cached, and written
         self.ledger = Ledger()
         self.first_token_s: float | None = None
@@ -101,6 +103,7 @@ class Reply:
     def begin(self, messages: tuple[ChatMessage, ...]) -> list[Effect]:
         """Ask the chat model."""
         config = self._config
+        self.prompt_characters = characters_of(messages, config.tools)
         sampling = replace(
             sampling_of(config.temperature),
             max_tokens=config.max_tokens,

@@ -68,9 +68,10 @@ class Session:
         reads_words: bool = False,
         listens: bool = True,
         probes: bool = True,
+        history: History | None = None,
     ) -> None:
         self.name = name
-        self.answers = Answers(name, speak_rate, reads_words=reads_words)
+        self.answers = Answers(name, speak_rate, reads_words=reads_words, history=history)
         self._floor = Floor(name, config, ear, self.answers, listens=listens, probes=probes)
         self._state: StateName = "listening"
 

@@ -13,6 +13,7 @@ there; then the gap after it gets a grade, and the grade and the length so far d
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -145,6 +146,16 @@ def _grade_full_stop(stem: str, following: str) -> Grade:
 _INLINE_MARK = re.compile(r"`+|[\[\]()>]|<(?=[A-Za-z/!])")
 _INLINE_LIMITS = {"`": 200, "]": 200, ")": MAX_SPAN_CHARS, ">": 300}
 """Closing mark -> how far from its opening one it may stand, in characters."""
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Yield the sentences of a complete text, without the white space around them; a line's end ends one, too."""
+    start = 0
+    for found in re.finditer(r"(\S+)(\s+|\Z)", text):
+        following = text[found.end() : found.end() + 1]
+        if not following or "\n" in found[2] or grade(found[1], following) >= Grade.SENTENCE:
+            yield text[start : found.end()].strip()
+            start = found.end()
 
 
 class _Inline:

@@ -19,6 +19,7 @@ from voxlane.server.audio.voices import find_voice, language_named, names, serve
 from voxlane.server.config import Config
 from voxlane.server.conversation.client_events import Configure
 from voxlane.server.conversation.ear import Ear
+from voxlane.server.conversation.history import History
 from voxlane.server.conversation.session import Session
 from voxlane.server.conversation.values import SessionConfig
 from voxlane.server.errors import Draining, EngineNotReady, Full, InvalidRequest, ModelNotFound, NotResumable
@@ -139,6 +140,7 @@ class Hub:
             reads_words=ready.reads_words,
             listens=bool(ready.asr_model),
             probes=self._remote is None,
+            history=self._new_history(ready),
         )
         codec = dialect.make(replace(hello, config=config), ready.speak_rate)
         conversation = Conversation(session, codec, address, self._metrics)
@@ -151,6 +153,14 @@ class Hub:
         self._metrics.sessions.inc()
         self._empty.clear()
         return conversation
+
+    def _new_history(self, ready: EngineReady) -> History:
+        """Return the memory of a conversation that begins, sized for whoever does the thinking."""
+        if self._remote is not None:
+            return History(self.config.history_tokens or limits.HISTORY_TOKENS["remote"])
+        usual = limits.HISTORY_TOKENS["cpu" if ready.device.startswith("cpu") else "gpu"]
+        tokens = self.config.history_tokens or min(usual, ready.context_tokens // 2)
+        return History(tokens, ready.context_tokens)
 
     def checked(self, config: SessionConfig, *, any_voice: bool = False) -> SessionConfig:
         """Return a configuration as this server can follow it; raise InvalidRequest if it cannot.

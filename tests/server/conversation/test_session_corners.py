@@ -244,7 +244,8 @@ def test_history_is_bounded_without_replies():
     table = Table()
     for number in range(20):
         table.session.history.place(Item(f"item{number}", "user", "word " * 2000))
-    assert sum(len(message.content) for message in table.session.history.messages) <= 34_000
+    assert sum(len(item.text) for item in table.session.history.shown) <= 10_000
+    assert sum(len(message.content) for message in table.session.history.messages) <= 64_000
 
 
 def test_a_manual_turn_has_a_longest_duration():

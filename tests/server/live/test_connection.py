@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 from peer import MANUAL, Peer, bystander, eventually, speech
 
+from voxlane.engine.api import Ready as EngineReady
 from voxlane.server.commands.serve import drain
-from voxlane.server.config import LimitsConfig, ServerConfig, VoiceConfig
+from voxlane.server.config import ChatConfig, Config, LimitsConfig, ServerConfig, VoiceConfig
 from voxlane.server.conversation.session import Session
+from voxlane.server.link.engine_link import EngineLink
+from voxlane.server.live.hub import Hub
+from voxlane.server.metrics import Metrics
 
 SLOW: dict[str, Any] = {"config": {"voice": "two", "turns": {"mode": "manual"}, "buffer_s": 0.5}}
 
@@ -352,3 +356,32 @@ async def test_going_down_does_not_wait_for_ever(serving: Any) -> None:
         await peer.until("reply_text")
         await asyncio.gather(drain(running.service, running.http), peer.closed())
         assert peer.seen[-1][2] == "draining"
+
+
+async def test_a_long_talk_is_shown_in_part_and_a_name_is_remembered(serving: Any) -> None:
+    async with serving(voice=VoiceConfig(instructions="Be kind.", history_tokens=60)) as running:
+        peer = await Peer.open(running.url, {"config": {"speaks": False}})
+        await peer.say("My name is Peter.")
+        for number in range(12):
+            await peer.say(f"What do you know about the number {number}?")
+        told = await peer.say("history")
+        text = "".join(message[3] for message in told if message[0] == "reply_text")
+        assert text.startswith(
+            "system=Be kind.\nThe person said earlier: My name is Peter.;user=What do you know about"
+        )
+        assert "number 11?;" in text
+        assert "number 2?" not in text
+        await peer.bye()
+
+
+def test_what_a_model_is_shown_suits_where_it_runs() -> None:
+    def budget(device: str, context: int, voice: VoiceConfig | None = None, chat: ChatConfig | None = None) -> int:
+        config = Config(voice=voice or VoiceConfig(), chat=chat or ChatConfig())
+        hub = Hub(config, EngineLink(config.engine), Metrics(), "test")
+        return hub._new_history(EngineReady("m", "a", 1, context, "w", "p", 1, 1, 1, device))._budget
+
+    assert budget("cpu, 2 threads", 32_768) == 2000
+    assert budget("cpu", 2048) == 1024
+    assert budget("NVIDIA H200", 32_768) == 8000
+    assert budget("cpu", 32_768, VoiceConfig(history_tokens=5000)) == 5000
+    assert budget("cpu", 0, chat=ChatConfig("http://there/v1", "m")) == 6000
