@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from voxlane.engine.kernels import native
-from voxlane.engine.kernels.linear import PackedWeight, linear
+from voxlane.engine.kernels.linear import PackedPart, PackedWeight, linear
 from voxlane.engine.weights import store
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ _OUTPUTS, _INPUTS = 8192, 8192
 """67 million weights, 42 MB: more than the caches of most processors hold, as a model's layers are."""
 
 _TILE_BYTES = 320
-"""One tile of a 4-bit matrix, 16 outputs by 32 inputs: see kernels/linear.py."""
+"""16 outputs by 32 inputs of a 4-bit matrix with minimums: see kernels/linear.py."""
 
 _FILL = 0x33
 """Every byte of the trial's matrix. Read as two float16 bytes it is 0.22: neither zero nor denormal."""
@@ -57,8 +57,8 @@ def weights_per_second(threads: int) -> float:
 
 def measure() -> float:
     """Multiply one row with a large packed matrix until the quickest time repeats; return its weights a second."""
-    tiles = (_OUTPUTS // 16, _INPUTS // 32, _TILE_BYTES)
-    weight = PackedWeight(4, _OUTPUTS, _INPUTS, torch.full(tiles, _FILL, dtype=torch.uint8))
+    tiles = torch.full((_OUTPUTS // 16, _INPUTS // 32 * _TILE_BYTES), _FILL, dtype=torch.uint8)
+    weight = PackedWeight([PackedPart(4, True, _OUTPUTS, _INPUTS, tiles)])
     row = torch.ones(1, _INPUTS)
     times: list[float] = []
     until = time.perf_counter() + _MOST_S
