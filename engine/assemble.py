@@ -21,7 +21,7 @@ from voxlane.engine.constraint import Grammars
 from voxlane.engine.core import Core
 from voxlane.engine.cuda.parts import choose_device, describe, device_cache, make_runner, settle_for, trial
 from voxlane.engine.cuda.selfcheck import check_kernels
-from voxlane.engine.defaults import pages_of, weights_of
+from voxlane.engine.defaults import pages_of, settle_adapter, weights_of
 from voxlane.engine.intake import Intake
 from voxlane.engine.jobs.text import TextDesk
 from voxlane.engine.kernels import native
@@ -38,7 +38,7 @@ from voxlane.engine.scheduler import Scheduler
 from voxlane.engine.tokenizer import Tokenizer
 from voxlane.engine.trace import Trace
 from voxlane.engine.weights import store
-from voxlane.engine.weights.adapter import AdaptedWeights, Adapter, locate
+from voxlane.engine.weights.adapter import SHIPPED, AdaptedWeights, Adapter, locate, shipped
 from voxlane.engine.weights.files import OpenedWeights, open_weights
 from voxlane.engine.weights.tensors import WeightFile
 
@@ -103,6 +103,7 @@ def assemble(config: EngineConfig, progress: Progress = lambda what, done: None)
     chosen = choose_model(config, device, stages) if config.model == AUTO_MODEL else None
     if chosen is not None:
         config = replace(config, model=chosen.model)
+    config = settle_adapter(config)
     try:
         if device.type == "cuda":
             _try_kernels(config, device, stages)
@@ -159,7 +160,8 @@ def _adapted(config: EngineConfig, base: WeightFile, progress: Progress) -> Weig
     """Return the chat model's weights with the configured adapter in them, if there is one."""
     if not config.adapter:
         return base
-    adapter = Adapter(locate(config.adapter, lambda done: progress("fetching the adapter", done)))
+    own = shipped(config.model) if config.adapter == SHIPPED else None
+    adapter = Adapter(own or locate(config.adapter, lambda done: progress("fetching the adapter", done)))
     names = map(json.dumps, (config.adapter, adapter.config.base))  # both come from outside
     log.info("adapter=%s trained_on=%s low_rank=%d whole=%d", *names, len(adapter.low_rank), len(adapter.replaced))
     return AdaptedWeights(base, adapter, tied=DecoderConfig.from_dict(base.config).tied)

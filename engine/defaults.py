@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from voxlane.engine.api import EngineConfig
+from voxlane.engine.api import AUTO_ADAPTER, EngineConfig
 from voxlane.engine.models.loading import Mode
 from voxlane.engine.parts import EngineConfigError
+from voxlane.engine.weights.adapter import SHIPPED, shipped
 
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "cpu": {
@@ -51,6 +52,13 @@ def settle(config: EngineConfig, kind: str, device_mib: int = 0) -> EngineConfig
     for key in {"asr_memory_mib", "tts_memory_mib"} & chosen.keys() if device_mib else ():
         chosen[key] = min(chosen[key], max(device_mib // SPEECH_SHARE, 1))
     return replace(config, **chosen)
+
+
+def settle_adapter(config: EngineConfig) -> EngineConfig:
+    """Return the configuration of a chosen chat model with the adapter that "auto" means for it."""
+    if config.adapter != AUTO_ADAPTER:
+        return config
+    return replace(config, adapter=SHIPPED if shipped(config.model) else "")
 
 
 def weights_of(config: EngineConfig, kind: str) -> Mode:

@@ -33,7 +33,7 @@ from voxlane.engine.cuda.parts import (
     without_cuda,
 )
 from voxlane.engine.cuda.selfcheck import agreements
-from voxlane.engine.defaults import DEFAULTS, pages_of, weights_of
+from voxlane.engine.defaults import DEFAULTS, pages_of, settle_adapter, weights_of
 from voxlane.engine.kernels import native, selfcheck
 from voxlane.engine.model_choice import rank_models
 from voxlane.engine.models import ModelError, architecture_of
@@ -42,7 +42,7 @@ from voxlane.engine.models.loading import Mode
 from voxlane.engine.parts import MEBIBYTE, check_task
 from voxlane.engine.talker_parts import is_talker
 from voxlane.engine.weights import store
-from voxlane.engine.weights.adapter import AdaptedWeights, Adapter, locate
+from voxlane.engine.weights.adapter import SHIPPED, AdaptedWeights, Adapter, locate, shipped
 from voxlane.engine.weights.errors import StoreError
 from voxlane.engine.weights.files import open_weights
 
@@ -84,6 +84,7 @@ def examine(config: EngineConfig) -> Iterator[Finding]:
         models, reason = rank_models(settled, device)
         settled = replace(settled, model=models[0].name)
         yield Finding("models", "auto", "good", f"{settled.model}: {reason}", "engine.model names another")
+    settled = settle_adapter(settled)
     shape: DecoderConfig | None = None
     for finding, found in itertools.chain(_models(settled), _adapter(settled)):
         shape = found or shape
@@ -181,7 +182,8 @@ def _adapter(config: EngineConfig) -> Iterator[tuple[Finding, DecoderConfig | No
     except ModelError:
         return  # _models said so
     try:
-        adapter = Adapter(locate(config.adapter, pull_missing=False))
+        own = shipped(config.model) if config.adapter == SHIPPED else None
+        adapter = Adapter(own or locate(config.adapter, pull_missing=False))
         shape = DecoderConfig.from_dict(AdaptedWeights(weights, adapter, tied=tied).config)
     except StoreError as error:
         state: State = "note" if config.adapter.startswith("hf:") else "bad"  # the first start fetches it

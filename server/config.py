@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from voxlane.engine.api import AUTO_MODEL, EngineConfig, Priority
+from voxlane.engine.api import AUTO_ADAPTER, AUTO_MODEL, EngineConfig, Priority
 from voxlane.server import limits
 from voxlane.server.conversation.values import INSTRUCTIONS
 from voxlane.server.errors import ConfigError
@@ -180,7 +180,7 @@ def load(path: Path | None = None, overrides: Mapping[str, object] | None = None
         raise ConfigError(
             f"{source}engine.model, engine.asr_model and engine.tts_model are all empty: nothing to serve"
         )
-    if config.engine.adapter and config.engine.model in ("", AUTO_MODEL):
+    if config.engine.adapter not in ("", AUTO_ADAPTER) and config.engine.model in ("", AUTO_MODEL):
         raise ConfigError(f"{source}engine.adapter is given: engine.model must name the model that it was trained on")
     return config
 

@@ -52,6 +52,7 @@ from voxlane.engine.api.packets import (
     fragments,
 )
 from voxlane.engine.api.values import (
+    AUTO_ADAPTER,
     AUTO_MODEL,
     CLIP_RATE,
     CLIP_SECONDS,

@@ -33,6 +33,9 @@ MAX_PROFILE_BYTES = 64 * 1024
 AUTO_MODEL = "auto"
 """As EngineConfig.model: the engine chooses a chat model by the machine's speed and memory."""
 
+AUTO_ADAPTER = "auto"
+"""As EngineConfig.adapter: the adapter that comes with voxlane for the chat model, if there is one."""
+
 Task = Literal["chat", "complete", "score", "probe", "asr", "tts", "voice"]
 Policy = Literal["fcfs", "priority", "deadline"]
 FinishReason = Literal["eos", "stop", "length", "cancelled", "failed"]
@@ -55,7 +58,8 @@ class EngineConfig:
     model: str = AUTO_MODEL  # chat
     asr_model: str = "moonshine-tiny-en"  # listens
     tts_model: str = "hibari"  # speaks
-    adapter: str = ""  # a LoRA adapter merged into the chat model: a directory or an hf: name; "": none
+    # A LoRA adapter for the chat model: a directory or an hf: name; "auto": voxlane's own, if there is one; "": none
+    adapter: str = AUTO_ADAPTER
     weights: Literal["auto", "packed", "float32", "bfloat16"] = "auto"  # packed: int4/int8 groups of 32
     pages: Literal["auto", "float32", "bfloat16", "int8"] = "auto"  # element type of the KV cache
     threads: int = 0  # compute threads; 0: every core this process may use

@@ -45,6 +45,17 @@ class _LowRank:
     table: bool  # an embedding table [vocabulary, hidden]: the product is transposed
 
 
+SHIPPED = "voxlane-spoken"
+"""What the adapters that come with voxlane are called outside."""
+
+
+def shipped(model: str) -> Path | None:
+    """Return the directory of the adapter that comes with voxlane for a model of the catalog, None if there is none."""
+    known = store.task_of(model) is not None  # a path is no name of a folder
+    folder = Path(__file__).parent / "adapters" / model
+    return folder if known and folder.is_dir() else None
+
+
 def locate(name: str, progress: store.Progress = lambda done: None, *, pull_missing: bool = True) -> Path:
     """Return the directory of an adapter given by path or hf: name, or raise StoreError."""
     if name.startswith("hf:"):

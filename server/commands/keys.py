@@ -24,7 +24,8 @@ MEANINGS: Mapping[str, str] = {
     'the speed and memory of this machine, "" is none.',
     "engine.asr_model": 'The model that listens, named in the same way; "" for none.',
     "engine.tts_model": 'The model that speaks, named in the same way; "" for none.',
-    "engine.adapter": 'A LoRA adapter (PEFT) merged into the chat model: a directory or an hf: name; "" for none.',
+    "engine.adapter": 'A LoRA adapter (PEFT) merged into the chat model: a directory or an hf: name; "auto" is ours, '
+    'if there is one for the model, "" is none.',
     "engine.weights": "How weights are kept; packed means groups of 32 in 4 or 8 bits.",
     "engine.pages": f"The element type of the {_CACHED}; int8 takes half of bfloat16's memory.",
     "engine.threads": "Compute threads; 0 takes every core this process may use.",
@@ -55,7 +56,7 @@ MEANINGS: Mapping[str, str] = {
     "limits.audio_held_bytes": "Bytes of recordings that all requests together may hold.",
     "limits.audio_decoders": "Recordings that are decoded at one time; others wait.",
     "limits.speech_characters": "The longest text of one /v1/audio/speech request, in characters.",
-    "voice.instructions": "What the chat model is told to be in conversations, unless a client says otherwise.",
+    "voice.instructions": "What the chat model is told to be, unless a client says otherwise; {date} becomes the day.",
     "voice.greeting": 'What is said when a conversation begins; "" waits for the person.',
     "voice.origins": "Pages of other addresses that may connect, as https://example.org.",
     "voice.sessions": "Conversations at one time; more are refused with 503.",

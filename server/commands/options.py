@@ -25,7 +25,11 @@ DEVICE_OPTION = Option("--device", "engine.device", "DEVICE", str, "where models
 MODEL_OPTIONS = (
     Option("--model", "engine.model", "MODEL", str, f"{_MODEL_TEXT}; auto: what suits this machine"),
     Option(
-        "--adapter", "engine.adapter", "ADAPTER", str, "a LoRA adapter to merge into it: a directory or an hf: name"
+        "--adapter",
+        "engine.adapter",
+        "ADAPTER",
+        str,
+        "a LoRA adapter to merge into it: a directory, an hf: name or auto",
     ),
     Option("--policy", "engine.policy", "POLICY", str, "who goes first: fcfs, priority or deadline"),
     DEVICE_OPTION,

@@ -12,9 +12,11 @@ StateName = Literal["listening", "hearing", "thinking", "speaking", "held"]
 TurnEnd = Literal["done", "interrupted", "failed"]
 
 INSTRUCTIONS = (
-    "You are a friendly voice assistant. Your answers are spoken aloud: answer in one or two short sentences, "
-    "without lists, headings or symbols."
+    "You are Voxlane, a friendly voice assistant. Today is {date}. You talk with a person by voice: answer in one or "
+    "two short, plain sentences, without lists, code, markdown or emoji. You answer questions, chat, and remember what "
+    "the person tells you. You are a computer program without internet. If you do not understand, ask what is meant."
 )
+"""What the chat model is told to be. The adapter of the 0.5B model was trained with these very words."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ import asyncio
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import date
 
 from voxlane.engine.api import Ready as EngineReady
 from voxlane.server import limits
@@ -36,16 +37,30 @@ from voxlane.server.protocols.sound import codecs
 logger = logging.getLogger(__name__)
 
 
+def dated(instructions: str, today: date) -> str:
+    """Return instructions with the day in the place of {date}, as "Tuesday, 17 November 2026"."""
+    return instructions.replace("{date}", f"{today:%A}, {today.day} {today:%B %Y}")
+
+
 class Hub:
     """The conversations of one server."""
 
-    def __init__(self, config: Config, link: EngineLink, metrics: Metrics, server: str, chat_key: str = "") -> None:
+    def __init__(
+        self,
+        config: Config,
+        link: EngineLink,
+        metrics: Metrics,
+        server: str,
+        chat_key: str = "",
+        today: Callable[[], date] = date.today,
+    ) -> None:
         self.config = config.voice
         self.tokens = Tokens()
         self.secrets = ClientSecrets()
         self._link = link
         self._metrics = metrics
         self._server = server
+        self._today = today
         self._remote = RemoteChat(config.chat, chat_key) if config.chat.url else None
         self._conversations: dict[str, Conversation] = {}
         self._parked: dict[str, asyncio.TimerHandle] = {}  # oldest first
@@ -61,7 +76,7 @@ class Hub:
     @property
     def defaults(self) -> SessionConfig:
         """Return how a conversation is led unless its client wants otherwise."""
-        return SessionConfig(instructions=self.config.instructions, greeting=self.config.greeting)
+        return SessionConfig(instructions=dated(self.config.instructions, self._today()), greeting=self.config.greeting)
 
     @property
     def bounds(self) -> Bounds:
