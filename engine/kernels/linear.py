@@ -8,7 +8,10 @@ products, which serve where the native library is missing, do not promise that.)
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import mmap
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -136,7 +139,7 @@ def pack_part(blocks: Blocks, device: torch.device | None = None) -> PackedPart:
     groups, each = inputs // GROUP, _FORMS[blocks.bits, blocks.minimums is not None]
     used = groups * ROWS * (4 * blocks.bits + 2 * each)
     tile_bytes = -(-used // 64) * 64
-    data = torch.zeros((-(-out // ROWS), tile_bytes), dtype=torch.uint8, device=device or blocks.codes.device)
+    data = _room(-(-out // ROWS) * tile_bytes, device or blocks.codes.device).view(-1, tile_bytes)
     for rows in pieces(out, inputs):
         piece = blocks.rows(rows)
         numbers = [piece.scales.view(-1, groups, GROUP // blocks.group)]
@@ -152,6 +155,36 @@ def pack_part(blocks: Blocks, device: torch.device | None = None) -> PackedPart:
         data[tiles, : groups * ROWS * 4 * blocks.bits] = packed.flatten(1)
         data[tiles, groups * ROWS * 4 * blocks.bits : used] = halves.contiguous().view(torch.uint8).flatten(1)
     return PackedPart(blocks.bits, blocks.minimums is not None, out, inputs, data)
+
+
+class _LargePages:
+    """Memory for weights in pages of 2 MiB, where the system has them: small ones make streaming a tenth slower."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free = torch.empty(0, dtype=torch.uint8)
+
+    def take(self, size: int) -> Tensor:
+        """Return so many bytes of zeros, on a border of 64."""
+        with self._lock:
+            if len(self._free) < size:
+                pages = mmap.mmap(-1, max(size, _CHUNK), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                with contextlib.suppress(OSError):  # a kernel built without them
+                    pages.madvise(mmap.MADV_HUGEPAGE)
+                self._free = torch.frombuffer(pages, dtype=torch.uint8)  # keeps the mapping while a piece of it lives
+            room, self._free = self._free[:size], self._free[-(-size // 64) * 64 :]
+            return room
+
+
+_CHUNK = 64 * 1024 * 1024
+_large_pages = _LargePages()
+
+
+def _room(size: int, device: torch.device) -> Tensor:
+    """Return `size` bytes of zeros."""
+    if device.type == "cpu" and hasattr(mmap, "MADV_HUGEPAGE"):
+        return _large_pages.take(size)
+    return torch.zeros(size, dtype=torch.uint8, device=device)
 
 
 def _pack_codes(codes: Tensor, bits: int) -> Tensor:

@@ -162,13 +162,19 @@ def _half(data: Tensor, start: int) -> Tensor:
 
 def _nibbles(packed: Tensor) -> Tensor:
     """Return a group of 32 whose byte i holds the codes i (low nibble) and i + 16 (high nibble)."""
+    packed = packed.contiguous()  # one slow pass over fields of a block, then quick ones
     return torch.cat((packed & 15, packed >> 4), dim=-1)
 
 
 def _fives(high: Tensor, packed: Tensor) -> Tensor:
     """Return a group of 32 whose code i has its fifth bit in bit i % 8 of byte i / 8."""
-    bits = torch.stack([(high >> bit) & 1 for bit in range(8)], dim=3).flatten(2)
-    return _nibbles(packed) | (bits << 4)
+    fifth = torch.index_select(_FIFTH_BITS, 0, high.to(torch.int32).view(-1)).view(torch.uint8)
+    codes = _nibbles(packed)
+    return codes | fifth.view(codes.shape)
+
+
+_FIFTH_BITS = torch.tensor([sum((byte >> bit & 1) << (8 * bit + 4) for bit in range(8)) for byte in range(256)])
+"""For each byte eight others as one int64, in the machine's order: bit i of it is bit 4 of the i-th."""
 
 
 def _pairs(packed: Tensor) -> Tensor:

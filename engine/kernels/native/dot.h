@@ -11,20 +11,30 @@ namespace vox {
 constexpr int GROUP = 32;
 constexpr int ROWS = 16;
 
+// Bytes by which codes are asked for before they are needed: a tenth more from memory on a Xeon, where the processor's own
+// prefetching ends at each page. Not measured on ARM.
+#if defined(__x86_64__)
+constexpr int64_t AHEAD = 4096;
+#else
+constexpr int64_t AHEAD = 0;
+#endif
+
 // One group of N tokens' activations: x = code * scale.
 template <int N> struct Activations {
     int8_t codes[N][GROUP];
     float scale[N];
     float sum_scale[N];  // sum of codes * scale: what a group's minimum is multiplied with
-    int32_t sum[N];
-    int32_t low_sum[N];  // of the first 16 codes
+    int32_t start[N];  // sum of codes * -128: where a dot product with codes begins whose zero is 128
+    int32_t low_start[N];  // the same of the first 16 codes
 };
 
-// The sum of a token's codes over the steps [FIRST, LAST): all of them, or one half.
-template <int FIRST, int LAST, int N> inline int32_t sum_of(const Activations<N> &x, int token) {
+// Where a token's dot product over the steps [FIRST, LAST), all or one half, begins with codes that have this zero.
+template <int ZERO, int FIRST, int LAST, int N> inline int32_t start_of(const Activations<N> &x, int token) {
     static_assert(FIRST % 4 == 0 && LAST % 4 == 0 && FIRST < LAST, "steps are taken whole or by halves");
-    if (LAST - FIRST == 8) return x.sum[token];
-    return FIRST == 0 ? x.low_sum[token] : x.sum[token] - x.low_sum[token];
+    if constexpr (ZERO == 0) return 0;
+    int32_t start = LAST - FIRST == 8 ? x.start[token] : x.low_start[token];
+    if (FIRST != 0) start = x.start[token] - start;
+    return start / (128 / (ZERO ? ZERO : 1));
 }
 
 // Codes of so many bits as they are stored: 4 bits put step s in the low and step s + 4 in the high nibble of byte
@@ -45,7 +55,7 @@ template <int BITS> inline int code_at(Stored<BITS> codes, int step, int index) 
     return code;
 }
 
-// Codes of so many bits spread out to a byte each, with spread_shift() added.
+// Codes of so many bits spread out to a byte each, and moved so that their zero is where the instructions want it.
 template <int BITS_> struct Spread {
     static constexpr int BITS = BITS_;
     static constexpr int64_t BYTES = ROWS * GROUP;
@@ -54,13 +64,13 @@ template <int BITS_> struct Spread {
 
 #if defined(__ARM_FEATURE_DOTPROD)
 
-constexpr int LANES = 4;  // float lanes of a result vector
-constexpr int TILE_ROWS = 8;
-constexpr int TOKENS = 4;  // of a tile
+constexpr int LANES = 4;      // float lanes of a result vector
+constexpr int TILE_ROWS = 8;  // rows whose sums are in registers at a time
+constexpr int TILES = 1;      // tiles of 16 rows, of spread codes, whose sums are in registers at a time
+constexpr int FEW = 4;        // up to so many tokens make one tile, with codes as they are stored
 
 // The instruction takes signed bytes: what is spread is moved so that zero is 0.
 constexpr int spread_bits(int) { return 8; }
-constexpr int spread_shift(int bits, bool minimum) { return minimum || bits == 8 ? 0 : -(1 << (bits - 1)); }
 template <int BITS> constexpr int zero(Stored<BITS>, bool minimum) { return minimum || BITS == 8 ? 0 : 1 << (BITS - 1); }
 template <int BITS> constexpr int zero(Spread<BITS>, bool) { return 0; }
 
@@ -83,13 +93,22 @@ template <int BITS> inline int8x16_t take(Stored<BITS> codes, int step, int quad
     return vreinterpretq_s8_u8(code);
 }
 
+template <int BITS> inline void spread(Stored<BITS> codes, uint8_t *to, int shift) {
+#pragma GCC unroll 8
+    for (int step = 0; step < 8; step++)
+        for (int quad = 0; quad < 4; quad++)
+            vst1q_s8(reinterpret_cast<int8_t *>(to) + step * 64 + quad * 16,
+                     vaddq_s8(take(codes, step, quad), vdupq_n_s8(int8_t(shift))));
+}
+
 // Sums start at the bits of 1.5 * 2^23: seen as a float, the sum then is 1.5 * 2^23 + dot exactly (|dot| < 2^22), and one
 // subtraction replaces the conversion, which this family of cores can start only every other cycle.
-template <int NT, int R, int ZERO, int FIRST, int LAST, class Codes>
-inline void dot(Codes codes, int row, const Activations<NT> &x, F<4> (&out)[NT][R / 4]) {
+template <int NT, int R, int TILES, int ZERO, int FIRST, int LAST, class Codes>
+inline void dot(Codes codes, int64_t, int row, const Activations<NT> &x, F<4> (&out)[NT][R / 4]) {
+    static_assert(TILES == 1, "registers are few");
     int32x4_t sums[NT][R / 4];
     for (int t = 0; t < NT; t++)
-        for (int r = 0; r < R / 4; r++) sums[t][r] = vdupq_n_s32(0x4b400000 - ZERO * sum_of<FIRST, LAST>(x, t));
+        for (int r = 0; r < R / 4; r++) sums[t][r] = vdupq_n_s32(0x4b400000 + start_of<ZERO, FIRST, LAST>(x, t));
 #pragma GCC unroll 2
     for (int half = FIRST / 4; half < LAST / 4; half++) {
         int8x16_t input[NT];
@@ -113,11 +132,11 @@ inline void dot(Codes codes, int row, const Activations<NT> &x, F<4> (&out)[NT][
 
 constexpr int LANES = 16;
 constexpr int TILE_ROWS = 16;
-constexpr int TOKENS = 8;
+constexpr int TILES = 3;
+constexpr int FEW = 8;
 
 // The instruction takes unsigned times signed bytes: signed codes, and what is spread, are moved up so that zero is 128.
 constexpr int spread_bits(int) { return 8; }
-constexpr int spread_shift(int bits, bool minimum) { return minimum ? 0 : bits == 8 ? 128 : 128 - (1 << (bits - 1)); }
 template <int BITS> constexpr int zero(Stored<BITS>, bool minimum) { return minimum ? 0 : 1 << (BITS - 1); }
 template <int BITS> constexpr int zero(Spread<BITS>, bool minimum) { return minimum ? 0 : 128; }
 
@@ -135,31 +154,51 @@ template <int BITS> inline __m512i take(Stored<BITS> codes, int step) {
     return _mm512_ternarylogic_epi32(code, high, _mm512_set1_epi8(BITS == 6 ? 48 : 16), 0xf8);  // code | (high & mask)
 }
 
-template <int NT, int R, int ZERO, int FIRST, int LAST, class Codes>
-inline void dot(Codes codes, int, const Activations<NT> &x, F<16> (&out)[NT][1]) {
+template <int BITS> inline void spread(Stored<BITS> codes, uint8_t *to, int shift) {
+#pragma GCC unroll 8
+    for (int step = 0; step < 8; step++)
+        _mm512_storeu_si512(to + step * 64, _mm512_add_epi8(take(codes, step), _mm512_set1_epi8(char(shift))));
+}
+
+// A number of memory in every lane, divided by a power of two: the load does the spreading, so no port is taken for it.
+template <int ZERO, int FIRST, int LAST, int N> inline __m512i starts_of(const Activations<N> &x, int token) {
+    constexpr int SHIFT = ZERO == 128 ? 0 : ZERO == 32 ? 2 : ZERO == 16 ? 3 : 4;
+    if constexpr (ZERO == 0) return _mm512_setzero_si512();
+    __m512i start = _mm512_set1_epi32(LAST - FIRST == 8 ? x.start[token] : x.low_start[token]);
+    if (FIRST != 0) start = _mm512_sub_epi32(_mm512_set1_epi32(x.start[token]), start);
+    return SHIFT ? _mm512_srai_epi32(start, SHIFT) : start;
+}
+
+template <int NT, int R, int TILES, int ZERO, int FIRST, int LAST, class Codes>
+inline void dot(Codes codes, int64_t next_tile, int, const Activations<NT> &x, F<16> (&out)[NT][TILES]) {
     static_assert(R == 16, "one register holds all rows");
-    __m512i sums[NT];
-    for (int t = 0; t < NT; t++) sums[t] = _mm512_set1_epi32(-ZERO * sum_of<FIRST, LAST>(x, t));
+    __m512i sums[NT][TILES];
+    for (int t = 0; t < NT; t++)
+        for (int r = 0; r < TILES; r++) sums[t][r] = starts_of<ZERO, FIRST, LAST>(x, t);
 #pragma GCC unroll 8
     for (int step = FIRST; step < LAST; step++) {
-        __m512i weight = take(codes, step);
+        __m512i weight[TILES];
+        for (int r = 0; r < TILES; r++) weight[r] = take(Codes{codes.data + r * next_tile}, step);
         for (int t = 0; t < NT; t++) {
             int32_t four;
             std::memcpy(&four, x.codes[t] + step * 4, 4);
-            sums[t] = _mm512_dpbusd_epi32(sums[t], weight, _mm512_set1_epi32(four));
+            __m512i input = _mm512_set1_epi32(four);
+            if (TILES > 1) asm("" : "+v"(input));  // loaded once, not once a tile
+            for (int r = 0; r < TILES; r++) sums[t][r] = _mm512_dpbusd_epi32(sums[t][r], weight[r], input);
         }
     }
-    for (int t = 0; t < NT; t++) out[t][0] = (F<16>)_mm512_cvtepi32_ps(sums[t]);
+    for (int t = 0; t < NT; t++)
+        for (int r = 0; r < TILES; r++) out[t][r] = (F<16>)_mm512_cvtepi32_ps(sums[t][r]);
 }
 
 #elif defined(__AVX2__) && defined(__FMA__)
 
 constexpr int LANES = 8;
 constexpr int TILE_ROWS = 8;
-constexpr int TOKENS = 4;
+constexpr int TILES = 1;
+constexpr int FEW = 4;
 
 constexpr int spread_bits(int bits) { return bits; }
-constexpr int spread_shift(int, bool) { return 0; }
 template <int BITS> constexpr int zero(Stored<BITS>, bool minimum) { return minimum || BITS == 8 ? 0 : 1 << (BITS - 1); }
 template <int BITS> constexpr int zero(Spread<BITS>, bool minimum) { return zero(Stored<BITS>{}, minimum); }
 
@@ -179,18 +218,26 @@ template <int BITS> inline __m256i take(Stored<BITS> codes, int step, int row) {
     return _mm256_or_si256(code, _mm256_and_si256(high, _mm256_set1_epi8(BITS == 6 ? 48 : 16)));
 }
 
+template <int BITS> inline void spread(Stored<BITS> codes, uint8_t *to, int) {
+#pragma GCC unroll 8
+    for (int step = 0; step < 8; step++)
+        for (int row = 0; row < ROWS; row += 8)
+            _mm256_storeu_si256(reinterpret_cast<__m256i *>(to + step * 64 + row * 4), take(codes, step, row));
+}
+
 // maddubs adds two products in 16 bits. Unsigned codes leave room for more steps before they are widened: 4 bits for eight
 // (8 * 2 * 15 * 127 < 2^15), 5 bits for four, 6 bits for two. Signed ones, taken as |w| * (x with w's sign), just fit one
 // step (2 * 128 * 127 < 2^15).
 constexpr int room(int bits) { return bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1; }
 
-template <int NT, int R, int ZERO, int FIRST, int LAST, class Codes>
-inline void dot(Codes codes, int row, const Activations<NT> &x, F<8> (&out)[NT][R / 8]) {
+template <int NT, int R, int TILES, int ZERO, int FIRST, int LAST, class Codes>
+inline void dot(Codes codes, int64_t, int row, const Activations<NT> &x, F<8> (&out)[NT][R / 8]) {
+    static_assert(TILES == 1, "registers are few");
     constexpr int ROOM = room(Codes::BITS) < LAST - FIRST ? room(Codes::BITS) : LAST - FIRST;
     const __m256i ones = _mm256_set1_epi16(1);
     for (int r = 0; r < R / 8; r++) {
         __m256i sums[NT], pairs[NT];
-        for (int t = 0; t < NT; t++) sums[t] = _mm256_set1_epi32(-ZERO * sum_of<FIRST, LAST>(x, t));
+        for (int t = 0; t < NT; t++) sums[t] = _mm256_set1_epi32(start_of<ZERO, FIRST, LAST>(x, t));
 #pragma GCC unroll 8
         for (int step = FIRST; step < LAST; step++) {
             __m256i weight = take(codes, step, row + r * 8);
@@ -214,10 +261,10 @@ inline void dot(Codes codes, int row, const Activations<NT> &x, F<8> (&out)[NT][
 
 constexpr int LANES = 4;
 constexpr int TILE_ROWS = 8;
-constexpr int TOKENS = 4;
+constexpr int TILES = 1;
+constexpr int FEW = 4;
 
 constexpr int spread_bits(int) { return 8; }
-constexpr int spread_shift(int bits, bool minimum) { return minimum || bits == 8 ? 0 : -(1 << (bits - 1)); }
 template <int BITS> constexpr int zero(Stored<BITS>, bool minimum) { return minimum || BITS == 8 ? 0 : 1 << (BITS - 1); }
 template <int BITS> constexpr int zero(Spread<BITS>, bool) { return 0; }
 
@@ -225,12 +272,17 @@ template <int BITS> inline int take(Spread<BITS> codes, int step, int index) {
     return static_cast<int8_t>(codes.data[step * 64 + index]);
 }
 template <int BITS> inline int take(Stored<BITS> codes, int step, int index) { return code_at(codes, step, index); }
+template <int BITS> inline void spread(Stored<BITS> codes, uint8_t *to, int shift) {
+    for (int step = 0; step < 8; step++)
+        for (int index = 0; index < 64; index++) to[step * 64 + index] = uint8_t(code_at(codes, step, index) + shift);
+}
 
-template <int NT, int R, int ZERO, int FIRST, int LAST, class Codes>
-inline void dot(Codes codes, int row, const Activations<NT> &x, F<4> (&out)[NT][R / 4]) {
+template <int NT, int R, int TILES, int ZERO, int FIRST, int LAST, class Codes>
+inline void dot(Codes codes, int64_t, int row, const Activations<NT> &x, F<4> (&out)[NT][R / 4]) {
+    static_assert(TILES == 1, "registers are few");
     int32_t sums[NT][R];
     for (int t = 0; t < NT; t++)
-        for (int r = 0; r < R; r++) sums[t][r] = -ZERO * sum_of<FIRST, LAST>(x, t);
+        for (int r = 0; r < R; r++) sums[t][r] = start_of<ZERO, FIRST, LAST>(x, t);
     for (int step = FIRST; step < LAST; step++)
         for (int r = 0; r < R; r++)
             for (int k = 0; k < 4; k++) {

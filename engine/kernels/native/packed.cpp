@@ -15,7 +15,9 @@ namespace vox {
 namespace {
 
 constexpr int64_t TOKEN_BYTES = sizeof(Activations<1>);  // a token's share of a group, in tiles of any width
-constexpr int64_t CHUNK = 32;  // groups spread out at a time: 20 KiB, which the first cache keeps
+constexpr int TOKENS = 4;                                // of a tile, where there are more than a few
+constexpr int64_t CHUNK = 32 / TILES;                    // groups spread out at a time: 20 KiB, which the first cache keeps
+constexpr float NOTHING[TILES * ROWS] = {};
 
 constexpr int64_t align(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -28,6 +30,7 @@ template <int BITS, bool MINIMUM_> struct Format {
     static constexpr int ZERO = zero(Codes{}, MINIMUM);
     static constexpr int64_t FLOATS = (PARTS + MINIMUM) * ROWS * 2;  // bytes
     static int64_t tile_bytes(int64_t groups) { return align(groups * (Codes::BYTES + FLOATS)); }
+    static constexpr int64_t NEXT_TILE = 0;
     static F<LANES> floats(const uint8_t *group, int index) {
         return load_half<LANES>(reinterpret_cast<const uint16_t *>(group) + index);
     }
@@ -40,36 +43,19 @@ template <int BITS, bool MINIMUM_, int PARTS_> struct Panel {
     static constexpr int PARTS = PARTS_;
     static constexpr int ZERO = zero(Codes{}, MINIMUM);
     static constexpr int64_t FLOATS = (PARTS + MINIMUM) * ROWS * 4;
+    static constexpr int64_t NEXT_TILE = CHUNK * (ROWS * GROUP + 2 * ROWS * 4);  // bytes from a tile's panel to the next
     static F<LANES> floats(const uint8_t *group, int index) {
         return load<LANES>(reinterpret_cast<const float *>(group) + index);
     }
 };
 
-constexpr int64_t PANEL_BYTES = CHUNK * (ROWS * GROUP + 2 * ROWS * 4);
-
-template <int BITS, bool MINIMUM>
-void spread(const uint8_t *codes, const uint8_t *floats, int64_t groups, uint8_t *to_codes, uint8_t *to_floats) {
-    using From = Format<BITS, MINIMUM>;
-    constexpr uint8_t shift = uint8_t(spread_shift(BITS, MINIMUM));
-    for (int64_t g = 0; g < groups; g++, codes += From::Codes::BYTES, to_codes += ROWS * GROUP) {
-        if constexpr (BITS == 8) {
-            for (int i = 0; i < ROWS * GROUP; i++) to_codes[i] = uint8_t(codes[i] + shift);
-            continue;
-        }
-        for (int step = 0; step < 8; step++) {
-            const uint8_t *low = codes + (step & 3) * 64, *high = codes + 256 + (BITS == 6 ? (step >> 2) * 64 : 0);
-            uint8_t *to = to_codes + step * 64;
-            for (int i = 0; i < 64; i++) {
-                int code = step < 4 ? low[i] & 15 : low[i] >> 4;
-                if (BITS == 5) code |= (high[i] >> step & 1) << 4;
-                if (BITS == 6) code |= (high[i] >> 2 * (step & 3) & 3) << 4;
-                to[i] = uint8_t(code + shift);
-            }
-        }
-    }
-    float *to = reinterpret_cast<float *>(to_floats);
-    const uint16_t *from = reinterpret_cast<const uint16_t *>(floats);
-    for (int64_t i = 0; i < groups * From::FLOATS / 2; i += LANES) store<LANES>(to + i, load_half<LANES>(from + i));
+// Spreads some groups of a tile into a panel: the codes, then the floats.
+template <class From, class To> void spread(const uint8_t *codes, const uint8_t *floats, int64_t groups, uint8_t *to) {
+    for (int64_t g = 0; g < groups; g++)
+        spread(typename From::Codes{codes + g * From::Codes::BYTES}, to + g * To::Codes::BYTES, To::ZERO - From::ZERO);
+    float *wide = reinterpret_cast<float *>(to + CHUNK * To::Codes::BYTES);
+    const uint16_t *halves = reinterpret_cast<const uint16_t *>(floats);
+    for (int64_t i = 0; i < groups * To::FLOATS / 4; i += LANES) store<LANES>(wide + i, load_half<LANES>(halves + i));
 }
 
 // ---- activations
@@ -99,69 +85,82 @@ template <int N> void quantise_group(const float *x, int token, Activations<N> &
     }
     to.scale[token] = largest / 127.0f;
     to.sum_scale[token] = float(sum) * to.scale[token];
-    to.sum[token] = sum;
-    to.low_sum[token] = low;
+    to.start[token] = -128 * sum;
+    to.low_start[token] = -128 * low;
 }
 
-// Calls function(std::integral_constant<int, N>) for the N = count, 1 to TOKENS.
-template <int N = 1, class Function> void by_width(int64_t count, Function &&function) {
-    if constexpr (N < TOKENS) {
-        if (count > N) return by_width<N + 1>(count, function);
+// Calls function(std::integral_constant<int, N>) for the N = count, 1 to MOST.
+template <int MOST, int N = 1, class Function> void by_count(int64_t count, Function &&function) {
+    if constexpr (N < MOST) {
+        if (count > N) return by_count<MOST, N + 1>(count, function);
     }
     function(std::integral_constant<int, N>{});
 }
 
 // Quantises the tokens of one tile; `x` is the first one's row.
 void quantise_tile(const float *x, int64_t tokens, int64_t groups, uint8_t *to) {
-    by_width(tokens, [&](auto width) {
+    by_count<FEW>(tokens, [&](auto width) {
         auto *tile = reinterpret_cast<Activations<width> *>(to);
         for (int t = 0; t < width; t++)
             for (int64_t g = 0; g < groups; g++) quantise_group(x + (t * groups + g) * GROUP, t, tile[g]);
     });
 }
 
-// ---- one tile of the product: 16 rows, NT tokens
+// ---- one tile of the product: 16 rows or several times 16, NT tokens
 
-template <class Format, int NT, int R, int FIRST, int LAST>
+// Where sums come from and go to: `from` may be the bias (of stride 0), or `to` itself.
+struct Sums {
+    const float *from;
+    int64_t from_stride;
+    float *to;
+    int64_t to_stride;
+};
+
+template <class Format, int NT, int R, int TILES, int FIRST, int LAST>
 inline void add(const uint8_t *codes, const uint8_t *floats, int row, const Activations<NT> &x,
-                F<LANES> (&sums)[NT][R / LANES]) {
-    F<LANES> dots[NT][R / LANES];
-    dot<NT, R, Format::ZERO, FIRST, LAST>(typename Format::Codes{codes}, row, x, dots);
-    for (int r = 0; r < R / LANES; r++) {
-        F<LANES> scale = Format::floats(floats, (FIRST ? ROWS : 0) + row + r * LANES);
+                F<LANES> (&sums)[NT][R / LANES * TILES]) {
+    F<LANES> dots[NT][R / LANES * TILES];
+    dot<NT, R, TILES, Format::ZERO, FIRST, LAST>(typename Format::Codes{codes}, Format::NEXT_TILE, row, x, dots);
+    for (int r = 0; r < R / LANES * TILES; r++) {
+        const uint8_t *tile = floats + r / (R / LANES) * Format::NEXT_TILE;
+        F<LANES> scale = Format::floats(tile, (FIRST ? ROWS : 0) + row + r % (R / LANES) * LANES);
         for (int t = 0; t < NT; t++) sums[t][r] = fma(dots[t][r] * x.scale[t], scale, sums[t][r]);
     }
 }
 
-template <class Format, int NT, int R>
+template <class Format, int NT, int R, int TILES>
 __attribute__((noinline)) void tile(const uint8_t *codes, const uint8_t *floats, const Activations<NT> *x, int64_t groups,
-                                    float *out, int64_t stride) {
-    constexpr int V = R / LANES;
+                                    Sums place) {
+    constexpr int V = R / LANES, ALL = V * TILES;
     for (int row = 0; row < ROWS; row += R) {
-        F<LANES> sums[NT][V];
+        F<LANES> sums[NT][ALL];
         for (int t = 0; t < NT; t++)
-            for (int r = 0; r < V; r++) sums[t][r] = load<LANES>(out + t * stride + row + r * LANES);
+            for (int r = 0; r < ALL; r++)
+                sums[t][r] = load<LANES>(place.from + t * place.from_stride + r / V * ROWS + row + r % V * LANES);
         const uint8_t *code = codes, *number = floats;
         for (int64_t g = 0; g < groups; g++, code += Format::Codes::BYTES, number += Format::FLOATS) {
+            if constexpr (Format::NEXT_TILE == 0 && AHEAD > 0)  // stored codes stream by; panels are in the cache
+                for (int64_t i = 0; i < Format::Codes::BYTES; i += 64) __builtin_prefetch(code + AHEAD + i);
             if constexpr (Format::PARTS == 1) {
-                add<Format, NT, R, 0, 8>(code, number, row, x[g], sums);
+                add<Format, NT, R, TILES, 0, 8>(code, number, row, x[g], sums);
             } else {
-                add<Format, NT, R, 0, 4>(code, number, row, x[g], sums);
-                add<Format, NT, R, 4, 8>(code, number, row, x[g], sums);
+                add<Format, NT, R, TILES, 0, 4>(code, number, row, x[g], sums);
+                add<Format, NT, R, TILES, 4, 8>(code, number, row, x[g], sums);
             }
             if constexpr (Format::MINIMUM)
-                for (int r = 0; r < V; r++) {
-                    F<LANES> minimum = Format::floats(number, ROWS + row + r * LANES);
+                for (int r = 0; r < ALL; r++) {
+                    F<LANES> minimum = Format::floats(number + r / V * Format::NEXT_TILE, ROWS + row + r % V * LANES);
                     for (int t = 0; t < NT; t++)
                         sums[t][r] = fma(minimum, splat<LANES>(x[g].sum_scale[t]), sums[t][r]);
                 }
         }
         for (int t = 0; t < NT; t++)
-            for (int r = 0; r < V; r++) store<LANES>(out + t * stride + row + r * LANES, sums[t][r]);
+            for (int r = 0; r < ALL; r++)
+                store<LANES>(place.to + t * place.to_stride + r / V * ROWS + row + r % V * LANES, sums[t][r]);
     }
 }
 
-// ---- 16 output rows for all tokens
+// ---- some tiles of 16 output rows for all tokens
 
 struct Part {
     int64_t bits, minimum;
@@ -193,53 +192,85 @@ uint8_t *aligned(std::vector<uint8_t> &buffer, size_t bytes) {
 }
 
 struct Product {
-    const uint8_t *x;  // tiles of TOKENS tokens, the last one narrower: [groups] of Activations<width>
+    const uint8_t *x;  // tiles of a few or TOKENS tokens, the last one narrower: [groups] of Activations<width>
     const Part *parts;
     const float *bias;
     float *out;
     int64_t tokens, outputs, groups;
 
-    template <class Format>
-    void rows(const uint8_t *codes, const uint8_t *floats, int64_t first, int64_t count, float *to, int64_t stride) const {
-        for (int64_t t = 0; t < tokens; t += TOKENS)
-            by_width(std::min<int64_t>(tokens - t, TOKENS), [&](auto width) {
-                auto *tokens_of_tile = reinterpret_cast<const Activations<width> *>(x + t * groups * TOKEN_BYTES);
-                constexpr int R = width == 1 ? ROWS : TILE_ROWS;
-                tile<Format, width, R>(codes, floats, tokens_of_tile + first, count, to + t * stride, stride);
-            });
+    // All tokens, few enough for one tile, with a tile of rows as it is stored.
+    template <class Format> void few(const uint8_t *codes, const uint8_t *floats, Sums place) const {
+        by_count<FEW>(tokens, [&](auto width) {
+            constexpr int R = width == 1 ? ROWS : TILE_ROWS;
+            tile<Format, width, R, 1>(codes, floats, reinterpret_cast<const Activations<width> *>(x), groups, place);
+        });
     }
 
-    template <int BITS, bool MINIMUM> void run(const uint8_t *data, int64_t index, float *to, int64_t stride) const {
+    // All tokens, tile by tile, with panels of groups [first, first + count).
+    template <class Format> void many(const uint8_t *panel, int64_t tiles, int64_t first, int64_t count, Sums place) const {
+        const uint8_t *floats = panel + CHUNK * Format::Codes::BYTES;
+        for (int64_t t = 0; t < tokens; t += TOKENS) {
+            Sums sums{place.from + t * place.from_stride, place.from_stride, place.to + t * place.to_stride, place.to_stride};
+            by_count<TOKENS>(tokens - t, [&](auto width) {
+                auto *tokens_of_tile = reinterpret_cast<const Activations<width> *>(x + t * groups * TOKEN_BYTES) + first;
+                by_count<TILES>(tiles, [&](auto wide) {
+                    tile<Format, width, TILE_ROWS, wide>(panel, floats, tokens_of_tile, count, sums);
+                });
+            });
+        }
+    }
+
+    template <int BITS, bool MINIMUM> void run(const uint8_t *data, int64_t index, int64_t tiles, Sums place) const {
         static thread_local std::vector<uint8_t> store;
         using From = Format<BITS, MINIMUM>;
-        using Wide = Panel<spread_bits(BITS), MINIMUM, From::PARTS>;
+        using To = Panel<spread_bits(BITS), MINIMUM, From::PARTS>;
         const uint8_t *codes = data + index * From::tile_bytes(groups), *floats = codes + groups * From::Codes::BYTES;
-        if (tokens <= TOKENS) return rows<From>(codes, floats, 0, groups, to, stride);
-        uint8_t *panel = aligned(store, PANEL_BYTES), *wide = panel + CHUNK * ROWS * GROUP;
+        if (tokens <= FEW) return few<From>(codes, floats, place);
+        uint8_t *panel = aligned(store, TILES * To::NEXT_TILE);
         for (int64_t g = 0; g < groups; g += CHUNK) {
             int64_t count = std::min(CHUNK, groups - g);
-            spread<BITS, MINIMUM>(codes + g * From::Codes::BYTES, floats + g * From::FLOATS, count, panel, wide);
-            rows<Wide>(panel, wide, g, count, to, stride);
+            for (int64_t n = 0; n < tiles; n++)
+                spread<From, To>(codes + n * From::tile_bytes(groups) + g * From::Codes::BYTES,
+                                 floats + n * From::tile_bytes(groups) + g * From::FLOATS, count, panel + n * To::NEXT_TILE);
+            many<To>(panel, tiles, g, count, place);
+            place.from = place.to, place.from_stride = place.to_stride;
         }
     }
 
-    void block(int64_t index) const {
+    // Some tiles of a part, the first of whose rows is `row` of the whole.
+    void rows(const Part &part, int64_t index, int64_t tiles, int64_t row) const {
+        Sums place{bias ? bias + row : NOTHING, 0, out + row, outputs};
+        by_format(part, [&](auto bits, auto minimum) { run<bits, minimum>(part.data, index, tiles, place); });
+    }
+
+    // The last rows of a part that is no multiple of 16.
+    void last_rows(const Part &part, int64_t index, int64_t valid, int64_t row) const {
         static thread_local std::vector<float> partial;
-        const Part *part = parts;
+        partial.resize(size_t(tokens * ROWS));
+        float start[ROWS] = {};
+        if (bias) std::copy_n(bias + row, valid, start);
+        Sums place{start, 0, partial.data(), ROWS};
+        by_format(part, [&](auto bits, auto minimum) { run<bits, minimum>(part.data, index, 1, place); });
+        for (int64_t t = 0; t < tokens; t++) std::copy_n(&partial[size_t(t * ROWS)], valid, out + t * outputs + row);
+    }
+
+    // The tiles [first, last) of all parts.
+    void blocks(int64_t first, int64_t last) const {
         int64_t row = 0;
-        for (; index >= part->tiles(); part++) row += part->outputs, index -= part->tiles();
-        int64_t valid = std::min<int64_t>(ROWS, part->outputs - index * ROWS), stride = outputs;
-        row += index * ROWS;
-        float *to = out + row;
-        if (valid < ROWS) {  // the last rows of a matrix that is no multiple of 16
-            partial.resize(size_t(tokens * ROWS));
-            to = partial.data(), stride = ROWS;
+        for (const Part *part = parts; first < last; part++) {
+            for (int64_t end = std::min(last, part->tiles()); first < end;) {
+                int64_t whole = std::min(end, part->outputs / ROWS) - first, at = row + first * ROWS;
+                if (whole > 0) {
+                    int64_t tiles = tokens <= FEW ? 1 : std::min<int64_t>(TILES, whole);
+                    rows(*part, first, tiles, at);
+                    first += tiles;
+                } else {
+                    last_rows(*part, first++, part->outputs % ROWS, at);
+                }
+            }
+            row += part->outputs, first -= part->tiles(), last -= part->tiles();
+            first = std::max<int64_t>(first, 0);
         }
-        for (int64_t t = 0; t < tokens; t++)
-            for (int r = 0; r < ROWS; r++) to[t * stride + r] = bias && r < valid ? bias[row + r] : 0.0f;
-        by_format(*part, [&](auto bits, auto minimum) { run<bits, minimum>(part->data, index, to, stride); });
-        if (valid < ROWS)
-            for (int64_t t = 0; t < tokens; t++) std::copy_n(to + t * ROWS, valid, out + t * outputs + row);
     }
 };
 
@@ -249,12 +280,13 @@ struct Product {
 extern "C" void vox_packed_linear(const float *x, const void *parts, int64_t count, const float *bias, float *out,
                                   int64_t tokens, int64_t outputs, int64_t inputs) {
     using namespace vox;
+    if (tokens == 0) return;
     static thread_local std::vector<uint8_t> store;  // kept from call to call
-    int64_t groups = inputs / GROUP, tiles = (tokens + TOKENS - 1) / TOKENS, blocks = 0;
+    int64_t groups = inputs / GROUP, width = tokens <= FEW ? FEW : TOKENS, tiles = (tokens + width - 1) / width, blocks = 0;
     uint8_t *quantised = aligned(store, size_t(tokens * groups * TOKEN_BYTES));
     auto quantise = [&](int64_t index) {
-        int64_t t = index * TOKENS;
-        quantise_tile(x + t * inputs, std::min<int64_t>(tokens - t, TOKENS), groups, quantised + t * groups * TOKEN_BYTES);
+        int64_t t = index * width;
+        quantise_tile(x + t * inputs, std::min(tokens - t, width), groups, quantised + t * groups * TOKEN_BYTES);
     };
     if (tiles < 4)
         for (int64_t index = 0; index < tiles; index++) quantise(index);
@@ -263,9 +295,9 @@ extern "C" void vox_packed_linear(const float *x, const void *parts, int64_t cou
     Product product{quantised, static_cast<const Part *>(parts), bias, out, tokens, outputs, groups};
     for (int64_t n = 0; n < count; n++) blocks += product.parts[n].tiles();
     int64_t step = std::max<int64_t>(1, blocks / (threads() * 6));
-    parallel((blocks + step - 1) / step, [&](int64_t unit) {
-        for (int64_t index = unit * step; index < std::min(blocks, (unit + 1) * step); index++) product.block(index);
-    });
+    if (tokens > FEW) step = (step + TILES - 1) / TILES * TILES;
+    parallel((blocks + step - 1) / step,
+             [&](int64_t unit) { product.blocks(unit * step, std::min(blocks, (unit + 1) * step)); });
 }
 
 extern "C" void vox_packed_embed(const int64_t *ids, const void *table, float *out, int64_t tokens, int64_t inputs) {
