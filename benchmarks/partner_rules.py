@@ -127,6 +127,7 @@ _MARKUP = {
     "a numbered list": re.compile(r"(?:^|\s)1[.)] .*\s2[.)] ", re.DOTALL),
     "a table": re.compile(r"^\s*\|", re.MULTILINE),
     "a formula": re.compile(r"\\[(\[a-z]"),
+    "JSON": re.compile(r'\{\s*"'),
     "an address": re.compile(r"https?://|www\."),
     "a tag": re.compile(r"</?[A-Za-z_|][^<>]*>"),
 }
@@ -134,7 +135,7 @@ _CANNOT = (
     "know|understand|have|make|see|exist|tell|recall|determine|provide|answer|follow|get|catch|recogni[sz]e|remember|fit|"
     "assist|help|access|hear|find|say|mean|appear|seem|correspond|belong"
 )
-_NOTHING = "way|idea|information|such|colou?r|cousin|meaning|access"
+_NOTHING = "way|idea|information|such|colou?r|cousin|meaning|access|tuesdays?"
 _NO_SUCH = "word|thing|such|way|question|real|sense|known|recogni[sz]ed|colou?rs?|unit"
 _AGAIN = "clarify|explain|repeat|rephrase|specify|tell|say|provide|give|describe|elaborate|finish|complete|be more"
 _WISHED = "like|want|mean|need|refer|talk|look|ask|try|say"
