@@ -152,6 +152,7 @@ _UNSURE = tuple(
         rf"\bplease (\w+ )?({_AGAIN})\b",
         r"\bmore (information|details|context)\b",
         rf"\b(what|which|who|where)\b.{{0,30}}\b(would|do|did|are) you ({_WISHED})",
+        r"\byou (have|did) not (yet )?(told|tell|said|say|mention(ed)?)\b",
         r"\bdid you mean\b",
         r"\bhow (can|may) i (help|assist)\b",
     )

@@ -97,6 +97,7 @@ def test_sentences_are_counted(text: str, sentences: int) -> None:
         (Rules(plain=True), "It is 3 < 4 and 5 > 4.", "<tool_response>18</tool_response>"),
         (Rules(declines=True), "I'm sorry, I don't know that.", "You had eggs."),
         (Rules(declines=True), "There are no Tuesdays in a bottle of milk.", "It contains 28 Tuesdays."),
+        (Rules(declines=True), "You haven't told me that yet.", "You told me: a pen."),
         (Rules(declines=True), "Which one do you mean?", "It is blue. Would that be all?"),
         (Rules(distinct=FRUITS), "A pear, a pineapple, and more pears.", "Apples, pears and plums."),
         (Rules(), "Something.", "…"),
