@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from datetime import date
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from voxlane.server.commands.serve import drain
 from voxlane.server.config import ChatConfig, Config, LimitsConfig, ServerConfig, VoiceConfig
 from voxlane.server.conversation.session import Session
 from voxlane.server.link.engine_link import EngineLink
-from voxlane.server.live.hub import Hub
+from voxlane.server.live.hub import Hub, dated
 from voxlane.server.metrics import Metrics
 
 SLOW: dict[str, Any] = {"config": {"voice": "two", "turns": {"mode": "manual"}, "buffer_s": 0.5}}
@@ -372,6 +373,17 @@ async def test_a_long_talk_is_shown_in_part_and_a_name_is_remembered(serving: An
         assert "number 11?;" in text
         assert "number 2?" not in text
         await peer.bye()
+
+
+def test_instructions_name_the_day() -> None:
+    assert (
+        dated("It is {date}. {date}!", date(2026, 11, 7))
+        == "It is Saturday, 7 November 2026. Saturday, 7 November 2026!"
+    )
+    config = Config(voice=VoiceConfig(instructions="Today is {date}.", greeting="Hi."))
+    hub = Hub(config, EngineLink(config.engine), Metrics(), "test", today=lambda: date(2026, 11, 17))
+    assert hub.defaults.instructions == "Today is Tuesday, 17 November 2026."
+    assert "{date}" in Config().voice.instructions
 
 
 def test_what_a_model_is_shown_suits_where_it_runs() -> None:
