@@ -119,7 +119,7 @@ async def test_the_stock_client_gets_a_whole_session(serving: Any) -> None:
         assert (session.type, session.object) == ("realtime", "realtime.session")
         assert session.id.startswith("sess_")
         assert session.model == "scripted"  # type: ignore[union-attr]
-        assert session.instructions == server.service.config.voice.instructions  # type: ignore[union-attr]
+        assert session.instructions == server.service.voice.defaults.instructions  # type: ignore[union-attr]
         assert session.audio.input.turn_detection.type == "server_vad"  # type: ignore[union-attr]
         assert server.service.voice.secrets.redeem(answer.value) == {}
         usual = limits.CLIENT_SECRET_USUAL_SECONDS
