@@ -3,7 +3,7 @@
 On a CPU the measured speed and the free memory decide among three models of the catalog: the largest that writes words
 faster than a voice says them, with time to spare for listening and speaking. On a GPU it is the largest model that the
 user has pulled and that fits, else the largest of the three. If a file cannot be fetched, the next smaller model
-serves, and `Chosen.missed` says why.
+serves, and `ModelChoice.missed` says why.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _BFLOAT16_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ModelChoice:
     """A model by its catalog or hub name, and two sentences for the person who started the engine."""
 
     model: str
@@ -78,7 +78,7 @@ Fetch = Callable[[Candidate], object]
 """Makes a model present, or raises StoreError."""
 
 
-def choose_model(config: EngineConfig, device: torch.device, progress: Progress) -> Chosen:
+def choose_model(config: EngineConfig, device: torch.device, progress: Progress) -> ModelChoice:
     """Choose a model for a settled configuration and fetch it, or raise StoreError if none can be had."""
     progress("measuring this machine", 0.0)
     models, reason = rank_models(config, device)
@@ -139,7 +139,7 @@ def for_gpu(models: Sequence[Candidate], pulled: Sequence[Candidate], free_bytes
     return fetched, "it is the largest of the catalog's models that fits the GPU"
 
 
-def take_first(models: Sequence[Candidate], reason: str, fetch: Fetch) -> Chosen:
+def take_first(models: Sequence[Candidate], reason: str, fetch: Fetch) -> ModelChoice:
     """Fetch the first model that can be fetched; raise the last StoreError if none can."""
     failures: list[str] = []
     for model in models:
@@ -152,8 +152,8 @@ def take_first(models: Sequence[Candidate], reason: str, fetch: Fetch) -> Chosen
                 raise
             continue
         if failures:
-            return Chosen(model.name, "it is the best model that is here", "; ".join(failures))
-        return Chosen(model.name, reason)
+            return ModelChoice(model.name, "it is the best model that is here", "; ".join(failures))
+        return ModelChoice(model.name, reason)
     raise ValueError("there must be a model to choose")
 
 
