@@ -227,8 +227,6 @@ def test_what_must_not_be_written_and_silence_and_languages(whisper: Whisper) ->
 
 
 @pytest.mark.usefixtures("interpreted")
-# Rows beyond a batch hold what the memory held before, as on a device: their numbers may overflow and are not read.
-@pytest.mark.filterwarnings("ignore:overflow encountered in multiply:RuntimeWarning")
 def test_streams_are_heard_the_same_through_the_kernels(moonshine: Moonshine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clips, "CLIP_ROWS", (8, 16))
     monkeypatch.setattr(clips, "MOST_CLIPS", 2)

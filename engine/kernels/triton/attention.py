@@ -56,7 +56,10 @@ def paged_attention_triton(
     table = layout.block_tables
     if not (pages.k.is_contiguous() and pages.v.is_contiguous() and (table.shape[1] == 1 or table.stride(1) == 1)):
         raise ValueError("pages must be contiguous, and block tables along a row")
-    out = torch.empty((tokens, heads * head_dim), dtype=q.dtype, device=q.device)
+    # Rows beyond the batch are not written. Triton's interpreter, which runs on CPU tensors, would compute on what the
+    # memory held before and warn of overflows.
+    make = torch.zeros if q.is_cpu else torch.empty
+    out = make((tokens, heads * head_dim), dtype=q.dtype, device=q.device)
     if tokens == 0:
         return out
     groups = layout.context_lengths.shape[0] * pages.k.shape[1]
