@@ -169,11 +169,18 @@ class Load:
         number, sizes = self._made, self.sizes
         self._made += 1
         words = sizes.long_words if number % 16 == 15 else self.random.randint(*sizes.prompt_words)
-        prompt = " ".join(self.random.choices(WORDS, k=words))
+        prompt = " ".join(self.random.choices(WORDS, k=words))[: self._longest_prompt]
         answer = Answer(f"load{number}", prompt, self.random.randint(*sizes.answer_tokens))
         self.answers[answer.name] = answer
         self.engine.receivers[answer.name] = self._take_answer
         self.engine.send(answer.submit())
+
+    @property
+    def _longest_prompt(self) -> int:
+        """Return how many characters fit with the longest answer; a token has at least one."""
+        ready = self.engine.ready
+        assert ready is not None
+        return min(ready.context_tokens, ready.kv_blocks * ready.block_tokens) - self.sizes.answer_tokens[1] - 8
 
     def _take_answer(self, message: Told, now: float) -> None:
         match message:
