@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from voxlane.engine.api import EngineConfig, SamplingParams, Submit
-from voxlane.engine.assemble import Assembly, assemble
-from voxlane.engine.core import Core
+from voxlane.engine.build.assemble import Assembly, assemble
+from voxlane.engine.loop.core import Core
 
 THREADS = len(os.sched_getaffinity(0))
 

@@ -19,8 +19,8 @@ from typing import Any
 from command_line import command_line
 from common import THREADS, engine, finish, interleaved, machine, request, seconds, spread, table
 
-from voxlane.engine.assemble import Assembly
-from voxlane.engine.tokenizer import Tokenizer
+from voxlane.engine.build.assemble import Assembly
+from voxlane.engine.text.tokenizer import Tokenizer
 from voxlane.engine.weights import store
 from voxlane.engine.weights.files import open_weights
 

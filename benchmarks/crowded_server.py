@@ -18,7 +18,7 @@ from figures import percentile, processor_s
 
 from voxlane.server.commands.serve import HttpServer, listen
 from voxlane.server.config import Config, VoiceConfig
-from voxlane.server.link.engine_link import EngineLink
+from voxlane.server.engine_client.engine_process import EngineLink
 from voxlane.server.metrics import Metrics
 from voxlane.server.service import make_service
 

@@ -46,10 +46,11 @@ from gpu_report import write_out
 from gpu_workers import pool, stop_compiling
 from torch import Tensor
 
-from voxlane.engine.kernels.pages import Layout, Pages
-from voxlane.engine.kernels.triton import attention, overlap
-from voxlane.engine.kernels.triton.attention import paged_attention_triton
-from voxlane.engine.kernels.triton.attention_tuning import Tuning, decode_tuning, hopper_tuning, prefill_tuning
+from voxlane.engine.kernels import triton_overlap
+from voxlane.engine.kernels.attention import paged_triton
+from voxlane.engine.kernels.attention.paged_triton import paged_attention_triton
+from voxlane.engine.kernels.attention.pages import Layout, Pages
+from voxlane.engine.kernels.attention.triton_tuning import Tuning, decode_tuning, hopper_tuning, prefill_tuning
 
 Variant = tuple[Case, Tuning | None]  # how its rows are served, all of one kind; None: as they are
 
@@ -183,7 +184,7 @@ def ragged(case: Case) -> tuple[Tensor, list[Pages], Layout]:
 
 def present(case: Case) -> Tuning | None:
     """Return how a case is served, where fewer queries would be served otherwise."""
-    chunk = case.queries > 1 and case.kind is BF16 and attention._is_hopper(DEVICE)
+    chunk = case.queries > 1 and case.kind is BF16 and paged_triton._is_hopper(DEVICE)
     return hopper_tuning(case.head_dim, case.batch * case.queries * case.heads) if chunk else None
 
 
@@ -208,7 +209,8 @@ def wrong(call: Callable[[], Tensor], expected: Tensor) -> str:
 def _kernel(variant: Variant) -> Variant:
     """Return what is equal where the compiled code is."""
     case, way = variant
-    case = replace(case, context=0, batch=attention._row_room(case.batch), queries=min(case.queries, LONGEST_CHECKED))
+    rows = paged_triton._row_room(case.batch)
+    case = replace(case, context=0, batch=rows, queries=min(case.queries, LONGEST_CHECKED))
     return case, way and replace(way, programs=1, least=1)
 
 
@@ -306,9 +308,9 @@ def line_of(way: Tuning | None) -> str:
 
 def report(tried: Sequence[Group]) -> None:
     """Print what every way needs on an H200, whether there is one or not."""
-    attention._multiprocessors = lambda device: MULTIPROCESSORS  # type: ignore[assignment]
-    attention._is_hopper = lambda device: True  # type: ignore[assignment]
-    overlap._can_overlap = lambda device: True  # type: ignore[assignment]
+    paged_triton._multiprocessors = lambda device: MULTIPROCESSORS  # type: ignore[assignment]
+    paged_triton._is_hopper = lambda device: True  # type: ignore[assignment]
+    triton_overlap._can_overlap = lambda device: True  # type: ignore[assignment]
     for group in tried:
         case = group.cases[0]
         print(f"\n{case.name}: registers, bytes of stack, KiB of shared memory; programs that fit", flush=True)

@@ -14,24 +14,27 @@ import torch
 from torch import Tensor
 
 from voxlane.engine.api import SamplingParams
-from voxlane.engine.cuda import graphs
-from voxlane.engine.cuda import runner as cuda_runner
-from voxlane.engine.kernels import activation, norm, rope, sampling, skinny, swap
-from voxlane.engine.kernels.pages import Layout, Pages
+from voxlane.engine.kernels.attention import rope, swap
+from voxlane.engine.kernels.attention.pages import Layout, Pages
+from voxlane.engine.kernels.linear import skinny
+from voxlane.engine.kernels.norm import activation, rms_norm
+from voxlane.engine.kernels.sampling import sampling
 from voxlane.engine.models import decoder
 from voxlane.engine.models.loading import Mode
-from voxlane.engine.plan import Row
+from voxlane.engine.runners.cuda import decode_graphs
+from voxlane.engine.runners.cuda import decoder as cuda_runner
+from voxlane.engine.schedule.plan import Row
 
 
 def interpret_kernels() -> None:
     """Let CPU tensors go to the Triton kernels, under Triton's interpreter."""
-    from voxlane.engine.kernels.triton import activation as gates
-    from voxlane.engine.kernels.triton import decode_rows as packets
-    from voxlane.engine.kernels.triton import norm as norms
-    from voxlane.engine.kernels.triton import rope as ropes
-    from voxlane.engine.kernels.triton import sampling as samples
-    from voxlane.engine.kernels.triton import skinny as few
-    from voxlane.engine.kernels.triton.attention import paged_attention_triton
+    from voxlane.engine.kernels.attention import rope_triton as ropes
+    from voxlane.engine.kernels.attention.paged_triton import paged_attention_triton
+    from voxlane.engine.kernels.linear import skinny_triton as few
+    from voxlane.engine.kernels.norm import activation_triton as gates
+    from voxlane.engine.kernels.norm import rms_norm_triton as norms
+    from voxlane.engine.kernels.sampling import decode_rows_triton as packets
+    from voxlane.engine.kernels.sampling import sampling_triton as samples
 
     gpu_interpreter.mend()
     gpu_interpreter.put(
@@ -50,7 +53,7 @@ def interpret_kernels() -> None:
         linear_add=few.linear_add,
         attend=few.attend,
     )
-    gpu_interpreter.put(graphs, unpack=packets.unpack, sample=samples.sample)
+    gpu_interpreter.put(decode_graphs, unpack=packets.unpack, sample=samples.sample)
     gpu_interpreter.put(cuda_runner, sample=samples.sample)
 
 
@@ -73,21 +76,21 @@ def kernels(device: torch.device) -> Iterator[str]:
 def _errors(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, float]]:
     x = torch.randn((37, 1024), device=device).to(dtype)
     gain = torch.rand(1024, device=device)
-    yield "rms_norm", _error(norm.rms_norm(x, gain, 1e-6), norm.rms_norm_ref(x.float(), gain, 1e-6))
+    yield "rms_norm", _error(rms_norm.rms_norm(x, gain, 1e-6), rms_norm.rms_norm_ref(x.float(), gain, 1e-6))
     residual = torch.randn((37, 1024), device=device)
-    expected = norm.add_rms_norm_ref(x.float(), residual.clone(), gain, 1e-6)
-    got = norm.add_rms_norm(x, residual, gain, 1e-6)
+    expected = rms_norm.add_rms_norm_ref(x.float(), residual.clone(), gain, 1e-6)
+    got = rms_norm.add_rms_norm(x, residual, gain, 1e-6)
     yield "add_rms_norm", max(_error(got[0], expected[0]), _error(got[1], expected[1]))
     yield "silu_mul", _error(activation.silu_mul(x), activation.silu_mul_ref(x.float()))
     yield "gelu_tanh_mul", _error(activation.gelu_tanh_mul(x), activation.gelu_tanh_mul_ref(x.float()))
     for kind in (dtype, torch.int8):
         yield f"rope_write {str(kind).removeprefix('torch.')}", _rope(device, dtype, kind)
     if dtype is torch.bfloat16:
-        from voxlane.engine.kernels.triton import overlap
+        from voxlane.engine.kernels import triton_overlap
 
-        for rows, overlap.PDL in itertools.product((1, 2), (False, True)):
+        for rows, triton_overlap.PDL in itertools.product((1, 2), (False, True)):
             shapes = ((1024, 4096), (2048, 1024), (3072, 1024), (12_288, 4096))
-            yield f"skinny {rows} rows{', overlapped' * overlap.PDL}", _skinny(device, rows, shapes)
+            yield f"skinny {rows} rows{', overlapped' * triton_overlap.PDL}", _skinny(device, rows, shapes)
 
 
 def _rope(device: torch.device, dtype: torch.dtype, kind: torch.dtype) -> float:
@@ -128,7 +131,7 @@ def _skinny(device: torch.device, rows: int, shapes: Sequence[tuple[int, int]]) 
         residual, gain = torch.randn((rows, inputs), device=device), torch.rand(inputs, device=device)
         matrix = (torch.randn((outputs, inputs), device=device) * 0.02).bfloat16()
         wide = matrix.float()
-        normed = norm.rms_norm_ref(residual, gain, 1e-6)
+        normed = rms_norm.rms_norm_ref(residual, gain, 1e-6)
         worst = max(worst, _error(skinny.norm_linear(residual, gain, 1e-6, matrix), normed @ wide.T))
         gated = skinny.norm_gate(residual, gain, 1e-6, matrix)
         worst = max(worst, _error(gated, activation.silu_mul_ref(normed @ wide.T)))

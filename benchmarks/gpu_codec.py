@@ -25,9 +25,9 @@ from command_line import command_line
 from gpu_clock import time_device
 from torch import Tensor
 
-from voxlane.engine.models.qwen3_tts_codec import Qwen3TTSCodec
-from voxlane.engine.models.qwen3_tts_codec_config import MODEL_TYPE, CodecConfig
-from voxlane.engine.models.qwen3_tts_codec_weights import read_weights
+from voxlane.engine.models.qwen3_tts.codec import Qwen3TTSCodec
+from voxlane.engine.models.qwen3_tts.codec_config import MODEL_TYPE, CodecConfig
+from voxlane.engine.models.qwen3_tts.codec_weights import read_weights
 
 TRUE: dict[str, object] = {
     "codebook_dim": 512, "codebook_size": 2048, "decoder_dim": 1536, "head_dim": 64, "hidden_size": 512,

@@ -144,11 +144,12 @@ def check(session: Session) -> None:
 
 def variants(session: Session) -> None:
     """What fusing and overlapping launches bring at small batches; what is right serves the parts after this."""
-    from voxlane.engine.kernels import skinny as few
-    from voxlane.engine.kernels.triton import overlap, skinny
+    from voxlane.engine.kernels import triton_overlap
+    from voxlane.engine.kernels.linear import skinny as few
+    from voxlane.engine.kernels.linear import skinny_triton
 
     model = session.model("speck" if session.dry else "qwen3-0.6b")
-    kept = few.MAX_ROWS, skinny.SPLIT
+    kept = few.MAX_ROWS, skinny_triton.SPLIT
     told: dict[str, list[int]] = {}
 
     def measure(name: str, batches: tuple[int, ...]) -> None:
@@ -160,7 +161,7 @@ def variants(session: Session) -> None:
             session.found[f"variant {name} {batch}"] = device
             told.setdefault(name, []).append(parts.last_tokens())
 
-    usual, split = session.fused, skinny.SPLIT
+    usual, split = session.fused, skinny_triton.SPLIT
     for name, fused, pdl, most, piece, batches in (
         ("plain", False, False, 2, split, (1, 2, 4)),
         ("apart", True, False, 2, split, (1, 2)),
@@ -169,13 +170,13 @@ def variants(session: Session) -> None:
         ("piece 256", True, True, 2, 256, (1, 2)),
         ("four rows", True, True, 4, split, (4,)),
     ):
-        model._fusable, overlap.PDL, few.MAX_ROWS, skinny.SPLIT = fused and usual, pdl, most, piece
+        model._fusable, triton_overlap.PDL, few.MAX_ROWS, skinny_triton.SPLIT = fused and usual, pdl, most, piece
         chosen = (min(batches),) if session.dry else batches
         session.attempt(f"variant {name}", partial(measure, name, chosen))
-    few.MAX_ROWS, skinny.SPLIT = kept
+    few.MAX_ROWS, skinny_triton.SPLIT = kept
     session.fused = "apart" in told
-    overlap.PDL = "overlapped" in told and told["overlapped"] == told.get("apart")
-    session.say(f"from here on: fused {session.fused}, overlapped {overlap.PDL}")
+    triton_overlap.PDL = "overlapped" in told and told["overlapped"] == told.get("apart")
+    session.say(f"from here on: fused {session.fused}, overlapped {triton_overlap.PDL}")
 
 
 def steps(session: Session) -> None:
@@ -218,12 +219,12 @@ def _workload(session: Session, block_tokens: int) -> None:
     overlaps: tuple[parts.Overlap, ...] = ("apart", "told late", "ahead") if session.overlaps else ("ahead",)
     for policy in policies:
         parts.run_workload(bench, [(prompt, 4) for prompt, _ in work], policy, count)
-        for overlap in overlaps:
-            run = parts.run_workload(bench, work, policy, count, overlap=overlap)
+        for triton_overlap in overlaps:
+            run = parts.run_workload(bench, work, policy, count, overlap=triton_overlap)
             name = f"workload {policy}"
             session.found[name] = max(session.found.get(name, 0.0), run.rate)
             session.say(
-                f"{name:18} block {block_tokens:3} {overlap:9}  {run.rate:8.0f} tok/s  {run.seconds:6.2f} s in "
+                f"{name:18} block {block_tokens:3} {triton_overlap:9}  {run.rate:8.0f} tok/s  {run.seconds:6.2f} s in "
                 f"{run.steps} steps: device {run.device_s:5.2f}, of it with prompts {run.prompt_s:5.2f}; "
                 f"longest {run.longest_s * 1e3:5.1f} ms; host planning {run.plan_s:5.2f}; tokens {run.tokens:08x}"
             )

@@ -40,7 +40,7 @@ from gpu_peers import DECLINES, PAGED, PEERS, Way, compile_flashinfer, compile_f
 from gpu_report import write_out
 from gpu_workers import stop_compiling
 
-from voxlane.engine.kernels.triton.attention import paged_attention_triton
+from voxlane.engine.kernels.attention.paged_triton import paged_attention_triton
 
 INT8 = torch.int8
 NEVER = float("inf")

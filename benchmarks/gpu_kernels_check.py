@@ -31,15 +31,15 @@ from gpu_paged import (
 from gpu_workers import Given, Made, elsewhere
 from torch import Tensor
 
-from voxlane.engine.cuda.rows import PACKET
-from voxlane.engine.cuda.selfcheck import agreements
-from voxlane.engine.cuda.trial import STAND_IN, Trial
-from voxlane.engine.kernels import sampling
-from voxlane.engine.kernels.pages import Layout, Pages, new_arrivals
+from voxlane.engine.kernels.attention.paged_triton import by_hopper, paged_attention_triton
+from voxlane.engine.kernels.attention.pages import Layout, Pages, new_arrivals
+from voxlane.engine.kernels.attention.triton_tuning import decode_tuning, hopper_tuning
+from voxlane.engine.kernels.sampling import sampling
 from voxlane.engine.kernels.selfcheck import Agreement
-from voxlane.engine.kernels.triton.attention import by_hopper, paged_attention_triton
-from voxlane.engine.kernels.triton.attention_tuning import decode_tuning, hopper_tuning
 from voxlane.engine.models.decoder_config import DecoderConfig
+from voxlane.engine.runners.cuda.rows import PACKET
+from voxlane.engine.runners.cuda.selfcheck import agreements
+from voxlane.engine.runners.cuda.trial import STAND_IN, Trial
 
 F32, BF16, F16, INT8 = torch.float32, torch.bfloat16, torch.float16, torch.int8
 

@@ -19,14 +19,14 @@ from torch import Tensor
 from voxlane.codecs.pcm import encode_pcm16
 from voxlane.codecs.wav import decode_wav
 from voxlane.engine.api import Append, EndInput, EngineConfig, Submit, Words
-from voxlane.engine.core import Core
-from voxlane.engine.kernels.attention import paged_attention
-from voxlane.engine.kernels.pages import Pages
+from voxlane.engine.kernels.attention.paged import paged_attention
+from voxlane.engine.kernels.attention.pages import Pages
+from voxlane.engine.loop.core import Core
 from voxlane.engine.models import load_recogniser
 from voxlane.engine.models.clips import ClipPlaces
 from voxlane.engine.models.loading import Mode
-from voxlane.engine.plan import Load
-from voxlane.engine.request import Request
+from voxlane.engine.schedule.plan import Load
+from voxlane.engine.schedule.request import Request
 from voxlane.engine.weights.files import open_weights
 
 PIECE_SAMPLES = RATE // 10
@@ -183,7 +183,7 @@ def _times_off(model: Model, one: list[Heard], other: list[Heard], clips: list[N
 
 def streams(folder: Path, sounds: list[Path], device: torch.device) -> Iterator[str]:
     """Yield what whole engines hear, one on the CPU and one on a device, of recordings that come in pieces."""
-    from voxlane.engine.assemble import assemble
+    from voxlane.engine.build.assemble import assemble
 
     wanted: dict[str, str] = {}
     kinds: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda" if device.type == "cuda" else "cpu")

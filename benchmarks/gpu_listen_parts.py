@@ -23,18 +23,18 @@ assert stand_ins.MISSING is not None  # first, so that what follows can be impor
 from random_models import SHAPES, RandomWeights  # noqa: E402
 
 from voxlane.engine.api import SamplingParams  # noqa: E402
-from voxlane.engine.cache import KVCache  # noqa: E402
-from voxlane.engine.cuda import hearing  # noqa: E402
-from voxlane.engine.cuda.recogniser import CudaRecogniser  # noqa: E402
-from voxlane.engine.kv import BlockPool, BlockTable  # noqa: E402
+from voxlane.engine.memory.blocks import BlockPool, BlockTable  # noqa: E402
+from voxlane.engine.memory.pages import KVCache  # noqa: E402
 from voxlane.engine.models import encoder_decoder  # noqa: E402
 from voxlane.engine.models.loading import Mode  # noqa: E402
 from voxlane.engine.models.moonshine import Moonshine  # noqa: E402
 from voxlane.engine.models.spelling import Spelling  # noqa: E402
 from voxlane.engine.models.whisper import Whisper, WhisperTokens  # noqa: E402
-from voxlane.engine.plan import Load, Row  # noqa: E402
-from voxlane.engine.recogniser import Recogniser  # noqa: E402
-from voxlane.engine.request import Request  # noqa: E402
+from voxlane.engine.runners.cuda import encoder_decoder_graphs  # noqa: E402
+from voxlane.engine.runners.cuda.recogniser import CudaRecogniser  # noqa: E402
+from voxlane.engine.runners.recogniser import Recogniser  # noqa: E402
+from voxlane.engine.schedule.plan import Load, Row  # noqa: E402
+from voxlane.engine.schedule.request import Request  # noqa: E402
 
 Model = Moonshine | Whisper
 
@@ -47,19 +47,21 @@ BLOCK_TOKENS = 64
 
 def interpret_kernels() -> None:
     """Let CPU tensors go to the Triton kernels, under Triton's interpreter."""
-    from voxlane.engine.kernels.triton import activation, layer_norm, rope, sampling
-    from voxlane.engine.kernels.triton.attention import paged_attention_triton
+    from voxlane.engine.kernels.attention import rope_triton
+    from voxlane.engine.kernels.attention.paged_triton import paged_attention_triton
+    from voxlane.engine.kernels.norm import activation_triton, layer_norm_triton
+    from voxlane.engine.kernels.sampling import sampling_triton
 
     gpu_interpreter.mend()
     gpu_interpreter.put(
         encoder_decoder,
-        layer_norm=layer_norm.layer_norm,
-        add_layer_norm=layer_norm.add_layer_norm,
-        silu_mul=partial(activation.gate_mul, gelu=False),
-        rope_write=partial(rope.rope_write, q_norm=None, k_norm=None, eps=0.0),
+        layer_norm=layer_norm_triton.layer_norm,
+        add_layer_norm=layer_norm_triton.add_layer_norm,
+        silu_mul=partial(activation_triton.gate_mul, gelu=False),
+        rope_write=partial(rope_triton.rope_write, q_norm=None, k_norm=None, eps=0.0),
         paged_attention=paged_attention_triton,
     )
-    gpu_interpreter.put(hearing, sample=sampling.sample)
+    gpu_interpreter.put(encoder_decoder_graphs, sample=sampling_triton.sample)
 
 
 def matrix_rate(mode: str, device: torch.device) -> float:

@@ -21,8 +21,8 @@ import torch
 from command_line import command_line
 
 from voxlane.engine.api import EngineConfig, Finished, SamplingParams, Submit, Text
-from voxlane.engine.assemble import assemble
-from voxlane.engine.core import Core
+from voxlane.engine.build.assemble import assemble
+from voxlane.engine.loop.core import Core
 from voxlane.engine.weights import store
 
 LIMIT_BYTES = 3 << 30

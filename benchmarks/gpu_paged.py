@@ -13,7 +13,7 @@ import torch
 from gpu_clock import time_in_turns
 from torch import Tensor
 
-from voxlane.engine.kernels.pages import Layout, Pages, new_arrivals
+from voxlane.engine.kernels.attention.pages import Layout, Pages, new_arrivals
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda", 0) if CUDA else torch.device("cpu")

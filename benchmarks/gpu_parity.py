@@ -35,12 +35,12 @@ from gpu_report import write_out
 from gpu_workers import compiling_only, elsewhere, stop_compiling
 
 from voxlane.engine.api import ChatMessage
-from voxlane.engine.assemble import use_threads
-from voxlane.engine.cache import KVCache
-from voxlane.engine.kernels.pages import Layout
+from voxlane.engine.build.assemble import use_threads
+from voxlane.engine.kernels.attention.pages import Layout
+from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.models.decoder import Decoder
 from voxlane.engine.models.loading import Mode
-from voxlane.engine.tokenizer import Tokenizer
+from voxlane.engine.text.tokenizer import Tokenizer
 from voxlane.engine.weights import store
 from voxlane.engine.weights.files import open_weights
 

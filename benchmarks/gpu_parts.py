@@ -19,17 +19,17 @@ assert stand_ins.MISSING is not None  # first, so that what follows can be impor
 from random_models import RandomWeights  # noqa: E402
 
 from voxlane.engine.api import Finished, Policy, SamplingParams, Submit, Text  # noqa: E402
-from voxlane.engine.cache import KVCache  # noqa: E402
-from voxlane.engine.core import Core  # noqa: E402
-from voxlane.engine.cuda.runner import CudaRunner  # noqa: E402
-from voxlane.engine.jobs.text import TextJob  # noqa: E402
-from voxlane.engine.kv import BlockTable  # noqa: E402
+from voxlane.engine.build.model_part import build_station  # noqa: E402
+from voxlane.engine.jobs.chat import TextJob  # noqa: E402
+from voxlane.engine.loop.core import Core  # noqa: E402
+from voxlane.engine.memory.blocks import BlockTable  # noqa: E402
+from voxlane.engine.memory.pages import KVCache  # noqa: E402
 from voxlane.engine.models.decoder import Decoder  # noqa: E402
 from voxlane.engine.models.loading import Mode  # noqa: E402
-from voxlane.engine.parts import build_station  # noqa: E402
-from voxlane.engine.plan import Limits, Load, Row, Station  # noqa: E402
-from voxlane.engine.request import Request  # noqa: E402
-from voxlane.engine.scheduler import Scheduler  # noqa: E402
+from voxlane.engine.runners.cuda.decoder import CudaRunner  # noqa: E402
+from voxlane.engine.schedule.plan import Limits, Load, Row, Station  # noqa: E402
+from voxlane.engine.schedule.request import Request  # noqa: E402
+from voxlane.engine.schedule.scheduler import Scheduler  # noqa: E402
 from voxlane.engine.weights.tensors import WeightFile  # noqa: E402
 
 STEP_TOKENS, STEP_BUDGET_S = 16_384, 0.06

@@ -45,15 +45,15 @@ from tokenizers import models, pre_tokenizers, trainers
 from torch import Tensor
 
 from voxlane.engine.api import SamplingParams
-from voxlane.engine.cache import KVCache
-from voxlane.engine.cuda.recogniser import CudaRecogniser
-from voxlane.engine.kv import BlockPool, BlockTable
+from voxlane.engine.memory.blocks import BlockPool, BlockTable
+from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.models.loading import Mode
-from voxlane.engine.models.qwen3_asr import Qwen3ASR
-from voxlane.engine.models.qwen3_asr_prompt import LANGUAGES
-from voxlane.engine.plan import Load, Row
-from voxlane.engine.recogniser import Recogniser
-from voxlane.engine.request import Request
+from voxlane.engine.models.qwen3_asr.model import Qwen3ASR
+from voxlane.engine.models.qwen3_asr.prompt import LANGUAGES
+from voxlane.engine.runners.cuda.recogniser import CudaRecogniser
+from voxlane.engine.runners.recogniser import Recogniser
+from voxlane.engine.schedule.plan import Load, Row
+from voxlane.engine.schedule.request import Request
 
 WORDS = 12  # tokens of three seconds of speech
 STREAMS = (1, 16)

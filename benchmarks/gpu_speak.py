@@ -31,13 +31,13 @@ import torch
 from command_line import command_line
 from gpu_report import Report, write_out
 
-from voxlane.engine.cuda.voice import CudaVoice
-from voxlane.engine.kv import BlockPool, BlockTable
-from voxlane.engine.models.hibari import Hibari
+from voxlane.engine.memory.blocks import BlockPool, BlockTable
+from voxlane.engine.models.hibari.model import Hibari
 from voxlane.engine.models.synthesis import Speech
-from voxlane.engine.plan import Load, Row
-from voxlane.engine.request import Request
-from voxlane.engine.voice import Clause
+from voxlane.engine.runners.clause_tts import Clause
+from voxlane.engine.runners.cuda.clause_tts import CudaVoice
+from voxlane.engine.schedule.plan import Load, Row
+from voxlane.engine.schedule.request import Request
 
 SHORT = "Sure, I can help with that."
 LONG = (

@@ -43,21 +43,21 @@ from numpy.typing import NDArray
 from random_talkers import LANGUAGE, SHAPES, SPEAKER, Unwritten
 from torch import Tensor
 
-from voxlane.engine.cache import KVCache
-from voxlane.engine.cuda import codec_graphs, talker_graphs
-from voxlane.engine.cuda.talker import CudaTalker
-from voxlane.engine.kernels import causal_conv
-from voxlane.engine.kv import BlockPool, BlockTable
-from voxlane.engine.models.qwen3_tts import Qwen3TTS
-from voxlane.engine.models.qwen3_tts_codec import Qwen3TTSCodec
-from voxlane.engine.models.qwen3_tts_codec_config import MODEL_TYPE, CodecConfig
-from voxlane.engine.models.qwen3_tts_codec_weights import read_weights
-from voxlane.engine.models.qwen3_tts_config import SpeechSampling
-from voxlane.engine.models.qwen3_tts_prompt import NOTHING, Clone, Codes, Utterance, open_utterance
-from voxlane.engine.models.qwen3_tts_prompt import SPEAKER as VOICE
-from voxlane.engine.plan import Load, Row
-from voxlane.engine.request import Request
-from voxlane.engine.talker import Spoken, Stream, Talker
+from voxlane.engine.kernels.conv import causal
+from voxlane.engine.memory.blocks import BlockPool, BlockTable
+from voxlane.engine.memory.pages import KVCache
+from voxlane.engine.models.qwen3_tts.codec import Qwen3TTSCodec
+from voxlane.engine.models.qwen3_tts.codec_config import MODEL_TYPE, CodecConfig
+from voxlane.engine.models.qwen3_tts.codec_weights import read_weights
+from voxlane.engine.models.qwen3_tts.config import SpeechSampling
+from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
+from voxlane.engine.models.qwen3_tts.prompt import NOTHING, Clone, Codes, Utterance, open_utterance
+from voxlane.engine.models.qwen3_tts.prompt import SPEAKER as VOICE
+from voxlane.engine.runners.codec_tts import Spoken, Stream, Talker
+from voxlane.engine.runners.cuda import codec_graphs, codec_tts_graphs
+from voxlane.engine.runners.cuda.codec_tts import CudaTalker
+from voxlane.engine.schedule.plan import Load, Row
+from voxlane.engine.schedule.request import Request
 
 REQUESTS, FRAMES = 8, 24
 BLOCK, BLOCKS, TOKENS = 16, 64, 512
@@ -205,7 +205,7 @@ def check_frames(device: torch.device, offs: Sequence[float]) -> bool:
     for off in offs:
         compare("off", wanted, speak(talker(cpu, graphs=False, off=off), numbers))
     with (
-        mock.patch.object(talker_graphs, "PROMPT_SIZES", PROMPT_SIZES),
+        mock.patch.object(codec_tts_graphs, "PROMPT_SIZES", PROMPT_SIZES),
         mock.patch.object(codec_graphs, "STREAMS", (1, 8)),
     ):
         engine = talker(device, graphs=True)
@@ -251,7 +251,7 @@ def computed(way: Way) -> Iterator[None]:
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = way.rounded
     try:
-        with mock.patch.object(causal_conv, "IN_PLACE", {way.dtype} if way.ours else {}):
+        with mock.patch.object(causal, "IN_PLACE", {way.dtype} if way.ours else {}):
             yield
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from gpu_clock import FAILURES
 from torch import Tensor
 
-from voxlane.engine.kernels import norm
-from voxlane.engine.kernels.activation import silu_mul
+from voxlane.engine.kernels.norm import rms_norm
+from voxlane.engine.kernels.norm.activation import silu_mul
 
 Cut = TypeVar("Cut")
 
@@ -33,9 +33,9 @@ SHAPES = {  # Qwen3-0.6B: operation, outputs, inputs
 
 def sweep(device: torch.device, *, dry: bool, deadline: float) -> Iterator[str]:
     """Yield the best cuts of each product for 1 and 2 rows, and the library's time."""
-    from voxlane.engine.kernels.triton import skinny
+    from voxlane.engine.kernels.linear import skinny_triton
 
-    kept = skinny.tuning
+    kept = skinny_triton.tuning
     for (name, (operation, outputs, inputs)), rows in itertools.product(SHAPES.items(), (1, 2)):
         if time.monotonic() > deadline:
             yield "tune: no time left"
@@ -45,16 +45,16 @@ def sweep(device: torch.device, *, dry: bool, deadline: float) -> Iterator[str]:
             outputs, inputs = outputs // 64, inputs // 8
         matrices = [torch.randn((outputs, inputs), device=device).bfloat16() * 0.02 for _ in range(count)]
         library = _time(partial(_library, operation, rows), matrices, device)
-        found: list[tuple[float, skinny.Tuning]] = []
-        for cut in _cuts(rows, inputs, skinny.Tuning):
-            skinny.tuning = lambda *_, cut=cut, **__: cut
+        found: list[tuple[float, skinny_triton.Tuning]] = []
+        for cut in _cuts(rows, inputs, skinny_triton.Tuning):
+            skinny_triton.tuning = lambda *_, cut=cut, **__: cut
             try:
                 found.append((_time(partial(_ours, operation, rows), matrices, device), cut))
             except FAILURES as error:  # a cut that does not compile is told and left out
                 print(f"tune {name} {cut}: {type(error).__name__}: {str(error)[:120]}", flush=True)
             if dry or time.monotonic() > deadline:
                 break
-        skinny.tuning = kept
+        skinny_triton.tuning = kept
         found.sort(key=lambda pair: pair[0])
         floor = outputs * inputs * 2 / 4.3e12
         best = "  ".join(
@@ -72,16 +72,16 @@ def _cuts(rows: int, inputs: int, make: Callable[[int, int, int, int], Cut]) -> 
 
 
 def _ours(operation: str, rows: int, matrix: Tensor) -> object:
-    from voxlane.engine.kernels.triton import skinny
+    from voxlane.engine.kernels.linear import skinny_triton
 
     residual, gain, x, total = _inputs(rows, matrix)
     if operation == "norm_linear":
-        return skinny.norm_linear(residual, gain, 1e-6, matrix, None)
+        return skinny_triton.norm_linear(residual, gain, 1e-6, matrix, None)
     if operation == "norm_gate":
-        return skinny.norm_gate(residual, gain, 1e-6, matrix, gelu=False)
+        return skinny_triton.norm_gate(residual, gain, 1e-6, matrix, gelu=False)
     if operation == "linear_wide":
-        return skinny.linear_wide(x, matrix)
-    skinny.linear_add(x, matrix, total)
+        return skinny_triton.linear_wide(x, matrix)
+    skinny_triton.linear_add(x, matrix, total)
     return total
 
 
@@ -92,7 +92,7 @@ def _library(operation: str, rows: int, matrix: Tensor) -> object:
         return torch.mm(x, matrix.t(), out_dtype=torch.float32) if x.is_cuda else F.linear(x, matrix)
     if operation == "linear_add":
         return total.add_(F.linear(x, matrix))
-    product = F.linear(norm.rms_norm(residual, gain, 1e-6, torch.bfloat16), matrix)
+    product = F.linear(rms_norm.rms_norm(residual, gain, 1e-6, torch.bfloat16), matrix)
     return silu_mul(product) if operation == "norm_gate" else product
 
 

@@ -61,7 +61,7 @@ from voxlane.engine.api import (
     VoiceMade,
     Words,
 )
-from voxlane.server.link.packets import PacketPipe
+from voxlane.server.engine_client.packets import PacketPipe
 
 POLICIES: tuple[Policy, ...] = ("deadline", "priority", "fcfs")
 CHATS = [name for name, shape in random_models.SHAPES.items() if shape["model_type"] in ("llama", "qwen3")]

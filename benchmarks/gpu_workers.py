@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
-_IMPORTED = ["torch", "torch.nn.attention.bias", "triton.language", "voxlane.engine.cuda.selfcheck"]
+_IMPORTED = ["torch", "torch.nn.attention.bias", "triton.language", "voxlane.engine.runners.cuda.selfcheck"]
 """What takes long to import: in every process of its own it would cost as much as compiling thirty kernels."""
 _started: list[Pool] = []
 

@@ -15,7 +15,7 @@ from command_line import command_line
 from common import engine, machine, request, spread, table
 
 from voxlane.engine.api import Finished, Priority, Text
-from voxlane.engine.assemble import Assembly
+from voxlane.engine.build.assemble import Assembly
 
 LOAD = 16
 LOAD_TOKENS = 64

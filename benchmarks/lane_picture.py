@@ -21,7 +21,7 @@ from drawing import BLUE, FAINT, INK, PALE, RED, RULE, sheet, text
 from interrupt_lane import CRITICAL_PROMPT, LIMITS, LOAD, LOAD_TOKENS, prompts
 
 from voxlane.engine.api import Priority, Text
-from voxlane.engine.trace import REQUESTS
+from voxlane.engine.loop.trace import REQUESTS
 
 PICTURE = Path(__file__).parent.parent / "docs" / "img" / "interrupt-lane.svg"
 WIDTH, LEFT, RIGHT, TOP, LANE, BAR = 920, 86, 24, 92, 19, 13  # pixels

@@ -24,7 +24,7 @@ from speech_common import PIECE_S, clip, hear_live, hear_whole, recording
 from tokenizers import Tokenizer
 
 from voxlane.engine.api import LISTEN_RATE
-from voxlane.engine.core import Core
+from voxlane.engine.loop.core import Core
 from voxlane.engine.weights import store
 
 REPEATS = 7

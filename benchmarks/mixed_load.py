@@ -19,7 +19,7 @@ from speaking import PARAGRAPH, clauses
 from speech_common import PIECE_S, clip, pieces
 
 from voxlane.engine.api import Append, EndInput, Finished, FromEngine, Samples, Submit, Text, ToEngine, Words
-from voxlane.engine.core import Core
+from voxlane.engine.loop.core import Core
 
 TURN_S = 8.0
 CHAT_TOKENS = 96

@@ -28,7 +28,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from voxlane.engine.api import ChatMessage, Tool, ToolUse
-from voxlane.engine.tokenizer import Tokenizer
+from voxlane.engine.text.tokenizer import Tokenizer
 from voxlane.engine.weights import store
 from voxlane.engine.weights.files import open_weights
 from voxlane.server.conversation.values import INSTRUCTIONS

@@ -24,12 +24,12 @@ import torch
 from command_line import command_line
 
 from voxlane.codecs.silero import HIDDEN
-from voxlane.engine import assemble, speech_parts
-from voxlane.engine.cuda import ears
+from voxlane.engine.build import asr_tts, assemble
 from voxlane.engine.models.synthesis import Speech, SpokenWord
-from voxlane.engine.plan import Load, Row
-from voxlane.engine.runner import Immediate, Outcome
-from voxlane.engine.sampler import Choice
+from voxlane.engine.runners.cuda import vad
+from voxlane.engine.runners.decoder import Immediate, Outcome
+from voxlane.engine.runners.sampler import Choice
+from voxlane.engine.schedule.plan import Load, Row
 
 PHONEME_S, RATE = 0.055, 24_000  # as hibari's
 STATES_OF_A_TOKEN = 12  # three tokens a second
@@ -134,10 +134,10 @@ class Voice(Pretended):
         return Outcome(speech=Speech(sound, tuple(words)))
 
 
-class Ears(ears.DeviceEars):
+class Ears(vad.DeviceEars):
     """Takes whatever is loud for speech."""
 
-    def _run(self, shape: ears.Shape) -> None:
+    def _run(self, shape: vad.Shape) -> None:
         streams, frames = shape
         loud = self._parts(shape)[0].abs().mean(2) > LOUD  # [streams, frames]
         answers = self._back.view(-1, 1 + 2 * HIDDEN)[: frames * streams, 0]
@@ -148,7 +148,7 @@ def pretend() -> None:
     """Let the engine that is assembled next have such a device."""
     stand_ins = {"Recogniser": Listener, "Voice": Voice, "Voicing": Ears(torch.device("cpu")).open}
     for name, stand_in in stand_ins.items():
-        setattr(speech_parts, name, stand_in)
+        setattr(asr_tts, name, stand_in)
     setattr(assemble, "Runner", Chat)  # noqa: B010
 
 

@@ -25,8 +25,8 @@ from random_models import decoder_shapes
 from safetensors.torch import save_file
 from torch import Tensor
 
-from voxlane.engine.models.qwen3_tts_codec_config import MODEL_TYPE, CodecConfig
-from voxlane.engine.models.qwen3_tts_codec_weights import read_weights
+from voxlane.engine.models.qwen3_tts.codec_config import MODEL_TYPE, CodecConfig
+from voxlane.engine.models.qwen3_tts.codec_weights import read_weights
 from voxlane.engine.weights.tensors import Blocks
 
 Config = dict[str, object]

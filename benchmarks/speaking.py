@@ -17,7 +17,7 @@ from common import THREADS, engine, interleaved, machine, seconds, spread, table
 from speech_common import run
 
 from voxlane.engine.api import Append, EndInput, Samples, Submit
-from voxlane.engine.core import Core
+from voxlane.engine.loop.core import Core
 from voxlane.server.conversation.speech import ClauseCutter
 
 REPEATS = 15

@@ -14,7 +14,7 @@ from voxlane.codecs.container import decode_audio
 from voxlane.codecs.pcm import encode_pcm16
 from voxlane.codecs.resample import resample
 from voxlane.engine.api import LISTEN_RATE, Append, EndInput, Finished, FromEngine, ListenParams, Submit, Words
-from voxlane.engine.core import Core
+from voxlane.engine.loop.core import Core
 from voxlane.engine.weights import store
 
 PIECE_S = 0.1

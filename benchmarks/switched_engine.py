@@ -16,10 +16,11 @@ from types import FrameType
 
 from command_line import command_line
 
-from voxlane.engine import assemble, process
+from voxlane.engine import process
 from voxlane.engine.api import EngineConfig, Policy
-from voxlane.engine.parts import Progress
-from voxlane.engine.scheduler import Scheduler
+from voxlane.engine.build import assemble
+from voxlane.engine.build.model_part import Progress
+from voxlane.engine.schedule.scheduler import Scheduler
 
 SIGNALS: dict[Policy, signal.Signals] = {
     "deadline": signal.SIGUSR1,

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .errors import InvalidAudio, UnsupportedAudio, needs_pyav
-from .limits import AudioLimits
-from .pcm import Buffer, Floats
-from .wav import decode_wav, is_wav
+from voxlane.codecs.errors import InvalidAudio, UnsupportedAudio, needs_pyav
+from voxlane.codecs.limits import AudioLimits
+from voxlane.codecs.pcm import Buffer, Floats
+from voxlane.codecs.wav import decode_wav, is_wav
 
 if TYPE_CHECKING:
     import av

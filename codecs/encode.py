@@ -12,12 +12,12 @@ from typing import Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .errors import CodecMissing, InvalidAudio, UnsupportedAudio, needs_pyav
-from .limits import HIGHEST_RATE, LOWEST_RATE
-from .opus import RATES as OPUS_RATES
-from .pcm import Floats, encode_pcm16, quantise
-from .resample import Resampler
-from .wav import wav_stream_header
+from voxlane.codecs.errors import CodecMissing, InvalidAudio, UnsupportedAudio, needs_pyav
+from voxlane.codecs.limits import HIGHEST_RATE, LOWEST_RATE
+from voxlane.codecs.opus import RATES as OPUS_RATES
+from voxlane.codecs.pcm import Floats, encode_pcm16, quantise
+from voxlane.codecs.resample import Resampler
+from voxlane.codecs.wav import wav_stream_header
 
 SpeechFormat = Literal["wav", "pcm", "mp3", "opus", "flac", "aac"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .pcm import Buffer, Floats, quantise
+from voxlane.codecs.pcm import Buffer, Floats, quantise
 
 
 def decode_mulaw(data: Buffer) -> Floats:

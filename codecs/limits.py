@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .errors import TooMuchAudio, UnsupportedAudio
+from voxlane.codecs.errors import TooMuchAudio, UnsupportedAudio
 
 LOWEST_RATE = 4_000
 HIGHEST_RATE = 192_000

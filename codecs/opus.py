@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .errors import InvalidAudio, UnsupportedAudio, needs_pyav
-from .pcm import Floats, decode_pcm16
+from voxlane.codecs.errors import InvalidAudio, UnsupportedAudio, needs_pyav
+from voxlane.codecs.pcm import Floats, decode_pcm16
 
 RATES = (8_000, 12_000, 16_000, 24_000, 48_000)
 """Rates that Opus takes in as they are."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .errors import InvalidAudio
+from voxlane.codecs.errors import InvalidAudio
 
 Floats = NDArray[np.float32]
 Buffer = bytes | bytearray | memoryview

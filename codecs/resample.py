@@ -24,9 +24,9 @@ from math import ceil, gcd, pi
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .errors import UnsupportedAudio
-from .limits import HIGHEST_RATE, LOWEST_RATE
-from .pcm import Floats
+from voxlane.codecs.errors import UnsupportedAudio
+from voxlane.codecs.limits import HIGHEST_RATE, LOWEST_RATE
+from voxlane.codecs.pcm import Floats
 
 HOLD_BACK_GOAL_MS = 2.0
 """What a listener may wait for the filter. Speech at 8 kHz gets all of it, faster rates need less."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .errors import InvalidAudio, UnsupportedAudio
-from .g711 import decode_alaw, decode_mulaw
-from .limits import AudioLimits
-from .pcm import Buffer, Floats, decode_pcm16, encode_pcm16
+from voxlane.codecs.errors import InvalidAudio, UnsupportedAudio
+from voxlane.codecs.g711 import decode_alaw, decode_mulaw
+from voxlane.codecs.limits import AudioLimits
+from voxlane.codecs.pcm import Buffer, Floats, decode_pcm16, encode_pcm16
 
 MAX_CHUNKS = 1_000
 """Chunks looked at before the data. Real files have a handful; a file of nothing else would cost 60 ms per MiB."""

@@ -155,9 +155,9 @@ class Garbage:
 def serve(link: Link) -> int:
     """Load what the first message asks for, then step while there is work; return the exit status."""
     # Imported here, so that a server that asks for nothing pays for nothing, and start-up progress begins at once.
-    from voxlane.engine.assemble import assemble
-    from voxlane.engine.cuda.device import DeviceLost
-    from voxlane.engine.weights.errors import ModelError
+    from voxlane.engine.build.assemble import assemble
+    from voxlane.engine.errors import ModelError
+    from voxlane.engine.runners.cuda.device import DeviceLost
 
     configure = link.receive(wait=True)[0]
     if not isinstance(configure, Configure):

@@ -25,14 +25,14 @@ from voxlane.server.api.client_secrets import client_secrets
 from voxlane.server.api.page import Pages
 from voxlane.server.api.reference.docs import docs
 from voxlane.server.api.reference.openapi import openapi
-from voxlane.server.api.reply import error_response
 from voxlane.server.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, VoxlaneError, WebSocketOnly
-from voxlane.server.front import Front
-from voxlane.server.live.connection import converse
+from voxlane.server.http.middleware import HttpMiddleware
+from voxlane.server.http.reply import error_response
 from voxlane.server.metrics import Metrics
 from voxlane.server.protocols.native import NATIVE
-from voxlane.server.protocols.openai_realtime import REALTIME
+from voxlane.server.protocols.openai_realtime.protocol import REALTIME
 from voxlane.server.service import Service
+from voxlane.server.sessions.connection import converse
 
 VOICE_ADDRESS, REALTIME_ADDRESS = "/v1/voice", "/v1/realtime"
 
@@ -84,7 +84,15 @@ def make_app(service: Service, open_connections: Callable[[], int] = lambda: 0) 
             WebSocketRoute(REALTIME_ADDRESS, realtime),
             WebSocketRoute(VOICE_ADDRESS, voice),
         ],
-        middleware=[Middleware(Front, service=service, open_connections=open_connections)],
+        middleware=[
+            Middleware(
+                HttpMiddleware,
+                config=service.config,
+                metrics=service.metrics,
+                api_key=service.api_key,
+                open_connections=open_connections,
+            )
+        ],
         exception_handlers={HTTPException: _http_error},
         lifespan=lifespan,
     )

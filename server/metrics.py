@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from voxlane.engine.api import Finished, FinishReason, StepStats
 from voxlane.server.conversation.server_events import BargeIn, Fault, Latency, ServerEvent, TurnDone
 from voxlane.server.conversation.values import TurnEnd
-from voxlane.server.link.engine_link import Observer, State
+from voxlane.server.engine_client.engine_process import Observer, State
 
 _LATENCY_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 60)
 _SHORT_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1)

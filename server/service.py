@@ -15,12 +15,12 @@ from voxlane.engine.api import Priority, Ready
 from voxlane.server.audio.decoding import Decoder
 from voxlane.server.audio.voices import served_name
 from voxlane.server.config import PRIORITIES, Config
+from voxlane.server.engine_client.engine_process import EngineLink
 from voxlane.server.errors import EngineNotReady, Forbidden, ModelNotFound
-from voxlane.server.gate import Allowance, Gate
-from voxlane.server.link.engine_link import EngineLink
-from voxlane.server.live.hub import Hub
+from voxlane.server.http.request_limit import Allowance, Gate
 from voxlane.server.log import quote
 from voxlane.server.metrics import Metrics
+from voxlane.server.sessions.registry import Hub
 
 VERSION = version("voxlane")
 

@@ -35,7 +35,7 @@ PRESS_AGAIN_SECONDS = 10.0
 ALONE = (
     "browser", "faults",
     "e2e/test_conversation.py", "e2e/test_partner.py", "e2e/test_realtime_clients.py", "e2e/test_talker.py",
-    "e2e/test_voice.py", "server/live/test_abuse.py",
+    "e2e/test_voice.py", "server/sessions/test_abuse.py",
 )  # fmt: skip
 """Tests that go by the clock, most of them because somebody speaks and listens: one at a time, after all others."""
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from voxlane.engine.kernels.triton.attention_tuning import Tuning
+from voxlane.engine.kernels.attention.triton_tuning import Tuning
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 

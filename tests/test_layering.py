@@ -3,7 +3,7 @@
     server → engine.api, codecs     (cli → engine.weights.command, which is mounted as `voxlane models`)
     engine → codecs
     codecs → nothing of ours
-Inside server/ a room imports those before it, from conversation/ to commands/.
+Inside engine/ and server/ a room imports those before it: ROOMS has their order.
 torch only in engine/, never in engine/api/; asyncio only where there is I/O; pure modules have no clock, no chance
 and no log.
 """
@@ -25,28 +25,40 @@ PURE = {
     "server.api.chat_reply", "server.api.chat_request", "server.api.fields", "server.api.multipart",
     "server.api.speech_request", "server.api.transcription_request",
     "server.audio.clip", "server.audio.transcript", "server.audio.voices",
-    "server.link.channel", "server.live.buckets", "server.live.mailbox",
-    "engine.ahead", "engine.cost", "engine.detokenizer", "engine.intake", "engine.kv", "engine.listening",
-    "engine.lookup", "engine.plan", "engine.request", "engine.scheduler", "engine.segmenter", "engine.step_time",
-    "engine.wire",
+    "server.engine_client.channel", "server.sessions.buckets", "server.sessions.outbound",
+    "engine.audio.segmenter", "engine.audio.transcriber", "engine.jobs.admission", "engine.memory.blocks",
+    "engine.text.detokenizer",
 }  # fmt: skip
-PURE_PREFIXES = ("server.conversation.", "server.protocols.", "codecs.", "engine.spoken", "engine.api")
+PURE_PREFIXES = (
+    "server.conversation.", "server.protocols.", "codecs.", "engine.api", "engine.schedule.", "engine.text.normalise.",
+)  # fmt: skip
 IMPURITIES = {"asyncio", "time", "random", "secrets", "logging", "socket", "threading", "datetime"}
 
 ASYNC = {
-    "server.app", "server.cli", "server.client", "server.front", "server.gate",
-    "server.api.body", "server.api.chat", "server.api.disconnect", "server.api.reference.docs", "server.api.speech",
+    "server.app", "server.cli", "server.client",
+    "server.api.chat", "server.api.disconnect", "server.api.reference.docs", "server.api.speech",
     "server.audio.decoding", "server.audio.feeding", "server.audio.speaking",
-    "server.commands.chat", "server.commands.heads", "server.commands.neighbours", "server.commands.perplexity",
-    "server.commands.say", "server.commands.serve", "server.commands.sinks", "server.commands.talk",
-    "server.commands.terminal", "server.commands.transcribe", "server.commands.voices",
-    "server.link.engine_link", "server.link.packets", "server.link.remote_chat", "server.link.stream",
-    "server.live.connection", "server.live.conversation", "server.live.hub",
+    "server.commands.chat", "server.commands.neighbours", "server.commands.perplexity", "server.commands.say",
+    "server.commands.serve", "server.commands.sinks", "server.commands.talk", "server.commands.terminal",
+    "server.commands.transcribe", "server.commands.voices",
+    "server.engine_client.engine_process", "server.engine_client.packets", "server.engine_client.remote_chat",
+    "server.engine_client.stream",
+    "server.http.body", "server.http.heads", "server.http.middleware", "server.http.request_limit",
+    "server.sessions.connection", "server.sessions.conversation", "server.sessions.registry",
 }  # fmt: skip
 """Modules that do I/O or wait for it."""
 
-ROOMS = ("conversation", "link", "audio", "protocols", "api", "live", "commands")
-"""The server's folders: each may import those before it."""
+ROOMS = {
+    "engine": (
+        "api", "errors", "weights", "kernels", "memory", "text", "audio", "schedule", "models", "runners", "voices",
+        "jobs", "loop", "build", "process",
+    ),
+    "server": (
+        "limits", "errors", "log", "player", "conversation", "config", "auth", "engine_client", "metrics", "audio",
+        "protocols", "http", "sessions", "service", "api", "app", "client", "commands", "cli",
+    ),
+}  # fmt: skip
+"""The folders of each package and the files at its door, in order: each may import those before it."""
 
 WEIGHTS_FACES = {"engine.weights.command", "engine.weights.store"}
 WEIGHTS_USERS = {"server.cli"}
@@ -87,7 +99,7 @@ def ours(imported: frozenset[str]) -> frozenset[str]:
 
 def test_there_is_something_to_check() -> None:
     assert len(SOURCES) > 20
-    assert touches(imports_of(ROOT / "server" / "link" / "engine_link.py"), "engine.api")
+    assert touches(imports_of(ROOT / "server" / "engine_client" / "engine_process.py"), "engine.api")
     assert ours(imports_of(ROOT / "server" / "cli.py")) >= {"server.config", "engine.weights.command"}
 
 
@@ -107,11 +119,24 @@ def test_imports_point_downwards(path: Path) -> None:
     assert not foreign, f"{name} imports {sorted(foreign)}"
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_rooms_import_those_before_them(room: str) -> None:
-    later = {f"server.{other}" for other in ROOMS[ROOMS.index(room) + 1 :]}
-    for path in (ROOT / "server" / room).rglob("*.py"):
-        assert not touches(imports_of(path), *later), path
+def room_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_every_module_is_in_a_room(package: str) -> None:
+    found = {room_of(name) for name in OURS if name.startswith(f"{package}.")}
+    assert found == set(ROOMS[package])
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if room_of(name_of(path))], ids=name_of)
+def test_rooms_import_those_before_them(path: Path) -> None:
+    name = name_of(path)
+    package, room = name.split(".")[0], room_of(name)
+    if package in ROOMS:
+        later = set(ROOMS[package][ROOMS[package].index(room) + 1 :])
+        upwards = {one for one in ours(imports_of(path)) if one.startswith(f"{package}.") and room_of(one) in later}
+        assert not upwards, f"{name} imports {sorted(upwards)}"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)

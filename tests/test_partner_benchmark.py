@@ -16,7 +16,7 @@ import pytest
 from house import start
 from hypothesis import given
 
-from voxlane.engine.spoken_numbers import cardinal
+from voxlane.engine.text.normalise.numbers import cardinal
 from voxlane.server.client import Event
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))

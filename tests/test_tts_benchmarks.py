@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from voxlane.engine.api import Cancel, Finished, Interrupt, RequestStats, Samples, Submit
-from voxlane.engine.models.qwen3_tts import Qwen3TTS
-from voxlane.engine.models.qwen3_tts_codec import Qwen3TTSCodec
+from voxlane.engine.models.qwen3_tts.codec import Qwen3TTSCodec
+from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.weights.files import open_weights
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))

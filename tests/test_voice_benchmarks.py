@@ -29,8 +29,8 @@ from voxlane.engine.api import (
     Text,
     Words,
 )
-from voxlane.engine.cost import Work
-from voxlane.engine.tokenizer import Tokenizer
+from voxlane.engine.schedule.cost import Work
+from voxlane.engine.text.tokenizer import Tokenizer
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 

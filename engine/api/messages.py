@@ -8,6 +8,7 @@ from typing import Any
 
 import msgpack
 
+from voxlane.engine.api.codec import BadMessage, build, flatten
 from voxlane.engine.api.values import (
     ChatMessage,
     CloneParams,
@@ -26,7 +27,6 @@ from voxlane.engine.api.values import (
     TokenLogprob,
     Tool,
 )
-from voxlane.engine.wire import BadMessage, build, flatten
 
 # ---- server to engine
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import msgpack
 
+from voxlane.engine.api.codec import BadMessage, flatten
 from voxlane.engine.api.messages import Message, Text, decode, encode, message_of, parts_of
-from voxlane.engine.wire import BadMessage, flatten
 
 FRAGMENT_BYTES = 64 * 1024
 """Largest packet on the socket. A SEQPACKET message must fit the kernel's send buffer (208 KiB by default)."""

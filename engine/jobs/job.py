@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from voxlane.engine.api import Append, EndInput, FinishReason, FromEngine, RequestStats, Rewind, Submit
-from voxlane.engine.intake import Refusal
-from voxlane.engine.plan import Row
-from voxlane.engine.request import Request
-from voxlane.engine.runner import Outcome
+from voxlane.engine.errors import Refusal
+from voxlane.engine.runners.decoder import Outcome
+from voxlane.engine.schedule.plan import Row
+from voxlane.engine.schedule.request import Request
 
 
 @dataclass(slots=True)

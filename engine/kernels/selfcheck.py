@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from voxlane.engine.kernels.attention import paged, rope
+from voxlane.engine.kernels.attention.pages import Layout, Pages
+from voxlane.engine.kernels.linear import linear
+from voxlane.engine.kernels.norm import activation, layer_norm, rms_norm
 from voxlane.engine.weights.tensors import Blocks, quantise
-
-from . import activation, attention, layer_norm, linear, norm, rope
-from .pages import Layout, Pages
 
 _CLOSE = 2e-4
 """float32 sums in another order stay far below this, a wrong lane far above."""
@@ -105,9 +106,9 @@ def _blocks(random: torch.Generator) -> Iterator[Blocks]:
 def _rows(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Outcome]:
     x = torch.randn((3, 70), generator=random) * 4.0
     weight = torch.rand(70, generator=random)
-    yield norm.rms_norm_native(library, x, weight, 1e-5), norm.rms_norm_ref(x, weight, 1e-5), _CLOSE
-    got = norm.add_rms_norm_native(library, x, x.flip(0), weight, 1e-5)
-    expected = norm.add_rms_norm_ref(x, x.flip(0), weight, 1e-5)
+    yield rms_norm.rms_norm_native(library, x, weight, 1e-5), rms_norm.rms_norm_ref(x, weight, 1e-5), _CLOSE
+    got = rms_norm.add_rms_norm_native(library, x, x.flip(0), weight, 1e-5)
+    expected = rms_norm.add_rms_norm_ref(x, x.flip(0), weight, 1e-5)
     yield got[0], expected[0], _CLOSE
     yield got[1], expected[1], _CLOSE
     bias = x[0].clone()
@@ -146,11 +147,11 @@ def _attention(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Outcom
         )
         yield q, expected, _CLOSE
         for window, softcap in ((0, 0.0), (33, 20.0)):
-            got = attention.paged_attention_native(library, expected, pages[1], layout, 0.2, window, True, softcap)
-            wanted = attention.paged_attention_ref(expected, pages[1], layout, 0.2, window, softcap=softcap)
+            got = paged.paged_attention_native(library, expected, pages[1], layout, 0.2, window, True, softcap)
+            wanted = paged.paged_attention_ref(expected, pages[1], layout, 0.2, window, softcap=softcap)
             yield got, wanted, _CLOSE
         for part in ("k", "v"):
-            stored = [attention.gather(page, table[0], tokens, part) for page in pages]
+            stored = [paged.gather(page, table[0], tokens, part) for page in pages]
             yield stored[0], stored[1], _CLOSE if kind is torch.float32 else _ONE_CODE
 
 

@@ -6,26 +6,23 @@ from collections.abc import Collection
 
 import torch
 
+from voxlane.engine.errors import ModelConfigError
 from voxlane.engine.models.decoder import Decoder
 from voxlane.engine.models.loading import Mode, Progress
 from voxlane.engine.models.moonshine import Moonshine
-from voxlane.engine.models.qwen3_asr import Qwen3ASR
-from voxlane.engine.models.settings import ConfigError, Settings, TensorError
+from voxlane.engine.models.qwen3_asr.model import Qwen3ASR
+from voxlane.engine.models.settings import Settings
 from voxlane.engine.models.spelling import Spelling
 from voxlane.engine.models.whisper import Whisper
-from voxlane.engine.weights.errors import ModelError
 from voxlane.engine.weights.files import OpenedWeights
 from voxlane.engine.weights.tensors import WeightFile
 
 __all__ = [
     "ARCHITECTURES",
     "RECOGNISERS",
-    "ConfigError",
     "Decoder",
-    "ModelError",
     "Moonshine",
     "Qwen3ASR",
-    "TensorError",
     "Whisper",
     "architecture_of",
     "load_model",
@@ -67,7 +64,7 @@ def architecture_of(config: dict[str, object], table: Collection[str] = ARCHITEC
     if isinstance(name, str) and name in table:
         return name
     found = name or config.get("model_type") or "none"
-    raise ConfigError(f"architecture {found!r:.80} is not supported (supported: {', '.join(table)})")
+    raise ModelConfigError(f"architecture {found!r:.80} is not supported (supported: {', '.join(table)})")
 
 
 def load_model(

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from voxlane.engine.kernels.pages import Layout
+from voxlane.engine.kernels.attention.pages import Layout
 
 ENCODER_BLOCK = 64
 """States in a block of the encoder's own pages on CUDA: a tile of its kernel, which is compiled for a size of block."""

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from voxlane.engine.cache import page_bytes_per_token
-from voxlane.engine.kernels import skinny
-from voxlane.engine.kernels.activation import gelu_tanh_mul, silu_mul
-from voxlane.engine.kernels.attention import paged_attention
-from voxlane.engine.kernels.giving_way import EVERY_LAYERS, give_way
-from voxlane.engine.kernels.linear import embed, linear
-from voxlane.engine.kernels.norm import add_rms_norm, rms_norm
-from voxlane.engine.kernels.pages import Layout, Pages
-from voxlane.engine.kernels.rope import rope_write
-from voxlane.engine.kernels.short_attention import Heads, short_attention
-from voxlane.engine.kernels.stack import Stack, fits
+from voxlane.engine.kernels.attention.paged import paged_attention
+from voxlane.engine.kernels.attention.pages import Layout, Pages
+from voxlane.engine.kernels.attention.rope import rope_write
+from voxlane.engine.kernels.attention.short import Heads, short_attention
+from voxlane.engine.kernels.linear import skinny
+from voxlane.engine.kernels.linear.linear import embed, linear
+from voxlane.engine.kernels.linear.stack import Stack, fits
+from voxlane.engine.kernels.norm.activation import gelu_tanh_mul, silu_mul
+from voxlane.engine.kernels.norm.rms_norm import add_rms_norm, rms_norm
+from voxlane.engine.kernels.yield_flag import EVERY_LAYERS, give_way
+from voxlane.engine.memory.pages import page_bytes_per_token
 from voxlane.engine.models.decoder_config import DecoderConfig
 from voxlane.engine.models.loading import Mode, Progress, TensorReader, Weight
 from voxlane.engine.models.rotary import Rope

@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from voxlane.engine.cache import page_bytes_per_token
-from voxlane.engine.kernels.activation import silu_mul
-from voxlane.engine.kernels.attention import gather, paged_attention
-from voxlane.engine.kernels.clip_attention import clip_attention
-from voxlane.engine.kernels.layer_norm import add_layer_norm, gelu, layer_norm
-from voxlane.engine.kernels.linear import embed, linear
-from voxlane.engine.kernels.pages import Layout, Pages
-from voxlane.engine.kernels.rope import rope_write
+from voxlane.engine.kernels.attention.clip import clip_attention
+from voxlane.engine.kernels.attention.paged import gather, paged_attention
+from voxlane.engine.kernels.attention.pages import Layout, Pages
+from voxlane.engine.kernels.attention.rope import rope_write
+from voxlane.engine.kernels.linear.linear import embed, linear
+from voxlane.engine.kernels.norm.activation import silu_mul
+from voxlane.engine.kernels.norm.layer_norm import add_layer_norm, gelu, layer_norm
+from voxlane.engine.memory.pages import page_bytes_per_token
 from voxlane.engine.models.clips import ENCODER_BLOCK, ClipPlaces, JoinedSound
 from voxlane.engine.models.loading import Weight
 from voxlane.engine.models.recognition import Cross, Encoded, SpeechModel

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from voxlane.engine.errors import WeightsError
 from voxlane.engine.models.synthesis import (
     SILENCE,
     Phonemiser,
@@ -20,7 +21,6 @@ from voxlane.engine.models.synthesis import (
     finish,
     open_session,
 )
-from voxlane.engine.weights.errors import WeightsError
 
 MODEL_FILE, VOICES_FILE = "kokoro-v1.0.int8.onnx", "voices.bin"
 

@@ -11,8 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from voxlane.engine.kernels.linear import PackedPart, PackedWeight, pack_part, packable
-from voxlane.engine.models.settings import TensorError
+from voxlane.engine.errors import TensorError
+from voxlane.engine.kernels.linear.linear import PackedPart, PackedWeight, pack_part, packable
 from voxlane.engine.weights.tensors import GROUP, WeightFile, quantise
 
 Mode = Literal["packed", "float32", "bfloat16"]

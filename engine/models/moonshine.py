@@ -29,8 +29,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from voxlane.engine.kernels.conv import columns, conv, conv_together, flatten, output_length
-from voxlane.engine.kernels.layer_norm import gelu, tanh
+from voxlane.engine.kernels.conv.conv import columns, conv, conv_together, flatten, output_length
+from voxlane.engine.kernels.norm.layer_norm import gelu, tanh
 from voxlane.engine.models.clips import JoinedSound
 from voxlane.engine.models.encoder_decoder import (
     EPS,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from voxlane.engine.audio.word_times import starts_word, token_states, word_times
 from voxlane.engine.models.spelling import Spelling
-from voxlane.engine.word_times import starts_word, token_states, word_times
 
 WRITING, OPENING, DETECTING = range(3)
 """Rows of a table of restrictions: what must not be written in a text, as its first token, as a language's name."""

@@ -9,15 +9,7 @@ import difflib
 import math
 from collections.abc import Collection, Mapping
 
-from voxlane.engine.weights.errors import ModelError
-
-
-class ConfigError(ModelError):
-    """The configuration asks for something we do not do; the text names the key."""
-
-
-class TensorError(ModelError):
-    """A tensor is missing, unknown or misshapen; the text names it."""
+from voxlane.engine.errors import ModelConfigError
 
 
 class Settings:
@@ -38,9 +30,9 @@ class Settings:
         """Return the value as it is, None if there is none."""
         return self._values.get(key)
 
-    def refuse(self, key: str, reason: str) -> ConfigError:
+    def refuse(self, key: str, reason: str) -> ModelConfigError:
         """Return the error that names `key`."""
-        return ConfigError(f"config key {self.prefix}{key}: {reason}")
+        return ModelConfigError(f"config key {self.prefix}{key}: {reason}")
 
     def known_only(
         self, used: Collection[str], unused: Collection[str] = (), only: Mapping[str, tuple[object, ...]] | None = None

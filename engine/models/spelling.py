@@ -6,9 +6,9 @@ import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from voxlane.engine.tokenizer import HasPath, Tokenizer
-from voxlane.engine.weights.errors import WeightsError
-from voxlane.engine.weights.ort import TOKENS, MoonshineDirectory, read_pieces
+from voxlane.engine.errors import WeightsError
+from voxlane.engine.text.tokenizer import HasPath, Tokenizer
+from voxlane.engine.weights.importers.ort import TOKENS, MoonshineDirectory, read_pieces
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Parallel synthesis: what every voice shares. A clause in, its samples and its words' times out, in one forward.
 
-Text becomes spoken words (voxlane.engine.spoken), words become phonemes (hibari's grapheme-to-phoneme library), and
+Text becomes spoken words (engine/text/normalise), words become phonemes (hibari's grapheme-to-phoneme library), and
 each phoneme keeps the stretch of source it came from, so that the durations a network predicts are the times of words.
 It knows clauses, phonemes and samples; not who asked for them, in which order they are played, or what came before.
 
@@ -25,8 +25,8 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime_errors
 
-from voxlane.engine.spoken import Word, spoken_words
-from voxlane.engine.weights.errors import WeightsError
+from voxlane.engine.errors import WeightsError
+from voxlane.engine.text.normalise.reader import Word, spoken_words
 
 Samples = NDArray[np.float32]
 

@@ -15,9 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from voxlane.engine.kernels.conv import columns, conv, conv_together, flatten
-from voxlane.engine.kernels.layer_norm import gelu
-from voxlane.engine.mel import FRAMES, HOP, SAMPLE_RATE, WINDOW_SAMPLES, log_mel, window_mels
+from voxlane.engine.audio.mel import FRAMES, HOP, SAMPLE_RATE, WINDOW_SAMPLES, log_mel, window_mels
+from voxlane.engine.errors import ModelConfigError
+from voxlane.engine.kernels.conv.conv import columns, conv, conv_together, flatten
+from voxlane.engine.kernels.norm.layer_norm import gelu
 from voxlane.engine.models.clips import JoinedSound
 from voxlane.engine.models.encoder_decoder import (
     DecoderLayer,
@@ -29,7 +30,7 @@ from voxlane.engine.models.encoder_decoder import (
 )
 from voxlane.engine.models.loading import Mode, Progress, TensorReader
 from voxlane.engine.models.recognition import DETECTING, OPENING, WRITING
-from voxlane.engine.models.settings import ConfigError, Settings
+from voxlane.engine.models.settings import Settings
 from voxlane.engine.models.spelling import Spelling
 from voxlane.engine.weights.json_files import read_json
 from voxlane.engine.weights.safetensors import SafetensorsDirectory
@@ -62,7 +63,7 @@ class WhisperTokens:
         end = 50_256 + multilingual
         first = end + 2 + languages
         if vocab_size < _ENGLISH_VOCABULARY or languages > 999:
-            raise ConfigError(f"config key vocab_size: {vocab_size} is no Whisper vocabulary")
+            raise ModelConfigError(f"config key vocab_size: {vocab_size} is no Whisper vocabulary")
         return cls(
             end=end,
             start=end + 1,

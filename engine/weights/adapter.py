@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from voxlane.engine.errors import StoreError, WeightsError
 from voxlane.engine.weights import store
 from voxlane.engine.weights.adapter_config import CONFIG, AdapterConfig
-from voxlane.engine.weights.errors import StoreError, WeightsError
 from voxlane.engine.weights.safetensors import SafetensorsFiles
 from voxlane.engine.weights.tensors import Blocks, WeightFile, decoder_name
 

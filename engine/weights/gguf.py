@@ -16,8 +16,8 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 from torch import Tensor
 
+from voxlane.engine.errors import WeightsError
 from voxlane.engine.weights import gguf_blocks
-from voxlane.engine.weights.errors import WeightsError
 from voxlane.engine.weights.gguf_header import TensorInfo, Value, map_file, read_header
 from voxlane.engine.weights.gguf_names import architecture_of, config, tensor_names
 from voxlane.engine.weights.tensors import Blocks

@@ -17,7 +17,7 @@ import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
-from voxlane.engine.weights.errors import WeightsError
+from voxlane.engine.errors import WeightsError
 
 MAGIC = b"GGUF"
 MAX_HEADER_BYTES = 64 * 1024 * 1024

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from voxlane.engine.weights.errors import WeightsError
+from voxlane.engine.errors import WeightsError
 from voxlane.engine.weights.gguf_header import Header
 
 T = TypeVar("T")

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from voxlane.engine.errors import StoreError
 from voxlane.engine.weights.catalog import HubSource
-from voxlane.engine.weights.errors import StoreError
 from voxlane.engine.weights.hub_parts import Arrival, HubFile
 from voxlane.engine.weights.resume import Cut, Route, answers
 

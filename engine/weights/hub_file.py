@@ -17,8 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from voxlane.engine.errors import FetchError
 from voxlane.engine.weights.catalog import HubSource, ModelFile
-from voxlane.engine.weights.errors import FetchError
 from voxlane.engine.weights.pip_settings import route_to
 from voxlane.engine.weights.resume import CannotResume, Cut, answers, go_on
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from voxlane.engine.weights.errors import WeightsError
+from voxlane.engine.errors import WeightsError
 
 MAX_JSON_BYTES = 64 * 1024 * 1024
 """The largest tokenizer.json in use has 33 MB."""

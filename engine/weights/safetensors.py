@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from voxlane.engine.weights.errors import WeightsError
+from voxlane.engine.errors import WeightsError
 from voxlane.engine.weights.json_files import parse_json, read_json
 from voxlane.engine.weights.tensors import Blocks
 

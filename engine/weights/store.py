@@ -25,8 +25,8 @@ from pathlib import Path
 
 import platformdirs
 
+from voxlane.engine.errors import StoreError
 from voxlane.engine.weights.catalog import HubSource, Model, ModelFile, load_catalog, parse_source, spelled
-from voxlane.engine.weights.errors import StoreError
 from voxlane.engine.weights.fetch import fetch, sha256_of
 from voxlane.engine.weights.hub import HubMissing, fetch_hub, forget, held
 

@@ -18,14 +18,14 @@ from starlette.types import Receive, Scope, Send
 
 from voxlane.engine.api import Finished, SamplingParams, Submit, Text, ToolCall
 from voxlane.server.api import chat_reply, chat_request
-from voxlane.server.api.body import read_object
 from voxlane.server.api.chat_reply import Choice, Envelope
 from voxlane.server.api.chat_request import ChatRequest
 from voxlane.server.api.disconnect import unless_disconnected
 from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
-from voxlane.server.api.reply import error_body, json_response, to_json
+from voxlane.server.engine_client.stream import Output, Stream
 from voxlane.server.errors import InternalError, ModelFailed, VoxlaneError
-from voxlane.server.link.stream import Output, Stream
+from voxlane.server.http.body import read_object
+from voxlane.server.http.reply import error_body, json_response, to_json
 from voxlane.server.service import Service, service_of
 
 _SEED_MASK = (1 << 63) - 1

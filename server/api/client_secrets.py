@@ -15,14 +15,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from voxlane.server import limits
-from voxlane.server.api.body import read_object
 from voxlane.server.api.fields import Fields, wrong
-from voxlane.server.api.reply import json_response, to_json
 from voxlane.server.audio.voices import served_name
 from voxlane.server.errors import Draining, InvalidRequest, TooLarge
-from voxlane.server.protocols.realtime_session import configuration, shown, usual_session
-from voxlane.server.protocols.realtime_update import updated
-from voxlane.server.protocols.realtime_values import Wrong
+from voxlane.server.http.body import read_object
+from voxlane.server.http.reply import json_response, to_json
+from voxlane.server.protocols.openai_realtime.session import configuration, shown, usual_session
+from voxlane.server.protocols.openai_realtime.update import updated
+from voxlane.server.protocols.openai_realtime.values import Wrong
 from voxlane.server.service import Service, service_of
 
 

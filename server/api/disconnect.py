@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from starlette.types import Message, Receive, Send
 
-from voxlane.server.api.body import ClientGone
+from voxlane.server.http.body import ClientGone
 
 Result = TypeVar("Result")
 

@@ -7,8 +7,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from voxlane.server.api.reference.openapi import endpoints, facts_of
-from voxlane.server.api.reply import json_response
 from voxlane.server.audio.voices import served_name
+from voxlane.server.http.reply import json_response
 from voxlane.server.service import VERSION, service_of
 
 

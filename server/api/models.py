@@ -6,9 +6,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from voxlane.engine.api import MODEL_DECIDES
-from voxlane.server.api.reply import json_response
 from voxlane.server.audio.voices import served_name
 from voxlane.server.errors import ModelNotFound
+from voxlane.server.http.reply import json_response
 from voxlane.server.log import quote
 from voxlane.server.service import Service, service_of
 

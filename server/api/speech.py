@@ -16,15 +16,15 @@ from voxlane.codecs.encode import formats
 from voxlane.codecs.errors import CodecMissing
 from voxlane.engine.api import RequestStats, Samples, Submit
 from voxlane.server.api import speech_request
-from voxlane.server.api.body import read_object
 from voxlane.server.api.disconnect import unless_disconnected
 from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
-from voxlane.server.api.reply import error_body, to_json
 from voxlane.server.api.speech_request import SpeechRequest
 from voxlane.server.audio.speaking import speak, whole
 from voxlane.server.audio.speech_file import CONTENT_TYPES, SpeechFile
 from voxlane.server.audio.voices import served_name
 from voxlane.server.errors import UnsupportedParameter, VoxlaneError
+from voxlane.server.http.body import read_object
+from voxlane.server.http.reply import error_body, to_json
 from voxlane.server.service import TTS_ALIASES, Service, service_of
 
 

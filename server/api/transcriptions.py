@@ -16,14 +16,14 @@ from voxlane.engine.api import LISTEN_RATE, ListenParams, RequestStats, Submit, 
 from voxlane.server.api import transcription_request
 from voxlane.server.api.disconnect import unless_disconnected
 from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
-from voxlane.server.api.reply import error_body, json_response, to_json
 from voxlane.server.api.transcription_request import TranscriptionRequest
 from voxlane.server.api.upload import read_form, to_samples
 from voxlane.server.audio.hearing import hear, whole
 from voxlane.server.audio.transcript import VTT_HEADER, Transcript, cues, srt, verbose, vtt
 from voxlane.server.audio.voices import served_name
 from voxlane.server.errors import InvalidRequest, VoxlaneError
-from voxlane.server.gate import Share
+from voxlane.server.http.reply import error_body, json_response, to_json
+from voxlane.server.http.request_limit import Share
 from voxlane.server.service import ASR_ALIASES, Service, service_of
 
 FILE = "file"

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from voxlane.server.api.body import pieces_of
 from voxlane.server.api.multipart import Form, MultipartParser, boundary_of
 from voxlane.server.audio.decoding import Decoder
-from voxlane.server.gate import Share
+from voxlane.server.http.body import pieces_of
+from voxlane.server.http.request_limit import Share
 
 
 async def read_form(request: Request, file_field: str, most_bytes: int, most_s: float, share: Share) -> Form:

@@ -18,11 +18,11 @@ from voxlane.server import limits
 from voxlane.server.api import voice_request
 from voxlane.server.api.disconnect import unless_disconnected
 from voxlane.server.api.fields import wrong
-from voxlane.server.api.reply import json_response
 from voxlane.server.api.upload import read_form, to_samples
 from voxlane.server.api.voice_request import TEXT_RULE, VoiceRequest
 from voxlane.server.audio.feeding import checked
 from voxlane.server.audio.voices import served_name
+from voxlane.server.engine_client.kept_voices import KeptVoice
 from voxlane.server.errors import (
     BadAudio,
     ContextTooLong,
@@ -32,8 +32,8 @@ from voxlane.server.errors import (
     TooLarge,
     VoiceNotFound,
 )
-from voxlane.server.gate import Share
-from voxlane.server.link.kept_voices import KeptVoice
+from voxlane.server.http.reply import json_response
+from voxlane.server.http.request_limit import Share
 from voxlane.server.log import quote
 from voxlane.server.service import Service, service_of
 

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from voxlane.engine.api import LISTEN_RATE, MAX_UNHEARD_S, Finished, RequestStats, Words
 from voxlane.server.audio.feeding import Lead, checked, feed_beside
+from voxlane.server.engine_client.stream import Stream
 from voxlane.server.errors import InternalError
-from voxlane.server.link.stream import Stream
 
 PIECE_BYTES = LISTEN_RATE * 2
 """One second: fits one packet to the engine, and long files need few of them."""

@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from voxlane.engine.api import Finished, RequestStats, Samples
 from voxlane.server.audio.feeding import checked, feed_beside
 from voxlane.server.conversation.speech import Clause, ClauseCutter
+from voxlane.server.engine_client.stream import Stream
 from voxlane.server.errors import InvalidRequest
 from voxlane.server.limits import SPEECH_CHARACTERS
-from voxlane.server.link.stream import Stream
 
 PAUSE_BYTES = 4 * 1024 * 1024
 """Samples that wait for the listener when the engine is told to pause: about a minute and a half of speech."""

@@ -33,8 +33,8 @@ from voxlane.engine.api import (
 from voxlane.server import limits
 from voxlane.server.commands.progress import Progress
 from voxlane.server.commands.terminal import takes_text, write_text, write_when_taken
+from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineLink
 from voxlane.server.errors import ConfigError, ContextTooLong, ModelFailed, VoxlaneError
-from voxlane.server.link.engine_link import ENGINE_COMMAND, EngineLink
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from voxlane.engine.api import Configure, EngineConfig, encode
 
-DOCTOR_COMMAND = (sys.executable, "-m", "voxlane.engine.doctor")
+DOCTOR_COMMAND = (sys.executable, "-m", "voxlane.engine.build.doctor")
 
 MARKS = {"good": "ok", "note": "note", "bad": "BAD"}
 

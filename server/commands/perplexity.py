@@ -12,8 +12,8 @@ from pathlib import Path
 
 from voxlane.engine.api import EngineConfig, Finished, RequestStats, Submit
 from voxlane.server.commands.progress import Progress
+from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineLink
 from voxlane.server.errors import ConfigError, InternalError, ModelFailed
-from voxlane.server.link.engine_link import ENGINE_COMMAND, EngineLink
 
 WINDOW_TOKENS = 512
 """Tokens per window where the configuration sets no context: what published figures mostly use."""

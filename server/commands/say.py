@@ -24,8 +24,8 @@ from voxlane.server.audio.speech_file import SpeechFile
 from voxlane.server.audio.voices import find_voice, language_named, names
 from voxlane.server.commands.sinks import Give, SinkOpener, find_sink
 from voxlane.server.commands.terminal import own_engine, read_pipe
+from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineLink
 from voxlane.server.errors import ConfigError
-from voxlane.server.link.engine_link import ENGINE_COMMAND, EngineLink
 
 if TYPE_CHECKING:
     from voxlane.server.commands.remote import Remote

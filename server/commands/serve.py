@@ -22,12 +22,12 @@ from voxlane.engine.api import AUTO_MODEL, Ready
 from voxlane.server import limits
 from voxlane.server.app import make_app
 from voxlane.server.audio.voices import names, served_name
-from voxlane.server.commands.heads import HeadInTime
 from voxlane.server.commands.neighbours import Neighbour, advice, find_neighbours
 from voxlane.server.commands.progress import Progress
 from voxlane.server.config import Config
+from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineLink
 from voxlane.server.errors import ConfigError, Draining
-from voxlane.server.link.engine_link import ENGINE_COMMAND, EngineLink
+from voxlane.server.http.heads import HeadInTime
 from voxlane.server.log import line
 from voxlane.server.metrics import Metrics
 from voxlane.server.service import VERSION, Service, make_service

@@ -12,7 +12,7 @@ from typing import TextIO
 
 from voxlane.engine.api import EngineConfig
 from voxlane.server.commands.progress import Progress
-from voxlane.server.link.engine_link import EngineLink
+from voxlane.server.engine_client.engine_process import EngineLink
 
 PIPE_BYTES = 64 * 1024
 """Bytes taken from a pipe at once: all that it holds."""

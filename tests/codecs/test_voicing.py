@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from voxlane.codecs.resample import resample
 from voxlane.codecs.voicing import Voicing
-from voxlane.engine.listening import Listener
-from voxlane.engine.models.hibari import Hibari
-from voxlane.engine.segmenter import FRAME_SAMPLES, RATE
+from voxlane.engine.audio.segmenter import FRAME_SAMPLES, RATE
+from voxlane.engine.audio.transcriber import Listener
+from voxlane.engine.models.hibari.model import Hibari
 
 Sound = NDArray[np.float32]
 TIME = np.arange(6 * RATE) / RATE

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from small_model import NAME as SMALL
 
-from voxlane.engine.model_choice import LEAST_TOKENS_S
+from voxlane.engine.build.model_choice import LEAST_TOKENS_S
 
 from .caller import Caller, calling, say
 from .conftest import Server

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkpoints import CONFIGS, write_checkpoint
 
 from voxlane.engine.weights.store import resolve
-
-from .checkpoints import CONFIGS, write_checkpoint
 
 MakeCheckpoint = Callable[[str], Path]
 

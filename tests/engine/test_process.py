@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from voxlane.engine import assemble
 from voxlane.engine.api import (
     Assembler,
     Cancel,
@@ -27,8 +26,9 @@ from voxlane.engine.api import (
     encode,
     fragments,
 )
-from voxlane.engine.cuda.device import HUNG_S, DeviceLost, Stopwatch, watched
+from voxlane.engine.build import assemble
 from voxlane.engine.process import LOST, Link, serve
+from voxlane.engine.runners.cuda.device import HUNG_S, DeviceLost, Stopwatch, watched
 
 HIGH_DESCRIPTOR = 1500
 """Beyond the 1,024 that select can name."""

@@ -12,7 +12,7 @@ import pytest
 from house import start
 from peer import Peer, eventually, speech
 
-from voxlane.server.link.engine_link import RestartBudget
+from voxlane.server.engine_client.engine_process import RestartBudget
 
 PEOPLE, KILLS = 4, 10
 HELLO: dict[str, Any] = {"config": {"turns": {"mode": "manual"}, "voice": "two", "buffer_s": 0.2}}

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from voxlane.engine.models.qwen3_tts_config import Qwen3TTSConfig
-from voxlane.engine.models.qwen3_tts_encoder import read_weights
-from voxlane.engine.models.qwen3_tts_encoder_config import EncoderConfig
-from voxlane.engine.models.qwen3_tts_speaker import SpeakerEncoder
+from voxlane.engine.models.qwen3_tts.config import Qwen3TTSConfig
+from voxlane.engine.models.qwen3_tts.encoder import read_weights
+from voxlane.engine.models.qwen3_tts.encoder_config import EncoderConfig
+from voxlane.engine.models.qwen3_tts.speaker import SpeakerEncoder
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 

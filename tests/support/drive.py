@@ -8,10 +8,10 @@ from unittest import mock
 
 from small_model import NAME as SMALL
 
-from voxlane.engine import assemble as assembling
 from voxlane.engine.api import EngineConfig, Finished, FromEngine, Refused, SamplingParams, Submit, Text, ToEngine
-from voxlane.engine.assemble import Assembly, assemble
-from voxlane.engine.core import Core
+from voxlane.engine.build import assemble as assembling
+from voxlane.engine.build.assemble import Assembly, assemble
+from voxlane.engine.loop.core import Core
 
 
 class Driver:

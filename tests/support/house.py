@@ -14,7 +14,7 @@ import httpx
 from voxlane.engine.api import EngineConfig
 from voxlane.server.commands.serve import HttpServer, listen
 from voxlane.server.config import ChatConfig, Config, LimitsConfig, ServerConfig, VoiceConfig
-from voxlane.server.link.engine_link import EngineLink, RestartBudget
+from voxlane.server.engine_client.engine_process import EngineLink, RestartBudget
 from voxlane.server.metrics import Metrics
 from voxlane.server.service import Service, make_service
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from voxlane.engine.models.loading import Mode
-from voxlane.engine.models.qwen3_tts import Qwen3TTS
-from voxlane.engine.models.qwen3_tts_codec import Qwen3TTSCodec
-from voxlane.engine.models.qwen3_tts_codec_config import MODEL_TYPE, CodecConfig
-from voxlane.engine.models.qwen3_tts_codec_weights import read_weights
+from voxlane.engine.models.qwen3_tts.codec import Qwen3TTSCodec
+from voxlane.engine.models.qwen3_tts.codec_config import MODEL_TYPE, CodecConfig
+from voxlane.engine.models.qwen3_tts.codec_weights import read_weights
+from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.weights.tensors import Blocks
 
 GROUPS, CODES, TEXT = 16, 48, 160

@@ -11,7 +11,7 @@ from realtime_grammar import Event, Grammar
 from voxlane.server.conversation import client_events, server_events
 from voxlane.server.conversation.values import SessionConfig
 from voxlane.server.protocols.dialect import Bounds, Capabilities, Handshake, Incoming, Outgoing, Ready
-from voxlane.server.protocols.openai_realtime import OpenAIRealtime, opening
+from voxlane.server.protocols.openai_realtime.protocol import OpenAIRealtime, opening
 
 RATE = 24_000
 CAPABILITIES = Capabilities(

@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from voxlane.engine.api import ChatMessage, Finished, FromEngine, Submit, Text, ToEngine, Tool
-from voxlane.engine.core import Core
-from voxlane.engine.cost import CostModel
-from voxlane.engine.desks import Cloning
-from voxlane.engine.intake import Intake
-from voxlane.engine.jobs.text import TextDesk
-from voxlane.engine.kv import BlockPool
-from voxlane.engine.lookup import accepted
-from voxlane.engine.plan import Limits, Load, Row, Station
-from voxlane.engine.request import Request, State
-from voxlane.engine.runner import Immediate, Outcome
-from voxlane.engine.sampler import Choice
-from voxlane.engine.scheduler import Scheduler
-from voxlane.engine.tools import CallStyle
+from voxlane.engine.jobs.admission import Intake
+from voxlane.engine.jobs.chat import TextDesk
+from voxlane.engine.jobs.factory import Cloning
+from voxlane.engine.loop.core import Core
+from voxlane.engine.memory.blocks import BlockPool
+from voxlane.engine.runners.decoder import Immediate, Outcome
+from voxlane.engine.runners.sampler import Choice
+from voxlane.engine.schedule.cost import CostModel
+from voxlane.engine.schedule.plan import Limits, Load, Row, Station
+from voxlane.engine.schedule.request import Request, State
+from voxlane.engine.schedule.scheduler import Scheduler
+from voxlane.engine.schedule.speculation import accepted
+from voxlane.engine.text.tools import CallStyle
 
 VOCABULARY = 30
 EOS = 1

@@ -13,19 +13,19 @@ import numpy as np
 from simulation import Clock, LateEngine, PretendEngine, Simulation
 
 from voxlane.engine.api import Samples, Words
-from voxlane.engine.core import Core
-from voxlane.engine.cost import CostModel
-from voxlane.engine.jobs.listen import ListenDesk
-from voxlane.engine.jobs.speak import SpeakDesk
-from voxlane.engine.jobs.text import TextDesk
-from voxlane.engine.kv import BlockPool
-from voxlane.engine.listening import Listener, max_tokens
-from voxlane.engine.lookup import accepted
+from voxlane.engine.audio.transcriber import Listener, max_tokens
+from voxlane.engine.jobs.chat import TextDesk
+from voxlane.engine.jobs.speak_clauses import SpeakDesk
+from voxlane.engine.jobs.transcribe import ListenDesk
+from voxlane.engine.loop.core import Core
+from voxlane.engine.memory.blocks import BlockPool
 from voxlane.engine.models.synthesis import Prepared, Speech
-from voxlane.engine.plan import Limits, Load, Row, Station
-from voxlane.engine.runner import Immediate, Outcome
-from voxlane.engine.sampler import Choice
-from voxlane.engine.scheduler import Scheduler
+from voxlane.engine.runners.decoder import Immediate, Outcome
+from voxlane.engine.runners.sampler import Choice
+from voxlane.engine.schedule.cost import CostModel
+from voxlane.engine.schedule.plan import Limits, Load, Row, Station
+from voxlane.engine.schedule.scheduler import Scheduler
+from voxlane.engine.schedule.speculation import accepted
 
 START, END = 0, 1
 SAMPLES_PER_STATE = 4000

@@ -17,21 +17,21 @@ import torch
 from simulation import Clock, PretendEngine, Simulation
 
 from voxlane.engine.api import Rewound, Samples, Submit
-from voxlane.engine.core import Core
-from voxlane.engine.cost import CostModel
-from voxlane.engine.jobs.text import TextDesk
-from voxlane.engine.jobs.utter import TalkerFacts, UtterDesk
-from voxlane.engine.kv import BlockPool
-from voxlane.engine.manners import Manner
-from voxlane.engine.models.qwen3_tts_config import Qwen3TTSConfig, SpeechSampling
-from voxlane.engine.models.qwen3_tts_prompt import Clone, Codes, Utterance, open_utterance
-from voxlane.engine.pace import Pace
-from voxlane.engine.plan import Limits, Load, Row, Station
-from voxlane.engine.reading import Reader
-from voxlane.engine.runner import Outcome
-from voxlane.engine.scheduler import Scheduler
-from voxlane.engine.slots import Slots
-from voxlane.engine.talker import Spoken, Stream
+from voxlane.engine.jobs.chat import TextDesk
+from voxlane.engine.jobs.speak_codec import TalkerFacts, UtterDesk
+from voxlane.engine.loop.core import Core
+from voxlane.engine.memory.blocks import BlockPool
+from voxlane.engine.memory.state_rows import Slots
+from voxlane.engine.models.qwen3_tts.config import Qwen3TTSConfig, SpeechSampling
+from voxlane.engine.models.qwen3_tts.prompt import Clone, Codes, Utterance, open_utterance
+from voxlane.engine.runners.codec_tts import Spoken, Stream
+from voxlane.engine.runners.decoder import Outcome
+from voxlane.engine.schedule.cost import CostModel
+from voxlane.engine.schedule.plan import Limits, Load, Row, Station
+from voxlane.engine.schedule.scheduler import Scheduler
+from voxlane.engine.text.incremental import Reader
+from voxlane.engine.voices.prompt import Manner
+from voxlane.engine.voices.word_timing import Pace
 from voxlane.server.conversation.ledger import Ledger
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))

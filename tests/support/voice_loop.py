@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from simulation import Simulation
 
 from voxlane.engine.api import EndInput, Interrupt
-from voxlane.engine.request import State
+from voxlane.engine.schedule.request import State
 
 SESSIONS = st.sampled_from(["s", "t"])
 

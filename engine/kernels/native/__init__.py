@@ -1,4 +1,4 @@
-"""The native library: built from the sources beside this file by the machine's own compiler, loaded through ctypes.
+"""The native library: built from the C++ files of all kernels by the machine's own compiler, loaded through ctypes.
 
 It knows compilers, caches and C signatures; it does not know what an operation means. Where there is no compiler, a
 build fails or a result disagrees with its reference, it says so once in the log and the references serve.
@@ -23,7 +23,7 @@ from torch import Tensor
 
 _log = logging.getLogger(__name__)
 
-_SOURCES = Path(__file__).parent
+_KERNELS = Path(__file__).parents[1]
 _FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-pthread", "-ffp-contract=off")
 _TUNING = (("-march=native",), ("-mcpu=native",), ())  # the first that the compiler takes
 _BUILD_SECONDS = 300.0
@@ -147,7 +147,8 @@ def _open(path: Path) -> ctypes.CDLL:
 def _build() -> Path:
     """Return the library's path, compiling it unless this machine has done so before."""
     compiler = _compiler()
-    sources = sorted(_SOURCES.glob("*.cpp"))
+    sources = sorted(_KERNELS.rglob("*.cpp"))
+    includes = [f"-I{folder}" for folder in sorted({header.parent for header in _KERNELS.rglob("*.h")})]
     path = _cache() / "native" / _fingerprint(compiler) / "libvoxlane.so"
     if path.exists():
         return path
@@ -156,7 +157,7 @@ def _build() -> Path:
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         built = Path(folder) / path.name
         for tuning in _TUNING:
-            command = [compiler, *_FLAGS, *tuning, *map(str, sources), "-o", str(built)]
+            command = [compiler, *_FLAGS, *tuning, *includes, *map(str, sources), "-o", str(built)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False)
             if done.returncode == 0:
                 os.replace(built, path)  # atomic: of two processes that build at once, either's file will do
@@ -178,7 +179,7 @@ def _fingerprint(compiler: str) -> str:
     """Return a name for this exact library: sources, flags, compiler and processor."""
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
     digest = hashlib.sha256(repr((_FLAGS, _TUNING, version, platform.machine(), _features())).encode())
-    for source in sorted((*_SOURCES.glob("*.cpp"), *_SOURCES.glob("*.h"))):
+    for source in sorted((*_KERNELS.rglob("*.cpp"), *_KERNELS.rglob("*.h"))):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()[:24]
 

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from voxlane.codecs.encode import formats
 from voxlane.server.api.reference import audio, chat, other, voices
 from voxlane.server.api.reference.parts import JSON, Facts, Schema
-from voxlane.server.api.reply import to_json
+from voxlane.server.http.reply import to_json
 from voxlane.server.service import VERSION, Service, service_of
 
 WEBSOCKETS = {

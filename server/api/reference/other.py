@@ -28,8 +28,8 @@ from voxlane.server.api.reference.parts import (
     string,
     whole,
 )
+from voxlane.server.engine_client.engine_process import State
 from voxlane.server.errors import Draining, EngineNotReady, ModelNotFound, NotFound
-from voxlane.server.link.engine_link import State
 
 _SESSION_TYPES = ("realtime", "transcription")
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from voxlane.engine.kernels.attention import paged_attention_ref
-from voxlane.engine.kernels.pages import Layout, Pages, new_arrivals
-from voxlane.engine.kernels.triton.attention import paged_attention_triton
-from voxlane.engine.kernels.triton.attention_tuning import Tuning
+from voxlane.engine.kernels.attention.paged import paged_attention_ref
+from voxlane.engine.kernels.attention.paged_triton import paged_attention_triton
+from voxlane.engine.kernels.attention.pages import Layout, Pages, new_arrivals
+from voxlane.engine.kernels.attention.triton_tuning import Tuning
 
 from .batches import Shape, layout, new_pages, tables
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from voxlane.engine.kernels.pages import Layout, Pages
+from voxlane.engine.kernels.attention.pages import Layout, Pages
 
 
 @dataclass(frozen=True)

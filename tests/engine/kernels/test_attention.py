@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from voxlane.engine.kernels.attention import gather, paged_attention, paged_attention_ref
-from voxlane.engine.kernels.pages import Layout, Pages
+from voxlane.engine.kernels.attention.paged import gather, paged_attention, paged_attention_ref
+from voxlane.engine.kernels.attention.pages import Layout, Pages
 
 from .batches import Shape, layout, new_pages, tables
 

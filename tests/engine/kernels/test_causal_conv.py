@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from voxlane.engine.kernels.causal_conv import (
+from voxlane.engine.kernels.conv import causal_triton as kernel
+from voxlane.engine.kernels.conv.causal import (
     causal_conv,
     causal_conv_ref,
     causal_upsample,
@@ -20,7 +21,6 @@ from voxlane.engine.kernels.causal_conv import (
     snake,
     upsample_matrix,
 )
-from voxlane.engine.kernels.triton import causal_conv as kernel
 
 
 @pytest.fixture(autouse=True)

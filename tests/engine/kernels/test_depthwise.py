@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from voxlane.engine.kernels.depthwise import Depthwise, depthwise_norm
-from voxlane.engine.kernels.triton import depthwise as kernels
+from voxlane.engine.kernels.conv import depthwise_triton as kernels
+from voxlane.engine.kernels.conv.depthwise import Depthwise, depthwise_norm
 
 EDGES = (0, 4, 17, 18, 31)
 """Where sequences begin and end: one shorter than the reach, one of a single row."""

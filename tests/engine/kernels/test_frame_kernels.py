@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from voxlane.engine.kernels.code_choice import FirstRules, choose_code, choose_code_ref
-from voxlane.engine.kernels.pages import Pages
-from voxlane.engine.kernels.ring_attention import Moment, Ring, ring_attention, ring_attention_ref
-from voxlane.engine.kernels.short_attention import Heads, short_attention, short_attention_ref
-from voxlane.engine.kernels.triton import code_choice
-from voxlane.engine.kernels.triton import ring_attention as rings
-from voxlane.engine.kernels.triton import short_attention as short
-from voxlane.engine.models.qwen3_tts_choice import packet_rows
-from voxlane.engine.models.qwen3_tts_config import SpeechSampling
+from voxlane.engine.kernels.attention import ring_triton as rings
+from voxlane.engine.kernels.attention import short_triton as short
+from voxlane.engine.kernels.attention.pages import Pages
+from voxlane.engine.kernels.attention.ring import Moment, Ring, ring_attention, ring_attention_ref
+from voxlane.engine.kernels.attention.short import Heads, short_attention, short_attention_ref
+from voxlane.engine.kernels.sampling import code_choice_triton
+from voxlane.engine.kernels.sampling.code_choice import FirstRules, choose_code, choose_code_ref
+from voxlane.engine.models.qwen3_tts.choice import packet_rows
+from voxlane.engine.models.qwen3_tts.config import SpeechSampling
 
 pytestmark = pytest.mark.usefixtures("interpreter")
 
@@ -78,7 +78,7 @@ def test_a_code_is_chosen_as_sampling_chooses(ruled: bool, seed: int) -> None:
     if seed == 3:
         logits[1, 3] = torch.nan
     packet, table, found = _packet(seed), torch.randn(VOCABULARY + 7, 24), []
-    for choose in (choose_code_ref, code_choice.choose_code):
+    for choose in (choose_code_ref, code_choice_triton.choose_code):
         said = torch.arange(6 * VOCABULARY).view(6, VOCABULARY) % 3 == 0
         penalty = torch.tensor([1.05, 1.0, 2.0, 1.3, 1.1])
         rules = FirstRules(said, torch.tensor([4, 1, 0, 2, 5]), penalty, VOCABULARY - 30, END, 32) if ruled else None

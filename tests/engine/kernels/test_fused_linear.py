@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from voxlane.engine.kernels.fused_linear import fused_linear
-from voxlane.engine.kernels.triton import fused_linear as kernels
+from voxlane.engine.kernels.linear import fused_triton as kernels
+from voxlane.engine.kernels.linear.fused import fused_linear
 
 pytestmark = pytest.mark.usefixtures("interpreter")
 

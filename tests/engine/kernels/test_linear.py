@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from voxlane.engine.kernels import linear as kernels
-from voxlane.engine.kernels.linear import PackedWeight, embed, linear, linear_ref, pack
+from voxlane.engine.kernels.linear import linear as kernels
+from voxlane.engine.kernels.linear.linear import PackedWeight, embed, linear, linear_ref, pack
 from voxlane.engine.weights.tensors import Blocks, quantise
 
 SHAPES = [(1, 32), (16, 32), (17, 64), (50, 96), (64, 1056), (200, 576)]  # 1056: more groups than are spread at a time

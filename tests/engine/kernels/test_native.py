@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from voxlane.engine.kernels import native, norm
-from voxlane.engine.kernels.linear import linear, linear_ref, pack
+from voxlane.engine.kernels import native
+from voxlane.engine.kernels.linear.linear import linear, linear_ref, pack
+from voxlane.engine.kernels.norm import rms_norm
 from voxlane.engine.weights.tensors import quantise
 
 PROBE = """
@@ -86,8 +87,10 @@ def test_two_processes_may_build_at_once(tmp_path: Path, library: ctypes.CDLL) -
 def test_a_wrong_result_switches_the_library_off(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, library: ctypes.CDLL
 ) -> None:
-    real = norm.rms_norm_ref
-    monkeypatch.setattr(norm, "rms_norm_ref", lambda x, weight, eps, dtype=None: real(x, weight, eps, dtype) * 1.001)
+    real = rms_norm.rms_norm_ref
+    monkeypatch.setattr(
+        rms_norm, "rms_norm_ref", lambda x, weight, eps, dtype=None: real(x, weight, eps, dtype) * 1.001
+    )
     assert native._load() is None
     assert "row operations disagrees" in caplog.text
     monkeypatch.undo()

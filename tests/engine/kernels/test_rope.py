@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from voxlane.engine.kernels.attention import gather
-from voxlane.engine.kernels.pages import Layout, Pages
-from voxlane.engine.kernels.rope import rope_write, rope_write_ref
+from voxlane.engine.kernels.attention.paged import gather
+from voxlane.engine.kernels.attention.pages import Layout, Pages
+from voxlane.engine.kernels.attention.rope import rope_write, rope_write_ref
 
 from .batches import Shape, clone, layout, new_pages, rotary, tables
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from voxlane.engine.kernels import activation, norm
+from voxlane.engine.kernels.norm import activation, rms_norm
 
 SIZES = [(0, 8), (1, 1), (1, 576), (3, 70), (130, 192)]
 GATES = [(activation.silu_mul, activation.silu_mul_ref), (activation.gelu_tanh_mul, activation.gelu_tanh_mul_ref)]
@@ -21,11 +21,11 @@ Gate = Callable[[Tensor], Tensor]
 def test_rms_norm(rows: int, n: int, library: ctypes.CDLL, random: torch.Generator) -> None:
     x, weight = torch.randn((rows, n), generator=random) * 3.0, torch.randn(n, generator=random)
     expected = F.rms_norm(x.double(), (n,), weight.double(), 1e-5)
-    assert torch.allclose(norm.rms_norm(x, weight, 1e-5).double(), expected, rtol=1e-5, atol=1e-6)
-    assert torch.allclose(norm.rms_norm_ref(x, weight, 1e-5).double(), expected, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(rms_norm.rms_norm(x, weight, 1e-5).double(), expected, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(rms_norm.rms_norm_ref(x, weight, 1e-5).double(), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("add", [norm.add_rms_norm, norm.add_rms_norm_ref])
+@pytest.mark.parametrize("add", [rms_norm.add_rms_norm, rms_norm.add_rms_norm_ref])
 @pytest.mark.parametrize(("rows", "n"), SIZES)
 def test_add_rms_norm_updates_the_residual(
     add: Callable[..., tuple[Tensor, Tensor]], rows: int, n: int, library: ctypes.CDLL, random: torch.Generator
@@ -36,7 +36,7 @@ def test_add_rms_norm_updates_the_residual(
     normed, updated = add(x, residual, weight, 1e-5)
     assert updated is residual
     assert torch.equal(residual, expected)
-    assert torch.allclose(normed, norm.rms_norm_ref(expected, weight, 1e-5), rtol=1e-5, atol=1e-6)
+    assert torch.allclose(normed, rms_norm.rms_norm_ref(expected, weight, 1e-5), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("gate", "reference"), GATES)
@@ -67,16 +67,16 @@ def test_rows_do_not_depend_on_batch_or_threads(gate: Gate, threads: int, random
     x = torch.randn((301, 2 * 70), generator=random)
     weight = torch.randn(140, generator=random)
     assert torch.equal(gate(x), torch.cat([gate(row[None]) for row in x]))
-    normed = norm.rms_norm(x, weight, 1e-6)
-    assert torch.equal(normed, torch.cat([norm.rms_norm(row[None], weight, 1e-6) for row in x]))
+    normed = rms_norm.rms_norm(x, weight, 1e-6)
+    assert torch.equal(normed, torch.cat([rms_norm.rms_norm(row[None], weight, 1e-6) for row in x]))
 
 
 @pytest.mark.parametrize("gate", [gate for gate, _ in GATES])
 def test_nan_stays_in_its_row(gate: Gate, library: ctypes.CDLL, random: torch.Generator) -> None:
     x = torch.randn((4, 2 * 12), generator=random)
-    clean, clean_norm = gate(x), norm.rms_norm(x, torch.ones(24), 1e-6)
+    clean, clean_norm = gate(x), rms_norm.rms_norm(x, torch.ones(24), 1e-6)
     x[1, 3] = float("nan")
-    got, got_norm = gate(x), norm.rms_norm(x, torch.ones(24), 1e-6)
+    got, got_norm = gate(x), rms_norm.rms_norm(x, torch.ones(24), 1e-6)
     assert got[1, 3].isnan()
     assert got_norm[1].isnan().all()
     others = [0, 2, 3]
@@ -86,10 +86,10 @@ def test_nan_stays_in_its_row(gate: Gate, library: ctypes.CDLL, random: torch.Ge
 
 def test_shapes_that_do_not_fit_are_named() -> None:
     with pytest.raises(ValueError, match=r"\(3, 4\)"):
-        norm.rms_norm(torch.zeros((3, 4)), torch.ones(5), 1e-6)
+        rms_norm.rms_norm(torch.zeros((3, 4)), torch.ones(5), 1e-6)
     with pytest.raises(ValueError, match="contiguous"):
-        norm.rms_norm(torch.zeros((4, 3)).T, torch.ones(4), 1e-6)
+        rms_norm.rms_norm(torch.zeros((4, 3)).T, torch.ones(4), 1e-6)
     with pytest.raises(ValueError, match="residual"):
-        norm.add_rms_norm(torch.zeros((3, 4)), torch.zeros((2, 4)), torch.ones(4), 1e-6)
+        rms_norm.add_rms_norm(torch.zeros((3, 4)), torch.zeros((2, 4)), torch.ones(4), 1e-6)
     with pytest.raises(ValueError, match="2n"):
         activation.silu_mul(torch.zeros((3, 5)))

@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from voxlane.engine.kernels.segments import segment_attention
-from voxlane.engine.kernels.triton import segments as kernels
+from voxlane.engine.kernels.vocoder import segments_triton as kernels
+from voxlane.engine.kernels.vocoder.segments import segment_attention
 
 EDGES = (0, 5, 6, 45, 50)
 """Where sequences begin and end: one longer than a block of keys, one of a single row."""

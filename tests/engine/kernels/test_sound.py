@@ -7,8 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from voxlane.engine.kernels.conv import conv, conv_ref, flatten, output_length
-from voxlane.engine.kernels.layer_norm import (
+from voxlane.engine.kernels.conv.conv import conv, conv_ref, flatten, output_length
+from voxlane.engine.kernels.linear.linear import pack
+from voxlane.engine.kernels.norm import layer_norm_triton as kernels
+from voxlane.engine.kernels.norm.layer_norm import (
     add_layer_norm,
     add_layer_norm_ref,
     gelu,
@@ -16,8 +18,6 @@ from voxlane.engine.kernels.layer_norm import (
     layer_norm_ref,
     tanh,
 )
-from voxlane.engine.kernels.linear import pack
-from voxlane.engine.kernels.triton import layer_norm as kernels
 from voxlane.engine.weights.tensors import quantise
 
 

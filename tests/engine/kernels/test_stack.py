@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from voxlane.engine.kernels import native
-from voxlane.engine.kernels.activation import gelu_tanh_mul, silu_mul
-from voxlane.engine.kernels.attention import gather, paged_attention
-from voxlane.engine.kernels.linear import PackedWeight, linear, pack
-from voxlane.engine.kernels.norm import add_rms_norm, rms_norm
-from voxlane.engine.kernels.pages import Layout, Pages
-from voxlane.engine.kernels.rope import rope_write
-from voxlane.engine.kernels.stack import Stack, fits
+from voxlane.engine.kernels.attention.paged import gather, paged_attention
+from voxlane.engine.kernels.attention.pages import Layout, Pages
+from voxlane.engine.kernels.attention.rope import rope_write
+from voxlane.engine.kernels.linear.linear import PackedWeight, linear, pack
+from voxlane.engine.kernels.linear.stack import Stack, fits
+from voxlane.engine.kernels.norm.activation import gelu_tanh_mul, silu_mul
+from voxlane.engine.kernels.norm.rms_norm import add_rms_norm, rms_norm
 from voxlane.engine.weights.tensors import quantise
 
 from .batches import Shape, layout, new_pages, rotary, tables

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from voxlane.engine.kernels.attention import paged_attention_ref
-from voxlane.engine.kernels.pages import Layout, Pages, new_arrivals
-from voxlane.engine.kernels.triton import attention
-from voxlane.engine.kernels.triton.attention import by_hopper, paged_attention_triton
-from voxlane.engine.kernels.triton.attention_prefill import cuts_of, work_of
-from voxlane.engine.kernels.triton.attention_tuning import Tuning, hopper_tuning
+from voxlane.engine.kernels.attention import paged_triton
+from voxlane.engine.kernels.attention.paged import paged_attention_ref
+from voxlane.engine.kernels.attention.paged_triton import by_hopper, paged_attention_triton
+from voxlane.engine.kernels.attention.pages import Layout, Pages, new_arrivals
+from voxlane.engine.kernels.attention.triton_prefill import cuts_of, work_of
+from voxlane.engine.kernels.attention.triton_tuning import Tuning, hopper_tuning
 
 from .attention_steps import BF16, DECODE, EVEN, F16, F32, INT8, MANY, PREFILL, SMALL, check, filled, run, step
 from .batches import Shape, layout
@@ -134,13 +134,13 @@ def test_pieces_as_many_as_programs(kind: torch.dtype, window: int, random: torc
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for parts as it may be found: what is read before it is written is seen at once."""
-    room = attention._parts
+    room = paged_triton._parts
 
     def poisoned(*sizes: Any) -> tuple[Tensor, Tensor]:
         partials, logs = room(*sizes)
         return partials.fill_(torch.nan), logs.fill_(torch.nan)
 
-    monkeypatch.setattr(attention, "_parts", poisoned)
+    monkeypatch.setattr(paged_triton, "_parts", poisoned)
 
 
 @pytest.mark.usefixtures("bare")
@@ -191,16 +191,16 @@ def test_parts_stay_within_their_room(
 ) -> None:
     """On a device that has programs for four pieces of a row, and on which there is room for fewer."""
     told: list[dict[str, Any]] = []
-    cut = attention._cut
+    cut = paged_triton._cut
 
     def noted(*given: Any) -> tuple[dict[str, Any], int]:
         rules, tiles = cut(*given)
         told.append(rules)
         return rules, tiles
 
-    monkeypatch.setattr(attention, "_cut", noted)
-    monkeypatch.setattr(attention, "_multiprocessors", lambda device: 2)
-    monkeypatch.setattr(attention, "ATTENTION_PARTS", room)
+    monkeypatch.setattr(paged_triton, "_cut", noted)
+    monkeypatch.setattr(paged_triton, "_multiprocessors", lambda device: 2)
+    monkeypatch.setattr(paged_triton, "ATTENTION_PARTS", room)
     q, pages, place = step(SMALL, F32, random, rows)
     check(run(q, pages, place, prefill=tuning), q, pages, place, 0.25)
     assert [rules["max_splits"] for rules in told] == [pieces]
@@ -242,7 +242,7 @@ def test_chunks_that_are_all_as_long_need_no_second_launch(
     def refuse(*_: object) -> None:
         raise AssertionError("there is no row of few queries")
 
-    monkeypatch.setattr("voxlane.engine.kernels.triton.attention._decode", refuse)
+    monkeypatch.setattr("voxlane.engine.kernels.attention.paged_triton._decode", refuse)
     got = [run(q, pages, replace(each, max_query=20)) for each in (place, few)]
     assert torch.equal(got[0], expected[0])
     assert torch.allclose(got[1][:40], expected[1][:40], atol=1e-5)
@@ -268,7 +268,7 @@ def test_hopper_is_given_what_it_serves_and_nothing_else(monkeypatch: pytest.Mon
         return by_hopper(torch.empty((1, heads, dim), dtype=q), Pages(*sides), window, cap)
 
     assert not served(16, 8, 128, 64)  # not on this device
-    monkeypatch.setattr("voxlane.engine.kernels.triton.attention._is_hopper", lambda device: True)
+    monkeypatch.setattr("voxlane.engine.kernels.attention.paged_triton._is_hopper", lambda device: True)
     assert served(16, 8, 128, 64)
     assert served(9, 3, 64, 64, q=F16, kind=F16)
     assert not served(16, 8, 128, 16)
@@ -355,11 +355,11 @@ def test_hopper_starts_a_program_for_every_piece(
     counts, lengths = zip(*[(rows[0][0] if alike else count, length) for count, length in rows], strict=True)
     tile = way.consumers * (128 // way.consumers // (heads[0] // heads[1]))
     with pytest.MonkeyPatch.context() as patch, torch.device("meta"):
-        patch.setattr(attention, "_multiprocessors", lambda device: 132)
+        patch.setattr(paged_triton, "_multiprocessors", lambda device: 132)
         none, tables = torch.empty(0), torch.empty((len(rows), 2048))
         pages = Pages(torch.empty((1, heads[1], 64, 64)), none)
         place = Layout(none, none, none, torch.empty(len(rows)), tables, max_query=max(counts))
-        rules, programs = attention._cut(torch.empty((sum(counts), heads[0], 64)), pages, place, 64, tile, way)
+        rules, programs = paged_triton._cut(torch.empty((sum(counts), heads[0], 64)), pages, place, 64, tile, way)
     pieces = torch.zeros(2, dtype=torch.int32)
     given = (torch.tensor(each, dtype=torch.int32) for each in (counts, lengths))
     count_pieces[(1,)](*given, pieces, len(rows), rules["units"], 64, tile, way.split, way.split_queries)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from voxlane.engine.kernels.pages import Layout
-from voxlane.engine.kernels.triton.attention_tuning import Tuning, decode_tuning
+from voxlane.engine.kernels.attention.pages import Layout
+from voxlane.engine.kernels.attention.triton_tuning import Tuning, decode_tuning
 
 from .attention_steps import BF16, DECODE, EVEN, F16, INT8, SMALL, check, filled, run, step
 from .batches import Shape

@@ -8,14 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from voxlane.engine.kernels import activation, attention, decode_rows, norm, rope, sampling, skinny, swap
-from voxlane.engine.kernels.pages import Layout, Pages
-from voxlane.engine.kernels.triton import activation as gates
-from voxlane.engine.kernels.triton import decode_rows as packets
-from voxlane.engine.kernels.triton import norm as norms
-from voxlane.engine.kernels.triton import rope as ropes
-from voxlane.engine.kernels.triton import skinny as few
-from voxlane.engine.kernels.triton import swap as moves
+from voxlane.engine.kernels.attention import paged, rope, swap
+from voxlane.engine.kernels.attention import rope_triton as ropes
+from voxlane.engine.kernels.attention import swap_triton as moves
+from voxlane.engine.kernels.attention.pages import Layout, Pages
+from voxlane.engine.kernels.linear import skinny
+from voxlane.engine.kernels.linear import skinny_triton as few
+from voxlane.engine.kernels.norm import activation, rms_norm
+from voxlane.engine.kernels.norm import activation_triton as gates
+from voxlane.engine.kernels.norm import rms_norm_triton as norms
+from voxlane.engine.kernels.sampling import decode_rows, sampling
+from voxlane.engine.kernels.sampling import decode_rows_triton as packets
 
 from .batches import Shape, clone, layout, new_pages, rotary, tables
 
@@ -39,9 +42,9 @@ def test_norms(dtype: torch.dtype, rows: int, columns: int, random: torch.Genera
     gain = torch.rand(columns, generator=random)
     got = norms.rms_norm(x, gain, 1e-5, dtype)
     assert got.dtype is dtype
-    assert off(got, norm.rms_norm_ref(x.float(), gain, 1e-5)) <= TOLERANCES[dtype]
+    assert off(got, rms_norm.rms_norm_ref(x.float(), gain, 1e-5)) <= TOLERANCES[dtype]
     residual = torch.randn((rows, columns), generator=random)
-    expected, total = norm.add_rms_norm_ref(x.float(), residual.clone(), gain, 1e-5)
+    expected, total = rms_norm.add_rms_norm_ref(x.float(), residual.clone(), gain, 1e-5)
     normed, updated = norms.add_rms_norm(x, residual, gain, 1e-5)
     assert updated is residual
     assert torch.equal(residual, total)
@@ -53,13 +56,13 @@ def test_norm_of_a_wider_residual_is_narrow(random: torch.Generator) -> None:
     residual, gain = torch.randn((4, 96), generator=random), torch.rand(96, generator=random)
     got = norms.rms_norm(residual, gain, 1e-6, BF16)
     assert got.dtype is BF16
-    assert off(got, norm.rms_norm_ref(residual, gain, 1e-6)) <= TOLERANCES[BF16]
+    assert off(got, rms_norm.rms_norm_ref(residual, gain, 1e-6)) <= TOLERANCES[BF16]
 
 
 def test_norm_of_rows_that_lie_apart(random: torch.Generator) -> None:
     wide, gain = torch.randn((6, 200), generator=random), torch.rand(64, generator=random)
     part = wide[::2, 10:74]
-    assert off(norms.rms_norm(part, gain, 1e-6, F32), norm.rms_norm_ref(part, gain, 1e-6)) <= TOLERANCES[F32]
+    assert off(norms.rms_norm(part, gain, 1e-6, F32), rms_norm.rms_norm_ref(part, gain, 1e-6)) <= TOLERANCES[F32]
 
 
 def test_nan_stays_in_its_row(random: torch.Generator) -> None:
@@ -172,7 +175,7 @@ def test_attention_of_few_rows_is_the_usual_one(random: torch.Generator) -> None
     for page in (pages.k, pages.v):
         page.normal_(generator=random)
     q = torch.randn((2, shape.heads, shape.head_dim), generator=random)
-    expected = attention.paged_attention_ref(q, pages, place, 0.2)
+    expected = paged.paged_attention_ref(q, pages, place, 0.2)
     assert off(few.attend(q, pages, place, 0.2, 0), expected) <= TOLERANCES[F32]
     assert off(skinny.attend(q, pages, place, 0.2, 0), expected) <= TOLERANCES[F32]
     place.context_lengths[1] = 0

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from voxlane.engine.api import SamplingParams
-from voxlane.engine.kernels import sampling
-from voxlane.engine.kernels.triton import sampling as samples
-from voxlane.engine.request import Request
-from voxlane.engine.sampler import _penalised
+from voxlane.engine.kernels.sampling import sampling
+from voxlane.engine.kernels.sampling import sampling_triton as samples
+from voxlane.engine.runners.sampler import _penalised
+from voxlane.engine.schedule.request import Request
 
 # The interpreter computes in numpy, which warns where a GPU gives an infinity or a NaN and goes on.
 pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in .*:RuntimeWarning")

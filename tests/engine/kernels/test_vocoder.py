@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from voxlane.engine.kernels import vocoder
-from voxlane.engine.kernels.triton import vocoder as kernels
+from voxlane.engine.kernels.vocoder import vocoder
+from voxlane.engine.kernels.vocoder import vocoder_triton as kernels
 
 FRAMES, HOP, TIMES, BINS, RATE = 9, 20, 4, 41, 2_000
 STARTS, STOPS = (1, 1, 1, 1, 1, 6, 6, 6, 6), (4, 4, 4, 4, 4, 7, 7, 7, 7)

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from checkpoints import CONFIGS, random_tensors, write_checkpoint
+from paged import Pager
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from tests.engine.checkpoints import CONFIGS, random_tensors, write_checkpoint
 from voxlane.engine.models import Decoder, decoder, load_model
 from voxlane.engine.weights.files import open_weights
-
-from .paged import Pager
 
 MakeCheckpoint = Callable[[str], Path]
 

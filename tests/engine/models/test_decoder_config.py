@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from checkpoints import CONFIGS, Config
 from transformers import AutoConfig
 
-from tests.engine.checkpoints import CONFIGS, Config
-from voxlane.engine.models import ConfigError
+from voxlane.engine.errors import ModelConfigError
 from voxlane.engine.models.decoder_config import DecoderConfig
 from voxlane.engine.models.rotary import Rope
 
@@ -125,7 +125,7 @@ def test_keys_the_architecture_does_not_read_are_left_alone() -> None:
     ],
 )
 def test_what_is_refused_is_named(name: str, change: Config, named: str) -> None:
-    with pytest.raises(ConfigError, match=rf"config key {named}: ") as raised:
+    with pytest.raises(ModelConfigError, match=rf"config key {named}: ") as raised:
         read(CONFIGS[name] | change)
     assert "\n" not in str(raised.value)
 
@@ -140,5 +140,5 @@ def test_harmless_values_of_refused_keys_pass() -> None:
 
 
 def test_a_missing_model_type_is_named() -> None:
-    with pytest.raises(ConfigError, match="config key model_type: missing"):
+    with pytest.raises(ModelConfigError, match="config key model_type: missing"):
         read(without(CONFIGS["llama"], "model_type"))

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxlane.engine.models.hibari import FRAME_SAMPLES, MAX_PHONEMES, Hibari
-from voxlane.engine.models.hibari_noise import ClauseNoise, first_row
+from voxlane.engine.errors import WeightsError
+from voxlane.engine.models.hibari.model import FRAME_SAMPLES, MAX_PHONEMES, Hibari
+from voxlane.engine.models.hibari.noise import ClauseNoise, first_row
 from voxlane.engine.models.synthesis import (
     LEAD_S,
     MAX_SOURCE_CHARS,
@@ -26,7 +27,6 @@ from voxlane.engine.models.synthesis import (
     finish,
     open_session,
 )
-from voxlane.engine.weights.errors import WeightsError
 
 SENTENCE = "We could walk down to the river after lunch today."
 

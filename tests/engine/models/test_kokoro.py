@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from voxlane.engine.errors import WeightsError
 from voxlane.engine.models.kokoro import MAX_PHONEMES, MODEL_FILE, VOICES, VOICES_FILE, Kokoro
 from voxlane.engine.models.synthesis import ClauseTooLong, Synthesiser, SynthesisError
 from voxlane.engine.weights.catalog import load_catalog
-from voxlane.engine.weights.errors import WeightsError
 from voxlane.engine.weights.store import resolve
 
 pytestmark = pytest.mark.weights

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from checkpoints import CONFIGS, random_tensors, write_checkpoint
 from torch import Tensor
 
-from tests.engine.checkpoints import CONFIGS, random_tensors, write_checkpoint
-from voxlane.engine.kernels.linear import PackedWeight
-from voxlane.engine.models import ARCHITECTURES, ConfigError, TensorError, architecture_of, load_model
+from voxlane.engine.errors import ModelConfigError, TensorError
+from voxlane.engine.kernels.linear.linear import PackedWeight
+from voxlane.engine.models import ARCHITECTURES, architecture_of, load_model
 from voxlane.engine.models.loading import TensorReader
 from voxlane.engine.weights.files import open_weights
 from voxlane.engine.weights.tensors import Blocks, quantise
@@ -133,5 +134,5 @@ def test_the_table_names_the_architecture() -> None:
         assert architecture_of({"model_type": config["model_type"]}) == architecture_of(config)
     for config in ({"architectures": ["MambaForCausalLM"], "model_type": "llama"}, {"model_type": "mamba"}, {}):
         found = (config.get("architectures") or [config.get("model_type", "none")])[0]
-        with pytest.raises(ConfigError, match=rf"^architecture '{found}' is not supported \(supported: Llama"):
+        with pytest.raises(ModelConfigError, match=rf"^architecture '{found}' is not supported \(supported: Llama"):
             architecture_of(dict(config))

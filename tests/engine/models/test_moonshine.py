@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from speech_clips import PagedClips, clip
 from torch import Tensor
 from transformers import MoonshineConfig as ReferenceConfig
 from transformers import MoonshineForConditionalGeneration
 
+from voxlane.engine.errors import ModelConfigError
 from voxlane.engine.kernels import native
-from voxlane.engine.models import ConfigError, load_recogniser
+from voxlane.engine.models import load_recogniser
 from voxlane.engine.models.loading import Mode
 from voxlane.engine.models.moonshine import MAX_SAMPLES, MIN_SAMPLES, Moonshine, MoonshineConfig
 from voxlane.engine.models.spelling import Spelling
 from voxlane.engine.weights.files import open_weights
-from voxlane.engine.weights.ort import MoonshineDirectory
+from voxlane.engine.weights.importers.ort import MoonshineDirectory
 from voxlane.engine.weights.safetensors import SafetensorsDirectory
 from voxlane.engine.weights.store import resolve
-
-from .listening import PagedClips, clip
 
 BECKETT = "Ever tried, ever failed, no matter, try again, fail again, fail better."
 
@@ -210,5 +210,5 @@ def test_a_random_checkpoint_equals_the_reference(random_checkpoint: Path, mode:
     ],
 )
 def test_a_configuration_we_cannot_run_is_refused_by_name(key: str, value: object, named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
+    with pytest.raises(ModelConfigError, match=named):
         MoonshineConfig.from_dict({key: value})

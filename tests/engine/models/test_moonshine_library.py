@@ -21,17 +21,17 @@ from pathlib import Path
 import pytest
 import torch
 from moonshine_voice import ModelArch, Transcriber
+from speech_clips import PagedClips
 from torch import Tensor
 
 from voxlane.codecs.resample import resample
 from voxlane.codecs.wav import decode_wav
-from voxlane.engine.kernels.linear import linear
+from voxlane.engine.kernels.linear.linear import linear
 from voxlane.engine.models import Moonshine, encoder_decoder, load_recogniser
 from voxlane.engine.models.loading import Mode, Weight
 from voxlane.engine.weights.files import open_weights
 from voxlane.engine.weights.store import resolve
 
-from .listening import PagedClips
 from .moonshine_graph import Graph
 
 pytestmark = [pytest.mark.weights, pytest.mark.usefixtures("one_thread")]

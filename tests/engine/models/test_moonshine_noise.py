@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 import torch
 from moonshine_voice import ModelArch, Transcriber
+from speech_clips import PagedClips
 from torch import Tensor
 
 from voxlane.codecs.resample import resample
@@ -28,10 +29,9 @@ from voxlane.codecs.wav import decode_wav
 from voxlane.engine.models import Moonshine, load_recogniser
 from voxlane.engine.models.loading import Mode
 from voxlane.engine.weights.files import open_weights
-from voxlane.engine.weights.ort import read_pieces
+from voxlane.engine.weights.importers.ort import read_pieces
 from voxlane.engine.weights.store import resolve
 
-from .listening import PagedClips
 from .moonshine_noise_graph import END, START, Graph, dithered
 
 pytestmark = [pytest.mark.weights, pytest.mark.usefixtures("one_thread")]

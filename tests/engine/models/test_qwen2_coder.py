@@ -8,17 +8,17 @@ import pytest
 import torch
 from gguf import GGUFReader
 from gguf.quants import dequantize
+from paged import Pager
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RotaryEmbedding
 
 from voxlane.engine.api import ChatMessage
 from voxlane.engine.models import Decoder, load_model
-from voxlane.engine.tokenizer import Tokenizer
+from voxlane.engine.text.tokenizer import Tokenizer
 from voxlane.engine.weights.files import open_weights
 from voxlane.engine.weights.store import resolve
 
-from .paged import Pager
 from .test_smollm2 import _NAMES, TEXT, loss
 
 pytestmark = pytest.mark.weights

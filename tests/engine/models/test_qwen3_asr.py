@@ -10,25 +10,24 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from qwen3_asr_cases import AUDIO, added_tokens, reference, write_authors, write_library
 from transformers import Qwen2Tokenizer, Qwen3ASRForConditionalGeneration
 from transformers.models.qwen3_asr.feature_extraction_qwen3_asr import Qwen3ASRFeatureExtractor
 
 from voxlane.engine.api import SamplingParams
-from voxlane.engine.cache import KVCache
-from voxlane.engine.kv import BlockPool, BlockTable
-from voxlane.engine.models import ConfigError, Qwen3ASR, TensorError, load_recogniser
+from voxlane.engine.errors import ModelConfigError, TensorError, WeightsError
+from voxlane.engine.memory.blocks import BlockPool, BlockTable
+from voxlane.engine.memory.pages import KVCache
+from voxlane.engine.models import Qwen3ASR, load_recogniser
 from voxlane.engine.models.loading import Mode
-from voxlane.engine.models.qwen3_asr_config import Qwen3ASRConfig
-from voxlane.engine.models.qwen3_asr_prompt import LANGUAGES
-from voxlane.engine.plan import Load, Row
-from voxlane.engine.recogniser import Recogniser
-from voxlane.engine.request import Request
-from voxlane.engine.runner import Outcome
-from voxlane.engine.tokenizer import Tokenizer
-from voxlane.engine.weights.errors import WeightsError
+from voxlane.engine.models.qwen3_asr.config import Qwen3ASRConfig
+from voxlane.engine.models.qwen3_asr.prompt import LANGUAGES
+from voxlane.engine.runners.decoder import Outcome
+from voxlane.engine.runners.recogniser import Recogniser
+from voxlane.engine.schedule.plan import Load, Row
+from voxlane.engine.schedule.request import Request
+from voxlane.engine.text.tokenizer import Tokenizer
 from voxlane.engine.weights.files import open_weights
-
-from .qwen3_asr_cases import AUDIO, added_tokens, reference, write_authors, write_library
 
 SIZES = [3_000, 16_000, 16_001, 23_456, 100_001]  # below the shortest, whole chunks, part of one, three windows
 BLOCK_TOKENS = 8
@@ -348,7 +347,7 @@ def test_what_is_not_honoured_is_refused_by_name(authors: Path, section: str, ke
         "rope_scaling": thinker["text_config"]["rope_scaling"],
     }[section]
     place[key] = value
-    with pytest.raises(ConfigError, match=key if key != "rope_type" else "rope_scaling"):
+    with pytest.raises(ModelConfigError, match=key if key != "rope_type" else "rope_scaling"):
         Qwen3ASRConfig.from_dict(config)
 
 
@@ -371,5 +370,5 @@ def test_a_vocabulary_without_the_prompts_words_is_refused(library: Path, tmp_pa
     data = json.loads((library / "tokenizer.json").read_text())
     data["added_tokens"] = [entry for entry in data["added_tokens"] if entry["content"] != "<asr_text>"]
     (tmp_path / "tokenizer.json").write_text(json.dumps(data))
-    with pytest.raises(ConfigError, match="<asr_text>"):
+    with pytest.raises(ModelConfigError, match="<asr_text>"):
         load(tmp_path)

@@ -9,8 +9,8 @@ import pytest
 from transformers import GenerationConfig
 from transformers import Qwen3ASRConfig as LibraryConfig
 
-from voxlane.engine.models import ConfigError
-from voxlane.engine.models.qwen3_asr_config import Qwen3ASRConfig, check_generation
+from voxlane.engine.errors import ModelConfigError
+from voxlane.engine.models.qwen3_asr.config import Qwen3ASRConfig, check_generation
 
 DUMP: dict[str, Any] = {
     "_name_or_path": "", "add_cross_attention": False, "architectures": None, "attention_dropout": 0,
@@ -95,7 +95,7 @@ def test_a_key_that_is_not_honoured_is_refused_in_every_part(layout: str, place:
     }
     name, section = where[place]
     section[key] = value
-    with pytest.raises(ConfigError, match=rf"^config key {name}{key}: "):
+    with pytest.raises(ModelConfigError, match=rf"^config key {name}{key}: "):
         Qwen3ASRConfig.from_dict(config)
 
 
@@ -111,7 +111,7 @@ def test_a_key_that_is_not_honoured_is_refused_in_every_part(layout: str, place:
 def test_what_is_said_twice_or_misspelt_is_refused(part: str, key: str, value: object, message: str) -> None:
     config = copy.deepcopy(AUTHORS)
     config["thinker_config"][part][key] = value
-    with pytest.raises(ConfigError, match=rf"^config key thinker_config\.{part}\.{key}: .*{message}"):
+    with pytest.raises(ModelConfigError, match=rf"^config key thinker_config\.{part}\.{key}: .*{message}"):
         Qwen3ASRConfig.from_dict(config)
 
 
@@ -120,5 +120,5 @@ def test_generation_is_the_likeliest_text() -> None:
     check_generation(published | {"do_sample": False})
     check_generation(GenerationConfig(do_sample=False, num_beams=1).to_dict())
     for key, value in {"do_sample": True, "num_beams": 4, "repetition_penalty": 1.1, "top_kk": 3}.items():
-        with pytest.raises(ConfigError, match=rf"^config key generation_config\.{key}: "):
+        with pytest.raises(ModelConfigError, match=rf"^config key generation_config\.{key}: "):
             check_generation(published | {key: value})

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from qwen3_tts_cases import CASES, CONFIGS, FORCED_FRAMES, MAX_FRAMES, Answers, Case
+from qwen3_tts_stage import GREEDY, Stage, open_case
 from qwen_tts_peer import QwenTtsPeer
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -16,18 +18,17 @@ from transformers.generation.logits_process import (
     SuppressTokensLogitsProcessor,
 )
 
-from voxlane.engine.kernels import code_choice, native
-from voxlane.engine.kernels.sampling import gumbel_ref
-from voxlane.engine.models import TensorError, qwen3_tts_choice
+from voxlane.engine.errors import TensorError
+from voxlane.engine.kernels import native
+from voxlane.engine.kernels.sampling import code_choice
+from voxlane.engine.kernels.sampling.sampling import gumbel_ref
 from voxlane.engine.models.loading import Mode
-from voxlane.engine.models.qwen3_tts import Qwen3TTS
-from voxlane.engine.models.qwen3_tts_choice import Choices
-from voxlane.engine.models.qwen3_tts_config import SpeechSampling
-from voxlane.engine.models.qwen3_tts_prompt import Utterance
+from voxlane.engine.models.qwen3_tts import choice
+from voxlane.engine.models.qwen3_tts.choice import Choices
+from voxlane.engine.models.qwen3_tts.config import SpeechSampling
+from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
+from voxlane.engine.models.qwen3_tts.prompt import Utterance
 from voxlane.engine.weights.files import open_weights
-
-from .qwen3_tts_cases import CASES, CONFIGS, FORCED_FRAMES, MAX_FRAMES, Answers, Case
-from .qwen3_tts_stage import GREEDY, Stage, open_case
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}  # float32; logits here spread by 1.5. Seen: 9e-6
 LIVELY = SpeechSampling(temperature=0.9, top_k=20, inner_temperature=0.9, inner_top_k=20)
@@ -216,7 +217,7 @@ def test_rules_are_those_of_generate(models: dict[str, Qwen3TTS], answers: Answe
         for processor in processors:
             wanted = processor(spoken, wanted)
         choices = Choices.of(config, [(utterance, replace(LIVELY, repetition_penalty=1.7), 0)])
-        rules = qwen3_tts_choice.FirstCode(config).rules(choices)
+        rules = choice.FirstCode(config).rules(choices)
         assert torch.equal(code_choice.restrict(logits, choices.first, rules), wanted)
         utterance.add(torch.randint(0, 48, (16,), generator=generator).tolist())
 

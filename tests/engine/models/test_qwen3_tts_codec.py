@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from voxlane.engine.models.qwen3_tts_codec import CodecState, Qwen3TTSCodec
-from voxlane.engine.models.qwen3_tts_codec_config import CodecConfig
-from voxlane.engine.models.settings import ConfigError, TensorError
+from voxlane.engine.errors import ModelConfigError, TensorError
+from voxlane.engine.models.qwen3_tts.codec import CodecState, Qwen3TTSCodec
+from voxlane.engine.models.qwen3_tts.codec_config import CodecConfig
 from voxlane.engine.weights.safetensors import SafetensorsDirectory
 
 TOLERANCE = 2e-5
@@ -213,7 +213,7 @@ def broken() -> Iterator[tuple[dict[str, object], str]]:
 
 @pytest.mark.parametrize(("values", "key"), list(broken()), ids=lambda value: value if isinstance(value, str) else "")
 def test_what_we_do_not_do_is_refused_by_name(values: dict[str, object], key: str) -> None:
-    with pytest.raises(ConfigError, match=f"config key {key}:"):
+    with pytest.raises(ModelConfigError, match=f"config key {key}:"):
         CodecConfig.from_dict(values)
 
 

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from qwen3_tts_cases import CONFIGS
 from qwen_tts_peer import QwenTtsPeer
 
-from voxlane.engine.models import ConfigError
-from voxlane.engine.models.qwen3_tts_config import Qwen3TTSConfig, SpeechSampling
-
-from .qwen3_tts_cases import CONFIGS
+from voxlane.engine.errors import ModelConfigError
+from voxlane.engine.models.qwen3_tts.config import Qwen3TTSConfig, SpeechSampling
 
 _DECODER = {
     "attention_bias": False,
@@ -156,7 +155,7 @@ def test_refused_by_name(section: str, key: str, value: object) -> None:
         place = place[name]
     place[key] = value
     wanted = key if key != "enc_kernel_sizes" else "enc_channels"
-    with pytest.raises(ConfigError, match=rf"^config key {f'{section}.' if section else ''}{wanted}: "):
+    with pytest.raises(ModelConfigError, match=rf"^config key {f'{section}.' if section else ''}{wanted}: "):
         Qwen3TTSConfig.from_dict(config)
 
 
@@ -174,7 +173,7 @@ def test_a_misspelt_key_is_told_from_the_right_one() -> None:
     config: Any = copy.deepcopy(CONFIGS["clones"])
     config["talker_config"]["codec_thinks_id"] = 5
     wanted = r"talker_config\.codec_thinks_id: unknown, and it may change the result \(did you mean codec_think_id\?\)"
-    with pytest.raises(ConfigError, match=wanted):
+    with pytest.raises(ModelConfigError, match=wanted):
         Qwen3TTSConfig.from_dict(config)
 
 
@@ -199,7 +198,7 @@ def test_what_would_change_the_speech_is_refused_but_for_its_neutral_value(
     key: str, value: object, neutral: object
 ) -> None:
     assert SpeechSampling.from_dict({key: neutral}, 150) == SpeechSampling()
-    with pytest.raises(ConfigError, match=rf"^config key generation_config\.{key}: "):
+    with pytest.raises(ModelConfigError, match=rf"^config key generation_config\.{key}: "):
         SpeechSampling.from_dict({key: value}, 150)
 
 
@@ -211,11 +210,12 @@ def test_sampling_defaults() -> None:
     still = SpeechSampling.from_dict({"do_sample": False, "subtalker_dosample": False, "subtalker_top_k": 0})
     assert (still.temperature, still.inner_temperature, still.inner_top_k) == (0.0, 0.0, 0)
     for key, value in {"top_p": 1.5, "num_beams": 4, "temperature": -1, "top_k": "many"}.items():
-        with pytest.raises(ConfigError, match=rf"config key generation_config\.{key}: "):
+        with pytest.raises(ModelConfigError, match=rf"config key generation_config\.{key}: "):
             SpeechSampling.from_dict({key: value})
     for key in ("temperature", "subtalker_temperature", "repetition_penalty"):
         for value in (1e308, 1e-300):  # single precision has neither
-            with pytest.raises(ConfigError, match=rf"config key generation_config\.{key}: .* not between 0.01 and 100"):
+            reason = rf"config key generation_config\.{key}: .* not between 0.01 and 100"
+            with pytest.raises(ModelConfigError, match=reason):
                 SpeechSampling.from_dict({key: value})
 
 
@@ -223,5 +223,5 @@ def test_sampling_defaults() -> None:
 def test_a_voice_that_nobody_could_name_is_refused(speakers: dict[str, int]) -> None:
     config = published(1024, 3072, "custom_voice", "0b6")
     config["talker_config"] |= {"spk_id": speakers, "spk_is_dialect": {}}
-    with pytest.raises(ConfigError, match="spk_id: "):
+    with pytest.raises(ModelConfigError, match="spk_id: "):
         Qwen3TTSConfig.from_dict(config)

@@ -12,9 +12,9 @@ import torch
 from qwen_tts_peer import QwenTtsPeer
 from safetensors.torch import load_file, save_file
 
-from voxlane.engine.models.qwen3_tts_encoder import PIECE_FRAMES, Qwen3TTSEncoder
-from voxlane.engine.models.qwen3_tts_encoder_config import EncoderConfig
-from voxlane.engine.models.settings import ConfigError, TensorError
+from voxlane.engine.errors import ModelConfigError, TensorError
+from voxlane.engine.models.qwen3_tts.encoder import PIECE_FRAMES, Qwen3TTSEncoder
+from voxlane.engine.models.qwen3_tts.encoder_config import EncoderConfig
 from voxlane.engine.weights.safetensors import SafetensorsDirectory
 
 TOLERANCE = 2e-5
@@ -92,7 +92,7 @@ def test_no_clip_is_no_clip(checkpoints: Path) -> None:
 def test_what_would_change_the_codes_is_refused_by_name(checkpoints: Path, change: dict[str, Any], key: str) -> None:
     config = json.loads((checkpoints / "plain" / "config.json").read_text())
     config["encoder_config"] |= change
-    with pytest.raises(ConfigError, match=key):
+    with pytest.raises(ModelConfigError, match=key):
         EncoderConfig.from_dict(config)
 
 

@@ -8,11 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from qwen3_tts_cases import CONFIGS, ROLE
 
-from voxlane.engine.models.qwen3_tts_config import Qwen3TTSConfig
-from voxlane.engine.models.qwen3_tts_prompt import NOTHING, SPEAKER, Clone, PromptError, Utterance, open_utterance
-
-from .qwen3_tts_cases import CONFIGS, ROLE
+from voxlane.engine.models.qwen3_tts.config import Qwen3TTSConfig
+from voxlane.engine.models.qwen3_tts.prompt import NOTHING, SPEAKER, Clone, PromptError, Utterance, open_utterance
 
 CONFIG = {name: Qwen3TTSConfig.from_dict(config) for name, config in CONFIGS.items()}
 VOICE = torch.zeros(64)

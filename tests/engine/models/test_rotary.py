@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from voxlane.engine.models import ConfigError
+from voxlane.engine.errors import ModelConfigError
 from voxlane.engine.models.rotary import Rope, parse_rope
 from voxlane.engine.models.settings import Settings
 
@@ -92,6 +92,6 @@ def test_yarn_without_a_factor_takes_the_ratio_of_contexts() -> None:
     ],
 )
 def test_what_is_refused_is_named(scaling: dict[str, object], named: str) -> None:
-    with pytest.raises(ConfigError, match=rf"config key {named}: ") as raised:
+    with pytest.raises(ModelConfigError, match=rf"config key {named}: ") as raised:
         parse(scaling)
     assert "\n" not in str(raised.value)

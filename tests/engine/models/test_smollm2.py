@@ -8,16 +8,15 @@ import pytest
 import torch
 from gguf import GGUFReader
 from gguf.quants import dequantize
+from paged import Pager
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from voxlane.engine.api import ChatMessage
 from voxlane.engine.models import Decoder, load_model
-from voxlane.engine.tokenizer import Tokenizer
+from voxlane.engine.text.tokenizer import Tokenizer
 from voxlane.engine.weights.files import open_weights
-
-from .paged import Pager
 
 pytestmark = pytest.mark.weights
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import MoonshineConfig, MoonshineForConditionalGeneration
 
-from voxlane.engine.models import ConfigError, Moonshine, load_model, load_recogniser
+from voxlane.engine.audio.word_times import starts_word
+from voxlane.engine.errors import ModelConfigError, WeightsError
+from voxlane.engine.models import Moonshine, load_model, load_recogniser
 from voxlane.engine.models.spelling import Spelling
-from voxlane.engine.weights.errors import WeightsError
 from voxlane.engine.weights.files import open_weights
-from voxlane.engine.word_times import starts_word
 
 PIECES = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁fail", "▁better", "er", "▁"]
 
@@ -69,7 +69,7 @@ def test_half_a_character_is_left_out_until_it_is_whole(checkpoint: Path) -> Non
 
 
 def test_a_recogniser_is_no_chat_model(checkpoint: Path) -> None:
-    with pytest.raises(ConfigError, match="Moonshine"):
+    with pytest.raises(ModelConfigError, match="Moonshine"):
         load_model(open_weights(checkpoint))
 
 
@@ -78,7 +78,7 @@ def test_a_chat_model_is_no_recogniser(checkpoint: Path, tmp_path: Path) -> None
         (tmp_path / file.name).write_bytes(file.read_bytes())
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["LlamaForCausalLM"]}))
-    with pytest.raises(ConfigError, match="WhisperForConditionalGeneration"):
+    with pytest.raises(ModelConfigError, match="WhisperForConditionalGeneration"):
         load_recogniser(open_weights(tmp_path))
 
 

@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from speech_clips import clip, decode
 
 from voxlane.codecs.voicing import Voicing
-from voxlane.engine.listening import Closed, Listener, Look, max_tokens
+from voxlane.engine.audio.segmenter import RATE
+from voxlane.engine.audio.transcriber import Closed, Listener, Look, max_tokens
 from voxlane.engine.models import Moonshine, load_recogniser
-from voxlane.engine.segmenter import RATE
 from voxlane.engine.weights.files import open_weights
 from voxlane.engine.weights.store import resolve
-
-from .listening import clip, decode
 
 CLIPS = [
     ("beckett", 0, 10), ("clone-test", 0, 5), ("two_cities", 0, 5), ("two_cities", 4, 10), ("two_cities", 13, 19),

@@ -8,23 +8,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from speech_clips import PagedClips, clip
 from torch import Tensor
 from transformers import WhisperConfig as ReferenceConfig
 from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
-from voxlane.engine.mel import FRAMES, WINDOW_SAMPLES, log_mel, window_mels
-from voxlane.engine.models import ConfigError, load_recogniser
+from voxlane.engine.audio.mel import FRAMES, WINDOW_SAMPLES, log_mel, window_mels
+from voxlane.engine.errors import ModelConfigError
+from voxlane.engine.models import load_recogniser
 from voxlane.engine.models.encoder_decoder import log_probabilities
 from voxlane.engine.models.loading import Mode
 from voxlane.engine.models.spelling import Spelling
 from voxlane.engine.models.whisper import STATES, Whisper, WhisperConfig, WhisperTokens
-from voxlane.engine.weights.ctranslate2 import CTranslate2Directory
 from voxlane.engine.weights.files import open_weights
+from voxlane.engine.weights.importers.ctranslate2 import CTranslate2Directory
 from voxlane.engine.weights.safetensors import SafetensorsDirectory
 from voxlane.engine.weights.store import resolve
-
-from .listening import PagedClips, clip
 
 
 def noise(samples: int, seed: int = 0) -> Tensor:
@@ -77,7 +77,7 @@ def test_control_tokens_of_every_vocabulary(
 
 
 def test_no_whisper_vocabulary() -> None:
-    with pytest.raises(ConfigError, match="vocab_size"):
+    with pytest.raises(ModelConfigError, match="vocab_size"):
         WhisperTokens.of(50_000)
 
 
@@ -266,5 +266,5 @@ def test_a_language_is_given_or_detected(random_checkpoint: Path) -> None:
 )
 def test_a_configuration_we_cannot_run_is_refused_by_name(random_checkpoint: Path, key: str, value: object) -> None:
     config = json.loads((random_checkpoint / "config.json").read_text())
-    with pytest.raises(ConfigError, match=key):
+    with pytest.raises(ModelConfigError, match=key):
         WhisperConfig.from_dict({**config, key: value})

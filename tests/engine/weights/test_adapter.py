@@ -13,16 +13,16 @@ from typing import Any
 import gguf
 import pytest
 import torch
+from checkpoints import CONFIGS, random_tensors, write_checkpoint
 from gguf.constants import GGMLQuantizationType as Kind
+from paged import Pager
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tests.engine.checkpoints import CONFIGS, random_tensors, write_checkpoint
-from tests.engine.models.paged import Pager
+from voxlane.engine.errors import StoreError, WeightsError
 from voxlane.engine.models import load_model
 from voxlane.engine.models.decoder_config import DecoderConfig
 from voxlane.engine.weights.adapter import AdaptedWeights, Adapter, locate
-from voxlane.engine.weights.errors import StoreError, WeightsError
 from voxlane.engine.weights.files import open_weights
 from voxlane.engine.weights.gguf import GGUFFile
 

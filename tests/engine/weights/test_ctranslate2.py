@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from voxlane.engine.weights.ctranslate2 import CTranslate2Directory
-from voxlane.engine.weights.errors import WeightsError
+from voxlane.engine.errors import WeightsError
+from voxlane.engine.weights.importers.ctranslate2 import CTranslate2Directory
 
 HIDDEN, INNER, MELS, VOCABULARY = 4, 6, 5, 9
 KINDS = {"<f4": 0, "<i1": 1, "<i2": 2, "<i4": 3, "<f2": 4}

@@ -12,8 +12,8 @@ from gguf import GGMLQuantizationType as Kind
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from voxlane.engine.errors import WeightsError
 from voxlane.engine.weights import gguf_blocks
-from voxlane.engine.weights.errors import WeightsError
 from voxlane.engine.weights.files import open_weights
 from voxlane.engine.weights.gguf import SUPPORTED, GGUFFile
 

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from voxlane.engine.tokenizer import Tokenizer
-from voxlane.engine.weights.errors import WeightsError
+from voxlane.engine.errors import WeightsError
+from voxlane.engine.text.tokenizer import Tokenizer
 from voxlane.engine.weights.files import open_weights
 from voxlane.engine.weights.gguf import GGUFFile
 from voxlane.engine.weights.safetensors import SafetensorsDirectory

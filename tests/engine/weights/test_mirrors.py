@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from voxlane.engine.errors import FetchError, StoreError
 from voxlane.engine.weights import catalog, command, fetch, pip_settings, store
-from voxlane.engine.weights.errors import FetchError, StoreError
 
 from .file_server import Cut, FileServer, serving
 

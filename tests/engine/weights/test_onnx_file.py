@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from voxlane.engine.models.hibari import Hibari
-from voxlane.engine.models.hibari_weights import read_weights
-from voxlane.engine.weights.errors import WeightsError
-from voxlane.engine.weights.onnx_file import read_graph
+from voxlane.engine.errors import WeightsError
+from voxlane.engine.models.hibari.model import Hibari
+from voxlane.engine.models.hibari.weights import read_weights
+from voxlane.engine.weights.importers.onnx import read_graph
 
 
 def field(number: int, payload: bytes) -> bytes:

@@ -12,8 +12,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from voxlane.engine.weights.errors import WeightsError
-from voxlane.engine.weights.ort import MoonshineDirectory, read_graph, read_pieces, read_tokens
+from voxlane.engine.errors import WeightsError
+from voxlane.engine.weights.importers.ort import MoonshineDirectory, read_graph, read_pieces, read_tokens
 from voxlane.engine.weights.store import resolve
 
 from .flatfile import OrtFile

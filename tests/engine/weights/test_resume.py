@@ -22,8 +22,8 @@ from typing import Any
 
 import pytest
 
+from voxlane.engine.errors import StoreError
 from voxlane.engine.weights import archives, catalog, resume, store
-from voxlane.engine.weights.errors import StoreError
 
 from .file_server import Cut, FileServer, serving
 

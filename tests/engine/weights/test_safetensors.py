@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from voxlane.engine.weights.errors import WeightsError
+from voxlane.engine.errors import WeightsError
 from voxlane.engine.weights.files import open_weights
 from voxlane.engine.weights.safetensors import SafetensorsDirectory
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from voxlane.engine.api import EngineConfig
+from voxlane.engine.errors import StoreError
 from voxlane.engine.weights import catalog, command, store
-from voxlane.engine.weights.errors import StoreError
 
 CONTENT = bytes(range(256)) * 4096  # 1 MiB
 SECOND = b"a second file" * 1000

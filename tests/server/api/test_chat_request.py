@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxlane.engine.api import MODEL_DECIDES, ChatMessage, Priority, Submit, Tool, ToolUse, decode, encode
-from voxlane.server.api.body import parse_json
 from voxlane.server.api.chat_request import HARMLESS, UNSUPPORTED, parse
 from voxlane.server.errors import InvalidRequest, UnsupportedParameter, VoxlaneError
+from voxlane.server.http.body import parse_json
 
 HELLO = [{"role": "user", "content": "hello"}]
 

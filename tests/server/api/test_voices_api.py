@@ -20,7 +20,7 @@ from voxlane.codecs.pcm import decode_pcm16
 from voxlane.codecs.wav import encode_wav
 from voxlane.engine.api import MAX_VOICES
 from voxlane.server import limits
-from voxlane.server.link.kept_voices import KeptVoice
+from voxlane.server.engine_client.kept_voices import KeptVoice
 
 CLIP_SECONDS = 2.5
 

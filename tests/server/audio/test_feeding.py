@@ -14,9 +14,9 @@ from voxlane.server.audio.hearing import hear
 from voxlane.server.audio.hearing import whole as whole_audio
 from voxlane.server.audio.speaking import speak, whole
 from voxlane.server.audio.transcript import Transcript
+from voxlane.server.engine_client.engine_process import EngineLink
 from voxlane.server.errors import EngineLost, InternalError, InvalidRequest, ModelFailed, Overloaded, VoxlaneError
 from voxlane.server.limits import SPEECH_CHARACTERS
-from voxlane.server.link.engine_link import EngineLink
 
 SECOND = 32_000
 

@@ -67,8 +67,8 @@ def test_stats_show_what_lookup_guessed(code: Any) -> None:
 def test_a_reply_that_fails_is_an_error(engine_command: Sequence[str], said: str) -> None:
     code = (
         "from voxlane.server import cli\n"
-        "from voxlane.server.link import engine_link\n"
-        f"engine_link.ENGINE_COMMAND = {tuple(engine_command)!r}\n"
+        "from voxlane.server.engine_client import engine_process\n"
+        f"engine_process.ENGINE_COMMAND = {tuple(engine_command)!r}\n"
         f"sys.exit(cli.main(['chat', {said!r}, '--model', 'scripted']))"
     )
     done = run(code)
@@ -216,8 +216,8 @@ def test_ctrl_c_ends_a_chat_that_nobody_reads(engine_command: Sequence[str]) -> 
         f"{HEAR_CTRL_C}"
         "import sys\n"
         "from voxlane.server import cli\n"
-        "from voxlane.server.link import engine_link\n"
-        f"engine_link.ENGINE_COMMAND = {tuple(engine_command)!r}\n"
+        "from voxlane.server.engine_client import engine_process\n"
+        f"engine_process.ENGINE_COMMAND = {tuple(engine_command)!r}\n"
         f"{BEGUN}\n"
         "sys.exit(cli.main(['chat', 'hello you', '--model', 'scripted']))"
     )

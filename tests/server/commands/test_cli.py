@@ -163,8 +163,8 @@ def test_the_window_is_asked_for_configured_or_512(
     code = (
         "import sys\n"
         "from voxlane.server import cli\n"
-        "from voxlane.server.link import engine_link\n"
-        f"engine_link.ENGINE_COMMAND = {engine_command!r}\n"
+        "from voxlane.server.engine_client import engine_process\n"
+        f"engine_process.ENGINE_COMMAND = {engine_command!r}\n"
         "sys.exit(cli.main())"
     )
     command = [sys.executable, "-c", code, "perplexity", str(path), "--config", str(config), *arguments]

@@ -24,9 +24,9 @@ from voxlane.server import limits
 from voxlane.server.commands.progress import Progress
 from voxlane.server.commands.serve import banner, drain, listen
 from voxlane.server.config import ServerConfig
+from voxlane.server.engine_client import engine_process
 from voxlane.server.errors import ConfigError, Draining, Overloaded
-from voxlane.server.gate import Gate
-from voxlane.server.link import engine_link
+from voxlane.server.http.request_limit import Gate
 
 
 class Served:
@@ -211,7 +211,7 @@ def test_a_second_signal_does_not_wait(served: Any) -> None:
 def test_who_never_ends_is_not_waited_for_longer_than_is_promised(
     serving: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop, signals = FlyingLoop(), engine_link._signal_group
+    loop, signals = FlyingLoop(), engine_process._signal_group
     killed: list[float] = []
 
     def signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
@@ -232,7 +232,7 @@ def test_who_never_ends_is_not_waited_for_longer_than_is_promised(
             writer.close()
             return began_s
 
-    monkeypatch.setattr(engine_link, "_signal_group", signal_group)
+    monkeypatch.setattr(engine_process, "_signal_group", signal_group)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         began_s = runner.run(stop_among_the_stuck())
     rounding_s = 1e-3

@@ -29,8 +29,8 @@ def code(engine_command: tuple[str, ...]) -> str:
     return (
         "import sys\n"
         "from voxlane.server import cli\n"
-        "from voxlane.server.link import engine_link\n"
-        f"engine_link.ENGINE_COMMAND = {engine_command!r}\n"
+        "from voxlane.server.engine_client import engine_process\n"
+        f"engine_process.ENGINE_COMMAND = {engine_command!r}\n"
         "sys.exit(cli.main())"
     )
 

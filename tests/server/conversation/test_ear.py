@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from voxlane.codecs.resample import resample
 from voxlane.codecs.voicing import FRAME_SAMPLES, RATE, Voicing
-from voxlane.engine.models.hibari import Hibari
+from voxlane.engine.models.hibari.model import Hibari
 from voxlane.server.conversation.ear import Confirmed, Dropped, Ear, EarEvent, EarPolicy, Hearing, Onset, Silent, Voiced
 
 Floats = NDArray[np.float64]

@@ -1,0 +1,1 @@
+"""Settings into a running engine: models found, loaded, checked and measured."""

@@ -1,0 +1,287 @@
+"""From a configuration to an engine that is loaded, sized and warm. It builds the parts; it runs none of the loop."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from voxlane.engine.api import AUTO_MODEL, EngineConfig, Priority, Ready
+from voxlane.engine.build.defaults import pages_of, settle_adapter, weights_of
+from voxlane.engine.build.device import choose_device, describe, device_cache, make_runner, settle_for, trial
+from voxlane.engine.build.model_choice import choose_model
+from voxlane.engine.build.model_part import Part, Progress, build_station, check_task, make_cache, rehearse
+from voxlane.engine.errors import EngineConfigError
+from voxlane.engine.jobs.admission import Intake
+from voxlane.engine.jobs.chat import TextDesk
+from voxlane.engine.kernels import native
+from voxlane.engine.loop.core import Core
+from voxlane.engine.loop.trace import Trace
+from voxlane.engine.memory.blocks import BlockTable
+from voxlane.engine.memory.pages import KVCache
+from voxlane.engine.models import Decoder, architecture_of, load_model
+from voxlane.engine.models.decoder_config import DecoderConfig
+from voxlane.engine.models.sampling_defaults import defaults_of
+from voxlane.engine.runners.cuda.selfcheck import check_kernels
+from voxlane.engine.runners.decoder import Runner
+from voxlane.engine.schedule.plan import Limits
+from voxlane.engine.schedule.request import ModelName, Request
+from voxlane.engine.schedule.scheduler import Scheduler
+from voxlane.engine.text.constraint import Grammars
+from voxlane.engine.text.tokenizer import Tokenizer
+from voxlane.engine.weights import store
+from voxlane.engine.weights.adapter import SHIPPED, AdaptedWeights, Adapter, locate, shipped
+from voxlane.engine.weights.files import OpenedWeights, open_weights
+from voxlane.engine.weights.tensors import WeightFile
+
+log = logging.getLogger(__name__)
+
+WARM_UP_PROMPTS = (16, 128, 32, 16, 64, 16, 16, 16)
+WARM_UP_STEPS = 3
+"""Prompts that join one by one at start, and steps after each: they touch every kernel, and they show the cost model
+what a row, a prompt token and a context token cost apart from each other."""
+
+WARM_UP_CROWD = (16, 512, 128, 1024, 32, 64, 16, 256, *[16] * 248)
+WARM_UP_TOGETHER = (*[1] * 8, 8, 16, 32, 64, 64, 64)
+"""The same for a GPU, where the second row costs more than the hundred after it, and how many join at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """An engine ready to step, and what it says of itself."""
+
+    core: Core
+    ready: Ready
+    trace: Trace | None
+    closers: tuple[Callable[[], object], ...] = ()
+
+    def close(self) -> None:
+        """End what goes on beside the steps, so that the process can; the trace first: who waits long is killed."""
+        with contextlib.ExitStack() as ending:
+            for close in reversed(self.closers):
+                ending.callback(close)
+            if self.trace is not None:
+                ending.callback(self.trace.close)
+
+
+class _Stages:
+    """Passes progress on, and logs how long each stage of the start took."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._what = "looking around"
+        self._begin = time.monotonic()
+
+    def __call__(self, what: str, done: float) -> None:
+        if what != self._what:
+            self.end()
+            self._what, self._begin = what, time.monotonic()
+        self._progress(what, done)
+
+    def end(self) -> None:
+        """Log the stage that is over."""
+        log.info('stage="%s" seconds=%.1f', self._what, time.monotonic() - self._begin)
+
+
+def assemble(config: EngineConfig, progress: Progress = lambda what, done: None) -> Assembly:
+    """Load the models and build the engine around them, or raise ModelError with one line for a person."""
+    if not (config.model or config.asr_model or config.tts_model):
+        raise EngineConfigError("engine.model, engine.asr_model and engine.tts_model are all empty: nothing to run")
+    stages = _Stages(progress)
+    use_threads(config.threads)
+    device = choose_device(config)
+    config = settle_for(config, device)
+    log.info("device=%s max_batch=%d step_budget_ms=%g", device, config.max_batch, config.step_budget_ms)
+    chosen = choose_model(config, device, stages) if config.model == AUTO_MODEL else None
+    if chosen is not None:
+        config = replace(config, model=chosen.model)
+    config = settle_adapter(config)
+    try:
+        if device.type == "cuda":
+            _try_kernels(config, device, stages)
+        parts = _parts(config, device, stages)
+    except torch.OutOfMemoryError as error:
+        raise EngineConfigError(f"engine.device: {device} has too little free memory for the models") from error
+    stages.end()
+    if device.type == "cuda":
+        torch.set_num_threads(1)  # what the host still multiplies is small, and threads that wait for it would spin
+    limits = Limits(
+        max_batch=config.max_batch,
+        max_step_tokens=config.max_step_tokens,
+        step_budget_s=config.step_budget_ms / 1e3,
+        policy=config.policy,
+        lookup_tokens=config.lookup_tokens,
+    )
+    trace = Trace(Path(config.trace)) if config.trace else None
+    cloning = next((part.cloning for part in parts.values() if part.cloning is not None), None)
+    core = Core(
+        Scheduler({name: part.station for name, part in parts.items()}, limits),
+        {name: part.engine for name, part in parts.items()},
+        {name: part.desk for name, part in parts.items()},
+        clock=time.monotonic,
+        max_waiting=config.max_waiting,
+        trace=trace,
+        cloning=cloning,
+    )
+    closers = [cloning.close if cloning is not None else None, *(part.close for part in parts.values())]
+    ready = _ready(parts, _describe(config, device))
+    if chosen is not None:
+        ready = replace(ready, chosen=chosen.reason, missed=chosen.missed)
+    return Assembly(core, ready, trace, tuple(filter(None, closers)))
+
+
+def _try_kernels(config: EngineConfig, device: torch.device, progress: Progress) -> None:
+    """Raise KernelError if a kernel is wrong on this device, before anything is built upon them."""
+    shape = DecoderConfig.from_dict(_open_chat_model(config, progress).config) if config.model else None
+    progress("checking kernels", 0.0)
+    check_kernels(trial(config, device, shape))
+    torch.cuda.empty_cache()
+
+
+def _open_chat_model(config: EngineConfig, progress: Progress) -> OpenedWeights:
+    check_task("model", config.model, "chat")
+    path = store.resolve(
+        config.model, mirrors=config.mirrors, progress=lambda done: progress("fetching the model", done)
+    )
+    weights = open_weights(path)
+    architecture_of(weights.config)
+    return weights
+
+
+def _adapted(config: EngineConfig, base: WeightFile, progress: Progress) -> WeightFile:
+    """Return the chat model's weights with the configured adapter in them, if there is one."""
+    if not config.adapter:
+        return base
+    own = shipped(config.model) if config.adapter == SHIPPED else None
+    adapter = Adapter(own or locate(config.adapter, lambda done: progress("fetching the adapter", done)))
+    names = map(json.dumps, (config.adapter, adapter.config.base))  # both come from outside
+    log.info("adapter=%s trained_on=%s low_rank=%d whole=%d", *names, len(adapter.low_rank), len(adapter.replaced))
+    return AdaptedWeights(base, adapter, tied=DecoderConfig.from_dict(base.config).tied)
+
+
+def _parts(config: EngineConfig, device: torch.device, progress: Progress) -> dict[ModelName, Part]:
+    """Load the chat model last: on a GPU its cache takes a share of what the others left."""
+    parts: dict[ModelName, Part] = {}
+    if config.asr_model or config.tts_model:
+        # An engine that only chats need not load what the others stand on.
+        from voxlane.engine.build.asr_tts import listening_part, speaking_part
+
+        if config.asr_model:
+            parts["asr"] = listening_part(config, device, progress)
+        if config.tts_model:
+            parts["tts"] = speaking_part(config, device, progress)
+    return {"chat": _chat_part(config, device, progress), **parts} if config.model else parts
+
+
+def use_threads(wanted: int) -> None:
+    """Share the cores out: our kernels bring their own threads, and torch's would only fight with them."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # or the tokenizer's own would be woken for every prompt
+    threads = wanted or len(os.sched_getaffinity(0))
+    native.set_threads(threads)
+    torch.set_num_threads(1 if native.load() else threads)
+
+
+def _describe(config: EngineConfig, device: torch.device) -> str:
+    if device.type == "cuda":
+        return describe(device, config)
+    return f"cpu, {native.description() if native.load() else f'torch, {torch.get_num_threads()} threads'}"
+
+
+def _ready(parts: dict[ModelName, Part], device: str) -> Ready:
+    told: dict[str, object] = {
+        "device": device,
+        "model": "",
+        "architecture": "",
+        "weights": "",
+        "pages": "",
+        "parameters": 0,
+        "context_tokens": 0,
+        "kv_blocks": 0,
+        "block_tokens": 0,
+        "page_bytes_per_token": 0,
+    }
+    for part in parts.values():
+        told |= part.ready
+    return Ready(**told)  # type: ignore[arg-type]  # every part tells its own fields
+
+
+def _chat_part(config: EngineConfig, device: torch.device, progress: Progress) -> Part:
+    weights = _open_chat_model(config, progress)
+    mode = weights_of(config, device.type)
+    model = load_model(
+        *(_adapted(config, weights, progress), mode, lambda done: progress("loading the model", done), device),
+        context_tokens=config.context_tokens,
+    )
+    tokenizer = Tokenizer.from_weights(weights)
+    cache, runner = _engine(config, model, device, progress)
+    station = build_station(cache, prefix_cache=config.prefix_cache)
+    sampling = defaults_of(weights, model.parameters)
+    log.info("sampling=%s", sampling)
+    intake = Intake(
+        tokenizer,
+        station.pool,
+        vocabulary=model.vocab_size,
+        context_tokens=model.context_tokens,
+        draw_seed=lambda: secrets.randbits(63),
+        sampling=sampling,
+    )
+    progress("warming up", 0.0)
+    grammars = Grammars(tokenizer, model.vocab_size)
+    beside = tuple(Priority) if runner.overlaps else ()
+    readers = {priority: ThreadPoolExecutor(1, "prompts") for priority in beside}
+    desk = TextDesk(intake, tokenizer, grammars, readers)
+    ready = _chat_ready(config, weights.config, model, cache) | {"sampling": sampling}
+    part = Part(station, runner, desk, ready, close=desk.close)
+    _warm_up(part, model, config.max_batch)
+    grammars.warm_up()
+    progress("warming up", 1.0)
+    return part
+
+
+def _engine(config: EngineConfig, model: Decoder, device: torch.device, progress: Progress) -> tuple[KVCache, Runner]:
+    """Return a cache for the model and what runs the two together."""
+    pages = pages_of(config, device.type)
+    if device.type == "cpu":
+        cache = make_cache(config, model, "kv_memory_mib", pages, host_mib=config.swap_memory_mib)
+        return cache, Runner(model, cache)
+    cache = device_cache(config, model, pages, device)
+    return cache, make_runner(config, model, cache, device, progress)
+
+
+def _chat_ready(config: EngineConfig, settings: dict[str, object], model: Decoder, cache: KVCache) -> dict[str, object]:
+    return {
+        "model": config.model,
+        "adapter": config.adapter,
+        "architecture": architecture_of(settings),
+        "parameters": model.parameters,
+        "context_tokens": min(model.context_tokens, cache.num_blocks * cache.block_tokens),
+        "weights": model.mode,
+        "pages": str(cache.dtype).removeprefix("torch."),
+        "kv_blocks": cache.num_blocks,
+        "block_tokens": cache.block_tokens,
+        "page_bytes_per_token": cache.bytes_per_token,
+    }
+
+
+def _warm_up(part: Part, model: Decoder, max_batch: int) -> None:
+    """Run a growing batch of prompts and decodes, so that the first user pays for nothing and costs are known."""
+    pool = part.station.pool
+    crowd = part.engine.overlaps
+    lengths = (WARM_UP_CROWD if crowd else WARM_UP_PROMPTS)[:max_batch]
+    limit = min(model.context_tokens, pool.num_blocks * pool.block_tokens // len(lengths))
+    requests = []
+    for index, length in enumerate(lengths):
+        tokens = [(index * 7919 + n) % model.vocab_size for n in range(min(length, max(limit - 1, 1)))]
+        requests.append(
+            Request(f"warm-up-{index}", "chat", tokens, len(tokens), BlockTable(pool, "warm-up"), limit=limit)
+        )
+    rehearse("chat", part, requests, WARM_UP_STEPS, WARM_UP_TOGETHER if crowd else ())

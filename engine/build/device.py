@@ -1,0 +1,148 @@
+"""The chat model on a CUDA device: which device, how large a cache, kernels that are right, steps that are captured."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from dataclasses import dataclass
+
+import torch
+
+from voxlane.engine.api import EngineConfig
+from voxlane.engine.build.defaults import pages_of, settle, weights_of
+from voxlane.engine.build.model_part import MEBIBYTE, Progress
+from voxlane.engine.errors import EngineConfigError
+from voxlane.engine.kernels.attention.pages import ATTENTION_PARTS
+from voxlane.engine.memory.pages import PAGE_DTYPES, KVCache, page_bytes_per_token
+from voxlane.engine.models import Decoder
+from voxlane.engine.models.decoder_config import DecoderConfig
+from voxlane.engine.runners.cuda.decoder import CudaRunner
+from voxlane.engine.runners.cuda.trial import STAND_IN, Trial
+
+log = logging.getLogger(__name__)
+
+LEAST_CAPABILITY = (8, 0)
+"""The first generation whose matrix units take bfloat16."""
+
+_SMALLER = 7 / 8
+"""A cache that does not fit after all is tried again at this part of its size."""
+
+
+def without_cuda() -> str:
+    """Return why this machine has no device for us, or ""."""
+    if not torch.cuda.is_available():
+        return "torch sees no CUDA device"
+    if torch.version.cuda is None:  # ROCm's torch answers to the same name
+        return "torch was built for another kind of GPU than CUDA's"
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed (pip install -e '.[gpu]')"
+    found = torch.cuda.get_device_capability()
+    if found < LEAST_CAPABILITY:
+        needed = ".".join(map(str, LEAST_CAPABILITY))
+        return f"{torch.cuda.get_device_name()} has compute capability {found[0]}.{found[1]}, {needed} is needed"
+    return ""
+
+
+def choose_device(config: EngineConfig) -> torch.device:
+    """Return where the models run, or raise EngineConfigError if they cannot run where the configuration says."""
+    missing = "" if config.device == "cpu" else without_cuda()
+    if config.device == "cuda" and missing:
+        raise EngineConfigError(f"engine.device: {missing}")
+    if missing and torch.cuda.is_available():  # a person who has a GPU will want to know
+        log.warning("device=cpu reason=%s", missing)
+    if config.device == "cpu" or missing:
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def settle_for(config: EngineConfig, device: torch.device) -> EngineConfig:
+    """Return the configuration with what it leaves open decided for a device."""
+    total = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else 0
+    return settle(config, device.type, total // MEBIBYTE)
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlan:
+    """How a device's free memory is shared out, in bytes."""
+
+    free: int
+    step: int  # what the largest step takes beside weights and cache
+    block: int
+    blocks: int
+
+
+def plan_cache(config: EngineConfig, shape: DecoderConfig, pages: str, free_bytes: int) -> CachePlan:
+    """Return how many blocks fit into the configured share of what is free, less what a step needs."""
+    block = page_bytes_per_token(shape.layers, shape.kv_heads, shape.head_dim, PAGE_DTYPES[pages]) * config.block_tokens
+    step = step_memory_bytes(config, shape)
+    return CachePlan(free_bytes, step, block, max(int(free_bytes * config.gpu_memory_share) - step, 0) // block)
+
+
+def device_cache(config: EngineConfig, model: Decoder, pages: str, device: torch.device) -> KVCache:
+    """Return a cache of what is free on the device, less what a step needs, or raise EngineConfigError."""
+    torch.cuda.empty_cache()
+    plan = plan_cache(config, model.config, pages, torch.cuda.mem_get_info(device)[0])
+    blocks = plan.blocks
+    while blocks >= 2:
+        if cache := _cache_beside_a_step(config, model, pages, device, blocks, plan):
+            if blocks < plan.blocks:
+                log.warning("cache_blocks=%d planned=%d reason=out_of_memory", blocks, plan.blocks)
+            return cache
+        torch.cuda.empty_cache()
+        blocks = int(blocks * _SMALLER)
+    raise EngineConfigError(
+        f"engine.gpu_memory_share: {config.gpu_memory_share:g} of the {plan.free // MEBIBYTE} MiB that are free leave "
+        f"no room for a KV cache beside the {plan.step // MEBIBYTE} MiB of a step; a larger share, a smaller "
+        "engine.max_step_tokens or a smaller model would"
+    )
+
+
+def _cache_beside_a_step(
+    config: EngineConfig, model: Decoder, pages: str, device: torch.device, blocks: int, plan: CachePlan
+) -> KVCache | None:
+    """Return a cache if it fits and leaves room for a step, else None: others may take memory while we plan."""
+    try:
+        cache = KVCache(
+            *(model.layers, model.kv_heads, model.head_dim, blocks, config.block_tokens, PAGE_DTYPES[pages], device),
+            host_blocks=config.swap_memory_mib * MEBIBYTE // plan.block,
+        )
+        torch.empty(plan.step, dtype=torch.uint8, device=device)
+    except torch.OutOfMemoryError:
+        return None
+    return cache
+
+
+def step_memory_bytes(config: EngineConfig, shape: DecoderConfig) -> int:
+    """Return about what the largest step takes beside weights and cache: activations, logits, what attention cuts."""
+    heads = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    columns = 2 * heads + 3 * shape.intermediate_size + 4 * shape.hidden_size
+    penalties = 6 * config.max_batch * shape.vocab_size
+    parts = ATTENTION_PARTS * shape.heads * shape.head_dim
+    return 4 * (config.max_step_tokens * columns + 2 * config.max_batch * shape.vocab_size + parts) + penalties
+
+
+def trial(config: EngineConfig, device: torch.device, shape: DecoderConfig | None = None) -> Trial:
+    """Return what the kernels of a settled configuration are tried on, without a chat model on a stand-in's sizes."""
+    dtype = torch.bfloat16 if weights_of(config, device.type) == "bfloat16" else torch.float32
+    pages, size = PAGE_DTYPES[pages_of(config, device.type)], config.block_tokens
+    ears, voice = bool(config.asr_model), config.tts_model == "hibari"
+    talker = bool(config.tts_model) and not voice
+    return Trial(shape or STAND_IN, dtype, pages, size, device, ears=ears, voice=voice, talker=talker)
+
+
+def make_runner(
+    config: EngineConfig, model: Decoder, cache: KVCache, device: torch.device, progress: Progress
+) -> CudaRunner:
+    """Return a runner whose decode steps are captured, and whose others are compiled."""
+    context_tokens = min(model.context_tokens, cache.num_blocks * cache.block_tokens)
+    runner = CudaRunner(model, cache, device, max_batch=config.max_batch, context_tokens=context_tokens)
+    progress("compiling steps with prompts", 0.0)
+    runner.rehearse(config.max_step_tokens, lambda done: progress("compiling steps with prompts", done))
+    progress("capturing decode steps", 0.0)
+    runner.capture(lambda done: progress("capturing decode steps", done), config.max_step_tokens)
+    return runner
+
+
+def describe(device: torch.device, config: EngineConfig) -> str:
+    """Return what runs the models, for people."""
+    return f"cuda, {torch.cuda.get_device_name(device)}, graphs up to {config.max_batch} rows"

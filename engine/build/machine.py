@@ -1,0 +1,122 @@
+"""What this machine can do: how much memory is free, and how quickly it multiplies packed weights.
+
+The speed is measured once and kept in the cache folder, so that later starts are quick and choose as the first did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import platform
+import time
+from pathlib import Path
+
+import torch
+
+from voxlane.engine.kernels import native
+from voxlane.engine.kernels.linear.linear import PackedPart, PackedWeight, linear
+from voxlane.engine.weights import store
+
+log = logging.getLogger(__name__)
+
+SPEED_FILE = "speed.json"
+
+_OUTPUTS, _INPUTS = 8192, 8192
+"""67 million weights, 42 MB: more than the caches of most processors hold, as a model's layers are."""
+
+_TILE_BYTES = 320
+"""16 outputs by 32 inputs of a 4-bit matrix with minimums: see kernels/linear.py."""
+
+_FILL = 0x33
+"""Every byte of the trial's matrix. Read as two float16 bytes it is 0.22: neither zero nor denormal."""
+
+_AGREE, _WITHIN, _MOST_S = 3, 1.05, 2.0
+"""A time is believed when so many others are as short within this factor: a busy machine seldom repeats a good one.
+After so many seconds the shortest so far is believed all the same."""
+
+
+def free_memory_bytes() -> int:
+    """Return the memory that this process may still take: the machine's, or its control group's if that is less."""
+    free = [room for room in (_meminfo(), _control_group()) if room is not None]
+    return min(free) if free else 1 << 62  # neither is told: a limit that nobody states is none
+
+
+def weights_per_second(threads: int) -> float:
+    """Return how many packed 4-bit weights a second this machine multiplies for one row; measured at the first call."""
+    kind = f"{platform.machine()} {native.description()} {_processor()}"
+    kept = store.cache_root() / SPEED_FILE
+    known = _read(kept)
+    if kind not in known:
+        known[kind] = measure()
+        _write(kept, known)
+        log.info("measured weights_per_second=%.3g threads=%d", known[kind], threads)
+    return known[kind]
+
+
+def measure() -> float:
+    """Multiply one row with a large packed matrix until the quickest time repeats; return its weights a second."""
+    tiles = torch.full((_OUTPUTS // 16, _INPUTS // 32 * _TILE_BYTES), _FILL, dtype=torch.uint8)
+    weight = PackedWeight([PackedPart(4, True, _OUTPUTS, _INPUTS, tiles)])
+    row = torch.ones(1, _INPUTS)
+    times: list[float] = []
+    until = time.perf_counter() + _MOST_S
+    while not times or (time.perf_counter() < until and sum(one < _WITHIN * min(times) for one in times) < _AGREE):
+        begin = time.perf_counter()
+        linear(row, weight)
+        times.append(time.perf_counter() - begin)
+    return _OUTPUTS * _INPUTS / min(times)
+
+
+def _meminfo() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _control_group(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int | None:
+    """Return what the control group (a container's limit, say) leaves free, None if it limits nothing."""
+    try:
+        group = next(line[3:] for line in own.read_text(encoding="ascii").splitlines() if line.startswith("0::"))
+        folder = root / group.strip().lstrip("/")
+        most = (folder / "memory.max").read_text(encoding="ascii").strip()
+        used = (folder / "memory.current").read_text(encoding="ascii").strip()
+        return None if most == "max" else max(0, int(most) - int(used))
+    except (OSError, StopIteration, ValueError):
+        return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part")))
+    return next(names, platform.processor())
+
+
+def _read(path: Path) -> dict[str, float]:
+    """Return what was measured before; a file that is missing or damaged says nothing."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {key: float(value) for key, value in found.items() if isinstance(value, int | float) and value > 0}
+
+
+def _write(path: Path, speeds: dict[str, float]) -> None:
+    """Keep what was measured; a folder that takes no file costs the next start a tenth of a second, no more."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(speeds), encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        log.warning("speed not kept: %s", error.strerror)
+        with contextlib.suppress(OSError):
+            partial.unlink()

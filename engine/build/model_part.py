@@ -1,0 +1,156 @@
+"""What it takes to add a model to an engine: its cache, its station, its desk, and a rehearsal. It loads nothing."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from voxlane.engine.api import EngineConfig
+from voxlane.engine.errors import EngineConfigError
+from voxlane.engine.jobs.factory import Cloning, Desk
+from voxlane.engine.loop.execution import Engine, observe
+from voxlane.engine.memory.blocks import BlockPool
+from voxlane.engine.memory.pages import PAGE_DTYPES, KVCache
+from voxlane.engine.runners.decoder import Outcome
+from voxlane.engine.schedule.cost import CostModel
+from voxlane.engine.schedule.plan import Limits, Row, Station
+from voxlane.engine.schedule.request import ModelName, Request
+from voxlane.engine.schedule.scheduler import Scheduler
+from voxlane.engine.weights import store
+
+Progress = Callable[[str, float], None]
+
+MEBIBYTE = 1 << 20
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One model of an engine."""
+
+    station: Station
+    engine: Engine
+    desk: Desk
+    ready: dict[str, object] = field(default_factory=dict)  # its fields of Ready
+    cloning: Cloning | None = None  # where voices are made for it, if it can take them on
+    close: Callable[[], object] | None = None  # ends what goes on for it beside the steps, if anything does
+
+
+class CachedModel(Protocol):
+    """What a cache has to know of a model."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+
+    def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
+        """Return the cache bytes one token takes."""
+
+
+def check_task(key: str, name: str, task: str) -> None:
+    """Raise EngineConfigError if the catalog knows a model for something else."""
+    found = store.task_of(name)
+    if found not in (None, task):
+        raise EngineConfigError(
+            f"engine.{key}: {name} is a model for {found}; `voxlane models list` shows those for {task}"
+        )
+
+
+def make_cache(
+    config: EngineConfig,
+    model: CachedModel,
+    key: str,
+    pages: str,
+    *,
+    host_mib: int = 0,
+    least_tokens: int = 0,
+    device: torch.device = CPU,
+) -> KVCache:
+    """Return a cache of the size that `key` of a settled configuration says; raise if `least_tokens` do not fit."""
+    dtype, block_tokens = PAGE_DTYPES[pages], config.block_tokens
+    block_bytes = model.kv_bytes_per_token(dtype) * block_tokens
+    memory_mib: int = getattr(config, key)
+    blocks = memory_mib * MEBIBYTE // block_bytes
+    least = max(2, -(-least_tokens // block_tokens))
+    if blocks < least:
+        raise EngineConfigError(
+            f"engine.{key}: {memory_mib} MiB hold {blocks} blocks of {block_bytes} bytes; "
+            f"at least {-(-least * block_bytes // MEBIBYTE)} MiB are needed"
+        )
+    try:
+        return KVCache(
+            *(model.layers, model.kv_heads, model.head_dim, blocks, block_tokens, dtype, device),
+            host_blocks=host_mib * MEBIBYTE // block_bytes,
+        )
+    except torch.OutOfMemoryError as error:
+        raise EngineConfigError(f"engine.{key}: {memory_mib} MiB are not free on {device}") from error
+
+
+def build_station(cache: KVCache, *, prefix_cache: bool, encoder: CostModel | None = None) -> Station:
+    """Return a station over a cache's blocks, nothing learnt yet."""
+    return Station(
+        BlockPool(cache.num_blocks, cache.block_tokens, key=secrets.token_bytes(32), prefix_cache=prefix_cache),
+        BlockPool(cache.host_blocks, cache.block_tokens, prefix_cache=False),
+        CostModel(),
+        encoder,
+        _swap_block_s(cache),
+    )
+
+
+def _take_tokens(row: Row, outcome: Outcome) -> None:
+    row.request.tokens += [choice.token for choice in outcome.choices]
+
+
+def rehearse(
+    name: ModelName,
+    part: Part,
+    requests: Sequence[Request],
+    steps: int,
+    together: Sequence[int] = (),
+    take: Callable[[Row, Outcome], None] = _take_tokens,
+) -> None:
+    """Let requests join one by one, or so many `together`, and keep what steps after each show of the model's costs.
+
+    `take` gives a request what a step brought for it.
+    """
+    station, engine = part.station, part.engine
+    trial = Scheduler({name: station}, Limits(max_batch=len(requests) or 1, max_step_tokens=1 << 20, policy="fcfs"))
+    coming = iter(requests)
+    for count in together or [1] * len(requests):
+        for request in itertools.islice(coming, count):
+            trial.add(request)
+        for _ in range(steps):
+            if not trial.ready():
+                break
+            load = trial.schedule(0.0).loads[name]
+            begin = time.monotonic()
+            outcomes = engine.run(load)
+            observe(station, load, engine.phases, time.monotonic() - begin)
+            for row, outcome in zip(load.rows, outcomes, strict=True):
+                take(row, outcome)
+                if row.request.unit or len(row.request.tokens) >= row.request.limit:
+                    trial.remove(row.request)
+    for request in list(trial.requests.values()):
+        trial.remove(request)
+    station.cost.anchor()
+    if station.encoder is not None:
+        station.encoder.anchor()
+
+
+def _swap_block_s(cache: KVCache) -> float:
+    """Measure what moving one block to the host costs."""
+    count = min(8, cache.num_blocks, cache.host_blocks)
+    if count == 0:
+        return 0.0
+    pairs = [(block, block) for block in range(count)]
+    cache.swap_out(pairs)  # the first pass pays for touching the memory
+    begin = time.monotonic()
+    cache.swap_out(pairs)
+    return (time.monotonic() - begin) / count

@@ -1,0 +1,118 @@
+"""What every reply that is said aloud has in common: text in, samples with offsets that leave no gap out.
+
+It keeps the books: text that waits, samples that left, when the listener will have heard them. How text becomes sound
+is the jobs' business that build on it, and so is how it is said again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxlane.engine.api import MAX_UNSAID_CHARS, Append, RequestStats, Rewound, Samples, SpokenWord, Submit
+from voxlane.engine.errors import Refusal
+from voxlane.engine.jobs.job import Change, Job
+
+MAX_CLAUSE_CHARS = 400
+"""Longer text is cut before it is read: 4,000 characters of unknown words took half a second to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text that waits to be said, and where it begins in all the text of the request."""
+
+    text: str
+    start: int
+
+
+def check_length(submit: Submit) -> None:
+    """Raise Refusal if more text comes with a submission than may wait."""
+    if len(submit.text) > MAX_UNSAID_CHARS:
+        raise Refusal("too_long", f"the text has {len(submit.text)} characters; {MAX_UNSAID_CHARS} may wait")
+
+
+class Saying(Job):
+    """One reply's books."""
+
+    def __init__(self, submit: Submit, now: float, sample_rate: int) -> None:
+        super().__init__(submit, now)
+        self._sample_rate = sample_rate
+        self._queue: deque[Piece] = deque()
+        self._chars = 0  # taken
+        self._said = 0  # of them; what is said again was said before
+        self._ended = False
+        self._units = 0  # of work
+        self._spoken = 0  # samples
+        self._first_s = 0.0
+        self._heard_until_s = 0.0  # when a listener who waits for nothing will have heard all of it so far
+        if submit.text:
+            self._push(submit.text)
+
+    def append(self, more: Append, now: float) -> Change:
+        """Take more text."""
+        if self._ended or not more.text:
+            return Change()
+        self._push(more.text)
+        return Change(end="failed" if self._chars - self._said > MAX_UNSAID_CHARS else None)
+
+    def end_input(self, now: float) -> Change:
+        """Take it that the text is complete."""
+        self._ended = True
+        return Change()
+
+    def rewind(self, sample: int, now: float) -> Change:
+        """Go back to a sample if it was sent, and tell from where on it is said again."""
+        change = Change()
+        if sample < self._spoken:
+            self._heard_until_s = now
+            self._spoken = self._return_to(sample, change, now)
+        change.messages.append(Rewound(self.submit.request_id, self.submit.epoch, self._spoken))
+        return change
+
+    def _return_to(self, sample: int, change: Change, now: float) -> int:
+        """Be where it was at a sample, or a little before; return where that is."""
+        raise NotImplementedError
+
+    def stats(self, now: float) -> RequestStats:
+        """Return what it has cost so far."""
+        return RequestStats(
+            prompt_tokens=self._chars,
+            output_tokens=self._units,
+            cached_tokens=0,
+            queue_s=self.queue_s(now),
+            first_token_s=self._first_s - self.arrival_s if self._first_s else 0.0,
+            per_token_s=0.0,
+            total_s=now - self.arrival_s,
+            preemptions=0,
+            audio_s=self._spoken / self._sample_rate,
+        )
+
+    def _first_due(self, soon: float) -> float:
+        """Return when the first sound is wanted: when the submission says, or else so soon."""
+        asked_s = self.submit.deadline_s
+        return soon if asked_s is None else self.arrival_s + asked_s
+
+    def _push(self, text: str) -> None:
+        self._queue.append(Piece(text, self._chars))
+        self._chars += len(text)
+
+    def _emit(self, samples: NDArray[np.float32], words: tuple[SpokenWord, ...], change: Change, now: float) -> None:
+        """Send the next samples, -1 to 1; words count samples from the start of the reply."""
+        self._first_s = self._first_s or now
+        pcm = np.rint(samples * 32767.0).astype("<i2").tobytes()
+        change.messages.append(Samples(self.submit.request_id, self.submit.epoch, self._spoken, pcm, words))
+        self._spoken += len(samples)
+        self._heard_until_s = max(self._heard_until_s, now) + len(samples) / self._sample_rate
+
+
+def halves(piece: Piece) -> tuple[Piece, ...]:
+    """Return a piece in two, cut at the space nearest to its middle, or in its middle if there is none inside it."""
+    text = piece.text
+    middle = len(text) // 2
+    first, last = len(text) - len(text.lstrip()), len(text.rstrip())
+    spaces = [place + 1 for place in range(first, last) if text[place].isspace()]
+    cut = min(spaces, key=lambda place: abs(place - middle), default=middle)
+    return (Piece(text[:cut], piece.start), Piece(text[cut:], piece.start + cut)) if 0 < cut < len(text) else ()

@@ -1,0 +1,376 @@
+"""A stream of audio being transcribed: what the listener wants looked at becomes requests, their tokens become words.
+
+It joins listening.py to the scheduler. Between two looks a stream holds no blocks: an encoder that sees the whole clip
+makes everything computed before stale with the next word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from voxlane.engine.api import (
+    LISTEN_RATE,
+    MAX_UNHEARD_S,
+    Append,
+    RequestStats,
+    SamplingParams,
+    Segment,
+    Submit,
+    Word,
+    Words,
+)
+from voxlane.engine.audio.segmenter import FRAME_SAMPLES
+from voxlane.engine.audio.transcriber import DEFAULT_POLICY, WINDOW_POLICY, Closed, Heard, Listener, Look, max_tokens
+from voxlane.engine.audio.vad import Ear
+from voxlane.engine.errors import Refusal
+from voxlane.engine.jobs.job import Change, Job
+from voxlane.engine.memory.blocks import BlockPool, BlockTable
+from voxlane.engine.runners.decoder import Outcome
+from voxlane.engine.schedule.plan import Row
+from voxlane.engine.schedule.request import Request
+
+PARTIAL_TARGET_S = 1.0
+FINAL_TARGET_S = 0.1
+"""When a look is due. Somebody waits for the words of a finished turn; those of a running one can wait for a listener
+who is about to run out of sound."""
+
+WORK_SAMPLES = LISTEN_RATE // 2
+"""Audio that goes through the voice detector between two steps: a few milliseconds of work."""
+
+REPORT_SAMPLES = 2 * LISTEN_RATE
+"""Silence that passes before the sender is told that it has been heard."""
+
+SAMPLE_BYTES = 2
+
+
+class SpellingModel(Protocol):
+    """What a listening job needs of a model: how to ask it, and what its tokens mean."""
+
+    languages: tuple[str, ...]
+    detects_language: bool
+    fixed_window: bool  # a short clip costs as much as a long one
+    inline: bool  # a clip lies among its tokens
+    nobody: int  # the token it writes for a language where nobody speaks; -1: it has none
+    max_samples: int
+    context_tokens: int
+    eos_ids: frozenset[int]
+
+    def states(self, samples: int) -> int:
+        """Return how many encoder states a clip becomes."""
+
+    def prompt_tokens(self, language: str, states: int) -> list[int]:
+        """Return what a transcript of a clip of so many states starts with; "" leaves the language to the model."""
+
+    def after_language(self, token: int) -> list[int]:
+        """Return what follows the token of a language."""
+
+    def language_of(self, token: int) -> str:
+        """Return the language a token names."""
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """Return what tokens spell, with the space before them."""
+
+    def starts_word(self, token: int) -> bool:
+        """Return whether a word begins with this token."""
+
+    def words_of(self, tokens: Sequence[int], weights: Tensor, samples: int) -> list[tuple[str, float, float]]:
+        """Return words with the seconds from and to which they sound in a clip of so many samples."""
+
+
+class ListenDesk:
+    """Opens jobs for the listening model."""
+
+    def __init__(
+        self,
+        model: SpellingModel,
+        pool: BlockPool,
+        voicing: Callable[[], Callable[[NDArray[np.float32]], Sequence[float]]],
+    ) -> None:
+        self._model = model
+        self._pool = pool
+        self._voicing = voicing
+
+    def open(self, submit: Submit, now: float) -> Job:
+        """Return the job that serves `submit`, or raise Refusal."""
+        language = submit.listen.language
+        if language and language not in self._model.languages:
+            raise Refusal("bad_request", f"this model does not know the language {language[:20]!r}")
+        detector = self._voicing()
+        listener = Listener(
+            detector,
+            self._model.starts_word,
+            max_samples=self._model.max_samples,
+            partials=submit.listen.partials,
+            policy=WINDOW_POLICY if self._model.fixed_window else DEFAULT_POLICY,
+        )
+        ear = detector if isinstance(detector, Ear) else None
+        return ListenJob(submit, self._model, self._pool, listener, now, ear)
+
+
+class ListenJob(Job):
+    """One stream."""
+
+    def __init__(
+        self,
+        submit: Submit,
+        model: SpellingModel,
+        pool: BlockPool,
+        listener: Listener,
+        now: float,
+        ear: Ear | None = None,
+    ) -> None:
+        """Begin; an ear among many is told what to expect as it comes, and asked when it has the answer."""
+        super().__init__(submit, now)
+        self._model = model
+        self._pool = pool
+        self._listener = listener
+        self._language = submit.listen.language or ("" if model.detects_language else model.languages[0])
+        self._guess = ""  # what the look under way takes it for; believed once a segment has words in it
+        self._unheard = bytearray()
+        self._ear = ear
+        self._expected = 0  # bytes of what is unheard that the detector was told of
+        self._ended = False  # no more input will come,
+        self._told = False  # and the listener knows
+        self._look: Look | None = None  # under way
+        self._logprobs: list[float] = []
+        self._no_speech = 0.0
+        self._before: tuple[int, list[float]] = (-1, [])  # the last hypothesis: where its segment starts, its logprobs
+        self._attention: tuple[tuple[int, int], Tensor | None] = ((-1, -1), None)  # of the last look, by its place
+        self._tail = ""
+        self._space: str | None = ""  # goes before a segment's first word; None: its first word is settled
+        self._reported = 0  # samples
+        self._total = 0  # samples
+        self._looks = 0
+        self._tokens = 0
+        self._logprob_sum = 0.0
+        self._scored = 0
+        self._first_text_s = 0.0
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether another whole frame is there, or the end is to be told."""
+        whole = self._total % FRAME_SAMPLES + len(self._unheard) // SAMPLE_BYTES >= FRAME_SAMPLES
+        return not self.paused and (whole or (self._ended and not self._told))
+
+    @property
+    def wants_work(self) -> bool:
+        """Whether that is so, and the detector has its answer."""
+        if not self.unfinished:
+            return False
+        return self._ear is None or len(self._unheard) < SAMPLE_BYTES or self._ear.ready_samples > 0
+
+    def append(self, more: Append, now: float) -> Change:
+        """Take more audio."""
+        if self._ended:
+            return Change()
+        self._unheard += more.audio
+        self._expect()
+        waiting = len(self._unheard) // SAMPLE_BYTES + self._total - self._listener.heard
+        return Change(end="failed" if waiting > MAX_UNHEARD_S * LISTEN_RATE else None)
+
+    def end_input(self, now: float) -> Change:
+        """Take it that the audio is complete."""
+        self._ended = True
+        self._expect()
+        return Change()
+
+    def work(self, now: float) -> Change:
+        """Listen to a little of what has come, and look at it if it is time to."""
+        change = Change()
+        most = WORK_SAMPLES if self._ear is None else min(WORK_SAMPLES, self._ear.ready_samples)
+        size = min(len(self._unheard) // SAMPLE_BYTES, most) * SAMPLE_BYTES
+        if size:
+            samples = _floats(self._unheard[:size])
+            del self._unheard[:size]
+            self._expected = max(0, self._expected - size)
+            self._total += len(samples)
+            self._listener.hear(samples)
+        if self._ended and len(self._unheard) < SAMPLE_BYTES and not self._told:
+            self._told = True
+            self._listener.end()
+            self._abandon(change)
+        self._go_on(change, now)
+        return change
+
+    def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
+        """Take the tokens a look brought; at its end, tell the words."""
+        request, change = row.request, Change()
+        if row.encode:
+            self._no_speech = outcome.no_speech
+        over = False
+        for choice in outcome.choices:
+            if request.detects_language:
+                self._name_language(request, choice.token)
+                over = choice.token == self._model.nobody
+                break
+            if choice.token in self._model.eos_ids:
+                over = True
+                break
+            request.tokens.append(choice.token)
+            self._logprobs.append(choice.logprob or 0.0)
+        if not over and outcome.choices:
+            over = request.output_tokens >= request.sampling.max_tokens or len(request.tokens) >= request.limit
+            request.table.rewind(min(request.table.length, len(request.tokens) - 1))
+        if over:
+            self._looked(request, outcome, change, now)
+        return change
+
+    def stats(self, now: float) -> RequestStats:
+        """Return what it has cost so far."""
+        return RequestStats(
+            prompt_tokens=0,
+            output_tokens=self._tokens,
+            cached_tokens=0,
+            queue_s=self.queue_s(now),
+            first_token_s=self._first_text_s - self.arrival_s if self._first_text_s else 0.0,
+            per_token_s=0.0,
+            total_s=now - self.arrival_s,
+            preemptions=0,
+            logprob_sum=self._logprob_sum,
+            scored_tokens=self._scored,
+            audio_s=self._total / LISTEN_RATE,
+        )
+
+    def _expect(self) -> None:
+        """Tell the detector what will come: whole frames, since each telling takes time, or what is left at the end."""
+        if self._ear is None:
+            return
+        size = SAMPLE_BYTES if self._ended else FRAME_SAMPLES * SAMPLE_BYTES
+        before, self._expected = self._expected, len(self._unheard) - (len(self._unheard) - self._expected) % size
+        if self._expected > before:
+            self._ear.expect(_floats(self._unheard[before : self._expected]))
+
+    # ---- looks
+
+    def _go_on(self, change: Change, now: float) -> None:
+        """Tell what is settled, and begin the next look unless one is under way."""
+        for heard in self._listener.settled():
+            self._tell(heard, change, now)
+        if self._look is None:
+            self._look = self._listener.next_look()
+            if self._look is not None:
+                change.begin.append(self._request(self._look, now))
+        if self._told and self._look is None and self._listener.done:
+            change.end = "eos"
+        if self._listener.heard - self._reported >= REPORT_SAMPLES or (change.end and self._reported < self._total):
+            self._publish("", change)
+
+    def _abandon(self, change: Change) -> None:
+        """Give up a look that the end of the input has overtaken: somebody waits for the one after it."""
+        after = self._listener.next_look()
+        if self._look is None or after is None or (after.start, after.end) == (self._look.start, self._look.end):
+            return
+        if after.start == self._look.start:
+            self._look = None
+            change.drop += self.requests.values()
+
+    def _request(self, look: Look, now: float) -> Request:
+        clip = self._listener.clip(look)
+        # A guess holds for what was settled by it; a new look may think better of it.
+        language = self._language or (self._guess if look.forced else "")
+        states = self._model.states(len(clip))
+        prompt = self._model.prompt_tokens(language, states)
+        start, logprobs = self._before
+        self._logprobs = logprobs[: len(look.forced)] if start == look.start else []
+        self._looks += 1
+        return Request(
+            id=f"{self.submit.request_id}/{self._looks}",
+            task="asr",
+            tokens=[*prompt, *look.forced],
+            prompt_tokens=len(prompt),
+            table=BlockTable(self._pool),
+            sampling=SamplingParams(max_tokens=max_tokens(len(clip)), logprobs=0),
+            priority=self.submit.priority,
+            arrival_s=now,
+            due_s=now + (FINAL_TARGET_S if look.final else PARTIAL_TARGET_S),
+            session=self.submit.session,
+            limit=self._model.context_tokens,
+            model="asr",
+            material=clip,
+            cross=None if self._model.inline else BlockTable(self._pool),
+            states=states,
+            inline=self._model.inline,
+            drafts=list(look.drafts) if language else [],
+            detects_language=not language,
+            wants_attention=self.submit.listen.word_times,
+        )
+
+    def _name_language(self, request: Request, token: int) -> None:
+        self._guess = self._model.language_of(token)
+        if token == self._model.nobody:
+            self._no_speech = 1.0
+        request.tokens += [token, *self._model.after_language(token)]
+        request.prompt_tokens = len(request.tokens)
+        request.detects_language = False
+
+    def _looked(self, request: Request, outcome: Outcome, change: Change, now: float) -> None:
+        look = self._look
+        assert look is not None
+        tokens = request.tokens[request.prompt_tokens :]
+        self._tokens += len(tokens)
+        self._before = (look.start, self._logprobs)
+        self._attention = ((look.start, look.end), outcome.attention)
+        self._look = None
+        change.drop.append(request)
+        self._tell(self._listener.looked(look, tokens, self._logprobs, self._no_speech), change, now)
+        self._go_on(change, now)
+
+    def _timed(self, closed: Closed) -> tuple[Word, ...]:
+        """Return the words of a segment with their times, if its last look was asked where it looked."""
+        place, attention = self._attention
+        if attention is None or place != (closed.start, closed.end):
+            return ()
+        begin_s, rows = closed.start / LISTEN_RATE, attention[:, : len(closed.tokens) + 1]  # a loop may be cut off
+        found = self._model.words_of(closed.tokens, rows, closed.end - closed.start)
+        return tuple(Word(text, begin_s + start, begin_s + end) for text, start, end in found)
+
+    # ---- words
+
+    def _tell(self, heard: Heard, change: Change, now: float) -> None:
+        settled = self._joined(heard.settled)
+        if settled:
+            self._space = None
+        self._tail = self._joined(heard.tail)
+        if heard.closed is not None and self._space is None:
+            self._space = " "
+        segments: tuple[Segment, ...] = ()
+        if heard.closed is not None and heard.closed.tokens:
+            self._language = self._language or self._guess
+            segments = (self._segment(heard.closed),)
+        if settled or self._tail:
+            self._first_text_s = self._first_text_s or now
+        self._publish(settled, change, segments)
+
+    def _joined(self, tokens: Sequence[int]) -> str:
+        """Return tokens as text that goes after what is settled; some models put a space before a clip's first word."""
+        text = self._model.text_of(tokens)
+        return text if self._space is None or not text.strip() else self._space + text.lstrip()
+
+    def _segment(self, closed: Closed) -> Segment:
+        self._logprob_sum += sum(closed.logprobs)
+        self._scored += len(closed.logprobs)
+        return Segment(
+            text=self._model.text_of(closed.tokens).strip(),
+            start_s=closed.start / LISTEN_RATE,
+            end_s=closed.end / LISTEN_RATE,
+            logprob=sum(closed.logprobs) / max(1, len(closed.logprobs)),
+            tokens=len(closed.tokens),
+            no_speech=closed.no_speech,
+            language=self._language,
+            words=self._timed(closed),
+        )
+
+    def _publish(self, settled: str, change: Change, segments: tuple[Segment, ...] = ()) -> None:
+        self._reported = self._total if change.end else self._listener.heard
+        heard_s = self._reported / LISTEN_RATE
+        change.messages.append(Words(self.submit.request_id, self.submit.epoch, settled, self._tail, heard_s, segments))
+
+
+def _floats(pcm: bytearray) -> NDArray[np.float32]:
+    samples: NDArray[np.float32] = np.multiply(np.frombuffer(pcm, "<i2"), 1 / 32768, dtype=np.float32)
+    return samples

@@ -1,0 +1,1 @@
+"""Attention over paged keys and values, rotary positions, and copies of pages."""

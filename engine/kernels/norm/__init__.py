@@ -1,0 +1,1 @@
+"""Operations on one row at a time: norms and activations."""

@@ -1,0 +1,1 @@
+"""Logits to tokens, and the rows of decode steps."""

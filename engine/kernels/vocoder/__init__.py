@@ -1,0 +1,1 @@
+"""The last steps of a voice: spectra to samples."""

@@ -1,0 +1,43 @@
+"""Waiting on the device, in one warp, for flags that another stream sets and clears."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import globaltimer
+
+from voxlane.engine.kernels.yield_flag import Way
+
+_INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
+
+
+@triton.jit
+def _look(elapsed_ns, begin):
+    """Return how long it has been since `begin`, a little later."""
+    if _INTERPRETED:
+        return elapsed_ns + 1_000
+    else:
+        tl.inline_asm_elementwise("nanosleep.u32 $1; mov.u32 $0, 0;", "=r,r", [500], tl.int32, is_pure=False, pack=1)
+        return globaltimer() - begin
+
+
+@triton.jit
+def give_way_kernel(asked, waited_ns, most_ns, askers, ASKERS: tl.constexpr, FIRST: tl.constexpr):
+    """Wait until no flag is set, or until a pass has waited for `most_ns` in all; note how long that was."""
+    index = tl.arange(0, ASKERS)
+    before = tl.zeros([], tl.int64) if FIRST else tl.load(waited_ns)
+    begin = tl.zeros([], tl.int64) if _INTERPRETED else globaltimer()
+    elapsed = tl.zeros([], tl.int64)
+    wanted = tl.max(tl.load(asked + index, mask=index < askers, other=0, volatile=True), 0)
+    while (wanted != 0) & (before + elapsed < most_ns):
+        elapsed = _look(elapsed, begin)
+        wanted = tl.max(tl.load(asked + index, mask=index < askers, other=0, volatile=True), 0)
+    tl.store(waited_ns, before + elapsed)
+
+
+def give_way(way: Way, most_ns: int, *, first: bool) -> None:
+    """Queue the wait; `first` begins a pass's account."""
+    askers = way.asked.numel()
+    give_way_kernel[(1,)](
+        way.asked, way.waited_ns, most_ns, askers, ASKERS=triton.next_power_of_2(askers), FIRST=first, num_warps=1
+    )

@@ -1,0 +1,169 @@
+"""Who is being served: jobs, and the requests the scheduler holds of them. It knows neither steps nor their order."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from voxlane.engine.api import (
+    Append,
+    EndInput,
+    Finished,
+    FinishReason,
+    FromEngine,
+    Refused,
+    RequestStats,
+    Rewind,
+    Started,
+    Submit,
+)
+from voxlane.engine.errors import REQUEST_FAULTS, Refusal, describe_fault
+from voxlane.engine.jobs.factory import Desks
+from voxlane.engine.jobs.job import Change, Job
+from voxlane.engine.loop.critical_lane import Lane
+from voxlane.engine.loop.telemetry import Record
+from voxlane.engine.schedule.plan import Plan
+from voxlane.engine.schedule.request import Request, State
+from voxlane.engine.schedule.scheduler import Scheduler
+
+log = logging.getLogger(__name__)
+
+NO_STATS = RequestStats(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)
+"""Of a request that was never opened."""
+
+
+class Roster:
+    """The jobs of one engine."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        lane: Lane,
+        desks: Desks,
+        record: Record,
+        clock: Callable[[], float],
+    ) -> None:
+        self._scheduler = scheduler
+        self._lane = lane
+        self._desks = desks
+        self._record = record
+        self._clock = clock
+        self.jobs: dict[str, Job] = {}
+        self._owner: dict[str, Job] = {}  # by the id of a request, of which a job may have several
+        self._opened = 0
+        self.touched = True  # somebody came or went since the books were checked
+
+    def owner(self, request: Request) -> Job:
+        """Return whose a request is that the scheduler holds."""
+        return self._owner[request.id]
+
+    def session_of(self, request_id: str) -> str:
+        """Return the session of a job, "" if there is no such job."""
+        job = self.jobs.get(request_id)
+        return "" if job is None else job.submit.session
+
+    # ---- what people want
+
+    def submit(self, submit: Submit) -> list[FromEngine]:
+        """Open a job, or refuse it."""
+        now = self._clock()
+        try:
+            job = self._desks.open(submit, self.jobs, now)
+        except Refusal as refusal:
+            return [Refused(submit.request_id, submit.epoch, refusal.code, refusal.detail)]
+        except REQUEST_FAULTS as fault:
+            log.error("request not read %s", describe_fault(fault))
+            return [Finished(submit.request_id, submit.epoch, "failed", NO_STATS)]
+        self._opened += 1
+        job.number, self.touched = self._opened, True
+        self.jobs[submit.request_id] = job
+        return self.apply(job, job.open(now), now)
+
+    def tell(self, command: Append | EndInput | Rewind) -> list[FromEngine]:
+        """Let a job know; one that has ended needs to know nothing."""
+        job, now = self.jobs.get(command.request_id), self._clock()
+        return [] if job is None else self.apply(job, job.take(command, now), now)
+
+    def cancel(self, request_id: str) -> list[FromEngine]:
+        """End a job."""
+        job = self.jobs.get(request_id)
+        return [] if job is None else [self._end(job, "cancelled", self._clock())]
+
+    def pause(self, request_id: str) -> None:
+        """Keep a job out of the next step."""
+        self._pause(self.jobs.get(request_id))
+
+    def interrupt(self, session: str) -> None:
+        """Keep every job of a session out of the next step."""
+        for job in [job for job in self.jobs.values() if job.submit.session == session]:
+            self._pause(job)
+
+    def resume(self, request_id: str) -> None:
+        """Let a job go on."""
+        job, now = self.jobs.get(request_id), self._clock()
+        if job is None:
+            return
+        job.paused = False
+        for request in job.requests.values():
+            if request.state is State.PAUSED:
+                self._record.resumed(request, now)
+            self._scheduler.resume(request, now)
+
+    def _pause(self, job: Job | None) -> None:
+        if job is not None:
+            job.paused = True
+            for request in job.requests.values():
+                self._scheduler.pause(request, self._clock())
+
+    # ---- what jobs want
+
+    def apply(self, job: Job, change: Change, now: float) -> list[FromEngine]:
+        """Carry out what an event did to a job."""
+        if change.refusal is not None:
+            del self.jobs[job.submit.request_id]
+            return [Refused(job.submit.request_id, job.submit.epoch, change.refusal.code, change.refusal.detail)]
+        if change.end is not None:
+            return [*change.messages, self._end(job, change.end, now)]
+        for request in change.drop:
+            self._forget(job, request)
+        for request in change.begin:
+            job.requests[request.id], self._owner[request.id] = request, job
+            request.job, request.continues = job.submit.request_id, job.started or request.model != "chat"
+            self._scheduler.add(request, job.number)
+            if job.paused:
+                self._scheduler.pause(request, now)
+            else:
+                self._lane.offer(request)
+        return change.messages
+
+    def admit(self, plan: Plan, now: float) -> list[FromEngine]:
+        """Note who is in a step for the first time; return what is told of that."""
+        messages: list[FromEngine] = []
+        for request in plan.admitted:
+            request.started_s = now
+            job = self._owner[request.id]
+            self._record.admitted(request, now)
+            if not job.started:
+                job.started_s = now
+                if request.task != "score":
+                    submit = job.submit
+                    messages.append(
+                        Started(submit.request_id, submit.epoch, request.prompt_tokens, request.cached_tokens)
+                    )
+        return messages
+
+    def _end(self, job: Job, reason: FinishReason, now: float) -> Finished:
+        """Close a job: its blocks are free when this returns."""
+        stats = job.stats(now)
+        job.close()
+        for request in list(job.requests.values()):
+            self._forget(job, request)
+        del self.jobs[job.submit.request_id]
+        self.touched = True
+        return Finished(job.submit.request_id, job.submit.epoch, reason, stats)
+
+    def _forget(self, job: Job, request: Request) -> None:
+        self._lane.leave(request)
+        self._scheduler.remove(request)
+        del job.requests[request.id]
+        del self._owner[request.id]

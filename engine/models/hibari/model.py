@@ -1,0 +1,122 @@
+"""hibari: English speech at 24 kHz from 6 million parameters. The default voice.
+
+The network predicts, for every 12.5 ms, the spectra of a pulse train, of noise and of the rest; hibari's own signal
+processing adds them up into samples. It says one clause at a time and knows nothing of the clauses around it.
+
+Every voice is a model of its own. "heart" comes with the package; the others count only if their file already lies in
+hibari's cache (HIBARI_HOME) with the right hash: nothing is downloaded here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import hibari.dsp
+import hibari.voices
+import numpy as np
+import onnxruntime
+
+from voxlane.engine.errors import WeightsError
+from voxlane.engine.models.hibari.noise import ClauseNoise, first_row, noise_table
+from voxlane.engine.models.synthesis import (
+    SILENCE,
+    Phonemiser,
+    Prepared,
+    Speech,
+    SynthesisError,
+    check_speed,
+    finish,
+    open_session,
+)
+
+MAX_PHONEMES = 400
+"""About 400 characters; hibari cuts there itself. A clause of that length is 18 s of speech and takes 100 MB, at half
+speed 220 MB; one of 312 characters is still understood word for word."""
+
+FRAME_SAMPLES = 600
+"""A predicted duration counts 25 ms, two of the network's spectra."""
+
+_DURATIONS = "/Clip_output_0"  # [phonemes + 2], whole numbers from 1
+
+
+class Hibari:
+    """A loaded hibari."""
+
+    name = "hibari"
+    sample_rate: int = hibari.dsp.SR
+    default_voice: str = hibari.voices.DEFAULT
+
+    def __init__(self, threads: int = 1, phonemiser: Phonemiser | None = None) -> None:
+        self._threads = threads
+        self._phonemiser = phonemiser or Phonemiser()
+        self._sessions: dict[str, onnxruntime.InferenceSession] = {}
+        self.noise = noise_table()
+        self.voices = tuple(voice for voice in hibari.voices.VOICES if _is_whole(voice))
+
+    def warm_up(self) -> None:
+        """Load the default voice and its lexicon, and say a word with it."""
+        self.warm_up_reading()
+        self.synthesise(self.prepare("Ready."))
+
+    def warm_up_reading(self) -> None:
+        """Load the lexicon only, for those who run the network elsewhere."""
+        self._phonemiser.warm_up()
+
+    def prepare(self, text: str, *, voice: str | None = None) -> Prepared:
+        """Return the clause as phonemes; see Synthesiser."""
+        voice = self._known(voice)
+        return self._phonemiser.prepare(text, MAX_PHONEMES, british=hibari.voices.VOICES[voice]["british"])
+
+    def synthesise(self, prepared: Prepared, *, voice: str | None = None, speed: float = 1.0, seed: int = 0) -> Speech:
+        """Return the clause's sound; `seed` decides its noise, in breath and consonants."""
+        session = self._session(self._known(voice))
+        check_speed(speed)
+        if not prepared.ids:
+            return SILENCE
+        *spectra, pitch, durations = session.run(
+            None, {"ids": np.asarray([prepared.ids], np.int64), "speed": np.asarray([speed], np.float32)}
+        )
+        noise = ClauseNoise(self.noise, first_row(seed))
+        samples = hibari.dsp.synth(*(spectrum[0] for spectrum in spectra), pitch[0], noise)
+        return finish(prepared, samples, durations, frame_samples=FRAME_SAMPLES, rate=self.sample_rate, speed=speed)
+
+    def file(self, voice: str | None = None) -> Path:
+        """Return the ONNX file of a voice; SynthesisError if there is none, WeightsError if it is another."""
+        voice = self._known(voice)
+        path = _file(voice)
+        assert path is not None
+        if not _is_whole(voice):
+            raise WeightsError(path, f"not the file of hibari's voice {voice}: its sha256 is another")
+        return path
+
+    def _known(self, voice: str | None) -> str:
+        voice = voice or self.default_voice
+        if voice not in hibari.voices.VOICES:
+            raise SynthesisError(f"there is no voice {voice!r:.40}: hibari has {', '.join(self.voices)}")
+        if _file(voice) is None:
+            raise SynthesisError(f"voice {voice} is not on this machine: hibari has {', '.join(self.voices)}")
+        return voice
+
+    def _session(self, voice: str) -> onnxruntime.InferenceSession:
+        if voice not in self._sessions:
+            path = self.file(voice)
+            self._sessions[voice] = open_session(path.read_bytes(), path, self._threads, _DURATIONS)
+        return self._sessions[voice]
+
+
+def _is_whole(voice: str) -> bool:
+    path = _file(voice)
+    if path is None:
+        return False
+    wanted: str = hibari.voices.VOICES[voice]["sha256"]
+    return hashlib.sha256(path.read_bytes()).hexdigest() == wanted
+
+
+def _file(voice: str) -> Path | None:
+    """Return where a voice's file lies, or None if it would have to be downloaded."""
+    entry = hibari.voices.VOICES[voice]
+    folder = hibari.voices.ASSETS if entry.get("bundled") else hibari.voices.cache_dir()
+    path = Path(os.fspath(folder)) / entry["file"]
+    return path if path.is_file() else None

@@ -1,0 +1,1 @@
+"""Qwen3-ASR: speech recognition by a language model."""

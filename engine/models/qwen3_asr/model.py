@@ -1,0 +1,289 @@
+"""Qwen3-ASR: speech recognition by a language model that is given sound among its tokens.
+
+The tower turns a clip into rows; a Qwen3 decoder reads them where the prompt has a place for each, and writes the
+language and the words. So what it makes of a clip lies in the request's own block table, as positions of its sequence;
+there is no second table. How a runner uses it, beside what moonshine.py says:
+
+    encode   encoded = model.encode(clips); model.write_cross(encoded.states, slots, pages) keeps the rows at `slots`
+             until the next step: they are no keys and values yet
+    decode   model.forward(tokens, …): a token of -1 - slot stands for the row that was kept there
+
+The rows of a clip, the prompt around them and what a look before heard go through the decoder in one pass, in the step
+that encodes the clip. It knows samples, tokens and places in pages; streaming, silence and text are others'.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from voxlane.engine.audio.mel import HOP, SAMPLE_RATE
+from voxlane.engine.audio.transcriber import max_tokens
+from voxlane.engine.kernels.attention.paged import gather
+from voxlane.engine.kernels.attention.pages import Layout, Pages
+from voxlane.engine.kernels.linear.linear import embed
+from voxlane.engine.models.clips import ENCODER_BLOCK, ClipPlaces, JoinedSound
+from voxlane.engine.models.decoder import DecoderLayers, read_layers
+from voxlane.engine.models.loading import Mode, Progress, TensorReader, Weight
+from voxlane.engine.models.qwen3_asr.config import CHUNK_STATES, Qwen3ASRConfig, check_generation
+from voxlane.engine.models.qwen3_asr.prompt import Prompts
+from voxlane.engine.models.qwen3_asr.tower import AudioTower, by_band, flat
+from voxlane.engine.models.recognition import DETECTING, Cross, Encoded, SpeechModel
+from voxlane.engine.models.spelling import Spelling
+from voxlane.engine.text.tokenizer import HasPath, Tokenizer
+from voxlane.engine.weights.json_files import read_json
+from voxlane.engine.weights.tensors import Blocks, WeightFile
+
+MAX_SAMPLES = 20 * SAMPLE_RATE
+"""Segments are shorter (ListenPolicy); what a cache must hold for one of these is 100 MiB in float32 at 0.6B."""
+
+_NAMES = {f"audio_tower.proj{n}.": f"multi_modal_projector.linear_{n}." for n in (1, 2)}
+_PREFIXES = {"model.": "", "thinker.model.": "language_model.", "thinker.": ""}
+"""How files spell what we ask for by the library's names: the library's layout, then the authors'."""
+
+
+class Qwen3ASR(SpeechModel):
+    """A loaded Qwen3-ASR."""
+
+    sample_rate = SAMPLE_RATE
+    max_samples = MAX_SAMPLES
+    inline = True
+
+    def __init__(
+        self,
+        config: Qwen3ASRConfig,
+        tower: AudioTower,
+        decoder: DecoderLayers,
+        embedding: Weight,
+        head: Weight,
+        prompts: Prompts,
+        tokenizer: Tokenizer,
+        spelling: Spelling,
+        parameters: int,
+    ) -> None:
+        super().__init__(spelling)
+        self.config = config
+        self.parameters = parameters
+        self.layers, self.kv_heads, self.head_dim = decoder.layers, decoder.kv_heads, decoder.head_dim
+        self.vocab_size, self.hidden_size = config.text.vocab_size, config.text.hidden_size
+        self.dtype = decoder.dtype
+        self.samples_per_state = config.tower.chunk_frames * HOP / CHUNK_STATES
+        self.clip_start = len(prompts.before)
+        self.languages, self.detects_language = prompts.languages, True
+        self.nobody = next((token for token, code in prompts.detectable.items() if not code), -1)
+        self.eos_ids = tokenizer.eos_ids | {prompts.end}
+        # Nobody has measured which heads align, so those of the last third are all asked.
+        first = decoder.layers - max(1, decoder.layers // 3)
+        self.alignment_heads = tuple(itertools.product(range(first, decoder.layers), range(config.text.heads)))
+        self._prompts = prompts
+        self._tower = tower
+        self._decoder = decoder
+        self._embedding = embedding
+        self._head = head
+        self.context_tokens = decoder.context_tokens
+        self.device = tower.device
+        self.restrictions = self._forbidden(tokenizer).to(self.device)
+        self._kept: Tensor | None = None  # [slots, hidden]: rows of the clips of the step under way
+        self._reserved = False
+
+    @classmethod
+    def load(
+        cls,
+        weights: WeightFile,
+        beside: HasPath,
+        mode: Mode = "packed",
+        progress: Progress | None = None,
+        device: str | torch.device = "cpu",
+    ) -> Qwen3ASR:
+        """Read a model and the vocabulary that lies beside it, or raise ModelError with one line for a person."""
+        config = Qwen3ASRConfig.from_dict(weights.config)
+        generation = beside.path / "generation_config.json"
+        check_generation(read_json(generation) if generation.is_file() else {})
+        text = config.text
+        tokenizer = Tokenizer.from_weights(beside)
+        spelling = Spelling.of(tokenizer, text.vocab_size)
+        prompts = Prompts.of(tokenizer, config.languages)
+        aliases = {_plain(name): name for name in weights.names()}
+        reader = TensorReader(_Flattened(weights, config.tower.bands), aliases, mode, torch.device(device), progress)
+        embedding = reader.matrix(["language_model.embed_tokens.weight"], [text.vocab_size], text.hidden_size)
+        head = embedding if text.tied else reader.matrix(["lm_head.weight"], [text.vocab_size], text.hidden_size)
+        longest = len(prompts.ask("", ())) + 4 + config.tower.states(MAX_SAMPLES) + max_tokens(MAX_SAMPLES)
+        decoder = read_layers(reader, text, mode, "language_model.", min(longest, text.context_tokens))
+        tower = AudioTower.read(reader, config.tower)
+        reader.finish(ignored=["lm_head.weight"] if text.tied else [])
+        return cls(config, tower, decoder, embedding, head, prompts, tokenizer, spelling, reader.parameters)
+
+    def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
+        """Return the cache bytes one token, or one row of a clip, takes in pages of `dtype`."""
+        return self._decoder.kv_bytes_per_token(dtype)
+
+    # ---- how it is asked
+
+    def states(self, samples: int) -> int:
+        """Return how many rows a clip of `samples` becomes."""
+        return self.config.tower.states(samples)
+
+    def prompt_tokens(self, language: str, states: int = 0) -> list[int]:
+        """Return what a transcript of a clip of so many states starts with; language "" is named next."""
+        return self._prompts.ask(language, [self.config.audio_token] * states)
+
+    def after_language(self, token: int) -> list[int]:
+        """Return what follows the first token of a language's name."""
+        return self._prompts.after_name(token)
+
+    def language_of(self, token: int) -> str:
+        """Return the language that a name's first token means; "" if nobody speaks."""
+        return self._prompts.detectable.get(token, "")
+
+    # ---- from sound to rows
+
+    def encode(self, clips: Sequence[Tensor]) -> Encoded:
+        """Return the rows [states, hidden] that a decoder reads of clips [samples] of float32 at 16 kHz."""
+        if not clips or any(clip.ndim != 1 or len(clip) > MAX_SAMPLES for clip in clips):
+            raise ValueError(f"clips of one dimension and at most {MAX_SAMPLES} samples are needed")
+        lengths = [self.states(len(clip)) for clip in clips]
+        pieces = self.pieces(lengths)
+        block = ENCODER_BLOCK if self.device.type == "cuda" else max(pieces)  # on a CPU one block holds one window
+        places = ClipPlaces.of(pieces, block)
+        rows = torch.cat([self._stem(clip) for clip in clips])
+        return Encoded(self.encode_rows(rows, places.layout(rows.device), places.blocks, block), lengths)
+
+    def pieces(self, states: Sequence[int]) -> list[int]:
+        """Return how many rows see each other in the tower: windows of eight seconds."""
+        return self._tower.pieces(states)
+
+    def join(self, samples: Sequence[int]) -> JoinedSound:
+        """Return how clips of so many samples are joined for `stem_joined`."""
+        return self._tower.join(samples)
+
+    def joined_samples(self, rows: int, clips: int) -> int:
+        """Return the most samples that so many clips of so many states together are joined to."""
+        return self._tower.joined_samples(rows, clips)
+
+    def stem_parts(self, rows: int, clips: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the numbers that `stem_joined` wants beside the sound, at most."""
+        return self._tower.stem_parts(rows, clips)
+
+    def stem_joined(self, sound: Tensor, parts: Mapping[str, Tensor]) -> Tensor:
+        """Return what the tower's layers see of joined clips, [rows, tower's hidden] float32."""
+        return self._tower.stem_joined(sound, parts)
+
+    def encode_rows(self, rows: Tensor, layout: Layout, blocks: int, block: int) -> Tensor:
+        """Run the tower's layers over rows, which are used up; return what the decoder reads, [T, hidden]."""
+        return self._tower.run(rows, layout, blocks, block)
+
+    def _stem(self, clip: Tensor) -> Tensor:
+        joined = self.join([len(clip)])
+        sound = torch.zeros(joined.samples, device=self.device)
+        sound[: len(clip)] = clip
+        return self.stem_joined(
+            sound, {name: torch.from_numpy(part).to(self.device) for name, part in joined.numbers.items()}
+        )
+
+    # ---- from rows and tokens to words
+
+    def reserve(self, slots: int) -> None:
+        """Keep room for the rows of a step's clips, always the same, so that graphs find them there."""
+        self._kept = torch.zeros((slots + 1, self.hidden_size), dtype=self.dtype, device=self.device)
+        self._reserved = True
+
+    def write_cross(self, states: Tensor, slots: Tensor, pages: list[Pages]) -> None:
+        """Keep the rows [S, hidden] of clips at slots [S] until the next step; below zero: nowhere."""
+        if not self._reserved:
+            self._kept = torch.zeros((int(slots.max()) + 2, self.hidden_size), dtype=self.dtype, device=self.device)
+        assert self._kept is not None
+        nowhere = len(self._kept) - 1
+        self._kept.index_copy_(0, torch.where(slots < 0, nowhere, slots).long(), states.to(self._kept.dtype))
+
+    def forward(self, tokens: Tensor, layout: Layout, cross: Cross, pages: list[Pages]) -> Tensor:
+        """Run `tokens` [T] int64, write their keys and values into `pages`; return normed hidden rows [T, hidden].
+
+        A token below zero stands for a row of a clip; `cross` is not looked at.
+        """
+        return self._decoder.run(self._embedded(tokens), layout, pages)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits [N, vocab] float32 of hidden rows [N, hidden] that forward returned."""
+        return self._decoder.logits_of(hidden, self._head)
+
+    def cross_weights(
+        self, tokens: Tensor, layout: Layout, cross: Cross, pages: list[Pages], heads: Sequence[tuple[int, int]]
+    ) -> list[Tensor]:
+        """Return, for each row, how the (layer, head) pairs in `heads` look at its clip: [heads, tokens, states].
+
+        The tokens must be all that come after the clip. They are run again over the places they already have. It is
+        the decoder's own attention: what it gives to the sound, as shares of one another.
+        """
+        starts, states = layout.query_starts.tolist(), cross.lengths.tolist()
+        scale, group = self.config.text.attention_scale, self.config.text.heads // self.kv_heads
+        found: list[dict[tuple[int, int], Tensor]] = [{} for _ in states]
+
+        def observe(layer: int, q: Tensor) -> None:
+            wanted = [head for at, head in heads if at == layer]
+            for row, (first, last) in enumerate(itertools.pairwise(starts)) if wanted else ():
+                until = self.clip_start + states[row]
+                k = gather(pages[layer], layout.block_tables[row], until, "k")[:, self.clip_start :]
+                k = k[[head // group for head in wanted]]  # [wanted, states, D]
+                scores = torch.einsum("thd,hsd->hts", q[first:last, wanted].float(), k) * scale
+                for head, weights in zip(wanted, torch.softmax(scores, dim=-1), strict=True):
+                    found[row][layer, head] = weights
+
+        self._decoder.observed(self._embedded(tokens), layout, pages, observe)
+        return [torch.stack([row[pair] for pair in heads]) for row in found]
+
+    def _embedded(self, tokens: Tensor) -> Tensor:
+        rows = embed(tokens.clamp(min=0), self._embedding).to(torch.float32)
+        if self._kept is None:
+            return rows
+        kept = self._kept[(-1 - tokens).clamp(min=0)].to(torch.float32)
+        return torch.where((tokens < 0)[:, None], kept, rows)
+
+    def _forbidden(self, tokenizer: Tokenizer) -> Tensor:
+        """Return what is added to logits, [3, vocab]: nobody writes controls or what spells nothing."""
+        table = torch.zeros(3, self.vocab_size)
+        known = min(tokenizer.vocab_size, self.vocab_size)
+        controls = [token for token in tokenizer.special_ids if token < known] + [self._prompts.text]
+        table[:, controls] = -math.inf
+        table[:, known:] = -math.inf
+        table[:, [token for token in self.eos_ids if token < known]] = 0.0
+        table[DETECTING] = -math.inf
+        table[DETECTING, list(self._prompts.detectable)] = 0.0
+        return table
+
+
+class _Flattened:
+    """A file whose convolutions are matrices over windows."""
+
+    def __init__(self, weights: WeightFile, bands: int) -> None:
+        self._weights = weights
+        self._bands = bands
+
+    @property
+    def config(self) -> dict[str, object]:
+        return self._weights.config
+
+    def names(self) -> list[str]:
+        return self._weights.names()
+
+    def tensor(self, name: str) -> Tensor:
+        tensor = flat(name, self._weights.tensor(name))
+        return by_band(tensor, self._bands) if name.endswith(".conv_out.weight") else tensor
+
+    def blocks(self, name: str) -> Blocks | None:
+        return None if ".conv" in name else self._weights.blocks(name)
+
+
+def _plain(name: str) -> str:
+    """Return the library's name, without its first part, of a tensor in either layout."""
+    for prefix, plain in _PREFIXES.items():
+        if name.startswith(prefix):
+            name = plain + name.removeprefix(prefix)
+            break
+    for own, plain in _NAMES.items():
+        if name.startswith(own):
+            name = plain + name.removeprefix(own)
+    return name

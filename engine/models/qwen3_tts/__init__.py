@@ -1,0 +1,1 @@
+"""Qwen3-TTS: speech by a language model over codec frames."""

@@ -1,0 +1,1 @@
+"""A plan in, its results out: one runner for each kind of model."""

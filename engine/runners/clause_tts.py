@@ -1,0 +1,72 @@
+"""Speech synthesis's part of a plan: clauses in, samples out, one clause after the other.
+
+It knows a clause and how it is to be said. The order of clauses, their offsets and their text are the job's business.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from voxlane.engine.errors import REQUEST_FAULTS, describe_fault
+from voxlane.engine.models.synthesis import RUN_ERRORS, Prepared, Synthesiser
+from voxlane.engine.runners.decoder import Immediate, Outcome
+from voxlane.engine.schedule.plan import Load
+
+log = logging.getLogger(__name__)
+
+CLAUSE_FAULTS = (*REQUEST_FAULTS, *RUN_ERRORS)
+"""What may go wrong with one clause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """A unit of synthesis."""
+
+    prepared: Prepared
+    voice: str
+    speed: float
+    seed: int
+
+
+class Voice(Immediate):
+    """Runs a synthesiser; it has no cache, so there is nothing to move and nothing to lose."""
+
+    def __init__(self, model: Synthesiser) -> None:
+        self.model = model
+        self.phases: dict[str, tuple[float, float]] = {}
+
+    def launch(self, load: Load) -> list[Outcome]:
+        """Say the clauses of a plan; outcomes are in the order of its rows."""
+        begin = time.monotonic()
+        outcomes = [self._say(row.request.material) for row in load.rows]
+        self.phases = {"forward": (begin, time.monotonic())}
+        return outcomes
+
+    def _say(self, clause: Clause) -> Outcome:
+        """Say one clause; what goes wrong with it is its own."""
+        try:
+            speech = self.model.synthesise(clause.prepared, voice=clause.voice, speed=clause.speed, seed=clause.seed)
+        except CLAUSE_FAULTS as fault:
+            log.error("clause failed phonemes=%d %s", clause.prepared.phonemes, describe_fault(fault))
+            return Outcome(failed=True)
+        return Outcome(speech=speech)
+
+
+class VoiceBeside(Voice):
+    """A synthesiser on the CPU of an engine whose other models run on a device: jobs ask it in `thread`, not in steps.
+
+    ONNX Runtime leaves Python alone while it works. Steps with clauses in them run as ever, for the rehearsal.
+    """
+
+    overlaps = True  # no step waits for it, so it keeps none from being under way
+
+    def __init__(self, model: Synthesiser) -> None:
+        super().__init__(model)
+        self.thread = ThreadPoolExecutor(1, "voice")
+
+    def close(self) -> None:
+        """End the thread, after the clause it is at."""
+        self.thread.shutdown(cancel_futures=True)

@@ -1,0 +1,135 @@
+"""Critical prompts on a device, beside the step under way: graphs, buffers and streams of their own, the same pages.
+
+Their streams go first: wherever a block of the step's threads ends, theirs begin. It knows rows, models and tensors;
+who may come here, and with which blocks, is express.py's business.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from voxlane.engine.kernels.yield_flag import Way
+from voxlane.engine.memory.pages import KVCache
+from voxlane.engine.runners.cuda.device import Stopwatch, watched
+from voxlane.engine.runners.cuda.prompt_graphs import PromptGraphs
+from voxlane.engine.runners.cuda.prompts import Prompts, PromptTicket
+from voxlane.engine.runners.cuda.rows import is_penalised, needs_host
+from voxlane.engine.runners.decoder import Immediate, Model, Outcome
+from voxlane.engine.schedule.concurrent_prefill import EXPRESS_ROWS, EXPRESS_TOKENS
+from voxlane.engine.schedule.plan import Load
+from voxlane.engine.schedule.request import Request
+
+FLIGHTS = 2
+"""Launches under way at a time. Whoever comes while a prompt is read would wait for it as long as its own takes."""
+
+
+class _Side:
+    """What one launch needs for itself: buffers, graphs over them, and a stream."""
+
+    def __init__(self, model: Model, cache: KVCache, device: torch.device, asks: Tensor, context_tokens: int) -> None:
+        beside = torch.zeros((2, EXPRESS_ROWS), dtype=torch.int32, device=device)
+        self.graphs = PromptGraphs(
+            *(model, cache, device, beside), max_rows=EXPRESS_ROWS, context_tokens=context_tokens, asks=asks
+        )
+        self.prompts = Prompts(model, cache, device, beside, self.graphs)
+        self.watch = Stopwatch(device)
+        self.ticket: Ticket | None = None  # of the last launch
+        self.stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self.stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+
+    @property
+    def free(self) -> bool:
+        """Whether nothing is under way here."""
+        return self.ticket is None or self.ticket.over
+
+    def entered(self) -> AbstractContextManager[object]:
+        """Return a context in which work goes to the stream."""
+        return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+
+
+@dataclass(slots=True)
+class Ticket:
+    """Prompts under way."""
+
+    side: _Side
+    prompts: PromptTicket
+    phases: dict[str, tuple[float, float]] = field(default_factory=dict)
+    over: bool = False
+
+
+@contextmanager
+def _over_if_it_fails(ticket: Ticket) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError:
+        ticket.over = True
+        raise
+
+
+class CudaExpress(Immediate):
+    """Runs a language model on prompts, a few launches at a time, whatever else runs."""
+
+    overlaps = True
+    flights = FLIGHTS
+
+    def __init__(self, model: Model, cache: KVCache, device: torch.device, way: Way, *, context_tokens: int) -> None:
+        """Ask for `way`, which has FLIGHTS flags, while prompts are on the device."""
+        self._device = device
+        self._sides = [_Side(model, cache, device, way.asked[n : n + 1], context_tokens) for n in range(FLIGHTS)]
+        self.phases: dict[str, tuple[float, float]] = {}
+
+    def capture(self, progress: Callable[[float], None] = lambda done: None) -> None:
+        """Capture the steps; nothing may be running, and never on a device without graphs."""
+        torch.cuda.synchronize(self._device)
+        for number, side in enumerate(self._sides):
+            with side.entered():
+                # Memory of their own, too: another graph may run at the same time.
+                pool = torch.cuda.graph_pool_handle()
+                side.graphs.capture(pool, EXPRESS_TOKENS, stream=side.stream)
+                progress((number + 1) / FLIGHTS)
+        torch.cuda.synchronize(self._device)
+
+    def takes(self, request: Request) -> bool:
+        """Return whether the request's token can be chosen by a graph alone."""
+        fits = self._sides[0].graphs.shape(EXPRESS_TOKENS, EXPRESS_ROWS, len(request.tokens)) is not None
+        return fits and not needs_host(request) and not is_penalised(request)
+
+    def launch(self, load: Load) -> Ticket:
+        """Queue prompts; at most FLIGHTS launches may be under way."""
+        assert not load.moves, "whoever comes here needs no block moved"
+        begin = time.monotonic()
+        side = next(side for side in self._sides if side.free)
+        with watched(self._device), side.entered():
+            side.watch.start()
+            ticket = Ticket(side, side.prompts.launch(load.rows))
+            side.watch.stop()
+        side.ticket = ticket  # of no launch that failed
+        ticket.phases["launch"] = (begin, time.monotonic())
+        return ticket
+
+    def done(self, ticket: Ticket) -> bool:
+        """Return whether the device is through with them."""
+        with watched(self._device), _over_if_it_fails(ticket):
+            return ticket.over or ticket.side.watch.done()
+
+    def wait(self, ticket: Ticket) -> None:
+        """Wait for prompts, and keep what the next ones will overwrite."""
+        if ticket.over:
+            return
+        with watched(self._device), _over_if_it_fails(ticket):
+            ticket.phases["device"] = ticket.side.watch.wait()
+            ticket.side.prompts.keep(ticket.prompts)
+        ticket.over = True
+
+    def collect(self, ticket: Ticket) -> list[Outcome]:
+        """Return the outcomes of the rows in their order."""
+        self.wait(ticket)
+        self.phases = ticket.phases
+        return ticket.side.prompts.collect(ticket.prompts)

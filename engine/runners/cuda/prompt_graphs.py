@@ -1,0 +1,156 @@
+"""Steps over prompts as CUDA graphs: one for each number of tokens, captured at start.
+
+Launched one by one, the 28 layers of a small model take a host 20 ms, however few the tokens are. A replay takes a
+packet from pinned memory, runs the model on ragged rows, chooses a token for each, and writes them to pinned memory. It
+knows tensors and streams; requests are prompts.py's business.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from voxlane.engine.kernels.attention.pages import Layout, new_arrivals
+from voxlane.engine.kernels.sampling.sampling import sample
+from voxlane.engine.kernels.yield_flag import Way
+from voxlane.engine.memory.pages import KVCache
+from voxlane.engine.runners.cuda.rows import PACKET
+from voxlane.engine.runners.cuda.staging import Packet, PacketMemory
+from voxlane.engine.runners.decoder import Model
+
+SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+"""Tokens a step is padded to."""
+
+FEW_ROWS = 64
+CROWDED = 512
+"""Rows of most steps, and from how many tokens on there is another step with room for every row there may be: its
+logits take longer, so only a crowd of short prompts gets it."""
+
+LONG = 1024
+CROWD_REACH, LONG_REACH, REACH = 2048, 4096, 8192
+"""Positions a row may come to in steps with more than FEW_ROWS, in those of more than LONG tokens, and in others: room
+for attention's parts grows with rows, tokens and positions."""
+
+Progress = Callable[[float], None]
+Shape = tuple[int, int]  # tokens and rows of a step
+
+
+class PromptGraphs:
+    """Steps over at most so many tokens of so many rows."""
+
+    def __init__(
+        self,
+        model: Model,
+        cache: KVCache,
+        device: torch.device,
+        beside: Tensor,
+        *,
+        max_rows: int,
+        context_tokens: int,
+        way: Way | None = None,
+        asks: Tensor | None = None,
+    ) -> None:
+        """Take `beside`, [2, max_rows] int32 on the device, for what is chosen.
+
+        Steps give way to whoever asks, if there is a `way`; with `asks`, a flag of such a way, others give way to them.
+        """
+        self._model = model
+        self._cache = cache
+        self._beside = beside
+        self._way, self._asks = way, asks
+        self._arrivals = new_arrivals(device)
+        self._context_tokens = context_tokens
+        few = min(FEW_ROWS, max_rows)
+        crowded = [(size, max_rows) for size in SIZES if size >= max(CROWDED, max_rows)] if max_rows > few else []
+        self._shapes: list[Shape] = [*((size, min(size, few)) for size in SIZES), *crowded]
+        parts = {shape: self._parts(*shape) for shape in self._shapes}
+        largest = max(parts.values(), key=lambda shapes: sum(map(math.prod, shapes.values())))
+        memory = PacketMemory.of(largest, device)  # one of them is under way at a time
+        self._packets = {shape: Packet(parts[shape], memory) for shape in self._shapes}
+        self._graphs: dict[Shape, torch.cuda.CUDAGraph] = {}
+        self.hidden: Tensor | None = None  # [rows, hidden]: of the tokens a choice was made after, in the last step
+        self.chosen = torch.zeros((2, max_rows), dtype=torch.int32, pin_memory=device.type == "cuda")
+
+    def shape(self, tokens: int, rows: int, longest: int) -> Shape | None:
+        """Return the smallest step for so many tokens and rows that come to `longest`, or None if there is none."""
+        for shape in self._shapes:
+            if tokens <= shape[0] and rows <= shape[1] and longest <= self._reach(*shape):
+                return shape
+        return None
+
+    def packet(self, shape: Shape) -> Packet:
+        """Return what the host tells a step; all of it must be written."""
+        return self._packets[shape]
+
+    def capture(
+        self,
+        pool: Any,
+        max_tokens: int,
+        progress: Progress = lambda done: None,
+        stream: torch.cuda.Stream | None = None,
+    ) -> None:
+        """Capture the steps of up to `max_tokens` tokens in a pool of memory; nothing may be running.
+
+        They go as far before others as `stream` does.
+        """
+        most = next((size for size in SIZES if size >= max_tokens), SIZES[-1])
+        shapes = sorted((shape for shape in self._shapes if shape[0] <= most), reverse=True)  # others fit into its room
+        for number, shape in enumerate(shapes):
+            self._packets[shape].clear("slots")
+            self._step(shape)  # compiles kernels and picks products, which a capture cannot
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool, stream=stream):
+                self._step(shape)
+            self._graphs[shape] = graph
+            progress((number + 1) / len(shapes))
+        torch.cuda.synchronize()
+
+    def launch(self, shape: Shape) -> None:
+        """Start a step whose packet was written; `chosen` is written when it is done."""
+        graph = self._graphs.get(shape)
+        if graph is None:
+            self._step(shape)
+        else:
+            graph.replay()
+
+    def _reach(self, size: int, rows: int) -> int:
+        reach = CROWD_REACH if rows > FEW_ROWS else LONG_REACH if size > LONG else REACH
+        return min(reach, self._context_tokens)
+
+    def _parts(self, size: int, rows: int) -> dict[str, tuple[int, ...]]:
+        return {
+            **dict.fromkeys(("tokens", "positions", "slots"), (size,)),
+            "starts": (rows + 1,),
+            **dict.fromkeys(("lengths", "wanted"), (rows,)),
+            "rules": (rows, PACKET),
+            "tables": (rows, -(-self._reach(size, rows) // self._cache.block_tokens)),
+        }
+
+    def _step(self, shape: Shape) -> None:
+        with torch.inference_mode():
+            packet, rows = self._packets[shape], shape[1]
+            if self._asks is not None:
+                self._asks.fill_(1)
+            packet.send()
+            part = packet.device
+            layout = Layout(
+                *(part["positions"], part["slots"], part["starts"], part["lengths"], part["tables"]),
+                way=self._way,
+                arrivals=self._arrivals,
+            )
+            hidden = self._model.forward(part["tokens"].long(), layout, self._cache.pages)
+            picked = hidden.index_select(0, part["wanted"])
+            if self.hidden is None:
+                self.hidden = picked.new_zeros((self.chosen.shape[1], picked.shape[1]))
+            self.hidden[:rows].copy_(picked)
+            tokens, logprobs = self._beside[:, :rows]
+            sample(self._model.logits(picked), part["rules"], tokens, logprobs.view(torch.float32))
+            if self._asks is not None:
+                self._asks.zero_()
+            self.chosen[0, :rows].copy_(tokens, non_blocking=True)
+            self.chosen[1, :rows].copy_(logprobs, non_blocking=True)

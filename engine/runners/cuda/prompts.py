@@ -1,0 +1,265 @@
+"""The rows of a step that are no plain decodes, on a device: prompts, guesses to be checked, texts to be scored.
+
+What they need goes there in one copy, they are run as a graph if there is one for so many, and what comes of them is
+copied back; nobody waits in between. It knows rows, models and tensors; requests that want a choice of the host get it
+when they are collected.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from voxlane.engine.kernels.attention.pages import Layout
+from voxlane.engine.kernels.sampling.sampling import PENALTIES, POSITION, Penalties, sample
+from voxlane.engine.memory.pages import KVCache
+from voxlane.engine.runners.cuda.prompt_graphs import PromptGraphs, Shape
+from voxlane.engine.runners.cuda.rows import PACKET, is_penalised, needs_host, set_penalties, write_rules
+from voxlane.engine.runners.cuda.staging import Packet, PacketMemory
+from voxlane.engine.runners.decoder import SCORE_ROWS, Model, Outcome, settle
+from voxlane.engine.runners.sampler import Choice, choose
+from voxlane.engine.schedule.plan import Row
+from voxlane.engine.schedule.request import Request
+
+Numbers = NDArray[np.int32]
+
+
+@dataclass(slots=True)
+class PromptTicket:
+    """Rows under way. A position is a place in the step whose next token is chosen; drafts have several a row."""
+
+    rows: list[Row]
+    starts: list[int]  # where each row's tokens begin in the step, and where the last one's end
+    wanted: list[int] = field(default_factory=list)  # the positions, as places in the step,
+    owners: list[int] = field(default_factory=list)  # and for each of them an index into the rows
+    plain: list[int] = field(default_factory=list)  # positions chosen on the device, by their number,
+    places: list[int] = field(default_factory=list)  # and where in `beside` and `chosen` the choices are
+    chosen: Tensor | None = None  # [2, some] on the host
+    special: list[int] = field(default_factory=list)  # positions chosen on the host,
+    logits: Tensor | None = None  # and what from, on the device
+    scored: list[int] = field(default_factory=list)  # index into the rows,
+    sums: Tensor | None = None  # and what came of them, [scored, 2] on the host: sum, whether all of it was finite
+
+    @property
+    def requests(self) -> list[Request]:
+        """Whose each position is."""
+        return [self.rows[owner].request for owner in self.owners]
+
+
+class Prompts:
+    """Runs rows that are no plain decodes."""
+
+    def __init__(
+        self, model: Model, cache: KVCache, device: torch.device, beside: Tensor, graphs: PromptGraphs
+    ) -> None:
+        """Take `beside`, [2, some] int32 on the device, for choices that the next step may go on with."""
+        self._model = model
+        self._cache = cache
+        self._device = device
+        self._beside = beside
+        self._graphs = graphs
+        self._pinned = device.type == "cuda"
+
+    def rehearse(self, hidden: Tensor) -> None:
+        """Choose after some hidden states, outside of graphs and on nobody's behalf: what that needs gets compiled."""
+        for count in (1, 2, 3):  # one and two rows have products of their own
+            logits = self._model.logits(self._pick(hidden, list(range(count))))
+            rules = self._to_device(np.zeros(count * PACKET, dtype=np.int32)).view(count, PACKET)
+            chosen, fed = self._beside.new_empty((2, count)), rules[:, 0].long()
+            sample(logits, rules, chosen[0], chosen[1].view(torch.float32))
+            penalties = Penalties.empty(count, logits.shape[1], self._device)
+            sample(logits, rules, chosen[0], chosen[1].view(torch.float32), penalties, fed)
+
+    def launch(self, rows: list[Row]) -> PromptTicket:
+        """Queue rows on the device; those before must have been kept."""
+        ticket = self._describe(rows)
+        longest = max(row.start + row.count + len(row.drafts) for row in rows)
+        shape = self._graphs.shape(ticket.starts[-1], max(len(rows), len(ticket.wanted)), longest)
+        with torch.inference_mode():
+            if shape is None or ticket.scored:
+                self._launch_apart(ticket)
+            else:
+                self._launch_graph(ticket, shape)
+        return ticket
+
+    def keep(self, ticket: PromptTicket) -> None:
+        """Put what came of rows that the device is done with where the next launch does not overwrite it."""
+        if ticket.chosen is not None:
+            ticket.chosen = ticket.chosen.clone()
+
+    def collect(self, ticket: PromptTicket) -> list[Outcome]:
+        """Return the outcomes of rows the device is done with."""
+        outcomes, requests = [Outcome() for _ in ticket.rows], ticket.requests
+        choices: list[Choice | None] = [None] * len(requests)
+        if ticket.chosen is not None:
+            tokens, bits = ticket.chosen.numpy()
+            logprobs = bits.view(np.float32)
+            for position, place in zip(ticket.plain, ticket.places, strict=True):
+                wanted, token = requests[position].sampling.logprobs == 0, int(tokens[place])
+                choices[position] = Choice(token, float(logprobs[place]) if wanted else None) if token >= 0 else None
+        if ticket.logits is not None:
+            found = choose(ticket.logits.cpu(), [requests[position] for position in ticket.special])
+            for position, choice in zip(ticket.special, found, strict=True):
+                choices[position] = choice
+        for owner, group in itertools.groupby(zip(ticket.owners, choices, strict=True), key=lambda pair: pair[0]):
+            settle(ticket.rows[owner], [choice for _, choice in group], outcomes[owner])
+        if ticket.sums is not None:
+            for index, (total, finite) in zip(ticket.scored, ticket.sums.tolist(), strict=True):
+                outcome, (start, stop) = outcomes[index], _scored(ticket.rows[index])
+                outcome.logprob_sum, outcome.failed, outcome.scored_tokens = total, not finite, max(stop - start, 0)
+        return outcomes
+
+    # ---- queued on the device
+
+    @staticmethod
+    def _describe(rows: list[Row]) -> PromptTicket:
+        starts = list(itertools.accumulate((row.count + len(row.drafts) for row in rows), initial=0))
+        ticket = PromptTicket(rows, starts)
+        for index, (row, start, stop) in enumerate(zip(rows, starts, starts[1:], strict=False)):
+            if row.request.task == "score":
+                ticket.scored.append(index)
+            elif row.reaches_end:
+                positions = range(start + row.count - 1, stop)
+                ticket.wanted += positions
+                ticket.owners += [index] * len(positions)
+        for position, request in enumerate(ticket.requests):
+            (ticket.special if needs_host(request) else ticket.plain).append(position)
+        return ticket
+
+    def _launch_graph(self, ticket: PromptTicket, shape: Shape) -> None:
+        packet, requests = self._graphs.packet(shape), ticket.requests
+        packet.clear("slots")
+        self._fill(ticket, packet)
+        packet.host["starts"][len(ticket.starts) :] = ticket.starts[-1]
+        packet.host["wanted"][: len(ticket.wanted)] = ticket.wanted
+        for numbers, request in zip(packet.host["rules"], requests, strict=False):
+            _write_rules(numbers, request)
+        self._graphs.launch(shape)
+        ticket.places = ticket.plain
+        if ticket.plain:
+            ticket.chosen = self._graphs.chosen
+        # Who looks at the tokens before, or is served by the host, is chosen for again from the same hidden states.
+        penalised = [position for position in ticket.plain if is_penalised(requests[position])]
+        assert self._graphs.hidden is not None
+        if ticket.special:
+            ticket.logits = self._model.logits(self._pick(self._graphs.hidden, ticket.special)).float()
+        if penalised:
+            logits = self._model.logits(self._pick(self._graphs.hidden, penalised))
+            found = self._sample(logits, [requests[position] for position in penalised])
+            places = self._to_device(np.array(penalised, dtype=np.int32)).long()
+            self._beside[:, places] = found
+            self._graphs.chosen.copy_(self._beside[:, : self._graphs.chosen.shape[1]], non_blocking=True)
+
+    def _launch_apart(self, ticket: PromptTicket) -> None:
+        """Launch by launch: for steps that no graph is large enough for."""
+        rows, starts, requests = ticket.rows, ticket.starts, ticket.requests
+        width = max(len(row.request.table.blocks) for row in rows)
+        shapes = {
+            **dict.fromkeys(("tokens", "positions", "slots"), (starts[-1],)),
+            "starts": (len(starts),),
+            "lengths": (len(rows),),
+            "tables": (len(rows), width),
+        }
+        packet = Packet(shapes, PacketMemory.of(shapes, self._device))
+        self._fill(ticket, packet)
+        packet.send()
+        part = packet.device
+        layout = Layout(
+            *(part["positions"], part["slots"], part["starts"], part["lengths"], part["tables"]),
+            max_query=max(row.count + len(row.drafts) for row in rows),
+        )
+        hidden = self._model.forward(part["tokens"].long(), layout, self._cache.pages)
+        if ticket.special:
+            ticket.logits = self._logits(hidden, ticket, ticket.special).float()
+        if ticket.plain:
+            found = self._sample(self._logits(hidden, ticket, ticket.plain), [requests[n] for n in ticket.plain])
+            if found.shape[1] <= self._beside.shape[1]:
+                self._beside[:, : found.shape[1]] = found
+            ticket.places = list(range(found.shape[1]))
+            ticket.chosen = self._to_host(found)
+        if ticket.scored:
+            sums = [self._score(rows[index], hidden[starts[index] : starts[index + 1]]) for index in ticket.scored]
+            ticket.sums = self._to_host(torch.stack(sums))
+
+    def _fill(self, ticket: PromptTicket, packet: Packet) -> None:
+        """Write the rows' tokens and where they lie."""
+        size, host = self._cache.block_tokens, packet.host
+        for index, (row, first, last) in enumerate(zip(ticket.rows, ticket.starts, ticket.starts[1:], strict=False)):
+            blocks, stop = row.request.table.blocks, row.start + last - first
+            host["tables"][index, : len(blocks)] = blocks
+            host["tokens"][first:last] = (*row.request.tokens[row.start : row.start + row.count], *row.drafts)
+            host["positions"][first:last] = where = np.arange(row.start, stop)
+            host["slots"][first:last] = host["tables"][index, where // size] * size + where % size
+            host["lengths"][index] = stop
+        host["starts"][: len(ticket.starts)] = ticket.starts
+
+    def _logits(self, hidden: Tensor, ticket: PromptTicket, positions: list[int]) -> Tensor:
+        return self._model.logits(self._pick(hidden, [ticket.wanted[position] for position in positions]))
+
+    def _pick(self, rows: Tensor, places: list[int]) -> Tensor:
+        return rows.index_select(0, self._to_device(np.array(places, dtype=np.int32)))
+
+    def _sample(self, logits: Tensor, requests: Sequence[Request]) -> Tensor:
+        """Return choices for rows of logits, [2, rows] as graphs make them."""
+        packet = np.zeros((len(requests), PACKET), dtype=np.int32)
+        for numbers, request in zip(packet, requests, strict=True):
+            _write_rules(numbers, request)
+        penalties, fed = self._penalties(packet, requests)
+        chosen = self._beside.new_empty((2, len(requests)))
+        sent = self._to_device(packet.reshape(-1)).view(packet.shape)
+        sample(logits, sent, chosen[0], chosen[1].view(torch.float32), penalties, fed)
+        return chosen
+
+    def _penalties(self, packet: Numbers, requests: Sequence[Request]) -> tuple[Penalties | None, Tensor | None]:
+        """Return slots for requests that have penalties, named in the packet, and what each request is fed."""
+        own = [index for index, request in enumerate(requests) if is_penalised(request)]
+        if not own:
+            return None, None
+        penalties = Penalties.empty(len(own), self._model.vocab_size, self._device)
+        for slot, index in enumerate(own):
+            set_penalties(penalties, slot, requests[index], len(requests[index].tokens) - 1)
+            packet[index, PENALTIES] = slot + 1
+        return penalties, self._to_device(np.array([request.tokens[-1] for request in requests], dtype=np.int32)).long()
+
+    def _score(self, row: Row, hidden: Tensor) -> Tensor:
+        """Return the sum of the log-probabilities of the tokens that really follow, and whether all were finite."""
+        start, stop = _scored(row)
+        targets = self._to_device(np.array(row.request.tokens[start + 1 : stop + 1], dtype=np.int32)).long()
+        hidden = hidden[start - row.start :]
+        total = torch.zeros(2, dtype=torch.float64, device=self._device)
+        total[1] = 1.0
+        for begin in range(0, len(targets), SCORE_ROWS):
+            part = targets[begin : begin + SCORE_ROWS]
+            logprobs = torch.log_softmax(self._model.logits(hidden[begin : begin + len(part)]), dim=1)
+            picked = logprobs.gather(1, part[:, None])
+            total[0] += picked.double().sum()
+            total[1] *= torch.isfinite(picked).all()
+        return total
+
+    def _to_device(self, numbers: Numbers) -> Tensor:
+        # From pinned memory, which torch keeps until it was read: else the copy would wait for what is queued before.
+        staged = torch.empty(numbers.shape, dtype=torch.int32, pin_memory=self._pinned)
+        staged.numpy()[:] = numbers
+        return staged.to(self._device, non_blocking=True)
+
+    def _to_host(self, values: Tensor) -> Tensor:
+        """Queue a copy back; it is there when the step is."""
+        there = torch.empty(values.shape, dtype=values.dtype, pin_memory=self._pinned)
+        return there.copy_(values, non_blocking=True)
+
+
+def _write_rules(numbers: Numbers, request: Request) -> None:
+    numbers[POSITION] = len(request.tokens) - 1
+    write_rules(numbers, request)
+
+
+def _scored(row: Row) -> tuple[int, int]:
+    """Return which of a text's tokens a row scores the next one of: each once, even if it is computed again."""
+    request = row.request
+    return max(row.start, request.scored_tokens), min(row.start + row.count, len(request.tokens) - 1)

@@ -1,0 +1,216 @@
+"""Silero's detector of speech for many streams, on a device: frames go there as they come, answers are asked for later.
+
+A frame is a million multiplications: for two hundred streams a third of a core, and next to nothing for a device. What
+a stream remembers goes along with its frames and comes back with the answers. It knows samples and probabilities.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from voxlane.codecs import silero
+from voxlane.codecs.silero import BINS, FRAME_SAMPLES, HIDDEN, WINDOW, Network
+from voxlane.engine.audio.vad import Ear
+from voxlane.engine.runners.cuda.device import Stopwatch, watched
+
+SIZES = (16, 64, 256)
+LONG_SIZES, LONG = (16, 64), 8
+"""Streams of a batch, padded to one of these; and those in which each stream may have several frames, up to LONG."""
+
+ASK_S = 0.0002
+"""How often the device is asked whether it is through: two hundred streams ask in turn, and each time takes some µs."""
+
+GAP_S = 0.003
+"""If nobody is behind, a batch begins no sooner than this after the one before: fewer of them cost the host less."""
+
+_KEPT = 2 * HIDDEN  # numbers a stream remembers
+_BACK = 1 + _KEPT  # and those that come back of a frame: the answer, and what is remembered after it
+
+Shape = tuple[int, int]  # streams, and frames of each
+
+
+class _Together:
+    """Silero's network over a batch: the steps of silero.probability, in its names."""
+
+    def __init__(self, network: Network, device: torch.device) -> None:
+        def there(values: NDArray[Any]) -> Tensor:
+            return torch.from_numpy(values).to(device)
+
+        # Fourier's transform as a product: a graph cannot hold every library's.
+        turns = np.outer(np.arange(WINDOW), np.arange(BINS)) * (2 * np.pi / WINDOW)
+        waves = np.concatenate((np.cos(turns), np.sin(turns)), axis=1) * network.window[:, None]
+        self._waves = there(waves.astype(np.float32))  # [256, 2 * 129]
+        self._convolutions = [(there(weight), there(bias)) for weight, bias in network.convolutions]
+        self._gates = there(network.gates).T.contiguous()
+        self._gates_bias = there(network.gates_bias)
+        self._verdict = there(network.verdict)
+        self._verdict_bias = network.verdict_bias
+        self._places = there(silero.PLACES)
+
+    def features(self, frames: Tensor) -> Tensor:
+        """Return what frames [n, 512] sound like, [n, 128]."""
+        count = len(frames)
+        real, imaginary = (frames[:, self._places] @ self._waves).chunk(2, dim=2)
+        loud = torch.sqrt(real.square() + imaginary.square())  # [n, 4, 129]
+        padded = F.pad(loud, (0, 0, 1, 1))  # silence before and after: [n, 6, 129]
+        taps = torch.cat((padded[:, :4], padded[:, 1:5], padded[:, 2:]), dim=2)
+        wide = F.pad(self._convolve(taps.flatten(0, 1), 0).view(count, 4, -1), (0, 0, 1, 0))  # [n, 5, 128]
+        halved = torch.stack((wide[:, :3], wide[:, 2:]), dim=1)  # every other place
+        x = self._convolve(halved.view(2 * count, -1), 1).view(count, -1)
+        return self._convolve(self._convolve(x, 2), 3)
+
+    def verdicts(self, features: Tensor, before: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the probabilities [n] for features [n, 128], and what is remembered then: two of [n, 128]."""
+        seen = torch.cat((features, before), dim=1)
+        gates = torch.tanh_(torch.addmm(self._gates_bias, seen, self._gates))
+        entry, keep, _, out = (gates * 0.5 + 0.5).chunk(4, dim=1)
+        cell = cell * keep + entry * gates[:, 2 * HIDDEN : 3 * HIDDEN]
+        last = out * torch.tanh(cell)
+        return torch.sigmoid(torch.relu(last) @ self._verdict + self._verdict_bias), last, cell
+
+    def _convolve(self, taps: Tensor, layer: int) -> Tensor:
+        weight, bias = self._convolutions[layer]
+        return torch.relu_(torch.addmm(bias, taps, weight))
+
+
+class DeviceEars:
+    """The detectors of all streams; one batch is under way at a time. Probabilities are silero.py's to 1e-5."""
+
+    def __init__(self, device: torch.device, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._device = device
+        self._there = _Together(silero.network(), device)
+        self._shapes: list[Shape] = [*((size, 1) for size in SIZES), *((size, LONG) for size in LONG_SIZES)]
+        most = max(streams * frames for streams, frames in self._shapes)
+        pinned = device.type == "cuda"
+        self._sent = torch.zeros(most * FRAME_SAMPLES + SIZES[-1] * _KEPT, pin_memory=pinned)
+        self._back = torch.zeros(most * _BACK, pin_memory=pinned)
+        self._graphs: dict[Shape, torch.cuda.CUDAGraph] = {}
+        self._watch = Stopwatch(device)
+        self._due: WeakKeyDictionary[Ear, None] = WeakKeyDictionary()  # who has frames, in the order they came
+        self._batch: list[tuple[Ear, int]] = []  # under way, and how many frames of each
+        self._shape: Shape = self._shapes[0]
+        self._began_s = self._asked_s = -math.inf
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+
+    def capture(self) -> None:
+        """Capture the batches; never on a device without graphs."""
+        torch.cuda.synchronize(self._device)
+        pool = torch.cuda.graph_pool_handle()
+        with torch.inference_mode(), self._aside():
+            for shape in sorted(self._shapes, reverse=True):
+                self._run(shape)  # picks products, which a capture cannot
+                torch.cuda.synchronize(self._device)
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, pool=pool, stream=self._stream):
+                    self._run(shape)
+                self._graphs[shape] = graph
+        torch.cuda.synchronize(self._device)
+
+    def open(self) -> Ear:
+        """Return a detector that has heard nothing."""
+        return Ear(self)
+
+    def expect(self, ear: Ear) -> None:
+        """Note that a stream has a frame to listen to."""
+        self._due[ear] = None
+
+    def attend(self) -> None:
+        """Take the answers that have come, and send what waits if the device has nothing to listen to."""
+        now = self._clock()
+        if now - self._asked_s < ASK_S:
+            return
+        self._asked_s = now
+        if self._batch and self._heard():
+            self._take()
+        if self._due and not self._batch:
+            behind = any(len(ear.frames) > 1 for ear in self._due)
+            if behind or now - self._began_s >= GAP_S:
+                self._send()
+
+    def listen(self, first: Ear) -> None:
+        """Wait for the next frame of a stream."""
+        known = len(first.known)
+        while len(first.known) == known:
+            if not self._batch:
+                self._send()
+            self._take()
+
+    def _send(self) -> None:
+        self._began_s = self._clock()
+        ears = list(self._due)
+        long = max(len(ear.frames) for ear in ears) > 1
+        sizes, frames = (LONG_SIZES, LONG) if long else (SIZES, 1)
+        ears = ears[: sizes[-1]]
+        self._shape = next(size for size in sizes if size >= len(ears)), frames
+        sounds, kept = (part.numpy() for part in self._parts(self._shape))
+        self._batch = []
+        for sound, memory, ear in zip(sounds, kept, ears, strict=False):
+            count = min(len(ear.frames), frames)
+            for place in range(count):
+                sound[place] = ear.frames.popleft()
+            memory[:] = ear.memory
+            ear.listening = True
+            del self._due[ear]
+            if ear.frames:
+                self._due[ear] = None  # behind those who have waited longer
+            self._batch.append((ear, count))
+        with watched(self._device), torch.inference_mode(), self._aside():
+            graph = self._graphs.get(self._shape)
+            if graph is None:
+                self._run(self._shape)
+            else:
+                graph.replay()
+            self._watch.stop()
+
+    def _heard(self) -> bool:
+        with watched(self._device):
+            return self._watch.done()
+
+    def _take(self) -> None:
+        """Wait for the batch under way, and hand the answers out."""
+        with watched(self._device):
+            self._watch.join()
+        streams, frames = self._shape
+        answers: NDArray[np.float32] = self._back[: streams * frames * _BACK].view(frames, streams, _BACK).numpy()
+        verdicts = answers[:, : len(self._batch), 0].T.tolist()
+        for row, (ear, count) in enumerate(self._batch):
+            ear.known.extend(verdicts[row][:count])
+            ear.memory[:] = answers[count - 1, row, 1:]
+            ear.listening = False
+        self._batch = []
+
+    def _parts(self, shape: Shape) -> tuple[Tensor, Tensor]:
+        """Return where a batch's frames and memories lie on the host, [streams, frames, 512] and [streams, 256]."""
+        streams, frames = shape
+        size = streams * frames * FRAME_SAMPLES
+        sounds = self._sent[:size].view(streams, frames, FRAME_SAMPLES)
+        return sounds, self._sent[size : size + streams * _KEPT].view(streams, _KEPT)
+
+    def _run(self, shape: Shape) -> None:
+        streams, frames = shape
+        sounds, kept = (part.to(self._device, non_blocking=True) for part in self._parts(shape))
+        last, cell = kept.chunk(2, dim=1)
+        features = self._there.features(sounds.reshape(-1, FRAME_SAMPLES)).view(streams, frames, HIDDEN)
+        answers = []
+        for place in range(frames):
+            verdicts, last, cell = self._there.verdicts(features[:, place], last, cell)
+            answers.append(torch.cat((verdicts[:, None], last, cell), dim=1))
+        back = self._back[: streams * frames * _BACK].view(frames, streams, _BACK)
+        back.copy_(torch.stack(answers), non_blocking=True)
+
+    def _aside(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)

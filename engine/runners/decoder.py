@@ -1,0 +1,200 @@
+"""A model's part of a plan in, tokens out: block moves, one forward pass over all rows, a choice per row.
+
+No policy, no text.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from voxlane.engine.kernels.attention.pages import Layout, Pages
+from voxlane.engine.memory.pages import KVCache
+from voxlane.engine.runners.sampler import Choice, choose
+from voxlane.engine.schedule.plan import Load, Move, Row
+from voxlane.engine.schedule.request import Request
+from voxlane.engine.schedule.speculation import accepted
+
+SCORE_ROWS = 64
+"""Rows of logits held at once when a prompt is scored: 64 × 49,152 floats are 12 MiB."""
+
+
+class Model(Protocol):
+    """What the runner needs of an architecture."""
+
+    vocab_size: int
+
+    def forward(self, tokens: Tensor, layout: Layout, pages: list[Pages]) -> Tensor:
+        """Return the final hidden state of every token, [tokens, hidden]."""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits of some hidden states, [rows, vocabulary]."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a step did for one row."""
+
+    choices: Sequence[Choice] = ()  # empty while the prompt is not through
+    failed: bool = False  # its logits were not finite: this request ends, its neighbours do not notice
+    logprob_sum: float = 0.0
+    scored_tokens: int = 0
+    no_speech: float = 0.0  # asr: how probable it is that nobody speaks in the clip that was encoded
+    attention: Any = None  # asr, at the end if wanted: [heads, tokens, encoder states]
+    speech: Any = None  # tts: what the clause sounds like
+
+
+class Immediate:
+    """An engine whose host does the work itself: a step is done when its launch returns."""
+
+    express: Any = None  # what runs prompts of the same model beside a step under way
+    overlaps = False  # whether a launch returns before its work is done, so that the host can do something meanwhile
+
+    def run(self, load: Load) -> Sequence[Outcome]:
+        """Carry out a model's part of a plan; outcomes are in the order of its rows."""
+        return self.collect(self.launch(load))
+
+    def launch(self, load: Load) -> Any:
+        """Begin a model's part of a plan; return what `collect` wants to know of it."""
+        raise NotImplementedError
+
+    def done(self, ticket: Any) -> bool:
+        """Return whether `wait` would return at once, or cannot say."""
+        return True
+
+    def wait(self, ticket: Any) -> None:
+        """Wait until what was launched is done, and what it brought is safe from the next launch."""
+
+    def collect(self, ticket: Any) -> Sequence[Outcome]:
+        """Wait for what was launched; return its rows' outcomes in their order."""
+        outcomes: list[Outcome] = ticket
+        return outcomes
+
+    def foresees(self, request: Request) -> bool:
+        """Return whether a step can be launched that goes on with a token of the request the host has not seen."""
+        return False
+
+    def prepare(self, load: Load) -> None:
+        """Make ready what `launch` of this load will need, while a step is under way; it may never come."""
+
+
+def settle(row: Row, choices: list[Choice | None], outcome: Outcome) -> None:
+    """Note what was chosen at a row's positions, as far as its drafts were right; a row without a choice has failed."""
+    sound = [choice for choice in choices if choice is not None]
+    if len(sound) < len(choices):
+        outcome.failed = True
+    elif row.drafts:
+        # Drafts are only made for plain greedy requests, where a choice needs nothing but its own logits.
+        outcome.choices = sound[: len(accepted(row.drafts, [choice.token for choice in sound]))]
+    else:
+        outcome.choices = sound
+
+
+class Runner(Immediate):
+    """Runs a language model on its cache."""
+
+    def __init__(self, model: Model, cache: KVCache) -> None:
+        self.model = model
+        self.cache = cache
+        self.phases: dict[str, tuple[float, float]] = {}  # of the last step, for the trace
+
+    def launch(self, load: Load) -> Any:
+        """Carry out the model's part of a plan; outcomes are in the order of its rows."""
+        marks = [time.monotonic()]
+        self._move(load.moves)
+        marks.append(time.monotonic())
+        with torch.inference_mode():
+            tokens, layout = self._layout(load.rows)
+            hidden = self.model.forward(tokens, layout, self.cache.pages)
+            marks.append(time.monotonic())
+            outcomes = self._finish(load.rows, hidden)
+        marks.append(time.monotonic())
+        self.phases = dict(zip(("move", "forward", "sample"), itertools.pairwise(marks), strict=True))
+        return outcomes
+
+    def _move(self, moves: list[Move]) -> None:
+        transfers = {
+            "copy": self.cache.copy_blocks,
+            "swap_out": self.cache.swap_out,
+            "swap_in": self.cache.swap_in,
+        }
+        # Order matters between kinds: a block may be swapped out and refilled within one plan.
+        for kind, group in itertools.groupby(moves, key=lambda move: move.kind):
+            transfers[kind]([(move.source, move.target) for move in group])
+
+    def _layout(self, rows: list[Row]) -> tuple[Tensor, Layout]:
+        tokens: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        starts = [0]
+        lengths: list[int] = []
+        width = max(len(row.request.table.blocks) for row in rows)
+        tables = torch.zeros(len(rows), width, dtype=torch.int32)
+        for index, row in enumerate(rows):
+            table, stop = row.request.table, row.start + row.count + len(row.drafts)
+            tokens += row.request.tokens[row.start : row.start + row.count]
+            tokens += row.drafts
+            positions += range(row.start, stop)
+            slots += table.slots(row.start, stop)
+            starts.append(len(tokens))
+            lengths.append(stop)
+            tables[index, : len(table.blocks)] = torch.tensor(table.blocks, dtype=torch.int32)
+        layout = Layout(
+            positions=torch.tensor(positions, dtype=torch.int32),
+            slots=torch.tensor(slots, dtype=torch.int32),
+            query_starts=torch.tensor(starts, dtype=torch.int32),
+            context_lengths=torch.tensor(lengths, dtype=torch.int32),
+            block_tables=tables,
+            max_query=max(row.count + len(row.drafts) for row in rows),
+        )
+        return torch.tensor(tokens, dtype=torch.int64), layout
+
+    def _finish(self, rows: list[Row], hidden: Tensor) -> list[Outcome]:
+        """Compute logits only where they are wanted, for all rows at once."""
+        outcomes = [Outcome() for _ in rows]
+        wanted: list[int] = []  # rows of `hidden`
+        owners: list[int] = []  # index into `rows`, once per wanted position
+        start = 0
+        for index, row in enumerate(rows):
+            size = row.count + len(row.drafts)
+            if row.request.task == "score":
+                self._score(row, hidden[start : start + size], outcomes[index])
+            elif row.reaches_end:
+                positions = range(start + row.count - 1, start + size)
+                wanted += positions
+                owners += [index] * len(positions)
+            start += size
+        if wanted:
+            logits = self._logits(hidden[torch.tensor(wanted)], [rows[owner] for owner in owners])
+            choices = self._choose(logits, [rows[owner].request for owner in owners])
+            for owner, group in itertools.groupby(zip(owners, choices, strict=True), key=lambda pair: pair[0]):
+                settle(rows[owner], [choice for _, choice in group], outcomes[owner])
+        return outcomes
+
+    def _logits(self, hidden: Tensor, rows: list[Row]) -> Tensor:
+        """Return the logits a choice is made from; `rows` has a row's name as often as it has positions in `hidden`."""
+        return self.model.logits(hidden)
+
+    def _choose(self, logits: Tensor, requests: Sequence[Request]) -> list[Choice | None]:
+        """Return a choice per row of logits; None where there is none to make."""
+        return choose(logits, requests)
+
+    def _score(self, row: Row, hidden: Tensor, outcome: Outcome) -> None:
+        """Sum the log-probabilities of the tokens that really follow, each once even if it is computed again."""
+        tokens = row.request.tokens
+        start, stop = max(row.start, row.request.scored_tokens), min(row.start + row.count, len(tokens) - 1)
+        targets = torch.tensor(tokens[start + 1 : stop + 1], dtype=torch.int64, device=hidden.device)
+        hidden = hidden[start - row.start :]
+        for begin in range(0, len(targets), SCORE_ROWS):
+            part = targets[begin : begin + SCORE_ROWS]
+            logprobs = torch.log_softmax(self.model.logits(hidden[begin : begin + len(part)]), dim=1)
+            picked = logprobs.gather(1, part[:, None])
+            outcome.failed |= not bool(torch.isfinite(picked).all())
+            outcome.logprob_sum += float(picked.double().sum())
+        outcome.scored_tokens = len(targets)

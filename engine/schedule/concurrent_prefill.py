@@ -1,0 +1,39 @@
+"""Critical prompts that are read beside the step under way. Pure, like the scheduler's own plans.
+
+They need nothing of anybody: no block that is held, none that the step may still write to or read, and little of the
+device. So they never run beside a step that moves blocks.
+Whoever does not fit waits for the next step, where the scheduler makes room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from voxlane.engine.schedule.plan import Plan
+from voxlane.engine.schedule.request import Request, State
+from voxlane.engine.schedule.scheduler import CACHED_TASKS, Scheduler
+
+EXPRESS_TOKENS, EXPRESS_ROWS = 512, 8
+"""Most of what is read at a time. A question and what was said since the last one are a few dozen; the conversation
+before them is in the cache."""
+
+
+def plan_express(
+    scheduler: Scheduler, requests: Iterable[Request], now: float, takes: Callable[[Request], bool]
+) -> Plan | None:
+    """Return a plan of those requests that can run at once, their blocks taken; None if there are none."""
+    plan, left = Plan(), EXPRESS_TOKENS
+    pool = scheduler.stations["chat"].pool
+    for request in requests:
+        swapped, told = bool(request.host_blocks), request.task not in CACHED_TASKS
+        if request.state is not State.WAITING or swapped or told or not takes(request):
+            continue
+        request.table.adopt(request.tokens)
+        count = request.pending
+        if len(plan.rows) == EXPRESS_ROWS or count > left or request.table.needed(count) > pool.untouched:
+            request.free()
+            continue
+        left -= scheduler.place(request, count, plan)
+        request.state, request.progress_s = State.EXPRESS, now
+    plan.predicted_s = plan.seconds(scheduler.stations)
+    return plan if plan.rows else None

@@ -1,0 +1,214 @@
+"""The plan of the next step, made while this one runs. Pure, like the scheduler's own.
+
+It is made only where what the host does not know yet, the tokens of the step under way, cannot change who should be in
+it: whoever decodes has its token chosen by the device. The next step goes on from that. Whoever ends by what was chosen
+was in the next step for nothing: its row is dropped. Where not all of them fit, those go first who were not in the step
+under way.
+
+The rest is done when that step is over: whoever was stopped goes, whoever came back comes, and prompts are added. There
+are few of them, so the device does not wait for long. If somebody may have to go before others, or somebody has to
+yield, all of it is planned anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from voxlane.engine.api import Priority
+from voxlane.engine.schedule.budget import MIN_CHUNK
+from voxlane.engine.schedule.cost import Work
+from voxlane.engine.schedule.plan import Load, Plan, Row
+from voxlane.engine.schedule.request import ModelName, Request, State
+from voxlane.engine.schedule.scheduler import CACHED_TASKS, PATIENCE_S, Scheduler
+
+
+def plan_ahead(
+    scheduler: Scheduler,
+    plan: Plan,
+    now: float,
+    foresees: Callable[[Request], bool],
+    models: frozenset[ModelName],
+) -> Plan | None:
+    """Return what follows a plan that is under way, its blocks taken; None if that has to wait for its outcomes.
+
+    Requests of models other than `models` have steps of their own.
+    """
+    if set(plan.loads) != {"chat"} or scheduler.limits.lookup_tokens:
+        return None
+    there: set[Request] = set()
+    staying: list[Request] = []
+    reading = False  # a prompt goes on
+    for row in plan.rows:
+        request = row.request
+        if not foresees(request):  # asked of those too that are not RUNNING any more: the host still has to choose
+            return None
+        if request.state is not State.RUNNING:  # cancelled or paused meanwhile
+            continue
+        if row.drafts:
+            return None
+        there.add(request)
+        if row.start + row.count == len(request.tokens):
+            if request.tokens_left > 1:  # else the token under way is its last, whatever it is
+                staying.append(request)
+        elif request.pending == 1:  # the last token of a prompt, read as one that was chosen
+            staying.append(request)
+        else:
+            reading = True
+    left_out = _left_out(scheduler, there, now, models)
+    if left_out is None:
+        return None
+    rows = _fitting(scheduler, _first_first([*left_out, *staying]))
+    if not rows or (reading and len(rows) == scheduler.limits.max_batch):
+        return None
+    available = scheduler.stations["chat"].pool.available
+    if len(rows) > available and sum(request.table.needed(1) for request in rows) > available:
+        return None
+    return _place(rows)
+
+
+def completed(scheduler: Scheduler, plan: Plan, now: float) -> Plan | None:
+    """Return a plan made ahead as it can be launched, the step before it over; None: all of it is planned anew.
+
+    Whoever was stopped since is not in it, whoever came back is, and then prompts. It is another plan if who decodes
+    has changed.
+    """
+    there = {row.request for row in plan.rows}
+    rows = [row for row in plan.rows if row.request.state is State.RUNNING]
+    others: list[Request] = []
+    if len(chat := scheduler.of("chat")) > len(rows):
+        others = [one for one in chat if one not in there and one.ready and one.rests_until_s <= now]
+    if not any(request.aged or request.host_blocks or _starves(request, now) for request in others):
+        back = [request for request in others if request.decoding]
+        prompts = [request for request in others if request.pending > 0 and not request.decoding]
+        if len(rows) < len(plan.rows) or back:
+            plan = _changed(scheduler, plan, rows, back)
+        missed = {request for request in back if _goes_first(request)} - {row.request for row in plan.rows}
+        if plan.rows and not missed and _add_prompts(scheduler, plan, prompts, now):
+            for row in plan.rows:  # only now: whoever is planned for again and again, and in no step, waits
+                row.request.progress_s = now
+            plan.predicted_s = plan.seconds(scheduler.stations)
+            return plan
+    take_back(plan)
+    return None
+
+
+def take_back(plan: Plan) -> None:
+    """Undo a plan that was made ahead and not launched."""
+    for row in plan.rows:
+        if row.request.state is not State.FINISHED:
+            row.request.table.rewind(row.start)
+
+
+def _changed(scheduler: Scheduler, plan: Plan, rows: list[Row], back: list[Request]) -> Plan:
+    """Return a plan of some rows of another, and of those who fit of others that decode; the same if none change."""
+    for row in plan.rows:
+        if row.request.state is State.PAUSED:
+            row.request.table.rewind(row.start)
+    first, most = sum(map(_goes_first, back)), _most(scheduler)
+    while rows and len(rows) + first > most and not _goes_first(rows[-1].request):
+        row = rows.pop()
+        row.request.table.rewind(row.start)
+    load = Load(list(rows), work=Work(len(rows), context_tokens=sum(row.start + 1 for row in rows)))
+    made = Plan(list(rows), {"chat": load})
+    pool, budget_s = scheduler.stations["chat"].pool, scheduler.budget_s
+    for request in sorted(back, key=lambda request: not _goes_first(request)):
+        fits = len(made.rows) < most and request.table.needed(1) <= pool.available
+        cost = scheduler.stations["chat"].cost.predict_with(load.work, 1, request.computed + 1)
+        if fits and (cost <= budget_s or not made.rows or _goes_first(request)):
+            scheduler.place(request, 1, made)
+    return plan if made.rows == plan.rows else made
+
+
+def _add_prompts(scheduler: Scheduler, plan: Plan, prompts: list[Request], now: float) -> bool:
+    """Add what is read of prompts; False if one of them may have to go before others, or somebody has to yield.
+
+    If the first of them is awaited it is whole in it: else it might have gone before those who are being answered.
+    """
+    if any(_goes_first(request) for request in prompts):
+        return False
+    limits, pool, added = scheduler.limits, scheduler.stations["chat"].pool, False
+    time, left = scheduler.time(row.request for row in plan.rows), limits.max_step_tokens - len(plan.rows)
+    for request in scheduler.in_order(prompts, now):
+        if len(plan.rows) == limits.max_batch or left <= 0 or not time.chunk(plan, request, MIN_CHUNK):
+            return added or not _pressing(scheduler, request)
+        if request.state is State.WAITING and request.task in CACHED_TASKS:
+            request.table.adopt(request.tokens)
+        count = time.chunk(plan, request, left)
+        cut = count < request.pending and _pressing(scheduler, request) and not added
+        if cut or scheduler.missing(request, count) > pool.available:
+            if request.state is State.WAITING:
+                request.free()
+            if not added or limits.policy == "fcfs":  # where nobody overtakes
+                return added
+            continue
+        left -= scheduler.place(request, count, plan)
+        added = True
+    return True
+
+
+def _left_out(
+    scheduler: Scheduler, there: set[Request], now: float, models: frozenset[ModelName]
+) -> list[Request] | None:
+    """Return who decodes but is not `there`; None if somebody may have to go first."""
+    left_out = []
+    for request in scheduler.requests.values():
+        if request in there or request.model not in models or not request.ready or request.rests_until_s > now:
+            continue
+        if request.model != "chat" or request.aged or _starves(request, now):
+            return None
+        if request.state is State.RUNNING and request.decoding:
+            left_out.append(request)
+    return left_out
+
+
+def _starves(request: Request, now: float) -> bool:
+    return now - request.progress_s > PATIENCE_S
+
+
+def _pressing(scheduler: Scheduler, request: Request) -> bool:
+    """Return whether a prompt is awaited: the scheduler may let it go before those who are being answered."""
+    begun = request.first_token_s if scheduler.limits.policy == "deadline" else request.started or request.continues
+    return bool(begun) or request.due_s is not None or request.priority > Priority.NORMAL
+
+
+def _fitting(scheduler: Scheduler, requests: list[Request]) -> list[Request]:
+    """Return the first of them, as many as a step has room and time for."""
+    cost, budget_s = scheduler.stations["chat"].cost, scheduler.budget_s
+    fitting = requests[: _most(scheduler)]
+    if cost.predict(_work(fitting)) <= budget_s:
+        return fitting
+    work = Work()
+    for count, request in enumerate(fitting):
+        work.add(1, request.table.length + 1)
+        if count and cost.predict(work) > budget_s:
+            return fitting[:count]
+    return fitting
+
+
+def _most(scheduler: Scheduler) -> int:
+    """Return how many may decode in a step."""
+    return min(scheduler.limits.max_batch, scheduler.limits.max_step_tokens)
+
+
+def _work(requests: list[Request]) -> Work:
+    return Work(len(requests), context_tokens=sum(request.table.length + 1 for request in requests))
+
+
+def _place(requests: list[Request]) -> Plan:
+    load = Load(work=_work(requests))
+    for request in requests:
+        table = request.table
+        load.rows.append(Row(request, table.length, 1))
+        copies = [] if table.grow() else table.append(1)
+        assert not copies, "a decoding request writes to a block of its own"
+    return Plan(list(load.rows), {"chat": load})
+
+
+def _first_first(requests: list[Request]) -> list[Request]:
+    """Return requests in their order, but those before all others that go first."""
+    first = [one for one in requests if _goes_first(one)]
+    return [*first, *(one for one in requests if not _goes_first(one))] if first else requests
+
+
+def _goes_first(request: Request) -> bool:
+    return request.aged or request.priority is Priority.CRITICAL

@@ -1,0 +1,392 @@
+"""What runs in the next step. Pure: requests, blocks and cost models in, a plan out; the clock is an argument.
+
+Requests of several models share one step and its time: chat rows, speech to be heard and clauses to be said are
+ordered by urgency alone. Blocks are each model's own.
+
+The most urgent request is placed first, and a placed request is never a victim of the same plan: so whoever is first
+in the order can always take what it needs, and the engine cannot deadlock.
+
+What is short decides how somebody gives way:
+    rows or time    the less urgent simply are not in this step; their blocks stay
+    blocks          a victim is swapped to host memory if there is room and copying is cheaper than computing again,
+                    else its blocks are dropped and it is prefilled anew; either way its tokens come out the same
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from voxlane.engine.api import Priority
+from voxlane.engine.schedule.budget import MIN_CHUNK, NOTHING, StepTime, seconds_with
+from voxlane.engine.schedule.cost import Work
+from voxlane.engine.schedule.plan import Limits, Move, Plan, Row, Station, recompute
+from voxlane.engine.schedule.request import ModelName, Request, State
+from voxlane.engine.schedule.speculation import guess
+
+PATIENCE_S = 4.0
+"""A request that was in no step for this long becomes `aged`; only one at a time, so that the lane stays open."""
+
+FIRST_TOKEN_TARGET_S = {Priority.NORMAL: 2.0, Priority.HIGH: 0.5, Priority.CRITICAL: 0.1}
+"""When a first token is due if the sender gave no deadline."""
+
+NEXT_TOKEN_TARGET_S = 0.15
+"""When each further token is due: about twice as fast as speech uses words."""
+
+CACHED_TASKS = frozenset({"chat", "complete", "probe"})
+"""What they share with others need not be computed again."""
+
+SLOW_MACHINE_FACTOR = 2.0
+"""A step may always take this many times what a model's least work takes, or a slow machine would batch nothing."""
+
+_SMALLEST: Mapping[ModelName, Work] = {"chat": Work().plus(MIN_CHUNK, MIN_CHUNK), "tts": Work().plus(1, 1)}
+
+
+class Scheduler:
+    """Holds the live requests of all models and decides, step by step, which of them run."""
+
+    def __init__(self, stations: Mapping[ModelName, Station], limits: Limits) -> None:
+        self.stations = stations
+        self.limits = limits
+        self.requests: dict[str, Request] = {}
+        self._of: dict[ModelName, dict[str, Request]] = {model: {} for model in stations}  # the same, by model
+        self._added = 0
+        self._last_batch: dict[frozenset[ModelName], set[str]] = {}  # of the steps of some models
+        self._contenders: set[str] = set()  # who is in the order of the step that is being planned
+        self._yields: dict[tuple[ModelName, int], int] = {}  # most blocks a class that never ran gets of others in it
+        self._was_alone: set[frozenset[ModelName]] = set()  # steps of which models had a critical prompt to themselves
+
+    # ---- the request's life
+
+    def add(self, request: Request, job: int | None = None) -> None:
+        """Take a new request into the queue; one of an earlier `job` goes where its job stands."""
+        request.progress_s = request.arrival_s
+        request.number = (self._added if job is None else job, self._added)
+        self._added += 1
+        self.requests[request.id] = self._of[request.model][request.id] = request
+
+    def pause(self, request: Request, now: float) -> None:
+        """Keep a request out of the batch from the next step on; it keeps its blocks while nobody needs them."""
+        if request.state in (State.WAITING, State.RUNNING):
+            request.state = State.PAUSED
+            request.progress_s = now
+
+    def resume(self, request: Request, now: float) -> None:
+        """Let a paused request back in, with the token it would have produced."""
+        if request.state is State.PAUSED:
+            request.state = State.RUNNING if request.blocks else State.WAITING
+            request.progress_s = now
+
+    def remove(self, request: Request) -> None:
+        """End a request: its blocks, on the device and the host, are free when this returns."""
+        request.state = State.FINISHED
+        request.free()
+        self._drop_host(request)
+        self.requests.pop(request.id, None)
+        self._of[request.model].pop(request.id, None)
+
+    def drop_swapped(self, model: ModelName) -> None:
+        """Have a model's swapped-out requests computed again: a broken step may not have written host blocks."""
+        for request in self._of[model].values():
+            self._drop_host(request)
+
+    def count(self, state: State) -> int:
+        """Return how many live requests are in `state`."""
+        return sum(1 for request in self.requests.values() if request.state is state)
+
+    def of(self, model: ModelName) -> Collection[Request]:
+        """Return the live requests of a model."""
+        return self._of[model].values()
+
+    def ready(self, models: Iterable[ModelName] | None = None) -> bool:
+        """Return whether a step, of some models or of all, would have anything to do."""
+        return any(request.ready for model in models or self._of for request in self._of[model].values())
+
+    def check(self) -> None:
+        """Assert that every block and every host block is accounted for."""
+        for _ in self.audit():
+            pass
+
+    def audit(self) -> Iterator[None]:
+        """Do the same a piece at a time, as long as nothing else is done; the first piece has all the sums."""
+        audits = []
+        for model, station in self.stations.items():
+            requests = self._of[model].values()
+            assert station.host.used == sum(len(request.host_blocks) for request in requests), "host blocks leak"
+            audits.append(station.pool.audit([table for request in requests for table in request.tables]))
+            next(audits[-1])
+        yield
+        for audit in audits:
+            yield from audit
+
+    # ---- one step
+
+    def schedule(self, now: float, models: frozenset[ModelName] | None = None) -> Plan:
+        """Return the plan of the next step, of some models or of all, with all its blocks already taken."""
+        plan = Plan()
+        placed: set[str] = set()
+        tokens_left = self.limits.max_step_tokens
+        models = models or frozenset(self.stations)
+        order = self._order(now, models)
+        self._contenders, self._yields = {request.id for request in order}, {}
+        time = self.time(order)
+        roomy = time.fits_all(order)  # as long as there are only decodes in the step, and no guesses
+        full: set[ModelName] = set()  # no time for this prompt means none for the model's next: a long queue is cheap
+        lane_alone = False  # a critical prompt, clip or clause has the step to itself; never two steps in a row
+        for request in order:
+            if len(plan.rows) == self.limits.max_batch or tokens_left <= 0:
+                break
+            if lane_alone and request.priority is not Priority.CRITICAL:
+                break
+            decoding = request.decoding
+            if decoding:
+                if not roomy and not time.fits_one(plan, request):
+                    continue
+                if not self.limits.lookup_tokens and plan.decode(request):  # nearly every row of a full step
+                    placed.add(request.id)
+                    tokens_left -= 1
+                    request.progress_s = now
+                    continue
+                count = 1
+            else:
+                if request.model in full:
+                    continue
+                if not time.chunk(plan, request, MIN_CHUNK):
+                    full.add(request.model)
+                    continue
+                # A score wants the logits of every token, so it can take nothing from the cache.
+                if request.state is State.WAITING and not request.host_blocks and request.task in CACHED_TASKS:
+                    request.table.adopt(request.tokens)
+                count = time.chunk(plan, request, tokens_left)
+            if count and self._make_room(request, count, plan, placed):
+                placed.add(request.id)
+                roomy = roomy and decoding and not self.limits.lookup_tokens
+                if request.priority is Priority.CRITICAL and not decoding and time.budget_s < math.inf:
+                    lane_alone = models not in self._was_alone
+                tokens_left -= self.place(request, count, plan, tokens_left - count)
+                request.progress_s = now
+                continue
+            if request.state is State.WAITING:
+                request.free()
+            if count and self.limits.policy == "fcfs":
+                break  # nobody overtakes
+        (self._was_alone.add if lane_alone else self._was_alone.discard)(models)
+        self._count_left_out(plan, placed, models)
+        plan.predicted_s = plan.seconds(self.stations)
+        return plan
+
+    @property
+    def budget_s(self) -> float:
+        """How long a step may take."""
+        if self.limits.policy != "deadline":
+            return math.inf
+        budget_s = self.limits.step_budget_s
+        for model, work in _SMALLEST.items():
+            station = self.stations.get(model)
+            if station is not None and station.pool.num_blocks:
+                budget_s = max(budget_s, SLOW_MACHINE_FACTOR * station.cost.predict(work))
+        return budget_s
+
+    def time(self, order: Iterable[Request]) -> StepTime:
+        """Return how long a step of some requests may take."""
+        lane_in_use = any(request.priority is Priority.CRITICAL for request in order)
+        return StepTime(self.stations, self.budget_s, lane_in_use=lane_in_use)
+
+    # ---- order
+
+    def _order(self, now: float, models: Iterable[ModelName]) -> list[Request]:
+        ready = [request for model in models for request in self._of[model].values() if request.ready]
+        # Who is far ahead of its listener makes no step longer, and has the engine to itself when nobody else wants it.
+        awake = [request for request in ready if request.rests_until_s <= now]
+        if not awake and any(other.ready and other.rests_until_s <= now for other in self.requests.values()):
+            return []
+        return self.in_order(awake, now) + self._company(ready, awake, now) if awake else self.in_order(ready, now)
+
+    def _company(self, ready: list[Request], awake: list[Request], now: float) -> list[Request]:
+        """Return who goes along: a frame more costs a step little. But a prompt has the step of its model to itself."""
+        models = {one.model for one in awake} - {one.model for one in awake if not one.decoding}
+        resting = (one for one in ready if one.joins_from_s <= now < one.rests_until_s and one.model in models)
+        return sorted(resting, key=lambda one: one.rests_until_s)
+
+    def in_order(self, ready: list[Request], now: float) -> list[Request]:
+        """Return requests in the order in which they are placed."""
+        if self.limits.policy == "fcfs":
+            # Who has started goes on first: one that was paused before it started must not block them.
+            return sorted(ready, key=lambda request: (not (request.started or request.continues), request.number))
+        self._age(ready, now)
+        if self.limits.policy == "priority":
+            return sorted(ready, key=lambda request: (not request.aged, -request.priority, request.number))
+        return sorted(ready, key=lambda request: self._urgency(request, now))
+
+    def _age(self, ready: list[Request], now: float) -> None:
+        if not ready or any(request.aged for request in ready):
+            return
+        oldest = min(ready, key=lambda request: request.waiting_since_s)
+        if now - oldest.waiting_since_s > PATIENCE_S:
+            oldest.aged = True
+
+    def _urgency(self, request: Request, now: float) -> tuple[int, float]:
+        """Order by lane, then by slack: the time left until the next token is due, less the work it still needs.
+
+        Lanes: who starved; critical; who is being listened to, or has a promise; new prompts. Without the last two
+        apart, an overloaded engine would let every answer stand still until all prompts were read.
+        """
+        if request.first_token_s and request.model == "chat":
+            due = request.last_token_s + NEXT_TOKEN_TARGET_S
+        elif request.due_s is not None:
+            due = request.due_s
+        else:
+            due = request.arrival_s + FIRST_TOKEN_TARGET_S[request.priority]
+        promised = request.first_token_s or request.due_s is not None or request.priority is Priority.HIGH
+        if request.aged:
+            lane = 0
+        elif request.priority is Priority.CRITICAL:
+            lane = 1
+        else:
+            lane = 2 if promised else 3
+        if request.model == "chat" and request.decoding:
+            return lane, due - now  # a token more takes all of them as long
+        needed_s = seconds_with(self.stations[request.model], NOTHING, request, request.pending)
+        return lane, due - now - needed_s
+
+    # ---- blocks
+
+    def _make_room(self, request: Request, count: int, plan: Plan, placed: set[str]) -> bool:
+        """Evict others until `count` tokens of `request` fit; False: nobody has to yield to it, so it waits.
+
+        It keeps what it holds while it waits: the highest in rank can always make room, so somebody always runs.
+        """
+        pool = self.stations[request.model].pool
+        missing = self.missing(request, count)
+        if missing <= pool.available:
+            return True
+        theirs = (request.model, self._rank(request)[0])
+        if not request.started and missing > pool.available + self._yields.get(theirs, missing):
+            return False  # as those before it found: a long queue is cheap
+        victims = self._victims(request, placed)
+        held = Counter(block for victim in victims for block in victim.blocks)
+        if not request.started:
+            self._yields[theirs] = len(held)
+        gain = sum(1 for block, times in held.items() if pool.references(block) == times)
+        if missing > pool.available + gain:
+            return False  # nobody is evicted for nothing
+        for victim in victims:
+            if missing <= pool.available:
+                break
+            self._evict(victim, plan)
+        return True
+
+    def missing(self, request: Request, count: int) -> int:
+        """Return how many blocks a request needs for so many tokens more."""
+        size = self.stations[request.model].pool.block_tokens
+        if request.unit:
+            return 0
+        if request.host_blocks:
+            return -(-(request.host_length + count) // size) + -(-request.cross_states // size)
+        return request.table.needed(count) + (-(-request.cross_states // size) if request.unencoded else 0)
+
+    def _victims(self, request: Request, placed: set[str]) -> list[Request]:
+        """Return who yields, in order: those out of the running, longest first, then those below, lowest first.
+
+        A request that never ran displaces only lower classes; one that ran before also displaces younger equals.
+        """
+        holders = [
+            other
+            for other in self.requests.values()
+            if other.blocks
+            and other.model == request.model
+            and other.id not in placed
+            and other is not request
+            and other.state is not State.EXPRESS
+        ]
+        idle = [other for other in holders if other.id not in self._contenders]
+        rank = self._rank(request)
+        depth = 2 if request.started else 1
+        below = [
+            other for other in holders if other.id in self._contenders and self._rank(other)[:depth] < rank[:depth]
+        ]
+        return sorted(idle, key=lambda other: other.progress_s) + sorted(below, key=self._rank)
+
+    def _rank(self, request: Request) -> tuple[int, tuple[int, int]]:
+        """Order requests by their claim on memory. It does not depend on the clock: two cannot evict each other."""
+        job, place = request.number
+        if self.limits.policy == "fcfs":
+            return 0, (-job, -place)
+        return (len(Priority) if request.aged else int(request.priority)), (-job, -place)
+
+    def _evict(self, victim: Request, plan: Plan) -> None:
+        station, load = self.stations[victim.model], plan.load(victim.model)
+        recompute_s = recompute(victim).seconds(station)
+        swap_s = 2 * len(victim.blocks) * station.swap_block_s
+        if len(victim.blocks) <= station.host.available and swap_s < recompute_s:
+            host_blocks = station.host.take(len(victim.blocks))
+            load.moves += [
+                Move("swap_out", source, target) for source, target in zip(victim.blocks, host_blocks, strict=True)
+            ]
+            victim.host_blocks, victim.host_length = host_blocks, victim.table.length
+        victim.free()
+        if victim.state is State.RUNNING:
+            victim.state = State.WAITING
+        victim.preemptions += 1
+        plan.preempted += 1
+
+    def place(self, request: Request, count: int, plan: Plan, tokens_left: int = 0) -> int:
+        """Put `count` tokens of a request, and guesses up to `tokens_left`, into the plan; return how many it adds."""
+        load = plan.load(request.model)
+        if request.state is State.WAITING:
+            self._admit(request, plan)
+        start, encode = request.table.length, request.unencoded
+        drafts = [] if request.unit else self._drafts(request, start + count, tokens_left)
+        size = count + len(drafts)
+        tokens = 0 if request.unit else size
+        load.work.add(size, request.computed + size)
+        if encode:
+            load.encoding.add(request.states, request.states)
+        if encode and request.cross is not None:
+            request.cross.append(request.states)
+        load.moves += [Move("copy", source, target) for source, target in request.table.append(tokens)]
+        row = Row(request, start, count, drafts, encode)
+        load.rows.append(row)
+        plan.rows.append(row)
+        return tokens
+
+    def _admit(self, request: Request, plan: Plan) -> None:
+        """Make a waiting request a running one: swapped-out blocks come back, a cached prefix counts as computed."""
+        if request.host_blocks:
+            request.table.append(request.host_length)
+            if request.cross is not None:
+                request.cross.append(request.states)
+            plan.load(request.model).moves += [
+                Move("swap_in", source, target)
+                for source, target in zip(request.host_blocks, request.blocks, strict=True)
+            ]
+            self._drop_host(request)
+        request.state = State.RUNNING
+        if not request.started:
+            request.started = True
+            request.cached_tokens = request.table.length
+            plan.admitted.append(request)
+
+    def _drafts(self, request: Request, stop: int, tokens_left: int) -> list[int]:
+        """Return guesses of the tokens after `stop`; a guess never takes blocks from anybody."""
+        drafts = guess(request, stop, tokens_left, self.limits.lookup_tokens)
+        pool = self.stations[request.model].pool
+        while drafts and self.missing(request, stop - request.computed + len(drafts)) > pool.available:
+            drafts.pop()
+        return drafts
+
+    def _drop_host(self, request: Request) -> None:
+        host = self.stations[request.model].host
+        for block in request.host_blocks:
+            host.release(block)
+        request.host_blocks = []
+        request.host_length = 0
+
+    def _count_left_out(self, plan: Plan, batch: set[str], models: frozenset[ModelName]) -> None:
+        for left_out in self._last_batch.get(models, set()) - batch:
+            request = self.requests.get(left_out)
+            if request is not None and request.state is State.RUNNING and left_out in self._contenders:
+                request.preemptions += 1
+                plan.preempted += 1
+        self._last_batch[models] = batch

@@ -1,0 +1,1 @@
+"""Text to tokens and back: tokenizers, chat templates, tools, grammars, and reading text aloud."""

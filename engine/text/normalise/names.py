@@ -1,0 +1,218 @@
+"""Readers for what starts with a letter: web and e-mail addresses, abbreviations, Roman numerals, acronyms, words.
+
+A reader looks at one place in plain text and answers with where its expression ends and the words for it, or None.
+Capitals left in a reading are for the voice's lexicon: it says the words it knows ("NASA") and spells the rest ("API").
+"""
+
+from __future__ import annotations
+
+import re
+
+from voxlane.engine.text.normalise.dates import read_month_day, sentence_stop
+from voxlane.engine.text.normalise.numbers import Reader, Reading, cardinal, decimal, digits, ordinal
+from voxlane.engine.text.normalise.quantities import read_money
+from voxlane.engine.text.normalise.tables import (
+    ABBREVIATIONS,
+    BARE_ABBREVIATIONS,
+    BARE_TITLES,
+    GREEK,
+    MAY_END_SENTENCE,
+    NUMBERED,
+    ROMAN_CUES,
+    ROMAN_NAMES,
+    SENTENCE_WORDS,
+    SPELLED_AS_LETTERS,
+    SPELLED_AS_WORDS,
+    TITLES,
+)
+
+_EMAIL = re.compile(r"(?P<user>[A-Za-z0-9._+-]{1,64}+)@(?P<host>[A-Za-z0-9-]{1,63}+(?:\.[A-Za-z0-9-]{1,63}+)++)")
+_URL = re.compile(r"(?:https?://|www\.)(?P<rest>[^\s<>\"“”`]++)", re.IGNORECASE)
+_DOMAIN = re.compile(
+    r"(?P<rest>[A-Za-z0-9-]{1,63}+(?:\.[A-Za-z0-9-]{1,63}+){0,8}?\.(?:com|org|net|edu|gov|io|co|uk|de|fr|info|dev|app|ai|eu)"
+    r"(?![A-Za-z0-9-])(?:/[^\s<>\"“”`]*+)?)"
+)
+_FILE = re.compile(r"(?P<stem>[A-Za-z][A-Za-z0-9-]{0,40}+)\.(?P<suffix>[a-z][a-z0-9]{0,4})(?!\.?[A-Za-z0-9])")
+_PIECE = re.compile(r"[A-Za-z]+|[0-9]+|[./:_~@+-]")
+_PIECE_NAMES = {
+    ".": "dot",
+    "/": "slash",
+    ":": "colon",
+    "_": "underscore",
+    "~": "tilde",
+    "@": "at",
+    "+": "plus",
+    "-": "dash",
+}
+_URL_TAIL = ".,;:!?)]}'\"*_’"
+_INITIALS = re.compile(r"(?:[A-Za-z]\.){2,8}+(?:[A-Za-z](?![A-Za-z]))?")
+_DOTTED = re.compile(r"(?P<stem>[A-Za-z]{1,7}(?:\.[A-Za-z]){0,2})\.(?![A-Za-z0-9])")
+_VERSIONED = re.compile(r"[vV](?=[0-9]+(?:\.[0-9]|(?![A-Za-z0-9])))|ver\.?\s(?=[0-9])")
+_ROMAN = re.compile(r"(?=[IVXLC])(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})(?![A-Za-z0-9]|['’.-][A-Za-z0-9])")
+_ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
+_LAST_WORD = re.compile(r"([A-Za-z]+)\s\Z")
+_WITH = re.compile(r"(?:w/o|w/|b/c)(?![A-Za-z])")
+_WITH_READINGS = {"w/o": "without", "w/": "with", "b/c": "because"}
+_LETTER = r"[^\W\d_⁰-₟]"  # none that is written as an index; numbers of some scripts are such letters, see _match_word
+_WORD = re.compile(rf"{_LETTER}++(?:['’‑-]{_LETTER}++)*+")
+_SIMPLE = re.compile(r"[a-z]{1,30}+(?:'[a-z]{1,3}+)?(?=[ \n,;!?)]|\Z)")
+_TWO_LETTER_WORDS = {"me", "co", "so", "go", "py", "to"}
+
+
+def _spell_out(text: str) -> list[str]:
+    """Return an address piece by piece, punctuation by name; runs of digits are read digit by digit past two."""
+    words: list[str] = []
+    for piece in _PIECE.findall(text):
+        if piece in _PIECE_NAMES:
+            words.append(_PIECE_NAMES[piece])
+        elif piece[0].isdigit():
+            words += digits(piece) if len(piece) > 2 else decimal(piece)
+        elif len(piece) == 2 and piece.islower() and piece not in _TWO_LETTER_WORDS:
+            words.append(piece.upper())
+        else:
+            words.append(piece)
+    return words
+
+
+def _read_email(text: str, at: int) -> Reading | None:
+    found = _EMAIL.match(text, at)
+    if not found:
+        return None
+    host = found["host"].rstrip("-")
+    return Reading(found.end() - len(found["host"]) + len(host), [*_spell_out(found["user"]), "at", *_spell_out(host)])
+
+
+def _read_url(text: str, at: int) -> Reading | None:
+    """Read host and path; a scheme, a "www", a query and a fragment say nothing to a listener."""
+    found = _URL.match(text, at) or _DOMAIN.match(text, at)
+    if not found:
+        return None
+    rest = found["rest"].rstrip(_URL_TAIL)
+    end = found.end() - len(found["rest"]) + len(rest)
+    heard = re.split(r"[?#]", rest, maxsplit=1)[0].rstrip("/")
+    if heard.lower().startswith("www."):
+        heard = heard[4:]
+    return Reading(end, _spell_out(heard))
+
+
+def _read_file(text: str, at: int) -> Reading | None:
+    found = _FILE.match(text, at)
+    if not found or (f"{found['stem']}.{found['suffix']}".lower() in ABBREVIATIONS):
+        return None
+    return Reading(found.end(), [*_spell_out(found["stem"]), "dot", *_spell_out(found["suffix"])])
+
+
+def _read_initials(text: str, at: int) -> Reading | None:
+    found = _INITIALS.match(text, at)
+    if not found:
+        return None
+    stem = found[0].rstrip(".").lower()
+    words = ABBREVIATIONS[stem].split() if stem in ABBREVIATIONS else [found[0].replace(".", "").upper()]
+    if stem in MAY_END_SENTENCE or text[found.end() : found.end() + 1] != " ":
+        # Before a capital, "U.S." is more often part of a name than the end of a sentence.
+        words[-1] += sentence_stop(text, found.end())
+    return Reading(found.end(), words)
+
+
+def _read_abbreviation(text: str, at: int) -> Reading | None:
+    found = _DOTTED.match(text, at)
+    if not found:
+        return None
+    stem, end = found["stem"].lower(), found.end()
+    gap, following = text[end : end + 1], text[end + 1 : end + 2]
+    before = _LAST_WORD.search(text, max(0, at - 40), at)
+    after_name = before is not None and before[1][0].isupper() and before[1].lower() not in {"the", "on", "in", "at"}
+    if stem in NUMBERED and gap == " " and following.isdigit():
+        return Reading(end, [NUMBERED[stem]])
+    if stem in TITLES and found["stem"][0].isupper() and gap == " " and following.isupper():
+        return Reading(end, [ABBREVIATIONS[stem] if stem in {"st", "dr"} and after_name else TITLES[stem]])
+    if stem not in ABBREVIATIONS or (stem in SENTENCE_WORDS and not (gap == " " and following.isdigit())):
+        return None
+    words = ABBREVIATIONS[stem].split()
+    if stem in MAY_END_SENTENCE or gap != " ":
+        words[-1] += sentence_stop(text, end)
+    return Reading(end, words)
+
+
+def _read_bare_abbreviation(text: str, at: int) -> Reading | None:
+    if found := _WITH.match(text, at):
+        return Reading(found.end(), [_WITH_READINGS[found[0]]])
+    word = _match_word(text, at)
+    end = at + len(word)
+    gap, following = text[end : end + 1], text[end + 1 : end + 2]
+    if word in BARE_TITLES and gap == " " and following.isupper():
+        return Reading(end, [TITLES[word.lower()]])
+    if word in BARE_ABBREVIATIONS:
+        return Reading(end, BARE_ABBREVIATIONS[word].split())
+    return None
+
+
+def _read_versioned(text: str, at: int) -> Reading | None:
+    found = _VERSIONED.match(text, at)
+    return Reading(found.end(), ["version"]) if found else None
+
+
+def _read_roman(text: str, at: int) -> Reading | None:
+    """Read a numeral after a word that calls for one, or two letters and more after any capitalised word."""
+    found = _ROMAN.match(text, at)
+    before = _LAST_WORD.search(text, max(0, at - 40), at)
+    if not found or not found[0] or not before:
+        return None
+    value, cue = _roman_value(found[0]), before[1].lower()
+    if cue in ROMAN_NAMES and before[1][0].isupper() and len(found[0]) > 1:
+        return Reading(found.end(), ["the", *ordinal(value)])
+    if (cue in ROMAN_CUES and before[1][0].isupper() and found[0] not in {"C", "L"}) or (
+        len(found[0]) > 1 and value < 40 and before[1].istitle() and found[0] not in {"XX", "XXX"}
+    ):
+        return Reading(found.end(), cardinal(value))
+    return None
+
+
+def _roman_value(numeral: str) -> int:
+    values = [_ROMAN_VALUES[letter] for letter in numeral]
+    return sum(-a if a < b else a for a, b in zip(values, [*values[1:], 0], strict=True))
+
+
+def _read_simple(text: str, at: int) -> Reading | None:
+    """Read the common case at once: a small word that no other reader wants. It is four words in five."""
+    found = _SIMPLE.match(text, at)
+    return Reading(found.end(), [found[0]]) if found and found[0] not in BARE_ABBREVIATIONS else None
+
+
+def _read_word(text: str, at: int) -> Reading | None:
+    found = _match_word(text, at)
+    if not found:
+        return Reading(at + 1, [])  # a letter written as an index: "xₐ", "xⁿ"
+    word, end = found.replace("’", "'"), at + len(found)
+    if word in GREEK:
+        return Reading(end, [GREEK[word]])
+    if not any(char < "\u0250" or "\u1e00" <= char < "\u1f00" for char in word):
+        return Reading(end, [])  # the voices read Latin letters only
+    return Reading(end, ["-".join(_acronym(part) for part in re.split("[‑-]", word))])
+
+
+def _match_word(text: str, at: int) -> str:
+    """Return the word there, "" if there is none. It ends before a number: "a²", and any that int() does not take."""
+    found = _WORD.match(text, at)
+    if found is None or found[0].isascii():
+        return found[0] if found else ""
+    figure = next((place for place, char in enumerate(found[0]) if char.isnumeric() and not char.isalpha()), None)
+    return found[0] if figure is None else found[0][:figure].rstrip("'’‑-")
+
+
+def _acronym(word: str) -> str:
+    """Return how a word in capitals is written for the voice; other words as they are."""
+    if word in SPELLED_AS_WORDS:
+        return SPELLED_AS_WORDS[word]
+    shouted = len(word) >= 5 and word.isupper() and any(char in "AEIOUY" for char in word)
+    return word.lower() if shouted and word not in SPELLED_AS_LETTERS else word
+
+
+NAME_READERS: tuple[Reader, ...] = (
+    _read_simple, read_money, _read_email, _read_url, read_month_day, _read_versioned, _read_initials,
+    _read_abbreviation, _read_file, _read_bare_abbreviation, _read_roman, _read_word,
+)  # fmt: skip
+"""For a place where a letter stands, in the order to ask them. The last one reads any word."""
+
+ADDRESS_READERS: tuple[Reader, ...] = (_read_email, _read_url)
+"""For a place where a digit stands: addresses may start with one."""

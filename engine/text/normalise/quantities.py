@@ -1,0 +1,263 @@
+"""Readers for numbers and what is counted with them: money, measures, ranges, fractions, telephone numbers, versions.
+
+A reader looks at one place in plain text and answers with where its expression ends and the words for it, or None. All
+patterns are possessive or bounded: a reader that fails has cost no more than the digits it looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from voxlane.engine.text.normalise.numbers import (
+    NUMBER,
+    Reader,
+    Reading,
+    cardinal,
+    decimal,
+    digits,
+    ordinal,
+    pluralise,
+    year,
+)
+from voxlane.engine.text.normalise.tables import COUNTED, CURRENCIES, NOT_PLURALS, PER_READINGS, SCALES, SYMBOLS, UNITS
+
+
+def _any_of(words: Iterable[str]) -> str:
+    return "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
+
+
+_CODE = r"(?:USD|EUR|GBP|JPY|INR|CAD|AUD|CHF|CNY)"
+_SIGN = r"[$£€¥₹₩]"
+_SCALE = r"(?:\s?(?P<scale>hundred|thousand|million|billion|trillion|bn|mn)|(?P<letter>[kKmMbBT]))(?![A-Za-z0-9])"
+_PER = r"(?:/(?P<per>[A-Za-z]{1,6})(?![A-Za-z/]))?"
+_MONEY = re.compile(
+    rf"(?P<sign>US\$|A\$|C\$|{_SIGN}|{_CODE}(?=\s))\s?(?P<a>{NUMBER})(?:\s?[-–]\s?{_SIGN}?(?P<b>{NUMBER}))?"
+    rf"(?:{_SCALE})?{_PER}"
+)
+_MONEY_AFTER = re.compile(
+    rf"(?P<a>[0-9]++,[0-9]{{2}}(?=\s?€)|{NUMBER})(?P<b>)(?:{_SCALE})?\s?(?P<sign>[€£]|{_CODE}(?![A-Za-z])){_PER}"
+)
+_CENTS = re.compile(r"(?P<a>[0-9]{1,3})\s?¢")
+_PHONE = re.compile(
+    r"(?:\+[0-9]{1,3}[ .-]?(?:\([0-9]{1,4}\)[ .-]?)?[0-9]{1,4}(?:[ .-][0-9]{2,4}){1,4}|\+[0-9]{8,15}"
+    r"|(?:1[ .-])?\([0-9]{3}\) ?[0-9]{3}[ .-][0-9]{4}|(?:1[.-])?[0-9]{3}[.-][0-9]{3}[.-][0-9]{4}|[0-9]{3}-[0-9]{4}"
+    r"|[0-9]{3}-[0-9]{2}-[0-9]{4}|[0-9]{4}[ -][0-9]{4}[ -][0-9]{4}[ -][0-9]{4})(?![0-9]|[-.][0-9])"
+)
+_FEET = re.compile(r"(?P<feet>[0-9]{1,2})['′’]\s?(?P<inches>[0-9]{1,2})(?:[\"″”]|''|′′)")
+_PRIME = re.compile(rf"(?P<a>{NUMBER})(?P<mark>[′″])")
+_VERSION = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){2,9}(?![0-9])")
+_SCIENTIFIC = re.compile(r"(?P<a>[0-9]{1,15}(?:\.[0-9]{1,15})?)[eE](?P<sign>[-+]?)(?P<b>[0-9]{1,3})(?![A-Za-z0-9])")
+_POWER = re.compile(r"(?P<a>[0-9]{1,15})\^(?P<sign>-?)(?P<b>[0-9]{1,4})")
+_RANGE = re.compile(rf"(?P<a>{NUMBER})(?P<gap>\s?[-–—]\s?)(?P<b>{NUMBER})(?![-–/][0-9])")
+_IN_SERIES = re.compile(r"[0-9][-–/]\Z")
+_SLASHED = re.compile(r"(?:(?P<whole>[0-9]{1,4})[ -])?(?P<a>[0-9]{1,3})/(?P<b>[0-9]{1,3})(?![0-9/]|[.,][0-9])")
+_VULGAR = re.compile(r"(?P<whole>[0-9]{1,4})\s?(?P<part>[½⅓⅔¼¾⅛])")
+_RATIO = re.compile(r"(?P<a>[0-9]{1,4}):(?P<b>[0-9]{1,4})(?![0-9:])")
+_ORDINAL = re.compile(r"(?P<a>[0-9]{1,3}(?:,[0-9]{3}){1,4}+|[0-9]{1,12})(?:st|nd|rd|th|ST|ND|RD|TH)(?![A-Za-z0-9])")
+_DECADE = re.compile(r"(?P<a>[0-9]{3}0|[0-9]0)(?P<mark>['’]?)s(?![A-Za-z0-9])")
+_BEFORE_DECADE = re.compile(r"(?:the |mid-|early |late |his |her |their |my |your |['’])\Z", re.IGNORECASE)
+_MEASURE = re.compile(
+    rf"(?P<a>{NUMBER})(?P<gap>[\s-]?)(?P<unit>{_any_of(UNITS)})(?P<power>[²³])?"
+    r"(?:/(?P<per>[A-Za-z]{1,6}))?(?![A-Za-z0-9²³])"
+)
+_SCALED = re.compile(rf"(?P<a>{NUMBER})(?:{_SCALE})")
+_TIMES = re.compile(rf"(?P<a>{NUMBER})[x×](?![A-Za-z0-9])")
+_BY = re.compile(rf"(?P<a>{NUMBER})(?:x|\sx\s)(?=[0-9])")
+_PLAIN = re.compile(NUMBER)
+_NEXT_WORD = re.compile(r"[ ]([A-Za-z]+)")
+
+
+def _scaled(found: re.Match[str], amount: list[str]) -> list[str]:
+    scale = found["scale"] or found["letter"]
+    return [*amount, SCALES[scale]] if scale else amount
+
+
+def _per(name: str | None) -> list[str]:
+    if not name:
+        return []
+    return ["per", *PER_READINGS.get(name, UNITS.get(name, (name,))[0]).split()]
+
+
+def read_money(text: str, at: int) -> Reading | None:
+    """Read an amount with a currency's sign or code before or behind it."""
+    found = _MONEY.match(text, at) or _MONEY_AFTER.match(text, at)
+    if not found:
+        return None
+    one, more, coin, coins = CURRENCIES[found["sign"]]
+    amount, scaled = found["a"], bool(found["scale"] or found["letter"])
+    if found["sign"] == "€" and re.fullmatch(r"[0-9]+,[0-9]{2}", amount):
+        amount = amount.replace(",", ".")
+    whole, _, small = amount.replace(",", "").partition(".")
+    if found["b"]:
+        words = [*decimal(amount), "to", *_scaled(found, decimal(found["b"])), *more.split()]
+    elif scaled or len(small) not in (0, 2):
+        words = [*_scaled(found, decimal(amount)), *more.split()]
+    else:
+        big = [*decimal(whole), *(one if whole == "1" else more).split()]
+        cents = [*cardinal(int(small)), *(coin if int(small) == 1 else coins).split()] if int(small or "0") else []
+        # "$0.99" is its cents only; "$0.00" keeps its dollars.
+        words = cents if cents and int(whole) == 0 else [*big, *(["and", *cents] if cents else [])]
+    return Reading(found.end(), [*words, *_per(found["per"])])
+
+
+def _read_cents(text: str, at: int) -> Reading | None:
+    found = _CENTS.match(text, at)
+    return found and Reading(found.end(), [*decimal(found["a"]), "cent" if found["a"] == "1" else "cents"])
+
+
+def _read_phone(text: str, at: int) -> Reading | None:
+    if not (found := _PHONE.match(text, at)):
+        return None
+    groups = [" ".join(digits(group)) for group in re.findall(r"[0-9]+", found[0])]
+    words = ", ".join(groups).split(" ")
+    return Reading(found.end(), ["plus", *words] if found[0][0] == "+" else words)
+
+
+def _read_feet(text: str, at: int) -> Reading | None:
+    if found := _FEET.match(text, at):
+        feet, inches = int(found["feet"]), int(found["inches"])
+        words = [*cardinal(feet), "foot" if feet == 1 else "feet"]
+        return Reading(found.end(), [*words, *cardinal(inches), "inch" if inches == 1 else "inches"])
+    if found := _PRIME.match(text, at):
+        one, more = ("foot", "feet") if found["mark"] == "′" else ("inch", "inches")
+        return Reading(found.end(), [*decimal(found["a"]), one if found["a"] == "1" else more])
+    return None
+
+
+def _read_version(text: str, at: int) -> Reading | None:
+    """Read three or more numbers with points between; four that fit a byte each are an internet address."""
+    if not (found := _VERSION.match(text, at)):
+        return None
+    parts = found[0].split(".")
+    address = len(parts) == 4 and all(int(part) < 256 for part in parts)
+    words: list[str] = []
+    for index, part in enumerate(parts):
+        words += [*(["dot" if address else "point"] if index else []), *(digits(part) if address else decimal(part))]
+    return Reading(found.end(), words)
+
+
+def _read_power(text: str, at: int) -> Reading | None:
+    if found := _SCIENTIFIC.match(text, at):
+        base = [*decimal(found["a"]), "times", "ten"]
+    elif found := _POWER.match(text, at):
+        base = decimal(found["a"])
+    else:
+        return None
+    sign = ["minus"] if found["sign"] == "-" else []
+    return Reading(found.end(), [*base, "to", "the", *sign, *cardinal(int(found["b"]))])
+
+
+def _read_range(text: str, at: int) -> Reading | None:
+    if not (found := _RANGE.match(text, at)) or _IN_SERIES.search(text, max(0, at - 2), at):
+        return None
+    rest = read_quantity(text, found.start("b"))
+    assert rest is not None  # a number stands there
+    falls = float(found["a"].replace(",", "")) >= float(found["b"].replace(",", ""))
+    spaced, equation = found["gap"] != found["gap"].strip(), text[rest.end : rest.end + 3].lstrip()[:1] == "="
+    link = "minus" if equation or (spaced and falls) else "to"
+    return Reading(rest.end, [*_bare(text, found["a"], found.end()), link, *rest.words])
+
+
+def _read_fraction(text: str, at: int) -> Reading | None:
+    if found := _VULGAR.match(text, at):
+        return Reading(found.end(), [*decimal(found["whole"]), "and", *SYMBOLS[found["part"]].split()])
+    if not (found := _SLASHED.match(text, at)):
+        return None
+    a, b = int(found["a"]), int(found["b"])
+    whole = [*decimal(found["whole"]), "and"] if found["whole"] else []
+    if not whole and (a, b) in ((24, 7), (9, 11), (50, 50)):
+        words = [*cardinal(a), *cardinal(b)]
+    elif not whole and b in (5, 10, 100) and a <= b:
+        words = [*cardinal(a), "out", "of", *cardinal(b)]
+    elif a == 0 or b < 2 or b > 99:
+        words = [*cardinal(a), "over", *cardinal(b)]
+    else:
+        words = [*cardinal(a), *_parts(b, plural=a != 1)]
+    return Reading(found.end(), whole + words)
+
+
+def _parts(denominator: int, *, plural: bool) -> list[str]:
+    if denominator == 2:
+        return ["halves" if plural else "half"]
+    words = ["quarter"] if denominator == 4 else ordinal(denominator)
+    return [*words[:-1], pluralise(words[-1]) if plural else words[-1]]
+
+
+def _read_ratio(text: str, at: int) -> Reading | None:
+    found = _RATIO.match(text, at)
+    return found and Reading(found.end(), [*decimal(found["a"]), "to", *decimal(found["b"])])
+
+
+def _read_ordinal(text: str, at: int) -> Reading | None:
+    found = _ORDINAL.match(text, at)
+    return found and Reading(found.end(), ordinal(int(found["a"].replace(",", ""))))
+
+
+def _read_decade(text: str, at: int) -> Reading | None:
+    if not (found := _DECADE.match(text, at)):
+        return None
+    if len(found["a"]) == 2 and not found["mark"] and not _BEFORE_DECADE.search(text, max(0, at - 8), at):
+        return None  # "30s" without a hint is half a minute
+    words = year(int(found["a"]))
+    return Reading(found.end(), [*words[:-1], pluralise(words[-1])])
+
+
+def _read_measure(text: str, at: int) -> Reading | None:
+    if not (found := _MEASURE.match(text, at)):
+        return None
+    unit, gap = found["unit"], found["gap"]
+    if not gap and unit == "B":
+        return None  # "7B" counts billions more often than bytes
+    one, more = UNITS[unit]
+    name = one if found["a"] == "1" or gap == "-" else more
+    power = {"²": ["square"], "³": ["cubic"], None: []}[found["power"]]
+    return Reading(found.end(), [*decimal(found["a"]), *power, *name.split(), *_per(found["per"])])
+
+
+def _read_scaled(text: str, at: int) -> Reading | None:
+    found = _SCALED.match(text, at)
+    if not found or (found["letter"] == "K" and len(found["a"]) == 1):
+        return None  # "4K" is a screen and "5K" a race: the letter is said
+    return Reading(found.end(), _scaled(found, decimal(found["a"])))
+
+
+def _read_times(text: str, at: int) -> Reading | None:
+    if found := _BY.match(text, at):
+        return Reading(found.end(), [*decimal(found["a"]), "by"])
+    found = _TIMES.match(text, at)
+    return found and Reading(found.end(), [*decimal(found["a"]), "times"])
+
+
+def _read_plain(text: str, at: int) -> Reading | None:
+    found = _PLAIN.match(text, at)
+    return found and Reading(found.end(), _bare(text, found[0], found.end()))
+
+
+def _bare(text: str, number: str, end: int) -> list[str]:
+    """Read a number that nothing explains: four digits are a year unless they seem to count something."""
+    if len(number) == 4 and number.isdigit() and 1010 <= int(number) <= 2099:
+        following = _NEXT_WORD.match(text, end)
+        word = following[1] if following else ""
+        counts = word in COUNTED or (word.islower() and word.endswith("s") and word not in NOT_PLURALS)
+        return cardinal(int(number)) if counts else year(int(number))
+    return decimal(number)
+
+
+_UNIT_READERS: tuple[Reader, ...] = (
+    read_money, _read_cents, _read_power, _read_fraction, _read_decade, _read_measure, _read_times, _read_scaled,
+    _read_ordinal, _read_ratio, _read_plain,
+)  # fmt: skip
+JOINED_READERS: tuple[Reader, ...] = (_read_version, _read_ordinal, _read_plain)
+"""For digits right behind a letter ("B2B", "MP3"): what follows them is no unit."""
+
+QUANTITY_READERS: tuple[Reader, ...] = (_read_phone, _read_feet, _read_version, *_UNIT_READERS[:3], _read_range)
+"""For a place where a number or a currency sign stands, in the order to ask them; read_quantity comes last."""
+
+
+def read_quantity(text: str, at: int) -> Reading | None:
+    """Read one number with its unit, currency, scale or suffix."""
+    for reader in _UNIT_READERS:
+        if reading := reader(text, at):
+            return reading
+    return None

@@ -1,0 +1,219 @@
+"""Text -> the words a voice says, each tied to the stretch of source it stands for. English.
+
+Numbers, dates, money, addresses, abbreviations and symbols become words; Markdown, code blocks, HTML and emoji are not
+read. What comes out holds letters and prosodic punctuation only, so that a voice's own text rules find nothing left to
+do. It knows nothing of phonemes, voices or audio.
+
+    spoken_markup     source -> plain text and where each character came from
+    spoken_dates, spoken_quantity, spoken_names     readers: a place in plain text -> where it ends, and words
+    spoken_numbers, spoken_tables                   number words; what the readers look up
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+
+from voxlane.engine.text.normalise.dates import DATE_READERS
+from voxlane.engine.text.normalise.markup import Plain, plain
+from voxlane.engine.text.normalise.names import ADDRESS_READERS, NAME_READERS
+from voxlane.engine.text.normalise.numbers import Reader, Reading, cardinal, digits
+from voxlane.engine.text.normalise.quantities import JOINED_READERS, QUANTITY_READERS, read_quantity
+from voxlane.engine.text.normalise.tables import SYMBOLS
+
+_STOPS = {
+    ".": ".",
+    "!": "!",
+    "?": "?",
+    "…": "…",
+    ",": ",",
+    ";": ";",
+    ":": ":",
+    "。": ".",
+    "，": ",",
+    "！": "!",
+    "？": "?",
+}
+_STRENGTH = {"": 0, "—": 1, ",": 1, ":": 2, ";": 2, "…": 3, ".": 3, "!": 4, "?": 4}
+_DASHES = "-–—―‒−"
+_SIGNS = "$£€¥₹₩"
+_SIGN_STARTS = f"{_SIGNS}+("
+_NUMBER_READERS: tuple[Reader, ...] = (*DATE_READERS, *ADDRESS_READERS, *QUANTITY_READERS, read_quantity)
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One spoken word with its punctuation; `source[start:end]` is what it was read from.
+
+    Words of one expression start together and the last may end later, with punctuation; otherwise spans follow each
+    other without overlap. `text` holds no space.
+    """
+
+    text: str
+    start: int
+    end: int
+
+
+def spoken_words(text: str) -> list[Word]:
+    """Return the words to say, in order; none for a text of emoji, symbols or code only."""
+    return words_of(plain(text))
+
+
+def words_of(page: Plain) -> list[Word]:
+    """Return the words to say of a text without markup, or of a part of one."""
+    if not any(char.isalnum() for char in page.text):
+        return []
+    return _Scan(page).run()
+
+
+def speakable(text: str) -> str:
+    """Return the words to say, a single space between any two."""
+    return " ".join(word.text for word in spoken_words(text))
+
+
+class _Scan:
+    """One pass over plain text."""
+
+    def __init__(self, page: Plain) -> None:
+        self._text = page.text
+        self._origin = page.origin
+        self._at = 0
+        self._opening = ""  # a bracket that waits for its word
+        self._words: list[str] = []
+        self._spans: list[tuple[int, int]] = []
+
+    def run(self) -> list[Word]:
+        while self._at < len(self._text):
+            char = self._text[self._at]
+            if char == "\n":
+                self._stop(".", only_if_none=True)
+                self._at += 1
+            elif char.isspace():
+                self._at += 1
+            elif self._starts_number(char):
+                joined = _is_digit(char) and self._peek(-1).isalpha()
+                self._ask(JOINED_READERS if joined else _NUMBER_READERS)
+            elif char.isalpha():
+                self._ask(NAME_READERS)
+            else:
+                self._symbol(char)
+        return [Word(word, start, end) for word, (start, end) in zip(self._words, self._spans, strict=True)]
+
+    def _ask(self, readers: tuple[Reader, ...]) -> None:
+        for reader in readers:
+            if reading := reader(self._text, self._at):
+                self._say(reading)
+                return
+        raise AssertionError(f"no reader for U+{ord(self._text[self._at]):04X}")
+
+    def _say(self, reading: Reading) -> None:
+        span = (self._origin[self._at], self._origin[reading.end - 1] + 1)
+        for word in reading.words:
+            self._words.append(self._opening + word)
+            self._spans.append(span)
+            self._opening = ""
+        self._at = reading.end
+
+    def _peek(self, offset: int) -> str:
+        at = self._at + offset
+        return self._text[at] if 0 <= at < len(self._text) else ""
+
+    def _starts_number(self, char: str) -> bool:
+        if _is_digit(char):
+            return True
+        return char in _SIGN_STARTS and any(reader(self._text, self._at) for reader in QUANTITY_READERS)
+
+    def _symbol(self, char: str) -> None:
+        following, before = self._peek(1), self._peek(-1)
+        if char in _DASHES:
+            self._dash(char)
+        elif char == "." and _is_digit(following) and not before.isalnum():
+            self._say(Reading(self._at + 1, ["point"]))
+            end = self._at
+            while end < len(self._text) and _is_digit(self._text[end]):
+                end += 1
+            self._say(Reading(end, digits(self._text[self._at : end])))
+        elif char in _STOPS:
+            if self._text.startswith("...", self._at):
+                char = "…"
+            self._stop(_STOPS[char])
+            self._at += 1
+        elif char == "(":
+            self._opening = "("
+            self._at += 1
+        elif char == ")":
+            self._close()
+        else:
+            self._say(Reading(self._at + 1, self._symbol_words(char, before, following)))
+
+    def _symbol_words(self, char: str, before: str, following: str) -> list[str]:
+        if char == "#":
+            return _hash_words(before, following)
+        if char == "~":
+            return ["about"] if _is_digit(following) else []
+        if char == "/":
+            return []
+        if char == "^":
+            return ["to", "the"] if following.isalnum() and before.isalnum() else []
+        if char in "<>":
+            # An arrow's head, a stray tag or a quotation mark is no comparison.
+            if before == "=":
+                return ["to"]
+            spaced = before in ("", " ") and following in ("", " ")
+            return SYMBOLS[char].split() if spaced or _is_digit(following) else []
+        if char == "=" and (before == "=" or following == ">"):
+            return []
+        if char in SYMBOLS:
+            return SYMBOLS[char].split()
+        number = unicodedata.numeric(char, 0.5)  # of no number: as if it were no whole one
+        return cardinal(int(number)) if number.is_integer() else digits(unicodedata.normalize("NFKC", char))
+
+    def _dash(self, char: str) -> None:
+        before, following = self._peek(-1), self._peek(1)
+        open_before = before == "" or before in " \n(" or before in _DASHES
+        figure = _is_digit(following) or (following != "" and following in _SIGNS)
+        if char in "-–−" and figure and (before == "" or before in " \n(=,±<>:+×÷"):
+            self._say(Reading(self._at + 1, ["minus"]))
+        elif following == ">":
+            self._say(Reading(self._at + 2, ["to"]))
+        elif figure and not open_before and (char == "–" or not before.isalnum()):
+            self._say(Reading(self._at + 1, ["to"]))
+        else:
+            if char in "—―" or (open_before and (following == "" or following in " \n" or following in _DASHES)):
+                self._stop("—")
+            self._at += 1
+
+    def _stop(self, stop: str, *, only_if_none: bool = False) -> None:
+        """Hang punctuation on the last word; a stronger mark takes the place of a weaker one."""
+        if not self._words:
+            return
+        word = self._words[-1]
+        present = word[-1] if word[-1] in _STRENGTH else ""
+        if (only_if_none and present) or _STRENGTH[stop] <= _STRENGTH[present]:
+            return
+        self._words[-1] = word.removesuffix(present) + stop if present else word + stop
+        self._extend()
+
+    def _close(self) -> None:
+        if self._words and not self._opening:
+            self._words[-1] += ")"
+            self._extend()
+        self._opening = ""
+        self._at += 1
+
+    def _extend(self) -> None:
+        if self._text[self._at] != "\n":
+            start, _ = self._spans[-1]
+            self._spans[-1] = (start, self._origin[self._at] + 1)
+
+
+def _hash_words(before: str, following: str) -> list[str]:
+    if before in ("C", "F"):
+        return ["sharp"]
+    if _is_digit(following):
+        return ["number"]
+    return ["hashtag"] if following.isalpha() else []
+
+
+def _is_digit(char: str) -> bool:
+    return "0" <= char <= "9" and char != ""

@@ -1,0 +1,263 @@
+"""Text to tokens and back, and whole conversations to prompts.
+
+The rule that matters here: only a model's own chat template can produce control tokens. Whatever a person types or
+says is plain text, so "<|im_end|>" in a message is ten ordinary characters. This module knows vocabularies and
+templates; what their files look like is for tokenizer_gguf.py, tokenizer_json.py and chat_template.py to know.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from voxlane.engine.api import ChatMessage, Tool
+from voxlane.engine.errors import WeightsError
+from voxlane.engine.text.chat_template import FALLBACK_SOURCE, ChatTemplate, ChatTemplateError
+from voxlane.engine.text.tools import CallStyle, called, declarations, entry, spelt_out, strings
+from voxlane.engine.text.vocabularies.gguf import from_gguf
+from voxlane.engine.text.vocabularies.tokenizer_json import from_directory
+from voxlane.engine.text.vocabularies.vocab_merges import has_pair
+from voxlane.engine.text.vocabularies.vocabulary import Vocabulary
+from voxlane.engine.weights.gguf_header import MAGIC, map_file, read_header
+
+_GUARDS = (*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))
+
+_SENTENCE_ENDS = (
+    "\n", "\n\n",
+    *(space + mark + rest for mark in ".?!。？！" for space in ("", " ") for rest in ("", '"', "\n", "\n\n")),
+)  # fmt: skip
+_OPEN_ENDS = " \t\r\n.?!,;:…。？！、"
+
+
+class HasPath(Protocol):
+    """Opened weights: a GGUF file or a directory."""
+
+    path: Path
+
+
+class Tokenizer:
+    """A model's vocabulary and chat template."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._template = ChatTemplate(vocabulary.chat_template or FALLBACK_SOURCE)
+        self._template_characters = frozenset(self._template.source)
+        self._first_characters = "".join({re.escape(text[0]) for text in vocabulary.controls})
+        longest_first = sorted(vocabulary.controls, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        marks = self._encode_plain(_SENTENCE_ENDS, first=False)
+        self._sentence_ends = frozenset(ids[0] for ids in marks if len(ids) == 1)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Tokenizer:
+        """Return the tokenizer of a GGUF file or a Hugging Face directory, or raise WeightsError."""
+        vocabulary = _open_vocabulary(Path(path))
+        try:
+            return cls(vocabulary)
+        except ChatTemplateError as error:
+            raise WeightsError(path, str(error)) from error
+
+    @classmethod
+    def from_weights(cls, weights: HasPath) -> Tokenizer:
+        """Return the tokenizer that belongs to opened weights, or raise WeightsError."""
+        return cls.open(weights.path)
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of token ids."""
+        return self._vocabulary.size
+
+    @property
+    def bos_id(self) -> int | None:
+        """The token that starts a text, if the model has one."""
+        return self._vocabulary.bos_id
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Every token that ends a reply."""
+        return self._vocabulary.eos_ids
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Every token that stands for structure and not for text."""
+        return self._vocabulary.special_ids
+
+    @property
+    def chat_template(self) -> str | None:
+        """The model's own chat template; without one, FALLBACK_SOURCE is used."""
+        return self._vocabulary.chat_template
+
+    def encode(self, text: str, *, add_bos: bool = False) -> list[int]:
+        """Return the tokens of plain text: no control token comes out, whatever the text says.
+
+        With `add_bos` the tokens that the model expects before any text come first, if it expects any.
+        """
+        return [*(self._vocabulary.prefix if add_bos else ()), *self._encode_plain([text], first=True)[0]]
+
+    def encode_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        tools: Sequence[Tool] = (),
+        begin: str = "",
+        add_generation_prompt: bool = True,
+    ) -> list[int]:
+        """Return the prompt for a conversation, up to where the assistant has said `begin`, or raise ChatTemplateError.
+
+        Equal to rendering the template and encoding the result, except that control tokens named in a role, a message
+        or a tool stay plain text; those in `begin` are control tokens.
+        """
+        rendered, guard = self._render(messages, tools, add_generation_prompt=add_generation_prompt)
+        return self._encode_rendered(rendered + begin, guard)
+
+    def encode_open(
+        self, messages: Sequence[ChatMessage], *, tools: Sequence[Tool] = ()
+    ) -> tuple[list[int], frozenset[int]]:
+        """Return a conversation whose last message is not over, and the tokens that would end it or its sentence.
+
+        Its punctuation at the end is left out: speech recognition puts some after half a sentence too. So the end is
+        told by the turn's own end and by every mark a sentence can end with. But for the last token or two it is a
+        prefix of what `encode_chat` makes of the same messages.
+        """
+        mark = self._unused(messages, tools)
+        last = dataclasses.replace(messages[-1], content=messages[-1].content.rstrip(_OPEN_ENDS) + mark)
+        rendered, guard = self._render([*messages[:-1], last], tools, add_generation_prompt=False)
+        head, found, tail = rendered.rpartition(mark)
+        if not found:
+            raise ChatTemplateError("the model's chat template does not show the last message")
+        ends = self._encode_rendered(tail, guard, first=False)[:1]
+        return self._encode_rendered(head, guard), self.eos_ids.union(ends, self._sentence_ends)
+
+    @property
+    def call_style(self) -> CallStyle:
+        """How this model writes a call."""
+        return self._template.call_style
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of tokens, special ones left out; bytes that are no characters become U+FFFD."""
+        return b"".join(map(self.token_bytes, ids)).decode("utf-8", errors="replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes one token adds to the text; special tokens add none. IndexError outside the vocabulary."""
+        return self._vocabulary.token_bytes(token)
+
+    def token_name(self, token: int) -> str:
+        """Return what the vocabulary calls a token, special or not."""
+        return self._vocabulary.tokens.get(token, "")
+
+    def token_id(self, name: str) -> int | None:
+        """Return the token that the vocabulary calls `name`, if there is one."""
+        return next((token for token, spelt in self._vocabulary.tokens.items() if spelt == name), None)
+
+    def _render(
+        self, messages: Sequence[ChatMessage], tools: Sequence[Tool], *, add_generation_prompt: bool
+    ) -> tuple[str, str]:
+        """Return the conversation as text, and the guard that stands before what only looks like a control token."""
+        guard = self._unused(messages, tools)
+        names, shown = called(messages), declarations(tools)
+        if not self._template.knows_tools:
+            messages, shown = spelt_out(messages, tools), []
+        rendered = self._template.render(
+            [self._guarded_all(entry(message, names), guard) for message in messages],
+            {
+                **self._vocabulary.variables,
+                "add_generation_prompt": add_generation_prompt,
+                "tools": self._guarded_all(shown, guard) or None,
+                "documents": None,
+            },
+        )
+        return rendered, guard
+
+    def _encode_rendered(self, rendered: str, guard: str, *, first: bool = True) -> list[int]:
+        ids = list(self._vocabulary.prefix) if first and not self._vocabulary.chat_template else []
+        pieces = list(self._split_controls(rendered, guard))
+        texts = [piece for piece in pieces if isinstance(piece, str)]
+        encoded = iter(self._encode_plain(texts, first=first and texts[:1] == pieces[:1]))
+        for piece in pieces:
+            ids += (piece,) if isinstance(piece, int) else next(encoded)
+        return ids
+
+    def _unused(self, messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> str:
+        """Return a private-use character that occurs nowhere in the conversation, the tools or the template."""
+        used = set(self._template_characters)
+        for text in strings([declarations(tools), *(entry(message, {}) for message in messages)]):
+            used.update(text)
+        for code in _GUARDS:
+            if chr(code) not in used:
+                return chr(code)
+        raise ChatTemplateError("the conversation uses every private-use character of Unicode")
+
+    def _guarded_all(self, value: Any, guard: str) -> Any:
+        """Return a JSON value with every string in it guarded."""
+        match value:
+            case str():
+                return self._guarded(value, guard)
+            case dict():
+                # A template looks parts up by names like "content", and no such name is a control token.
+                return {
+                    key if key.isidentifier() else self._guarded(key, guard): self._guarded_all(part, guard)
+                    for key, part in value.items()
+                }
+            case list():
+                return [self._guarded_all(part, guard) for part in value]
+            case _:
+                return value
+
+    def _guarded(self, text: str, guard: str) -> str:
+        """Return `text` with a guard before each character that a control token could start with.
+
+        A prefix, not a break inside: templates that look for "</think>" in a reply, split it or strip it still do.
+        Text without such a character reaches the template untouched.
+        """
+        return re.sub(f"(?=[{self._first_characters}])", guard, text) if self._first_characters else text
+
+    def _split_controls(self, rendered: str, guard: str) -> Iterator[str | int]:
+        """Yield stretches of plain text and ids of the control tokens that the template itself wrote."""
+        position = 0
+        for match in self._pattern.finditer(rendered):
+            start, end = match.span()
+            if start and rendered[start - 1] == guard:
+                continue
+            control = self._vocabulary.controls[match[0]]
+            stretch = rendered[position:start].replace(guard, "")
+            if stretch := stretch.rstrip() if control.strip_before else stretch:
+                yield stretch
+            yield control.id
+            position = end
+            if control.strip_after:
+                position += len(rendered[end:]) - len(rendered[end:].lstrip())
+        if stretch := rendered[position:].replace(guard, ""):
+            yield stretch
+
+    def _encode_plain(self, texts: Sequence[str], *, first: bool) -> list[list[int]]:
+        """Return the tokens of each text; with `first`, the first of them is the beginning of everything."""
+        vocabulary, texts = self._vocabulary, list(texts)
+        if first and vocabulary.space_before_first and texts and texts[0] and not texts[0].startswith((" ", "▁")):
+            texts[0] = " " + texts[0]
+        # Lone surrogates cannot be encoded; a person's broken character costs one replacement, not the request.
+        sound = [text.encode("utf-8", "surrogatepass").decode("utf-8", "replace") for text in texts]
+        # One call for all, and this one: of those the library has, it lets other threads run, and takes a fifth less.
+        try:
+            return [found.ids for found in vocabulary.backend.encode_batch_fast(sound, add_special_tokens=False)]
+        except Exception as error:  # the library raises nothing narrower
+            raise ValueError("the model's tokenizer cannot read this text") from error
+
+
+def _open_vocabulary(path: Path) -> Vocabulary:
+    if path.is_dir():
+        if (path / "tokenizer.json").is_file() or has_pair(path):
+            return from_directory(path)
+        files = sorted(path.glob("*.gguf"))
+        if len(files) != 1:
+            raise WeightsError(path, "there is no tokenizer.json in it, nor vocab.json with merges.txt")
+        path = files[0]
+    data = map_file(path)
+    try:
+        if data[:4] != MAGIC:
+            return from_directory(path.parent)
+        return from_gguf(read_header(path, data))
+    finally:
+        data.close()

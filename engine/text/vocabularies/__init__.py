@@ -1,0 +1,1 @@
+"""Tokenizer files in their formats, each into one Vocabulary."""

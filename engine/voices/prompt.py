@@ -1,0 +1,118 @@
+"""How a submission is to be said by a checkpoint of Qwen3-TTS: whose voice, which language, which instructions.
+
+It turns names and words into what an utterance begins with, or raises PromptError that names what cannot be. It runs
+nothing and knows no request's text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from voxlane.engine.api import Submit
+from voxlane.engine.errors import ModelConfigError
+from voxlane.engine.models.qwen3_tts.config import Qwen3TTSConfig, SpeechSampling
+from voxlane.engine.models.qwen3_tts.prompt import ROLE_TOKENS, Clone, PromptError, Utterance, open_utterance
+from voxlane.engine.text.incremental import Reader
+from voxlane.engine.text.tokenizer import Tokenizer
+from voxlane.engine.voices.cloned import Voices
+
+DESIGNED = "designed"
+"""The voice of a checkpoint that makes one up for every request, as its instructions say."""
+
+MOST_NAMES = 12
+"""Voices that a refusal names."""
+
+MAX_INSTRUCTION_CHARS = 2000
+"""More would make every prompt longer, not the voice better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a request speaks."""
+
+    open: Callable[[], Utterance]  # without text
+    clone: Clone | None
+    sampling: SpeechSampling
+    seed: int
+    reader: Reader
+
+
+class Manners:
+    """The manners of one checkpoint."""
+
+    def __init__(self, config: Qwen3TTSConfig, tokenizer: Tokenizer, sampling: SpeechSampling, cloned: Voices) -> None:
+        self._config = config
+        self._tokenizer = tokenizer
+        self._sampling = sampling
+        self._cloned = cloned
+        self._role = [config.text.start, *tokenizer.encode("assistant"), *tokenizer.encode("\n")]
+        if len(self._role) != ROLE_TOKENS:
+            raise ModelConfigError(
+                f'the vocabulary spells "assistant" and a newline in {len(self._role) - 1} tokens, not 2'
+            )
+
+    @property
+    def voices(self) -> tuple[str, ...]:
+        """Return the voices that the checkpoint comes with, the default one first."""
+        match self._config.kind:
+            case "custom_voice":
+                return tuple(self._config.speakers)
+            case "voice_design":
+                return (DESIGNED,)
+            case "base":
+                return ()
+
+    def tokenize(self, text: str, language: str) -> list[int]:
+        """Return the tokens of what is said in a clip."""
+        reader = Reader(self._tokenizer.encode, language)
+        return [token for said in (*reader.read(text), *reader.finish()) for token in said.tokens]
+
+    def of(self, submit: Submit) -> Manner:
+        """Return how `submit` is said, or raise PromptError."""
+        speak, config = submit.speak, self._config
+        speaker, clone, language = self._voice(speak.voice)
+        if clone is not None and speak.live:
+            # Text stands beside the clip's frames before it stands beside new ones: with a clip of ten seconds nothing
+            # would be said before some ninety words are there.
+            clone = Clone(clone.embedding)
+        language = (speak.language or language).lower()
+        opening = partial(
+            open_utterance,
+            config,
+            self._role,
+            language=language,
+            speaker=speaker,
+            clone=clone,
+            instructions=self._instructions(speak.instructions),
+        )
+        return Manner(opening, clone, self._sampling, speak.seed, Reader(self._tokenizer.encode, language))
+
+    def _voice(self, name: str) -> tuple[str, Clone | None, str]:
+        """Return the speaker, or the voice that was cloned, and the language it goes with."""
+        if self._config.kind == "base":
+            names = self._cloned.names
+            found = self._cloned.find(name)
+            if found is None:
+                there = f"there are {_few(names)}" if names else "none has been made from a recording yet"
+                raise PromptError(f"voice: {f'there is no {name!r:.60}' if name else 'one must be named'}; {there}")
+            return "", found.clone, found.language
+        name = name or self.voices[0]
+        if name.lower() not in self.voices:
+            raise PromptError(f"voice: there is no voice {name!r:.60}; there are {_few(self.voices)}")
+        return ("" if self._config.kind == "voice_design" else name.lower()), None, "auto"
+
+    def _instructions(self, text: str) -> list[int]:
+        if len(text) > MAX_INSTRUCTION_CHARS:
+            raise PromptError(f"instructions: {len(text)} characters are more than {MAX_INSTRUCTION_CHARS}")
+        if not text.strip():
+            return []
+        encode, marks = self._tokenizer.encode, self._config.text
+        return [marks.start, *encode(f"user\n{text.strip()}"), marks.end, *encode("\n")]
+
+
+def _few(names: Sequence[str]) -> str:
+    """Return names in a line, and how many more there are."""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more

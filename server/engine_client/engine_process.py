@@ -1,0 +1,399 @@
+"""The engine child: its process, its socket, its restart.
+
+It turns a Submit into a Stream and a dead child into errors and a new child. It knows processes and packets; it does
+not know what requests mean, who sent them, or HTTP.
+
+    starting ──Ready──▶ ready ──child lost──▶ restarting ──Ready──▶ ready
+        └──StartFailed──▶ failed ◀──StartFailed, or too many restarts──┘            stop(): stopped, from anywhere
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Literal, Self
+
+from voxlane.engine.api import (
+    AUTO_MODEL,
+    BadMessage,
+    Cancel,
+    Configure,
+    EngineConfig,
+    Finished,
+    FromEngine,
+    Loading,
+    Probability,
+    Ready,
+    RefusalCode,
+    Refused,
+    Samples,
+    Shutdown,
+    Started,
+    StartFailed,
+    StepStats,
+    Submit,
+    Text,
+    ToEngine,
+    ToolCall,
+    VoiceMade,
+    Words,
+)
+from voxlane.server import limits
+from voxlane.server.engine_client.channel import Channel, Receive
+from voxlane.server.engine_client.kept_voices import KeptVoice, KeptVoices
+from voxlane.server.engine_client.packets import PacketPipe
+from voxlane.server.engine_client.stream import Inbox, Output, Stream
+from voxlane.server.errors import (
+    ContextTooLong,
+    EngineLost,
+    EngineNotReady,
+    EngineStartFailed,
+    InternalError,
+    InvalidRequest,
+    ModelNotFound,
+    Overloaded,
+    VoxlaneError,
+)
+from voxlane.server.log import line
+
+logger = logging.getLogger(__name__)
+
+ENGINE_COMMAND = (sys.executable, "-m", "voxlane.engine.process")
+"""The child's command line; the number of its socket's file descriptor is appended."""
+
+State = Literal["starting", "ready", "restarting", "failed", "stopped"]
+
+_REFUSALS: dict[RefusalCode, type[VoxlaneError]] = {
+    "too_long": ContextTooLong,
+    "overloaded": Overloaded,
+    "bad_request": InvalidRequest,
+    "duplicate_id": InternalError,
+    "no_model": ModelNotFound,
+}
+
+
+class Observer:
+    """Is told what passes over the link. The base class does not listen; metrics and progress bars do."""
+
+    def loading(self, message: Loading) -> None:
+        """Take a step of the engine's start-up."""
+
+    def state_changed(self, state: State) -> None:
+        """Take the link's new state."""
+
+    def stepped(self, message: StepStats) -> None:
+        """Take what the engine did in the last second."""
+
+    def finished(self, message: Finished) -> None:
+        """Take the end of a request, even one whose stream is gone."""
+
+
+class RestartBudget:
+    """Decides how long to wait before a restart, and when to give up."""
+
+    def __init__(self, most: int = limits.RESTARTS, window_s: float = limits.RESTART_WINDOW_SECONDS) -> None:
+        self._most = most
+        self._window_s = window_s
+        self._times: deque[float] = deque()
+
+    def next_delay(self, now: float) -> float | None:
+        """Return the seconds to wait before the restart that `now` asks for, or None to give up."""
+        while self._times and now - self._times[0] > self._window_s:
+            self._times.popleft()
+        if len(self._times) >= self._most:
+            return None
+        self._times.append(now)
+        doubled: float = limits.RESTART_DELAY_SECONDS * 2 ** (len(self._times) - 1)
+        return min(doubled, limits.RESTART_DELAY_MOST_SECONDS)
+
+
+class EngineLink:
+    """Runs the engine child and gives each request its stream."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        command: Sequence[str] = ENGINE_COMMAND,
+        observers: Sequence[Observer] = (),
+        restarts: RestartBudget | None = None,
+    ) -> None:
+        self.state: State = "starting"
+        self.failure = ""
+        self.voices = KeptVoices()
+        self._ready: Ready | None = None
+        self._config = config
+        self._command = tuple(command)
+        self._observers = tuple(observers)
+        self._restarts = restarts or RestartBudget()
+        self._inboxes: dict[str, Inbox] = {}
+        self._channels: dict[str, Channel] = {}
+        self._pipe: PacketPipe | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def pid(self) -> int | None:
+        """Return the child's process number, if there is a child."""
+        running = self._process is not None and self._process.returncode is None
+        return self._process.pid if self._process is not None and running else None
+
+    @property
+    def ready(self) -> Ready | None:
+        """Return what the engine last said of itself, with the voices that were made for it; None before it did."""
+        return None if self._ready is None else self.voices.offered(self._ready)
+
+    @property
+    def open_streams(self) -> int:
+        """Return how many requests are in progress."""
+        return len(self._inboxes)
+
+    def start(self) -> None:
+        """Begin to start the child; wait_ready says when it is there."""
+        self._supervisor = asyncio.create_task(self._supervise(), name="engine supervisor")
+
+    async def wait_ready(self) -> Ready:
+        """Wait until the engine can serve, and raise EngineStartFailed when it will not."""
+        while self.state != "ready":
+            if self.state in ("failed", "stopped"):
+                raise EngineStartFailed(self.failure)
+            self._changed.clear()
+            await self._changed.wait()
+        assert self.ready is not None
+        return self.ready
+
+    async def stop(self) -> None:
+        """Fail what is still running, ask the child to leave, and make sure of it."""
+        was_ready = self.state == "ready"
+        self._set_state("stopped")
+        self.abandon(lambda: EngineLost(detail="stopped"))
+        if was_ready and self._pipe is not None:
+            self._pipe.send(Shutdown())
+        elif self._process is not None:
+            # A child that still loads does not read its socket, and may have a download of its own under way.
+            _signal_group(self._process, signal.SIGTERM)
+        if self._process is not None:
+            await _end(self._process)
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._supervisor
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def submit(self, submit: Submit) -> Stream:
+        """Start a request and return its stream; raise EngineNotReady or Overloaded when it cannot be started."""
+        if self.state != "ready" or self._pipe is None:
+            raise EngineNotReady(detail=self.state)
+        if submit.request_id in self._inboxes:
+            raise InternalError(detail="request id used twice")
+        inbox = self._inboxes[submit.request_id] = Inbox()
+        try:
+            self._pipe.send(submit)
+        except (VoxlaneError, BadMessage) as error:
+            del self._inboxes[submit.request_id]
+            if isinstance(error, BadMessage):
+                raise ContextTooLong(detail=str(error)) from error
+            raise
+        return Stream(submit.request_id, inbox, self._from_stream)
+
+    def channel(self, name: str, receive: Receive) -> Channel:
+        """Open a line for all requests whose ids begin with `name` and a slash; it lasts over restarts."""
+        assert name not in self._channels
+        channel = self._channels[name] = Channel(name, self, receive, lambda: self._drop_channel(name))
+        return channel
+
+    def _drop_channel(self, name: str) -> None:
+        self._channels.pop(name, None)
+
+    @property
+    def listening(self) -> bool:
+        """Whether there is an engine that takes requests."""
+        return self.state == "ready" and self._pipe is not None
+
+    @property
+    def hopeful(self) -> bool:
+        """Whether there will be one."""
+        return self.state in ("starting", "restarting")
+
+    def abandon(self, make_error: Callable[[], VoxlaneError]) -> int:
+        """End every stream with an error, cancel its request, and return how many there were."""
+        inboxes, self._inboxes = self._inboxes, {}
+        running = {request_id: inbox for request_id, inbox in inboxes.items() if not inbox.ended}
+        for request_id, inbox in running.items():
+            inbox.put(make_error())
+            self.send(Cancel(request_id))
+        return len(running)
+
+    def send(self, message: ToEngine) -> None:
+        """Send a command that has no answer of its own (Pause, Resume, Interrupt); dropped while there is no engine."""
+        if self._pipe is not None:
+            self._pipe.send(message)
+
+    def keep_voice(self, voice: KeptVoice) -> None:
+        """Let a voice be known by its name, in this engine and in those that take its place."""
+        self.send(self.voices.keep(voice))
+
+    def forget_voice(self, name: str) -> None:
+        """Let a name mean nobody."""
+        self.send(self.voices.forget(name))
+
+    def _from_stream(self, message: ToEngine) -> None:
+        """Pass on what a stream says; a Cancel gives the stream up, and goes out unless the request has ended."""
+        if isinstance(message, Cancel):
+            inbox = self._inboxes.pop(message.request_id, None)
+            if inbox is None or inbox.ended:
+                return
+        self.send(message)
+
+    async def _supervise(self) -> None:
+        while True:
+            try:
+                reason = await self._run_child()
+            except OSError as error:
+                return self._give_up(f"cannot run {self._command[0]}: {error.strerror}")
+            if self.state == "stopped":
+                return None
+            if self.failure or self.ready is None:
+                return self._give_up(self.failure or f"it died while starting ({reason})")
+            delay = self._restarts.next_delay(asyncio.get_running_loop().time())
+            if delay is None:
+                return self._give_up(f"it keeps dying ({reason})")
+            logger.error(line("engine lost", reason=reason, restart_in_s=delay))
+            await asyncio.sleep(delay)
+
+    async def _run_child(self) -> str:
+        """Run one child from spawn to its end; return why it ended."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        def lost(reason: str) -> None:
+            if not gone.done():
+                gone.set_result(reason)
+
+        with ours, theirs:
+            # A session of its own: Ctrl-C in the terminal reaches us alone, so that we can drain before the child goes.
+            # stdout belongs to the command (`voxlane chat` prints the reply there): the child's goes to stderr.
+            self._process = process = await asyncio.create_subprocess_exec(
+                *self._command,
+                str(theirs.fileno()),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=2,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+            theirs.close()
+            self._pipe = PacketPipe(ours, self._receive, lost)
+            exited = asyncio.create_task(process.wait(), name="engine exit")
+            exited.add_done_callback(lambda _: lost("exited"))
+            try:
+                self._pipe.send(Configure(self._config, logger.getEffectiveLevel()))
+                reason = await gone
+            finally:
+                self._leave_child()
+                await _end(process)
+                await exited
+        return f"{reason}, exit status {process.returncode}"
+
+    def _leave_child(self) -> None:
+        """Drop the socket and tell everybody who was waiting for it."""
+        assert self._pipe is not None
+        self._pipe.close()
+        self._pipe = None
+        if self.state == "ready":
+            self._set_state("restarting")
+        self.abandon(EngineLost)
+        for channel in list(self._channels.values()):
+            channel.lost()
+
+    def _give_up(self, reason: str) -> None:
+        self.failure = reason
+        if self.ready is not None:  # a first start that fails is reported by whoever waits for it
+            logger.error(line("engine failed", reason=reason))
+        self._set_state("failed")
+        for channel in list(self._channels.values()):
+            channel.give_up()
+
+    def _set_state(self, state: State) -> None:
+        self.state = state
+        self._changed.set()
+        for observer in self._observers:
+            observer.state_changed(state)
+
+    def _receive(self, message: FromEngine) -> None:
+        match message:
+            case Started() | Text() | Words() | Samples() | ToolCall() | Probability() | VoiceMade() | Finished():
+                inbox = self._inboxes.get(message.request_id)
+                if isinstance(message, Finished):
+                    for observer in self._observers:
+                        observer.finished(message)
+                self._pass_on(message)
+                # No inbox: the stream was given up, and what was already on its way is dropped here and nowhere else.
+                if inbox is not None and not inbox.ended:
+                    inbox.put(message)
+            case Refused():
+                inbox = self._inboxes.get(message.request_id)
+                if inbox is not None and not inbox.ended:
+                    inbox.put(_REFUSALS[message.code](message.detail, detail=message.code))
+                self._pass_on(message)
+            case StepStats():
+                for observer in self._observers:
+                    observer.stepped(message)
+            case Loading():
+                for observer in self._observers:
+                    observer.loading(message)
+            case Ready():
+                self._ready = message
+                if self._config.model == AUTO_MODEL:  # a restarted engine takes the same: clients know its name
+                    self._config = replace(self._config, model=message.model)
+                if self._pipe is not None:
+                    self._pipe.watch()  # not before: who loads does not read
+                for voice in self.voices.told():  # before anybody can ask for one
+                    self.send(voice)
+                self._set_state("ready")
+                for channel in list(self._channels.values()):
+                    channel.back()
+            case StartFailed():
+                self.failure = message.reason
+                if self._pipe is not None:
+                    self._pipe.fail("start failed")
+
+    def _pass_on(self, message: Output | Refused) -> None:
+        """Give a message about a conversation's request to its channel, if that is still there."""
+        channel = self._channels.get(message.request_id.partition("/")[0])
+        if channel is not None:
+            channel.take(message)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Wait for a child whose socket is closed or who was told to leave; kill it when it does not."""
+    try:
+        async with asyncio.timeout(limits.ENGINE_STOP_SECONDS):
+            await process.wait()
+    except TimeoutError:
+        logger.warning(line("engine killed", pid=process.pid, waited_s=limits.ENGINE_STOP_SECONDS))
+        _signal_group(process, signal.SIGKILL)
+        await process.wait()
+
+
+def _signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        if process.returncode is None:
+            os.killpg(process.pid, number)

@@ -1,0 +1,1 @@
+"""HTTP requests on their way in and out: heads, bodies, limits, errors as replies."""

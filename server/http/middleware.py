@@ -1,0 +1,159 @@
+"""The front door of every HTTP request: its id, the key, errors into answers, one log line, one count.
+
+It knows ASGI. It does not know what any endpoint does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from email.utils import formatdate
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from voxlane.server.auth import host_allowed, is_loopback, origin_allowed
+from voxlane.server.config import Config
+from voxlane.server.errors import Forbidden, InternalError, TooManyConnections, Unauthorized, VoxlaneError
+from voxlane.server.http.body import ClientGone
+from voxlane.server.http.reply import error_response
+from voxlane.server.log import line
+from voxlane.server.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+CLIENT_GONE = 499
+"""What the log and the metrics show for a client that left; nobody is sent this."""
+
+_ROUTES = frozenset(
+    {
+        "/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/v1/models", "/v1/chat/completions",
+        "/v1/audio/transcriptions", "/v1/audio/speech", "/v1/audio/voices", "/v1/realtime/client_secrets",
+    }
+)  # fmt: skip
+_FAMILIES = (
+    ("/v1/models/", "/v1/models/{name}"),
+    ("/v1/audio/voices/", "/v1/audio/voices/{name}"),
+    ("/client/", "/client/{name}"),
+)
+_LOOKING_AFTER = frozenset({"/healthz", "/readyz", "/metrics"})  # answered however full it is
+_QUIET = _LOOKING_AFTER | {"/client/{name}"}  # many, and nothing that an operator misses
+
+
+class HttpMiddleware:
+    """ASGI middleware around the whole application."""
+
+    def __init__(
+        self, app: ASGIApp, config: Config, metrics: Metrics, api_key: str, open_connections: Callable[[], int]
+    ) -> None:
+        self._app = app
+        self._config = config
+        self._metrics = metrics
+        self._api_key = api_key
+        self._open_connections = open_connections
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let one request through."""
+        if scope["type"] == "http":
+            # Counted here, not by uvicorn's own limit, which answers with a bare text: this one is among them.
+            full = self._open_connections() > self._config.limits.connections
+            visit = _Visit(self._app, self._config, self._metrics, self._api_key, scope, full=full)
+            await visit.run(receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+class _Visit:
+    """One request from arrival to its log line."""
+
+    def __init__(
+        self, app: ASGIApp, config: Config, metrics: Metrics, api_key: str, scope: Scope, *, full: bool
+    ) -> None:
+        self._app = app
+        self._config = config
+        self._metrics = metrics
+        self._api_key = api_key
+        self._scope = scope
+        self._full = full
+        self._request_id = f"req_{secrets.token_hex(12)}"
+        self._status = 0
+        self._code: str | None = None
+
+    async def run(self, receive: Receive, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        self._metrics.open_requests.inc()
+
+        async def stamped(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._status = message["status"]
+                message = {**message, "headers": [*message["headers"], *self._headers()]}
+            await send(message)
+
+        try:
+            await self._answer(receive, stamped)
+        finally:
+            self._metrics.open_requests.dec()
+            self._record(loop.time() - began)
+
+    async def _answer(self, receive: Receive, send: Send) -> None:
+        try:
+            if self._full and self._scope["path"] not in _LOOKING_AFTER:
+                raise TooManyConnections(detail="limits.connections")
+            if self._scope["path"].startswith("/v1/"):
+                check_page(self._scope, self._config, self._api_key)
+                check_key(self._scope, self._api_key)
+            await self._app(self._scope, receive, send)
+        except ClientGone:
+            self._status = CLIENT_GONE
+            self._metrics.disconnects.inc()
+        except VoxlaneError as error:
+            await self._refuse(error, receive, send)
+        except Exception as error:
+            # The task's boundary: whatever this was, the client gets an answer and the traceback goes to our log.
+            logger.exception(line("bug", request=self._request_id, error=type(error).__name__))
+            await self._refuse(InternalError(), receive, send)
+
+    async def _refuse(self, error: VoxlaneError, receive: Receive, send: Send) -> None:
+        self._code = error.code
+        if error.detail:
+            logger.info(line("refused", request=self._request_id, code=error.code, detail=error.detail))
+        if not self._status:
+            await error_response(error)(self._scope, receive, send)
+
+    def _headers(self) -> list[tuple[bytes, bytes]]:
+        return [(b"x-request-id", self._request_id.encode()), (b"date", formatdate(usegmt=True).encode())]
+
+    def _record(self, seconds: float) -> None:
+        path = self._scope["path"]
+        route = (
+            path if path in _ROUTES else next((kind for start, kind in _FAMILIES if path.startswith(start)), "other")
+        )
+        self._metrics.http_requests.labels(route, str(self._status)).inc()
+        client = self._scope.get("client") or ("-",)
+        level = logging.DEBUG if route in _QUIET else logging.INFO
+        fields = {"request": self._request_id, "client": client[0], "method": self._scope["method"], "route": route}
+        logger.log(level, line("http", **fields, status=self._status, code=self._code, seconds=seconds))
+
+
+def check_key(scope: Scope, api_key: str) -> None:
+    """Raise Unauthorized unless the request carries the key, where one is asked for."""
+    if not api_key:
+        return
+    given = b"".join(value for name, value in scope["headers"] if name == b"authorization")
+    # Compared in constant time: how long a refusal takes must not tell how much of a key is right.
+    if not secrets.compare_digest(given, b"Bearer " + api_key.encode()):
+        raise Unauthorized
+
+
+def check_page(scope: Scope, config: Config, api_key: str) -> None:
+    """Raise Forbidden for what another site's page sends in its visitor's name; a key it could not send along."""
+    if api_key:
+        return
+    headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in (b"host", b"origin")}
+    host, origin = headers.get(b"host", ""), headers.get(b"origin")
+    if not origin_allowed(origin, host, config.voice.origins, with_key=False):
+        raise Forbidden("Pages of this origin may not send requests: see voice.origins.")
+    if is_loopback(config.server.host) and host and not host_allowed(host, config.voice.origins):
+        raise Forbidden("Without a key this server goes by localhost, addresses and the hosts in voice.origins.")

@@ -1,0 +1,166 @@
+"""The person's side of OpenAI Realtime: speech that starts and stops, what is committed of it, and its transcript.
+
+The dialect knows no hold: its clients stop playing as soon as they are told that somebody speaks. So while a reply is
+on hold, what is heard of the voice that caused it is kept back, and told if it was meant or forgotten if it was not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from voxlane.server.conversation.history import turn_item
+from voxlane.server.conversation.server_events import (
+    Fault,
+    IdleTimeout,
+    InputCommitted,
+    SpeechStarted,
+    SpeechStopped,
+    TurnDone,
+    UserTurn,
+    UserWords,
+)
+from voxlane.server.protocols.dialect import Packet
+from voxlane.server.protocols.openai_realtime.items import KnownItems, shown_message
+from voxlane.server.protocols.openai_realtime.packets import packet
+
+TurnEvent = SpeechStarted | SpeechStopped | UserWords | UserTurn | TurnDone | InputCommitted | IdleTimeout
+
+
+@dataclass(slots=True)
+class _Speech:
+    """One turn that the client was told of."""
+
+    item: str
+    began_s: float
+    seconds: float = 0.0
+    committed: bool = False
+    settled: str = ""
+    told: str = ""  # of the transcript
+
+
+class Listening:
+    """What a client is told of the person's turns."""
+
+    def __init__(self, known: KnownItems, heard_s: Callable[[], float]) -> None:
+        self.session = ""  # its name
+        self.transcribes = False  # the client wants transcripts
+        self._known = known
+        self._heard_s = heard_s
+        self._marked_s = 0.0  # up to where sound was committed, or thrown away
+        self._speeches: dict[int, _Speech] = {}  # by turn, until their words are known
+        self._holds = False
+        self._kept: list[TurnEvent] = []  # of the turn that caused the hold
+
+    # ---- holds
+
+    def hold(self) -> None:
+        """Keep back what is heard of a voice from now on."""
+        self._holds = True
+
+    def release(self) -> None:
+        """Forget it: it was nothing."""
+        self._holds = False
+        self._kept.clear()
+
+    def interrupted(self, closing: list[Packet]) -> list[Packet]:
+        """Return what ends a response, behind the news that somebody speaks; the rest of what was kept back follows."""
+        kept, self._kept, self._holds = self._kept, [], False
+        first = [one for event in kept[:1] for one in self.take(event)]
+        return [*first, *closing, *(one for event in kept[1:] for one in self.take(event))]
+
+    # ---- turns
+
+    def take(self, event: TurnEvent, fault: Fault | None = None) -> list[Packet]:
+        """Return what a client is told of a turn; `fault` is why one failed."""
+        starts = isinstance(event, SpeechStarted)
+        if self._holds and (starts or any(kept.turn == event.turn for kept in self._kept)):
+            self._kept.append(event)
+            return []
+        match event:
+            case SpeechStarted(turn, at_s):
+                self._speeches[turn] = speech = _Speech(turn_item(self.session, turn), at_s)
+                told: dict[str, Any] = {"audio_start_ms": _ms(at_s), "item_id": speech.item}
+                return [packet("input_audio_buffer.speech_started", **told)]
+            case IdleTimeout(turn, item, from_s, to_s):
+                self._speeches[turn] = _Speech(item, from_s, to_s - from_s)
+                told = {"audio_start_ms": _ms(from_s), "audio_end_ms": _ms(to_s), "item_id": item}
+                return [packet("input_audio_buffer.timeout_triggered", **told)]
+            case InputCommitted():
+                return self._commit(event)
+        speech_or_none = self._speeches.get(event.turn)
+        if speech_or_none is None:  # typed, or nothing was told of it
+            return []
+        match event:
+            case SpeechStopped(at_s=at_s):
+                return self._stop(speech_or_none, at_s)
+            case UserWords(settled=settled):
+                speech_or_none.settled += settled
+                return self._tell_words(speech_or_none, speech_or_none.settled)
+            case UserTurn(turn, text):
+                del self._speeches[turn]
+                return self._complete(speech_or_none, text)
+            case TurnDone(turn, how):
+                del self._speeches[turn]
+                if not speech_or_none.committed:  # some clients take it that somebody speaks until they are told
+                    return self._stop(speech_or_none, self._heard_s())
+                return self._fail(speech_or_none, fault) if how == "failed" else self._complete(speech_or_none, "")
+
+    def clear(self) -> list[Packet]:
+        """Return that what was said so far was thrown away."""
+        self._marked_s = self._heard_s()
+        return [packet("input_audio_buffer.cleared")]
+
+    def _stop(self, speech: _Speech, at_s: float) -> list[Packet]:
+        speech.seconds = max(0.0, at_s - speech.began_s)
+        told = {"audio_end_ms": _ms(at_s), "item_id": speech.item}
+        return [packet("input_audio_buffer.speech_stopped", **told)]
+
+    def _commit(self, event: InputCommitted) -> list[Packet]:
+        speech = self._speeches.get(event.turn)
+        if speech is None:  # of a client that does without our ear
+            speech = _Speech(event.item, self._marked_s, max(0.0, self._heard_s() - self._marked_s))
+            self._speeches[event.turn] = speech
+        speech.committed, self._marked_s = True, self._heard_s()
+        before = self._known.add(speech.item)
+        content: list[dict[str, Any]] = [{"type": "input_audio", "transcript": None}]
+        placed = {"previous_item_id": before, "item": shown_message(speech.item, "user", content, "completed")}
+        return [
+            packet("input_audio_buffer.committed", previous_item_id=before, item_id=speech.item),
+            packet("conversation.item.added", **placed),
+            packet("conversation.item.done", **placed),
+            *self._tell_words(speech, speech.settled),
+        ]
+
+    # ---- transcripts
+
+    def _tell_words(self, speech: _Speech, words: str) -> list[Packet]:
+        """Return what is new of a transcript; it is told once the item is there."""
+        words = words.lstrip()
+        delta = words.removeprefix(speech.told)
+        if not (self.transcribes and speech.committed and delta and words.startswith(speech.told)):
+            return []
+        speech.told = words
+        return [packet(f"{_TRANSCRIPTION}.delta", item_id=speech.item, content_index=0, delta=delta)]
+
+    def _complete(self, speech: _Speech, text: str) -> list[Packet]:
+        if not (self.transcribes and speech.committed):
+            return []
+        usage = {"type": "duration", "seconds": round(speech.seconds, 3)}
+        told = {"item_id": speech.item, "content_index": 0, "transcript": text, "usage": usage}
+        return [*self._tell_words(speech, text), packet(f"{_TRANSCRIPTION}.completed", **told)]
+
+    def _fail(self, speech: _Speech, fault: Fault | None) -> list[Packet]:
+        if not self.transcribes:
+            return []
+        code, message = (fault.code, fault.message) if fault else ("engine_failed", "the engine could not finish this")
+        error = {"type": "transcription_error", "code": code, "message": message}
+        return [packet(f"{_TRANSCRIPTION}.failed", item_id=speech.item, content_index=0, error=error)]
+
+
+_TRANSCRIPTION = "conversation.item.input_audio_transcription"
+
+
+def _ms(seconds: float) -> int:
+    return max(0, round(seconds * 1000))

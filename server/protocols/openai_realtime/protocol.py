@@ -1,0 +1,358 @@
+"""OpenAI Realtime (GA) over WebSocket: JSON text both ways, the server speaks first; docs/openai.md says what is in it.
+
+What is wrong with an event is told in an `error` event and changes nothing; only a binary message, or one over the size
+limit, ends the connection. Everything is checked before it is believed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from voxlane.server import limits
+from voxlane.server.conversation import client_events, server_events
+from voxlane.server.conversation.values import Item, SessionConfig
+from voxlane.server.protocols import dialect
+from voxlane.server.protocols.dialect import (
+    BadMessage,
+    Capabilities,
+    Complaint,
+    Dialect,
+    Handshake,
+    Hello,
+    Incoming,
+    Outgoing,
+    Pace,
+    Packet,
+)
+from voxlane.server.protocols.openai_realtime.exchange import Exchange
+from voxlane.server.protocols.openai_realtime.items import INPUT_ITEMS, KnownItems, read_item, shown_item
+from voxlane.server.protocols.openai_realtime.listening import Listening
+from voxlane.server.protocols.openai_realtime.packets import Event, packet
+from voxlane.server.protocols.openai_realtime.responses import Wish
+from voxlane.server.protocols.openai_realtime.session import (
+    FORMATS,
+    RealtimeSession,
+    configuration,
+    shown,
+    transcribes,
+    usual_session,
+)
+from voxlane.server.protocols.openai_realtime.update import overridden, updated
+from voxlane.server.protocols.openai_realtime.values import (
+    Wrong,
+    choice,
+    listing,
+    mapping,
+    metadata,
+    number,
+    parse,
+    sound,
+    text,
+)
+from voxlane.server.protocols.sound import Microphone
+
+SUBPROTOCOL = "realtime"
+
+PIECE_BYTES = 24_000
+"""Of sound, in one event: half a second. Clients may send half a minute at once, which takes 100 ms to convert."""
+
+LONGEST_S = 86_400.0
+"""No reply is that long: a truncation beyond the end is one to the end."""
+
+_REF = "="
+"""Before the client's event_id, so that what a client did is told from what befell it, also without an id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a conversation begins with."""
+
+    session: RealtimeSession
+    usual: RealtimeSession  # what a null stands for
+    base: SessionConfig
+    capabilities: Capabilities
+
+
+_NOBODY = Opening(RealtimeSession(), RealtimeSession(), SessionConfig(), Capabilities("", "", "", "", (), (), ()))
+
+
+def opening(handshake: Handshake, defaults: SessionConfig) -> Hello:
+    """Return how a client wants to converse, from its address and from what its secret stands for."""
+    capabilities = handshake.capabilities
+    try:
+        model = text("model", handshake.query.get("model", ""))
+        session = usual = usual_session(defaults, capabilities, model)
+        if handshake.query.get("intent") == "transcription":
+            session = updated(session, {"type": "transcription"}, usual)
+        if handshake.session is not None:
+            session = updated(session, dict(handshake.session), usual)
+        config = configuration(session, defaults, capabilities)
+    except Wrong as wrong:
+        raise BadMessage(str(wrong)) from wrong
+    return Hello(config=config, wishes=Opening(session, usual, defaults, capabilities))
+
+
+class OpenAIRealtime:
+    """One conversation in OpenAI's dialect."""
+
+    def __init__(self, hello: Hello, session_rate: int) -> None:
+        begun = hello.wishes if isinstance(hello.wishes, Opening) else _NOBODY
+        self._session, self._usual = begun.session, begun.usual
+        self._base, self._capabilities = begun.base, begun.capabilities
+        self._config = hello.config
+        self._name = ""  # of the conversation
+        self._microphone = Microphone(FORMATS[self._session.input_format])
+        self._heard_before_s = 0.0  # in formats before this one
+        self._known = KnownItems()
+        self._listening = Listening(self._known, self.heard_s)
+        self._listening.transcribes = transcribes(self._session)
+        self._responses = Exchange(self._known, session_rate)
+        self._fault: server_events.Fault | None = None  # what is wrong with a turn that is about to end
+        self._made = 0  # ids
+
+    def heard_s(self) -> float:
+        """Return how much audio has come, in seconds."""
+        return self._heard_before_s + self._microphone.seconds
+
+    def session_samples(self, played: client_events.Played) -> client_events.Played:
+        """Return a position of the client's player, which this dialect's clients do not tell."""
+        return played
+
+    def write(self, packet: Packet, sequence: int) -> str:
+        """Return a packet's text under its number."""
+        event: Any = packet.fields[0]
+        return json.dumps({"event_id": f"event_{sequence}", **event}, ensure_ascii=False, separators=(",", ":"))
+
+    # ---- what a client says
+
+    def decode(self, message: bytes | str) -> Iterable[Incoming]:
+        """Return what a client says, be it wrong; raise BadMessage for what is no text."""
+        if isinstance(message, bytes):
+            raise BadMessage("messages are text")
+        event_id = ""
+        try:
+            event = parse(message)
+            if event.get("event_id") is not None:
+                event_id = text("event_id", event["event_id"], 512)
+            kind = text("type", event.get("type"))
+            if kind not in _READERS:
+                raise Wrong("type", "is not that of a client event")
+            return _READERS[kind](self, event, _REF + event_id)
+        except Wrong as wrong:
+            return [Complaint(wrong.code, str(wrong), wrong.param, _REF + event_id)]
+
+    def update(self, event: Event, _: str) -> list[Incoming]:
+        """Take what is there of an update; all of it, or nothing."""
+        session = updated(self._session, event.get("session"), self._usual)
+        config = configuration(session, self._base, self._capabilities)
+        if session.input_format != self._session.input_format:
+            self._heard_before_s = self.heard_s()
+            self._microphone = Microphone(FORMATS[session.input_format])
+        self._session, self._config = session, config
+        self._listening.transcribes = transcribes(session)
+        return [client_events.Configure(config)]
+
+    def append(self, event: Event, _: str) -> Iterable[Incoming]:
+        """Take sound, piece by piece as whoever asked comes for it."""
+        data = sound("audio", event.get("audio"))
+        if len(data) % 2 and self._session.input_format == "audio/pcm":
+            raise Wrong("audio", "has an odd number of bytes, of 16-bit samples")
+        return (
+            client_events.Audio(pcm)
+            for at in range(0, len(data), PIECE_BYTES)
+            if (pcm := self._microphone.push(data[at : at + PIECE_BYTES]))
+        )
+
+    def place(self, event: Event, ref: str) -> list[Incoming]:
+        """Take an item."""
+        item, pcm = read_item("item", event.get("item"), self._new_id("item"), FORMATS[self._session.input_format])
+        after = event.get("previous_item_id")
+        if after is not None:
+            after = text("previous_item_id", after)
+        return [client_events.PlaceItem(item, "" if after == "root" else after, pcm, ref)]
+
+    def truncate(self, event: Event, ref: str) -> list[Incoming]:
+        """Take it that a reply was heard so far."""
+        name = self._item(event)
+        number("content_index", event.get("content_index", 0), 0, 0)
+        seconds = number("audio_end_ms", event.get("audio_end_ms"), 0, LONGEST_S * 1000) / 1000
+        self._responses.truncate(name)
+        return [client_events.CutItem(name, seconds, ref)]
+
+    def respond(self, event: Event, ref: str) -> list[Incoming]:
+        """Take the wish for a response."""
+        if self._session.type != "realtime":
+            raise Wrong("", "A session of type transcription has no responses")
+        given = {} if event.get("response") is None else mapping("response", event["response"])
+        session = overridden(self._session, given, self._usual)
+        config = configuration(session, self._base, self._capabilities, "response")
+        aside = choice("response.conversation", given.get("conversation") or "auto", ("auto", "none")) == "none"
+        about = metadata("response.metadata", given.get("metadata"))
+        entries = None if given.get("input") is None else self._input(given["input"])
+        tag = self._new_id("wish")
+        self._responses.ask(tag, Wish(session, config.speaks, about, aside))
+        return [client_events.Respond(config, tag, aside, entries, ref)]
+
+    def _input(self, value: object) -> tuple[Item | str, ...]:
+        entries: list[Item | str] = []
+        for place, entry in enumerate(listing("response.input", value, INPUT_ITEMS)):
+            at = f"response.input[{place}]"
+            if isinstance(entry, dict) and entry.get("type") == "item_reference":
+                entries.append(text(f"{at}.id", entry.get("id"), least=1))
+                continue
+            item, pcm = read_item(at, entry, self._new_id("item"), FORMATS[self._session.input_format])
+            if pcm:
+                raise Wrong(at, "must be text: create an item of the audio and refer to it", "unsupported_parameter")
+            entries.append(item)
+        return tuple(entries)
+
+    def cancel(self, event: Event, ref: str) -> list[Incoming]:
+        """Take it that a response is to end."""
+        if event.get("response_id") is None:
+            return [client_events.CancelReply(None, ref)] if self._responses.cancel_any() else []
+        return [client_events.CancelReply(self._responses.cancel(text("response_id", event["response_id"])), ref)]
+
+    def show(self, event: Event, ref: str) -> list[Incoming]:
+        """Take the wish to see an item."""
+        return [client_events.ShowItem(self._item(event), ref)]
+
+    def drop(self, event: Event, ref: str) -> list[Incoming]:
+        """Take it that an item is to be forgotten."""
+        return [client_events.DropItem(self._item(event), ref)]
+
+    def _item(self, event: Event) -> str:
+        name = text("item_id", event.get("item_id"))
+        if name not in self._known:  # it may be that of a reply which has yet to say its first word
+            what = event["type"].rpartition(".")[2]
+            raise Wrong("item_id", "is not that of an item", f"item_{what}_invalid_item_id")
+        return name
+
+    def _new_id(self, kind: str) -> str:
+        self._made += 1
+        return f"{kind}_{self._name}_{self._made}"
+
+    # ---- what it is told
+
+    def encode(self, event: Outgoing) -> list[Packet]:
+        """Return what to write for an event."""
+        match event:
+            case (
+                server_events.Speech()
+                | server_events.ReplyText()
+                | server_events.ToolCalled()
+                | server_events.Thought()
+                | server_events.SpeechDone()
+                | server_events.ReplyDone()
+            ):
+                return self._responses.take(event)
+            case server_events.ReplyStarted():
+                return self._responses.start(event, self._name, Wish(self._session, self._config.speaks))
+            case server_events.Interrupted(epoch):
+                closing, aside = self._responses.interrupt(epoch)
+                return closing if aside else self._listening.interrupted(closing)
+            case server_events.Hold():
+                self._listening.hold()
+            case server_events.Release():
+                self._listening.release()
+            case server_events.TurnDone(how=how):
+                fault = self._fault
+                if how == "failed" and fault is not None and fault.code != "engine_lost":
+                    self._fault = None
+                return self._listening.take(event, fault)
+            case (
+                server_events.SpeechStarted()
+                | server_events.SpeechStopped()
+                | server_events.UserWords()
+                | server_events.UserTurn()
+                | server_events.InputCommitted()
+                | server_events.IdleTimeout()
+            ):
+                return self._listening.take(event)
+            case server_events.InputCleared():
+                return self._listening.clear()
+            case server_events.Fault():
+                return self._fail(event)
+            case _:
+                return self._tell(event)
+        return []
+
+    def _tell(self, event: Outgoing) -> list[Packet]:
+        """Return what concerns neither a turn nor a reply."""
+        match event:
+            case dialect.Ready():
+                self._name = event.session.rpartition("-")[2]
+                self._listening.session = event.session
+                return [packet("session.created", session=shown(self._session, f"sess_{self._name}"))]
+            case server_events.Configured():
+                return [packet("session.updated", session=shown(self._session, f"sess_{self._name}"))]
+            case server_events.ItemPlaced(item, after):
+                placed = {"previous_item_id": self._known.add(item.id, after), "item": shown_item(item)}
+                return [packet("conversation.item.added", **placed), packet("conversation.item.done", **placed)]
+            case server_events.ItemShown(item):
+                return [packet("conversation.item.retrieved", item=shown_item(item))]
+            case server_events.ItemDropped(name):
+                self._known.drop(name)
+                return [packet("conversation.item.deleted", item_id=name)]
+            case server_events.ItemCut(name, seconds):
+                told = {"item_id": name, "content_index": 0, "audio_end_ms": round(seconds * 1000)}
+                return [packet("conversation.item.truncated", **told)]
+            case Complaint(code, message, param, ref):
+                return [_error("invalid_request_error", code, message, param, ref)]
+            case dialect.Ending(kind, code, message):
+                return [_error(kind, code, message)]
+            case _:  # states, latencies and the like: the dialect has no words for them
+                return []
+
+    def _fail(self, fault: server_events.Fault) -> list[Packet]:
+        """Take what went wrong. What befalls a client is told by how its response or transcription ends.
+
+        Some clients take every `error` for the end of the conversation, which it is not.
+        """
+        if fault.ref:
+            self._responses.refused()
+            return [_error("invalid_request_error", fault.code, fault.message, None, fault.ref)]
+        if not self._responses.fail(fault):
+            self._fault = fault
+        return []
+
+
+def _error(kind: str, code: str, message: str, param: str | None = None, ref: str = "") -> Packet:
+    event_id = ref.removeprefix(_REF) or None
+    return packet("error", error={"type": kind, "code": code, "message": message, "param": param, "event_id": event_id})
+
+
+def _no_buffer(_: OpenAIRealtime, __: Event, ___: str) -> list[Incoming]:
+    raise Wrong("type", "is for WebRTC only: over a WebSocket the output buffer is the client's", "unsupported_event")
+
+
+_READERS: dict[str, Callable[[OpenAIRealtime, Event, str], Iterable[Incoming]]] = {
+    "session.update": OpenAIRealtime.update,
+    "input_audio_buffer.append": OpenAIRealtime.append,
+    "input_audio_buffer.commit": lambda _, __, ref: [client_events.CommitInput(ref)],
+    "input_audio_buffer.clear": lambda _, __, ___: [client_events.ClearInput()],
+    "conversation.item.create": OpenAIRealtime.place,
+    "conversation.item.retrieve": OpenAIRealtime.show,
+    "conversation.item.delete": OpenAIRealtime.drop,
+    "conversation.item.truncate": OpenAIRealtime.truncate,
+    "response.create": OpenAIRealtime.respond,
+    "response.cancel": OpenAIRealtime.cancel,
+    "output_audio_buffer.clear": _no_buffer,
+}
+"""The client events, and what becomes of them."""
+
+PACE = Pace(
+    frame_bytes=limits.REALTIME_FRAME_BYTES,
+    frames_per_s=limits.VOICE_FRAMES_PER_SECOND,
+    frames_burst=limits.REALTIME_FRAMES_BURST,
+    bytes_per_s=limits.VOICE_BYTES_PER_SECOND,
+    bytes_burst=limits.REALTIME_BYTES_BURST,
+    audio_rate=limits.VOICE_AUDIO_RATE,
+    audio_burst_s=limits.REALTIME_AUDIO_BURST_SECONDS,
+)
+
+REALTIME = Dialect(
+    SUBPROTOCOL, PACE, OpenAIRealtime, opening=opening, subprotocol_needed=False, resumable=False, any_voice=True
+)

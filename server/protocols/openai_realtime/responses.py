@@ -1,0 +1,222 @@
+"""One response of OpenAI Realtime, from `response.created` to `response.done`.
+
+A reply's events in, the dialect's events out, in the order that its clients rely on: an item is added before anything
+is said of it, done after all of it, and the response after all its items. It knows one reply, and sound as pieces.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from voxlane.server.conversation.server_events import Fault, Speech, Thought, ToolCalled
+from voxlane.server.protocols.dialect import Packet
+from voxlane.server.protocols.openai_realtime.items import (
+    KnownItems,
+    Shown,
+    shown_call,
+    shown_message,
+    spoken_part,
+    written_part,
+)
+from voxlane.server.protocols.openai_realtime.packets import Event, packet
+from voxlane.server.protocols.openai_realtime.session import FORMATS, RealtimeSession, shown_format
+from voxlane.server.protocols.sound import Loudspeaker, Piece
+
+DELTA_BYTES = 256 * 1024
+"""Sound in one delta: a third more as base64, and well below the MiB that one client takes in a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is known of a response before it begins."""
+
+    session: RealtimeSession  # as this response wants it
+    speaks: bool
+    metadata: Mapping[str, str] | None = None
+    aside: bool = False
+
+
+class Response:
+    """A response under way."""
+
+    def __init__(self, name: str, item: str, conversation: str, wish: Wish, known: KnownItems, rate: int) -> None:
+        self.name = name
+        self.item = item
+        self.aside = wish.aside
+        self.cancelled = False  # by the client: it is not what was said that ends it
+        self.fault: Fault | None = None
+        self._wish = wish
+        self._conversation = conversation
+        self._known = known
+        self._form = FORMATS[wish.session.output_format]
+        self._loudspeaker = Loudspeaker(self._form, rate)
+        self._text = ""
+        self._begun = False  # its message
+        self._calls: list[ToolCalled] = []
+        self._thought: Thought | None = None
+        self._output: list[Shown] = []
+
+    # ---- events
+
+    def created(self) -> list[Packet]:
+        """Return its beginning."""
+        return [packet("response.created", response=self._shown("in_progress", None))]
+
+    def say(self, text: str) -> list[Packet]:
+        """Take more of its words."""
+        packets = [] if self._begun else self._begin()
+        self._text += text
+        kind = "output_audio_transcript" if self._wish.speaks else "output_text"
+        return [*packets, self._of_part(f"response.{kind}.delta", delta=text)]
+
+    def sound(self, speech: Speech) -> list[Packet]:
+        """Take more of its sound."""
+        return [one for piece in self._loudspeaker.push(speech) for one in self._deltas(piece)]
+
+    def call(self, called: ToolCalled) -> list[Packet]:
+        """Take a call; it is told when all was said, since clients answer it at once and may not before."""
+        self._calls.append(called)
+        return []
+
+    def think(self, thought: Thought) -> list[Packet]:
+        """Take what it has cost."""
+        self._thought = thought
+        return []
+
+    def finish(self, epoch: int, samples: int) -> list[Packet]:
+        """Return its end, when all was said."""
+        rest = self._loudspeaker.finish(epoch, samples)[0] if self._wish.speaks else []
+        packets = [one for piece in rest for one in self._deltas(piece)]
+        if self.fault is not None:
+            told = {"type": "server_error", "code": self.fault.code, "message": self.fault.message}
+            return packets + self._end("failed", {"type": "failed", "error": told})
+        if self._thought is not None and self._thought.reason == "length":
+            return packets + self._end("incomplete", {"type": "incomplete", "reason": "max_output_tokens"})
+        return packets + self._end("completed", None)
+
+    def cut(self) -> list[Packet]:
+        """Return its end, when it was interrupted."""
+        reason = "client_cancelled" if self.cancelled else "turn_detected"
+        return self._end("cancelled", {"type": "cancelled", "reason": reason})
+
+    # ---- its message
+
+    def _begin(self) -> list[Packet]:
+        self._begun = True
+        empty = shown_message(self.item, "assistant", [], "in_progress")
+        return [*self._added(empty), self._of_part("response.content_part.added", part=self._part(""))]
+
+    def _close_message(self, status: str) -> list[Packet]:
+        spoken = self._wish.speaks
+        content = spoken_part(self._text) if spoken else written_part(self._text)
+        item = shown_message(self.item, "assistant", [content], status)
+        if spoken:
+            dones = [
+                self._of_part("response.output_audio.done"),
+                self._of_part("response.output_audio_transcript.done", transcript=self._text),
+            ]
+        else:
+            dones = [self._of_part("response.output_text.done", text=self._text)]
+        return [*dones, self._of_part("response.content_part.done", part=self._part(self._text)), *self._done(item)]
+
+    def _part(self, text: str) -> Shown:
+        return {"type": "audio", "transcript": text} if self._wish.speaks else {"type": "text", "text": text}
+
+    def _deltas(self, piece: Piece) -> list[Packet]:
+        packets = []
+        wide = 2 if self._form.codec == "pcm16" else 1
+        for at in range(0, len(piece.data), DELTA_BYTES):
+            data = piece.data[at : at + DELTA_BYTES]
+            event = self._of_part("response.output_audio.delta", delta=base64.b64encode(data).decode()).fields
+            end, seconds = piece.offset + (at + len(data)) // wide, len(data) / wide / self._form.rate
+            packets.append(Packet(event, piece.epoch, end, seconds))
+        return packets
+
+    # ---- its calls
+
+    def _tell_call(self, called: ToolCalled, place: int) -> list[Packet]:
+        name = called.item or f"{self.item}_c{place}"
+        started = shown_call(name, called.call_id, called.name, "", "in_progress")
+        item = shown_call(name, called.call_id, called.name, called.arguments)
+        packets = self._added(started)
+        common = {**self._where(name), "call_id": called.call_id}
+        told = {"name": called.name, "arguments": called.arguments}
+        return [
+            *packets,
+            packet("response.function_call_arguments.delta", **common, delta=called.arguments),
+            packet("response.function_call_arguments.done", **common, **told),
+            *self._done(item),
+        ]
+
+    # ---- its items and its end
+
+    def _added(self, item: Shown) -> list[Packet]:
+        packets = [packet("response.output_item.added", **self._in_output(item))]
+        return packets + self._in_conversation("conversation.item.added", item, self._known.add)
+
+    def _done(self, item: Shown) -> list[Packet]:
+        packets = self._in_conversation("conversation.item.done", item, self._known.before)
+        packets.append(packet("response.output_item.done", **self._in_output(item)))
+        self._output.append(item)
+        return packets
+
+    def _in_conversation(self, kind: str, item: Shown, before: Callable[[str], str | None]) -> list[Packet]:
+        return [] if self.aside else [packet(kind, previous_item_id=before(item["id"]), item=item)]
+
+    def _in_output(self, item: Shown) -> Event:
+        return {"response_id": self.name, "output_index": len(self._output), "item": item}
+
+    def _where(self, item: str) -> Event:
+        return {"response_id": self.name, "item_id": item, "output_index": len(self._output)}
+
+    def _of_part(self, kind: str, **fields: Any) -> Packet:
+        return packet(kind, **self._where(self.item), content_index=0, **fields)
+
+    def _end(self, status: str, details: Event | None) -> list[Packet]:
+        whole = "completed" if status == "completed" else "incomplete"
+        packets = self._close_message(whole) if self._begun else []
+        for place, called in enumerate(self._calls):
+            packets += self._tell_call(called, place)
+        done = packet("response.done", response=self._shown(status, details))
+        # Nothing is rationed by the minute here; some clients wait for the event all the same.
+        return [*packets, done, packet("rate_limits.updated", rate_limits=[])]
+
+    def _shown(self, status: str, details: Event | None) -> Event:
+        session = self._wish.session
+        spoken = {"format": shown_format(session.output_format), "voice": session.voice}
+        return {
+            "object": "realtime.response",
+            "id": self.name,
+            "status": status,
+            "status_details": details,
+            "output": list(self._output),
+            "conversation_id": None if self.aside else self._conversation,
+            "output_modalities": ["audio"] if self._wish.speaks else ["text"],
+            "max_output_tokens": session.max_output_tokens,
+            "audio": {"output": spoken},
+            "usage": None if status == "in_progress" else self._usage(),
+            "metadata": self._wish.metadata,
+        }
+
+    def _usage(self) -> Event:
+        """Return what it has cost; our models count tokens of text only."""
+        thought = self._thought
+        given, cached, made = (
+            (thought.prompt_tokens, thought.cached_tokens, thought.output_tokens) if thought else (0, 0, 0)
+        )
+        return {
+            "total_tokens": given + made,
+            "input_tokens": given,
+            "output_tokens": made,
+            "input_token_details": {
+                "text_tokens": given,
+                "audio_tokens": 0,
+                "image_tokens": 0,
+                "cached_tokens": cached,
+                "cached_tokens_details": {"text_tokens": cached, "audio_tokens": 0, "image_tokens": 0},
+            },
+            "output_token_details": {"text_tokens": made, "audio_tokens": 0},
+        }

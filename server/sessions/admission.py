@@ -1,0 +1,49 @@
+"""Who may open a WebSocket: origin, subprotocol, key or client secret. It knows the handshake, not what follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.websockets import WebSocket
+
+from voxlane.server.auth import key_matches, offered_key, origin_allowed
+from voxlane.server.errors import Forbidden, InvalidRequest, Unauthorized
+from voxlane.server.protocols.dialect import Dialect
+from voxlane.server.sessions.client_secrets import PREFIX as SECRET_PREFIX
+from voxlane.server.sessions.registry import Hub
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What a handshake has shown."""
+
+    subprotocol: str | None  # that is selected
+    keyed: bool  # nothing more is asked for
+    session: Mapping[str, Any] | None = None  # what its client secret stands for
+
+
+def check_handshake(websocket: WebSocket, dialect: Dialect, hub: Hub, api_key: str) -> Admission:
+    """Return what a handshake shows, or raise what it is refused with before there is a connection."""
+    headers, offered = websocket.headers, websocket.scope["subprotocols"]
+    host, origin = headers.get("host", ""), headers.get("origin")
+    if not origin_allowed(origin, host, hub.config.origins, with_key=bool(api_key)):
+        raise Forbidden("Pages of this origin may not connect: see voice.origins.")
+    if dialect.subprotocol_needed and dialect.subprotocol not in offered:
+        raise InvalidRequest(f"The subprotocol {dialect.subprotocol} must be offered.")
+    selected = dialect.subprotocol if dialect.subprotocol in offered else None
+    key = offered_key(headers.get("authorization", ""), offered)
+    says_hello = dialect.opening is None
+    if key is not None and key.startswith(SECRET_PREFIX) and not says_hello:
+        session = hub.secrets.redeem(key)
+        if session is None:  # also where anybody may come in: its client expects what it stands for
+            raise Unauthorized("The client secret is unknown or has expired: have another one made.")
+        return Admission(selected, keyed=True, session=session)
+    if not api_key:
+        return Admission(selected, keyed=True)
+    if key is None and says_hello:  # it may come with the hello
+        return Admission(selected, keyed=False)
+    if key is None or not key_matches(key, api_key):
+        raise Unauthorized
+    return Admission(selected, keyed=True)

@@ -1,0 +1,382 @@
+"""One WebSocket: the handshake, one read and one write at a time, the limits, the close.
+
+It knows sockets, clocks and limits. What a message means is its dialect's, what follows from it the conversation's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from voxlane.server import limits
+from voxlane.server.auth import key_matches
+from voxlane.server.conversation.client_events import Audio, Configure, Played, Respond
+from voxlane.server.errors import (
+    InternalError,
+    InvalidRequest,
+    ResumedElsewhere,
+    SessionLimit,
+    TimedOut,
+    TooFast,
+    TooLarge,
+    Unauthorized,
+    VoxlaneError,
+)
+from voxlane.server.http.reply import error_response
+from voxlane.server.log import line
+from voxlane.server.metrics import Metrics
+from voxlane.server.protocols.dialect import (
+    BadMessage,
+    Bye,
+    Complaint,
+    Dialect,
+    Ending,
+    Farewell,
+    GoAway,
+    Handshake,
+    Hello,
+    Incoming,
+    Ping,
+    Pong,
+    Ready,
+    Starved,
+)
+from voxlane.server.sessions.admission import Admission, check_handshake
+from voxlane.server.sessions.buckets import Bucket
+from voxlane.server.sessions.conversation import Conversation
+from voxlane.server.sessions.outbound import TooSlow
+from voxlane.server.sessions.registry import Hub
+
+logger = logging.getLogger(__name__)
+
+DONE = 1000
+GONE = 1005
+"""What the log shows for a peer that left without a close code."""
+
+OWN_CODES = 3000
+"""Close codes from here on are for programs: what a client means by one is its own business."""
+
+FINISHED = frozenset({DONE, 1002, 1003, 1007, 1009})
+"""Closes after which nobody comes back: the client was done, or broke the rules of WebSockets."""
+
+
+async def converse(websocket: WebSocket, dialect: Dialect, hub: Hub, metrics: Metrics, api_key: str) -> None:
+    """Serve one WebSocket from its handshake to its end."""
+    address = websocket.client.host if websocket.client is not None else "-"
+    try:
+        admission = check_handshake(websocket, dialect, hub, api_key)
+        with hub.socket(address):
+            await websocket.accept(subprotocol=admission.subprotocol)
+            await Connection(websocket, dialect, hub, metrics, api_key, address, admission).run()
+    except VoxlaneError as error:
+        metrics.sockets_closed.labels(str(error.http_status)).inc()
+        logger.info(line("voice refused", client=address, code=error.code, detail=error.detail or None))
+        await websocket.send_denial_response(error_response(error))
+
+
+class Connection:
+    """One open socket."""
+
+    def __init__(
+        self,
+        websocket: WebSocket,
+        dialect: Dialect,
+        hub: Hub,
+        metrics: Metrics,
+        api_key: str,
+        address: str,
+        admission: Admission,
+    ) -> None:
+        self._websocket = websocket
+        self._dialect = dialect
+        self._hub = hub
+        self._metrics = metrics
+        self._api_key = api_key
+        self._address = address
+        self._admission = admission
+        self._pace = pace = dialect.pace
+        self._loop = asyncio.get_running_loop()
+        self._began_s = self._read_s = self._loop.time()
+        self._frames = Bucket(pace.frames_per_s, pace.frames_burst, self._began_s)
+        self._bytes = Bucket(pace.bytes_per_s, pace.bytes_burst, self._began_s)
+        self._audio_began_s: float | None = None
+        self._audio_before_s = 0.0  # audio of connections before this one
+        self._conversation: Conversation | None = None
+        self._news = asyncio.Event()
+        self._ended: asyncio.Future[VoxlaneError | None] = self._loop.create_future()
+        self._warned = False
+        self._taken_over = False  # by another connection: nothing of the conversation is ours any more
+        self._watch: asyncio.TimerHandle | None = None
+
+    # ---- its life
+
+    async def run(self) -> None:
+        """Greet, converse, close."""
+        code, error = GONE, None
+        try:
+            error = await self._converse()
+            code = DONE if error is None else error.close_code
+        except WebSocketDisconnect as gone:
+            code = gone.code
+        finally:
+            if self._watch is not None:
+                self._watch.cancel()
+            self._part(code, error)
+        if error is not None or code == DONE:
+            await self._close(code, error)
+        ours = error is not None or code < OWN_CODES
+        self._metrics.sockets_closed.labels(str(code) if ours else "other").inc()
+        name = self._conversation.name if self._conversation is not None else None
+        seconds = self._loop.time() - self._began_s
+        reason = error.code if error is not None else None
+        logger.info(line("voice closed", session=name, client=self._address, close=code, code=reason, seconds=seconds))
+
+    async def _converse(self) -> VoxlaneError | None:
+        """Run until somebody ends it; return why, None if the client is simply done."""
+        try:
+            self._greet(await self._hello())
+        except TimeoutError:
+            return TimedOut("No hello came.")
+        except BadMessage as error:
+            return InvalidRequest(str(error))
+        except VoxlaneError as error:
+            return error
+        return await self._serve()
+
+    async def _serve(self) -> VoxlaneError | None:
+        """Read and write until one of them, or the conversation, comes to an end."""
+        reader = asyncio.create_task(self._read(), name="voice read")
+        writer = asyncio.create_task(self._write(), name="voice write")
+        try:
+            await asyncio.wait({reader, writer, self._ended}, return_when=asyncio.FIRST_COMPLETED)
+            if self._ended.done():
+                return self._ended.result()
+            return await (reader if reader.done() else writer)
+        except WebSocketDisconnect:
+            raise
+        except Exception as error:
+            # The boundary of this connection: whatever it was, the others do not notice.
+            logger.exception(line("bug", client=self._address, error=type(error).__name__))
+            return InternalError()
+        finally:
+            for task in (reader, writer):
+                task.cancel()
+            await asyncio.gather(reader, writer, return_exceptions=True)
+
+    def news(self) -> None:
+        """Take it that something waits in the mailbox."""
+        self._news.set()
+
+    def end(self, error: VoxlaneError) -> None:
+        """Close the connection with an error."""
+        self._taken_over = self._taken_over or isinstance(error, ResumedElsewhere)
+        if not self._ended.done():
+            self._ended.set_result(error)
+
+    # ---- beginning
+
+    async def _hello(self) -> Hello:
+        """Return how the client wants to converse: from its first message, or from its handshake."""
+        if self._dialect.opening is not None:
+            query, capabilities = self._websocket.query_params, self._hub.capabilities(self._hub.engine)
+            return self._dialect.opening(Handshake(query, self._admission.session, capabilities), self._hub.defaults)
+        assert self._dialect.read_hello is not None
+        async with asyncio.timeout(limits.VOICE_HELLO_SECONDS):
+            return self._dialect.read_hello(await self._receive(), self._hub.defaults)
+
+    def _greet(self, hello: Hello) -> None:
+        if not self._admission.keyed and not key_matches(hello.key, self._api_key):
+            raise Unauthorized
+        if hello.resume:
+            conversation = self._take_over(hello)
+        else:
+            conversation = self._hub.open(hello, self._dialect, self._address)
+            conversation.attach(self)
+        self._conversation = conversation
+        self._audio_before_s = conversation.codec.heard_s()
+        token = self._hub.tokens.issue(conversation.name) if self._dialect.resumable else ""
+        ready = Ready(
+            session=conversation.name,
+            token=token,
+            resumed=bool(hello.resume),
+            config=conversation.session.config,
+            capabilities=self._hub.capabilities(self._hub.engine),
+            bounds=self._hub.bounds,
+            state=conversation.state,
+            history=conversation.session.history.messages,
+            position=conversation.acked if hello.resume else None,
+        )
+        for packet in conversation.codec.encode(ready):
+            conversation.mailbox.put_first(packet)
+        self._news.set()
+        logger.info(line("voice open", session=conversation.name, client=self._address, resumed=bool(hello.resume)))
+        if not hello.resume:
+            conversation.open()
+        self._set_watch()
+
+    def _take_over(self, hello: Hello) -> Conversation:
+        conversation = self._hub.take_back(hello.resume)
+        before = conversation.listener
+        conversation.detach()
+        if before is not None:
+            before.end(ResumedElsewhere())
+        conversation.attach(self)
+        conversation.resume(hello.last_seq, hello.played)
+        self._metrics.resumed.inc()
+        return conversation
+
+    # ---- reading
+
+    async def _receive(self) -> bytes | str:
+        message = await self._websocket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", GONE), message.get("reason"))
+        data: bytes | str | None = message.get("bytes")
+        data = message.get("text", "") if data is None else data
+        self._read_s = now = self._loop.time()
+        size = len(data or b"")
+        if size > self._pace.frame_bytes:
+            raise TooLarge(f"A message has at most {self._pace.frame_bytes} bytes.")
+        if not self._frames.take(1, now):
+            raise TooFast(f"At most {self._pace.frames_per_s} messages a second.")
+        if not self._bytes.take(size, now):
+            raise TooFast(f"At most {self._pace.bytes_per_s} bytes a second.")
+        return data or b""
+
+    async def _read(self) -> VoxlaneError | None:
+        conversation = self._conversation
+        assert conversation is not None
+        try:
+            while True:
+                message = await self._receive()
+                if self._taken_over:
+                    return None  # why is said by `_ended`
+                for place, incoming in enumerate(conversation.codec.decode(message)):
+                    if isinstance(incoming, Bye):
+                        conversation.tell(Farewell())
+                        return None
+                    if place and isinstance(incoming, Audio):
+                        await asyncio.sleep(0)  # a message may hold half a minute of sound: others have their turn
+                    self._take(conversation, incoming)
+                await asyncio.sleep(0)  # messages that came together would otherwise make all others wait
+        except BadMessage as error:
+            return InvalidRequest(str(error))
+        except VoxlaneError as error:
+            return error
+
+    def _take(self, conversation: Conversation, incoming: Incoming) -> None:
+        if self._taken_over:  # while others had their turn
+            return
+        if not isinstance(incoming, Audio):  # which may have been on its way before `ready`
+            self._hub.tokens.arrived(conversation.name)
+        match incoming:
+            case Audio():
+                self._check_pace(conversation)
+                conversation.feed(incoming)
+            case Played():
+                conversation.played(incoming)
+            case Starved(epoch):
+                conversation.starved(epoch)
+            case Ping(mark):
+                conversation.tell(Pong(mark, conversation.codec.heard_s()))
+            case Configure(config) | Respond(config):
+                # Who has named a voice while it was there may go on naming it: others delete voices, too.
+                any_voice = self._dialect.any_voice or config.voice == conversation.voice
+                conversation.feed(replace(incoming, config=self._hub.checked(config, any_voice=any_voice)))
+                conversation.voice = config.voice
+            case Complaint():
+                conversation.tell(incoming)
+            case Hello() | Bye():
+                raise InvalidRequest("There is one hello, and it comes first.")
+            case _:
+                conversation.feed(incoming)
+
+    def _check_pace(self, conversation: Conversation) -> None:
+        """Raise TooFast when more audio has come than time has passed, with some room for networks that stutter."""
+        now = self._loop.time()
+        if self._audio_began_s is None:
+            self._audio_began_s = now
+        allowed = (now - self._audio_began_s) * self._pace.audio_rate + self._pace.audio_burst_s
+        if conversation.codec.heard_s() - self._audio_before_s > allowed:
+            raise TooFast("Audio comes faster than anybody speaks.")
+
+    # ---- writing
+
+    async def _write(self) -> VoxlaneError | None:
+        conversation = self._conversation
+        assert conversation is not None
+        while True:
+            self._news.clear()
+            while not self._taken_over and (item := conversation.mailbox.next()) is not None:
+                await self._send(conversation.codec.write(*item))
+            self._hub.leave_if_idle(conversation)
+            await self._news.wait()
+
+    async def _send(self, data: bytes | str) -> None:
+        if isinstance(data, str):
+            await self._websocket.send_text(data)
+        else:
+            await self._websocket.send_bytes(data)
+
+    # ---- time
+
+    def _set_watch(self) -> None:
+        """Look again when the next limit may be reached."""
+        conversation = self._conversation
+        assert conversation is not None
+        now, config = self._loop.time(), self._hub.config
+        ends_s = conversation.began_s + config.session_s
+        warns_s = ends_s - limits.VOICE_WARNING_SECONDS
+        if now >= ends_s:
+            return self.end(SessionLimit())
+        if now >= self._read_s + config.idle_s:
+            return self.end(TimedOut(f"Nothing was received for {config.idle_s:g} s."))
+        if now >= warns_s and not self._warned:
+            self._warned = True
+            conversation.tell(GoAway(ends_s - now, "session_limit"))
+        next_s = min(ends_s, self._read_s + config.idle_s, ends_s if self._warned else warns_s)
+        self._watch = self._loop.call_at(next_s, self._set_watch)
+        return None
+
+    # ---- ending
+
+    def _part(self, code: int, error: VoxlaneError | None) -> None:
+        """Leave the conversation: to another connection, for a while, or for good."""
+        conversation = self._conversation
+        if conversation is None or self._taken_over:
+            return
+        if error is None and code not in FINISHED and self._dialect.resumable:
+            self._hub.park(conversation)
+        else:
+            self._hub.close(conversation)
+
+    async def _close(self, code: int, error: VoxlaneError | None) -> None:
+        """Say why in band, then close; a peer that does not read is not waited for."""
+        if self._websocket.application_state is not WebSocketState.CONNECTED:  # the writer has seen it go
+            return
+        with suppress(TimeoutError, WebSocketDisconnect):
+            async with asyncio.timeout(limits.VOICE_CLOSE_SECONDS):
+                for data in self._last_words(error):
+                    await self._send(data)
+                await self._websocket.close(code)
+
+    def _last_words(self, error: VoxlaneError | None) -> Iterator[bytes | str]:
+        """Yield what is still to be said: what waits but for sound, and the error."""
+        conversation = self._conversation
+        codec = conversation.codec if conversation is not None else self._dialect.make(Hello(), 0)
+        ending = None if error is None else Ending(error.kind, error.code, error.message, error.retryable)
+        last = [] if ending is None else codec.encode(ending)
+        if conversation is None or self._taken_over:  # there is no conversation to count messages in, or no longer
+            yield from (codec.write(packet, 0) for packet in last)
+            return
+        for packet in last:
+            with suppress(TooSlow):
+                conversation.mailbox.put(packet)
+        while (item := conversation.mailbox.next()) is not None:
+            if not item[0].epoch:
+                yield codec.write(*item)

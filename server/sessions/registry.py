@@ -1,0 +1,284 @@
+"""All conversations of a server: how many there may be, which can be brought back, and how they end when it goes down.
+
+It makes them and keeps them. What is said in them, and over which sockets, is not its business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import date
+
+from voxlane.engine.api import Ready as EngineReady
+from voxlane.server import limits
+from voxlane.server.audio.voices import find_voice, language_named, names, served_name
+from voxlane.server.config import Config
+from voxlane.server.conversation.client_events import Configure
+from voxlane.server.conversation.ear import Ear
+from voxlane.server.conversation.history import History
+from voxlane.server.conversation.session import Session
+from voxlane.server.conversation.values import SessionConfig
+from voxlane.server.engine_client.engine_process import EngineLink
+from voxlane.server.engine_client.remote_chat import RemoteChat
+from voxlane.server.errors import Draining, EngineNotReady, Full, InvalidRequest, ModelNotFound, NotResumable
+from voxlane.server.log import line
+from voxlane.server.metrics import Metrics
+from voxlane.server.protocols.dialect import Bounds, Capabilities, Dialect, GoAway, Hello
+from voxlane.server.protocols.sound import codecs
+from voxlane.server.sessions.client_secrets import ClientSecrets
+from voxlane.server.sessions.conversation import Conversation
+from voxlane.server.sessions.resume import Tokens
+
+logger = logging.getLogger(__name__)
+
+
+def dated(instructions: str, today: date) -> str:
+    """Return instructions with the day in the place of {date}, as "Tuesday, 17 November 2026"."""
+    return instructions.replace("{date}", f"{today:%A}, {today.day} {today:%B %Y}")
+
+
+class Hub:
+    """The conversations of one server."""
+
+    def __init__(
+        self,
+        config: Config,
+        link: EngineLink,
+        metrics: Metrics,
+        server: str,
+        chat_key: str = "",
+        today: Callable[[], date] = date.today,
+    ) -> None:
+        self.config = config.voice
+        self.tokens = Tokens()
+        self.secrets = ClientSecrets()
+        self._link = link
+        self._metrics = metrics
+        self._server = server
+        self._today = today
+        self._remote = RemoteChat(config.chat, chat_key) if config.chat.url else None
+        self._conversations: dict[str, Conversation] = {}
+        self._parked: dict[str, asyncio.TimerHandle] = {}  # oldest first
+        self._sockets: Counter[str] = Counter()  # by address
+        self._empty, self._quiet = asyncio.Event(), asyncio.Event()  # no conversation, no socket
+        self._empty.set()
+        self._quiet.set()
+        self.draining = False
+
+    def __len__(self) -> int:
+        return len(self._conversations)
+
+    @property
+    def defaults(self) -> SessionConfig:
+        """Return how a conversation is led unless its client wants otherwise."""
+        return SessionConfig(instructions=dated(self.config.instructions, self._today()), greeting=self.config.greeting)
+
+    @property
+    def bounds(self) -> Bounds:
+        """Return what clients must keep to."""
+        return Bounds(
+            frame_bytes=limits.VOICE_FRAME_BYTES,
+            frames_per_s=limits.VOICE_FRAMES_PER_SECOND,
+            bytes_per_s=limits.VOICE_BYTES_PER_SECOND,
+            audio_rate=limits.VOICE_AUDIO_RATE,
+            audio_burst_s=limits.VOICE_AUDIO_BURST_SECONDS,
+            idle_s=self.config.idle_s,
+            session_s=self.config.session_s,
+            resume_s=self.config.resume_s,
+        )
+
+    def capabilities(self, ready: EngineReady) -> Capabilities:
+        """Return what this server can do."""
+        chat = self._remote.model if self._remote is not None else served_name(ready.model)
+        return Capabilities(
+            server=self._server,
+            chat_model=chat,
+            asr_model=served_name(ready.asr_model),
+            tts_model=served_name(ready.tts_model),
+            languages=ready.asr_languages,
+            voices=ready.voices,
+            codecs=codecs(),
+            one_pace=ready.one_pace,
+            voice_languages=ready.speak_languages,
+            instructed=ready.instructed,
+        )
+
+    @property
+    def engine(self) -> EngineReady:
+        """Return what the engine says of itself; raise EngineNotReady while it never did."""
+        if self._link.ready is None:
+            raise EngineNotReady
+        return self._link.ready
+
+    # ---- coming and going
+
+    @contextmanager
+    def socket(self, address: str) -> Iterator[None]:
+        """Count a socket, or raise Full or Draining."""
+        if self.draining:
+            raise Draining
+        if self._sockets.total() >= self.config.sessions:
+            raise Full(detail="voice.sessions")
+        if self._sockets[address] >= self.config.sessions_per_address:
+            raise Full(detail="voice.sessions_per_address")
+        self._sockets[address] += 1
+        self._quiet.clear()
+        try:
+            yield
+        finally:
+            self._sockets[address] -= 1
+            if not self._sockets[address]:
+                del self._sockets[address]
+            if not self._sockets:
+                self._quiet.set()
+
+    def open(self, hello: Hello, dialect: Dialect, address: str) -> Conversation:
+        """Begin a conversation."""
+        ready = self.engine
+        if not ready.model and self._remote is None:
+            raise ModelNotFound("This server has no model that converses.")
+        config = self.checked(hello.config, any_voice=dialect.any_voice)
+        while len(self._conversations) >= self.config.sessions:
+            if not self._parked:
+                raise Full(detail="voice.sessions")
+            self.close(self._conversations[next(iter(self._parked))])  # nobody may ever come back for it
+        session = Session(
+            f"voice-{secrets.token_hex(8)}",
+            config,
+            Ear(),
+            speak_rate=ready.speak_rate,
+            reads_words=ready.reads_words,
+            listens=bool(ready.asr_model),
+            probes=self._remote is None,
+            history=self._new_history(ready),
+        )
+        codec = dialect.make(replace(hello, config=config), ready.speak_rate)
+        conversation = Conversation(session, codec, address, self._metrics)
+        if self._remote is None:
+            conversation.channel = self._link.channel(conversation.name, conversation.feed)
+        else:
+            conversation.channel = remote = self._remote.open(conversation.feed)
+            remote.line = self._link.channel(conversation.name, remote.receive)
+        self._conversations[conversation.name] = conversation
+        self._metrics.sessions.inc()
+        self._empty.clear()
+        return conversation
+
+    def _new_history(self, ready: EngineReady) -> History:
+        """Return the memory of a conversation that begins, sized for whoever does the thinking."""
+        if self._remote is not None:
+            return History(self.config.history_tokens or limits.HISTORY_TOKENS["remote"])
+        usual = limits.HISTORY_TOKENS["cpu" if ready.device.startswith("cpu") else "gpu"]
+        tokens = self.config.history_tokens or min(usual, ready.context_tokens // 2)
+        return History(tokens, ready.context_tokens)
+
+    def checked(self, config: SessionConfig, *, any_voice: bool = False) -> SessionConfig:
+        """Return a configuration as this server can follow it; raise InvalidRequest if it cannot.
+
+        With `any_voice` a name that no voice has stands for the default one.
+        """
+        ready = self.engine
+        voice = find_voice(config.voice, ready.voices) if config.voice else ""
+        if voice is None and any_voice:
+            voice = ""
+        if voice is None:
+            known = f"The voices are {names(ready.voices)}." if ready.voices else "No voice has been made yet."
+            raise InvalidRequest(known, param="voice")
+        if ready.one_pace and config.speed != 1:
+            raise InvalidRequest("This server's voice has one pace: speed must be 1.", param="speed")
+        language = language_named(config.voice_language)
+        if language and language not in ready.speak_languages:
+            known = names(ready.speak_languages) if ready.speak_languages else "nothing else than it is used to"
+            raise InvalidRequest(f"voice_language: this server's voice can speak {known}.", param="voice_language")
+        if config.voice_instructions and not ready.instructed:
+            told = "voice_instructions: this server's voice cannot be told how to speak."
+            raise InvalidRequest(told, param="voice_instructions")
+        speaks = config.speaks and bool(ready.tts_model)
+        return replace(config, voice=voice, voice_language=language, speaks=speaks)
+
+    def forget_voice(self, name: str) -> None:
+        """Let the conversations in a voice that is gone go on in the default one."""
+        for conversation in list(self._conversations.values()):
+            if conversation.session.config.voice == name:
+                conversation.feed(Configure(replace(conversation.session.config, voice="")))
+
+    def take_back(self, token: str) -> Conversation:
+        """Return the conversation of a token, as its only user; raise NotResumable if there is none."""
+        name = self.tokens.redeem(token)
+        conversation = self._conversations.get(name) if name is not None else None
+        if conversation is None or conversation.over:
+            raise NotResumable
+        timer = self._parked.pop(conversation.name, None)
+        if timer is not None:
+            timer.cancel()
+        return conversation
+
+    def park(self, conversation: Conversation) -> None:
+        """Keep a conversation whose socket is gone, for a while."""
+        conversation.detach()
+        if self.draining or conversation.over or not self.config.resume_s:
+            self.close(conversation)
+            return
+        loop = asyncio.get_running_loop()
+        self._parked[conversation.name] = loop.call_later(self.config.resume_s, self.close, conversation)
+
+    def close(self, conversation: Conversation) -> None:
+        """End a conversation for good."""
+        conversation.close()
+        timer = self._parked.pop(conversation.name, None)
+        if timer is not None:
+            timer.cancel()
+        if self._conversations.pop(conversation.name, None) is not None:
+            self.tokens.revoke(conversation.name)
+            self._metrics.sessions.dec()
+        if not self._conversations:
+            self._empty.set()
+
+    # ---- going down
+
+    async def drain(self, seconds: float) -> None:
+        """Admit nobody, let what is being said be said for so long, and end the rest."""
+        self.draining = True
+        running = len(self._conversations)
+        for conversation in list(self._conversations.values()):
+            if conversation.name in self._parked:
+                self.close(conversation)
+            else:
+                conversation.tell(GoAway(seconds, "draining"))
+                self.leave_if_idle(conversation)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._empty.wait()
+        ended = self.end_all()
+        if running:
+            logger.info(line("voice drained", running=running, finished=running - ended, ended=ended))
+
+    async def wait_quiet(self, seconds: float) -> None:
+        """Wait until the last socket is closed, but no longer than `seconds`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._quiet.wait()
+
+    def end_all(self) -> int:
+        """End what is being said, and return how many conversations that were."""
+        ended = [one.listener for one in self._conversations.values() if one.listener is not None]
+        for listener in ended:
+            listener.end(Draining())
+        return len(ended)
+
+    def leave_if_idle(self, conversation: Conversation) -> None:
+        """End a conversation when the server goes down and nobody speaks in it."""
+        if self.draining and conversation.state == "listening" and conversation.listener is not None:
+            conversation.listener.end(Draining())
+
+    async def aclose(self) -> None:
+        """End everything."""
+        for conversation in list(self._conversations.values()):
+            self.close(conversation)
+        if self._remote is not None:
+            await self._remote.aclose()

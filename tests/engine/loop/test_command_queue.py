@@ -1,0 +1,277 @@
+"""What cannot wait goes first, and no session notices that its commands took two ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import example, given
+
+from voxlane.engine.api import (
+    Append,
+    Cancel,
+    EndInput,
+    ForgetVoice,
+    Interrupt,
+    KeepVoice,
+    Pause,
+    Priority,
+    SpeakParams,
+    Submit,
+    ToEngine,
+)
+from voxlane.engine.loop.command_queue import Inbox
+
+SESSIONS = {"a": "s", "b": "s", "c": "t", "d": "", "e": "u"}  # of requests that were opened; others are not
+names = st.sampled_from("abcdefg")
+commands = st.one_of(
+    st.builds(
+        lambda name, task, session, priority: Submit(name, task, session=session, priority=priority),
+        names,
+        st.sampled_from(["chat", "asr", "tts", "voice"]),
+        st.sampled_from(["", "s", "t"]),
+        st.sampled_from([Priority.NORMAL, Priority.NORMAL, Priority.CRITICAL]),
+    ),
+    st.builds(Append, names, audio=st.just(b"..")),
+    st.builds(EndInput, names),
+    st.builds(Cancel, names),
+    st.builds(Pause, names),
+    st.builds(Interrupt, st.sampled_from(["s", "t", "v"])),
+    st.builds(ForgetVoice, st.just("her")),
+)
+
+
+def urgent(inbox: Inbox) -> list[ToEngine]:
+    """Take everything that cannot wait."""
+    return list(iter(inbox.urgent, None))
+
+
+def about(commands: list[ToEngine], request: str = "", session: str = "") -> list[ToEngine]:
+    """Return those about a request, or of a session by what was said when they came."""
+    known = dict(SESSIONS)
+    found = []
+    for command in commands:
+        name = getattr(command, "request_id", "")
+        if isinstance(command, Submit):
+            known[name] = command.session or SESSIONS.get(name, "")
+        theirs = command.session if isinstance(command, Interrupt) else known.get(name, "")
+        if (request and name == request) or (session and theirs == session):
+            found.append(command)
+    return found
+
+
+def renames_before_each_voice(commands: list[ToEngine]) -> dict[int, int]:
+    """Return how often the voice's name had changed when each submission that asks for one was carried out."""
+    counts, renames = {}, 0
+    for command in commands:
+        renames += isinstance(command, ForgetVoice)
+        if isinstance(command, Submit) and command.task == "tts":
+            counts[id(command)] = renames
+    return counts
+
+
+WAYS: dict[str, Callable[[Inbox], Sequence[ToEngine | None]]] = {
+    "urgent": lambda inbox: [inbox.urgent()],
+    "quick": lambda inbox: [inbox.urgent(prompts=False)],
+    "light": lambda inbox: inbox.light(2),
+    "next": lambda inbox: [inbox.next()] if len(inbox) else [],
+}
+ways = st.lists(st.sampled_from(list(WAYS)), max_size=12)
+
+
+def take(inbox: Inbox, ways: list[str]) -> list[ToEngine]:
+    """Take commands by some ways, one after the other."""
+    return [command for way in ways for command in WAYS[way](inbox) if command is not None]
+
+
+@given(st.lists(st.tuples(st.lists(commands, max_size=8), ways), min_size=1, max_size=4))
+def test_every_request_keeps_its_order(batches: list[tuple[list[ToEngine], list[str]]]) -> None:
+    inbox = Inbox(lambda name: SESSIONS.get(name, ""))
+    carried_out: list[ToEngine] = []
+    for batch, ways in batches:
+        inbox.add(batch)
+        carried_out += take(inbox, ways)
+    carried_out += take(inbox, ["next"] * len(inbox))
+    came = [command for batch, _ in batches for command in batch]
+    assert sorted(map(id, carried_out)) == sorted(map(id, came)), "one was lost, or carried out twice"
+    for name in "abcdefg":
+        assert list(map(id, about(carried_out, request=name))) == list(map(id, about(came, request=name)))
+    assert renames_before_each_voice(carried_out) == renames_before_each_voice(came)
+    assert not inbox.stirs
+    assert inbox._lines == inbox._sessions == {}, "what was carried out is to be forgotten"
+
+
+@given(st.lists(commands, max_size=12), ways)
+def test_a_session_keeps_its_order(came: list[ToEngine], ways: list[str]) -> None:
+    inbox = Inbox(lambda name: SESSIONS.get(name, ""))
+    inbox.add(came)
+    carried_out = take(inbox, ways)
+    carried_out += urgent(inbox)
+    rest = take(inbox, ["next"] * len(inbox))
+    places = {id(command): place for place, command in enumerate(came)}
+    for session in ("s", "t", "u", "v"):
+        theirs = set(map(id, about(came, session=session)))  # equal ones may be another's
+        order = [places[id(command)] for command in [*carried_out, *rest] if id(command) in theirs]
+        assert order == sorted(order), session
+    assert not any(isinstance(command, Interrupt) for command in rest)
+    assert not any(isinstance(command, Submit) and command.priority is Priority.CRITICAL for command in rest)
+
+
+def test_what_cannot_wait_overtakes_others() -> None:
+    inbox = Inbox(lambda name: {"mine": "s"}.get(name, ""))
+    prompt, own, critical = Submit("long", "chat"), Cancel("mine"), Submit("c", "chat", priority=Priority.CRITICAL)
+    inbox.add([prompt, own, Append("other", audio=b".."), Interrupt("s"), critical, EndInput("c")])
+    assert urgent(inbox) == [own, Interrupt("s"), critical, EndInput("c")]
+    assert [inbox.next() for _ in range(len(inbox))] == [prompt, Append("other", audio=b"..")]
+
+
+def test_who_waits_for_its_own_prompt_is_not_asked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    inbox, asked = Inbox(lambda name: ""), []
+    first_before = Inbox._first_before
+    monkeypatch.setattr(Inbox, "_first_before", lambda inbox, one: (asked.append(one), first_before(inbox, one))[1])
+    for number in range(200):
+        inbox.add([Submit(f"r{number}", "chat", session=f"s{number}"), Cancel(f"r{number}"), Interrupt(f"s{number}")])
+    inbox.add([Submit("c", "chat", session="c", priority=Priority.CRITICAL), Pause("x"), Interrupt("y")])
+    assert list(iter(lambda: inbox.urgent(prompts=False), None)) == [Interrupt("y"), Pause("x")]
+    asked.clear()
+    assert len(urgent(inbox)) == 601
+    assert len(asked) < 2000, "work that grows with the square"
+    assert (inbox._stops, inbox._parked) == (([], []), {})
+
+
+def test_who_stops_something_goes_before_critical_prompts_and_an_interruption_before_all() -> None:
+    inbox = Inbox(lambda name: {"mine": "s", "his": "t"}.get(name, ""))
+    crowd = [Submit(f"c{number}", "chat", session=f"s{number}", priority=Priority.CRITICAL) for number in range(3)]
+    own, behind = Submit("own", "chat", session="u"), Cancel("c1")
+    inbox.add([*crowd, behind, own, Interrupt("u"), Cancel("his"), Append("his", audio=b".."), Pause("mine")])
+    inbox.add([Interrupt("s"), Interrupt("v")])
+    stops = [Pause("mine"), Interrupt("s"), Interrupt("v"), Cancel("his")]
+    assert list(iter(lambda: inbox.urgent(prompts=False), None)) == stops
+    assert urgent(inbox) == [own, Interrupt("u"), crowd[0], crowd[1], behind, crowd[2]], "its own prompt comes first"
+    assert [inbox.next() for _ in range(len(inbox))] == [Append("his", audio=b"..")]
+
+
+def test_who_stops_something_is_not_urgent_where_no_prompt_is() -> None:
+    inbox = Inbox(lambda name: "")
+    inbox.add([Submit("a", "chat"), Cancel("b"), Pause("c")])
+    assert inbox.urgent() is None
+
+
+def test_a_name_means_to_everybody_what_it_meant_when_they_came() -> None:
+    inbox = Inbox(lambda name: "")
+    said, later = Submit("a", "tts", speak=SpeakParams(voice="her")), Submit("b", "tts", speak=SpeakParams(voice="her"))
+    renamed = [ForgetVoice("her"), KeepVoice("her", b"another")]
+    critical = Submit("c", "tts", speak=SpeakParams(voice="her"), priority=Priority.CRITICAL)
+    inbox.add([said, *renamed, later, Interrupt("t")])
+    assert urgent(inbox) == [Interrupt("t")], "it asks for no voice"
+    inbox.add([critical, ForgetVoice("her")])
+    assert urgent(inbox) == [said, *renamed, critical]
+    assert [inbox.next() for _ in range(len(inbox))] == [later, ForgetVoice("her")]
+
+
+def test_who_asks_for_no_voice_does_not_wait_for_its_name() -> None:
+    inbox = Inbox(lambda name: "")
+    inbox.add([Submit("a", "chat"), ForgetVoice("her"), Cancel("c"), Append("d", audio=b"..")])
+    assert inbox.light(9) == [Cancel("c"), Append("d", audio=b"..")]
+    assert [inbox.next() for _ in range(len(inbox))] == [Submit("a", "chat"), ForgetVoice("her")]
+
+
+def test_a_critical_prompt_waits_for_a_name_only_to_say_something_with_it() -> None:
+    inbox = Inbox(lambda name: "")
+    before = [Submit("a", "chat"), Submit("b", "tts"), Submit("c", "asr"), ForgetVoice("her")]
+    heard, read = (Submit(task, task, priority=Priority.CRITICAL) for task in ("asr", "chat"))
+    inbox.add([*before, heard, read])
+    assert urgent(inbox) == [heard, read]
+    said = Submit("d", "tts", priority=Priority.CRITICAL)
+    inbox.add([said])
+    assert urgent(inbox) == [before[1], before[3], said], "who asks for no voice is not read for its sake"
+
+
+class Served:
+    """What becomes of requests that commands are carried out for, in whatever order; an id may be used again."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, str] = {}  # of those that are open
+        self.told: dict[str, list[object]] = {}  # to each id
+        self._renames = 0
+
+    def carry_out(self, command: ToEngine) -> None:
+        match command:
+            case Submit(request_id=name, session=session):
+                opened = name not in self.sessions
+                self.sessions.setdefault(name, session)
+                asks = command.task == "tts"
+                self._tell(name, ("opened" if opened else "refused", session, self._renames if asks else 0))
+            case Interrupt(session=session):
+                for name in [name for name, theirs in self.sessions.items() if theirs == session]:
+                    self._tell(name, "interrupted")
+            case ForgetVoice():
+                self._renames += 1
+            case Cancel(request_id=name):
+                self._tell(name, "cancelled" if self.sessions.pop(name, None) is not None else "unknown")
+            case Append(request_id=name) | EndInput(request_id=name) | Pause(request_id=name):
+                self._tell(name, (type(command), name in self.sessions))
+
+    def _tell(self, name: str, what: object) -> None:
+        self.told.setdefault(name, []).append(what)
+
+
+few = st.sampled_from("ab")
+of_few = st.one_of(
+    st.builds(
+        lambda name, task, session, priority: Submit(name, task, session=session, priority=priority),
+        few,
+        st.sampled_from(["chat", "tts"]),
+        st.sampled_from(["", "s", "t"]),
+        st.sampled_from([Priority.NORMAL, Priority.CRITICAL]),
+    ),
+    st.builds(Cancel, few),
+    st.builds(EndInput, few),
+    st.builds(Pause, few),
+    st.builds(Interrupt, st.sampled_from(["s", "t"])),
+    st.builds(ForgetVoice, st.just("her")),
+)
+AGAIN = [Submit("a", "chat", session="s"), Cancel("a"), Submit("a", "chat", session="t")]
+
+
+@given(st.lists(st.tuples(st.lists(of_few, max_size=8), ways), min_size=1, max_size=6))
+@example([(AGAIN, ["next"]), ([EndInput("a"), Interrupt("t")], ["urgent"] * 3)])
+@example([(AGAIN[:1], ["next"]), ([AGAIN[2], EndInput("a"), Interrupt("s")], ["urgent"])])
+def test_nobody_can_tell_it_from_a_queue_even_where_ids_are_used_again(
+    batches: list[tuple[list[ToEngine], list[str]]],
+) -> None:
+    queue, served = Served(), Served()
+    inbox = Inbox(lambda name: served.sessions.get(name, ""))
+    for came, taken in [*batches, ([], ["next"] * sum(len(came) for came, _ in batches))]:
+        for command in came:
+            queue.carry_out(command)
+        inbox.add(came)
+        for way in taken:
+            for command in take(inbox, [way]):
+                served.carry_out(command)
+    assert (served.told, served.sessions) == (queue.told, queue.sessions)
+
+
+def test_what_takes_no_time_waits_for_its_own_prompt_only() -> None:
+    inbox = Inbox(lambda name: "")
+    first, second = Submit("a", "chat"), Submit("b", "chat", session="s")
+    inbox.add([first, second, Append("b", audio=b".."), Cancel("c"), Interrupt("t"), EndInput("b")])
+    assert inbox.light(9) == [Cancel("c"), Interrupt("t")]
+    assert inbox.light(9) == []
+    assert [inbox.next(), inbox.next()] == [first, second]
+    assert inbox.light(1) == [Append("b", audio=b"..")]
+    assert inbox.next() == EndInput("b")
+    assert len(inbox) == 0
+    assert not inbox.stirs
+
+
+def test_many_commands_are_looked_at_once_each() -> None:
+    asked: list[str] = []
+    inbox = Inbox(lambda name: asked.append(name) or "")  # type: ignore[func-returns-value]
+    inbox.add(
+        [Submit("a", "chat"), *(Append(f"r{number}", audio=b"..") for number in range(1000)), Submit("b", "chat")]
+    )
+    while len(inbox):
+        inbox.light(16) or inbox.next()
+    assert len(asked) == 1002, "an engine that is behind would fall behind for good"

@@ -1,0 +1,202 @@
+"""Law 5 on real weights: a request's output is the same alone, among others, and after pause, swap or recompute."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from drive import PROMPTS, Driver, assemble_float32, chat_config, complete, run_all
+from full_pool import empty_prefix_cache, shrink
+
+from voxlane.engine.api import Cancel, Interrupt, Pause, Priority, Resume, SamplingParams, Submit
+from voxlane.engine.build.assemble import Assembly, assemble
+from voxlane.engine.schedule.plan import Limits
+from voxlane.engine.schedule.request import State
+
+pytestmark = pytest.mark.weights
+
+COUNT = 12
+CONFIG = chat_config(kv_memory_mib=48, swap_memory_mib=48, policy="fcfs")
+
+
+@pytest.fixture(scope="module", params=["packed", "float32"])
+def engine(request: pytest.FixtureRequest) -> Assembly:
+    return assemble(CONFIG) if request.param == "packed" else assemble_float32(CONFIG)
+
+
+packed_only = pytest.mark.parametrize("engine", ["packed"], indirect=True)
+"""Where nothing is computed otherwise than in tests that both have: who runs when is not the weights' business."""
+
+
+@pytest.fixture(scope="module")
+def alone(engine: Assembly) -> list[str]:
+    return [run_all(engine.core, [complete("solo", prompt, COUNT)])[0] for prompt in PROMPTS]
+
+
+@pytest.fixture(autouse=True)
+def restore(engine: Assembly):
+    """Give every test the same limits and an empty prefix cache, and see that it leaves nothing behind."""
+    scheduler = engine.core.scheduler
+    before = scheduler.limits
+    station = scheduler.stations["chat"]
+    station.swap_block_s = 1e-9
+    empty_prefix_cache(station.pool)
+    yield
+    scheduler.limits = before
+    scheduler.check()
+    assert not scheduler.requests
+    assert station.pool.used == 0
+
+
+def limit(engine: Assembly, **changes: object) -> None:
+    scheduler = engine.core.scheduler
+    scheduler.limits = dataclasses.replace(scheduler.limits, **changes)
+
+
+def submits(count: int = COUNT, **settings: object) -> list[Submit]:
+    return [complete(f"r{index}", prompt, count, **settings) for index, prompt in enumerate(PROMPTS)]
+
+
+def test_in_a_batch_of_eight(engine, alone):
+    assert run_all(engine.core, submits()) == alone
+
+
+@packed_only
+@pytest.mark.parametrize("policy", ["priority", "deadline"])
+def test_under_every_policy(engine, alone, policy):
+    limit(engine, policy=policy, step_budget_s=0.02)
+    assert run_all(engine.core, submits()) == alone
+
+
+def test_with_prefill_in_chunks(engine, alone):
+    limit(engine, max_step_tokens=16)
+    assert run_all(engine.core, submits()) == alone
+
+
+def test_with_a_warm_prefix_cache(engine, alone):
+    prefix = " ".join(PROMPTS) + " "
+    cold = run_all(engine.core, [complete("cold", prefix + PROMPTS[0], COUNT)])
+    driver = Driver(engine.core)
+    driver.send(complete("warm", prefix + PROMPTS[0], COUNT))
+    driver.run()
+    assert driver.end("warm").stats.cached_tokens >= 64
+    assert [driver.text("warm")] == cold
+
+
+@packed_only
+def test_after_a_pause(engine, alone):
+    driver = Driver(engine.core)
+    driver.send(*submits())
+    driver.step(6)
+    driver.send(*(Pause(f"r{index}") for index in range(0, 8, 2)))
+    shown = {index: driver.text(f"r{index}") for index in range(0, 8, 2)}
+    driver.step(8)
+    assert shown == {index: driver.text(f"r{index}") for index in shown}
+    driver.send(*(Resume(f"r{index}") for index in range(8)))
+    driver.run()
+    assert [driver.text(f"r{index}") for index in range(8)] == alone
+
+
+@packed_only
+def test_after_its_blocks_went_to_the_host(engine, alone):
+    run_short_of_blocks(engine, alone, swap=True)
+
+
+def test_after_its_blocks_were_computed_again(engine, alone):
+    engine.core.scheduler.stations["chat"].swap_block_s = 1e9
+    run_short_of_blocks(engine, alone, swap=False)
+
+
+def run_short_of_blocks(engine: Assembly, alone: list[str], *, swap: bool) -> None:
+    scheduler = engine.core.scheduler
+    taken = shrink(scheduler.stations["chat"].pool, leave=10)  # eight requests want about 17
+    try:
+        driver = Driver(engine.core)
+        driver.send(*submits())
+        moved = 0
+        while driver.core.busy:
+            driver.step()
+            moved = max(moved, scheduler.stations["chat"].host.used)
+        assert [driver.text(f"r{index}") for index in range(8)] == alone
+        assert sum(driver.end(f"r{index}").stats.preemptions for index in range(8)) > 0
+        assert bool(moved) is swap
+    finally:
+        for block in taken:
+            scheduler.stations["chat"].pool.release(block)
+
+
+@packed_only
+def test_with_prompt_lookup(engine, alone):
+    limit(engine, lookup_tokens=4)
+    driver = Driver(engine.core)
+    driver.send(*submits())
+    driver.run()
+    assert [driver.text(f"r{index}") for index in range(8)] == alone
+    assert sum(driver.end(f"r{index}").stats.lookup_accepted for index in range(8)) > 0
+
+
+def test_a_seeded_draw_does_not_depend_on_the_batch(engine):
+    sampling = SamplingParams(temperature=0.9, top_p=0.95, seed=7, max_tokens=COUNT, ignore_eos=True)
+
+    def request(name: str, prompt: str) -> Submit:
+        return Submit(name, "complete", text=prompt, sampling=sampling)
+
+    alone = [run_all(engine.core, [request("solo", prompt)])[0] for prompt in PROMPTS[:4]]
+    together = run_all(engine.core, [request(f"r{index}", prompt) for index, prompt in enumerate(PROMPTS[:4])])
+    assert together == alone
+    other = dataclasses.replace(sampling, seed=8)
+    assert run_all(engine.core, [Submit("x", "complete", text=PROMPTS[0], sampling=other)]) != alone[:1]
+
+
+@packed_only
+def test_a_critical_request_takes_blocks_and_rows_and_the_others_still_finish_unchanged(engine, alone):
+    limit(engine, policy="deadline", max_batch=3, step_budget_s=10.0)
+    scheduler = engine.core.scheduler
+    taken = shrink(scheduler.stations["chat"].pool, leave=7)
+    try:
+        driver = Driver(engine.core)
+        driver.send(*submits()[1:])
+        driver.step(6)
+        driver.send(complete("urgent", PROMPTS[0], COUNT, priority=Priority.CRITICAL))
+        driver.step()
+        assert scheduler.requests["urgent"].output_tokens == 1, "it was in the very next step"
+        driver.finish()
+        assert driver.text("urgent") == alone[0]
+        assert [driver.text(f"r{index}") for index in range(1, 8)] == alone[1:]
+    finally:
+        for block in taken:
+            scheduler.stations["chat"].pool.release(block)
+
+
+@packed_only
+def test_cancel_frees_its_blocks_at_once_and_an_interrupt_pauses_what_a_session_runs(engine):
+    driver = Driver(engine.core)
+    scheduler = engine.core.scheduler
+    driver.send(complete("a", PROMPTS[0], 200, session="s"), complete("b", PROMPTS[1], 200, session="t"))
+    driver.step(3)
+    used = scheduler.stations["chat"].pool.used
+    driver.send(Interrupt("s"), complete("c", PROMPTS[2], 2, session="s", priority=Priority.CRITICAL), Cancel("b"))
+    assert scheduler.stations["chat"].pool.used < used
+    assert scheduler.requests["a"].state is State.PAUSED
+    assert scheduler.requests["c"].state is State.WAITING, "what comes after the interrupt is not paused by it"
+    driver.step(3)
+    assert driver.end("c").reason == "length"
+    assert driver.end("b").reason == "cancelled"
+    driver.send(Cancel("a"))
+    assert scheduler.stations["chat"].pool.used == 0
+
+
+@packed_only
+def test_what_never_fits_is_refused_with_its_numbers(engine):
+    driver = Driver(engine.core)
+    driver.send(complete("long", "word " * 40_000, 1), complete("bad", "x", 0), complete("empty", "", 1))
+    assert driver.end("long").code == "too_long"
+    assert driver.end("bad").code == "bad_request"
+    assert driver.end("empty").code == "bad_request"
+    assert not driver.core.busy
+
+
+@packed_only
+def test_limits_are_what_the_configuration_says(engine):
+    assert isinstance(engine.core.scheduler.limits, Limits)
+    assert engine.ready.kv_blocks == engine.core.scheduler.stations["chat"].pool.num_blocks

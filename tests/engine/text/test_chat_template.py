@@ -1,0 +1,117 @@
+"""Chat templates: what Hugging Face's environment offers, and what a hostile template cannot do."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from voxlane.engine.text.chat_template import MAX_SOURCE_CHARACTERS, ChatTemplate, ChatTemplateError
+
+MESSAGES = [{"role": "system", "content": "Be <kind>."}, {"role": "user", "content": "  Hi & bye\n"}]
+
+
+def render(source: str, **variables: object) -> str:
+    return ChatTemplate(source).render(MESSAGES, {"add_generation_prompt": True} | variables)
+
+
+# Each is rendered by transformers too: the two must agree.
+ORDINARY = {
+    "loop variables": "{% for m in messages %}{{ loop.index0 }}{{ loop.last }}{{ loop.length }}{% endfor %}",
+    "loop controls": "{% for m in messages %}{% if loop.last %}{% break %}{% endif %}{{ m.role }}{% endfor %}",
+    "block whitespace": "{% if true %}\n  x\n  {% endif %}\ny",
+    "no escaping": "{{ messages[0].content }}",
+    "concatenation": "{{ 'a' ~ 1 ~ none ~ messages[1]['content'] }}",
+    "addition": "{{ '<|' + messages[0]['role'] + '|>' }}",
+    "filters": "{{ messages | map(attribute='role') | join(', ') | upper }} {{ messages[1].content | trim }}",
+    "methods": "{{ messages[1].content.strip().split(' ')[-1] }} {{ ', '.join(['a', 'b']) }} {{ 'x'.startswith('x') }}",
+    "slices": "{{ messages[::-1][0].role }}{{ messages[1:] | length }}",
+    "json": "{{ messages | tojson }} {{ {'a': [1, 'é']} | tojson(indent=2) }}",
+    "namespace": "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+    "macro": "{% macro turn(m) %}[{{ m.role }}]{% endmacro %}{% for m in messages %}{{ turn(m) }}{% endfor %}",
+    "generation": "{% generation %}a{{ messages[0].role }}{% endgeneration %}b",
+    "tests": "{% if tools is none and tools is not defined %}a{% else %}b{% endif %}{{ 'x' in messages[0].content }}",
+    "filtered loop": "{% for m in messages if m.role != 'system' %}{{ m.role }}{% endfor %}",
+    "tokens": "{{ bos_token }}{% if add_generation_prompt %}go{% endif %}",
+    "items": "{% for key, value in messages[0].items() %}{{ key }}={{ value }};{% endfor %}",
+    "numbers": "{{ 7 * 6 }} {{ 7 // 2 }} {{ 7 % 4 }} {{ 'ab' * 3 }} {{ '=' * 5 }}",
+    "indent": "{{ 'a\nb' | indent(2) }}",
+    "format": "{{ '%s-%s' | format('a', 1) }} {{ '{} {}'.format('a', 'b') }}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_ordinary_templates_render_as_in_transformers(name: str) -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    expected, _ = render_jinja_template(
+        conversations=[MESSAGES], chat_template=ORDINARY[name], add_generation_prompt=True, bos_token="<s>"
+    )
+    assert render(ORDINARY[name], bos_token="<s>", tools=None, documents=None) == expected[0]
+
+
+HOSTILE = {
+    "attributes": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "attribute filter": "{{ ''|attr('__class__') }}{{ messages.append(1) }}",
+    "mutation": "{{ messages.append(1) }}",
+    "environment": "{{ self._TemplateReference__context.environment }}",
+    "import": "{% include 'x' %}",
+    "nested loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "long range": "{% for a in range(10 ** 9) %}{% endfor %}",
+    "doubling by +": "{% set n = namespace(x='a') %}{% for a in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
+    "doubling by ~": "{% set n = namespace(x='a') %}{% for a in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+    "doubling lists": "{% set n = namespace(x=[1]) %}{% for a in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
+    "repeated text": "{{ 'a' * 10000000000 }}",
+    "repeated list": "{{ [1] * 10000000000 }}",
+    "power": "{{ 10 ** 100000000 }}",
+    "padding": "{{ 'a'.ljust(10000000000) }}",
+    "centring": "{{ 'a' | center(10000000000) }}",
+    "batches": "{{ 'a' | batch(10000000000, 'x') | list }}",
+    "wide format": "{{ '%10000000000d' | format(1) }}",
+    "wide method format": "{{ '{:10000000000}'.format(1) }}",
+    "wide operator": "{{ '%10000000000s' % 'a' }}",
+    "replace": "{% set a = 'a' * 1000000 %}{{ a.replace('a', a) }}",
+    "replace filter": "{% set a = 'a' * 1000000 %}{{ a | replace('a', a) }}",
+    "join": "{% set a = 'a' * 1000000 %}{{ a.join(a.split('') if false else ['b'] * 1000000) }}",
+    "join filter": "{% set a = 'a' * 1000000 %}{{ (['b'] * 100000) | join(a) }}",
+    "indent": "{{ ('\n' * 1000000) | indent(1000000) }}",
+    "recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "branching": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(40) }}",
+    "captured text": "{% set y = 'a' * 1000000 %}{% set x %}{% for a in range(9999) %}{{ y }}{% endfor %}{% endset %}",
+    "captured source": "{% set x %}{% for a in range(99999) %}" + "a" * 50_000 + "{% endfor %}{% endset %}",
+    "division": "{{ 1 // 0 }}",
+    "missing": "{{ nothing.at.all }}",
+    "syntax": "{% for %}",
+    "unclosed": "{{ 'a",
+    "deep nesting": "{{ " + "(" * 5000 + ")" * 5000 + " }}",
+    "long": "a" * (MAX_SOURCE_CHARACTERS + 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_templates_end_in_an_error(name: str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(ChatTemplateError):
+            render(HOSTILE[name])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 512 * 1024 * 1024
+
+
+def test_a_template_may_refuse() -> None:
+    with pytest.raises(ChatTemplateError, match="refuses this conversation: roles must alternate"):
+        render("{{ raise_exception('roles must alternate') }}")
+
+
+def test_a_failed_rendering_leaves_the_template_usable() -> None:
+    template = ChatTemplate("{% for m in messages %}{{ m.role + '' }}{% endfor %}")
+    with pytest.raises(ChatTemplateError):
+        template.render([{"content": "no role"}], {})
+    assert template.render(MESSAGES, {}) == "systemuser"
+
+
+def test_steps_are_counted_per_rendering() -> None:
+    template = ChatTemplate("{% for a in range(50000) %}{% endfor %}ok")
+    assert [template.render(MESSAGES, {}) for _ in range(10)] == ["ok"] * 10

@@ -1,0 +1,17 @@
+"""A block pool without its prefix cache, or with few free blocks."""
+
+from __future__ import annotations
+
+from voxlane.engine.memory.blocks import BlockPool
+
+
+def empty_prefix_cache(pool: BlockPool) -> None:
+    """Let the pool forget every cached prefix."""
+    for block in pool.take(pool.available):
+        pool.forget(block)
+        pool.release(block)
+
+
+def shrink(pool: BlockPool, leave: int) -> list[int]:
+    """Occupy all blocks but `leave`, so that requests must preempt each other; return those blocks."""
+    return pool.take(pool.available - leave)
