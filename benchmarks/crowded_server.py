@@ -18,7 +18,7 @@ from figures import percentile, processor_s
 
 from voxlane.server.commands.serve import HttpServer, listen
 from voxlane.server.config import Config, VoiceConfig
-from voxlane.server.engine_client.engine_process import EngineLink
+from voxlane.server.engine_client.engine_process import EngineProcess
 from voxlane.server.metrics import Metrics
 from voxlane.server.service import make_service
 
@@ -45,7 +45,7 @@ async def serve() -> None:
 
     config = Config(voice=VoiceConfig(sessions=1000, sessions_per_address=1000))
     metrics = Metrics()
-    link = EngineLink(config.engine, command=ENGINE, observers=(metrics,))
+    link = EngineProcess(config.engine, command=ENGINE, observers=(metrics,))
     listener = listen("127.0.0.1", 0)
     server = HttpServer(make_service(config, link, metrics, ""), listener)
     await server.start()

@@ -50,9 +50,9 @@ from voxlane.engine.kernels import triton_overlap
 from voxlane.engine.kernels.attention import paged_triton
 from voxlane.engine.kernels.attention.paged_triton import paged_attention_triton
 from voxlane.engine.kernels.attention.pages import Layout, Pages
-from voxlane.engine.kernels.attention.triton_tuning import Tuning, decode_tuning, hopper_tuning, prefill_tuning
+from voxlane.engine.kernels.attention.triton_tuning import AttentionTuning, decode_tuning, hopper_tuning, prefill_tuning
 
-Variant = tuple[Case, Tuning | None]  # how its rows are served, all of one kind; None: as they are
+Variant = tuple[Case, AttentionTuning | None]  # how its rows are served, all of one kind; None: as they are
 
 BF16, INT8 = torch.bfloat16, torch.int8
 ROUNDS = 15
@@ -66,10 +66,10 @@ class Group:
 
     name: str
     cases: tuple[Case, ...]
-    ways: tuple[Tuning, ...]
+    ways: tuple[AttentionTuning, ...]
 
 
-def decode_ways(case: Case) -> tuple[Tuning, ...]:
+def decode_ways(case: Case) -> tuple[AttentionTuning, ...]:
     """Return ways for rows of one query. `programs` is what fits, by --compile: twelve warps of 168 registers.
 
     The cap is said wherever it counts: left to itself the compiler takes 168 at one shape and 220 at the next.
@@ -107,11 +107,11 @@ def decode_ways(case: Case) -> tuple[Tuning, ...]:
     }
     shape = case.head_dim, case.kind
     first = decode_tuning(*shape, case.batch * case.kv_heads)
-    plain = Tuning(64, 2, 2, 4) if shape == (128, BF16) else decode_tuning(*shape)
+    plain = AttentionTuning(64, 2, 2, 4) if shape == (128, BF16) else decode_tuning(*shape)
     return tuple(dict.fromkeys((first, *changed(plain, *changes[shape]))))
 
 
-def chunk_ways(case: Case) -> tuple[Tuning, ...]:
+def chunk_ways(case: Case) -> tuple[AttentionTuning, ...]:
     """Return ways for short chunks over long contexts on Hopper: how finely they are cut."""
     first = hopper_tuning(case.head_dim, case.batch * case.queries * case.heads)
     return changed(
@@ -138,14 +138,14 @@ def groups() -> list[Group]:
         "chunks on Hopper, heads of 128": tuple(wide),
         "chunks on Hopper, heads of 64": tuple(narrow),
     }
-    found: dict[tuple[str, tuple[Tuning, ...]], list[Case]] = {}
+    found: dict[tuple[str, tuple[AttentionTuning, ...]], list[Case]] = {}
     for name, cases in alike.items():
         for case in cases:
             found.setdefault((name, chunk_ways(case) if case.queries > 1 else decode_ways(case)), []).append(case)
     return [Group(name, tuple(cases), ways) for (name, ways), cases in found.items()]
 
 
-def changed(base: Tuning, *changes: dict[str, Any]) -> tuple[Tuning, ...]:
+def changed(base: AttentionTuning, *changes: dict[str, Any]) -> tuple[AttentionTuning, ...]:
     """Return a way and others that differ from it."""
     return (base, *(replace(base, **change) for change in changes))
 
@@ -182,7 +182,7 @@ def ragged(case: Case) -> tuple[Tensor, list[Pages], Layout]:
     return q, [random_pages(case, blocks)], layout
 
 
-def present(case: Case) -> Tuning | None:
+def present(case: Case) -> AttentionTuning | None:
     """Return how a case is served, where fewer queries would be served otherwise."""
     chunk = case.queries > 1 and case.kind is BF16 and paged_triton._is_hopper(DEVICE)
     return hopper_tuning(case.head_dim, case.batch * case.queries * case.heads) if chunk else None
@@ -233,11 +233,11 @@ def compile_all(variants: Sequence[Variant], deadline: float) -> list[Variant]:
     return [variant for variant in variants if _kernel(variant) in good]
 
 
-def times_of(case: Case, ways: Sequence[Tuning]) -> dict[Tuning, float]:
+def times_of(case: Case, ways: Sequence[AttentionTuning]) -> dict[AttentionTuning, float]:
     """Return the µs of the ways that are right at a case, timed in turns."""
     batch = prepare(case)
     expected = exact(batch[0], batch[1][0], batch[2], case.head_dim**-0.5, causal=case.causal)
-    entries: dict[Tuning, Captured] = {}
+    entries: dict[AttentionTuning, Captured] = {}
     for way in ways:
         calls = launches((case, way), *batch)
         if problem := wrong(calls[0], expected):
@@ -259,7 +259,7 @@ def tune(deadline: float, *, dry: bool) -> None:
     lines: list[str] = []
     figures: dict[str, dict[str, float]] = {}
     for group in tried:
-        found: dict[Case, dict[Tuning, float]] = {}
+        found: dict[Case, dict[AttentionTuning, float]] = {}
         for case in group.cases:
             ways = [way for way in group.ways if (case, way) in ready]
             if time.monotonic() > deadline:
@@ -276,18 +276,18 @@ def tune(deadline: float, *, dry: bool) -> None:
     print(f"\nfor attention_tuning.py, after {time.monotonic() - begin:.0f} s", *lines, sep="\n")
 
 
-def told(case: Case, found: dict[Tuning, float], present: Tuning) -> Iterator[str]:
+def told(case: Case, found: dict[AttentionTuning, float], present: AttentionTuning) -> Iterator[str]:
     """Yield a case's ways, fastest first, beside the present one."""
     yield f"\n{case.name}, µs, and times the present way"
     for way, took in sorted(found.items(), key=lambda pair: pair[1]):
         yield f"  {took:8.1f} {took / found.get(present, took):6.3f} ×  {line_of(way)}"
 
 
-def choice(group: Group, found: dict[Case, dict[Tuning, float]]) -> Iterator[str]:
+def choice(group: Group, found: dict[Case, dict[AttentionTuning, float]]) -> Iterator[str]:
     """Yield the way whose worst loss is least, a case's time over its shortest, and how the present one compares."""
     shortest = {case: min(times.values()) for case, times in found.items() if times}
 
-    def loss(way: Tuning) -> float:
+    def loss(way: AttentionTuning) -> float:
         return max((found[case].get(way, float("inf")) / least for case, least in shortest.items()), default=1.0)
 
     best = min(group.ways, key=loss)
@@ -297,11 +297,11 @@ def choice(group: Group, found: dict[Case, dict[Tuning, float]]) -> Iterator[str
             yield f"    {case.name}: {times[group.ways[0]]:.1f} -> {times[best]:.1f}, shortest {shortest[case]:.1f} µs"
 
 
-def line_of(way: Tuning | None) -> str:
+def line_of(way: AttentionTuning | None) -> str:
     """Return a way as it is written in attention_tuning.py."""
     if way is None:
         return "as it is"
-    usual = Tuning(0, 0, 0, 0)
+    usual = AttentionTuning(0, 0, 0, 0)
     values = {field.name: getattr(way, field.name) for field in fields(way)}
     return f"Tuning({', '.join(f'{name}={value}' for name, value in values.items() if value != getattr(usual, name))})"
 

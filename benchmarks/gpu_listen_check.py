@@ -25,7 +25,7 @@ from voxlane.engine.loop.core import Core
 from voxlane.engine.models import load_recogniser
 from voxlane.engine.models.clips import ClipPlaces
 from voxlane.engine.models.loading import Mode
-from voxlane.engine.schedule.plan import Load
+from voxlane.engine.schedule.plan import ModelBatch
 from voxlane.engine.schedule.request import Request
 from voxlane.engine.weights.files import open_weights
 
@@ -56,7 +56,7 @@ def hear(bench: Bench, clips: list[NDArray[np.float32]], drafts: Sequence[Sequen
     guesses = {id(look): list(guess) for look, guess in zip(looks, drafts, strict=False)}
     while live := [look for look in looks if not look.done]:
         rows = [bench.row(look.request, guesses.pop(id(look), ())) for look in live]
-        for look, outcome in zip(live, bench.runner.run(Load(rows=rows)), strict=True):
+        for look, outcome in zip(live, bench.runner.run(ModelBatch(rows=rows)), strict=True):
             assert not outcome.failed
             _advance(bench.model, look, [choice.token for choice in outcome.choices])
             look.logprobs += [choice.logprob or 0.0 for choice in outcome.choices]

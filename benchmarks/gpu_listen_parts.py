@@ -33,7 +33,7 @@ from voxlane.engine.models.whisper import Whisper, WhisperTokens  # noqa: E402
 from voxlane.engine.runners.cuda import encoder_decoder_graphs  # noqa: E402
 from voxlane.engine.runners.cuda.recogniser import CudaRecogniser  # noqa: E402
 from voxlane.engine.runners.recogniser import Recogniser  # noqa: E402
-from voxlane.engine.schedule.plan import Load, Row  # noqa: E402
+from voxlane.engine.schedule.plan import ModelBatch, Row  # noqa: E402
 from voxlane.engine.schedule.request import Request  # noqa: E402
 
 Model = Moonshine | Whisper
@@ -161,7 +161,7 @@ def encode_times(bench: Bench, seconds: float, batch: int, times: int) -> Encode
         requests = [bench.request(f"{number}/{index}", clip) for index, clip in enumerate(clips)]
         rows = [bench.row(request) for request in requests]
         begin = time.perf_counter()
-        bench.runner.run(Load(rows=rows))
+        bench.runner.run(ModelBatch(rows=rows))
         host = time.perf_counter() - begin
         spans = {name: stop - start for name, (start, stop) in bench.runner.phases.items()}
         found.append((spans["encode"], spans["device"], host, spans["launch"]))
@@ -211,7 +211,7 @@ def step_times(bench: Bench, streams: int, times: int) -> tuple[float, float, fl
     for _ in range(times):
         rows = [bench.row(request) for request in requests]
         begin = time.perf_counter()
-        ticket = runner.launch(Load(rows=rows))
+        ticket = runner.launch(ModelBatch(rows=rows))
         launch.append(time.perf_counter() - begin)
         outcomes = runner.collect(ticket)
         host.append(time.perf_counter() - begin)

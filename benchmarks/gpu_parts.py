@@ -27,7 +27,7 @@ from voxlane.engine.memory.pages import KVCache  # noqa: E402
 from voxlane.engine.models.decoder import Decoder  # noqa: E402
 from voxlane.engine.models.loading import Mode  # noqa: E402
 from voxlane.engine.runners.cuda.decoder import CudaRunner  # noqa: E402
-from voxlane.engine.schedule.plan import Limits, Load, Row, Station  # noqa: E402
+from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Row  # noqa: E402
 from voxlane.engine.schedule.request import Request  # noqa: E402
 from voxlane.engine.schedule.scheduler import Scheduler  # noqa: E402
 from voxlane.engine.weights.tensors import WeightFile  # noqa: E402
@@ -57,7 +57,7 @@ class Bench:
 
     model: Decoder
     cache: KVCache
-    station: Station
+    station: ModelResources
     runner: CudaRunner
     device: torch.device
     start_s: float = 0.0  # how long compiling and graphs took
@@ -126,7 +126,7 @@ def ask(bench: Bench, prompts: Sequence[Sequence[int]], outputs: int, chunk: int
                 count = min(len(request.tokens) - request.table.length, chunk)
                 rows.append(Row(request, request.table.length, count))
                 request.table.append(count)
-        for row, outcome in zip(rows, bench.runner.run(Load(rows=rows)), strict=True):
+        for row, outcome in zip(rows, bench.runner.run(ModelBatch(rows=rows)), strict=True):
             assert not outcome.failed, "logits are not finite"
             for choice in outcome.choices:
                 row.request.tokens.append(choice.token)
@@ -161,7 +161,7 @@ def step(bench: Bench, requests: Iterable[Request]) -> None:
     for request in requests:
         rows.append(Row(request, request.table.length, 1))
         request.table.append(1)
-    for row, outcome in zip(rows, bench.runner.run(Load(rows=rows)), strict=True):
+    for row, outcome in zip(rows, bench.runner.run(ModelBatch(rows=rows)), strict=True):
         row.request.tokens.append(outcome.choices[0].token)
 
 
@@ -263,9 +263,9 @@ def run_workload(
         clock=time.monotonic,
         max_waiting=len(work) + 1,
     )
-    vars(runner).pop("foresees", None)  # of a run before this one
+    vars(runner).pop("samples_on_device", None)  # of a run before this one
     if overlap != "ahead":
-        runner.foresees = lambda request: False  # type: ignore[method-assign]
+        runner.samples_on_device = lambda request: False  # type: ignore[method-assign]
     begin = time.monotonic()
     core.handle(desk.submits)
     spans: dict[str, list[float]] = {name: [] for name in ("device", "prompts")}

@@ -52,7 +52,7 @@ from voxlane.engine.models.qwen3_asr.model import Qwen3ASR
 from voxlane.engine.models.qwen3_asr.prompt import LANGUAGES
 from voxlane.engine.runners.cuda.recogniser import CudaRecogniser
 from voxlane.engine.runners.recogniser import Recogniser
-from voxlane.engine.schedule.plan import Load, Row
+from voxlane.engine.schedule.plan import ModelBatch, Row
 from voxlane.engine.schedule.request import Request
 
 WORDS = 12  # tokens of three seconds of speech
@@ -181,7 +181,7 @@ class Bench:
             request.table.append(count + len(own))
             rows.append(Row(request, start, count, drafts=own, encode=encode))
         found = []
-        for row, outcome in zip(rows, self.runner.run(Load(rows=rows)), strict=True):
+        for row, outcome in zip(rows, self.runner.run(ModelBatch(rows=rows)), strict=True):
             assert not outcome.failed
             row.request.tokens += [choice.token for choice in outcome.choices]
             row.request.table.rewind(min(row.request.table.length, len(row.request.tokens) - 1))

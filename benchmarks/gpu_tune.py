@@ -45,8 +45,8 @@ def sweep(device: torch.device, *, dry: bool, deadline: float) -> Iterator[str]:
             outputs, inputs = outputs // 64, inputs // 8
         matrices = [torch.randn((outputs, inputs), device=device).bfloat16() * 0.02 for _ in range(count)]
         library = _time(partial(_library, operation, rows), matrices, device)
-        found: list[tuple[float, skinny_triton.Tuning]] = []
-        for cut in _cuts(rows, inputs, skinny_triton.Tuning):
+        found: list[tuple[float, skinny_triton.ProductTuning]] = []
+        for cut in _cuts(rows, inputs, skinny_triton.ProductTuning):
             skinny_triton.tuning = lambda *_, cut=cut, **__: cut
             try:
                 found.append((_time(partial(_ours, operation, rows), matrices, device), cut))

@@ -25,11 +25,11 @@ from command_line import command_line
 
 from voxlane.codecs.silero import HIDDEN
 from voxlane.engine.build import asr_tts, assemble
-from voxlane.engine.models.synthesis import Speech, SpokenWord
+from voxlane.engine.models.synthesis import SynthesisedClause, TimedWord
 from voxlane.engine.runners.cuda import vad
 from voxlane.engine.runners.decoder import Immediate, Outcome
-from voxlane.engine.runners.sampler import Choice
-from voxlane.engine.schedule.plan import Load, Row
+from voxlane.engine.runners.sampler import SampledToken
+from voxlane.engine.schedule.plan import ModelBatch, Row
 
 PHONEME_S, RATE = 0.055, 24_000  # as hibari's
 STATES_OF_A_TOKEN = 12  # three tokens a second
@@ -56,7 +56,7 @@ class Pretended(Immediate):
         self.model = model
         self.phases: dict[str, tuple[float, float]] = {}
 
-    def launch(self, load: Load) -> Ticket:
+    def launch(self, load: ModelBatch) -> Ticket:
         """Note when it will be done."""
         begin = time.monotonic()
         encoding_ms, rest_ms = self._ms(load)
@@ -78,14 +78,14 @@ class Pretended(Immediate):
         self.phases = {"encode": (ticket.begin, ticket.encoded), "device": (ticket.begin, ticket.until)}
         return ticket.outcomes
 
-    def foresees(self, request: object) -> bool:
+    def samples_on_device(self, request: object) -> bool:
         """Return whether the next step can go on from this one."""
         return True
 
-    def prepare(self, load: Load) -> None:
+    def prepare(self, load: ModelBatch) -> None:
         """There is nothing to prepare."""
 
-    def _ms(self, load: Load) -> tuple[float, float]:
+    def _ms(self, load: ModelBatch) -> tuple[float, float]:
         raise NotImplementedError
 
     def _outcome(self, row: Row) -> Outcome:
@@ -95,19 +95,19 @@ class Pretended(Immediate):
 class Chat(Pretended):
     """Writes."""
 
-    def _ms(self, load: Load) -> tuple[float, float]:
+    def _ms(self, load: ModelBatch) -> tuple[float, float]:
         work = load.work
         return 0.0, 1.0 + 0.05 * work.rows + (1.4 + 0.003 * work.prefill_tokens if work.prefill_tokens else 0.0)
 
     def _outcome(self, row: Row) -> Outcome:
         unread = row.count > 1 and row.start + row.count < len(row.request.tokens)
-        return Outcome() if unread else Outcome(choices=(Choice(300 + row.start % 200, -1.0),))
+        return Outcome() if unread else Outcome(choices=(SampledToken(300 + row.start % 200, -1.0),))
 
 
 class Listener(Pretended):
     """Listens."""
 
-    def _ms(self, load: Load) -> tuple[float, float]:
+    def _ms(self, load: ModelBatch) -> tuple[float, float]:
         clips = load.encoding.rows
         return (0.9 + 0.2 * clips, 0.9 + 0.03 * load.work.rows) if clips else (0.0, 0.5 + 0.03 * load.work.rows)
 
@@ -115,23 +115,23 @@ class Listener(Pretended):
         request = row.request
         known, all_of_them = len(request.tokens) - request.prompt_tokens, max(3, request.states // STATES_OF_A_TOKEN)
         found = [*WORDS[:all_of_them], next(iter(self.model.eos_ids))][known : known + 1 + len(row.drafts)]
-        return Outcome(choices=[Choice(token, -0.2) for token in found])
+        return Outcome(choices=[SampledToken(token, -0.2) for token in found])
 
 
 class Voice(Pretended):
     """Speaks."""
 
-    def _ms(self, load: Load) -> tuple[float, float]:
+    def _ms(self, load: ModelBatch) -> tuple[float, float]:
         return 0.0, 0.7 + 0.004 * load.work.prefill_tokens
 
     def _outcome(self, row: Row) -> Outcome:
         prepared = row.request.material.prepared
         each = round(PHONEME_S * RATE)
         words = [
-            SpokenWord(one.source_start, one.source_end, one.first * each, one.last * each) for one in prepared.words
+            TimedWord(one.source_start, one.source_end, one.first * each, one.last * each) for one in prepared.words
         ]
         sound = np.where(np.arange(len(prepared.ids) * each) % 100 < 50, 0.1, -0.1).astype(np.float32)
-        return Outcome(speech=Speech(sound, tuple(words)))
+        return Outcome(speech=SynthesisedClause(sound, tuple(words)))
 
 
 class Ears(vad.DeviceEars):

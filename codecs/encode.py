@@ -22,7 +22,7 @@ from voxlane.codecs.wav import wav_stream_header
 SpeechFormat = Literal["wav", "pcm", "mp3", "opus", "flac", "aac"]
 
 
-class Encoder(Protocol):
+class AudioEncoder(Protocol):
     """One file in the making. A rate that the format lacks is resampled to one that it has."""
 
     def push(self, samples: ArrayLike) -> bytes:
@@ -38,7 +38,7 @@ def formats() -> tuple[SpeechFormat, ...]:
     return everything if find_spec("av") else everything[:2]
 
 
-def encoder(kind: SpeechFormat, rate: int) -> Encoder:
+def encoder(kind: SpeechFormat, rate: int) -> AudioEncoder:
     """Return an encoder for mono samples of this rate."""
     if not LOWEST_RATE <= rate <= HIGHEST_RATE:
         raise UnsupportedAudio(f"the sample rate must lie between {LOWEST_RATE} and {HIGHEST_RATE} Hz")

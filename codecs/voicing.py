@@ -26,7 +26,7 @@ class Voicing:
 
     def __init__(self) -> None:
         self._network = silero.network()
-        self._memory = silero.Memory()
+        self._memory = silero.SileroState()
         self._rest: NDArray[np.float32] = np.zeros(0, np.float32)
 
     def __call__(self, samples: NDArray[np.float32]) -> list[float]:

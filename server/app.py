@@ -22,7 +22,7 @@ from starlette.websockets import WebSocket
 from voxlane.server.api import chat, health, models, speech, transcriptions, voices
 from voxlane.server.api.assets import read_assets
 from voxlane.server.api.client_secrets import client_secrets
-from voxlane.server.api.page import Pages
+from voxlane.server.api.page import PageEndpoints
 from voxlane.server.api.reference.docs import docs
 from voxlane.server.api.reference.openapi import openapi
 from voxlane.server.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, VoxlaneError, WebSocketOnly
@@ -62,7 +62,7 @@ def make_app(service: Service, open_connections: Callable[[], int] = lambda: 0) 
     async def realtime(websocket: WebSocket) -> None:
         await converse(websocket, REALTIME, service.voice, service.metrics, service.api_key)
 
-    pages = Pages(read_assets())
+    pages = PageEndpoints(read_assets())
     app = Starlette(
         routes=[
             Route("/", pages.index),

@@ -12,15 +12,15 @@ from typing import cast
 from starlette.requests import Request
 
 from voxlane.engine.api import Priority, Ready
-from voxlane.server.audio.decoding import Decoder
+from voxlane.server.audio.decoding import AudioDecoder
 from voxlane.server.audio.voices import served_name
 from voxlane.server.config import PRIORITIES, Config
-from voxlane.server.engine_client.engine_process import EngineLink
+from voxlane.server.engine_client.engine_process import EngineProcess
 from voxlane.server.errors import EngineNotReady, Forbidden, ModelNotFound
-from voxlane.server.http.request_limit import Allowance, Gate
+from voxlane.server.http.request_limit import Allowance, RequestLimit
 from voxlane.server.log import quote
 from voxlane.server.metrics import Metrics
-from voxlane.server.sessions.registry import Hub
+from voxlane.server.sessions.registry import SessionRegistry
 
 VERSION = version("voxlane")
 
@@ -35,12 +35,12 @@ class Service:
     """The parts of one server."""
 
     config: Config
-    link: EngineLink
+    link: EngineProcess
     metrics: Metrics
-    gate: Gate
+    gate: RequestLimit
     audio: Allowance
-    decoder: Decoder
-    voice: Hub
+    decoder: AudioDecoder
+    voice: SessionRegistry
     api_key: str  # "": no key is asked for
 
     @property
@@ -92,16 +92,16 @@ def service_of(request: Request) -> Service:
     return cast(Service, request.app.state.service)
 
 
-def make_service(config: Config, link: EngineLink, metrics: Metrics, api_key: str, chat_key: str = "") -> Service:
+def make_service(config: Config, link: EngineProcess, metrics: Metrics, api_key: str, chat_key: str = "") -> Service:
     """Return the parts of a server as its configuration sizes them; `chat_key` is for the server at chat.url."""
     limits = config.limits
     return Service(
         config,
         link,
         metrics,
-        Gate(limits.open_requests),
+        RequestLimit(limits.open_requests),
         Allowance(limits.audio_held_bytes),
-        Decoder(limits.audio_s, limits.audio_decoders),
-        Hub(config, link, metrics, f"voxlane {VERSION}", chat_key),
+        AudioDecoder(limits.audio_s, limits.audio_decoders),
+        SessionRegistry(config, link, metrics, f"voxlane {VERSION}", chat_key),
         api_key,
     )

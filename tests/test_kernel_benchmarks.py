@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from voxlane.engine.kernels.attention.triton_tuning import Tuning
+from voxlane.engine.kernels.attention.triton_tuning import AttentionTuning
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
@@ -124,11 +124,11 @@ def test_a_group_begins_with_what_is_there_and_tries_nothing_twice() -> None:
                 now = tune.hopper_tuning(case.head_dim, case.batch * case.queries * case.heads)
             assert group.ways[0] == now
         for way in group.ways:
-            assert eval(tune.line_of(way), {"Tuning": Tuning}) == way
+            assert eval(tune.line_of(way), {"AttentionTuning": AttentionTuning}) == way
 
 
 def test_the_way_that_loses_least_anywhere_is_chosen() -> None:
-    ways = tuple(Tuning(32, 1, 2, programs) for programs in (8, 10, 12))
+    ways = tuple(AttentionTuning(32, 1, 2, programs) for programs in (8, 10, 12))
     cases = (Case(9, 3, 64, 2048, 64), Case(32, 8, 64, 2048, 64))
     found = {
         cases[0]: {ways[0]: 12.0, ways[1]: 10.0, ways[2]: 10.5},

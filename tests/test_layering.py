@@ -164,6 +164,15 @@ def test_every_module_says_what_it_is(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
 
 
+def test_a_public_class_name_means_one_thing() -> None:
+    defined: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                defined.setdefault(node.name, []).append(name_of(path))
+    assert {name: places for name, places in defined.items() if len(places) > 1} == {}
+
+
 def test_no_pickle_anywhere() -> None:
     for path in SOURCES:
         assert not touches(imports_of(path), "pickle", "dill", "cloudpickle", "shelve", "marshal", "torch.load"), path

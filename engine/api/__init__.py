@@ -8,7 +8,7 @@ what can be asked of an engine and what an engine can answer.
 # ruff: noqa: F401
 # mypy: implicit-reexport
 
-from voxlane.engine.api.codec import BadMessage
+from voxlane.engine.api.codec import UndecodableMessage
 from voxlane.engine.api.messages import (
     Append,
     Cancel,

@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Any, Literal
 
 
-class BadMessage(ValueError):
+class UndecodableMessage(ValueError):
     """The bytes are not a message of this set."""
 
 
@@ -40,7 +40,7 @@ def build(cls: Any, values: Any) -> Any:
     """Return a `cls` from its fields in order, or raise BadMessage."""
     builders = _builders(cls)
     if not isinstance(values, tuple) or len(values) != len(builders):
-        raise BadMessage(f"{cls.__name__} has {len(builders)} fields")
+        raise UndecodableMessage(f"{cls.__name__} has {len(builders)} fields")
     # Thousands of pieces of text and of sound come in a second: plain fields whose types were right once are so again.
     lean = _LEAN[cls]
     if lean is None or (lean.lists is not None and lean.lists(values) != lean.empty):
@@ -101,7 +101,7 @@ def _builder(hint: Any, name: str) -> Any:
 
     def check(value: Any) -> Any:
         if type(value) not in allowed:
-            raise BadMessage(f"{name}: {type(value).__name__} is not allowed")
+            raise UndecodableMessage(f"{name}: {type(value).__name__} is not allowed")
         return value
 
     if origin is Literal:
@@ -123,7 +123,7 @@ def _tuple_builder(arguments: tuple[Any, ...], name: str) -> Any:
 
         def many(value: Any) -> Any:
             if not isinstance(value, tuple):
-                raise BadMessage(f"{name}: not a list")
+                raise UndecodableMessage(f"{name}: not a list")
             return tuple(make(item) for item in value)
 
         return many
@@ -131,7 +131,7 @@ def _tuple_builder(arguments: tuple[Any, ...], name: str) -> Any:
 
     def fixed(value: Any) -> Any:
         if not isinstance(value, tuple) or len(value) != len(makers):
-            raise BadMessage(f"{name}: not a list of {len(makers)}")
+            raise UndecodableMessage(f"{name}: not a list of {len(makers)}")
         return tuple(make(item) for make, item in zip(makers, value, strict=True))
 
     return fixed
@@ -141,10 +141,10 @@ def _enum(cls: type[IntEnum], value: Any, name: str) -> IntEnum:
     try:
         return cls(value)
     except ValueError as error:
-        raise BadMessage(f"{name}: {value!r} is not a {cls.__name__}") from error
+        raise UndecodableMessage(f"{name}: {value!r} is not a {cls.__name__}") from error
 
 
 def _literal(choices: tuple[Any, ...], value: Any, name: str) -> Any:
     if value not in choices:
-        raise BadMessage(f"{name}: not one of {', '.join(map(str, choices))}")
+        raise UndecodableMessage(f"{name}: not one of {', '.join(map(str, choices))}")
     return value

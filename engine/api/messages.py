@@ -8,7 +8,7 @@ from typing import Any
 
 import msgpack
 
-from voxlane.engine.api.codec import BadMessage, build, flatten
+from voxlane.engine.api.codec import UndecodableMessage, build, flatten
 from voxlane.engine.api.values import (
     ChatMessage,
     CloneParams,
@@ -388,13 +388,13 @@ def decode(data: bytes) -> Message:
     try:
         parts = msgpack.unpackb(data, use_list=False)
     except (ValueError, msgpack.UnpackException) as error:
-        raise BadMessage(f"not msgpack: {error}") from error
+        raise UndecodableMessage(f"not msgpack: {error}") from error
     return message_of(parts)
 
 
 def message_of(parts: Any) -> Message:
     """Return the message that a code and fields stand for, or raise BadMessage."""
     if not isinstance(parts, tuple) or not parts or not isinstance(parts[0], int) or not 0 <= parts[0] < len(_TYPES):
-        raise BadMessage("not a message of this set")
+        raise UndecodableMessage("not a message of this set")
     message: Message = build(_TYPES[parts[0]], parts[1:])
     return message

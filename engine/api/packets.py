@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgpack
 
-from voxlane.engine.api.codec import BadMessage, flatten
+from voxlane.engine.api.codec import UndecodableMessage, flatten
 from voxlane.engine.api.messages import Message, Text, decode, encode, message_of, parts_of
 
 FRAGMENT_BYTES = 64 * 1024
@@ -45,7 +45,7 @@ _SEVERAL = b"\x02"
 def fragments(data: bytes) -> list[bytes]:
     """Cut an encoded message into packets: one byte that says whether more follow, then the piece."""
     if len(data) > MAX_MESSAGE_BYTES:
-        raise BadMessage(f"message of {len(data)} bytes is over the limit of {MAX_MESSAGE_BYTES}")
+        raise UndecodableMessage(f"message of {len(data)} bytes is over the limit of {MAX_MESSAGE_BYTES}")
     size = FRAGMENT_BYTES - 1
     if len(data) <= size:  # nearly all of them
         return [b"\x00" + data]
@@ -68,19 +68,19 @@ class Assembler:
         try:
             several = msgpack.unpackb(memoryview(packet)[1:], use_list=False)
         except (ValueError, msgpack.UnpackException) as error:
-            raise BadMessage(f"not msgpack: {error}") from error
+            raise UndecodableMessage(f"not msgpack: {error}") from error
         if not isinstance(several, tuple):
-            raise BadMessage("not a list of messages")
+            raise UndecodableMessage("not a list of messages")
         return [message_of(parts) for parts in several]
 
     def feed(self, packet: bytes) -> Message | None:
         """Take one packet of one message; return the message it completes, or None while more is to come."""
         if len(packet) < 2 or packet[0] > 1:
-            raise BadMessage("not a packet of this protocol")
+            raise UndecodableMessage("not a packet of this protocol")
         self._pieces.append(packet[1:])
         self._size += len(packet) - 1
         if self._size > MAX_MESSAGE_BYTES:
-            raise BadMessage(f"message over the limit of {MAX_MESSAGE_BYTES} bytes")
+            raise UndecodableMessage(f"message over the limit of {MAX_MESSAGE_BYTES} bytes")
         if packet[0]:
             return None
         data = b"".join(self._pieces)

@@ -43,7 +43,7 @@ LOOP_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DecodeRequest:
     """One decode of a stretch of audio."""
 
     start: int  # samples from the first of the stream
@@ -86,7 +86,7 @@ class _Segment:
     history: deque[tuple[int, tuple[int, ...]]] = field(default_factory=deque)  # (end, tokens), oldest first
 
 
-class Listener:
+class Transcriber:
     """A stream of audio that is being transcribed."""
 
     def __init__(
@@ -133,20 +133,22 @@ class Listener:
         told, self._told = self._told, []
         return told
 
-    def next_look(self) -> Look | None:
+    def next_look(self) -> DecodeRequest | None:
         """Return what to decode now, or None until more audio comes or a look returns."""
         segment = self._closed[0] if self._closed else self._open
         if segment is None or not (self._closed or self._is_due(segment)):
             return None
         tokens, settled = segment.tokens, segment.settled
         stretch = segment.stretch
-        return Look(stretch.start, stretch.end, bool(self._closed), tokens[:settled], tokens[settled:])
+        return DecodeRequest(stretch.start, stretch.end, bool(self._closed), tokens[:settled], tokens[settled:])
 
-    def clip(self, look: Look) -> Samples:
+    def clip(self, look: DecodeRequest) -> Samples:
         """Return a look's audio."""
         return self._audio.clip(look.start, look.end)
 
-    def looked(self, look: Look, tokens: Sequence[int], logprobs: Sequence[float], no_speech: float = 0.0) -> Heard:
+    def looked(
+        self, look: DecodeRequest, tokens: Sequence[int], logprobs: Sequence[float], no_speech: float = 0.0
+    ) -> Heard:
         """Take what a look found: its tokens without the end, the forced ones among them, and their logprobs."""
         segment = self._closed[0] if self._closed else self._open
         if segment is None or segment.stretch.start != look.start or look.end == segment.looked:

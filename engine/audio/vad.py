@@ -16,23 +16,23 @@ from voxlane.codecs.silero import FRAME_SAMPLES, HIDDEN
 Samples = NDArray[np.float32]
 
 
-class Listening(Protocol):
+class VoiceDetector(Protocol):
     """Who listens to the frames of all streams."""
 
-    def expect(self, ear: Ear) -> None:
+    def expect(self, ear: VadStream) -> None:
         """Note that a stream has a frame to listen to."""
 
     def attend(self) -> None:
         """Take the answers that have come, and see to it that others will."""
 
-    def listen(self, ear: Ear) -> None:
+    def listen(self, ear: VadStream) -> None:
         """Wait for the answer to a stream's next frame."""
 
 
-class Ear:
+class VadStream:
     """The detector of one stream."""
 
-    def __init__(self, ears: Listening) -> None:
+    def __init__(self, ears: VoiceDetector) -> None:
         self._ears = ears
         self._rest: Samples = np.zeros(0, np.float32)
         self._expected = self._heard = 0  # samples

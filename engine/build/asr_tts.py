@@ -12,11 +12,11 @@ import torch
 
 from voxlane.codecs.voicing import Voicing
 from voxlane.engine.api import LISTEN_RATE, EngineConfig
-from voxlane.engine.build.model_part import Part, Progress, build_station, check_task, make_cache, rehearse
+from voxlane.engine.build.model_part import ModelPart, Progress, build_station, check_task, make_cache, rehearse
 from voxlane.engine.build.qwen3_tts import is_talker, talking_part
 from voxlane.engine.errors import EngineConfigError
-from voxlane.engine.jobs.speak_clauses import SpeakDesk
-from voxlane.engine.jobs.transcribe import ListenDesk
+from voxlane.engine.jobs.speak_clauses import SpeakClausesJobFactory
+from voxlane.engine.jobs.transcribe import TranscribeJobFactory
 from voxlane.engine.loop.execution import Engine
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.memory.pages import KVCache
@@ -26,12 +26,12 @@ from voxlane.engine.models.kokoro import Kokoro
 from voxlane.engine.models.loading import Mode
 from voxlane.engine.models.qwen3_asr.config import Qwen3ASRConfig
 from voxlane.engine.models.synthesis import Synthesiser
-from voxlane.engine.runners.clause_tts import Clause, Voice, VoiceBeside
+from voxlane.engine.runners.clause_tts import ClauseInput, ClauseTTS, VoiceBeside
 from voxlane.engine.runners.cuda.recogniser import CudaRecogniser
 from voxlane.engine.runners.cuda.vad import DeviceEars
 from voxlane.engine.runners.recogniser import Recogniser
 from voxlane.engine.schedule.cost import CostModel
-from voxlane.engine.schedule.plan import Station
+from voxlane.engine.schedule.plan import ModelResources
 from voxlane.engine.schedule.request import Request
 from voxlane.engine.weights import store
 from voxlane.engine.weights.files import open_weights
@@ -52,7 +52,7 @@ WARM_UP_CLAUSES = ("Yes.", "This is a short clause,", "and this one is there to 
 WARM_UP_STEPS = 4
 
 
-def listening_part(config: EngineConfig, device: torch.device, progress: Progress) -> Part:
+def listening_part(config: EngineConfig, device: torch.device, progress: Progress) -> ModelPart:
     """Return the model that listens, or raise ModelError with one line for a person."""
     check_task("asr_model", config.asr_model, "asr")
     path = store.resolve(
@@ -68,11 +68,11 @@ def listening_part(config: EngineConfig, device: torch.device, progress: Progres
     pages = "bfloat16" if model.dtype is torch.bfloat16 else "float32"
     cache = make_cache(config, model, "asr_memory_mib", pages, host_mib=0, least_tokens=window, device=device)
     station = build_station(cache, prefix_cache=False, encoder=CostModel())
-    part = Part(
+    part = ModelPart(
         station,
         _listening_engine(config, model, cache, device, progress),
         # A GPU serves so many streams that their detectors would keep the host busy.
-        ListenDesk(model, station.pool, Voicing if device.type == "cpu" else _device_ears(device).open),
+        TranscribeJobFactory(model, station.pool, Voicing if device.type == "cpu" else _device_ears(device).open),
         {"asr_model": config.asr_model, "asr_languages": model.languages},
     )
     progress("warming up", 0.0)
@@ -131,7 +131,7 @@ def _clip(model: Recognition, pool: BlockPool, seconds: float) -> Request:
     )
 
 
-def speaking_part(config: EngineConfig, device: torch.device, progress: Progress) -> Part:
+def speaking_part(config: EngineConfig, device: torch.device, progress: Progress) -> ModelPart:
     """Return the model that speaks, or raise ModelError with one line for a person."""
     threads = config.threads or len(os.sched_getaffinity(0))
     if config.tts_model == HIBARI:
@@ -145,13 +145,13 @@ def speaking_part(config: EngineConfig, device: torch.device, progress: Progress
             return talking_part(config, path, device, progress)
         model, engine = _kokoro(path, threads, device)
     progress("warming up", 0.0)
-    station = Station(BlockPool(0, 1, prefix_cache=False), BlockPool(0, 1, prefix_cache=False), CostModel())
+    station = ModelResources(BlockPool(0, 1, prefix_cache=False), BlockPool(0, 1, prefix_cache=False), CostModel())
     voices = (model.default_voice, *(voice for voice in model.voices if voice != model.default_voice))
     beside = engine if isinstance(engine, VoiceBeside) else None
-    part = Part(
+    part = ModelPart(
         station,
         engine,
-        SpeakDesk(model, station.pool, beside.thread if beside is not None else None),
+        SpeakClausesJobFactory(model, station.pool, beside.thread if beside is not None else None),
         {"tts_model": config.tts_model, "speak_rate": model.sample_rate, "voices": voices},
         close=beside.close if beside is not None else None,
     )
@@ -164,7 +164,7 @@ def _hibari(threads: int, device: torch.device, progress: Progress) -> tuple[Syn
     model = Hibari(threads)
     if device.type == "cpu":
         model.warm_up()
-        return model, Voice(model)
+        return model, ClauseTTS(model)
     from voxlane.engine.runners.cuda.clause_tts import CudaVoice
     from voxlane.engine.runners.cuda.selfcheck import KernelError
 
@@ -180,7 +180,7 @@ def _kokoro(path: Path, threads: int, device: torch.device) -> tuple[Synthesiser
     model = Kokoro(path, threads)
     model.warm_up()
     if device.type == "cpu":
-        return model, Voice(model)
+        return model, ClauseTTS(model)
     log.warning("tts=%s device=cpu: Kokoro has no CUDA path, it speaks in a thread beside the steps", path.name)
     return model, VoiceBeside(model)
 
@@ -189,7 +189,7 @@ def _clauses(model: Synthesiser, pool: BlockPool, texts: Sequence[str]) -> list[
     requests = []
     for text in texts:
         prepared = model.prepare(text)
-        clause = Clause(prepared, model.default_voice, 1.0, 0)
+        clause = ClauseInput(prepared, model.default_voice, 1.0, 0)
         requests.append(
             Request(
                 id=text,

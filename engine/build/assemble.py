@@ -19,10 +19,10 @@ from voxlane.engine.api import AUTO_MODEL, EngineConfig, Priority, Ready
 from voxlane.engine.build.defaults import pages_of, settle_adapter, weights_of
 from voxlane.engine.build.device import choose_device, describe, device_cache, make_runner, settle_for, trial
 from voxlane.engine.build.model_choice import choose_model
-from voxlane.engine.build.model_part import Part, Progress, build_station, check_task, make_cache, rehearse
+from voxlane.engine.build.model_part import ModelPart, Progress, build_station, check_task, make_cache, rehearse
 from voxlane.engine.errors import EngineConfigError
 from voxlane.engine.jobs.admission import Intake
-from voxlane.engine.jobs.chat import TextDesk
+from voxlane.engine.jobs.chat import ChatJobFactory
 from voxlane.engine.kernels import native
 from voxlane.engine.loop.core import Core
 from voxlane.engine.loop.trace import Trace
@@ -168,9 +168,9 @@ def _adapted(config: EngineConfig, base: WeightFile, progress: Progress) -> Weig
     return AdaptedWeights(base, adapter, tied=DecoderConfig.from_dict(base.config).tied)
 
 
-def _parts(config: EngineConfig, device: torch.device, progress: Progress) -> dict[ModelName, Part]:
+def _parts(config: EngineConfig, device: torch.device, progress: Progress) -> dict[ModelName, ModelPart]:
     """Load the chat model last: on a GPU its cache takes a share of what the others left."""
-    parts: dict[ModelName, Part] = {}
+    parts: dict[ModelName, ModelPart] = {}
     if config.asr_model or config.tts_model:
         # An engine that only chats need not load what the others stand on.
         from voxlane.engine.build.asr_tts import listening_part, speaking_part
@@ -196,7 +196,7 @@ def _describe(config: EngineConfig, device: torch.device) -> str:
     return f"cpu, {native.description() if native.load() else f'torch, {torch.get_num_threads()} threads'}"
 
 
-def _ready(parts: dict[ModelName, Part], device: str) -> Ready:
+def _ready(parts: dict[ModelName, ModelPart], device: str) -> Ready:
     told: dict[str, object] = {
         "device": device,
         "model": "",
@@ -214,7 +214,7 @@ def _ready(parts: dict[ModelName, Part], device: str) -> Ready:
     return Ready(**told)  # type: ignore[arg-type]  # every part tells its own fields
 
 
-def _chat_part(config: EngineConfig, device: torch.device, progress: Progress) -> Part:
+def _chat_part(config: EngineConfig, device: torch.device, progress: Progress) -> ModelPart:
     weights = _open_chat_model(config, progress)
     mode = weights_of(config, device.type)
     model = load_model(
@@ -238,9 +238,9 @@ def _chat_part(config: EngineConfig, device: torch.device, progress: Progress) -
     grammars = Grammars(tokenizer, model.vocab_size)
     beside = tuple(Priority) if runner.overlaps else ()
     readers = {priority: ThreadPoolExecutor(1, "prompts") for priority in beside}
-    desk = TextDesk(intake, tokenizer, grammars, readers)
+    desk = ChatJobFactory(intake, tokenizer, grammars, readers)
     ready = _chat_ready(config, weights.config, model, cache) | {"sampling": sampling}
-    part = Part(station, runner, desk, ready, close=desk.close)
+    part = ModelPart(station, runner, desk, ready, close=desk.close)
     _warm_up(part, model, config.max_batch)
     grammars.warm_up()
     progress("warming up", 1.0)
@@ -272,7 +272,7 @@ def _chat_ready(config: EngineConfig, settings: dict[str, object], model: Decode
     }
 
 
-def _warm_up(part: Part, model: Decoder, max_batch: int) -> None:
+def _warm_up(part: ModelPart, model: Decoder, max_batch: int) -> None:
     """Run a growing batch of prompts and decodes, so that the first user pays for nothing and costs are known."""
     pool = part.station.pool
     crowd = part.engine.overlaps

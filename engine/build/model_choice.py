@@ -21,7 +21,7 @@ from voxlane.engine.errors import ModelError, StoreError
 from voxlane.engine.models import architecture_of
 from voxlane.engine.models.decoder_config import DecoderConfig
 from voxlane.engine.weights import store
-from voxlane.engine.weights.catalog import Model, load_catalog
+from voxlane.engine.weights.catalog import CatalogModel, load_catalog
 from voxlane.engine.weights.files import open_weights
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ def candidates() -> list[Candidate]:
     return [_candidate(catalog[name], least) for name, least in LEAST_TOKENS_S.items()]
 
 
-def _candidate(model: Model, least: float) -> Candidate:
+def _candidate(model: CatalogModel, least: float) -> Candidate:
     return Candidate(model.name, model.parameters, model.size, least)
 
 

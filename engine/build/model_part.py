@@ -13,13 +13,13 @@ import torch
 
 from voxlane.engine.api import EngineConfig
 from voxlane.engine.errors import EngineConfigError
-from voxlane.engine.jobs.factory import Cloning, Desk
+from voxlane.engine.jobs.factory import Cloning, JobFactory
 from voxlane.engine.loop.execution import Engine, observe
 from voxlane.engine.memory.blocks import BlockPool
 from voxlane.engine.memory.pages import PAGE_DTYPES, KVCache
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.schedule.cost import CostModel
-from voxlane.engine.schedule.plan import Limits, Row, Station
+from voxlane.engine.schedule.plan import Limits, ModelResources, Row
 from voxlane.engine.schedule.request import ModelName, Request
 from voxlane.engine.schedule.scheduler import Scheduler
 from voxlane.engine.weights import store
@@ -32,12 +32,12 @@ CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ModelPart:
     """One model of an engine."""
 
-    station: Station
+    station: ModelResources
     engine: Engine
-    desk: Desk
+    desk: JobFactory
     ready: dict[str, object] = field(default_factory=dict)  # its fields of Ready
     cloning: Cloning | None = None  # where voices are made for it, if it can take them on
     close: Callable[[], object] | None = None  # ends what goes on for it beside the steps, if anything does
@@ -93,9 +93,9 @@ def make_cache(
         raise EngineConfigError(f"engine.{key}: {memory_mib} MiB are not free on {device}") from error
 
 
-def build_station(cache: KVCache, *, prefix_cache: bool, encoder: CostModel | None = None) -> Station:
+def build_station(cache: KVCache, *, prefix_cache: bool, encoder: CostModel | None = None) -> ModelResources:
     """Return a station over a cache's blocks, nothing learnt yet."""
-    return Station(
+    return ModelResources(
         BlockPool(cache.num_blocks, cache.block_tokens, key=secrets.token_bytes(32), prefix_cache=prefix_cache),
         BlockPool(cache.host_blocks, cache.block_tokens, prefix_cache=False),
         CostModel(),
@@ -110,7 +110,7 @@ def _take_tokens(row: Row, outcome: Outcome) -> None:
 
 def rehearse(
     name: ModelName,
-    part: Part,
+    part: ModelPart,
     requests: Sequence[Request],
     steps: int,
     together: Sequence[int] = (),

@@ -9,10 +9,10 @@ import torch
 
 from voxlane.engine.api import EngineConfig
 from voxlane.engine.build.defaults import weights_of
-from voxlane.engine.build.model_part import Part, Progress, build_station, make_cache, rehearse
+from voxlane.engine.build.model_part import ModelPart, Progress, build_station, make_cache, rehearse
 from voxlane.engine.errors import ModelConfigError
-from voxlane.engine.jobs.clone_voice import CloneDesk
-from voxlane.engine.jobs.speak_codec import TalkerFacts, UtterDesk
+from voxlane.engine.jobs.clone_voice import CloneVoiceJobFactory
+from voxlane.engine.jobs.speak_codec import SpeakCodecJobFactory, TalkerFacts
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.models.qwen3_tts.codec import Qwen3TTSCodec
@@ -20,13 +20,13 @@ from voxlane.engine.models.qwen3_tts.config import Qwen3TTSConfig, SpeechSamplin
 from voxlane.engine.models.qwen3_tts.encoder import Qwen3TTSEncoder
 from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.models.qwen3_tts.prompt import Clone, open_utterance
-from voxlane.engine.runners.codec_tts import Spoken, Stream, Talker
+from voxlane.engine.runners.codec_tts import FrameSound, Talker, UtteranceStream
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.schedule.plan import Row
 from voxlane.engine.schedule.request import Request
 from voxlane.engine.text.tokenizer import Tokenizer
 from voxlane.engine.voices.cloned import Cloner, Voices
-from voxlane.engine.voices.prompt import Manners
+from voxlane.engine.voices.prompt import VoicePrompts
 from voxlane.engine.weights.files import OpenedWeights, open_weights
 from voxlane.engine.weights.json_files import read_json
 
@@ -52,7 +52,7 @@ def is_talker(path: Path) -> bool:
     return config.is_file() and read_json(config).get("architectures") == [ARCHITECTURE]
 
 
-def talking_part(config: EngineConfig, path: Path, device: torch.device, progress: Progress) -> Part:
+def talking_part(config: EngineConfig, path: Path, device: torch.device, progress: Progress) -> ModelPart:
     """Return the model that speaks, or raise ModelError with one line for a person."""
     weights, codec_weights = open_weights(path), open_weights(path / CODEC)
     mode = weights_of(config, device.type)
@@ -69,7 +69,7 @@ def talking_part(config: EngineConfig, path: Path, device: torch.device, progres
         slots=engine.slots,
     )
     voices = Voices(model.config, device)
-    manners = Manners(model.config, Tokenizer.from_weights(weights), _sampling(path, model.end_code), voices)
+    manners = VoicePrompts(model.config, Tokenizer.from_weights(weights), _sampling(path, model.end_code), voices)
     cloning = _cloning(model, codec_weights, manners, voices)
     ready: dict[str, object] = {
         "tts_model": config.tts_model,
@@ -81,7 +81,7 @@ def talking_part(config: EngineConfig, path: Path, device: torch.device, progres
         "reads_words": True,
         "clones": cloning is not None,
     }
-    part = Part(station, engine, UtterDesk(facts, station.pool, manners.of), ready, cloning)
+    part = ModelPart(station, engine, SpeakCodecJobFactory(facts, station.pool, manners.of), ready, cloning)
     progress("warming up", 0.0)
     _warm_up(part, engine, model)
     progress("warming up", 1.0)
@@ -137,15 +137,19 @@ def _pages(config: EngineConfig, model: Qwen3TTS, device: torch.device) -> KVCac
     )
 
 
-def _cloning(model: Qwen3TTS, codec: OpenedWeights, manners: Manners, voices: Voices) -> CloneDesk | None:
+def _cloning(
+    model: Qwen3TTS, codec: OpenedWeights, manners: VoicePrompts, voices: Voices
+) -> CloneVoiceJobFactory | None:
     """Return where voices are made from recordings, if the checkpoint can speak with them."""
     if model.speaker_encoder is None:
         return None
     encoder = Qwen3TTSEncoder.load(codec)
-    return CloneDesk(Cloner(model.config, model.speaker_encoder.on_host(), encoder, manners.tokenize), voices)
+    return CloneVoiceJobFactory(
+        Cloner(model.config, model.speaker_encoder.on_host(), encoder, manners.tokenize), voices
+    )
 
 
-def _warm_up(part: Part, engine: Talker, model: Qwen3TTS) -> None:
+def _warm_up(part: ModelPart, engine: Talker, model: Qwen3TTS) -> None:
     """Let a few utterances speak, so that the first listener pays for nothing and costs are known."""
     together = WARM_UP_CROWD if engine.overlaps else WARM_UP_TOGETHER
     slots = [engine.slots.take() for _ in range(min(sum(together), engine.slots.count))]
@@ -153,8 +157,8 @@ def _warm_up(part: Part, engine: Talker, model: Qwen3TTS) -> None:
 
     def take(row: Row, outcome: Outcome) -> None:
         stream, spoken = row.request.material, outcome.speech
-        assert isinstance(stream, Stream)
-        assert isinstance(spoken, Spoken)
+        assert isinstance(stream, UtteranceStream)
+        assert isinstance(spoken, FrameSound)
         if spoken.frame is not None:
             stream.utterance.add(nothing if spoken.frame[0] == model.end_code else spoken.frame)
             stream.decoded += len(spoken.samples) // engine.codec.frame_samples
@@ -180,5 +184,5 @@ def _utterance(model: Qwen3TTS, pool: BlockPool, slot: int) -> Request:
         prompt_tokens=utterance.available,
         table=BlockTable(pool),
         model="tts",
-        material=Stream(utterance, SpeechSampling(), 0, slot=slot),
+        material=UtteranceStream(utterance, SpeechSampling(), 0, slot=slot),
     )

@@ -29,7 +29,7 @@ from voxlane.engine.errors import REQUEST_FAULTS, Refusal, describe_fault
 from voxlane.engine.jobs.admission import Intake, TextCodec, characters, must_call, schema_refusal
 from voxlane.engine.jobs.job import Change, Job
 from voxlane.engine.runners.decoder import Outcome
-from voxlane.engine.runners.sampler import Choice
+from voxlane.engine.runners.sampler import SampledToken
 from voxlane.engine.schedule.plan import Row
 from voxlane.engine.schedule.request import Request
 from voxlane.engine.text.constraint import Grammar, GrammarBusy, Grammars
@@ -53,7 +53,7 @@ EVEN = 0.01
 """The probability at which a probe's answer is one half: half sentences are far below it and whole ones far above."""
 
 
-class TextDesk:
+class ChatJobFactory:
     """Opens jobs for the chat model."""
 
     def __init__(
@@ -268,7 +268,7 @@ class TextJob(Job):
             return RequestStats(0, 0, 0, self.queue_s(now), 0.0, 0.0, now - self.arrival_s, 0)
         return replace(self._last.stats(now), prompt_tokens=self._prompt_tokens)
 
-    def _take(self, request: Request, choice: Choice, now: float) -> str:
+    def _take(self, request: Request, choice: SampledToken, now: float) -> str:
         token = choice.token
         request.tokens.append(token)
         request.first_token_s = request.first_token_s or now
@@ -286,7 +286,7 @@ class TextJob(Job):
             return self._tokenizer.token_name(token).encode()
         return self._tokenizer.token_bytes(token)
 
-    def _reason(self, request: Request, choice: Choice) -> FinishReason | None:
+    def _reason(self, request: Request, choice: SampledToken) -> FinishReason | None:
         if choice.token in self._eos_ids:
             return "eos"
         if request.constraint is not None and request.constraint.complete(request.tokens):

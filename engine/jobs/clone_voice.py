@@ -24,7 +24,7 @@ from voxlane.engine.api import (
 )
 from voxlane.engine.errors import REQUEST_FAULTS, Refusal, describe_fault
 from voxlane.engine.jobs.job import Change, Job
-from voxlane.engine.voices.cloned import Cloner, ProfileError, TooMuchText, Voice, Voices, digest_of
+from voxlane.engine.voices.cloned import ClonedVoice, Cloner, ProfileError, TooMuchText, Voices, digest_of
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ steps took 1.1 times as long, and 1.6 times at 0; at 19 a voice of 10 s was not 
 _SAMPLE_BYTES = 2
 
 
-class CloneDesk:
+class CloneVoiceJobFactory:
     """Opens jobs that make voices."""
 
     def __init__(self, cloner: Cloner, voices: Voices) -> None:
@@ -71,13 +71,13 @@ class CloneDesk:
         except ProfileError as error:
             log.error("voice not kept error=%r", str(error))
 
-    def begin(self, pcm: bytes, submit: Submit, given_up: threading.Event) -> Future[Voice]:
+    def begin(self, pcm: bytes, submit: Submit, given_up: threading.Event) -> Future[ClonedVoice]:
         """Return the voice in a clip, or the promise of it unless it is given up."""
         language = submit.clone.language or "auto"
         found = self._voices.alike(digest_of(pcm, submit.text, language))
         if found is None:
             return self._thread.submit(self._cloner.make, pcm, submit.text, language, given_up)
-        known: Future[Voice] = Future()
+        known: Future[ClonedVoice] = Future()
         known.set_result(found)
         return known
 
@@ -95,12 +95,12 @@ class CloneDesk:
 class CloneJob(Job):
     """One recording."""
 
-    def __init__(self, submit: Submit, now: float, desk: CloneDesk) -> None:
+    def __init__(self, submit: Submit, now: float, desk: CloneVoiceJobFactory) -> None:
         super().__init__(submit, now)
         self._desk = desk
         self._clip = bytearray()
         self._heard_s = 0.0
-        self._voice: Future[Voice] | None = None
+        self._voice: Future[ClonedVoice] | None = None
         self._given_up = threading.Event()
 
     @property
@@ -109,7 +109,7 @@ class CloneJob(Job):
         return self._voice is not None and not self.paused
 
     @property
-    def awaited(self) -> Future[Voice] | None:
+    def awaited(self) -> Future[ClonedVoice] | None:
         """What the thread is making."""
         return None if self.paused else self._voice
 

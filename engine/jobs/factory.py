@@ -26,14 +26,14 @@ MODEL_OF: Mapping[Task, ModelName] = {
 CANNOT_CLONE = "this engine cannot make voices from recordings; with a Qwen3-TTS Base checkpoint as tts_model it can"
 
 
-class Desk(Protocol):
+class JobFactory(Protocol):
     """Where jobs for one model are opened."""
 
     def open(self, submit: Submit, now: float) -> Job:
         """Return the job that serves `submit`, or raise Refusal."""
 
 
-class Cloning(Desk, Protocol):
+class Cloning(JobFactory, Protocol):
     """Where voices are made, and known by their names."""
 
     def rename(self, command: KeepVoice | ForgetVoice) -> None:
@@ -46,7 +46,7 @@ class Cloning(Desk, Protocol):
 class Desks:
     """The desks of all models."""
 
-    def __init__(self, desks: Mapping[ModelName, Desk], cloning: Cloning | None, max_waiting: int) -> None:
+    def __init__(self, desks: Mapping[ModelName, JobFactory], cloning: Cloning | None, max_waiting: int) -> None:
         self._desks = desks
         self._cloning = cloning
         self._max_waiting = max_waiting

@@ -15,10 +15,17 @@ from dataclasses import dataclass
 from voxlane.engine.api import SpokenWord, Started, Submit
 from voxlane.engine.errors import Refusal, describe_fault
 from voxlane.engine.jobs.job import Change, Job
-from voxlane.engine.jobs.speech import MAX_CLAUSE_CHARS, Piece, Saying, check_length, halves
+from voxlane.engine.jobs.speech import MAX_CLAUSE_CHARS, Saying, TextPiece, check_length, halves
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
-from voxlane.engine.models.synthesis import ClauseTooLong, Prepared, Speech, Synthesiser, SynthesisError, check_speed
-from voxlane.engine.runners.clause_tts import CLAUSE_FAULTS, Clause
+from voxlane.engine.models.synthesis import (
+    ClauseTooLong,
+    Prepared,
+    SynthesisedClause,
+    Synthesiser,
+    SynthesisError,
+    check_speed,
+)
+from voxlane.engine.runners.clause_tts import CLAUSE_FAULTS, ClauseInput
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.schedule.plan import Row
 from voxlane.engine.schedule.request import Request
@@ -36,12 +43,12 @@ MAX_UNIT = 160
 class Told:
     """A clause whose sound has left."""
 
-    piece: Piece
+    piece: TextPiece
     unit: int  # its number
     sample: int  # where it begins
 
 
-class SpeakDesk:
+class SpeakClausesJobFactory:
     """Opens jobs for the speaking model; with a thread `beside`, they have it speak there and not in steps."""
 
     def __init__(self, model: Synthesiser, pool: BlockPool, beside: Executor | None = None) -> None:
@@ -77,11 +84,11 @@ class SpeakJob(Saying):
     ) -> None:
         super().__init__(submit, now, model.sample_rate)
         self._beside = beside
-        self._sound: Future[Speech] | None = None  # of the unit, if it is said beside the steps
+        self._sound: Future[SynthesisedClause] | None = None  # of the unit, if it is said beside the steps
         self._model = model
         self._pool = pool  # of no blocks
         self._voice = voice
-        self._unit: Piece | None = None  # in the scheduler
+        self._unit: TextPiece | None = None  # in the scheduler
         self._told: list[Told] = []
         self._skip = 0  # samples of the next clause that are not said again
 
@@ -93,7 +100,7 @@ class SpeakJob(Saying):
         return self._sound is not None or bool(self._queue) or self._ended
 
     @property
-    def awaited(self) -> Future[Speech] | None:
+    def awaited(self) -> Future[SynthesisedClause] | None:
         """The clause that is being said beside the steps."""
         return None if self.paused else self._sound
 
@@ -111,12 +118,12 @@ class SpeakJob(Saying):
     def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
         """Send a clause's sound."""
         speech = outcome.speech
-        assert isinstance(speech, Speech)
+        assert isinstance(speech, SynthesisedClause)
         change = Change(drop=[row.request])
         self._send(speech, change, now)
         return change
 
-    def _take(self, sound: Future[Speech], change: Change, now: float) -> None:
+    def _take(self, sound: Future[SynthesisedClause], change: Change, now: float) -> None:
         """Send what was said beside the steps, if it is ready."""
         if not sound.done():
             return
@@ -127,7 +134,7 @@ class SpeakJob(Saying):
             log.error("clause failed %s", describe_fault(fault))
             change.end = "failed"
 
-    def _send(self, speech: Speech, change: Change, now: float) -> None:
+    def _send(self, speech: SynthesisedClause, change: Change, now: float) -> None:
         (piece, self._unit), (skip, self._skip) = (self._unit, None), (self._skip, 0)
         assert piece is not None
         self._pass(piece)
@@ -163,10 +170,10 @@ class SpeakJob(Saying):
         del self._told[first:]
         return sample
 
-    def _pass(self, piece: Piece) -> None:
+    def _pass(self, piece: TextPiece) -> None:
         self._said = max(self._said, piece.start + len(piece.text))
 
-    def _prepare(self, piece: Piece, change: Change, now: float) -> None:
+    def _prepare(self, piece: TextPiece, change: Change, now: float) -> None:
         prepared, long = None, len(piece.text) > MAX_CLAUSE_CHARS
         if not long:
             try:
@@ -204,7 +211,7 @@ class SpeakJob(Saying):
                 due_s=due_s,
                 session=self.submit.session,
                 model="tts",
-                material=Clause(prepared, self._voice, speak.speed, speak.seed + self._units),
+                material=ClauseInput(prepared, self._voice, speak.speed, speak.seed + self._units),
                 unit=prepared.phonemes,
             )
         )

@@ -25,13 +25,13 @@ from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.memory.state_rows import IDLE, Slots
 from voxlane.engine.models.qwen3_tts.config import MIN_FRAMES
 from voxlane.engine.models.qwen3_tts.prompt import PromptError
-from voxlane.engine.runners.codec_tts import MAX_CHUNK, Spoken, Stream
+from voxlane.engine.runners.codec_tts import MAX_CHUNK, FrameSound, UtteranceStream
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.schedule.plan import Row
-from voxlane.engine.schedule.request import Request, State
+from voxlane.engine.schedule.request import Request, RequestState
 from voxlane.engine.text.incremental import Said
-from voxlane.engine.voices.prompt import Manner
-from voxlane.engine.voices.word_timing import LETTERS_PER_S, Pace
+from voxlane.engine.voices.prompt import VoicePrompt
+from voxlane.engine.voices.word_timing import LETTERS_PER_S, WordTimer
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class TalkerFacts:
 
 
 @dataclass(slots=True)
-class Part:
+class UtterancePart:
     """How an utterance of a reply began, and once it is over, what it said."""
 
     text: list[int]  # of a word that the one before it broke off in
@@ -74,10 +74,10 @@ class Part:
     frames: NDArray[np.int32] | None = None  # [frames, groups]
 
 
-class UtterDesk:
+class SpeakCodecJobFactory:
     """Opens jobs for a talker; `manner` says how a submission speaks, or raises PromptError."""
 
-    def __init__(self, facts: TalkerFacts, pool: BlockPool, manner: Callable[[Submit], Manner]) -> None:
+    def __init__(self, facts: TalkerFacts, pool: BlockPool, manner: Callable[[Submit], VoicePrompt]) -> None:
         self._facts = facts
         self._pool = pool
         self._manner = manner
@@ -103,12 +103,12 @@ class UtterDesk:
 class UtterJob(Saying):
     """One reply."""
 
-    def __init__(self, submit: Submit, now: float, facts: TalkerFacts, pool: BlockPool, manner: Manner) -> None:
+    def __init__(self, submit: Submit, now: float, facts: TalkerFacts, pool: BlockPool, manner: VoicePrompt) -> None:
         super().__init__(submit, now, facts.sample_rate)
         self._facts = facts
         self._pool = pool
         self._manner = manner
-        self._pace = Pace(facts.sample_rate)
+        self._pace = WordTimer(facts.sample_rate)
         self._slot = -1
         self._text: list[int] = []  # of this utterance
         self._firsts: list[int] = []  # where its words begin in that
@@ -116,7 +116,7 @@ class UtterJob(Saying):
         self._words: list[Said] = []  # of the reply,
         self._taken = 0  # and how many of them are in this utterance or before it
         self._closed = False  # no more of the text will come
-        self._parts = [Part([], 0, 0, 0)]  # the last is this utterance
+        self._parts = [UtterancePart([], 0, 0, 0)]  # the last is this utterance
         self._preemptions = 0  # of requests before this one's,
         self._requests = 0  # and how many those are
         self._request, self._stream = self._begin(now)
@@ -142,7 +142,7 @@ class UtterJob(Saying):
         self._take()
         if closes and not self._text:
             change = Change(end="eos")
-            self._send(Spoken(), self._pace.finish(self._spoken), change, now)
+            self._send(FrameSound(), self._pace.finish(self._spoken), change, now)
             return change
         if closes:
             self._stream.utterance.end()
@@ -152,7 +152,7 @@ class UtterJob(Saying):
     def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
         """Take a frame, and send the samples that came with it."""
         spoken, stream, change = outcome.speech, self._stream, Change()
-        assert isinstance(spoken, Spoken)
+        assert isinstance(spoken, FrameSound)
         if spoken.frame is None:
             if stream.utterance.frame_due(row.start + row.count):  # its slot is being caught up: the same again
                 self._request.table.rewind(row.start + row.count - 1)
@@ -239,12 +239,12 @@ class UtterJob(Saying):
 
     # ---- utterances
 
-    def _begin(self, now: float) -> tuple[Request, Stream]:
+    def _begin(self, now: float) -> tuple[Request, UtteranceStream]:
         """Return a request for another utterance."""
         manner, submit = self._manner, self.submit
         utterance = manner.open()
         self._requests += 1
-        stream = Stream(
+        stream = UtteranceStream(
             utterance,
             manner.sampling,
             manner.seed + len(self._parts) - 1,
@@ -264,7 +264,7 @@ class UtterJob(Saying):
             limit=self._facts.limit,
             model="tts",
             material=stream,
-            lacks_input=True,
+            waiting_for_input=True,
         )
         return request, stream
 
@@ -275,7 +275,7 @@ class UtterJob(Saying):
         self._pace.take_back(self._pace.untold if read is None else len(unread))
         self._parts[-1].frames = np.array(self._stream.utterance.frames, np.int32)
         known = self._pace.known
-        self._parts.append(Part(left, known + self._pace.untold, known, self._units))
+        self._parts.append(UtterancePart(left, known + self._pace.untold, known, self._units))
         self._open_part(change, now)
 
     def _open_part(self, change: Change, now: float) -> None:
@@ -312,11 +312,11 @@ class UtterJob(Saying):
         if there == len(self._parts) and before.blocks:  # their positions are the same: what was computed of them stays
             request.table = before.table.fork()
             request.table.rewind(min(request.table.length, stream.utterance.available - 1))
-            request.state, request.started = State.RUNNING, before.started
+            request.state, request.started = RequestState.RUNNING, before.started
         self.refresh(now)
         return frame * self._facts.frame_samples
 
-    def _send(self, spoken: Spoken, words: tuple[SpokenWord, ...], change: Change, now: float) -> None:
+    def _send(self, spoken: FrameSound, words: tuple[SpokenWord, ...], change: Change, now: float) -> None:
         if len(spoken.samples) or words:
             self._emit(spoken.samples, words, change, now)
         if words:
@@ -342,14 +342,14 @@ class UtterJob(Saying):
     @property
     def claim(self) -> tuple[int, float]:
         """Return its claim to its place: the less the longer it has had no use for it, or else, the farther ahead."""
-        if self.paused or self._request.lacks_input:
+        if self.paused or self._request.waiting_for_input:
             return IDLE, self._request.progress_s
         return self.rank, -self._heard_until_s
 
     def give_up(self) -> int:
         """Return its place, for somebody else; with another it will be caught up."""
         slot, self._slot, self._stream.slot, self._stream.stale = self._slot, -1, -1, True
-        self._request.lacks_input = True
+        self._request.waiting_for_input = True
         if self._request.pending > 0:
             self._facts.slots.wait(self)
         return slot
@@ -366,14 +366,14 @@ class UtterJob(Saying):
             if self._facts.slots.serves(self):
                 self._slot = stream.slot = self._facts.slots.take(self)
         lacking = self._slot < 0 or request.pending <= 0
-        if request.lacks_input and not lacking:
+        if request.waiting_for_input and not lacking:
             request.progress_s, request.due_s = now, self._first_due(now)
-        request.lacks_input = lacking
+        request.waiting_for_input = lacking
         ahead_s = self._heard_until_s - now
         request.due_s = self._heard_until_s if self._first_s else request.due_s
         # Who starved goes first until it is served: a reply lasts minutes, and is served when its listener has sound.
-        request.aged = request.aged and ahead_s < MAX_CHUNK * self._facts.frame_s
-        request.rests_until_s = self._heard_until_s - LOW_S if ahead_s >= LOW_S else 0.0
+        request.starved = request.starved and ahead_s < MAX_CHUNK * self._facts.frame_s
+        request.not_needed_before_s = self._heard_until_s - LOW_S if ahead_s >= LOW_S else 0.0
         request.joins_from_s = self._heard_until_s - AHEAD_S
         # What has to wait for text after the next frame, or ends with it, leaves nothing undecoded behind.
         flush = utterance.text_for(utterance.spoken) is None or self._full(positions, utterance.spoken + 1)

@@ -21,7 +21,7 @@ MAX_CLAUSE_CHARS = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextPiece:
     """Text that waits to be said, and where it begins in all the text of the request."""
 
     text: str
@@ -40,7 +40,7 @@ class Saying(Job):
     def __init__(self, submit: Submit, now: float, sample_rate: int) -> None:
         super().__init__(submit, now)
         self._sample_rate = sample_rate
-        self._queue: deque[Piece] = deque()
+        self._queue: deque[TextPiece] = deque()
         self._chars = 0  # taken
         self._said = 0  # of them; what is said again was said before
         self._ended = False
@@ -96,7 +96,7 @@ class Saying(Job):
         return soon if asked_s is None else self.arrival_s + asked_s
 
     def _push(self, text: str) -> None:
-        self._queue.append(Piece(text, self._chars))
+        self._queue.append(TextPiece(text, self._chars))
         self._chars += len(text)
 
     def _emit(self, samples: NDArray[np.float32], words: tuple[SpokenWord, ...], change: Change, now: float) -> None:
@@ -108,11 +108,11 @@ class Saying(Job):
         self._heard_until_s = max(self._heard_until_s, now) + len(samples) / self._sample_rate
 
 
-def halves(piece: Piece) -> tuple[Piece, ...]:
+def halves(piece: TextPiece) -> tuple[TextPiece, ...]:
     """Return a piece in two, cut at the space nearest to its middle, or in its middle if there is none inside it."""
     text = piece.text
     middle = len(text) // 2
     first, last = len(text) - len(text.lstrip()), len(text.rstrip())
     spaces = [place + 1 for place in range(first, last) if text[place].isspace()]
     cut = min(spaces, key=lambda place: abs(place - middle), default=middle)
-    return (Piece(text[:cut], piece.start), Piece(text[cut:], piece.start + cut)) if 0 < cut < len(text) else ()
+    return (TextPiece(text[:cut], piece.start), TextPiece(text[cut:], piece.start + cut)) if 0 < cut < len(text) else ()

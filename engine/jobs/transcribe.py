@@ -25,8 +25,16 @@ from voxlane.engine.api import (
     Words,
 )
 from voxlane.engine.audio.segmenter import FRAME_SAMPLES
-from voxlane.engine.audio.transcriber import DEFAULT_POLICY, WINDOW_POLICY, Closed, Heard, Listener, Look, max_tokens
-from voxlane.engine.audio.vad import Ear
+from voxlane.engine.audio.transcriber import (
+    DEFAULT_POLICY,
+    WINDOW_POLICY,
+    Closed,
+    DecodeRequest,
+    Heard,
+    Transcriber,
+    max_tokens,
+)
+from voxlane.engine.audio.vad import VadStream
 from voxlane.engine.errors import Refusal
 from voxlane.engine.jobs.job import Change, Job
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
@@ -82,7 +90,7 @@ class SpellingModel(Protocol):
         """Return words with the seconds from and to which they sound in a clip of so many samples."""
 
 
-class ListenDesk:
+class TranscribeJobFactory:
     """Opens jobs for the listening model."""
 
     def __init__(
@@ -101,14 +109,14 @@ class ListenDesk:
         if language and language not in self._model.languages:
             raise Refusal("bad_request", f"this model does not know the language {language[:20]!r}")
         detector = self._voicing()
-        listener = Listener(
+        listener = Transcriber(
             detector,
             self._model.starts_word,
             max_samples=self._model.max_samples,
             partials=submit.listen.partials,
             policy=WINDOW_POLICY if self._model.fixed_window else DEFAULT_POLICY,
         )
-        ear = detector if isinstance(detector, Ear) else None
+        ear = detector if isinstance(detector, VadStream) else None
         return ListenJob(submit, self._model, self._pool, listener, now, ear)
 
 
@@ -120,9 +128,9 @@ class ListenJob(Job):
         submit: Submit,
         model: SpellingModel,
         pool: BlockPool,
-        listener: Listener,
+        listener: Transcriber,
         now: float,
-        ear: Ear | None = None,
+        ear: VadStream | None = None,
     ) -> None:
         """Begin; an ear among many is told what to expect as it comes, and asked when it has the answer."""
         super().__init__(submit, now)
@@ -136,7 +144,7 @@ class ListenJob(Job):
         self._expected = 0  # bytes of what is unheard that the detector was told of
         self._ended = False  # no more input will come,
         self._told = False  # and the listener knows
-        self._look: Look | None = None  # under way
+        self._look: DecodeRequest | None = None  # under way
         self._logprobs: list[float] = []
         self._no_speech = 0.0
         self._before: tuple[int, list[float]] = (-1, [])  # the last hypothesis: where its segment starts, its logprobs
@@ -269,7 +277,7 @@ class ListenJob(Job):
             self._look = None
             change.drop += self.requests.values()
 
-    def _request(self, look: Look, now: float) -> Request:
+    def _request(self, look: DecodeRequest, now: float) -> Request:
         clip = self._listener.clip(look)
         # A guess holds for what was settled by it; a new look may think better of it.
         language = self._language or (self._guess if look.forced else "")

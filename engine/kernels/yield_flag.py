@@ -20,23 +20,23 @@ EVERY_LAYERS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class YieldFlag:
     """Where somebody asks for the device, and what a pass over the layers has granted."""
 
     asked: Tensor  # [askers] int32: not 0 while one wants it
     waited_ns: Tensor  # [1] int64: by the pass under way
 
     @classmethod
-    def make(cls, askers: int, device: torch.device) -> Way:
+    def make(cls, askers: int, device: torch.device) -> YieldFlag:
         """Return one that nobody asks for."""
         return cls(
             torch.zeros(askers, dtype=torch.int32, device=device), torch.zeros(1, dtype=torch.int64, device=device)
         )
 
 
-def give_way(way: Way, *, first: bool) -> None:
+def yield_to_critical(way: YieldFlag, *, first: bool) -> None:
     """Wait on the device while somebody asks; `first` begins a pass's account. On a CPU nobody runs beside a step."""
     if way.asked.is_cuda:
         from voxlane.engine.kernels import yield_flag_triton
 
-        yield_flag_triton.give_way(way, MOST_NS, first=first)
+        yield_flag_triton.yield_to_critical(way, MOST_NS, first=first)

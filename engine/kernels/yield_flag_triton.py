@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import globaltimer
 
-from voxlane.engine.kernels.yield_flag import Way
+from voxlane.engine.kernels.yield_flag import YieldFlag
 
 _INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
@@ -35,7 +35,7 @@ def give_way_kernel(asked, waited_ns, most_ns, askers, ASKERS: tl.constexpr, FIR
     tl.store(waited_ns, before + elapsed)
 
 
-def give_way(way: Way, most_ns: int, *, first: bool) -> None:
+def yield_to_critical(way: YieldFlag, most_ns: int, *, first: bool) -> None:
     """Queue the wait; `first` begins a pass's account."""
     askers = way.asked.numel()
     give_way_kernel[(1,)](

@@ -49,7 +49,7 @@ _Entries = OrderedDict[int, _Entry]  # by number, in order
 _Heap = list[tuple[int, _Entry]]  # by number; some may have been taken
 
 
-class Inbox:
+class CommandQueue:
     """Commands in the order they came. What it does to each takes no longer the more there are.
 
     Each stands in the lines of what it is about, and may be taken when it is the first in all of them. Submissions take
@@ -80,7 +80,7 @@ class Inbox:
         """Take commands that have come."""
         for command in commands:
             self._came += 1
-            self._stirring += stirs(command)
+            self._stirring += changes_batch(command)
             entry = _Entry(self._came, self._about(command), command)
             self._sort(entry)
             for name in entry.about:
@@ -91,7 +91,7 @@ class Inbox:
         """Return the first that waits."""
         return self._take(next(iter(self._waiting.values())))
 
-    def light(self, most: int) -> list[ToEngine]:
+    def cheap(self, most: int) -> list[ToEngine]:
         """Return the first of those, in order, that take no time and depend on none that takes its turn before them."""
         found: list[ToEngine] = []
         while self._light and len(found) < most:
@@ -133,7 +133,7 @@ class Inbox:
         return None
 
     @property
-    def stirs(self) -> bool:
+    def changes_batch(self) -> bool:
         """Whether one of them could change who is in a step."""
         return self._stirring > 0
 
@@ -176,7 +176,7 @@ class Inbox:
                 del lines[name]
         for follower in {lines[name][0] for name in entry.about if name in lines}:
             self._note_light(follower)
-        self._stirring -= stirs(command)
+        self._stirring -= changes_batch(command)
         if isinstance(command, Submit):  # it is opened now, or refused
             self._sessions[command.request_id].popleft()
             if not self._sessions[command.request_id]:
@@ -207,7 +207,7 @@ class Inbox:
         return frozenset(names)
 
 
-def stirs(command: ToEngine) -> bool:
+def changes_batch(command: ToEngine) -> bool:
     """Return whether a command could change who is in a step that was planned ahead.
 
     Who is new does not: prompts are added to such a plan at the end. Nor does what listens or speaks, which has steps

@@ -27,18 +27,18 @@ from voxlane.engine.api import (
     Submit,
     ToEngine,
 )
-from voxlane.engine.jobs.factory import Cloning, Desk, Desks
-from voxlane.engine.loop.command_queue import Inbox, Receive
+from voxlane.engine.jobs.factory import Cloning, Desks, JobFactory
+from voxlane.engine.loop.command_queue import CommandQueue, Receive
 from voxlane.engine.loop.critical_lane import Lane
-from voxlane.engine.loop.delivery import Handing, brought_by
-from voxlane.engine.loop.execution import Engine, Engines, Flight, Track
-from voxlane.engine.loop.job_table import Roster
+from voxlane.engine.loop.delivery import Delivery, brought_by
+from voxlane.engine.loop.execution import Engine, Engines, RunningStep, StepGroup
+from voxlane.engine.loop.job_table import JobTable
 from voxlane.engine.loop.outbox import Outbox, Tell
 from voxlane.engine.loop.telemetry import Record
 from voxlane.engine.loop.trace import Trace
 from voxlane.engine.schedule.plan import Plan
 from voxlane.engine.schedule.plan_ahead import completed, plan_ahead, take_back
-from voxlane.engine.schedule.request import ModelName, State
+from voxlane.engine.schedule.request import ModelName, RequestState
 from voxlane.engine.schedule.scheduler import Scheduler
 
 WORK_BUDGET_S = 0.01
@@ -77,7 +77,7 @@ class Core:
         self,
         scheduler: Scheduler,
         engines: Mapping[ModelName, Engine],
-        desks: Mapping[ModelName, Desk],
+        desks: Mapping[ModelName, JobFactory],
         *,
         clock: Callable[[], float],
         max_waiting: int = 256,
@@ -87,14 +87,14 @@ class Core:
         self.scheduler = scheduler
         self._engines = Engines(engines, scheduler, clock)
         together = [[name] for name in engines] if self._engines.overlap else [list(engines)]
-        self._tracks = [Track(frozenset(names)) for names in together]
+        self._tracks = [StepGroup(frozenset(names)) for names in together]
         self._lane = Lane(engines, scheduler, clock)
         self._desks = Desks(desks, cloning, max_waiting)
         self._clock = clock
         self._record = Record(clock, trace)
-        self._roster = Roster(scheduler, self._lane, self._desks, self._record, clock)
-        self._handing = Handing(self._engines, self._roster, self._record)
-        self._inbox = Inbox(self._roster.session_of)
+        self._roster = JobTable(scheduler, self._lane, self._desks, self._record, clock)
+        self._handing = Delivery(self._engines, self._roster, self._record)
+        self._inbox = CommandQueue(self._roster.session_of)
         self._receive: Receive = tuple
         self._out = Outbox()
         self._round = 0  # of work between steps
@@ -153,7 +153,7 @@ class Core:
         if awaited := [job.awaited for job in self._roster.jobs.values() if job.awaited is not None]:
             wait(awaited, REST_S, FIRST_COMPLETED)
 
-    def _begin(self, track: Track) -> None:
+    def _begin(self, track: StepGroup) -> None:
         """Begin a step if there is anything to do; on the host that is all of it."""
         self._look()
         if track.ahead is not None and (self._gives_way(track) or self._follow(track)):
@@ -180,17 +180,17 @@ class Core:
         if not self._engines.overlap or any(name != "chat" or load.moves for name, load in plan.loads.items()):
             return True  # what was moved cannot be taken back
         self._glance()
-        if all(row.request.state is State.RUNNING for row in plan.rows):
+        if all(row.request.state is RequestState.RUNNING for row in plan.rows):
             return True
         take_back(plan)
         return False
 
-    def _launch(self, track: Track, plan: Plan, planning: tuple[float, float]) -> Flight:
+    def _launch(self, track: StepGroup, plan: Plan, planning: tuple[float, float]) -> RunningStep:
         if "chat" in track.models:
             self._lane.stepped()
         return self._engines.launch(plan, planning)
 
-    def _gives_way(self, track: Track) -> bool:
+    def _gives_way(self, track: StepGroup) -> bool:
         """Return whether a step waits for critical prompts of its model, which are on the device."""
         return "chat" in track.models and self._lane.holds()
 
@@ -207,19 +207,19 @@ class Core:
             if len(self._inbox):
                 self._out.add(self._carry_out(self._inbox.next()))
 
-    def _plan_ahead(self, track: Track, flight: Flight) -> None:
+    def _plan_ahead(self, track: StepGroup, flight: RunningStep) -> None:
         self._glance()
-        if self._inbox.stirs:
+        if self._inbox.changes_batch:
             self._drain_light(self._clock())
         begin = self._clock()
-        foresees = self._engines[next(iter(flight.plan.loads))].foresees
-        ahead = plan_ahead(self.scheduler, flight.plan, begin, foresees, track.models)
+        samples_on_device = self._engines[next(iter(flight.plan.loads))].samples_on_device
+        ahead = plan_ahead(self.scheduler, flight.plan, begin, samples_on_device, track.models)
         track.ahead, track.planning = ahead, (begin, self._clock())
         self._glance()
-        if ahead is not None and not any(row.request.state is State.FINISHED for row in ahead.rows):
+        if ahead is not None and not any(row.request.state is RequestState.FINISHED for row in ahead.rows):
             self._engines.prepare(ahead)  # else it is another plan by then
 
-    def _land(self, track: Track, flight: Flight) -> None:
+    def _land(self, track: StepGroup, flight: RunningStep) -> None:
         """End a step under way; go on at once with what was planned ahead, unless that gives way and waits."""
         self._engines.wait(flight)
         track.flight = None
@@ -227,15 +227,15 @@ class Core:
             take_back(track.ahead)
             track.ahead = None
         if track.ahead is not None:
-            if self._inbox.stirs:
+            if self._inbox.changes_batch:
                 self._drain_light(self._clock())  # what has come is in force in the next step
-            if not self._inbox.stirs and not self._gives_way(track):
+            if not self._inbox.changes_batch and not self._gives_way(track):
                 self._follow(track)
         if track.ahead is None:
             track.planning = None
         self._advance(flight)
 
-    def _follow(self, track: Track) -> bool:
+    def _follow(self, track: StepGroup) -> bool:
         """Launch what was planned ahead, as things stand now; False if there is nothing, or it has to be planned anew.
 
         Nobody else's step of this model was in between.
@@ -260,7 +260,7 @@ class Core:
             take_back(found)
         return following.sound
 
-    def _advance(self, flight: Flight) -> None:
+    def _advance(self, flight: RunningStep) -> None:
         """Hand out what a step brought."""
         self._handing.land(flight)
         self._look()
@@ -309,8 +309,10 @@ class Core:
                 self._inbox.add(self._receive())
         while (flight := self._lane.over()) is not None:
             for row in flight.plan.rows:
-                if row.request.state is State.EXPRESS:
-                    row.request.state = State.PAUSED if self._roster.owner(row.request).paused else State.RUNNING
+                if row.request.state is RequestState.EXPRESS:
+                    row.request.state = (
+                        RequestState.PAUSED if self._roster.owner(row.request).paused else RequestState.RUNNING
+                    )
             for brought in brought_by(flight, self._lane.engines):
                 self._out.overtake(self._handing.give(*brought))
             self._roster.touched = True
@@ -364,7 +366,7 @@ class Core:
         self._drain_light(self._clock())  # who was cancelled before their prompt was read is in no step
 
     def _drain_light(self, begin: float) -> None:
-        while self._clock() - begin <= DRAIN_BUDGET_S and (commands := self._inbox.light(LOOK_COMMANDS)):
+        while self._clock() - begin <= DRAIN_BUDGET_S and (commands := self._inbox.cheap(LOOK_COMMANDS)):
             for command in commands:
                 self._out.add(self._carry_out(command))
             self._look()
@@ -394,5 +396,5 @@ class Core:
         return []
 
     @property
-    def _flights(self) -> list[Flight]:
+    def _flights(self) -> list[RunningStep]:
         return [track.flight for track in self._tracks if track.flight is not None]

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from voxlane.engine.api import Priority
-from voxlane.engine.loop.execution import Engine, Engines, Express, Flight
+from voxlane.engine.loop.execution import ConcurrentPrefill, Engine, Engines, RunningStep
 from voxlane.engine.schedule.concurrent_prefill import plan_express
 from voxlane.engine.schedule.plan import Plan
-from voxlane.engine.schedule.request import ModelName, Request, State
+from voxlane.engine.schedule.request import ModelName, Request, RequestState
 from voxlane.engine.schedule.scheduler import Scheduler
 
 HOLD_S = 4e-3
@@ -22,14 +22,14 @@ class Lane:
     """What goes beside the steps: a few flights, each of all who wait when it begins."""
 
     def __init__(self, engines: Mapping[ModelName, Engine], scheduler: Scheduler, clock: Callable[[], float]) -> None:
-        self._lanes: dict[ModelName, Express] = {
+        self._lanes: dict[ModelName, ConcurrentPrefill] = {
             name: lane for name, engine in engines.items() if (lane := engine.express) is not None
         }
         self.engines = Engines(self._lanes, scheduler, clock, learns=False)  # beside a step all takes longer
         self._scheduler = scheduler
         self._clock = clock
         self._waiting: list[Request] = []
-        self._flights: list[Flight] = []
+        self._flights: list[RunningStep] = []
         self._held_until: float | None = None  # no step begins beside them before; None: none has waited yet
 
     @property
@@ -62,7 +62,7 @@ class Lane:
             request.offered = True
             self._waiting.append(request)
 
-    def begin(self, steps: Iterable[Flight]) -> Plan | None:
+    def begin(self, steps: Iterable[RunningStep]) -> Plan | None:
         """Launch those who wait and fit beside the steps under way; return what was launched. Others wait for a step.
 
         Nobody goes while a step moves blocks: what it swaps out is free already, and not read yet.
@@ -80,7 +80,7 @@ class Lane:
             self._flights.append(self.engines.launch(plan, (begin, self._clock())))
         return plan
 
-    def over(self) -> Flight | None:
+    def over(self) -> RunningStep | None:
         """Return one of those under way that has come through, once."""
         for flight in self._flights:
             if self.engines.done(flight):
@@ -91,6 +91,6 @@ class Lane:
 
     def leave(self, request: Request) -> None:
         """Wait for a request that is under way and will be gone: it writes to blocks that become somebody else's."""
-        if request.state is State.EXPRESS:
+        if request.state is RequestState.EXPRESS:
             for flight in self._flights:
                 self.engines.wait(flight)

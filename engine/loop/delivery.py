@@ -6,27 +6,27 @@ from collections.abc import Callable, Iterator, Sequence
 
 from voxlane.engine.api import FromEngine, Submit
 from voxlane.engine.jobs.job import Change
-from voxlane.engine.loop.execution import Engines, Flight
-from voxlane.engine.loop.job_table import Roster
+from voxlane.engine.loop.execution import Engines, RunningStep
+from voxlane.engine.loop.job_table import JobTable
 from voxlane.engine.loop.telemetry import Record
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.schedule.plan import Row
-from voxlane.engine.schedule.request import Request, State
+from voxlane.engine.schedule.request import Request, RequestState
 
 Brought = tuple[Row, Sequence[Outcome], int, float]  # to whom, its place among what came of a step, and when
 
 
-class Handing:
+class Delivery:
     """A step that is over, and what it brought as far as that was not handed out."""
 
-    def __init__(self, engines: Engines, roster: Roster, record: Record) -> None:
+    def __init__(self, engines: Engines, roster: JobTable, record: Record) -> None:
         self._engines = engines
         self._roster = roster
         self._record = record
-        self._landed: Flight | None = None  # nobody has looked at what it brought
+        self._landed: RunningStep | None = None  # nobody has looked at what it brought
         self._untold: dict[Request, Brought] = {}
 
-    def land(self, flight: Flight) -> None:
+    def land(self, flight: RunningStep) -> None:
         """Take a step that was waited for; all of the one before was handed out."""
         self._landed = flight
 
@@ -35,12 +35,12 @@ class Handing:
         self._bring()
         for request in list(self._untold):
             if (brought := self._untold.pop(request, None)) is not None:
-                yield request.state is State.PAUSED, self.give(*brought)
+                yield request.state is RequestState.PAUSED, self.give(*brought)
 
     def give(self, row: Row, outcomes: Sequence[Outcome], place: int, now: float) -> list[FromEngine]:
         """Give a request what a step brought; return what is told of it."""
         request = row.request
-        if request.state is State.FINISHED:  # cancelled, or another row of its job has just ended it
+        if request.state is RequestState.FINISHED:  # cancelled, or another row of its job has just ended it
             return []
         job, outcome = self._roster.owner(request), outcomes[place]
         change = Change(end="failed") if outcome.failed else job.advance(row, outcome, now)
@@ -56,7 +56,7 @@ class Handing:
         messages: list[FromEngine] = []
         self._bring()
         for request in list(self._untold):
-            if request.state is not State.FINISHED and concerned(self._roster.owner(request).submit):
+            if request.state is not RequestState.FINISHED and concerned(self._roster.owner(request).submit):
                 messages += self.give(*self._untold.pop(request))
         return messages
 
@@ -67,7 +67,7 @@ class Handing:
             self._untold = {brought[0].request: brought for brought in brought_by(flight, self._engines)}
 
 
-def brought_by(flight: Flight, engines: Engines) -> list[Brought]:
+def brought_by(flight: RunningStep, engines: Engines) -> list[Brought]:
     """Return what a step brought, to the paused first."""
     outcomes, landed = engines.collect(flight), flight.landed
     found = [
@@ -75,6 +75,6 @@ def brought_by(flight: Flight, engines: Engines) -> list[Brought]:
         for model, load in flight.plan.loads.items()
         for place, row in enumerate(load.rows)
     ]
-    if any(brought[0].request.state is State.PAUSED for brought in found):
-        found.sort(key=lambda brought: brought[0].request.state is not State.PAUSED)
+    if any(brought[0].request.state is RequestState.PAUSED for brought in found):
+        found.sort(key=lambda brought: brought[0].request.state is not RequestState.PAUSED)
     return found

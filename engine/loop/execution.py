@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from voxlane.engine.runners.decoder import Outcome
-from voxlane.engine.schedule.plan import Load, Plan, Station
+from voxlane.engine.schedule.plan import ModelBatch, ModelResources, Plan
 from voxlane.engine.schedule.request import ModelName, Request
 from voxlane.engine.schedule.scheduler import Scheduler
 
@@ -26,10 +26,10 @@ class Engine(Protocol):
     phases: dict[str, tuple[float, float]]  # of the step that was collected last
     overlaps: bool  # whether a launch returns before its work is done
 
-    def run(self, load: Load) -> Sequence[Outcome]:
+    def run(self, load: ModelBatch) -> Sequence[Outcome]:
         """Launch and collect."""
 
-    def launch(self, load: Load) -> Any:
+    def launch(self, load: ModelBatch) -> Any:
         """Begin; return what the others want to know of it. At most one step is neither waited for nor collected."""
 
     def done(self, ticket: Any) -> bool:
@@ -41,18 +41,18 @@ class Engine(Protocol):
     def collect(self, ticket: Any) -> Sequence[Outcome]:
         """Return the outcomes, in the order of the load's rows; another step may have been launched meanwhile."""
 
-    def foresees(self, request: Request) -> bool:
+    def samples_on_device(self, request: Request) -> bool:
         """Return whether a step can be launched that goes on with a token of the request the host has not seen."""
 
-    def prepare(self, load: Load) -> None:
+    def prepare(self, load: ModelBatch) -> None:
         """Make ready what `launch` of this load will need, while a step is under way; it may never come."""
 
     @property
-    def express(self) -> Express | None:
+    def express(self) -> ConcurrentPrefill | None:
         """What runs prompts of the same model beside a step under way, if anything does."""
 
 
-class Express(Engine, Protocol):
+class ConcurrentPrefill(Engine, Protocol):
     """Runs prompts beside an engine's step: on the same pages, and on nothing else that the other writes to."""
 
     flights: int  # how many launches may be neither waited for nor collected
@@ -62,7 +62,7 @@ class Express(Engine, Protocol):
 
 
 @dataclass(slots=True)
-class Flight:
+class RunningStep:
     """A step under way."""
 
     plan: Plan
@@ -80,11 +80,11 @@ class Flight:
 
 
 @dataclass(slots=True)
-class Track:
+class StepGroup:
     """Models that step together: on a device each by itself, on the host all of them."""
 
     models: frozenset[ModelName]
-    flight: Flight | None = None
+    flight: RunningStep | None = None
     ahead: Plan | None = None  # what follows it, if nothing comes between,
     planning: tuple[float, float] | None = None  # and from when to when that was looked for
 
@@ -115,27 +115,27 @@ class Engines:
         for model, load in plan.loads.items():
             self._engines[model].prepare(load)
 
-    def launch(self, plan: Plan, planning: tuple[float, float]) -> Flight:
+    def launch(self, plan: Plan, planning: tuple[float, float]) -> RunningStep:
         """Begin a plan on every model, those first whose launch does not do the work."""
         if self._learns:
             for model in plan.loads:
                 self._scheduler.stations[model].pool.cool()
         overlaps = all(self._engines[model].overlaps for model in plan.loads)
-        flight = Flight(plan, planning, self._clock(), overlaps, spent_s=dict.fromkeys(plan.loads, 0.0))
+        flight = RunningStep(plan, planning, self._clock(), overlaps, spent_s=dict.fromkeys(plan.loads, 0.0))
         for model in sorted(plan.loads, key=lambda model: not self._engines[model].overlaps):
             ticket = self._attempt(flight, model, self._engines[model].launch, plan.loads[model])
             if ticket is not None:
                 flight.tickets[model] = ticket
         return flight
 
-    def done(self, flight: Flight) -> bool:
+    def done(self, flight: RunningStep) -> bool:
         """Return whether there is nothing to wait for, as far as the engines can say."""
         return all(
             self._attempt(flight, model, self._engines[model].done, ticket) is not False
             for model, ticket in list(flight.tickets.items())
         )
 
-    def wait(self, flight: Flight) -> None:
+    def wait(self, flight: RunningStep) -> None:
         """Wait for a step on every model, unless that was done."""
         if flight.landed:
             return
@@ -143,7 +143,7 @@ class Engines:
             self._attempt(flight, model, self._engines[model].wait, ticket)
         flight.landed = self._clock()
 
-    def collect(self, flight: Flight) -> dict[ModelName, Sequence[Outcome]]:
+    def collect(self, flight: RunningStep) -> dict[ModelName, Sequence[Outcome]]:
         """Return the outcomes of a step that was waited for, by model; learn what it cost."""
         found: dict[ModelName, Sequence[Outcome]] = {}
         for model, load in flight.plan.loads.items():
@@ -160,7 +160,7 @@ class Engines:
                 observe(self._scheduler.stations[model], load, phases, flight.spent_s[model])
         return found
 
-    def _attempt(self, flight: Flight, model: ModelName, call: Callable[[Any], Any], argument: object) -> Any:
+    def _attempt(self, flight: RunningStep, model: ModelName, call: Callable[[Any], Any], argument: object) -> Any:
         """Call an engine; after a fault the model has no ticket any more, and None is returned."""
         begin = self._clock()
         try:
@@ -174,7 +174,9 @@ class Engines:
             flight.spent_s[model] += self._clock() - begin
 
 
-def observe(station: Station, load: Load, phases: Mapping[str, tuple[float, float]], spent_s: float) -> None:
+def observe(
+    station: ModelResources, load: ModelBatch, phases: Mapping[str, tuple[float, float]], spent_s: float
+) -> None:
     """Learn what a load cost: what the device says it took, else the time the host spent on it."""
     if "device" in phases:
         start_s, stop_s = phases["device"]

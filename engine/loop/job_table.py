@@ -23,7 +23,7 @@ from voxlane.engine.jobs.job import Change, Job
 from voxlane.engine.loop.critical_lane import Lane
 from voxlane.engine.loop.telemetry import Record
 from voxlane.engine.schedule.plan import Plan
-from voxlane.engine.schedule.request import Request, State
+from voxlane.engine.schedule.request import Request, RequestState
 from voxlane.engine.schedule.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ NO_STATS = RequestStats(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)
 """Of a request that was never opened."""
 
 
-class Roster:
+class JobTable:
     """The jobs of one engine."""
 
     def __init__(
@@ -105,7 +105,7 @@ class Roster:
             return
         job.paused = False
         for request in job.requests.values():
-            if request.state is State.PAUSED:
+            if request.state is RequestState.PAUSED:
                 self._record.resumed(request, now)
             self._scheduler.resume(request, now)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from voxlane.engine.api import StepStats
 from voxlane.engine.schedule.plan import Plan
-from voxlane.engine.schedule.request import State
+from voxlane.engine.schedule.request import RequestState
 from voxlane.engine.schedule.scheduler import Scheduler
 
 STATS_INTERVAL_S = 1.0
@@ -74,9 +74,9 @@ class Meter:
             **{f"{name}_s": seconds for name, seconds in self._phases.items()},
             lookup_proposed=self._proposed,
             lookup_accepted=self._accepted,
-            running=scheduler.count(State.RUNNING) + scheduler.count(State.EXPRESS),
-            waiting=scheduler.count(State.WAITING),
-            paused=scheduler.count(State.PAUSED),
+            running=scheduler.count(RequestState.RUNNING) + scheduler.count(RequestState.EXPRESS),
+            waiting=scheduler.count(RequestState.WAITING),
+            paused=scheduler.count(RequestState.PAUSED),
             blocks_free=sum(pool.free for pool in pools),
             blocks_cached=sum(pool.cached for pool in pools),
             blocks_used=sum(pool.used for pool in pools),

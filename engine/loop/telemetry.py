@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 
 from voxlane.engine.api import Priority, StepStats
-from voxlane.engine.loop.execution import Engines, Flight
+from voxlane.engine.loop.execution import Engines, RunningStep
 from voxlane.engine.loop.meter import Meter
 from voxlane.engine.loop.trace import Trace
 from voxlane.engine.schedule.request import Request
@@ -21,7 +21,7 @@ class Record:
         self._meter = Meter(clock())
         self._until = 0.0  # steps that overlap are not counted twice
 
-    def step(self, flight: Flight, engines: Engines, jobs: Container[str]) -> None:
+    def step(self, flight: RunningStep, engines: Engines, jobs: Container[str]) -> None:
         """Note a step whose outcomes were handed out; of those who have left, the trace needs to know no more."""
         plan, end = flight.plan, self._clock()
         begin, self._until = max(flight.planning[0], self._until), end
@@ -36,7 +36,7 @@ class Record:
             self._rows(flight)
             self._trace.keep(jobs)
 
-    def express(self, flight: Flight) -> None:
+    def express(self, flight: RunningStep) -> None:
         """Note prompts that were read beside a step."""
         self._meter.count_express(flight.plan)
         self._rows(flight)
@@ -69,7 +69,7 @@ class Record:
         if self._trace is not None:
             self._trace.flush()
 
-    def _rows(self, flight: Flight) -> None:
+    def _rows(self, flight: RunningStep) -> None:
         if self._trace is None:
             return
         for row in flight.plan.rows:

@@ -22,7 +22,7 @@ from voxlane.engine.kernels.linear.linear import embed, linear
 from voxlane.engine.kernels.linear.stack import Stack, fits
 from voxlane.engine.kernels.norm.activation import gelu_tanh_mul, silu_mul
 from voxlane.engine.kernels.norm.rms_norm import add_rms_norm, rms_norm
-from voxlane.engine.kernels.yield_flag import EVERY_LAYERS, give_way
+from voxlane.engine.kernels.yield_flag import EVERY_LAYERS, yield_to_critical
 from voxlane.engine.memory.pages import page_bytes_per_token
 from voxlane.engine.models.decoder_config import DecoderConfig
 from voxlane.engine.models.loading import Mode, Progress, TensorReader, Weight
@@ -110,7 +110,7 @@ class DecoderLayers:
         x = rms_norm(residual, self._first_norm, eps, self.dtype)
         for index, (layer, page) in enumerate(zip(self._layers, pages, strict=True)):
             if layout.way is not None and index % EVERY_LAYERS == 0:
-                give_way(layout.way, first=index == 0)
+                yield_to_critical(layout.way, first=index == 0)
             qkv = project(x, layer.qkv, layer.qkv_bias)
             attend = paged_attention if observe is None else _observed(observe, index)
             x = project(self._attend(qkv, layer, page, layout, attend), layer.out, layer.out_bias)

@@ -51,7 +51,7 @@ class Projection:
 
 
 @dataclass(frozen=True, slots=True)
-class Norm:
+class LayerNorm:
     """A layer norm."""
 
     weight: Tensor  # [hidden]
@@ -62,10 +62,10 @@ class Norm:
 class EncoderLayer:
     """One layer that sees the whole clip."""
 
-    attention_norm: Norm
+    attention_norm: LayerNorm
     qkv: Projection  # [3 * heads * head_dim, hidden], query and key rows in the order rope_write turns them
     out: Projection
-    mlp_norm: Norm
+    mlp_norm: LayerNorm
     up: Projection  # [intermediate, hidden]; gated: [2 * intermediate, hidden], the gate first
     down: Projection
 
@@ -74,28 +74,28 @@ class EncoderLayer:
 class DecoderLayer:
     """One layer that sees the tokens so far and the whole clip."""
 
-    attention_norm: Norm
+    attention_norm: LayerNorm
     qkv: Projection
     out: Projection
-    cross_norm: Norm
+    cross_norm: LayerNorm
     cross_q: Projection
     cross_kv: Projection  # [2 * heads * head_dim, hidden], keys first
     cross_out: Projection
-    mlp_norm: Norm
+    mlp_norm: LayerNorm
     up: Projection
     down: Projection
 
 
 @dataclass(frozen=True, slots=True)
-class Transformer:
+class EncoderDecoderWeights:
     """The numbers and weights of both halves."""
 
     heads: int
     head_dim: int
     encoder: list[EncoderLayer]
-    encoder_norm: Norm
+    encoder_norm: LayerNorm
     decoder: list[DecoderLayer]
-    decoder_norm: Norm
+    decoder_norm: LayerNorm
     embedding: Weight
     head: Weight
     cos: Tensor  # [positions, head_dim / 2], for both halves; ones where positions are learned
@@ -109,7 +109,12 @@ class EncoderDecoder(SpeechModel):
     """A loaded speech recogniser: the part that Moonshine and Whisper have in common."""
 
     def __init__(
-        self, transformer: Transformer, spelling: Spelling, context_tokens: int, vocab_size: int, parameters: int
+        self,
+        transformer: EncoderDecoderWeights,
+        spelling: Spelling,
+        context_tokens: int,
+        vocab_size: int,
+        parameters: int,
     ) -> None:
         super().__init__(spelling)
         self._parts = transformer
@@ -254,7 +259,7 @@ class EncoderDecoder(SpeechModel):
 
 def run_encoder(
     layers: Sequence[EncoderLayer],
-    last_norm: Norm,
+    last_norm: LayerNorm,
     rows: Tensor,
     attend: Callable[[Tensor], Tensor],
     dtype: torch.dtype,
@@ -277,9 +282,9 @@ def log_probabilities(logits: Tensor, tokens: Tensor) -> Tensor:
     return torch.log_softmax(logits, dim=-1).gather(1, tokens[:, None])[:, 0]
 
 
-def _norm(x: Tensor, norm: Norm, dtype: torch.dtype) -> Tensor:
+def _norm(x: Tensor, norm: LayerNorm, dtype: torch.dtype) -> Tensor:
     return layer_norm(x, norm.weight, norm.bias, EPS, dtype)
 
 
-def _add_norm(x: Tensor, residual: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+def _add_norm(x: Tensor, residual: Tensor, norm: LayerNorm) -> tuple[Tensor, Tensor]:
     return add_layer_norm(x, residual, norm.weight, norm.bias, EPS)

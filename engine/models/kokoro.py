@@ -15,7 +15,7 @@ from voxlane.engine.models.synthesis import (
     SILENCE,
     Phonemiser,
     Prepared,
-    Speech,
+    SynthesisedClause,
     SynthesisError,
     check_speed,
     finish,
@@ -75,7 +75,9 @@ class Kokoro:
         """Return the clause as phonemes; see Synthesiser."""
         return self._phonemiser.prepare(text, MAX_PHONEMES, british=self._known(voice).startswith("b"))
 
-    def synthesise(self, prepared: Prepared, *, voice: str | None = None, speed: float = 1.0, seed: int = 0) -> Speech:
+    def synthesise(
+        self, prepared: Prepared, *, voice: str | None = None, speed: float = 1.0, seed: int = 0
+    ) -> SynthesisedClause:
         """Return the clause's sound; every seed gives the same."""
         styles = self._styles[VOICES.index(self._known(voice))]
         check_speed(speed)

@@ -36,10 +36,10 @@ from voxlane.engine.models.encoder_decoder import (
     EPS,
     DecoderLayer,
     EncoderDecoder,
+    EncoderDecoderWeights,
     EncoderLayer,
-    Norm,
+    LayerNorm,
     Projection,
-    Transformer,
 )
 from voxlane.engine.models.loading import Mode, Progress, TensorReader
 from voxlane.engine.models.rotary import Rope
@@ -128,9 +128,9 @@ class Moonshine(EncoderDecoder):
         self,
         config: MoonshineConfig,
         mode: Mode,
-        transformer: Transformer,
+        transformer: EncoderDecoderWeights,
         convolutions: list[Projection],
-        group_norm: Norm,
+        group_norm: LayerNorm,
         spelling: Spelling,
         parameters: int,
     ) -> None:
@@ -162,7 +162,7 @@ class Moonshine(EncoderDecoder):
             _projection(reader, "model.encoder.conv2", 2 * hidden, columns(7, hidden)),
             _projection(reader, "model.encoder.conv3", hidden, columns(3, 2 * hidden)),
         ]
-        group_norm = Norm(
+        group_norm = LayerNorm(
             reader.vector("model.encoder.groupnorm.weight", hidden),
             reader.vector("model.encoder.groupnorm.bias", hidden),
         )
@@ -315,20 +315,22 @@ class _Rearranged:
         return blocks if blocks is None or rows is None or len(rows) != blocks.shape[0] else blocks.rows(rows)
 
 
-def _load_transformer(reader: TensorReader, config: MoonshineConfig, device: str | torch.device) -> Transformer:
+def _load_transformer(
+    reader: TensorReader, config: MoonshineConfig, device: str | torch.device
+) -> EncoderDecoderWeights:
     hidden, vocabulary = config.hidden_size, config.vocab_size
     embedding = reader.matrix(["model.decoder.embed_tokens.weight"], [vocabulary], hidden)
     head = embedding if config.tied else reader.matrix(["proj_out.weight"], [vocabulary], hidden)
     longest = MAX_SAMPLES // SAMPLES_PER_STATE
     cos, sin = Rope(config.theta).tables(config.rotary_dim, max(config.context_tokens, longest))
     still = (config.head_dim - config.rotary_dim) // 2  # pairs that do not turn
-    return Transformer(
+    return EncoderDecoderWeights(
         heads=config.heads,
         head_dim=config.head_dim,
         encoder=[_encoder_layer(reader, config, index) for index in range(config.encoder_layers)],
-        encoder_norm=Norm(reader.vector("model.encoder.layer_norm.weight", hidden)),
+        encoder_norm=LayerNorm(reader.vector("model.encoder.layer_norm.weight", hidden)),
         decoder=[_decoder_layer(reader, config, index) for index in range(config.decoder_layers)],
-        decoder_norm=Norm(reader.vector("model.decoder.norm.weight", hidden)),
+        decoder_norm=LayerNorm(reader.vector("model.decoder.norm.weight", hidden)),
         embedding=embedding,
         head=head,
         cos=F.pad(cos, (0, still), value=1.0).contiguous().to(device),
@@ -342,10 +344,10 @@ def _encoder_layer(reader: TensorReader, config: MoonshineConfig, index: int) ->
     prefix = f"model.encoder.layers.{index}."
     hidden, inner = config.hidden_size, config.intermediate_size
     return EncoderLayer(
-        attention_norm=Norm(reader.vector(f"{prefix}input_layernorm.weight", hidden)),
+        attention_norm=LayerNorm(reader.vector(f"{prefix}input_layernorm.weight", hidden)),
         qkv=_fused(reader, f"{prefix}self_attn.", "qkv", hidden),
         out=_fused(reader, f"{prefix}self_attn.", "o", hidden),
-        mlp_norm=Norm(reader.vector(f"{prefix}post_attention_layernorm.weight", hidden)),
+        mlp_norm=LayerNorm(reader.vector(f"{prefix}post_attention_layernorm.weight", hidden)),
         up=_projection(reader, f"{prefix}mlp.fc1", inner, hidden),
         down=_projection(reader, f"{prefix}mlp.fc2", hidden, inner),
     )
@@ -355,14 +357,14 @@ def _decoder_layer(reader: TensorReader, config: MoonshineConfig, index: int) ->
     prefix = f"model.decoder.layers.{index}."
     hidden, inner = config.hidden_size, config.intermediate_size
     return DecoderLayer(
-        attention_norm=Norm(reader.vector(f"{prefix}input_layernorm.weight", hidden)),
+        attention_norm=LayerNorm(reader.vector(f"{prefix}input_layernorm.weight", hidden)),
         qkv=_fused(reader, f"{prefix}self_attn.", "qkv", hidden),
         out=_fused(reader, f"{prefix}self_attn.", "o", hidden),
-        cross_norm=Norm(reader.vector(f"{prefix}post_attention_layernorm.weight", hidden)),
+        cross_norm=LayerNorm(reader.vector(f"{prefix}post_attention_layernorm.weight", hidden)),
         cross_q=_fused(reader, f"{prefix}encoder_attn.", "q", hidden),
         cross_kv=_fused(reader, f"{prefix}encoder_attn.", "kv", hidden),
         cross_out=_fused(reader, f"{prefix}encoder_attn.", "o", hidden),
-        mlp_norm=Norm(reader.vector(f"{prefix}final_layernorm.weight", hidden)),
+        mlp_norm=LayerNorm(reader.vector(f"{prefix}final_layernorm.weight", hidden)),
         up=_projection(reader, f"{prefix}mlp.fc1", 2 * inner, hidden),
         down=_projection(reader, f"{prefix}mlp.fc2", hidden, inner),
     )

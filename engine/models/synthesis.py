@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime_errors
 
 from voxlane.engine.errors import WeightsError
-from voxlane.engine.text.normalise.reader import Word, spoken_words
+from voxlane.engine.text.normalise.reader import ReadWord, spoken_words
 
 Samples = NDArray[np.float32]
 
@@ -97,7 +97,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class SpokenWord:
+class TimedWord:
     """`text[source_start:source_end]` sounds from start_sample to end_sample; the pause after it is not counted in."""
 
     source_start: int
@@ -107,15 +107,15 @@ class SpokenWord:
 
 
 @dataclass(frozen=True, slots=True)
-class Speech:
+class SynthesisedClause:
     """Samples in [-1, 1] and when each word of the source is heard in them, in order."""
 
     samples: Samples
-    words: tuple[SpokenWord, ...]
+    words: tuple[TimedWord, ...]
 
 
 NOTHING = Prepared((), (), 0.0)
-SILENCE = Speech(np.zeros(0, np.float32), ())
+SILENCE = SynthesisedClause(np.zeros(0, np.float32), ())
 
 
 class Synthesiser(Protocol):
@@ -146,7 +146,9 @@ class Synthesiser(Protocol):
         SynthesisError for an unknown voice, ClauseTooLong for a clause to be cut first.
         """
 
-    def synthesise(self, prepared: Prepared, *, voice: str | None = None, speed: float = 1.0, seed: int = 0) -> Speech:
+    def synthesise(
+        self, prepared: Prepared, *, voice: str | None = None, speed: float = 1.0, seed: int = 0
+    ) -> SynthesisedClause:
         """Return the clause's sound; the same arguments and thread count give the same samples."""
 
 
@@ -184,7 +186,7 @@ class Phonemiser:
         pause_s = next((_PAUSES_S[mark] for mark in reversed(readings[-1]) if mark in _PAUSES_S), _NO_PAUSE_S)
         return Prepared((*ids, _PAD), _merged(places), pause_s)
 
-    def _readings(self, words: Sequence[Word], british: bool) -> list[str]:
+    def _readings(self, words: Sequence[ReadWord], british: bool) -> list[str]:
         """Return each word's phonemes; they depend on the words around it."""
         reader = self._reader(british)
         readings, reading = [], ""
@@ -233,7 +235,7 @@ def check_speed(speed: float) -> None:
 
 def finish(
     prepared: Prepared, samples: Samples, durations: NDArray[np.float32], *, frame_samples: int, rate: int, speed: float
-) -> Speech:
+) -> SynthesisedClause:
     """Return a network's output as speech: within [-1, 1], words timed, the silence around it cut to what is wanted.
 
     `durations` [len(ids)] are frames, as the network itself spread them over the phonemes. It counts the silence after
@@ -247,10 +249,10 @@ def finish(
     edges = np.clip(edges - int(_AHEAD_S * rate), onset, offset) - first
     edges[: prepared.words[0].first + 1] = onset - first
     words = tuple(
-        SpokenWord(word.source_start, word.source_end, int(edges[word.first]), int(edges[word.last]))
+        TimedWord(word.source_start, word.source_end, int(edges[word.first]), int(edges[word.last]))
         for word in prepared.words
     )
-    return Speech(samples[first:last], words)
+    return SynthesisedClause(samples[first:last], words)
 
 
 def _audible(samples: Samples, window: int) -> tuple[int, int]:

@@ -23,10 +23,10 @@ from voxlane.engine.models.clips import JoinedSound
 from voxlane.engine.models.encoder_decoder import (
     DecoderLayer,
     EncoderDecoder,
+    EncoderDecoderWeights,
     EncoderLayer,
-    Norm,
+    LayerNorm,
     Projection,
-    Transformer,
 )
 from voxlane.engine.models.loading import Mode, Progress, TensorReader
 from voxlane.engine.models.recognition import DETECTING, OPENING, WRITING
@@ -174,7 +174,7 @@ class Whisper(EncoderDecoder):
         self,
         config: WhisperConfig,
         mode: Mode,
-        transformer: Transformer,
+        transformer: EncoderDecoderWeights,
         convolutions: list[Projection],
         encoder_positions: Tensor,
         spelling: Spelling,
@@ -317,11 +317,11 @@ def _with_generation(weights: WeightFile) -> dict[str, object]:
     return {**weights.config, **{key: generation[key] for key in keys if key in generation}}
 
 
-def _load_transformer(reader: TensorReader, config: WhisperConfig, device: str | torch.device) -> Transformer:
+def _load_transformer(reader: TensorReader, config: WhisperConfig, device: str | torch.device) -> EncoderDecoderWeights:
     hidden, head_dim = config.hidden_size, config.hidden_size // config.heads
     embedding = reader.matrix(["model.decoder.embed_tokens.weight"], [config.vocab_size], hidden)
     places = max(STATES, config.context_tokens)
-    return Transformer(
+    return EncoderDecoderWeights(
         heads=config.heads,
         head_dim=head_dim,
         encoder=[_encoder_layer(reader, config, index) for index in range(config.encoder_layers)],
@@ -378,8 +378,8 @@ def _projection(reader: TensorReader, name: str, outputs: int, inputs: int) -> P
     return Projection(reader.matrix([f"{name}.weight"], [outputs], inputs), reader.bias([f"{name}.bias"], [outputs]))
 
 
-def _norm(reader: TensorReader, name: str, size: int) -> Norm:
-    return Norm(reader.vector(f"{name}.weight", size), reader.vector(f"{name}.bias", size))
+def _norm(reader: TensorReader, name: str, size: int) -> LayerNorm:
+    return LayerNorm(reader.vector(f"{name}.weight", size), reader.vector(f"{name}.bias", size))
 
 
 def _table(reader: TensorReader, name: str, rows: int, columns: int) -> Tensor:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from voxlane.engine.errors import REQUEST_FAULTS, describe_fault
 from voxlane.engine.models.synthesis import RUN_ERRORS, Prepared, Synthesiser
 from voxlane.engine.runners.decoder import Immediate, Outcome
-from voxlane.engine.schedule.plan import Load
+from voxlane.engine.schedule.plan import ModelBatch
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ CLAUSE_FAULTS = (*REQUEST_FAULTS, *RUN_ERRORS)
 
 
 @dataclass(frozen=True, slots=True)
-class Clause:
+class ClauseInput:
     """A unit of synthesis."""
 
     prepared: Prepared
@@ -31,21 +31,21 @@ class Clause:
     seed: int
 
 
-class Voice(Immediate):
+class ClauseTTS(Immediate):
     """Runs a synthesiser; it has no cache, so there is nothing to move and nothing to lose."""
 
     def __init__(self, model: Synthesiser) -> None:
         self.model = model
         self.phases: dict[str, tuple[float, float]] = {}
 
-    def launch(self, load: Load) -> list[Outcome]:
+    def launch(self, load: ModelBatch) -> list[Outcome]:
         """Say the clauses of a plan; outcomes are in the order of its rows."""
         begin = time.monotonic()
         outcomes = [self._say(row.request.material) for row in load.rows]
         self.phases = {"forward": (begin, time.monotonic())}
         return outcomes
 
-    def _say(self, clause: Clause) -> Outcome:
+    def _say(self, clause: ClauseInput) -> Outcome:
         """Say one clause; what goes wrong with it is its own."""
         try:
             speech = self.model.synthesise(clause.prepared, voice=clause.voice, speed=clause.speed, seed=clause.seed)
@@ -55,7 +55,7 @@ class Voice(Immediate):
         return Outcome(speech=speech)
 
 
-class VoiceBeside(Voice):
+class VoiceBeside(ClauseTTS):
     """A synthesiser on the CPU of an engine whose other models run on a device: jobs ask it in `thread`, not in steps.
 
     ONNX Runtime leaves Python alone while it works. Steps with clauses in them run as ever, for the rehearsal.

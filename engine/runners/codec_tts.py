@@ -1,14 +1,14 @@
 """A codec language model's part of a plan: positions of utterances in, frames of codes and their samples out.
 
-A request's `material` is a `Stream`; `tokens` only counts its positions. A step computes positions of every row, makes
-the next frame of rows that have one due, and decodes frames of those streams that have a chunk of them together. What
-a stream sounded like so far is a row of the codec's state, its slot; a stream whose slot holds something else is caught
-up first, by hearing all its frames again, a few in a step: until then it makes none, and its last position is computed
-again. What clips sound like is kept in rows of their own. It knows codes and samples. Text, words and listeners are the
-job's business.
+A request's `material` is a `UtteranceStream`; `tokens` only counts its positions. A step computes positions of every
+row, makes the next frame of rows that have one due, and decodes frames of those streams that have a chunk of them
+together. What a stream sounded like so far is a row of the codec's state, its slot; a stream whose slot holds something
+else is caught up first, by hearing all its frames again, a few in a step: until then it makes none, and its last
+position is computed again. What clips sound like is kept in rows of their own. It knows codes and samples. Text, words
+and listeners are the job's business.
 
 Who writes what: the job takes frames into the utterance and counts what was decoded, when a step's outcome is told; the
-engine writes caches, codec state and `Stream.stale`, when a step is launched.
+engine writes caches, codec state and `UtteranceStream.stale`, when a step is launched.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from voxlane.engine.models.qwen3_tts.config import SpeechSampling
 from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.models.qwen3_tts.prompt import Codes, Utterance
 from voxlane.engine.runners.decoder import Outcome, Runner
-from voxlane.engine.schedule.plan import Load, Row
+from voxlane.engine.schedule.plan import ModelBatch, Row
 
 MAX_CHUNK = 8
 """Most frames of a stream decoded in one go: 0.64 s."""
@@ -53,7 +53,7 @@ NO_SAMPLES = np.zeros(0, np.float32)
 
 
 @dataclass(slots=True, eq=False)
-class Stream:
+class UtteranceStream:
     """One utterance on its way to a listener: what a talker's request is about."""
 
     utterance: Utterance
@@ -108,7 +108,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class FrameSound:
     """What a step brought for a stream: `Outcome.speech`."""
 
     # None: the prompt is not through, the text was short, or one is due and the slot is not caught up: the same again.
@@ -135,7 +135,7 @@ class Talker(Runner):
         self._caught: dict[int, tuple[int, int]] = {}  # by slot: which stream is caught up, and how far it has heard
         self._scratch = model.predictor.scratch(max_rows)
 
-    def launch(self, load: Load) -> Any:
+    def launch(self, load: ModelBatch) -> Any:
         """Carry out the model's part of a plan; outcomes are in the order of its rows."""
         marks = [time.monotonic()]
         self._move(load.moves)
@@ -187,7 +187,7 @@ class Talker(Runner):
             found |= {index: own.numpy() for (index, _), own in zip(chunks, samples, strict=True)}
         return found
 
-    def _catch_up(self, streams: Sequence[Stream]) -> None:
+    def _catch_up(self, streams: Sequence[UtteranceStream]) -> None:
         """Have slots that hold something else hear what lies behind the next frame, as much of it as a step may.
 
         A stream is `stale` until it has heard all of that.
@@ -198,7 +198,7 @@ class Talker(Runner):
             if who != stream.number or count > len(stream.heard):
                 self._caught[stream.slot] = stream.number, self._lead_in(stream)
         while left > 0:
-            some: list[tuple[Stream, list[Codes]]] = []
+            some: list[tuple[UtteranceStream, list[Codes]]] = []
             for stream in behind:
                 frames = self._unheard(stream)[:left]
                 left -= len(frames)
@@ -213,12 +213,12 @@ class Talker(Runner):
                 stream.stale = False
                 del self._caught[stream.slot]
 
-    def _unheard(self, stream: Stream) -> list[Codes]:
+    def _unheard(self, stream: UtteranceStream) -> list[Codes]:
         """Return what a slot hears next: no further than a clip, whose state is kept."""
         count, clip = self._caught[stream.slot][1], len(stream.lead)
         return stream.heard[count : min(count + MAX_CHUNK, clip if count < clip else len(stream.heard))]
 
-    def _has_heard(self, stream: Stream, frames: int) -> None:
+    def _has_heard(self, stream: UtteranceStream, frames: int) -> None:
         number, count = self._caught[stream.slot]
         count += frames
         self._caught[stream.slot] = number, count
@@ -230,7 +230,7 @@ class Talker(Runner):
         for slot, frames in pieces:
             self.codec.decode(torch.tensor([frames]), self.state, torch.tensor([slot]))
 
-    def _lead_in(self, stream: Stream) -> int:
+    def _lead_in(self, stream: UtteranceStream) -> int:
         """Let a slot begin anew, after the frames of a clip if they are known; return how many those are."""
         digest = _digest(stream.lead)
         if digest not in self._leads:
@@ -252,7 +252,7 @@ class Talker(Runner):
     def _outcome(self, frame: Codes | None, samples: NDArray[np.float32] | None) -> Outcome:
         if (frame is not None and min(frame) < 0) or (samples is not None and not np.isfinite(samples).all()):
             return Outcome(failed=True)
-        return Outcome(speech=Spoken(frame, NO_SAMPLES if samples is None else samples))
+        return Outcome(speech=FrameSound(frame, NO_SAMPLES if samples is None else samples))
 
 
 def _digest(lead: tuple[Codes, ...]) -> bytes:
@@ -260,6 +260,6 @@ def _digest(lead: tuple[Codes, ...]) -> bytes:
     return hashlib.blake2b(np.array(lead, np.int32).tobytes(), digest_size=16).digest()
 
 
-def _stream(row: Row) -> Stream:
-    stream: Stream = row.request.material
+def _stream(row: Row) -> UtteranceStream:
+    stream: UtteranceStream = row.request.material
     return stream

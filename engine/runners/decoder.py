@@ -16,8 +16,8 @@ from torch import Tensor
 
 from voxlane.engine.kernels.attention.pages import Layout, Pages
 from voxlane.engine.memory.pages import KVCache
-from voxlane.engine.runners.sampler import Choice, choose
-from voxlane.engine.schedule.plan import Load, Move, Row
+from voxlane.engine.runners.sampler import SampledToken, choose
+from voxlane.engine.schedule.plan import ModelBatch, Move, Row
 from voxlane.engine.schedule.request import Request
 from voxlane.engine.schedule.speculation import accepted
 
@@ -25,7 +25,7 @@ SCORE_ROWS = 64
 """Rows of logits held at once when a prompt is scored: 64 × 49,152 floats are 12 MiB."""
 
 
-class Model(Protocol):
+class DecoderModel(Protocol):
     """What the runner needs of an architecture."""
 
     vocab_size: int
@@ -41,7 +41,7 @@ class Model(Protocol):
 class Outcome:
     """What a step did for one row."""
 
-    choices: Sequence[Choice] = ()  # empty while the prompt is not through
+    choices: Sequence[SampledToken] = ()  # empty while the prompt is not through
     failed: bool = False  # its logits were not finite: this request ends, its neighbours do not notice
     logprob_sum: float = 0.0
     scored_tokens: int = 0
@@ -56,11 +56,11 @@ class Immediate:
     express: Any = None  # what runs prompts of the same model beside a step under way
     overlaps = False  # whether a launch returns before its work is done, so that the host can do something meanwhile
 
-    def run(self, load: Load) -> Sequence[Outcome]:
+    def run(self, load: ModelBatch) -> Sequence[Outcome]:
         """Carry out a model's part of a plan; outcomes are in the order of its rows."""
         return self.collect(self.launch(load))
 
-    def launch(self, load: Load) -> Any:
+    def launch(self, load: ModelBatch) -> Any:
         """Begin a model's part of a plan; return what `collect` wants to know of it."""
         raise NotImplementedError
 
@@ -76,15 +76,15 @@ class Immediate:
         outcomes: list[Outcome] = ticket
         return outcomes
 
-    def foresees(self, request: Request) -> bool:
+    def samples_on_device(self, request: Request) -> bool:
         """Return whether a step can be launched that goes on with a token of the request the host has not seen."""
         return False
 
-    def prepare(self, load: Load) -> None:
+    def prepare(self, load: ModelBatch) -> None:
         """Make ready what `launch` of this load will need, while a step is under way; it may never come."""
 
 
-def settle(row: Row, choices: list[Choice | None], outcome: Outcome) -> None:
+def settle(row: Row, choices: list[SampledToken | None], outcome: Outcome) -> None:
     """Note what was chosen at a row's positions, as far as its drafts were right; a row without a choice has failed."""
     sound = [choice for choice in choices if choice is not None]
     if len(sound) < len(choices):
@@ -99,12 +99,12 @@ def settle(row: Row, choices: list[Choice | None], outcome: Outcome) -> None:
 class Runner(Immediate):
     """Runs a language model on its cache."""
 
-    def __init__(self, model: Model, cache: KVCache) -> None:
+    def __init__(self, model: DecoderModel, cache: KVCache) -> None:
         self.model = model
         self.cache = cache
         self.phases: dict[str, tuple[float, float]] = {}  # of the last step, for the trace
 
-    def launch(self, load: Load) -> Any:
+    def launch(self, load: ModelBatch) -> Any:
         """Carry out the model's part of a plan; outcomes are in the order of its rows."""
         marks = [time.monotonic()]
         self._move(load.moves)
@@ -181,7 +181,7 @@ class Runner(Immediate):
         """Return the logits a choice is made from; `rows` has a row's name as often as it has positions in `hidden`."""
         return self.model.logits(hidden)
 
-    def _choose(self, logits: Tensor, requests: Sequence[Request]) -> list[Choice | None]:
+    def _choose(self, logits: Tensor, requests: Sequence[Request]) -> list[SampledToken | None]:
         """Return a choice per row of logits; None where there is none to make."""
         return choose(logits, requests)
 

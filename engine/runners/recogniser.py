@@ -19,7 +19,7 @@ from voxlane.engine.kernels.attention.pages import Layout, Pages
 from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.models.recognition import Cross, Encoded
 from voxlane.engine.runners.decoder import Outcome, Runner
-from voxlane.engine.schedule.plan import Load, Row
+from voxlane.engine.schedule.plan import ModelBatch, Row
 from voxlane.engine.schedule.request import Request
 
 
@@ -64,7 +64,7 @@ class Recogniser(Runner):
     def __init__(self, model: ListeningModel, cache: KVCache) -> None:
         super().__init__(model, cache)  # type: ignore[arg-type]
 
-    def launch(self, load: Load) -> Any:
+    def launch(self, load: ModelBatch) -> Any:
         """Carry out the model's part of a plan; outcomes are in the order of its rows."""
         rows = load.rows
         marks = [time.monotonic()]

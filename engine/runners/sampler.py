@@ -22,7 +22,7 @@ CANDIDATES = (256, 4096)
 _MASK = (1 << 64) - 1
 
 
-class Choice(NamedTuple):
+class SampledToken(NamedTuple):
     """A token, and if asked for its log-probability and the likeliest alternatives as (token, log-probability)."""
 
     token: int
@@ -30,7 +30,7 @@ class Choice(NamedTuple):
     top: tuple[tuple[int, float], ...] = ()
 
 
-def choose(logits: Tensor, requests: Sequence[Request]) -> list[Choice | None]:
+def choose(logits: Tensor, requests: Sequence[Request]) -> list[SampledToken | None]:
     """Pick a token per row of `logits` [rows, vocabulary]; None for a row that leaves nothing to choose.
 
     That is one whose logits are not finite, or whose constraint came to a dead end. The choice of a probe is the
@@ -52,9 +52,9 @@ def uniform(seed: int, position: int) -> float:
     return ((z ^ (z >> 31)) >> 11) / (1 << 53)
 
 
-def _choose_row(logits: Tensor, request: Request, best: int) -> Choice | None:
+def _choose_row(logits: Tensor, request: Request, best: int) -> SampledToken | None:
     if request.ends:
-        return Choice(best, float(torch.log_softmax(logits, dim=0)[sorted(request.ends)].logsumexp(dim=0)))
+        return SampledToken(best, float(torch.log_softmax(logits, dim=0)[sorted(request.ends)].logsumexp(dim=0)))
     if request.constraint is None:
         return _choose_one(logits, request, best)
     allowed = request.constraint.allowed(request.tokens)
@@ -66,7 +66,7 @@ def _choose_row(logits: Tensor, request: Request, best: int) -> Choice | None:
     return _choose_one(masked, request, int(place)) if math.isfinite(peak) else None
 
 
-def _choose_one(logits: Tensor, request: Request, best: int) -> Choice:
+def _choose_one(logits: Tensor, request: Request, best: int) -> SampledToken:
     sampling = request.sampling
     if sampling.is_plain_greedy:
         token = best
@@ -77,14 +77,14 @@ def _choose_one(logits: Tensor, request: Request, best: int) -> Choice:
         else:
             token = _draw(scores, sampling, uniform(request.seed, len(request.tokens)))
     if sampling.logprobs < 0:
-        return Choice(token)
+        return SampledToken(token)
     logprobs = torch.log_softmax(logits, dim=0)
     top: tuple[tuple[int, float], ...] = ()
     if sampling.logprobs:
         values, indices = logprobs.topk(min(sampling.logprobs, logits.shape[0]))
         pairs = zip(indices.tolist(), values.tolist(), strict=True)
         top = tuple((other, value) for other, value in pairs if value > -torch.inf)  # a constraint may leave fewer
-    return Choice(token, float(logprobs[token]), top)
+    return SampledToken(token, float(logprobs[token]), top)
 
 
 def _penalised(logits: Tensor, request: Request) -> Tensor:

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from voxlane.engine.schedule.cost import Work
-from voxlane.engine.schedule.plan import Load, Plan, Station
+from voxlane.engine.schedule.plan import ModelBatch, ModelResources, Plan
 from voxlane.engine.schedule.request import ModelName, Request
 
 MIN_CHUNK = 16
 """Fewest prefill tokens worth a place in a step, unless fewer are left: below this the weights are read for nothing."""
 
-NOTHING = Load()
+NOTHING = ModelBatch()
 """What a plan without a model's rows asks of it; never added to."""
 
 
@@ -21,7 +21,7 @@ NOTHING = Load()
 class StepTime:
     """How long a step may take, and so how much of a request still fits into it."""
 
-    stations: Mapping[ModelName, Station]
+    stations: Mapping[ModelName, ModelResources]
     budget_s: float
     lane_in_use: bool  # a critical request is about: nothing may make its step longer than the budget
 
@@ -55,7 +55,7 @@ class StepTime:
         if request.whole:
             left_s = self._left_s(plan, request.model, NOTHING)
             return wanted if not plan.rows or seconds_with(station, load, request, wanted) <= left_s else 0
-        if request.aged and not request.decoding and self.lane_in_use:
+        if request.starved and not request.decoding and self.lane_in_use:
             return min(wanted, MIN_CHUNK)  # it goes first, but the lane behind it stays open
         left_s = self._left_s(plan, request.model, load)
         fits = station.cost.largest_chunk(load.work, request.computed, wanted, left_s)
@@ -71,17 +71,17 @@ class StepTime:
         worth_s = least_s + station.cost.prompts_s / 2
         return max(smallest, station.cost.largest_chunk(load.work, request.computed, wanted, worth_s))
 
-    def _left_s(self, plan: Plan, model: ModelName, load: Load) -> float:
+    def _left_s(self, plan: Plan, model: ModelName, load: ModelBatch) -> float:
         """Return what the other models, and the encoder's part of this one's load, leave of the step."""
         left_s = self.budget_s
         if len(plan.loads) > 1 or model not in plan.loads:
             left_s -= sum(other.seconds(self.stations[name]) for name, other in plan.loads.items() if name != model)
         if load.encoding.rows:
-            left_s -= Load(encoding=load.encoding).seconds(self.stations[model])
+            left_s -= ModelBatch(encoding=load.encoding).seconds(self.stations[model])
         return left_s
 
 
-def seconds_with(station: Station, load: Load, request: Request, count: int) -> float:
+def seconds_with(station: ModelResources, load: ModelBatch, request: Request, count: int) -> float:
     """Return how long a load takes with `count` of the request's pending; a unit counts as a prompt of its size."""
     seconds = station.cost.predict_with(load.work, count, request.computed + count)
     if station.encoder is None:

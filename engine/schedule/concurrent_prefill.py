@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from voxlane.engine.schedule.plan import Plan
-from voxlane.engine.schedule.request import Request, State
+from voxlane.engine.schedule.request import Request, RequestState
 from voxlane.engine.schedule.scheduler import CACHED_TASKS, Scheduler
 
 EXPRESS_TOKENS, EXPRESS_ROWS = 512, 8
@@ -26,7 +26,7 @@ def plan_express(
     pool = scheduler.stations["chat"].pool
     for request in requests:
         swapped, told = bool(request.host_blocks), request.task not in CACHED_TASKS
-        if request.state is not State.WAITING or swapped or told or not takes(request):
+        if request.state is not RequestState.WAITING or swapped or told or not takes(request):
             continue
         request.table.adopt(request.tokens)
         count = request.pending
@@ -34,6 +34,6 @@ def plan_express(
             request.free()
             continue
         left -= scheduler.place(request, count, plan)
-        request.state, request.progress_s = State.EXPRESS, now
+        request.state, request.progress_s = RequestState.EXPRESS, now
     plan.predicted_s = plan.seconds(scheduler.stations)
     return plan if plan.rows else None

@@ -9,7 +9,7 @@ from typing import Literal
 from voxlane.engine.api import Policy
 from voxlane.engine.memory.blocks import BlockPool
 from voxlane.engine.schedule.cost import CostModel, Work
-from voxlane.engine.schedule.request import ModelName, Request, State
+from voxlane.engine.schedule.request import ModelName, Request, RequestState
 
 MoveKind = Literal["copy", "swap_out", "swap_in"]
 
@@ -26,7 +26,7 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Station:
+class ModelResources:
     """One model as the scheduler sees it: its blocks, none if it has no cache, and what its work costs."""
 
     pool: BlockPool
@@ -62,7 +62,7 @@ class Move:
 
 
 @dataclass(slots=True)
-class Load:
+class ModelBatch:
     """What a step asks of one model."""
 
     rows: list[Row] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Load:
     work: Work = field(default_factory=Work)
     encoding: Work = field(default_factory=Work)
 
-    def seconds(self, station: Station) -> float:
+    def seconds(self, station: ModelResources) -> float:
         """Return how long this is expected to take."""
         seconds = station.cost.predict(self.work) if self.work.rows else 0.0
         if self.encoding.rows and station.encoder is not None:
@@ -83,7 +83,7 @@ class Plan:
     """What the next step does."""
 
     rows: list[Row] = field(default_factory=list)  # of all models, the most urgent first
-    loads: dict[ModelName, Load] = field(default_factory=dict)  # the same, by model, in the order they are run
+    loads: dict[ModelName, ModelBatch] = field(default_factory=dict)  # the same, by model, in the order they are run
     admitted: list[Request] = field(default_factory=list)  # in a step for the first time
     predicted_s: float = 0.0
     preempted: int = 0
@@ -93,16 +93,16 @@ class Plan:
         """How many prompt tokens the step reads; a clause has none."""
         return sum(load.work.prefill_tokens for model, load in self.loads.items() if model != "tts")
 
-    def load(self, model: ModelName) -> Load:
+    def load(self, model: ModelName) -> ModelBatch:
         """Return what the step asks of a model so far, to be added to."""
         found = self.loads.get(model)
         if found is None:
-            found = self.loads[model] = Load()
+            found = self.loads[model] = ModelBatch()
         return found
 
     def decode(self, request: Request) -> bool:
         """Add the token of one that decodes; False: not, since it needs a block, or something else of somebody."""
-        plain = request.state is State.RUNNING and not request.host_blocks and not request.drafts
+        plain = request.state is RequestState.RUNNING and not request.host_blocks and not request.drafts
         start = request.table.length
         if not plain or request.cross is not None or not request.table.grow():
             return False
@@ -112,12 +112,12 @@ class Plan:
         self.rows.append(row)
         return True
 
-    def seconds(self, stations: Mapping[ModelName, Station]) -> float:
+    def seconds(self, stations: Mapping[ModelName, ModelResources]) -> float:
         """Return how long the step is expected to take: models run one after the other."""
         return sum(load.seconds(stations[model]) for model, load in self.loads.items())
 
 
-def recompute(request: Request) -> Load:
+def recompute(request: Request) -> ModelBatch:
     """Return what it takes to compute again all that a request holds."""
     length = request.table.length
-    return Load(work=Work().plus(max(length, 2), length), encoding=Work().plus(request.states, request.states))
+    return ModelBatch(work=Work().plus(max(length, 2), length), encoding=Work().plus(request.states, request.states))

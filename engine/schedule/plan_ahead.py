@@ -17,8 +17,8 @@ from collections.abc import Callable
 from voxlane.engine.api import Priority
 from voxlane.engine.schedule.budget import MIN_CHUNK
 from voxlane.engine.schedule.cost import Work
-from voxlane.engine.schedule.plan import Load, Plan, Row
-from voxlane.engine.schedule.request import ModelName, Request, State
+from voxlane.engine.schedule.plan import ModelBatch, Plan, Row
+from voxlane.engine.schedule.request import ModelName, Request, RequestState
 from voxlane.engine.schedule.scheduler import CACHED_TASKS, PATIENCE_S, Scheduler
 
 
@@ -26,7 +26,7 @@ def plan_ahead(
     scheduler: Scheduler,
     plan: Plan,
     now: float,
-    foresees: Callable[[Request], bool],
+    samples_on_device: Callable[[Request], bool],
     models: frozenset[ModelName],
 ) -> Plan | None:
     """Return what follows a plan that is under way, its blocks taken; None if that has to wait for its outcomes.
@@ -40,9 +40,11 @@ def plan_ahead(
     reading = False  # a prompt goes on
     for row in plan.rows:
         request = row.request
-        if not foresees(request):  # asked of those too that are not RUNNING any more: the host still has to choose
+        if not samples_on_device(
+            request
+        ):  # asked of those too that are not RUNNING any more: the host still has to choose
             return None
-        if request.state is not State.RUNNING:  # cancelled or paused meanwhile
+        if request.state is not RequestState.RUNNING:  # cancelled or paused meanwhile
             continue
         if row.drafts:
             return None
@@ -73,11 +75,11 @@ def completed(scheduler: Scheduler, plan: Plan, now: float) -> Plan | None:
     has changed.
     """
     there = {row.request for row in plan.rows}
-    rows = [row for row in plan.rows if row.request.state is State.RUNNING]
+    rows = [row for row in plan.rows if row.request.state is RequestState.RUNNING]
     others: list[Request] = []
     if len(chat := scheduler.of("chat")) > len(rows):
-        others = [one for one in chat if one not in there and one.ready and one.rests_until_s <= now]
-    if not any(request.aged or request.host_blocks or _starves(request, now) for request in others):
+        others = [one for one in chat if one not in there and one.ready and one.not_needed_before_s <= now]
+    if not any(request.starved or request.host_blocks or _starves(request, now) for request in others):
         back = [request for request in others if request.decoding]
         prompts = [request for request in others if request.pending > 0 and not request.decoding]
         if len(rows) < len(plan.rows) or back:
@@ -95,20 +97,20 @@ def completed(scheduler: Scheduler, plan: Plan, now: float) -> Plan | None:
 def take_back(plan: Plan) -> None:
     """Undo a plan that was made ahead and not launched."""
     for row in plan.rows:
-        if row.request.state is not State.FINISHED:
+        if row.request.state is not RequestState.FINISHED:
             row.request.table.rewind(row.start)
 
 
 def _changed(scheduler: Scheduler, plan: Plan, rows: list[Row], back: list[Request]) -> Plan:
     """Return a plan of some rows of another, and of those who fit of others that decode; the same if none change."""
     for row in plan.rows:
-        if row.request.state is State.PAUSED:
+        if row.request.state is RequestState.PAUSED:
             row.request.table.rewind(row.start)
     first, most = sum(map(_goes_first, back)), _most(scheduler)
     while rows and len(rows) + first > most and not _goes_first(rows[-1].request):
         row = rows.pop()
         row.request.table.rewind(row.start)
-    load = Load(list(rows), work=Work(len(rows), context_tokens=sum(row.start + 1 for row in rows)))
+    load = ModelBatch(list(rows), work=Work(len(rows), context_tokens=sum(row.start + 1 for row in rows)))
     made = Plan(list(rows), {"chat": load})
     pool, budget_s = scheduler.stations["chat"].pool, scheduler.budget_s
     for request in sorted(back, key=lambda request: not _goes_first(request)):
@@ -131,12 +133,12 @@ def _add_prompts(scheduler: Scheduler, plan: Plan, prompts: list[Request], now: 
     for request in scheduler.in_order(prompts, now):
         if len(plan.rows) == limits.max_batch or left <= 0 or not time.chunk(plan, request, MIN_CHUNK):
             return added or not _pressing(scheduler, request)
-        if request.state is State.WAITING and request.task in CACHED_TASKS:
+        if request.state is RequestState.WAITING and request.task in CACHED_TASKS:
             request.table.adopt(request.tokens)
         count = time.chunk(plan, request, left)
         cut = count < request.pending and _pressing(scheduler, request) and not added
         if cut or scheduler.missing(request, count) > pool.available:
-            if request.state is State.WAITING:
+            if request.state is RequestState.WAITING:
                 request.free()
             if not added or limits.policy == "fcfs":  # where nobody overtakes
                 return added
@@ -152,11 +154,11 @@ def _left_out(
     """Return who decodes but is not `there`; None if somebody may have to go first."""
     left_out = []
     for request in scheduler.requests.values():
-        if request in there or request.model not in models or not request.ready or request.rests_until_s > now:
+        if request in there or request.model not in models or not request.ready or request.not_needed_before_s > now:
             continue
-        if request.model != "chat" or request.aged or _starves(request, now):
+        if request.model != "chat" or request.starved or _starves(request, now):
             return None
-        if request.state is State.RUNNING and request.decoding:
+        if request.state is RequestState.RUNNING and request.decoding:
             left_out.append(request)
     return left_out
 
@@ -195,7 +197,7 @@ def _work(requests: list[Request]) -> Work:
 
 
 def _place(requests: list[Request]) -> Plan:
-    load = Load(work=_work(requests))
+    load = ModelBatch(work=_work(requests))
     for request in requests:
         table = request.table
         load.rows.append(Row(request, table.length, 1))
@@ -211,4 +213,4 @@ def _first_first(requests: list[Request]) -> list[Request]:
 
 
 def _goes_first(request: Request) -> bool:
-    return request.aged or request.priority is Priority.CRITICAL
+    return request.starved or request.priority is Priority.CRITICAL

@@ -16,7 +16,7 @@ ModelName = Literal["chat", "asr", "tts"]
 """The models one engine holds, by what they do."""
 
 
-class State(enum.Enum):
+class RequestState(enum.Enum):
     """Where a request stands.
 
     WAITING ──admitted──▶ RUNNING ──Pause──▶ PAUSED ──Resume──▶ RUNNING or WAITING
@@ -63,19 +63,21 @@ class Request:
     constraint: Constraint | None = None  # what the output must look like
     ends: frozenset[int] = frozenset()  # task "probe": tokens whose probability is wanted
     wants_attention: bool = False  # where the decoder looked is wanted at the end, for the words' times
-    lacks_input: bool = False  # what it goes on with has not come: it is in no step, and keeps its blocks if it can
+    waiting_for_input: bool = (
+        False  # what it goes on with has not come: it is in no step, and keeps its blocks if it can
+    )
     offered: bool = False  # to what runs beside the steps: until that has said no, it is in none
-    rests_until_s: float = 0.0  # nobody needs what it makes before: until then others go first, all of them,
+    not_needed_before_s: float = 0.0  # nobody needs what it makes before: until then others go first, all of them,
     joins_from_s: float = 0.0  # but from then on it goes along where its model has a step anyway
 
     job: str = ""  # the submission it belongs to,
     continues: bool = False  # which waits for no place of its own any more: it was in a step, or it is a stream
     number: tuple[int, int] = (0, 0)  # order of arrival of that, and its own, given by the scheduler
-    state: State = State.WAITING
+    state: RequestState = RequestState.WAITING
     host_blocks: list[int] = field(default_factory=list)  # swapped out: the table's content is here
     host_length: int = 0
     started: bool = False
-    aged: bool = False  # starved once: goes before everyone until it is done
+    starved: bool = False  # starved once: goes before everyone until it is done
     cached_tokens: int = 0
     preemptions: int = 0
     lookup_proposed: int = 0
@@ -116,12 +118,16 @@ class Request:
     @property
     def ready(self) -> bool:
         """Whether a step could take it."""
-        return self.state in (State.WAITING, State.RUNNING) and not self.lacks_input and not self.offered
+        return (
+            self.state in (RequestState.WAITING, RequestState.RUNNING)
+            and not self.waiting_for_input
+            and not self.offered
+        )
 
     @property
     def waiting_since_s(self) -> float:
         """When it was last in a step, or rested."""
-        return max(self.progress_s, self.rests_until_s)
+        return max(self.progress_s, self.not_needed_before_s)
 
     @property
     def tables(self) -> tuple[BlockTable, ...]:

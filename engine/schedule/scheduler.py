@@ -21,12 +21,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from voxlane.engine.api import Priority
 from voxlane.engine.schedule.budget import MIN_CHUNK, NOTHING, StepTime, seconds_with
 from voxlane.engine.schedule.cost import Work
-from voxlane.engine.schedule.plan import Limits, Move, Plan, Row, Station, recompute
-from voxlane.engine.schedule.request import ModelName, Request, State
+from voxlane.engine.schedule.plan import Limits, ModelResources, Move, Plan, Row, recompute
+from voxlane.engine.schedule.request import ModelName, Request, RequestState
 from voxlane.engine.schedule.speculation import guess
 
 PATIENCE_S = 4.0
-"""A request that was in no step for this long becomes `aged`; only one at a time, so that the lane stays open."""
+"""A request that was in no step for this long becomes `starved`; only one at a time, so that the lane stays open."""
 
 FIRST_TOKEN_TARGET_S = {Priority.NORMAL: 2.0, Priority.HIGH: 0.5, Priority.CRITICAL: 0.1}
 """When a first token is due if the sender gave no deadline."""
@@ -46,7 +46,7 @@ _SMALLEST: Mapping[ModelName, Work] = {"chat": Work().plus(MIN_CHUNK, MIN_CHUNK)
 class Scheduler:
     """Holds the live requests of all models and decides, step by step, which of them run."""
 
-    def __init__(self, stations: Mapping[ModelName, Station], limits: Limits) -> None:
+    def __init__(self, stations: Mapping[ModelName, ModelResources], limits: Limits) -> None:
         self.stations = stations
         self.limits = limits
         self.requests: dict[str, Request] = {}
@@ -68,19 +68,19 @@ class Scheduler:
 
     def pause(self, request: Request, now: float) -> None:
         """Keep a request out of the batch from the next step on; it keeps its blocks while nobody needs them."""
-        if request.state in (State.WAITING, State.RUNNING):
-            request.state = State.PAUSED
+        if request.state in (RequestState.WAITING, RequestState.RUNNING):
+            request.state = RequestState.PAUSED
             request.progress_s = now
 
     def resume(self, request: Request, now: float) -> None:
         """Let a paused request back in, with the token it would have produced."""
-        if request.state is State.PAUSED:
-            request.state = State.RUNNING if request.blocks else State.WAITING
+        if request.state is RequestState.PAUSED:
+            request.state = RequestState.RUNNING if request.blocks else RequestState.WAITING
             request.progress_s = now
 
     def remove(self, request: Request) -> None:
         """End a request: its blocks, on the device and the host, are free when this returns."""
-        request.state = State.FINISHED
+        request.state = RequestState.FINISHED
         request.free()
         self._drop_host(request)
         self.requests.pop(request.id, None)
@@ -91,7 +91,7 @@ class Scheduler:
         for request in self._of[model].values():
             self._drop_host(request)
 
-    def count(self, state: State) -> int:
+    def count(self, state: RequestState) -> int:
         """Return how many live requests are in `state`."""
         return sum(1 for request in self.requests.values() if request.state is state)
 
@@ -156,7 +156,7 @@ class Scheduler:
                     full.add(request.model)
                     continue
                 # A score wants the logits of every token, so it can take nothing from the cache.
-                if request.state is State.WAITING and not request.host_blocks and request.task in CACHED_TASKS:
+                if request.state is RequestState.WAITING and not request.host_blocks and request.task in CACHED_TASKS:
                     request.table.adopt(request.tokens)
                 count = time.chunk(plan, request, tokens_left)
             if count and self._make_room(request, count, plan, placed):
@@ -167,7 +167,7 @@ class Scheduler:
                 tokens_left -= self.place(request, count, plan, tokens_left - count)
                 request.progress_s = now
                 continue
-            if request.state is State.WAITING:
+            if request.state is RequestState.WAITING:
                 request.free()
             if count and self.limits.policy == "fcfs":
                 break  # nobody overtakes
@@ -198,16 +198,16 @@ class Scheduler:
     def _order(self, now: float, models: Iterable[ModelName]) -> list[Request]:
         ready = [request for model in models for request in self._of[model].values() if request.ready]
         # Who is far ahead of its listener makes no step longer, and has the engine to itself when nobody else wants it.
-        awake = [request for request in ready if request.rests_until_s <= now]
-        if not awake and any(other.ready and other.rests_until_s <= now for other in self.requests.values()):
+        awake = [request for request in ready if request.not_needed_before_s <= now]
+        if not awake and any(other.ready and other.not_needed_before_s <= now for other in self.requests.values()):
             return []
         return self.in_order(awake, now) + self._company(ready, awake, now) if awake else self.in_order(ready, now)
 
     def _company(self, ready: list[Request], awake: list[Request], now: float) -> list[Request]:
         """Return who goes along: a frame more costs a step little. But a prompt has the step of its model to itself."""
         models = {one.model for one in awake} - {one.model for one in awake if not one.decoding}
-        resting = (one for one in ready if one.joins_from_s <= now < one.rests_until_s and one.model in models)
-        return sorted(resting, key=lambda one: one.rests_until_s)
+        resting = (one for one in ready if one.joins_from_s <= now < one.not_needed_before_s and one.model in models)
+        return sorted(resting, key=lambda one: one.not_needed_before_s)
 
     def in_order(self, ready: list[Request], now: float) -> list[Request]:
         """Return requests in the order in which they are placed."""
@@ -216,15 +216,15 @@ class Scheduler:
             return sorted(ready, key=lambda request: (not (request.started or request.continues), request.number))
         self._age(ready, now)
         if self.limits.policy == "priority":
-            return sorted(ready, key=lambda request: (not request.aged, -request.priority, request.number))
+            return sorted(ready, key=lambda request: (not request.starved, -request.priority, request.number))
         return sorted(ready, key=lambda request: self._urgency(request, now))
 
     def _age(self, ready: list[Request], now: float) -> None:
-        if not ready or any(request.aged for request in ready):
+        if not ready or any(request.starved for request in ready):
             return
         oldest = min(ready, key=lambda request: request.waiting_since_s)
         if now - oldest.waiting_since_s > PATIENCE_S:
-            oldest.aged = True
+            oldest.starved = True
 
     def _urgency(self, request: Request, now: float) -> tuple[int, float]:
         """Order by lane, then by slack: the time left until the next token is due, less the work it still needs.
@@ -239,7 +239,7 @@ class Scheduler:
         else:
             due = request.arrival_s + FIRST_TOKEN_TARGET_S[request.priority]
         promised = request.first_token_s or request.due_s is not None or request.priority is Priority.HIGH
-        if request.aged:
+        if request.starved:
             lane = 0
         elif request.priority is Priority.CRITICAL:
             lane = 1
@@ -298,7 +298,7 @@ class Scheduler:
             and other.model == request.model
             and other.id not in placed
             and other is not request
-            and other.state is not State.EXPRESS
+            and other.state is not RequestState.EXPRESS
         ]
         idle = [other for other in holders if other.id not in self._contenders]
         rank = self._rank(request)
@@ -313,7 +313,7 @@ class Scheduler:
         job, place = request.number
         if self.limits.policy == "fcfs":
             return 0, (-job, -place)
-        return (len(Priority) if request.aged else int(request.priority)), (-job, -place)
+        return (len(Priority) if request.starved else int(request.priority)), (-job, -place)
 
     def _evict(self, victim: Request, plan: Plan) -> None:
         station, load = self.stations[victim.model], plan.load(victim.model)
@@ -326,15 +326,15 @@ class Scheduler:
             ]
             victim.host_blocks, victim.host_length = host_blocks, victim.table.length
         victim.free()
-        if victim.state is State.RUNNING:
-            victim.state = State.WAITING
+        if victim.state is RequestState.RUNNING:
+            victim.state = RequestState.WAITING
         victim.preemptions += 1
         plan.preempted += 1
 
     def place(self, request: Request, count: int, plan: Plan, tokens_left: int = 0) -> int:
         """Put `count` tokens of a request, and guesses up to `tokens_left`, into the plan; return how many it adds."""
         load = plan.load(request.model)
-        if request.state is State.WAITING:
+        if request.state is RequestState.WAITING:
             self._admit(request, plan)
         start, encode = request.table.length, request.unencoded
         drafts = [] if request.unit else self._drafts(request, start + count, tokens_left)
@@ -362,7 +362,7 @@ class Scheduler:
                 for source, target in zip(request.host_blocks, request.blocks, strict=True)
             ]
             self._drop_host(request)
-        request.state = State.RUNNING
+        request.state = RequestState.RUNNING
         if not request.started:
             request.started = True
             request.cached_tokens = request.table.length
@@ -386,7 +386,7 @@ class Scheduler:
     def _count_left_out(self, plan: Plan, batch: set[str], models: frozenset[ModelName]) -> None:
         for left_out in self._last_batch.get(models, set()) - batch:
             request = self.requests.get(left_out)
-            if request is not None and request.state is State.RUNNING and left_out in self._contenders:
+            if request is not None and request.state is RequestState.RUNNING and left_out in self._contenders:
                 request.preemptions += 1
                 plan.preempted += 1
         self._last_batch[models] = batch

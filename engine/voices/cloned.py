@@ -41,7 +41,7 @@ class ProfileError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Voice:
+class ClonedVoice:
     """A voice that can speak, and what it was made from: a digest of the clip, its words and their language."""
 
     clone: Clone
@@ -89,7 +89,7 @@ class Cloner:
         self._encoder = encoder
         self._tokenize = tokenize
 
-    def make(self, pcm: bytes, text: str, language: str, given_up: threading.Event) -> Voice:
+    def make(self, pcm: bytes, text: str, language: str, given_up: threading.Event) -> ClonedVoice:
         """Return the voice in a clip of 16-bit samples; with the words of the clip, its manner too.
 
         Raise TooMuchText, or Abandoned soon after nobody wants it any more.
@@ -111,7 +111,7 @@ class Cloner:
             embedding = self._speaker.embed(samples)
             frames = self._encoder.encode(samples, check).tolist() if tokens else []
         clone = Clone(embedding.clone(), tokens, tuple(map(tuple, frames)))
-        return Voice(clone, language, digest_of(pcm, text, language))
+        return ClonedVoice(clone, language, digest_of(pcm, text, language))
 
 
 class Voices:
@@ -121,7 +121,7 @@ class Voices:
         self._config = config
         self._device = device
         self._most = most
-        self._named: dict[str, Voice] = {}  # the oldest first
+        self._named: dict[str, ClonedVoice] = {}  # the oldest first
         self._asked: dict[str, None] = {}  # the same names: who was asked for last is last
 
     @property
@@ -129,14 +129,14 @@ class Voices:
         """Return the names that can be asked for, the oldest first."""
         return tuple(self._named)
 
-    def find(self, name: str) -> Voice | None:
+    def find(self, name: str) -> ClonedVoice | None:
         """Return the voice of a name, of the oldest for none; one that is being used is not the next to go."""
         name = name or next(iter(self._named), "")
         if name in self._named:
             self._asked[name] = self._asked.pop(name)
         return self._named.get(name)
 
-    def alike(self, digest: bytes) -> Voice | None:
+    def alike(self, digest: bytes) -> ClonedVoice | None:
         """Return a voice that was made from the same."""
         return next((voice for voice in self._named.values() if voice.digest == digest), None)
 
@@ -153,7 +153,7 @@ class Voices:
         self._named.pop(name, None)
         self._asked.pop(name, None)
 
-    def _unpack(self, profile: bytes) -> Voice:
+    def _unpack(self, profile: bytes) -> ClonedVoice:
         if len(profile) > MAX_PROFILE_BYTES:
             raise ProfileError(f"a profile of {len(profile)} bytes is longer than any voice")
         try:
@@ -174,4 +174,4 @@ class Voices:
             check_clone(self._config, clone)
         except (PromptError, ValueError, TypeError) as error:
             raise ProfileError("a voice of another checkpoint") from error
-        return Voice(clone, language, digest)
+        return ClonedVoice(clone, language, digest)

@@ -29,7 +29,7 @@ MAX_INSTRUCTION_CHARS = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class VoicePrompt:
     """How a request speaks."""
 
     open: Callable[[], Utterance]  # without text
@@ -39,7 +39,7 @@ class Manner:
     reader: Reader
 
 
-class Manners:
+class VoicePrompts:
     """The manners of one checkpoint."""
 
     def __init__(self, config: Qwen3TTSConfig, tokenizer: Tokenizer, sampling: SpeechSampling, cloned: Voices) -> None:
@@ -69,7 +69,7 @@ class Manners:
         reader = Reader(self._tokenizer.encode, language)
         return [token for said in (*reader.read(text), *reader.finish()) for token in said.tokens]
 
-    def of(self, submit: Submit) -> Manner:
+    def of(self, submit: Submit) -> VoicePrompt:
         """Return how `submit` is said, or raise PromptError."""
         speak, config = submit.speak, self._config
         speaker, clone, language = self._voice(speak.voice)
@@ -87,7 +87,7 @@ class Manners:
             clone=clone,
             instructions=self._instructions(speak.instructions),
         )
-        return Manner(opening, clone, self._sampling, speak.seed, Reader(self._tokenizer.encode, language))
+        return VoicePrompt(opening, clone, self._sampling, speak.seed, Reader(self._tokenizer.encode, language))
 
     def _voice(self, name: str) -> tuple[str, Clone | None, str]:
         """Return the speaker, or the voice that was cloned, and the language it goes with."""

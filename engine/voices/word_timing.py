@@ -28,7 +28,7 @@ class _Open:
     earliest: int  # sample
 
 
-class Pace:
+class WordTimer:
     """The words of one reply."""
 
     def __init__(self, sample_rate: int) -> None:

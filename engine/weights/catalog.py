@@ -63,7 +63,7 @@ class ModelFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class CatalogModel:
     """One model of the catalog."""
 
     name: str
@@ -102,12 +102,12 @@ def spelled(sources: tuple[Source, ...]) -> str:
     return f"{name} and {len(others)} more" if others else name
 
 
-def load_catalog() -> dict[str, Model]:
+def load_catalog() -> dict[str, CatalogModel]:
     """Return the catalog that came with the program."""
     return parse_catalog(resources.files(__package__).joinpath("catalog.toml").read_text("utf-8"))
 
 
-def parse_catalog(text: str) -> dict[str, Model]:
+def parse_catalog(text: str) -> dict[str, CatalogModel]:
     """Return the models of a catalog by name, or raise CatalogError."""
     try:
         tables = tomllib.loads(text)
@@ -116,7 +116,7 @@ def parse_catalog(text: str) -> dict[str, Model]:
     return {name: _model(name, table) for name, table in tables.items()}
 
 
-def _model(name: str, table: object) -> Model:
+def _model(name: str, table: object) -> CatalogModel:
     packaged = isinstance(table, dict) and "package" in table
     ways = {"package": str, "size": int} if packaged else {"files": list}
     kinds = {"task": str, "architecture": str, "licence": str, "description": str, "parameters": int, **ways}
@@ -124,11 +124,11 @@ def _model(name: str, table: object) -> Model:
     if not _NAME.fullmatch(name):
         raise CatalogError(f"{name!r} is not a model name: lower-case letters, digits and . _ - only")
     if packaged:
-        return Model(name=name, **fields)
+        return CatalogModel(name=name, **fields)
     files = tuple(_file(name, entry) for entry in fields.pop("files"))
     if not files or len({file.name for file in files}) != len(files):
         raise CatalogError(f"{name}: files must be there and have different names")
-    return Model(name=name, files=files, size=sum(file.size for file in files), **fields)
+    return CatalogModel(name=name, files=files, size=sum(file.size for file in files), **fields)
 
 
 def _file(model: str, table: object) -> ModelFile:

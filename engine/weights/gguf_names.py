@@ -66,7 +66,7 @@ _LAYER_NAME = re.compile(r"blk\.(0|[1-9][0-9]{0,4})\.([a-z_]+)\.(weight|bias)")
 _GLOBAL_NAME = re.compile(r"([a-z_]+)\.(weight|bias)")
 
 
-class Fields:
+class MetadataFields:
     """Typed access to a header's metadata; a missing or mistyped field is a WeightsError that names it."""
 
     def __init__(self, header: Header) -> None:
@@ -101,7 +101,7 @@ class Fields:
 
 def architecture_of(header: Header) -> Architecture:
     """Return the row of ARCHITECTURES the file belongs to, or raise WeightsError."""
-    fields = Fields(header)
+    fields = MetadataFields(header)
     name = fields.text("general.architecture")
     if name not in ARCHITECTURES:
         supported = ", ".join(ARCHITECTURES)
@@ -132,7 +132,7 @@ def tensor_names(header: Header) -> dict[str, str]:
 
 def config(header: Header, rope_frequencies: NDArray[np.float32] | None) -> dict[str, object]:
     """Return what Hugging Face's config.json would say about the model in this file."""
-    architecture, fields = architecture_of(header), Fields(header)
+    architecture, fields = architecture_of(header), MetadataFields(header)
     prefix = fields.text("general.architecture")
     embedding = header.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
@@ -176,7 +176,7 @@ def config(header: Header, rope_frequencies: NDArray[np.float32] | None) -> dict
 
 
 def _special_settings(
-    header: Header, fields: Fields, prefix: str, even_head_dim: int, head_dim: int
+    header: Header, fields: MetadataFields, prefix: str, even_head_dim: int, head_dim: int
 ) -> dict[str, object]:
     """Return what only some architectures have."""
     if prefix == "gemma3":
@@ -203,7 +203,7 @@ def _special_settings(
     return {"attention_bias": bool(bias & {"attn_q", "attn_k", "attn_v"}), "mlp_bias": bool(bias & {"ffn_up"})}
 
 
-def _rope_scaling(header: Header, fields: Fields, prefix: str) -> dict[str, object] | None:
+def _rope_scaling(header: Header, fields: MetadataFields, prefix: str) -> dict[str, object] | None:
     kind = fields.text(f"{prefix}.rope.scaling.type", "none")
     if kind == "none":
         # The first converters wrote a linear factor under this name, without a type.

@@ -26,7 +26,7 @@ from pathlib import Path
 import platformdirs
 
 from voxlane.engine.errors import StoreError
-from voxlane.engine.weights.catalog import HubSource, Model, ModelFile, load_catalog, parse_source, spelled
+from voxlane.engine.weights.catalog import CatalogModel, HubSource, ModelFile, load_catalog, parse_source, spelled
 from voxlane.engine.weights.fetch import fetch, sha256_of
 from voxlane.engine.weights.hub import HubMissing, fetch_hub, forget, held
 
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 class Listing:
     """A model of the catalog and where it lies, if it is here."""
 
-    model: Model
+    model: CatalogModel
     path: Path | None
     origins: tuple[str, ...] = ()  # where those of its files came from that have mirrors, as far as known
 
@@ -170,7 +170,7 @@ def resolve(
     return pull(name, progress, mirrors=mirrors)
 
 
-def _model(name: str) -> Model:
+def _model(name: str) -> CatalogModel:
     catalog = load_catalog()
     if name not in catalog:
         raise StoreError(
@@ -196,11 +196,11 @@ def _hub_lock(source: HubSource) -> str:
     return f"hf-{source.repo.replace('/', '--')}"
 
 
-def _folder(model: Model) -> Path:
+def _folder(model: CatalogModel) -> Path:
     return cache_root() / "models" / model.name
 
 
-def _found(model: Model) -> Path | None:
+def _found(model: CatalogModel) -> Path | None:
     """Return where a model lies, None if it is not here or not whole."""
     if model.package:
         return _package_folder(model.package)
@@ -217,12 +217,12 @@ def _package_folder(package: str) -> Path | None:
     return next((Path(str(file.locate())).parent for file in inside), None)
 
 
-def _location(model: Model) -> Path:
+def _location(model: CatalogModel) -> Path:
     """Return the file of a one-file model, else the folder."""
     return _folder(model) / model.files[0].name if len(model.files) == 1 else _folder(model)
 
 
-def _complete(model: Model) -> bool:
+def _complete(model: CatalogModel) -> bool:
     # The hash was checked before the file got its name; the size alone is checked each time.
     return all(_size(_folder(model) / file.name) == file.size for file in model.files)
 
@@ -232,7 +232,7 @@ def _note(target: Path) -> Path:
     return target.with_name(f".{target.name}.origin")
 
 
-def _origins(model: Model) -> tuple[str, ...]:
+def _origins(model: CatalogModel) -> tuple[str, ...]:
     notes = (_note(_folder(model) / file.name) for file in model.files)
     return tuple(dict.fromkeys(note.read_text("utf-8", "replace").strip() for note in notes if note.is_file()))
 

@@ -18,11 +18,11 @@ from starlette.types import Receive, Scope, Send
 
 from voxlane.engine.api import Finished, SamplingParams, Submit, Text, ToolCall
 from voxlane.server.api import chat_reply, chat_request
-from voxlane.server.api.chat_reply import Choice, Envelope
+from voxlane.server.api.chat_reply import ChatChoice, Envelope
 from voxlane.server.api.chat_request import ChatRequest
 from voxlane.server.api.disconnect import unless_disconnected
 from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
-from voxlane.server.engine_client.stream import Output, Stream
+from voxlane.server.engine_client.stream import Output, RequestStream
 from voxlane.server.errors import InternalError, ModelFailed, VoxlaneError
 from voxlane.server.http.body import read_object
 from voxlane.server.http.reply import error_body, json_response, to_json
@@ -31,17 +31,17 @@ from voxlane.server.service import Service, service_of
 _SEED_MASK = (1 << 63) - 1
 
 
-async def completions(request: Request) -> Answer:
+async def completions(request: Request) -> ChatResponse:
     """Answer POST /v1/chat/completions."""
     service = service_of(request)
     service.gate.check()  # a body that would be turned away is not worth reading
     ask = chat_request.parse(await read_object(request, service.config.limits))
     service.check_priority(ask.priority)
     service.check_model(ask.model, service.model_names, (), "chats")
-    return Answer(service, ask)
+    return ChatResponse(service, ask)
 
 
-class Answer:
+class ChatResponse:
     """The ASGI response to one chat request."""
 
     def __init__(self, service: Service, ask: ChatRequest) -> None:
@@ -74,7 +74,7 @@ class Answer:
                 answer = json_response(await self._collect(outputs))
                 await answer(scope, receive, outgoing.write)
 
-    def _submit(self, index: int) -> Stream:
+    def _submit(self, index: int) -> RequestStream:
         ask, ready = self._ask, self._service.link.ready
         assert ready is not None
         seed = ask.sampling.seed
@@ -99,7 +99,7 @@ class Answer:
         )
 
     async def _collect(self, outputs: AsyncIterator[tuple[int, Output]]) -> dict[str, object]:
-        choices = [Choice() for _ in range(self._ask.choices)]
+        choices = [ChatChoice() for _ in range(self._ask.choices)]
         async for index, output in outputs:
             if isinstance(output, Text):
                 choices[index].add(output)
@@ -156,7 +156,7 @@ def _checked(end: Finished) -> Finished:
     return end
 
 
-async def _merged(streams: Sequence[Stream]) -> AsyncGenerator[tuple[int, Output], None]:
+async def _merged(streams: Sequence[RequestStream]) -> AsyncGenerator[tuple[int, Output], None]:
     """Yield what arrives on any stream, in order of arrival."""
     if len(streams) == 1:
         async for output in streams[0]:

@@ -15,7 +15,7 @@ LEAST_LOGPROB = -9999.0
 
 
 @dataclass(slots=True)
-class Choice:
+class ChatChoice:
     """One answer as it grows."""
 
     text: list[str] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Envelope:
     model: str
     fingerprint: str
 
-    def completion(self, choices: list[Choice], *, with_logprobs: bool) -> dict[str, object]:
+    def completion(self, choices: list[ChatChoice], *, with_logprobs: bool) -> dict[str, object]:
         """Return a whole answer."""
         return {
             **self._head("chat.completion"),
@@ -105,7 +105,7 @@ def usage(all_stats: Iterable[RequestStats]) -> dict[str, object]:
     }
 
 
-def _whole(index: int, choice: Choice, with_logprobs: bool) -> dict[str, object]:
+def _whole(index: int, choice: ChatChoice, with_logprobs: bool) -> dict[str, object]:
     assert choice.end is not None
     text = "".join(choice.text)
     message: dict[str, object] = {"role": "assistant", "content": text, "refusal": None, "annotations": []}

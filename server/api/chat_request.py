@@ -13,7 +13,7 @@ from typing import Any
 from voxlane.engine.api import ChatMessage, Priority, SamplingParams, Tool, sampling_of
 from voxlane.server import limits
 from voxlane.server.api import tool_request
-from voxlane.server.api.fields import Fields, in_range, wrong
+from voxlane.server.api.fields import RequestFields, in_range, wrong
 from voxlane.server.config import PRIORITIES
 from voxlane.server.errors import UnsupportedParameter
 from voxlane.server.log import quote
@@ -77,7 +77,7 @@ class ChatRequest:
 
 def parse(body: Mapping[str, Any]) -> ChatRequest:
     """Return the request in `body`, or raise an error that names the parameter."""
-    fields = Fields(body)
+    fields = RequestFields(body)
     stream = fields.flag("stream")
     tools = tool_request.tools(fields.take("tools"))
     request = ChatRequest(
@@ -99,7 +99,7 @@ def parse(body: Mapping[str, Any]) -> ChatRequest:
     return request
 
 
-def _sampling(fields: Fields) -> SamplingParams:
+def _sampling(fields: RequestFields) -> SamplingParams:
     top_k, top_p = fields.whole("top_k", -1, 1 << 24), fields.number("top_p", 0, 1)
     return replace(
         sampling_of(
@@ -121,7 +121,7 @@ def _sampling(fields: Fields) -> SamplingParams:
     )
 
 
-def _max_tokens(fields: Fields) -> int | None:
+def _max_tokens(fields: RequestFields) -> int | None:
     old = fields.whole("max_tokens", 1, 1 << 24)
     new = fields.whole("max_completion_tokens", 1, 1 << 24)
     if old is not None and new is not None and old != new:
@@ -129,7 +129,7 @@ def _max_tokens(fields: Fields) -> int | None:
     return new if new is not None else old
 
 
-def _logprobs(fields: Fields) -> int:
+def _logprobs(fields: RequestFields) -> int:
     wanted = fields.flag("logprobs")
     top = fields.whole("top_logprobs", 0, limits.TOP_LOGPROBS)
     if top is not None and not wanted:
@@ -167,7 +167,7 @@ def _stream_options(value: Any, stream: bool) -> bool:
         raise wrong("stream_options", "must be an object")
     if not stream:
         raise wrong("stream_options", "needs stream to be true")
-    options = Fields(value)
+    options = RequestFields(value)
     wanted = options.flag("include_usage")
     options.take("include_obfuscation")  # padding against traffic analysis: nothing in the answer depends on it
     for name in options.rest():

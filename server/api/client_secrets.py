@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from voxlane.server import limits
-from voxlane.server.api.fields import Fields, wrong
+from voxlane.server.api.fields import RequestFields, wrong
 from voxlane.server.audio.voices import served_name
 from voxlane.server.errors import Draining, InvalidRequest, TooLarge
 from voxlane.server.http.body import read_object
@@ -47,7 +47,7 @@ async def client_secrets(request: Request) -> Response:
 
 def parse(body: Mapping[str, Any]) -> SecretRequest:
     """Return the request in `body`, or raise an error that names the parameter."""
-    fields = Fields(body)
+    fields = RequestFields(body)
     seconds = _seconds(fields.take("expires_after"))
     session = fields.take("session")
     fields.refuse_the_rest(harmless=(), unsupported=())
@@ -80,7 +80,7 @@ def _seconds(value: Any) -> int:
         return limits.CLIENT_SECRET_USUAL_SECONDS
     if not isinstance(value, dict):
         raise wrong("expires_after", "must be an object")
-    fields = Fields({f"expires_after.{name}": given for name, given in value.items()})
+    fields = RequestFields({f"expires_after.{name}": given for name, given in value.items()})
     fields.choice("expires_after.anchor", ("created_at",))
     seconds = fields.whole("expires_after.seconds", *limits.CLIENT_SECRET_SECONDS)
     fields.refuse_the_rest(harmless=(), unsupported=())

@@ -13,7 +13,7 @@ from voxlane.server.errors import InvalidRequest, UnsupportedParameter
 from voxlane.server.log import quote
 
 
-class Fields:
+class RequestFields:
     """Parameters that came as JSON; null means absent."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
@@ -86,7 +86,7 @@ class Fields:
 _FORM_FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
-class FormFields(Fields):
+class FormFields(RequestFields):
     """Parameters that came as a form: all of them text, some of them several times."""
 
     def __init__(self, parts: Iterable[tuple[str, str]]) -> None:

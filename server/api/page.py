@@ -33,7 +33,7 @@ HEADERS = {
 }
 
 
-class Pages:
+class PageEndpoints:
     """The endpoints."""
 
     def __init__(self, assets: Mapping[str, Asset]) -> None:

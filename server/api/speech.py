@@ -28,7 +28,7 @@ from voxlane.server.http.reply import error_body, to_json
 from voxlane.server.service import TTS_ALIASES, Service, service_of
 
 
-async def speech(request: Request) -> Answer:
+async def speech(request: Request) -> SpeechResponse:
     """Answer POST /v1/audio/speech."""
     service = service_of(request)
     service.gate.check()
@@ -42,10 +42,10 @@ async def speech(request: Request) -> Answer:
     )
     service.check_priority(ask.priority)
     service.check_model(ask.model, [served_name(ready.tts_model)] if ready.tts_model else (), TTS_ALIASES, "speaks")
-    return Answer(service, ask)
+    return SpeechResponse(service, ask)
 
 
-class Answer:
+class SpeechResponse:
     """The ASGI response to one text."""
 
     def __init__(self, service: Service, ask: SpeechRequest) -> None:

@@ -14,7 +14,7 @@ from typing import Any, cast
 from voxlane.codecs.encode import SpeechFormat
 from voxlane.engine.api import Priority, SpeakParams
 from voxlane.server import limits
-from voxlane.server.api.fields import Fields, wrong
+from voxlane.server.api.fields import RequestFields, wrong
 from voxlane.server.audio.speech_file import CONTENT_TYPES
 from voxlane.server.audio.voices import find_voice, language_named, names
 from voxlane.server.config import PRIORITIES
@@ -51,7 +51,7 @@ def parse(
     `languages` are those that can be asked for, if any; `instructed`: the voice follows instructions; `one_pace`: it
     knows no other.
     """
-    fields = Fields(body)
+    fields = RequestFields(body)
     text = fields.text("input", most_characters)
     if text is None:
         raise wrong("input", f"must be a string of 1 to {most_characters} characters")

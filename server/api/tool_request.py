@@ -10,7 +10,7 @@ from typing import Any
 
 from voxlane.engine.api import Tool, ToolUse
 from voxlane.server import limits
-from voxlane.server.api.fields import Fields, wrong
+from voxlane.server.api.fields import RequestFields, wrong
 from voxlane.server.errors import UnsupportedParameter
 from voxlane.server.log import quote
 
@@ -96,7 +96,7 @@ def _tool(path: str, value: Any) -> Tool:
     return Tool(name, description or "", json.dumps(parameters) if parameters else "")
 
 
-def _function(path: str, value: Any) -> Fields:
+def _function(path: str, value: Any) -> RequestFields:
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         raise wrong(path, "must be an object with a type")
     if value["type"] != "function":
@@ -104,13 +104,13 @@ def _function(path: str, value: Any) -> Fields:
     return _object(f"{path}.function", value.get("function"))
 
 
-def _object(path: str, value: Any) -> Fields:
+def _object(path: str, value: Any) -> RequestFields:
     if not isinstance(value, dict):
         raise wrong(path, "must be an object")
-    return Fields(value)
+    return RequestFields(value)
 
 
-def _only(fields: Fields, path: str, *harmless: str) -> None:
+def _only(fields: RequestFields, path: str, *harmless: str) -> None:
     for name in fields.rest():
         if name not in harmless:
             raise wrong(f"{path}.{quote(name)}", "is not known")

@@ -29,14 +29,14 @@ from voxlane.server.service import ASR_ALIASES, Service, service_of
 FILE = "file"
 
 
-async def transcriptions(request: Request) -> Answer:
+async def transcriptions(request: Request) -> TranscriptionResponse:
     """Answer POST /v1/audio/transcriptions."""
     service = service_of(request)
     service.gate.check()  # an upload that would be turned away is not worth reading
-    return Answer(service, request)
+    return TranscriptionResponse(service, request)
 
 
-class Answer:
+class TranscriptionResponse:
     """The ASGI response to one upload."""
 
     def __init__(self, service: Service, request: Request) -> None:

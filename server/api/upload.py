@@ -9,7 +9,7 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from voxlane.server.api.multipart import Form, MultipartParser, boundary_of
-from voxlane.server.audio.decoding import Decoder
+from voxlane.server.audio.decoding import AudioDecoder
 from voxlane.server.http.body import pieces_of
 from voxlane.server.http.request_limit import Share
 
@@ -24,7 +24,7 @@ async def read_form(request: Request, file_field: str, most_bytes: int, most_s: 
 
 
 async def to_samples(
-    file: bytearray, decoder: Decoder, share: Share, rate: int, file_field: str, seconds: float | None = None
+    file: bytearray, decoder: AudioDecoder, share: Share, rate: int, file_field: str, seconds: float | None = None
 ) -> bytes | bytearray:
     """Return a file's samples at `rate`, and empty the file; it may be as long as any, or `seconds`."""
     samples = await decoder.decode(file, rate, seconds, file_field)

@@ -59,7 +59,7 @@ async def delete_voice(request: Request) -> Response:
     return json_response({"id": name, "object": "audio.voice.deleted", "deleted": True})
 
 
-async def create_voice(request: Request) -> Answer:
+async def create_voice(request: Request) -> VoiceResponse:
     """Answer POST /v1/audio/voices."""
     service = service_of(request)
     service.gate.check()  # an upload that would be turned away is not worth reading
@@ -68,10 +68,10 @@ async def create_voice(request: Request) -> Answer:
         model = quote(served_name(ready.tts_model))
         what = f"{model} has no other voices than its own" if ready.tts_model else "This server does not speak"
         raise ModelNotFound(f"{what}; with a Qwen3-TTS Base checkpoint as tts_model it can take on others.")
-    return Answer(service, request)
+    return VoiceResponse(service, request)
 
 
-class Answer:
+class VoiceResponse:
     """The ASGI response to one recording."""
 
     def __init__(self, service: Service, request: Request) -> None:

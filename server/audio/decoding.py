@@ -31,7 +31,7 @@ _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARE
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
 
-class Decoder:
+class AudioDecoder:
     """Turns files into 16-bit mono samples, a few at a time."""
 
     def __init__(self, seconds: float, at_once: int, decode_s: float = limits.DECODE_SECONDS) -> None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from voxlane.engine.api import LISTEN_RATE, MAX_UNHEARD_S, Finished, RequestStats, Words
 from voxlane.server.audio.feeding import Lead, checked, feed_beside
-from voxlane.server.engine_client.stream import Stream
+from voxlane.server.engine_client.stream import RequestStream
 from voxlane.server.errors import InternalError
 
 PIECE_BYTES = LISTEN_RATE * 2
@@ -20,7 +20,7 @@ AHEAD_S = MAX_UNHEARD_S / 2
 
 
 async def hear(
-    stream: Stream, audio: AsyncIterator[bytes | bytearray], take: Callable[[Words], Awaitable[None]]
+    stream: RequestStream, audio: AsyncIterator[bytes | bytearray], take: Callable[[Words], Awaitable[None]]
 ) -> RequestStats:
     """Feed 16-bit samples to the request, give all that is understood to `take`, and return what it cost."""
     lead = Lead(AHEAD_S)

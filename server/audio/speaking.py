@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from voxlane.engine.api import Finished, RequestStats, Samples
 from voxlane.server.audio.feeding import checked, feed_beside
 from voxlane.server.conversation.speech import Clause, ClauseCutter
-from voxlane.server.engine_client.stream import Stream
+from voxlane.server.engine_client.stream import RequestStream
 from voxlane.server.errors import InvalidRequest
 from voxlane.server.limits import SPEECH_CHARACTERS
 
@@ -28,7 +28,9 @@ DELTA_CHARACTERS = 512
 """How much of a text is cut into clauses at once: a millisecond or two."""
 
 
-async def speak(stream: Stream, text: AsyncIterator[str], take: Callable[[Samples], Awaitable[None]]) -> RequestStats:
+async def speak(
+    stream: RequestStream, text: AsyncIterator[str], take: Callable[[Samples], Awaitable[None]]
+) -> RequestStats:
     """Say the text as it comes, give the samples in order to `take`, and return what it cost."""
     backlog = _Backlog(stream)
 
@@ -63,7 +65,7 @@ _VISIBLE = re.compile(r"\S")
 class _Backlog:
     """Samples between the engine and a listener: pauses the request while too much waits."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: RequestStream) -> None:
         self._stream = stream
         self._waiting: deque[Samples | Finished] = deque()
         self._bytes = 0

@@ -33,7 +33,7 @@ from voxlane.engine.api import (
 from voxlane.server import limits
 from voxlane.server.commands.progress import Progress
 from voxlane.server.commands.terminal import takes_text, write_text, write_when_taken
-from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineLink
+from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineProcess
 from voxlane.server.errors import ConfigError, ContextTooLong, ModelFailed, VoxlaneError
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class ChatOptions:
 
 
 @dataclass(slots=True)
-class Conversation:
+class ChatHistory:
     """The history as the model will see it."""
 
     system: str = ""
@@ -83,7 +83,7 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ChatReply:
     """What came back for one message."""
 
     text: str
@@ -112,9 +112,9 @@ def run_chat(
             runner.run(link.stop())
 
 
-async def _start(config: EngineConfig, command: Sequence[str]) -> EngineLink:
+async def _start(config: EngineConfig, command: Sequence[str]) -> EngineProcess:
     with Progress(sys.stderr) as progress:
-        link = EngineLink(config, command=command, observers=(progress,))
+        link = EngineProcess(config, command=command, observers=(progress,))
         link.start()
         try:
             await link.wait_ready()
@@ -175,13 +175,13 @@ class Chat:
     """Drives one conversation."""
 
     def __init__(
-        self, runner: asyncio.Runner, link: EngineLink, options: ChatOptions, interruption: Interruption
+        self, runner: asyncio.Runner, link: EngineProcess, options: ChatOptions, interruption: Interruption
     ) -> None:
         self._runner = runner
         self._link = link
         self._options = options
         self._interruption = interruption
-        self._conversation = Conversation(options.system)
+        self._conversation = ChatHistory(options.system)
         self._shows_stats = options.stats
 
     def once(self, message: str) -> int:
@@ -229,7 +229,7 @@ class Chat:
                 self._conversation.turns.clear()
                 print("(forgotten)")
             case "/system":
-                self._conversation = Conversation(rest.strip())
+                self._conversation = ChatHistory(rest.strip())
                 print("(a new conversation)")
             case "/stats":
                 self._shows_stats = not self._shows_stats
@@ -251,7 +251,7 @@ class Chat:
             print("\n(Ctrl-D or /quit leaves)")
             return ""
 
-    def _ask(self, message: str) -> Reply:
+    def _ask(self, message: str) -> ChatReply:
         """Print the reply as it comes; keep the exchange only if the engine took it."""
         turns = self._conversation.turns
         turns.append(ChatMessage("user", message))
@@ -266,7 +266,7 @@ class Chat:
             print(_speed(reply.stats), file=sys.stderr)
         return reply
 
-    def _reply(self) -> Reply:
+    def _reply(self) -> ChatReply:
         pieces: list[str] = []
         end: Finished | None = None
         try:
@@ -277,7 +277,7 @@ class Chat:
             write_text(sys.stdout, " (interrupted)\n")
         if end is not None and end.reason == "failed":
             raise ModelFailed
-        return Reply("".join(pieces), None if end is None else end.stats)
+        return ChatReply("".join(pieces), None if end is None else end.stats)
 
     async def _stream(self, pieces: list[str]) -> Finished | None:
         """Write the reply as it comes, and keep it in `pieces`; return its end."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from voxlane.engine.api import EngineConfig, Finished, RequestStats, Submit
 from voxlane.server.commands.progress import Progress
-from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineLink
+from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineProcess
 from voxlane.server.errors import ConfigError, InternalError, ModelFailed
 
 WINDOW_TOKENS = 512
@@ -46,7 +46,7 @@ def run_perplexity(config: EngineConfig, path: Path, *, engine_command: Sequence
 async def _score(config: EngineConfig, text: str, command: Sequence[str]) -> tuple[int, RequestStats]:
     """Return the window that was in force, which the model may have made smaller, and what was measured."""
     with Progress(sys.stderr) as progress:
-        async with EngineLink(config, command=command, observers=(progress,)) as link:
+        async with EngineProcess(config, command=command, observers=(progress,)) as link:
             ready = await link.wait_ready()
             progress.close()
             async with link.submit(Submit(secrets.token_hex(8), "score", text=text)) as stream:

@@ -24,7 +24,7 @@ from voxlane.server.audio.speech_file import SpeechFile
 from voxlane.server.audio.voices import find_voice, language_named, names
 from voxlane.server.commands.sinks import Give, SinkOpener, find_sink
 from voxlane.server.commands.terminal import own_engine, read_pipe
-from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineLink
+from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineProcess
 from voxlane.server.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -151,7 +151,9 @@ async def _say(
             await _speak(link, ready, options, voice, text, give)
 
 
-async def _speak(link: EngineLink, ready: Ready, options: SayOptions, voice: str, text: str | None, give: Give) -> None:
+async def _speak(
+    link: EngineProcess, ready: Ready, options: SayOptions, voice: str, text: str | None, give: Give
+) -> None:
     file = SpeechFile(options.kind, ready.speak_rate)
 
     async def take(samples: Samples) -> None:

@@ -25,7 +25,7 @@ from voxlane.server.audio.voices import names, served_name
 from voxlane.server.commands.neighbours import Neighbour, advice, find_neighbours
 from voxlane.server.commands.progress import Progress
 from voxlane.server.config import Config
-from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineLink
+from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineProcess
 from voxlane.server.errors import ConfigError, Draining
 from voxlane.server.http.heads import HeadInTime
 from voxlane.server.log import line
@@ -86,7 +86,7 @@ async def serve(
     allow_descriptors(config.limits.connections)
     with Progress(sys.stderr) as progress:
         metrics = Metrics()
-        link = EngineLink(config.engine, command=engine_command, observers=(metrics, progress))
+        link = EngineProcess(config.engine, command=engine_command, observers=(metrics, progress))
         service = make_service(config, link, metrics, api_key, chat_key)
         http = HttpServer(service, listener)
         with stop_requests(service) as stop:

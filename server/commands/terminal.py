@@ -12,7 +12,7 @@ from typing import TextIO
 
 from voxlane.engine.api import EngineConfig
 from voxlane.server.commands.progress import Progress
-from voxlane.server.engine_client.engine_process import EngineLink
+from voxlane.server.engine_client.engine_process import EngineProcess
 
 PIPE_BYTES = 64 * 1024
 """Bytes taken from a pipe at once: all that it holds."""
@@ -44,10 +44,10 @@ def takes_text(stream: TextIO) -> bool:
 
 
 @asynccontextmanager
-async def own_engine(config: EngineConfig, command: Sequence[str]) -> AsyncIterator[EngineLink]:
+async def own_engine(config: EngineConfig, command: Sequence[str]) -> AsyncIterator[EngineProcess]:
     """Start an engine, showing how far it is, and give its link once it is ready."""
     with Progress(sys.stderr) as progress:
-        async with EngineLink(config, command=command, observers=(progress,)) as link:
+        async with EngineProcess(config, command=command, observers=(progress,)) as link:
             await link.wait_ready()
             progress.close()
             yield link

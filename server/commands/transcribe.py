@@ -20,12 +20,12 @@ from voxlane.codecs.limits import HIGHEST_RATE, LOWEST_RATE
 from voxlane.codecs.pcm import decode_pcm16, encode_pcm16
 from voxlane.codecs.resample import Resampler
 from voxlane.engine.api import LISTEN_RATE, EngineConfig, ListenParams, Loading, Priority, Submit, Words
-from voxlane.server.audio.decoding import Decoder
+from voxlane.server.audio.decoding import AudioDecoder
 from voxlane.server.audio.hearing import hear, whole
 from voxlane.server.audio.transcript import VTT_HEADER, Transcript, cues, segment_object, srt, verbose, vtt
 from voxlane.server.commands.progress import Progress
 from voxlane.server.commands.terminal import own_engine, read_pipe, write_text
-from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineLink
+from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineProcess
 from voxlane.server.errors import ConfigError, VoxlaneError
 from voxlane.server.http.reply import to_json
 
@@ -82,7 +82,7 @@ def run_transcribe(
 
 
 async def _transcribe(config: EngineConfig, options: TranscribeOptions, command: Sequence[str]) -> int:
-    decoder = Decoder(LONGEST_SECONDS, 1, DECODE_SECONDS)
+    decoder = AudioDecoder(LONGEST_SECONDS, 1, DECODE_SECONDS)
     failed = 0
     async with own_engine(config, command) as link:
         assert link.ready is not None
@@ -101,7 +101,7 @@ async def _transcribe(config: EngineConfig, options: TranscribeOptions, command:
     return 1 if failed else 0
 
 
-async def _one(link: EngineLink, decoder: Decoder, options: TranscribeOptions, name: str) -> None:
+async def _one(link: EngineProcess, decoder: AudioDecoder, options: TranscribeOptions, name: str) -> None:
     """Transcribe one file, or stdin."""
     printer = Printer(options, name)
     transcript = Transcript()

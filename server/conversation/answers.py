@@ -33,7 +33,7 @@ KEPT_REPLIES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class SpokenReply:
     """What a reply said, and when."""
 
     text: str
@@ -60,7 +60,7 @@ class Answers:
         self.rested_s: float | None = None  # when the last reply was over; None: there was none, or it was seen to
         self.open_calls: set[str] = set()  # asked of the client, not yet answered
         self._results = 0
-        self._spoken: dict[str, Spoken] = {}  # by item, oldest first
+        self._spoken: dict[str, SpokenReply] = {}  # by item, oldest first
         self._awaiting: Reply | None = None  # heard to its end; its answer goes on when its results are here
 
     @property
@@ -305,7 +305,7 @@ class Answers:
         self.rested_s = now
         self.history.fill(reply.item, heard.strip(), whole=whole)
         if reply.speaks:
-            self._spoken[reply.item] = Spoken(reply.text, reply.ledger)
+            self._spoken[reply.item] = SpokenReply(reply.text, reply.ledger)
             if len(self._spoken) > KEPT_REPLIES:
                 del self._spoken[next(iter(self._spoken))]
 

@@ -48,7 +48,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Configure:
+class ConfigureSession:
     """From now on, do it like this."""
 
     config: SessionConfig
@@ -133,6 +133,16 @@ class CancelReply:
 
 
 ClientEvent = (
-    Audio | TextTurn | StartTurn | EndTurn | Played | Stop | Configure | ToolResult | PlaceItem | DropItem | ShowItem
+    Audio
+    | TextTurn
+    | StartTurn
+    | EndTurn
+    | Played
+    | Stop
+    | ConfigureSession
+    | ToolResult
+    | PlaceItem
+    | DropItem
+    | ShowItem
     | CutItem | CommitInput | ClearInput | Respond | CancelReply
 )  # fmt: skip

@@ -27,7 +27,7 @@ MOST_ASKED = MOST_CLIPS = 8
 """Replies that may wait for words, and clips whose words are awaited."""
 
 
-class Speaker(Protocol):
+class PersonSpeaking(Protocol):
     """The person, as far as it matters for an answer to what they said before."""
 
     config: SessionConfig
@@ -44,10 +44,10 @@ class Speaker(Protocol):
         """Return the number of a new turn."""
 
 
-class Closing:
+class PendingTurns:
     """The turns of one conversation that are over and not yet answered."""
 
-    def __init__(self, name: str, speaker: Speaker, answers: Answers) -> None:
+    def __init__(self, name: str, speaker: PersonSpeaking, answers: Answers) -> None:
         self.owed = False  # words in the history wait for the turn after them, to be answered with it
         self._name = name
         self._speaker = speaker

@@ -26,7 +26,7 @@ Effect = Send | Tell
 
 
 @dataclass(frozen=True, slots=True)
-class EngineLost:
+class RequestsLost:
     """Every request that was under way is gone."""
 
 

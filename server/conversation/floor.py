@@ -23,7 +23,7 @@ from voxlane.engine.api import (
 )
 from voxlane.server.conversation import interruption
 from voxlane.server.conversation.answers import Answers, fault_of
-from voxlane.server.conversation.closing import Closing
+from voxlane.server.conversation.closing import PendingTurns
 from voxlane.server.conversation.ear import Confirmed, Dropped, Ear, Onset, Silent, Voiced
 from voxlane.server.conversation.effects import Effect, Send, Tell
 from voxlane.server.conversation.history import turn_item
@@ -63,7 +63,7 @@ class Floor:
         self._listens = listens
         self._probes = Probes(name, enabled=probes)
         self._turn: UserSpeech | None = None  # being spoken
-        self.closing = Closing(name, self, answers)  # turns that are over; their last words are awaited
+        self.closing = PendingTurns(name, self, answers)  # turns that are over; their last words are awaited
         self._turns = 0
         self.lull = Lull()  # since sound last came
         self._ignored = False  # the ear follows a voice that opened no turn

@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from voxlane.engine.api import ChatMessage, Tool, ToolUse
-from voxlane.server.conversation.memory import Memory
+from voxlane.server.conversation.memory import RememberedFacts
 from voxlane.server.conversation.values import Item
 
 HISTORY_TOKENS = 2000
@@ -74,7 +74,7 @@ class History:
         """Show the model at most so many tokens of it; `context_tokens` is all that it holds, 0: not known."""
         self._items: dict[str, Item] = {}  # in their order
         self._hidden: set[str] = set()  # those the model is no longer shown
-        self._memory = Memory()
+        self._memory = RememberedFacts()
         self._count = TokenCount()
         self._tokens = self._budget = tokens
         self._context = context_tokens

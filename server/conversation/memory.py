@@ -31,7 +31,7 @@ class Fact:
     text: str
 
 
-class Memory:
+class RememberedFacts:
     """The facts of one conversation, each with the id of the item it was said in."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from voxlane.server.conversation.values import Item, SessionConfig, StateName, T
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class FloorState:
     """Who has the floor."""
 
     name: StateName
@@ -244,7 +244,7 @@ class Configured:
 
 
 ServerEvent = (
-    State | SpeechStarted | SpeechStopped | UserWords | UserTurn | ReplyStarted | ReplyText | Speech | SpeechDone
+    FloorState | SpeechStarted | SpeechStopped | UserWords | UserTurn | ReplyStarted | ReplyText | Speech | SpeechDone
     | Hold | Release | Interrupted | ReplyDone | TurnDone | ToolCalled | Latency | BargeIn | Fault | Configured
     | InputCommitted | InputCleared | IdleTimeout | ItemPlaced | ItemDropped | ItemShown | ItemCut | Thought
 )  # fmt: skip

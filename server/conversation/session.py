@@ -30,7 +30,7 @@ from voxlane.server.conversation.client_events import (
     ClearInput,
     ClientEvent,
     CommitInput,
-    Configure,
+    ConfigureSession,
     CutItem,
     DropItem,
     EndTurn,
@@ -45,10 +45,10 @@ from voxlane.server.conversation.client_events import (
 )
 from voxlane.server.conversation.ear import Ear
 from voxlane.server.conversation.editing import edit
-from voxlane.server.conversation.effects import Effect, EngineLost, Send, Tick
+from voxlane.server.conversation.effects import Effect, RequestsLost, Send, Tick
 from voxlane.server.conversation.floor import Floor
 from voxlane.server.conversation.history import History
-from voxlane.server.conversation.server_events import Configured, Fault, State
+from voxlane.server.conversation.server_events import Configured, Fault, FloorState
 from voxlane.server.conversation.values import SessionConfig, StateName
 
 PIECE_BYTES = 2 * 1600
@@ -91,7 +91,7 @@ class Session:
             return self._floor.read_ahead()
         return self._settle(self.answers.greet(self.config.greeting, self._floor.next_turn(), self.config, now), now)
 
-    def feed(self, event: ClientEvent | FromEngine | EngineLost | Tick, now: float) -> list[Effect]:
+    def feed(self, event: ClientEvent | FromEngine | RequestsLost | Tick, now: float) -> list[Effect]:
         """Take what happened; return what is to be done about it, in order."""
         floor, answers = self._floor, self.answers
         floor.lull.look(now)  # before the event: sound ends it
@@ -117,7 +117,7 @@ class Session:
                 effects = floor.end(now)
             case Stop():
                 effects = floor.stop(now)
-            case Configure(config):
+            case ConfigureSession(config):
                 # A reply that was prepared is taken back: nobody knows of it, so it has not begun.
                 effects = [Send(Configured(config)), *answers.withdraw(), *floor.reconfigure(config, now)]
                 if self._state == "listening":
@@ -134,7 +134,7 @@ class Session:
                 effects = floor.closing.respond(event, now)
             case CancelReply():
                 effects = self._cancel(event, now)
-            case EngineLost():
+            case RequestsLost():
                 told = Fault("engine_lost", "the engine is restarting; please repeat", retryable=True)
                 effects = [Send(told), *floor.lose_engine(now)]
                 answers.lose_engine()
@@ -168,7 +168,7 @@ class Session:
         state = self._name_state()
         if state != self._state:
             self._state = state
-            effects.append(Send(State(state)))
+            effects.append(Send(FloorState(state)))
             if state == "listening":  # the history is final, and the engine has time
                 effects += self._floor.read_ahead()
         return effects

@@ -199,7 +199,7 @@ def _claims(words: tuple[str, ...], language: str) -> bool:
 # ---- end of turn
 
 
-class Ending(Enum):
+class SentenceEnding(Enum):
     """How the words so far end."""
 
     OPEN = "open"  # in the middle of a sentence, or of a thought
@@ -222,19 +222,19 @@ _UNKNOWN = 0.6
 
 
 @lru_cache(maxsize=256)  # asked again and again while a turn is silent
-def ending(words: str, language: str = "en") -> Ending:
+def ending(words: str, language: str = "en") -> SentenceEnding:
     """Return how a transcript ends."""
     book, spelt, last = phrasebook(language), spell(words), _ASIDE.sub("", words).rstrip(" \"'”’")
     if not spelt:
-        return Ending.PLAIN
+        return SentenceEnding.PLAIN
     if last.endswith(("?", "？")):
-        return Ending.QUESTION
+        return SentenceEnding.QUESTION
     if last.endswith((",", "-", "–", "—", "...", "…", ":", ";", "、")):
-        return Ending.OPEN
+        return SentenceEnding.OPEN
     tails = {" ".join(spelt[-count:]) for count in (1, 2, 3)}
     if tails & book.open and not tails & book.closed:
-        return Ending.OPEN
-    return Ending.NUMBER if spelt[-1].isdigit() else Ending.PLAIN
+        return SentenceEnding.OPEN
+    return SentenceEnding.NUMBER if spelt[-1].isdigit() else SentenceEnding.PLAIN
 
 
 def end_wait_s(p_end: float | None, policy: TurnPolicy, words: str, turn_s: float = 0.0) -> float:
@@ -271,7 +271,7 @@ _EAGER_S = 0.15
 """Longer than the closure of a consonant, shorter than every wait."""
 
 
-def _completeness(p_end: float | None, how: Ending) -> float:
+def _completeness(p_end: float | None, how: SentenceEnding) -> float:
     """Return how far to believe that the sentence is complete, the model and the words together."""
     believed = _UNKNOWN if p_end is None else min(1.0, max(0.0, p_end))
     at_least, share = _BELIEF[how]
@@ -279,9 +279,9 @@ def _completeness(p_end: float | None, how: Ending) -> float:
 
 
 _BELIEF = {
-    Ending.OPEN: (0.0, 0.25),
-    Ending.NUMBER: (0.0, 0.5),
-    Ending.PLAIN: (0.0, 1.0),
-    Ending.QUESTION: (0.5, 0.5),
+    SentenceEnding.OPEN: (0.0, 0.25),
+    SentenceEnding.NUMBER: (0.0, 0.5),
+    SentenceEnding.PLAIN: (0.0, 1.0),
+    SentenceEnding.QUESTION: (0.5, 0.5),
 }
 """What the words alone say, and how much the model may add."""

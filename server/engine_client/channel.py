@@ -9,8 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from voxlane.engine.api import Append, BadMessage, Cancel, Finished, FromEngine, Priority, Refused, Submit, ToEngine
-from voxlane.server.conversation.effects import EngineLost
+from voxlane.engine.api import (
+    Append,
+    Cancel,
+    Finished,
+    FromEngine,
+    Priority,
+    Refused,
+    Submit,
+    ToEngine,
+    UndecodableMessage,
+)
+from voxlane.server.conversation.effects import RequestsLost
 from voxlane.server.errors import VoxlaneError
 
 WAITING_BYTES = 1 << 20
@@ -20,10 +30,10 @@ GATHERED_BYTES = 1920
 """Sound that is sent at once, 60 ms: a message costs both sides more than what is in it. Nobody waits for it: the first
 sound of a voice, all of one that interrupts, and the last before anything else is said are sent as they come."""
 
-Receive = Callable[[FromEngine | EngineLost], None]
+Receive = Callable[[FromEngine | RequestsLost], None]
 
 
-class Line(Protocol):
+class EngineTransport(Protocol):
     """What a channel needs of the link to the engine."""
 
     def send(self, message: ToEngine) -> None:
@@ -41,7 +51,7 @@ class Line(Protocol):
 class Channel:
     """The requests of one conversation. Their names begin with the conversation's and a slash."""
 
-    def __init__(self, name: str, line: Line, receive: Receive, leave: Callable[[], None]) -> None:
+    def __init__(self, name: str, line: EngineTransport, receive: Receive, leave: Callable[[], None]) -> None:
         self.name = name
         self._line = line
         self._receive = receive
@@ -87,7 +97,7 @@ class Channel:
         """Take it that the engine is gone, and all requests with it."""
         self._live.clear()
         self._forget()
-        self._receive(EngineLost())
+        self._receive(RequestsLost())
 
     def give_up(self) -> None:
         """Take it that there will be no other engine."""
@@ -129,7 +139,7 @@ class Channel:
     def _say(self, message: ToEngine) -> FromEngine | None:
         try:
             self._line.send(message)
-        except (VoxlaneError, BadMessage):
+        except (VoxlaneError, UndecodableMessage):
             return self._refuse(message)
         return None
 

@@ -24,7 +24,6 @@ from typing import Literal, Self
 
 from voxlane.engine.api import (
     AUTO_MODEL,
-    BadMessage,
     Cancel,
     Configure,
     EngineConfig,
@@ -44,6 +43,7 @@ from voxlane.engine.api import (
     Text,
     ToEngine,
     ToolCall,
+    UndecodableMessage,
     VoiceMade,
     Words,
 )
@@ -51,7 +51,7 @@ from voxlane.server import limits
 from voxlane.server.engine_client.channel import Channel, Receive
 from voxlane.server.engine_client.kept_voices import KeptVoice, KeptVoices
 from voxlane.server.engine_client.packets import PacketPipe
-from voxlane.server.engine_client.stream import Inbox, Output, Stream
+from voxlane.server.engine_client.stream import Output, ReceivedMessages, RequestStream
 from voxlane.server.errors import (
     ContextTooLong,
     EngineLost,
@@ -116,7 +116,7 @@ class RestartBudget:
         return min(doubled, limits.RESTART_DELAY_MOST_SECONDS)
 
 
-class EngineLink:
+class EngineProcess:
     """Runs the engine child and gives each request its stream."""
 
     def __init__(
@@ -135,7 +135,7 @@ class EngineLink:
         self._command = tuple(command)
         self._observers = tuple(observers)
         self._restarts = restarts or RestartBudget()
-        self._inboxes: dict[str, Inbox] = {}
+        self._inboxes: dict[str, ReceivedMessages] = {}
         self._channels: dict[str, Channel] = {}
         self._pipe: PacketPipe | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -198,21 +198,21 @@ class EngineLink:
     ) -> None:
         await self.stop()
 
-    def submit(self, submit: Submit) -> Stream:
+    def submit(self, submit: Submit) -> RequestStream:
         """Start a request and return its stream; raise EngineNotReady or Overloaded when it cannot be started."""
         if self.state != "ready" or self._pipe is None:
             raise EngineNotReady(detail=self.state)
         if submit.request_id in self._inboxes:
             raise InternalError(detail="request id used twice")
-        inbox = self._inboxes[submit.request_id] = Inbox()
+        inbox = self._inboxes[submit.request_id] = ReceivedMessages()
         try:
             self._pipe.send(submit)
-        except (VoxlaneError, BadMessage) as error:
+        except (VoxlaneError, UndecodableMessage) as error:
             del self._inboxes[submit.request_id]
-            if isinstance(error, BadMessage):
+            if isinstance(error, UndecodableMessage):
                 raise ContextTooLong(detail=str(error)) from error
             raise
-        return Stream(submit.request_id, inbox, self._from_stream)
+        return RequestStream(submit.request_id, inbox, self._from_stream)
 
     def channel(self, name: str, receive: Receive) -> Channel:
         """Open a line for all requests whose ids begin with `name` and a slash; it lasts over restarts."""

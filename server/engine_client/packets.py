@@ -14,13 +14,13 @@ from voxlane.engine.api import (
     FRAGMENT_BYTES,
     Append,
     Assembler,
-    BadMessage,
     FromEngine,
     Message,
     Ping,
     Pong,
     Submit,
     ToEngine,
+    UndecodableMessage,
     encode,
     fragments,
 )
@@ -121,7 +121,7 @@ class PacketPipe:
             return
         except OSError as error:
             self.fail(f"receive: {error.strerror}")
-        except BadMessage as error:
+        except UndecodableMessage as error:
             self.fail(f"bad message: {error}")
 
     def _read_packet(self) -> int:

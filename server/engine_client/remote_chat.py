@@ -30,7 +30,7 @@ from voxlane.engine.api import (
 )
 from voxlane.server import limits
 from voxlane.server.config import ChatConfig
-from voxlane.server.conversation.effects import EngineLost
+from voxlane.server.conversation.effects import RequestsLost
 from voxlane.server.engine_client.channel import Channel, Receive
 from voxlane.server.log import line
 
@@ -138,9 +138,9 @@ class RemoteChannel:
     line: Channel | None = None
     _requests: dict[str, _Request] = field(default_factory=dict)
 
-    def receive(self, message: FromEngine | EngineLost) -> None:
+    def receive(self, message: FromEngine | RequestsLost) -> None:
         """Pass on what the engine says; a conversation that hears of its loss expects nothing of anybody any more."""
-        if isinstance(message, EngineLost):
+        if isinstance(message, RequestsLost):
             self._cancel_all()
         self._receive(message)
 

@@ -32,7 +32,7 @@ from voxlane.server.errors import VoxlaneError
 Output = Started | Text | Words | Samples | ToolCall | Probability | VoiceMade | Finished
 
 
-class Inbox:
+class ReceivedMessages:
     """What has arrived for one request and was not yet taken. Bounded by the output that the request asked for."""
 
     __slots__ = ("_items", "_waiter", "ended")
@@ -57,13 +57,13 @@ class Inbox:
         return self._items.popleft()
 
 
-class Stream:
+class RequestStream:
     """One request's output: Started, …, Finished. Leaving it early cancels the request in the engine.
 
     Input for a request that has ended is dropped: who sends it learns of the end by reading.
     """
 
-    def __init__(self, request_id: str, inbox: Inbox, send: Callable[[ToEngine], None]) -> None:
+    def __init__(self, request_id: str, inbox: ReceivedMessages, send: Callable[[ToEngine], None]) -> None:
         self.request_id = request_id
         self._inbox = inbox
         self._send = send

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from voxlane.server.errors import Draining, Overloaded
 
 
-class Gate:
+class RequestLimit:
     """Admits up to `most` requests at a time until it is closed."""
 
     def __init__(self, most: int) -> None:

@@ -48,7 +48,7 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
-class Ping:
+class ClientPing:
     """Answer when all that came before is dealt with."""
 
     mark: int
@@ -76,7 +76,7 @@ class Complaint:
     ref: str = ""  # the client's word for what it said
 
 
-Incoming = ClientEvent | Hello | Ping | Bye | Starved | Complaint
+Incoming = ClientEvent | Hello | ClientPing | Bye | Starved | Complaint
 
 
 # ---- to the client, beside ServerEvent
@@ -113,7 +113,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class SessionReady:
     """The conversation is on, or on again."""
 
     session: str
@@ -128,7 +128,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Pong:
+class ServerPong:
     """Everything before the ping was dealt with."""
 
     mark: int
@@ -149,7 +149,7 @@ class Farewell:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class ConnectionEnd:
     """The connection is closed because of this."""
 
     kind: str  # OpenAI's `type`
@@ -158,7 +158,7 @@ class Ending:
     retryable: bool
 
 
-Outgoing = ServerEvent | Ready | Pong | GoAway | Farewell | Complaint | Ending
+Outgoing = ServerEvent | SessionReady | ServerPong | GoAway | Farewell | Complaint | ConnectionEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class Codec(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class RateLimits:
     """What one client may send."""
 
     frame_bytes: int
@@ -220,7 +220,7 @@ class Dialect:
     """How one kind of client is served. The client says hello first, unless there is an `opening`."""
 
     subprotocol: str
-    pace: Pace
+    pace: RateLimits
     make: Callable[[Hello, int], Codec]  # the second: samples a second of the session's sound
     read_hello: Callable[[bytes | str, SessionConfig], Hello] | None = None  # raises BadMessage; the second: defaults
     opening: Callable[[Handshake, SessionConfig], Hello] | None = None  # the same of a dialect without a hello

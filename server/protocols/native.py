@@ -19,9 +19,18 @@ from voxlane.server.conversation.values import SessionConfig
 from voxlane.server.limits import RETRY_AFTER_SECONDS
 from voxlane.server.limits import VOICE_FRAME_BYTES as FRAME_BYTES
 from voxlane.server.protocols import dialect
-from voxlane.server.protocols.dialect import AudioFormat, BadMessage, Dialect, Hello, Incoming, Outgoing, Pace, Packet
+from voxlane.server.protocols.dialect import (
+    AudioFormat,
+    BadMessage,
+    Dialect,
+    Hello,
+    Incoming,
+    Outgoing,
+    Packet,
+    RateLimits,
+)
 from voxlane.server.protocols.settings import TEXT_CHARACTERS, as_map, configured, number, text
-from voxlane.server.protocols.sound import LatePacket, Loudspeaker, Microphone, Piece, check_format
+from voxlane.server.protocols.sound import LatePacket, Loudspeaker, Microphone, SoundPiece, check_format
 
 SUBPROTOCOL = "voxlane.v1"
 
@@ -155,7 +164,7 @@ class Native:
     def configure(self, values: object) -> list[Incoming]:
         """Return an update: what is not in it stays."""
         self._config = configured(self._config, values)
-        return [client_events.Configure(self._config)]
+        return [client_events.ConfigureSession(self._config)]
 
     def respond(self) -> list[Incoming]:
         """Return a wish for a reply."""
@@ -171,7 +180,7 @@ class Native:
                 return [*map(self._sound, pieces), Packet(("audio_done", epoch, total))]
             case server_events.Interrupted(epoch, heard, samples):
                 return [Packet(("interrupted", epoch, heard, self._loudspeaker.client_samples(samples)))]
-            case dialect.Ready():
+            case dialect.SessionReady():
                 return [Packet(("ready", self._ready(event)))]
             case _ if type(event) in _UNSPOKEN:
                 return []
@@ -184,12 +193,12 @@ class Native:
         data: bytes = msgpack.packb((packet.fields[0], sequence, *packet.fields[1:]), default=_late)
         return data
 
-    def _sound(self, piece: Piece) -> Packet:
+    def _sound(self, piece: SoundPiece) -> Packet:
         words = [_word(word) for word in piece.words]
         fields = ("audio", piece.epoch, piece.offset, piece.packet or piece.data, words)
         return Packet(fields, piece.epoch, piece.offset + piece.samples, piece.samples / self.formats[1].rate)
 
-    def _ready(self, ready: dialect.Ready) -> dict[str, object]:
+    def _ready(self, ready: dialect.SessionReady) -> dict[str, object]:
         incoming, outgoing = self.formats
         position = ready.position
         return {
@@ -239,13 +248,13 @@ _READERS: dict[str, tuple[int, Callable[..., list[Incoming]]]] = {
     "respond": (0, Native.respond),
     "config": (1, Native.configure),
     "tool_result": (2, _tool_result),
-    "ping": (1, lambda _, mark: [dialect.Ping(number("mark", mark, 0, LARGEST))]),
+    "ping": (1, lambda _, mark: [dialect.ClientPing(number("mark", mark, 0, LARGEST))]),
     "bye": (0, lambda _: [dialect.Bye()]),
 }
 """How many fields a message has, and what becomes of them."""
 
 _WRITERS: dict[type, tuple[str, Callable[[Any], tuple[object, ...]]]] = {
-    server_events.State: ("state", lambda e: (e.name,)),
+    server_events.FloorState: ("state", lambda e: (e.name,)),
     server_events.SpeechStarted: ("speech_started", lambda e: (e.turn, e.at_s)),
     server_events.SpeechStopped: ("speech_stopped", lambda e: (e.turn, e.at_s)),
     server_events.UserWords: ("user_words", lambda e: (e.turn, e.settled, e.tail)),
@@ -263,10 +272,10 @@ _WRITERS: dict[type, tuple[str, Callable[[Any], tuple[object, ...]]]] = {
     ),
     server_events.BargeIn: ("barge_in", lambda e: (e.epoch, e.hold_ms, e.verdict_ms, e.committed)),
     server_events.Fault: ("error", lambda e: _error(e.code, e.message, e.retryable)),
-    dialect.Ending: ("error", lambda e: _error(e.code, e.message, e.retryable)),
+    dialect.ConnectionEnd: ("error", lambda e: _error(e.code, e.message, e.retryable)),
     dialect.Complaint: ("error", lambda e: _error(e.code, e.message, False)),
     server_events.Configured: ("configured", lambda e: (as_map(e.config),)),
-    dialect.Pong: ("pong", lambda e: (e.mark, e.audio_s)),
+    dialect.ServerPong: ("pong", lambda e: (e.mark, e.audio_s)),
     dialect.GoAway: ("go_away", lambda e: (e.seconds, e.reason)),
     dialect.Farewell: ("bye", lambda e: ()),
 }
@@ -285,7 +294,7 @@ _UNSPOKEN = frozenset(
 )
 """What this dialect has no words for: its clients have no items, and turns that need no naming."""
 
-PACE = Pace(
+PACE = RateLimits(
     frame_bytes=FRAME_BYTES,
     frames_per_s=limits.VOICE_FRAMES_PER_SECOND,
     frames_burst=limits.VOICE_FRAMES_BURST,

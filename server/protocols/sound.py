@@ -106,7 +106,7 @@ class LatePacket:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SoundPiece:
     """Sound of a reply as the client gets it; all numbers are in the client's samples."""
 
     epoch: int
@@ -135,7 +135,7 @@ class Loudspeaker:
         self._made = 0
         self._words: deque[SpokenWord] = deque()
 
-    def push(self, speech: Speech) -> list[Piece]:
+    def push(self, speech: Speech) -> list[SoundPiece]:
         """Return what can leave of a reply's next sound; its words leave with the sound they begin in."""
         if speech.epoch != self._epoch:
             self._start_reply(speech.epoch)
@@ -144,11 +144,11 @@ class Loudspeaker:
             return self._pieces(speech.pcm, len(speech.pcm) // 2)
         return self._encode(self._resampler.push(decode_pcm16(speech.pcm)))
 
-    def finish(self, epoch: int, samples: int) -> tuple[list[Piece], int]:
+    def finish(self, epoch: int, samples: int) -> tuple[list[SoundPiece], int]:
         """Return what was held back of a reply of `samples` session samples, and how many samples it has."""
         if epoch != self._epoch:
             self._start_reply(epoch)
-        pieces: list[Piece] = []
+        pieces: list[SoundPiece] = []
         if self._form.codec == "opus" or self._form.rate != self._session_rate:
             pieces = self._encode(self._resampler.flush())
         if self._opus is not None:
@@ -156,10 +156,10 @@ class Loudspeaker:
             size = self._form.rate // 50
             pieces += self._packets(self._opus, np.zeros(size + -len(self._frame) % size, dtype=np.float32))
         if self._words:
-            pieces.append(self._soundless(pieces.pop() if pieces else Piece(epoch, self._made, 0, b"", ())))
+            pieces.append(self._soundless(pieces.pop() if pieces else SoundPiece(epoch, self._made, 0, b"", ())))
         return pieces, self.client_samples(samples, up=True)
 
-    def _soundless(self, piece: Piece) -> Piece:
+    def _soundless(self, piece: SoundPiece) -> SoundPiece:
         """Return a reply's last piece with the words that no sound is left for."""
         words = (*piece.words, *self._words)
         self._words.clear()
@@ -174,7 +174,7 @@ class Loudspeaker:
         """Return a position in the client's samples as one in the session's."""
         return samples * self._session_rate // self._form.rate
 
-    def _encode(self, samples: Floats) -> list[Piece]:
+    def _encode(self, samples: Floats) -> list[SoundPiece]:
         match self._form.codec:
             case "mulaw":
                 return self._pieces(encode_mulaw(samples), len(samples))
@@ -187,7 +187,7 @@ class Loudspeaker:
             case _:
                 return self._pieces(encode_pcm16(np.asarray(samples)), len(samples))
 
-    def _packets(self, encoder: OpusEncoder, samples: Floats) -> list[Piece]:
+    def _packets(self, encoder: OpusEncoder, samples: Floats) -> list[SoundPiece]:
         size = self._form.rate // 50
         sound = np.concatenate((self._frame, samples))
         whole = len(sound) // size * size
@@ -195,7 +195,7 @@ class Loudspeaker:
         packets = [LatePacket(encoder, frame) for frame in sound[:whole].reshape(-1, size)]
         return [piece for packet in packets for piece in self._pieces(b"", size, packet)]
 
-    def _pieces(self, data: bytes, samples: int, packet: LatePacket | None = None) -> list[Piece]:
+    def _pieces(self, data: bytes, samples: int, packet: LatePacket | None = None) -> list[SoundPiece]:
         if not samples:
             return []
         offset = self._made
@@ -203,7 +203,7 @@ class Loudspeaker:
         words = []
         while self._words and self._words[0].start_sample < self._made:
             words.append(self._words.popleft())
-        return [Piece(self._epoch, offset, samples, data, tuple(words), packet)]
+        return [SoundPiece(self._epoch, offset, samples, data, tuple(words), packet)]
 
     def _converted(self, word: SpokenWord) -> SpokenWord:
         start, end = self.client_samples(word.start_sample), self.client_samples(word.end_sample)

@@ -12,7 +12,7 @@ from voxlane.server.auth import key_matches, offered_key, origin_allowed
 from voxlane.server.errors import Forbidden, InvalidRequest, Unauthorized
 from voxlane.server.protocols.dialect import Dialect
 from voxlane.server.sessions.client_secrets import PREFIX as SECRET_PREFIX
-from voxlane.server.sessions.registry import Hub
+from voxlane.server.sessions.registry import SessionRegistry
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Admission:
     session: Mapping[str, Any] | None = None  # what its client secret stands for
 
 
-def check_handshake(websocket: WebSocket, dialect: Dialect, hub: Hub, api_key: str) -> Admission:
+def check_handshake(websocket: WebSocket, dialect: Dialect, hub: SessionRegistry, api_key: str) -> Admission:
     """Return what a handshake shows, or raise what it is refused with before there is a connection."""
     headers, offered = websocket.headers, websocket.scope["subprotocols"]
     host, origin = headers.get("host", ""), headers.get("origin")

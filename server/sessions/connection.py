@@ -15,7 +15,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from voxlane.server import limits
 from voxlane.server.auth import key_matches
-from voxlane.server.conversation.client_events import Audio, Configure, Played, Respond
+from voxlane.server.conversation.client_events import Audio, ConfigureSession, Played, Respond
 from voxlane.server.errors import (
     InternalError,
     InvalidRequest,
@@ -33,24 +33,24 @@ from voxlane.server.metrics import Metrics
 from voxlane.server.protocols.dialect import (
     BadMessage,
     Bye,
+    ClientPing,
     Complaint,
+    ConnectionEnd,
     Dialect,
-    Ending,
     Farewell,
     GoAway,
     Handshake,
     Hello,
     Incoming,
-    Ping,
-    Pong,
-    Ready,
+    ServerPong,
+    SessionReady,
     Starved,
 )
 from voxlane.server.sessions.admission import Admission, check_handshake
 from voxlane.server.sessions.buckets import Bucket
 from voxlane.server.sessions.conversation import Conversation
 from voxlane.server.sessions.outbound import TooSlow
-from voxlane.server.sessions.registry import Hub
+from voxlane.server.sessions.registry import SessionRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,9 @@ FINISHED = frozenset({DONE, 1002, 1003, 1007, 1009})
 """Closes after which nobody comes back: the client was done, or broke the rules of WebSockets."""
 
 
-async def converse(websocket: WebSocket, dialect: Dialect, hub: Hub, metrics: Metrics, api_key: str) -> None:
+async def converse(
+    websocket: WebSocket, dialect: Dialect, hub: SessionRegistry, metrics: Metrics, api_key: str
+) -> None:
     """Serve one WebSocket from its handshake to its end."""
     address = websocket.client.host if websocket.client is not None else "-"
     try:
@@ -86,7 +88,7 @@ class Connection:
         self,
         websocket: WebSocket,
         dialect: Dialect,
-        hub: Hub,
+        hub: SessionRegistry,
         metrics: Metrics,
         api_key: str,
         address: str,
@@ -200,7 +202,7 @@ class Connection:
         self._conversation = conversation
         self._audio_before_s = conversation.codec.heard_s()
         token = self._hub.tokens.issue(conversation.name) if self._dialect.resumable else ""
-        ready = Ready(
+        ready = SessionReady(
             session=conversation.name,
             token=token,
             resumed=bool(hello.resume),
@@ -282,9 +284,9 @@ class Connection:
                 conversation.played(incoming)
             case Starved(epoch):
                 conversation.starved(epoch)
-            case Ping(mark):
-                conversation.tell(Pong(mark, conversation.codec.heard_s()))
-            case Configure(config) | Respond(config):
+            case ClientPing(mark):
+                conversation.tell(ServerPong(mark, conversation.codec.heard_s()))
+            case ConfigureSession(config) | Respond(config):
                 # Who has named a voice while it was there may go on naming it: others delete voices, too.
                 any_voice = self._dialect.any_voice or config.voice == conversation.voice
                 conversation.feed(replace(incoming, config=self._hub.checked(config, any_voice=any_voice)))
@@ -369,7 +371,7 @@ class Connection:
         """Yield what is still to be said: what waits but for sound, and the error."""
         conversation = self._conversation
         codec = conversation.codec if conversation is not None else self._dialect.make(Hello(), 0)
-        ending = None if error is None else Ending(error.kind, error.code, error.message, error.retryable)
+        ending = None if error is None else ConnectionEnd(error.kind, error.code, error.message, error.retryable)
         last = [] if ending is None else codec.encode(ending)
         if conversation is None or self._taken_over:  # there is no conversation to count messages in, or no longer
             yield from (codec.write(packet, 0) for packet in last)

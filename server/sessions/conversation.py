@@ -12,16 +12,16 @@ from typing import Protocol
 
 from voxlane.engine.api import FromEngine, ToEngine
 from voxlane.server.conversation.client_events import ClientEvent, Played
-from voxlane.server.conversation.effects import EngineLost, Send, Tell, Tick
+from voxlane.server.conversation.effects import RequestsLost, Send, Tell, Tick
 from voxlane.server.conversation.server_events import (
     Configured,
+    FloorState,
     Hold,
     Interrupted,
     ReplyDone,
     ReplyStarted,
     ServerEvent,
     SpeechDone,
-    State,
 )
 from voxlane.server.conversation.session import Session
 from voxlane.server.conversation.values import StateName
@@ -29,12 +29,12 @@ from voxlane.server.errors import InternalError, SlowReader, VoxlaneError
 from voxlane.server.log import line
 from voxlane.server.metrics import Metrics
 from voxlane.server.protocols.dialect import Codec, Outgoing
-from voxlane.server.sessions.outbound import Mailbox, TooSlow
+from voxlane.server.sessions.outbound import Outbound, TooSlow
 
 logger = logging.getLogger(__name__)
 
 
-class Listener(Protocol):
+class ConversationWriter(Protocol):
     """Who writes what a conversation says."""
 
     def news(self) -> None:
@@ -44,7 +44,7 @@ class Listener(Protocol):
         """Take it that the conversation is over."""
 
 
-class Teller(Protocol):
+class EngineCommands(Protocol):
     """Who does what a conversation wants done: the engine, or others in its place."""
 
     def tell(self, message: ToEngine) -> FromEngine | None:
@@ -63,12 +63,12 @@ class Conversation:
         self.codec = codec
         self.address = address
         self.voice = session.config.voice  # as the client named it, be it gone since
-        self.mailbox = Mailbox(session.config.buffer_s)
+        self.mailbox = Outbound(session.config.buffer_s)
         self.state: StateName = "listening"
-        self.listener: Listener | None = None
+        self.listener: ConversationWriter | None = None
         self.acked: Played | None = None  # in the client's samples
         self.over = False
-        self.channel: Teller | None = None  # whoever makes the conversation gives it one
+        self.channel: EngineCommands | None = None  # whoever makes the conversation gives it one
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         self.began_s = self._loop.time()
@@ -81,7 +81,7 @@ class Conversation:
 
     # ---- who listens
 
-    def attach(self, listener: Listener) -> None:
+    def attach(self, listener: ConversationWriter) -> None:
         """Let the clock go on; what is said from now on is for this listener."""
         assert self.listener is None
         self.listener = listener
@@ -117,7 +117,7 @@ class Conversation:
         """Begin."""
         self._apply(None)
 
-    def feed(self, event: ClientEvent | FromEngine | EngineLost | Tick) -> None:
+    def feed(self, event: ClientEvent | FromEngine | RequestsLost | Tick) -> None:
         """Take what happened."""
         self._apply(event)
 
@@ -132,7 +132,7 @@ class Conversation:
         if epoch > self._complete:
             self._metrics.audio_underruns.inc()
 
-    def _apply(self, event: ClientEvent | FromEngine | EngineLost | Tick | None) -> None:
+    def _apply(self, event: ClientEvent | FromEngine | RequestsLost | Tick | None) -> None:
         if self.over:
             return
         now = self._now()
@@ -187,7 +187,7 @@ class Conversation:
     def _observe(self, event: ServerEvent) -> None:
         self._metrics.told(event)
         match event:
-            case State(name):
+            case FloorState(name):
                 self.state = name
             case SpeechDone(epoch) | Interrupted(epoch):
                 self._complete = max(self._complete, epoch)

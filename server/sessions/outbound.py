@@ -36,7 +36,7 @@ class _Numbered:
     told_once: bool = False  # and never again
 
 
-class Mailbox:
+class Outbound:
     """One conversation's way out."""
 
     def __init__(self, ahead_s: float) -> None:

@@ -18,12 +18,12 @@ from voxlane.engine.api import Ready as EngineReady
 from voxlane.server import limits
 from voxlane.server.audio.voices import find_voice, language_named, names, served_name
 from voxlane.server.config import Config
-from voxlane.server.conversation.client_events import Configure
+from voxlane.server.conversation.client_events import ConfigureSession
 from voxlane.server.conversation.ear import Ear
 from voxlane.server.conversation.history import History
 from voxlane.server.conversation.session import Session
 from voxlane.server.conversation.values import SessionConfig
-from voxlane.server.engine_client.engine_process import EngineLink
+from voxlane.server.engine_client.engine_process import EngineProcess
 from voxlane.server.engine_client.remote_chat import RemoteChat
 from voxlane.server.errors import Draining, EngineNotReady, Full, InvalidRequest, ModelNotFound, NotResumable
 from voxlane.server.log import line
@@ -42,13 +42,13 @@ def dated(instructions: str, today: date) -> str:
     return instructions.replace("{date}", f"{today:%A}, {today.day} {today:%B %Y}")
 
 
-class Hub:
+class SessionRegistry:
     """The conversations of one server."""
 
     def __init__(
         self,
         config: Config,
-        link: EngineLink,
+        link: EngineProcess,
         metrics: Metrics,
         server: str,
         chat_key: str = "",
@@ -205,7 +205,7 @@ class Hub:
         """Let the conversations in a voice that is gone go on in the default one."""
         for conversation in list(self._conversations.values()):
             if conversation.session.config.voice == name:
-                conversation.feed(Configure(replace(conversation.session.config, voice="")))
+                conversation.feed(ConfigureSession(replace(conversation.session.config, voice="")))
 
     def take_back(self, token: str) -> Conversation:
         """Return the conversation of a token, as its only user; raise NotResumable if there is none."""

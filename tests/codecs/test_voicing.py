@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from voxlane.codecs.resample import resample
 from voxlane.codecs.voicing import Voicing
 from voxlane.engine.audio.segmenter import FRAME_SAMPLES, RATE
-from voxlane.engine.audio.transcriber import Listener
+from voxlane.engine.audio.transcriber import Transcriber
 from voxlane.engine.models.hibari.model import Hibari
 
 Sound = NDArray[np.float32]
@@ -24,7 +24,7 @@ TASKS = Path("/proc/self/task")
 
 def looks(samples: Sound) -> list[tuple[float, float]]:
     """Return the stretches, in seconds, that somebody is asked to decode."""
-    listener = Listener(Voicing(), lambda token: True, max_samples=30 * RATE, partials=False)
+    listener = Transcriber(Voicing(), lambda token: True, max_samples=30 * RATE, partials=False)
     listener.hear(samples)
     listener.end()
     found = []

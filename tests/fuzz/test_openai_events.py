@@ -171,7 +171,7 @@ class Parlour:
             case "lose":
                 if much > 35:
                     self.table.engine.work.clear()
-                    self.feed(effects.EngineLost())
+                    self.feed(effects.RequestsLost())
 
     def finish(self) -> None:
         """Let all that is under way come to its end."""

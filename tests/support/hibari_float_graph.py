@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from voxlane.engine.weights.importers.onnx import Graph, Operation, _bytes, _fields, read_graph
+from voxlane.engine.weights.importers.onnx import OnnxGraph, Operation, _bytes, _fields, read_graph
 
 _GRAPH, _NODE, _INITIALIZER = 7, 1, 5
 _FLOAT = 1
@@ -35,7 +35,7 @@ def float_graph(path: Path) -> bytes:
     return whole + _field(_GRAPH, inner)
 
 
-def _replacements(graph: Graph) -> tuple[dict[str, bytes], set[str], dict[str, np.ndarray]]:
+def _replacements(graph: OnnxGraph) -> tuple[dict[str, bytes], set[str], dict[str, np.ndarray]]:
     maker = {output: operation for operation in graph.operations for output in operation.outputs}
     user: dict[str, Operation] = {name: operation for operation in graph.operations for name in operation.inputs}
     products, dropped, constants = {}, set(), {}

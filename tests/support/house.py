@@ -14,7 +14,7 @@ import httpx
 from voxlane.engine.api import EngineConfig
 from voxlane.server.commands.serve import HttpServer, listen
 from voxlane.server.config import ChatConfig, Config, LimitsConfig, ServerConfig, VoiceConfig
-from voxlane.server.engine_client.engine_process import EngineLink, RestartBudget
+from voxlane.server.engine_client.engine_process import EngineProcess, RestartBudget
 from voxlane.server.metrics import Metrics
 from voxlane.server.service import Service, make_service
 
@@ -62,7 +62,7 @@ async def start(
     parts = (limits or LimitsConfig(), voice or VoiceConfig(), chat or ChatConfig())
     config = Config(server or ServerConfig(), engine, *parts)
     metrics = Metrics()
-    link = EngineLink(config.engine, command=ENGINE_COMMAND, observers=(metrics,), restarts=restarts)
+    link = EngineProcess(config.engine, command=ENGINE_COMMAND, observers=(metrics,), restarts=restarts)
     service = make_service(config, link, metrics, api_key)
     listener = listen("127.0.0.1", 0)
     http = HttpServer(service, listener)

@@ -10,7 +10,7 @@ from realtime_grammar import Event, Grammar
 
 from voxlane.server.conversation import client_events, server_events
 from voxlane.server.conversation.values import SessionConfig
-from voxlane.server.protocols.dialect import Bounds, Capabilities, Handshake, Incoming, Outgoing, Ready
+from voxlane.server.protocols.dialect import Bounds, Capabilities, Handshake, Incoming, Outgoing, SessionReady
 from voxlane.server.protocols.openai_realtime.protocol import OpenAIRealtime, opening
 
 RATE = 24_000
@@ -43,7 +43,7 @@ class Desk:
         self.hello = opening(Handshake(query or {}, session, capabilities), DEFAULTS)
         self.codec = OpenAIRealtime(self.hello, rate)
         self._sequence = 0
-        ready = Ready(name, "", False, self.hello.config, capabilities, BOUNDS, "listening")
+        ready = SessionReady(name, "", False, self.hello.config, capabilities, BOUNDS, "listening")
         (self.created,) = self.tell(ready)
 
     @property
@@ -69,7 +69,7 @@ class Desk:
     def update(self, **session: Any) -> SessionConfig:
         """Change the session, and return what is in force then."""
         (configure,) = self.say("session.update", session=session)
-        assert isinstance(configure, client_events.Configure), configure
+        assert isinstance(configure, client_events.ConfigureSession), configure
         (event,) = self.tell(server_events.Configured(configure.config))
         assert event["type"] == "session.updated"
         return configure.config

@@ -13,15 +13,15 @@ from functools import lru_cache
 
 from voxlane.engine.api import ChatMessage, Finished, FromEngine, Submit, Text, ToEngine, Tool
 from voxlane.engine.jobs.admission import Intake
-from voxlane.engine.jobs.chat import TextDesk
+from voxlane.engine.jobs.chat import ChatJobFactory
 from voxlane.engine.jobs.factory import Cloning
 from voxlane.engine.loop.core import Core
 from voxlane.engine.memory.blocks import BlockPool
 from voxlane.engine.runners.decoder import Immediate, Outcome
-from voxlane.engine.runners.sampler import Choice
+from voxlane.engine.runners.sampler import SampledToken
 from voxlane.engine.schedule.cost import CostModel
-from voxlane.engine.schedule.plan import Limits, Load, Row, Station
-from voxlane.engine.schedule.request import Request, State
+from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Row
+from voxlane.engine.schedule.request import Request, RequestState
 from voxlane.engine.schedule.scheduler import Scheduler
 from voxlane.engine.schedule.speculation import accepted
 from voxlane.engine.text.tools import CallStyle
@@ -118,7 +118,7 @@ class PretendEngine(Immediate):
     on_move: Callable[[str], object] = str
     prefixes: Prefixes = field(default_factory=Prefixes)
 
-    def launch(self, load: Load) -> list[Outcome]:
+    def launch(self, load: ModelBatch) -> list[Outcome]:
         if self.fail_next:
             self.fail_next = False
             raise RuntimeError("pretended fault")
@@ -127,7 +127,7 @@ class PretendEngine(Immediate):
         self.clock.now += self.step_s + self.token_s * tokens
         return [self._row(row) for row in load.rows]
 
-    def _move(self, load: Load) -> None:
+    def _move(self, load: ModelBatch) -> None:
         size = self.block_tokens
         for move in load.moves:
             self.on_move(move.kind)
@@ -155,20 +155,20 @@ class PretendEngine(Immediate):
         written = [(tenant, prefix) for prefix in self.prefixes.along(tokens)]
         for position in range(start, len(tokens)):
             self.device[slots[position]] = written[position]
-        if request.state is State.FINISHED:
+        if request.state is RequestState.FINISHED:
             return Outcome()  # its blocks are others' meanwhile: what it reads is of no consequence
         assert [self.device.get(slot) for slot in slots] == written, "a page holds another prefix"
         if not ends:
             return Outcome()
         greedy = [next_token(tokens[:stop]) for stop in range(len(known), len(tokens) + 1)]
-        return Outcome(choices=[Choice(token) for token in accepted(drafts, greedy)])
+        return Outcome(choices=[SampledToken(token) for token in accepted(drafts, greedy)])
 
 
 @dataclass
 class Launched:
     """A step under way: what the device was told, and what came of it."""
 
-    load: Load
+    load: ModelBatch
     rows: list[
         tuple[Request, list[int], list[int], list[int], bool]
     ]  # tokens, drafts, slots, whether the end is reached
@@ -186,7 +186,7 @@ class LateEngine(PretendEngine):
     """
 
     overlaps = True
-    place = State.RUNNING  # of whoever is in a step
+    place = RequestState.RUNNING  # of whoever is in a step
     eager: bool = False  # or at once
     slow: int = 0  # how often it says that a step is not done yet
     fail_wait: bool = False
@@ -195,13 +195,13 @@ class LateEngine(PretendEngine):
     foreseen: int = 0  # steps that were launched with tokens the host did not know,
     prepared: int = 0  # and those that were planned ahead
 
-    def foresees(self, request: Request) -> bool:
+    def samples_on_device(self, request: Request) -> bool:
         return True
 
-    def prepare(self, load: Load) -> None:
+    def prepare(self, load: ModelBatch) -> None:
         self.prepared += 1
 
-    def launch(self, load: Load) -> Launched:
+    def launch(self, load: ModelBatch) -> Launched:
         if self.fail_next:
             self.fail_next = False
             raise RuntimeError("pretended fault")
@@ -260,7 +260,7 @@ class LateEngine(PretendEngine):
 class LateExpress(LateEngine):
     """What runs prompts beside such a device's steps, on the same pages, sooner or later than the step."""
 
-    place = State.EXPRESS
+    place = RequestState.EXPRESS
     flights: int = 2
     launched: int = 0
     together: list[Launched] = field(default_factory=list)
@@ -277,7 +277,7 @@ class LateExpress(LateEngine):
     def takes(self, request: Request) -> bool:
         return True
 
-    def launch(self, load: Load) -> Launched:
+    def launch(self, load: ModelBatch) -> Launched:
         assert not load.moves
         assert len(self.together) < self.flights, "too many under way"
         self.launched += 1
@@ -311,10 +311,10 @@ class Simulation:
         self.pool = BlockPool(blocks, block_tokens, key=b"test", prefix_cache=prefix_cache)
         host = BlockPool(host_blocks, block_tokens, prefix_cache=False)
         self.engine = make_engine(self.clock, block_tokens)
-        self.scheduler = Scheduler({"chat": Station(self.pool, host, CostModel())}, Limits(**limits))
+        self.scheduler = Scheduler({"chat": ModelResources(self.pool, host, CostModel())}, Limits(**limits))
         self.intake = Intake(Letters(), self.pool, vocabulary=VOCABULARY, context_tokens=10_000, draw_seed=lambda: 0)
         self.letters = Letters()
-        desk = TextDesk(self.intake, self.letters)
+        desk = ChatJobFactory(self.intake, self.letters)
         parts = (self.scheduler, {"chat": self.engine}, {"chat": desk})
         self.core = Core(*parts, clock=self.clock, max_waiting=1000, cloning=cloning)
         self.texts: dict[str, str] = {}

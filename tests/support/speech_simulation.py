@@ -13,17 +13,17 @@ import numpy as np
 from simulation import Clock, LateEngine, PretendEngine, Simulation
 
 from voxlane.engine.api import Samples, Words
-from voxlane.engine.audio.transcriber import Listener, max_tokens
-from voxlane.engine.jobs.chat import TextDesk
-from voxlane.engine.jobs.speak_clauses import SpeakDesk
-from voxlane.engine.jobs.transcribe import ListenDesk
+from voxlane.engine.audio.transcriber import Transcriber, max_tokens
+from voxlane.engine.jobs.chat import ChatJobFactory
+from voxlane.engine.jobs.speak_clauses import SpeakClausesJobFactory
+from voxlane.engine.jobs.transcribe import TranscribeJobFactory
 from voxlane.engine.loop.core import Core
 from voxlane.engine.memory.blocks import BlockPool
-from voxlane.engine.models.synthesis import Prepared, Speech
+from voxlane.engine.models.synthesis import Prepared, SynthesisedClause
 from voxlane.engine.runners.decoder import Immediate, Outcome
-from voxlane.engine.runners.sampler import Choice
+from voxlane.engine.runners.sampler import SampledToken
 from voxlane.engine.schedule.cost import CostModel
-from voxlane.engine.schedule.plan import Limits, Load, Row, Station
+from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Row
 from voxlane.engine.schedule.scheduler import Scheduler
 from voxlane.engine.schedule.speculation import accepted
 
@@ -99,7 +99,7 @@ class PretendListeningModel:
 class PretendListening(PretendEngine):
     """Hears what is in clips, and remembers in its pages which clip lies where."""
 
-    def launch(self, load: Load) -> list[Outcome]:
+    def launch(self, load: ModelBatch) -> list[Outcome]:
         begin = self.clock.now
         for row in load.rows:
             self.clock.now += 2e-4 * row.request.states if row.encode else 0.0
@@ -123,7 +123,7 @@ class PretendListening(PretendEngine):
         assert [self.device.get(slot) for slot in slots] == written, "a page holds another prefix"
         first = row.start + row.count
         greedy = [heard_next(request.material, tokens[:stop]) for stop in range(first, len(tokens) + 1)]
-        return Outcome(choices=[Choice(token, -0.1) for token in accepted(row.drafts, greedy)])
+        return Outcome(choices=[SampledToken(token, -0.1) for token in accepted(row.drafts, greedy)])
 
 
 class PretendSynthesiser:
@@ -140,8 +140,10 @@ class PretendSynthesiser:
         said = text.strip()
         return Prepared((0, *map(ord, said), 0) if said else (), (), 0.0)
 
-    def synthesise(self, prepared: Prepared, *, voice: str | None = None, speed: float = 1.0, seed: int = 0) -> Speech:
-        return Speech(np.repeat(np.array(prepared.ids[1:-1], np.float32) / 256, 10), ())
+    def synthesise(
+        self, prepared: Prepared, *, voice: str | None = None, speed: float = 1.0, seed: int = 0
+    ) -> SynthesisedClause:
+        return SynthesisedClause(np.repeat(np.array(prepared.ids[1:-1], np.float32) / 256, 10), ())
 
 
 class PretendVoice(Immediate):
@@ -152,7 +154,7 @@ class PretendVoice(Immediate):
         self.model = PretendSynthesiser()
         self.phases: dict[str, tuple[float, float]] = {}
 
-    def launch(self, load: Load) -> list[Outcome]:
+    def launch(self, load: ModelBatch) -> list[Outcome]:
         self.clock.now += sum(5e-4 * row.request.unit for row in load.rows)
         return [Outcome(speech=self.model.synthesise(row.request.material.prepared)) for row in load.rows]
 
@@ -171,8 +173,8 @@ class SpeechSimulation(Simulation):
         self.scheduler = Scheduler(
             {
                 **self.scheduler.stations,
-                "asr": Station(self.asr_pool, asr_host_pool, CostModel(), CostModel()),
-                "tts": Station(nothing, BlockPool(0, 1, prefix_cache=False), CostModel()),
+                "asr": ModelResources(self.asr_pool, asr_host_pool, CostModel(), CostModel()),
+                "tts": ModelResources(nothing, BlockPool(0, 1, prefix_cache=False), CostModel()),
             },
             limits if isinstance(limits, Limits) else Limits(),
         )
@@ -182,9 +184,9 @@ class SpeechSimulation(Simulation):
             self.scheduler,
             {"chat": self.engine, "asr": self.listening, "tts": voice},
             {
-                "chat": TextDesk(self.intake, self.letters),
-                "asr": ListenDesk(PretendListeningModel(), self.asr_pool, PretendVoicing),
-                "tts": SpeakDesk(PretendSynthesiser(), nothing),
+                "chat": ChatJobFactory(self.intake, self.letters),
+                "asr": TranscribeJobFactory(PretendListeningModel(), self.asr_pool, PretendVoicing),
+                "tts": SpeakClausesJobFactory(PretendSynthesiser(), nothing),
             },
             clock=self.clock,
             max_waiting=1000,
@@ -212,7 +214,7 @@ class SpeechSimulation(Simulation):
 def transcript(audio: np.ndarray) -> str:
     """Return the transcript of a whole stream as it is without an engine, partials or pieces."""
     model = PretendListeningModel()
-    listener = Listener(PretendVoicing(), model.starts_word, max_samples=model.max_samples, partials=False)
+    listener = Transcriber(PretendVoicing(), model.starts_word, max_samples=model.max_samples, partials=False)
     listener.hear(audio)
     listener.end()
     texts = []

@@ -17,21 +17,21 @@ import torch
 from simulation import Clock, PretendEngine, Simulation
 
 from voxlane.engine.api import Rewound, Samples, Submit
-from voxlane.engine.jobs.chat import TextDesk
-from voxlane.engine.jobs.speak_codec import TalkerFacts, UtterDesk
+from voxlane.engine.jobs.chat import ChatJobFactory
+from voxlane.engine.jobs.speak_codec import SpeakCodecJobFactory, TalkerFacts
 from voxlane.engine.loop.core import Core
 from voxlane.engine.memory.blocks import BlockPool
 from voxlane.engine.memory.state_rows import Slots
 from voxlane.engine.models.qwen3_tts.config import Qwen3TTSConfig, SpeechSampling
 from voxlane.engine.models.qwen3_tts.prompt import Clone, Codes, Utterance, open_utterance
-from voxlane.engine.runners.codec_tts import Spoken, Stream
+from voxlane.engine.runners.codec_tts import FrameSound, UtteranceStream
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.schedule.cost import CostModel
-from voxlane.engine.schedule.plan import Limits, Load, Row, Station
+from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Row
 from voxlane.engine.schedule.scheduler import Scheduler
 from voxlane.engine.text.incremental import Reader
-from voxlane.engine.voices.prompt import Manner
-from voxlane.engine.voices.word_timing import Pace
+from voxlane.engine.voices.prompt import VoicePrompt
+from voxlane.engine.voices.word_timing import WordTimer
 from voxlane.server.conversation.ledger import Ledger
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
@@ -74,7 +74,7 @@ def sound(heard: list[Codes], frame: Codes) -> list[float]:
     return [_hash(hash(tuple(heard)), frame)[0] / 256] * FRAME_SAMPLES
 
 
-def manner(submit: Submit) -> Manner:
+def manner(submit: Submit) -> VoicePrompt:
     """Return how a submission is said: the tenant's name says with which clip, if any."""
     clone = None
     if submit.tenant:
@@ -84,7 +84,7 @@ def manner(submit: Submit) -> Manner:
     opening = partial(open_utterance, CONFIG, [5, 6, 7], speaker="ryan")
     if clone is not None:
         opening = partial(open_utterance, BASE, [5, 6, 7], clone=clone)
-    return Manner(opening, clone, SAMPLING, submit.speak.seed, Reader(_letters, "auto"))
+    return VoicePrompt(opening, clone, SAMPLING, submit.speak.seed, Reader(_letters, "auto"))
 
 
 def _letters(text: str) -> list[int]:
@@ -98,7 +98,7 @@ def offline(submit: Submit, text: str) -> tuple[str, list[float]]:
     words = [*reader.read(text), *reader.finish()]
     lead = list(how.clone.frames) if how.clone else []
     skipped = len(lead) - len(how.clone.text) if how.clone else 0
-    pace, samples, tokens = Pace(RATE), list[float](), list[int]()
+    pace, samples, tokens = WordTimer(RATE), list[float](), list[int]()
     for number in range(1000):
         firsts: list[int] = []
         for said in words:
@@ -147,10 +147,10 @@ class PretendTalker(PretendEngine):
         self.heard: dict[int, list[Codes]] = {}
         self.caught: dict[tuple[int, int], int] = {}  # frames heard again, by stream and slot
         self.chunks: list[int] = []
-        self.streams: dict[Stream, None] = {}  # that were in a step, in order
+        self.streams: dict[UtteranceStream, None] = {}  # that were in a step, in order
 
     def _row(self, row: Row) -> Outcome:
-        stream: Stream = row.request.material
+        stream: UtteranceStream = row.request.material
         self.streams[stream] = None
         stop = row.start + row.count
         rows = list(zip(*stream.utterance.rows(0, stop), strict=True))
@@ -159,10 +159,10 @@ class PretendTalker(PretendEngine):
         self.device |= dict(zip(slots[row.start :], keys[row.start :], strict=True))
         assert [self.device.get(slot) for slot in slots] == keys, "a page holds another prefix"
         if not stream.utterance.frame_due(stop):
-            return Outcome(speech=Spoken())
+            return Outcome(speech=FrameSound())
         self._catch_up(stream)
         if stream.stale:
-            return Outcome(speech=Spoken())
+            return Outcome(speech=FrameSound())
         frame = next_frame(rows, stream.utterance.spoken, stream.seed)
         samples: list[float] = []
         for due in stream.due(frame, over=frame[0] == END):
@@ -170,9 +170,9 @@ class PretendTalker(PretendEngine):
             self.heard[stream.slot].append(due)
         if samples:
             self.chunks.append(len(samples) // FRAME_SAMPLES)
-        return Outcome(speech=Spoken(frame, np.array(samples, np.float32)))
+        return Outcome(speech=FrameSound(frame, np.array(samples, np.float32)))
 
-    def _catch_up(self, stream: Stream) -> None:
+    def _catch_up(self, stream: UtteranceStream) -> None:
         if not stream.stale:
             return
         who = (stream.number, stream.slot)
@@ -188,13 +188,13 @@ class LateTalker(PretendTalker):
 
     overlaps = True
 
-    def launch(self, load: Load) -> list[Outcome]:
+    def launch(self, load: ModelBatch) -> list[Outcome]:
         """Do it at once, and remember where its frames will sound."""
         outcomes = super().launch(load)
         self._sounding = [
             (row.request.material, row.request.material.slot)
             for row, outcome in zip(load.rows, outcomes, strict=True)
-            if isinstance(outcome.speech, Spoken) and outcome.speech.frame is not None
+            if isinstance(outcome.speech, FrameSound) and outcome.speech.frame is not None
         ]
         return outcomes
 
@@ -218,7 +218,7 @@ class TalkerSimulation(Simulation):
         super().__init__(blocks=40, host_blocks=0, **settings)  # type: ignore[arg-type]
         size = self.pool.block_tokens
         self.tts_pool = BlockPool(tts_blocks, size, prefix_cache=False)
-        station = Station(self.tts_pool, BlockPool(tts_host, size, prefix_cache=False), CostModel())
+        station = ModelResources(self.tts_pool, BlockPool(tts_host, size, prefix_cache=False), CostModel())
         limits = self.scheduler.limits
         assert isinstance(limits, Limits)
         self.scheduler = Scheduler({**self.scheduler.stations, "tts": station}, limits)
@@ -229,7 +229,10 @@ class TalkerSimulation(Simulation):
         self.core = Core(
             self.scheduler,
             {"chat": self.engine, "tts": self.talker},
-            {"chat": TextDesk(self.intake, self.letters), "tts": UtterDesk(facts, self.tts_pool, manner)},
+            {
+                "chat": ChatJobFactory(self.intake, self.letters),
+                "tts": SpeakCodecJobFactory(facts, self.tts_pool, manner),
+            },
             clock=self.clock,
             max_waiting=1000,
         )

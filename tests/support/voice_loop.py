@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from simulation import Simulation
 
 from voxlane.engine.api import EndInput, Interrupt
-from voxlane.engine.schedule.request import State
+from voxlane.engine.schedule.request import RequestState
 
 SESSIONS = st.sampled_from(["s", "t"])
 
@@ -29,7 +29,7 @@ class VoiceLoop(RuleBasedStateMachine):
     def interrupt(self, session):
         self.simulation.send(Interrupt(session))
         live = self.simulation.scheduler.requests.values()
-        assert all(request.state is State.PAUSED for request in live if request.session == session)
+        assert all(request.state is RequestState.PAUSED for request in live if request.session == session)
 
     @invariant()
     def books_balance(self):

@@ -18,7 +18,7 @@ from voxlane.engine.kernels.attention.triton_decode import decode_kernel
 from voxlane.engine.kernels.attention.triton_prefill import prefill_kernel
 from voxlane.engine.kernels.attention.triton_tuning import (
     MIN_ROWS,
-    Tuning,
+    AttentionTuning,
     decode_tuning,
     hopper_tuning,
     prefill_tuning,
@@ -46,8 +46,8 @@ def paged_attention_triton(
     *,
     causal: bool = True,
     softcap: float = 0.0,
-    decode: Tuning | None = None,
-    prefill: Tuning | None = None,
+    decode: AttentionTuning | None = None,
+    prefill: AttentionTuning | None = None,
 ) -> Tensor:
     """Do paged_attention_ref's work in Triton; rows of a few queries and rows of many are one launch each.
 
@@ -83,7 +83,9 @@ def paged_attention_triton(
     return out
 
 
-def _decode(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], queries: int, tuning: Tuning) -> None:
+def _decode(
+    q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], queries: int, tuning: AttentionTuning
+) -> None:
     tokens, heads, _ = q.shape
     rows, kv_heads = layout.context_lengths.shape[0], pages.k.shape[1]
     group, room, slots = heads // kv_heads, rows * queries, tuning.programs * _multiprocessors(q.device)
@@ -130,7 +132,9 @@ def _programs(groups: int, slots: int) -> int:
     return each * groups if each * groups > _WELL_FILLED * slots else slots
 
 
-def _prefill(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], least: int, tuning: Tuning) -> None:
+def _prefill(
+    q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], least: int, tuning: AttentionTuning
+) -> None:
     kv_heads, group = pages.k.shape[1], q.shape[1] // pages.k.shape[1]
     tile_rows = max(tuning.rows, triton.next_power_of_2(group))
     cut, tiles = _cut(q, pages, layout, shared["DIM"], tile_rows // group, tuning)
@@ -145,7 +149,9 @@ def _prefill(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], le
     )
 
 
-def _hopper(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], least: int, tuning: Tuning) -> None:
+def _hopper(
+    q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], least: int, tuning: AttentionTuning
+) -> None:
     from voxlane.engine.kernels.attention import (
         triton_hopper as hopper,  # here: it is made of instructions that other devices have not
     )
@@ -180,7 +186,7 @@ def _hopper(q: Tensor, pages: Pages, layout: Layout, shared: dict[str, Any], lea
 
 
 def _cut(
-    q: Tensor, pages: Pages, layout: Layout, dim: int, tile_queries: int, tuning: Tuning
+    q: Tensor, pages: Pages, layout: Layout, dim: int, tile_queries: int, tuning: AttentionTuning
 ) -> tuple[dict[str, Any], int]:
     """Return what a prefill is told about pieces, with room for them, and how many tiles and pieces there may be."""
     tokens, heads, _ = q.shape
@@ -211,7 +217,7 @@ def _cut(
     return cut, tiles
 
 
-def _cut_tiles(layout: Layout, tile_queries: int, tuning: Tuning) -> int:
+def _cut_tiles(layout: Layout, tile_queries: int, tuning: AttentionTuning) -> int:
     """Return how many tiles the rows that are cut may have together."""
     return layout.context_lengths.shape[0] * -(-tuning.split_queries // tile_queries)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from voxlane.engine.kernels.yield_flag import Way
+from voxlane.engine.kernels.yield_flag import YieldFlag
 
 _ARRIVALS = 1 << 18
 """Counters for rows × tiles of a row that is cut × kv_heads × consumers, where there are some. A launch that needs more
@@ -43,7 +43,7 @@ class Layout:
     block_tables: Tensor  # [rows, max_blocks], int32, padded with 0
     max_query: int = 0  # the most queries a row has, if the host knows; 0: it does not. Reading it back would wait
     common_start: int = -1  # the position of every row's first query, where row r has block r and no other; else -1
-    way: Way | None = None  # given by the step, between layers; None: by none
+    way: YieldFlag | None = None  # given by the step, between layers; None: by none
     arrivals: Tensor | None = None  # new_arrivals(), where the tensors are kept for many steps; None: made every time
 
 

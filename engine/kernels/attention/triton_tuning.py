@@ -13,7 +13,7 @@ _MANY_ROWS = 1 << 16  # queries × heads: work for all of an H200's multiprocess
 
 
 @dataclass(frozen=True, slots=True)
-class Tuning:
+class AttentionTuning:
     """How a kernel is cut and compiled."""
 
     tile: int  # keys at a time
@@ -37,7 +37,7 @@ class Tuning:
         return options if self.registers is None else {**options, "maxnreg": self.registers}
 
 
-def decode_tuning(head_dim: int, page: torch.dtype, groups: int = 0) -> Tuning:
+def decode_tuning(head_dim: int, page: torch.dtype, groups: int = 0) -> AttentionTuning:
     """Return how rows of few queries are served: measured on an H200, but for float32 and heads wider than 128.
 
     `groups` are rows × heads of keys. A crowd wants more programs that wait for memory (64 wide: 125 µs without, 116
@@ -54,34 +54,38 @@ def decode_tuning(head_dim: int, page: torch.dtype, groups: int = 0) -> Tuning:
     programs of one warp and 186 registers each, of which eight fit, and 125 with eight.
     """
     if page is torch.float32:
-        return Tuning(tile=32, warps=4, stages=2, programs=3 if head_dim <= 64 else 2, overlap=False)
+        return AttentionTuning(tile=32, warps=4, stages=2, programs=3 if head_dim <= 64 else 2, overlap=False)
     if head_dim > 128:
-        return Tuning(tile=64, warps=4, stages=2, programs=2, overlap=False)
+        return AttentionTuning(tile=64, warps=4, stages=2, programs=2, overlap=False)
     if page is torch.int8:
-        return Tuning(tile=32 if head_dim > 64 else 64, warps=1, stages=3, programs=8, ahead=1)
+        return AttentionTuning(tile=32 if head_dim > 64 else 64, warps=1, stages=3, programs=8, ahead=1)
     crowd = groups * head_dim >= _CROWD
     if head_dim > 64:
-        return Tuning(tile=64, warps=2, stages=2, programs=4) if crowd else Tuning(32, 2, 3, 4, join=2048)
-    plain = Tuning(tile=32, warps=1, stages=2, programs=8)
+        return (
+            AttentionTuning(tile=64, warps=2, stages=2, programs=4)
+            if crowd
+            else AttentionTuning(32, 2, 3, 4, join=2048)
+        )
+    plain = AttentionTuning(tile=32, warps=1, stages=2, programs=8)
     return replace(plain, programs=12, registers=168, join=1024) if crowd else plain
 
 
-def prefill_tuning(head_dim: int, page: torch.dtype, compute: torch.dtype) -> Tuning:
+def prefill_tuning(head_dim: int, page: torch.dtype, compute: torch.dtype) -> AttentionTuning:
     """Return how rows of many queries are served: measured on an H200, but for wide heads in float32 or beyond 128.
 
     At 128 wide, tiles of 64 rows cost whole prompts 3 % and save short chunks over long contexts 20 %.
     """
     if compute is torch.float32 and head_dim <= 64:
-        return Tuning(tile=64, warps=4, stages=2, programs=2, split=512, rows=64, split_queries=256)
+        return AttentionTuning(tile=64, warps=4, stages=2, programs=2, split=512, rows=64, split_queries=256)
     if compute is torch.float32 or head_dim > 128:
         tile, rows = (32, 32) if head_dim <= 128 else (16, 16)
-        return Tuning(tile=tile, warps=4, stages=2, programs=2, split=512, rows=rows, split_queries=256)
+        return AttentionTuning(tile=tile, warps=4, stages=2, programs=2, split=512, rows=rows, split_queries=256)
     if head_dim > 64:
-        return Tuning(tile=64, warps=4, stages=3, programs=2, split=512, rows=64, split_queries=256)
-    return Tuning(tile=64, warps=4, stages=3, programs=2, split=512, rows=128, split_queries=256)
+        return AttentionTuning(tile=64, warps=4, stages=3, programs=2, split=512, rows=64, split_queries=256)
+    return AttentionTuning(tile=64, warps=4, stages=3, programs=2, split=512, rows=128, split_queries=256)
 
 
-def hopper_tuning(head_dim: int, rows: int) -> Tuning:
+def hopper_tuning(head_dim: int, rows: int) -> AttentionTuning:
     """Return how attention_hopper.py serves so many rows, queries × heads: measured on an H200.
 
     Two programs share a multiprocessor if they can: eight prompts of 512, 32/8 heads of 64, take 36 µs, with one
@@ -96,4 +100,4 @@ def hopper_tuning(head_dim: int, rows: int) -> Tuning:
     programs, consumers, stages = 2, 2, 4
     if head_dim > 64:
         programs, consumers, stages = (2, 1, 2) if rows >= _MANY_ROWS else (1, 2, 4)
-    return Tuning(64, 4, stages, programs, split=512, split_queries=256, consumers=consumers)
+    return AttentionTuning(64, 4, stages, programs, split=512, split_queries=256, consumers=consumers)

@@ -24,7 +24,7 @@ from voxlane.engine.kernels.triton_overlap import launch_options, overlaps
 
 
 @dataclass(frozen=True, slots=True)
-class Tuning:
+class ProductTuning:
     """How a product is cut and compiled."""
 
     block_n: int
@@ -34,20 +34,20 @@ class Tuning:
 
 
 # Measured on an H200 for one row of Qwen3-0.6B, by the depth, a power of two (benchmarks/gpu_tune.py).
-_CUTS = {1024: Tuning(16, 1024, 4), 2048: Tuning(4, 2048, 8), 4096: Tuning(8, 4096, 8)}
-_GATE_CUTS = {1024: Tuning(8, 1024, 4), 2048: Tuning(4, 2048, 4)}  # each has two matrices on its way
-_DEEP_CUT = Tuning(8, 1024, 4, 4)  # deeper than any of these: too much to have all of it on its way at once
+_CUTS = {1024: ProductTuning(16, 1024, 4), 2048: ProductTuning(4, 2048, 8), 4096: ProductTuning(8, 4096, 8)}
+_GATE_CUTS = {1024: ProductTuning(8, 1024, 4), 2048: ProductTuning(4, 2048, 4)}  # each has two matrices on its way
+_DEEP_CUT = ProductTuning(8, 1024, 4, 4)  # deeper than any of these: too much to have all of it on its way at once
 
 SPLIT = 128
 """Positions of a piece of attention: with so few rows, pieces as long as many rows want leave most of the chip idle."""
 
 
-def tuning(rows: int, outputs: int, inputs: int, *, gate: bool) -> Tuning:
+def tuning(rows: int, outputs: int, inputs: int, *, gate: bool) -> ProductTuning:
     """Return how a product of `rows` rows with a matrix [outputs, inputs] is cut."""
     cuts = _GATE_CUTS if gate else _CUTS
     cut = cuts.get(max(triton.next_power_of_2(inputs), 1024), _DEEP_CUT)
     # A thread has as much to add up for two rows as for one.
-    return Tuning(cut.block_n, cut.block_k, min(cut.warps * triton.next_power_of_2(rows), 16), cut.stages)
+    return ProductTuning(cut.block_n, cut.block_k, min(cut.warps * triton.next_power_of_2(rows), 16), cut.stages)
 
 
 @triton.jit

@@ -24,7 +24,7 @@ from voxlane.engine.models.synthesis import (
     SILENCE,
     Phonemiser,
     Prepared,
-    Speech,
+    SynthesisedClause,
     SynthesisError,
     check_speed,
     finish,
@@ -69,7 +69,9 @@ class Hibari:
         voice = self._known(voice)
         return self._phonemiser.prepare(text, MAX_PHONEMES, british=hibari.voices.VOICES[voice]["british"])
 
-    def synthesise(self, prepared: Prepared, *, voice: str | None = None, speed: float = 1.0, seed: int = 0) -> Speech:
+    def synthesise(
+        self, prepared: Prepared, *, voice: str | None = None, speed: float = 1.0, seed: int = 0
+    ) -> SynthesisedClause:
         """Return the clause's sound; `seed` decides its noise, in breath and consonants."""
         session = self._session(self._known(voice))
         check_speed(speed)

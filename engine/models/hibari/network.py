@@ -50,7 +50,7 @@ _PITCH_HZ = 100.0
 
 
 @dataclass(frozen=True, slots=True)
-class Utterance:
+class NetworkClause:
     """One clause as the network takes it."""
 
     ids: Sequence[int]
@@ -58,12 +58,12 @@ class Utterance:
     noise_row: int
 
 
-def line_length(utterances: Sequence[Utterance]) -> int:
+def line_length(utterances: Sequence[NetworkClause]) -> int:
     """Return how many places clauses take on a line."""
     return GAP + sum(len(one.ids) + GAP for one in utterances)
 
 
-def write_line(utterances: Sequence[Utterance], line: NDArray[np.int32]) -> list[int]:
+def write_line(utterances: Sequence[NetworkClause], line: NDArray[np.int32]) -> list[int]:
     """Lay clauses out on a line [ROWS, places], at least line_length of them; return where each begins."""
     line[ID], line[INSIDE] = 0, 0
     begins, at, taken = [], GAP, 0
@@ -80,7 +80,7 @@ def write_line(utterances: Sequence[Utterance], line: NDArray[np.int32]) -> list
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TextFeatures:
     """What the text alone decides, for every place of a line."""
 
     beats: Tensor  # [places] int32, 1 in gaps
@@ -118,7 +118,7 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True)
-class Norm:
+class HibariNorm:
     """A layer norm's weight and bias."""
 
     weight: Tensor
@@ -147,17 +147,17 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Transformer:
+class SharedTransformer:
     """A layer that is gone through several times, and the norm after the last."""
 
     rounds: int
-    norm_before: Norm
+    norm_before: HibariNorm
     into: Linear
     out: Linear
-    norm_between: Norm
+    norm_between: HibariNorm
     widen: Linear
     narrow: Linear
-    norm_after: Norm
+    norm_after: HibariNorm
 
     def __call__(self, x: Tensor, start: Tensor, stop: Tensor) -> Tensor:
         """Return the rows of x after all rounds, normalised; x is used up."""
@@ -171,12 +171,12 @@ class Transformer:
 
 
 @dataclass(frozen=True, slots=True)
-class Encoder:
+class PhonemeEncoder:
     """Phonemes to states."""
 
     embedding: Tensor
     blocks: tuple[Block, ...]
-    transformer: Transformer
+    transformer: SharedTransformer
 
     def __call__(self, ids: Tensor, start: Tensor, stop: Tensor) -> Tensor:
         """Return a state for every place."""
@@ -186,7 +186,7 @@ class Encoder:
         return self.transformer(x, start, stop)
 
 
-class Network:
+class HibariNetwork:
     """One voice."""
 
     def __init__(self, path: Path, device: torch.device) -> None:
@@ -209,7 +209,7 @@ class Network:
         self.melody_width = self._melody.embedding.shape[1]
         self.parameters = sum(tensor.numel() for tensor in tensors.values())
 
-    def read(self, line: Tensor) -> Reading:
+    def read(self, line: Tensor) -> TextFeatures:
         """Return what the clauses of a line [ROWS, places] sound like, before time enters."""
         start, stop, within = line[FIRST].contiguous(), line[LAST] + 1, line[INSIDE] != 0
         # Neither encoder needs the other, and neither fills a device.
@@ -220,9 +220,9 @@ class Network:
         beats = torch.round((torch.exp(lengths) - 1.0) / line[SPEED].view(torch.float32)).clamp(1, MAX_BEATS)
         if self._side is not None:
             torch.cuda.current_stream().wait_stream(self._side)
-        return Reading(torch.where(within, beats, 1.0).to(torch.int32), sound, melody)
+        return TextFeatures(torch.where(within, beats, 1.0).to(torch.int32), sound, melody)
 
-    def frames(self, line: Tensor, reading: Reading, beats: int) -> Frames:
+    def frames(self, line: Tensor, reading: TextFeatures, beats: int) -> Frames:
         """Return the first `beats` of a line as frames; what does not fit is left out."""
         ends = torch.cumsum(reading.beats, 0, dtype=torch.int32)
         moment = torch.arange(beats, device=line.device, dtype=torch.int32)
@@ -270,15 +270,15 @@ class _Parts:
         weight = self._tensors[f"{name}.weight"]
         return Linear(weight.reshape(len(weight), -1), self._tensors[f"{name}.bias"], rounded)
 
-    def norm(self, name: str) -> Norm:
-        return Norm(self._tensors[f"{name}.weight"], self._tensors[f"{name}.bias"])
+    def norm(self, name: str) -> HibariNorm:
+        return HibariNorm(self._tensors[f"{name}.weight"], self._tensors[f"{name}.bias"])
 
     def blocks(self, name: str, *, rounded: bool = False) -> tuple[Block, ...]:
         return tuple(self._block(f"{name}.{index}", rounded) for index in range(self._count(name)))
 
-    def encoder(self, name: str, rounds: int) -> Encoder:
+    def encoder(self, name: str, rounds: int) -> PhonemeEncoder:
         layer, own = f"{name}.attn", f"{name}.attn.self_attn"
-        transformer = Transformer(
+        transformer = SharedTransformer(
             rounds,
             self.norm(f"{layer}.norm1"),
             Linear(self._tensors[f"{own}.in_proj_weight"], self._tensors[f"{own}.in_proj_bias"]),
@@ -288,7 +288,7 @@ class _Parts:
             self.linear(f"{layer}.linear2"),
             self.norm(f"{name}.norm"),
         )
-        return Encoder(self._tensors[f"{name}.emb.weight"], self.blocks(f"{name}.convs"), transformer)
+        return PhonemeEncoder(self._tensors[f"{name}.emb.weight"], self.blocks(f"{name}.convs"), transformer)
 
     def _block(self, name: str, rounded: bool) -> Block:
         scale, norm, narrow = self._tensors[f"{name}.gamma"], self.norm(f"{name}.norm"), self.linear(f"{name}.pw2")

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxlane.engine.errors import WeightsError
-from voxlane.engine.weights.importers.onnx import Graph, read_graph
+from voxlane.engine.weights.importers.onnx import OnnxGraph, read_graph
 
 ENCODERS = ("m.text", "pn.text")
 
@@ -56,7 +56,7 @@ def read_weights(path: Path) -> HibariWeights:
     return HibariWeights(tensors, {name: rounds[f"{name}{_IN_PROJ}"] for name in ENCODERS}, strides)
 
 
-def _bias_of(path: Path, graph: Graph, users: dict[str, list[int]], index: int) -> str:
+def _bias_of(path: Path, graph: OnnxGraph, users: dict[str, list[int]], index: int) -> str:
     for _ in range(_TOO_FAR):
         operation = graph.operations[index]
         named = [name for name in operation.inputs if name.endswith("bias") and name in graph.constants]
@@ -69,7 +69,7 @@ def _bias_of(path: Path, graph: Graph, users: dict[str, list[int]], index: int) 
     raise WeightsError(path, f"not a hibari voice: no bias follows the product {graph.operations[index].outputs[0]!r}")
 
 
-def _dequantised(path: Path, graph: Graph, inputs: tuple[str, ...]) -> NDArray[np.float32]:
+def _dequantised(path: Path, graph: OnnxGraph, inputs: tuple[str, ...]) -> NDArray[np.float32]:
     """Return the matrix of a MatMulInteger, [out, in]."""
     codes = graph.constants.get(inputs[1])
     stem = inputs[1].removesuffix("_quantized")

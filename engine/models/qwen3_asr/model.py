@@ -30,7 +30,7 @@ from voxlane.engine.models.clips import ENCODER_BLOCK, ClipPlaces, JoinedSound
 from voxlane.engine.models.decoder import DecoderLayers, read_layers
 from voxlane.engine.models.loading import Mode, Progress, TensorReader, Weight
 from voxlane.engine.models.qwen3_asr.config import CHUNK_STATES, Qwen3ASRConfig, check_generation
-from voxlane.engine.models.qwen3_asr.prompt import Prompts
+from voxlane.engine.models.qwen3_asr.prompt import ClipPrompt
 from voxlane.engine.models.qwen3_asr.tower import AudioTower, by_band, flat
 from voxlane.engine.models.recognition import DETECTING, Cross, Encoded, SpeechModel
 from voxlane.engine.models.spelling import Spelling
@@ -60,7 +60,7 @@ class Qwen3ASR(SpeechModel):
         decoder: DecoderLayers,
         embedding: Weight,
         head: Weight,
-        prompts: Prompts,
+        prompts: ClipPrompt,
         tokenizer: Tokenizer,
         spelling: Spelling,
         parameters: int,
@@ -106,7 +106,7 @@ class Qwen3ASR(SpeechModel):
         text = config.text
         tokenizer = Tokenizer.from_weights(beside)
         spelling = Spelling.of(tokenizer, text.vocab_size)
-        prompts = Prompts.of(tokenizer, config.languages)
+        prompts = ClipPrompt.of(tokenizer, config.languages)
         aliases = {_plain(name): name for name in weights.names()}
         reader = TensorReader(_Flattened(weights, config.tower.bands), aliases, mode, torch.device(device), progress)
         embedding = reader.matrix(["language_model.embed_tokens.weight"], [text.vocab_size], text.hidden_size)

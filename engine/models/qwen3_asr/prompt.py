@@ -30,7 +30,7 @@ NOBODY = "None"
 
 
 @dataclass(frozen=True, slots=True)
-class Prompts:
+class ClipPrompt:
     """The tokens around a clip."""
 
     before: tuple[int, ...]  # the clip
@@ -42,7 +42,7 @@ class Prompts:
     detectable: Mapping[int, str]  # first tokens of names that only one name begins with -> its code
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, listed: Sequence[str] = ()) -> Prompts:
+    def of(cls, tokenizer: Tokenizer, listed: Sequence[str] = ()) -> ClipPrompt:
         """Return the prompts in a vocabulary's tokens, for languages listed by name; ConfigError if it lacks some."""
         start, end = _control(tokenizer, "<|im_start|>"), _control(tokenizer, "<|im_end|>")
         line = tokenizer.encode("\n")

@@ -26,7 +26,7 @@ from voxlane.engine.kernels.attention.rope import rope_write
 from voxlane.engine.kernels.linear.linear import linear
 from voxlane.engine.kernels.norm.layer_norm import gelu
 from voxlane.engine.models.clips import JoinedSound
-from voxlane.engine.models.encoder_decoder import EncoderLayer, Norm, Projection, run_encoder
+from voxlane.engine.models.encoder_decoder import EncoderLayer, LayerNorm, Projection, run_encoder
 from voxlane.engine.models.loading import TensorReader
 from voxlane.engine.models.qwen3_asr.config import CHUNK_STATES, MIN_SAMPLES, TowerConfig
 
@@ -43,7 +43,7 @@ class _Weights:
     stem_out: Projection  # [hidden, bands * channels]
     positions: Tensor  # [CHUNK_STATES, hidden]
     layers: list[EncoderLayer]
-    last_norm: Norm
+    last_norm: LayerNorm
     inner: Projection  # [hidden, hidden]
     outer: Projection  # [output, hidden]
     still: tuple[Tensor, Tensor]  # cosines and sines that turn nothing, [states of a window, head_dim / 2]
@@ -221,5 +221,5 @@ def _projection(reader: TensorReader, name: str, outputs: int, inputs: int) -> P
     return Projection(reader.matrix([f"{name}.weight"], [outputs], inputs), reader.bias([f"{name}.bias"], [outputs]))
 
 
-def _norm(reader: TensorReader, name: str, size: int) -> Norm:
-    return Norm(reader.vector(f"{name}.weight", size), reader.vector(f"{name}.bias", size))
+def _norm(reader: TensorReader, name: str, size: int) -> LayerNorm:
+    return LayerNorm(reader.vector(f"{name}.weight", size), reader.vector(f"{name}.bias", size))

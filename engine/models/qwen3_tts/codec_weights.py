@@ -145,7 +145,7 @@ def load_weights(
     return loaded
 
 
-class Floats(Protocol):
+class CodecTensors(Protocol):
     """Where tensors come from."""
 
     parameters: int
@@ -154,7 +154,7 @@ class Floats(Protocol):
         """Return a tensor of this shape as float32."""
 
 
-def read_weights(reader: Floats, config: CodecConfig, dtype: torch.dtype) -> CodecWeights:
+def read_weights(reader: CodecTensors, config: CodecConfig, dtype: torch.dtype) -> CodecWeights:
     """Ask `reader` for every tensor of the decoder; matrices, tables and convolutions become `dtype`."""
     return _Loader(reader, config, dtype).all()
 
@@ -162,7 +162,7 @@ def read_weights(reader: Floats, config: CodecConfig, dtype: torch.dtype) -> Cod
 class _Loader:
     """Reads tensors in the order of computation, and gives every convolution its place in the state."""
 
-    def __init__(self, reader: Floats, config: CodecConfig, dtype: torch.dtype) -> None:
+    def __init__(self, reader: CodecTensors, config: CodecConfig, dtype: torch.dtype) -> None:
         self._reader = reader
         self._config = config
         self._dtype = dtype

@@ -146,14 +146,14 @@ class Qwen3TTSEncoder:
         return torch.stack(codes, dim=1)
 
 
-class Floats(Protocol):
+class EncoderTensors(Protocol):
     """Where tensors come from."""
 
     def floats(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Return a tensor of this shape as float32."""
 
 
-def read_weights(reader: Floats, config: EncoderConfig) -> dict[str, Tensor]:
+def read_weights(reader: EncoderTensors, config: EncoderConfig) -> dict[str, Tensor]:
     """Ask `reader` for every tensor of the encoder."""
     return _Loader(reader, config).all()
 
@@ -161,7 +161,7 @@ def read_weights(reader: Floats, config: EncoderConfig) -> dict[str, Tensor]:
 class _Loader:
     """Takes the encoder's tensors, under their own names; codebooks as they are looked up."""
 
-    def __init__(self, reader: Floats, config: EncoderConfig) -> None:
+    def __init__(self, reader: EncoderTensors, config: EncoderConfig) -> None:
         self._reader = reader
         self._config = config
         self._weights: dict[str, Tensor] = {}

@@ -31,19 +31,19 @@ from voxlane.engine.models.hibari.network import (
     FRAMES_PER_BEAT,
     GAP,
     ROWS,
-    Network,
-    Reading,
-    Utterance,
+    HibariNetwork,
+    NetworkClause,
+    TextFeatures,
     line_length,
     write_line,
 )
 from voxlane.engine.models.hibari.noise import first_row
 from voxlane.engine.models.hibari.sound import HOP, LAG, Sound
-from voxlane.engine.models.synthesis import SILENCE, Speech, finish
-from voxlane.engine.runners.clause_tts import Clause
+from voxlane.engine.models.synthesis import SILENCE, SynthesisedClause, finish
+from voxlane.engine.runners.clause_tts import ClauseInput
 from voxlane.engine.runners.cuda.device import Stopwatch, watched
 from voxlane.engine.runners.decoder import Immediate, Outcome
-from voxlane.engine.schedule.plan import Load
+from voxlane.engine.schedule.plan import ModelBatch
 
 PLACES = (64, 128, 256, 512, 1024, 2048)
 BEATS = (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
@@ -56,25 +56,25 @@ _CHECKED, _TOLERANCE = "Ready when you are.", 0.1
 Progress = Callable[[float], None]
 
 
-def guess_beats(utterances: Sequence[Utterance]) -> int:
+def guess_beats(utterances: Sequence[NetworkClause]) -> int:
     """Return how many beats clauses will take at most: of 258, at three paces, none took more than 0.98 of it."""
     return GAP + sum(int((2.5 * len(one.ids) + 30) / one.speed) + GAP for one in utterances)
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class ClauseSound:
     """What became of one clause: the beats of its phonemes, and its samples."""
 
     beats: NDArray[np.int32]
     samples: NDArray[np.float32]
 
 
-class Speaker:
+class VoiceGraphs:
     """One voice on a device: its network, the buffers between host and device, and the graphs."""
 
     def __init__(
         self,
-        network: Network,
+        network: HibariNetwork,
         sound: Sound,
         device: torch.device,
         places: Sequence[int] = PLACES,
@@ -90,16 +90,18 @@ class Speaker:
         self._host_beats = torch.zeros(most, dtype=torch.int32, pin_memory=pinned)
         self._host_samples = torch.zeros(FRAMES_PER_BEAT * longest * HOP, pin_memory=pinned)
         self._line = torch.zeros((ROWS, most), dtype=torch.int32, device=device)
-        self._reading = Reading(
+        self._reading = TextFeatures(
             torch.ones(most, dtype=torch.int32, device=device),
             torch.zeros((most, network.sound_width), device=device),
             torch.zeros((most, network.melody_width), device=device),
         )
         self._begins: list[int] = []
         self._size = 0
-        write_line([Utterance((0, 1, 0), 1.0, 0)], self._host_line.numpy())  # a line that can be run, for the capture
+        write_line(
+            [NetworkClause((0, 1, 0), 1.0, 0)], self._host_line.numpy()
+        )  # a line that can be run, for the capture
 
-    def fits(self, utterances: Sequence[Utterance]) -> bool:
+    def fits(self, utterances: Sequence[NetworkClause]) -> bool:
         """Return whether clauses can be said in one pass. A single one is: it may take long, it is not refused."""
         if len(utterances) == 1:
             return True
@@ -118,14 +120,14 @@ class Speaker:
             self._graphs[what, size] = graph
             progress((number + 1) / len(wanted))
 
-    def launch(self, utterances: Sequence[Utterance]) -> None:
+    def launch(self, utterances: Sequence[NetworkClause]) -> None:
         """Begin to say clauses that fit into one pass; those of the launch before must have landed."""
         self._begins = write_line(utterances, self._host_line.numpy())
         self._run("read", self._bucket(self.places, line_length(utterances)))
         self._size = self._bucket(self.beats, min(guess_beats(utterances), self.beats[-1]))
         self._run("sound", self._size)
 
-    def land(self, utterances: Sequence[Utterance], wait: Callable[[], object]) -> list[Spoken]:
+    def land(self, utterances: Sequence[NetworkClause], wait: Callable[[], object]) -> list[ClauseSound]:
         """Return what was launched; `wait` returns when the device has done all that was launched."""
         wait()
         beats = self._host_beats.numpy()
@@ -140,7 +142,7 @@ class Speaker:
         for one, begin in zip(utterances, self._begins, strict=True):
             end = begin + len(one.ids)
             start, stop = ((int(ends[place]) * FRAMES_PER_BEAT + LAG) * HOP for place in (begin - 1, end - 1))
-            spoken.append(Spoken(beats[begin:end].copy(), samples[start:stop].numpy().copy()))
+            spoken.append(ClauseSound(beats[begin:end].copy(), samples[start:stop].numpy().copy()))
         return spoken
 
     def _run(self, what: str, size: int) -> None:
@@ -179,20 +181,20 @@ def _share(progress: Progress, number: int, count: int, done: float) -> None:
 class _Pass:
     """Clauses of one voice that are said together, and the rows they came from."""
 
-    speaker: Speaker
+    speaker: VoiceGraphs
     rows: list[int]
-    utterances: list[Utterance]
+    utterances: list[NetworkClause]
 
 
 @dataclass(slots=True)
-class Ticket:
+class ClauseStep:
     """A step under way."""
 
-    clauses: list[Clause]
+    clauses: list[ClauseInput]
     passes: list[_Pass]  # that have not landed; the first of them is launched
     watch: Stopwatch | None  # of that one
-    speeches: list[Speech]
-    landed: list[tuple[int, Spoken]] = field(default_factory=list)  # rows that are still to be cut
+    speeches: list[SynthesisedClause]
+    landed: list[tuple[int, ClauseSound]] = field(default_factory=list)  # rows that are still to be cut
     device_s: float = 0.0
     phases: dict[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -213,7 +215,8 @@ class CudaVoice(Immediate):
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         sound = Sound(torch.from_numpy(model.noise).T.contiguous(), device)
         self._speakers = {
-            voice: Speaker(Network(model.file(voice), device), sound, device, places, beats) for voice in model.voices
+            voice: VoiceGraphs(HibariNetwork(model.file(voice), device), sound, device, places, beats)
+            for voice in model.voices
         }
 
     def capture(self, progress: Progress = lambda done: None) -> None:
@@ -226,31 +229,31 @@ class CudaVoice(Immediate):
 
     def check(self) -> Agreement:
         """Say a clause here and on the CPU, whole; return how far apart that is."""
-        clause = Clause(self.model.prepare(_CHECKED), self.model.default_voice, 1.0, 0)
+        clause = ClauseInput(self.model.prepare(_CHECKED), self.model.default_voice, 1.0, 0)
         reference = CudaVoice(self.model, torch.device("cpu"), places=(64,), beats=(128,))
         got, expected = (voice.collect(voice._begin([clause]))[0].speech for voice in (self, reference))
         if got.words != expected.words or len(got.samples) != len(expected.samples):
             return Agreement("voice", 0.0, _TOLERANCE, "the words are not where they are on the CPU")
         return agreement("voice", [(torch.from_numpy(got.samples), torch.from_numpy(expected.samples), _TOLERANCE)])
 
-    def launch(self, load: Load) -> Ticket:
+    def launch(self, load: ModelBatch) -> ClauseStep:
         """Begin to say a plan's clauses: as many as go into one pass."""
         return self._begin([row.request.material for row in load.rows])
 
-    def _begin(self, clauses: list[Clause]) -> Ticket:
+    def _begin(self, clauses: list[ClauseInput]) -> ClauseStep:
         begin = time.monotonic()
         passes = self._passes(clauses)
         watch = self._launch(passes[0]) if passes else None
-        ticket = Ticket(clauses, passes, watch, [SILENCE] * len(clauses))
+        ticket = ClauseStep(clauses, passes, watch, [SILENCE] * len(clauses))
         ticket.phases["launch"] = (begin, time.monotonic())
         return ticket
 
-    def done(self, ticket: Ticket) -> bool:
+    def done(self, ticket: ClauseStep) -> bool:
         """Return whether the device is through with what was launched."""
         with watched(self._device):
             return ticket.watch is None or ticket.watch.done()
 
-    def wait(self, ticket: Ticket) -> None:
+    def wait(self, ticket: ClauseStep) -> None:
         """Wait for the clauses; what did not go into a pass is said while those before are cut."""
         begin = time.monotonic()
         while ticket.passes:
@@ -266,7 +269,7 @@ class CudaVoice(Immediate):
             end = time.monotonic()
             ticket.phases |= {"wait": (begin, end), "device": (end - ticket.device_s, end)}
 
-    def collect(self, ticket: Ticket) -> list[Outcome]:
+    def collect(self, ticket: ClauseStep) -> list[Outcome]:
         """Return what the clauses sound like, waiting for them if nobody has."""
         self.wait(ticket)
         self._cut(ticket)
@@ -281,7 +284,7 @@ class CudaVoice(Immediate):
             watch.stop()
         return watch
 
-    def _cut(self, ticket: Ticket) -> None:
+    def _cut(self, ticket: ClauseStep) -> None:
         """Make speech of what has landed."""
         for row, sound in ticket.landed:
             clause = ticket.clauses[row]
@@ -293,13 +296,13 @@ class CudaVoice(Immediate):
             )
         ticket.landed = []
 
-    def _passes(self, clauses: Sequence[Clause]) -> list[_Pass]:
+    def _passes(self, clauses: Sequence[ClauseInput]) -> list[_Pass]:
         """Share clauses out: by voice, then as many as fit."""
         passes: list[_Pass] = []
         sounding = [row for row, clause in enumerate(clauses) if clause.prepared.ids]
         for row in sorted(sounding, key=lambda row: clauses[row].voice):
             clause, speaker = clauses[row], self._speakers[clauses[row].voice]
-            utterance = Utterance(clause.prepared.ids, clause.speed, first_row(clause.seed))
+            utterance = NetworkClause(clause.prepared.ids, clause.speed, first_row(clause.seed))
             last = passes[-1] if passes else None
             if last is not None and last.speaker is speaker and speaker.fits([*last.utterances, utterance]):
                 last.rows.append(row)

@@ -20,7 +20,7 @@ from voxlane.engine.kernels.attention.pages import Layout, Pages, new_arrivals
 from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.models.clips import ENCODER_BLOCK, ClipPlaces, JoinedSound
 from voxlane.engine.runners.cuda.encoder_decoder_graphs import captured
-from voxlane.engine.runners.cuda.staging import Packet, PacketMemory
+from voxlane.engine.runners.cuda.staging import PacketMemory, StagingBuffer
 
 Progress = Callable[[float], None]
 
@@ -88,7 +88,7 @@ class ClipGraphs:
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
         # One of them runs at a time, so they share the memory of the largest.
         memory = PacketMemory.of(self._shapes(*self._sizes[-1]), device)
-        self._packets = {size: Packet(self._shapes(*size), memory) for size in self._sizes}
+        self._packets = {size: StagingBuffer(self._shapes(*size), memory) for size in self._sizes}
         samples = model.joined_samples(*self._sizes[-1])
         self._sound = torch.zeros(samples, device=device)
         self._arrivals = new_arrivals(device)
@@ -144,7 +144,7 @@ class ClipGraphs:
         slots = [np.array(blocks, dtype=np.int32)[:, None] * self._block_tokens + offsets for blocks in tables]
         return np.concatenate([one.ravel()[:length] for one, length in zip(slots, lengths, strict=True)])
 
-    def _write(self, packet: Packet, places: ClipPlaces, slots: NDArray[np.int32], joined: JoinedSound) -> None:
+    def _write(self, packet: StagingBuffer, places: ClipPlaces, slots: NDArray[np.int32], joined: JoinedSound) -> None:
         packet.clear("slots", "cross_slots", "owners")
         host, rows, pieces = packet.host, len(places.positions), len(places.lengths)
         host["positions"][:rows], host["slots"][:rows] = places.positions, places.slots

@@ -32,7 +32,7 @@ a frame, several times over."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FramePiece:
     """Frames of a stream that are to be decoded."""
 
     slot: int  # of its state
@@ -71,7 +71,7 @@ class CodecGraphs:
             self._graphs[shape] = graph, kept[-1]
             progress((number + 1) / len(shapes))
 
-    def launch(self, wanted: Sequence[Piece]) -> list[list[Tensor]]:
+    def launch(self, wanted: Sequence[FramePiece]) -> list[list[Tensor]]:
         """Queue the decoding of frames, of every stream once; return each one's samples, there when it is done."""
         found: list[list[Tensor]] = [[] for _ in wanted]
         parts = [list(_cut(piece)) for piece in wanted]
@@ -90,7 +90,7 @@ class CodecGraphs:
             some = members[begin : begin + sizes[-1]]
             yield (next(size for size in sizes if size >= len(some)), count), some
 
-    def _run(self, shape: Shape, pieces: Sequence[Piece]) -> Tensor:
+    def _run(self, shape: Shape, pieces: Sequence[FramePiece]) -> Tensor:
         """Queue one call; return its samples [streams, samples] in pinned memory of their own."""
         pinned = self._device.type == "cuda"
         told = torch.full((3, shape[0]), self._nobody, pin_memory=pinned)
@@ -117,9 +117,9 @@ class CodecGraphs:
             kept.append(self._codec.decode(codes.clamp(0, self._codec.config.codebook_size - 1), self._state, slots))
 
 
-def _cut(piece: Piece) -> Iterator[Piece]:
+def _cut(piece: FramePiece) -> Iterator[FramePiece]:
     first, left = piece.first, piece.count
     while left:
         count = next(chunk for chunk in CHUNKS if chunk <= left)
-        yield Piece(piece.slot, piece.source, first, count)
+        yield FramePiece(piece.slot, piece.source, first, count)
         first, left = first + count, left - count

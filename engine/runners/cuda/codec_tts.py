@@ -26,14 +26,14 @@ from voxlane.engine.models.qwen3_tts.choice import packet_rows
 from voxlane.engine.models.qwen3_tts.codec import Qwen3TTSCodec
 from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.models.qwen3_tts.prompt import SPEAKER, Codes
-from voxlane.engine.runners.codec_tts import LEADS, NO_SAMPLES, Stream, Talker
-from voxlane.engine.runners.cuda.codec_graphs import CodecGraphs, Piece
+from voxlane.engine.runners.codec_tts import LEADS, NO_SAMPLES, Talker, UtteranceStream
+from voxlane.engine.runners.cuda.codec_graphs import CodecGraphs, FramePiece
 from voxlane.engine.runners.cuda.codec_tts_graphs import RING, FrameGraphs, Size, Streams
 from voxlane.engine.runners.cuda.device import Stopwatch, watched
 from voxlane.engine.runners.cuda.rows import PACKET
-from voxlane.engine.runners.cuda.staging import Packet
+from voxlane.engine.runners.cuda.staging import StagingBuffer
 from voxlane.engine.runners.decoder import Outcome
-from voxlane.engine.schedule.plan import Load, Row
+from voxlane.engine.schedule.plan import ModelBatch, Row
 
 Numbers = NDArray[np.int32]
 
@@ -50,10 +50,10 @@ class _Known:
 
 
 @dataclass(slots=True)
-class Ticket:
+class CodecStep:
     """A step under way."""
 
-    load: Load
+    load: ModelBatch
     due: list[int]  # rows that make a frame; a row's place on the device is its own number
     before: dict[int, tuple[int, int]]  # by row: how many frames are spoken and how many decoded without this step
     sounds: dict[int, tuple[int, list[Tensor]]]  # by row: how many frames it decodes, and their samples
@@ -109,7 +109,7 @@ class CudaTalker(Talker):
             self._calls.capture(pool, lambda done: progress(done / 2))
             self._graphs.capture(pool, lambda done: progress((1 + done) / 2))
 
-    def launch(self, load: Load) -> Ticket:
+    def launch(self, load: ModelBatch) -> CodecStep:
         """Queue a step on the device; the one before must have been waited for."""
         marks = [time.monotonic()]
         with self._on_stream():
@@ -127,7 +127,7 @@ class CudaTalker(Talker):
         ticket.phases = dict(zip(("move", "launch"), itertools.pairwise(marks), strict=True))
         return ticket
 
-    def done(self, ticket: Ticket) -> bool:
+    def done(self, ticket: CodecStep) -> bool:
         """Return whether the device is through with a step, and with the sound of what has ended in it."""
         with watched(self._device):
             if not ticket.watch.done():
@@ -139,7 +139,7 @@ class CudaTalker(Talker):
             self._sound = True
         return ticket.rest.done()
 
-    def wait(self, ticket: Ticket) -> None:
+    def wait(self, ticket: CodecStep) -> None:
         """Wait for a step, and for the sound of what has ended in it."""
         if "wait" in ticket.phases:
             return
@@ -155,7 +155,7 @@ class CudaTalker(Talker):
         end = time.monotonic()
         ticket.phases |= {"device": (end - device_s, end), "wait": (begin, end)}
 
-    def collect(self, ticket: Ticket) -> list[Outcome]:
+    def collect(self, ticket: CodecStep) -> list[Outcome]:
         """Return the outcomes of a step's rows in their order."""
         self.wait(ticket)
         assert ticket.frames is not None
@@ -172,7 +172,7 @@ class CudaTalker(Talker):
 
     # ---- queued on the device
 
-    def _launch(self, load: Load, watch: Stopwatch) -> Ticket:
+    def _launch(self, load: ModelBatch, watch: Stopwatch) -> CodecStep:
         rows = load.rows
         streams = [_stream(row) for row in rows]
         ready = [self._meet(stream) for stream in streams]
@@ -192,14 +192,14 @@ class CudaTalker(Talker):
             watch.start()  # the device has been idle while the packet was written
         self._graphs.launch(size)
         before = {index: (ready[index].frames, streams[index].decoded) for index in due}
-        ticket = Ticket(load, due, before, {}, watch, Stopwatch(self._device))
+        ticket = CodecStep(load, due, before, {}, watch, Stopwatch(self._device))
         for index in due:
             ready[index].frames += 1
         self._decode_ahead(ticket, [(index, streams[index], ready[index]) for index in due])
         watch.stop()
         return ticket
 
-    def _meet(self, stream: Stream) -> _Known:
+    def _meet(self, stream: UtteranceStream) -> _Known:
         """Return what the device knows of a stream, after telling it what it does not."""
         utterance, known = stream.utterance, self._known.get(stream.slot)
         assert stream.slot >= 0, "a stream without a slot may not be in a step"
@@ -212,7 +212,7 @@ class CudaTalker(Talker):
         stream.stale = stream.stale or known.decoded != stream.decoded
         return known
 
-    def _rule(self, due: list[int], streams: list[tuple[Stream, _Known]], packet: Packet) -> None:
+    def _rule(self, due: list[int], streams: list[tuple[UtteranceStream, _Known]], packet: StagingBuffer) -> None:
         """Say how the next frames of rows are chosen."""
         if not due:
             return
@@ -224,7 +224,7 @@ class CudaTalker(Talker):
             host[name][due] = np.stack(rules)
             host[name][due, POSITION] = positions
 
-    def _fill(self, rows: list[Row], packet: Packet, size: Size) -> None:
+    def _fill(self, rows: list[Row], packet: StagingBuffer, size: Size) -> None:
         """Write the rows' positions, where they lie, and what is read there."""
         host = packet.host
         text: list[int] = []
@@ -254,14 +254,14 @@ class CudaTalker(Talker):
                     if codes[place][0] == SPEAKER:
                         host["voices"][place] = _stream(row).slot
 
-    def _decode_ahead(self, ticket: Ticket, due: list[tuple[int, Stream, _Known]]) -> None:
+    def _decode_ahead(self, ticket: CodecStep, due: list[tuple[int, UtteranceStream, _Known]]) -> None:
         """Queue the codec for streams that have a chunk together, if the frame they make now is none that ends them."""
-        pieces: list[Piece] = []
+        pieces: list[FramePiece] = []
         owners: list[int] = []
         for index, stream, known in due:
             count = known.frames - stream.decoded - stream.keep
             if count >= stream.chunk:
-                pieces.append(Piece(stream.slot, stream.slot, known.decoded, count))
+                pieces.append(FramePiece(stream.slot, stream.slot, known.decoded, count))
                 owners.append(index)
                 known.decoded += count
         for index, piece, samples in zip(owners, pieces, self._launch_codec(pieces), strict=True):
@@ -271,26 +271,26 @@ class CudaTalker(Talker):
         """Decode frames for their effect on the states of slots: as many streams in a call as the ring has room for."""
         nobody = self._streams.nobody
         told: list[Codes] = []
-        calls: list[Piece] = []
+        calls: list[FramePiece] = []
         for slot, frames in (*pieces, (nobody, [])):
             if calls and (not frames or len(told) + len(frames) > RING):
                 self._streams.tell(nobody, 0, told)
                 self._launch_codec(calls)
                 told, calls = [], []
-            calls.append(Piece(slot, nobody, len(told), len(frames)))
+            calls.append(FramePiece(slot, nobody, len(told), len(frames)))
             told += frames
 
-    def _launch_codec(self, pieces: list[Piece]) -> list[list[Tensor]]:
+    def _launch_codec(self, pieces: list[FramePiece]) -> list[list[Tensor]]:
         return self._calls.launch(pieces) if pieces else []
 
     # ---- when it is done
 
-    def _look(self, ticket: Ticket) -> None:
+    def _look(self, ticket: CodecStep) -> None:
         """Take the frames that were made; cut the sound of streams that have ended, and queue what is missing of it."""
         made = self._graphs.made[: len(ticket.load.rows)].tolist()
         ticket.frames = {index: tuple(made[index]) for index in ticket.due}
         ticket.rest.start()
-        missing: dict[int, Piece] = {}
+        missing: dict[int, FramePiece] = {}
         for index, frame in ticket.frames.items():
             if frame[0] != self.model.end_code or min(frame) < 0:
                 continue
@@ -298,7 +298,7 @@ class CudaTalker(Talker):
             sounding, (count, samples) = spoken - decoded, ticket.sounds.get(index, (0, []))
             ticket.sounds[index] = sounding, samples
             if count < sounding:
-                missing[index] = Piece(stream.slot, stream.slot, decoded + count, sounding - count)
+                missing[index] = FramePiece(stream.slot, stream.slot, decoded + count, sounding - count)
         for index, samples in zip(missing, self._launch_codec(list(missing.values())), strict=True):
             ticket.sounds[index][1].extend(samples)
         ticket.rest.stop()
@@ -317,6 +317,6 @@ def _padded(numbers: list[int]) -> Numbers:
     return np.array(numbers + [0] * (PACKET - len(numbers)), np.int32)
 
 
-def _stream(row: Row) -> Stream:
-    stream: Stream = row.request.material
+def _stream(row: Row) -> UtteranceStream:
+    stream: UtteranceStream = row.request.material
     return stream

@@ -27,7 +27,7 @@ from voxlane.engine.models.qwen3_tts.model import Inputs, Qwen3TTS
 from voxlane.engine.models.qwen3_tts.predictor import Scratch
 from voxlane.engine.runners.cuda.encoder_decoder_graphs import captured
 from voxlane.engine.runners.cuda.rows import PACKET, buckets_up_to
-from voxlane.engine.runners.cuda.staging import Packet, PacketMemory
+from voxlane.engine.runners.cuda.staging import PacketMemory, StagingBuffer
 
 Progress = Callable[[float], None]
 
@@ -118,7 +118,7 @@ class FrameGraphs:
         wide = {Size(min(tokens, most), min(rows, max_rows), wide=True) for tokens, rows in sizes}
         self._sizes = [*narrow, *sorted(wide, key=lambda size: (size.rows, size.tokens))]
         memory = PacketMemory.of(self._shapes(self._sizes[-1]), device)  # one of them is under way at a time
-        self._packets = {size: Packet(self._shapes(size), memory) for size in self._sizes}
+        self._packets = {size: StagingBuffer(self._shapes(size), memory) for size in self._sizes}
         self._graphs: dict[Size, torch.cuda.CUDAGraph] = {}
         self.made = torch.zeros((max_rows, model.config.groups), dtype=torch.int32, pin_memory=device.type == "cuda")
 
@@ -126,7 +126,7 @@ class FrameGraphs:
         """Return the smallest step for so many tokens of so many rows."""
         return next(size for size in self._sizes if size.wide is wide and tokens <= size.tokens and rows <= size.rows)
 
-    def packet(self, size: Size) -> Packet:
+    def packet(self, size: Size) -> StagingBuffer:
         """Return what the host tells a step, cleared: nobody is in any row."""
         packet = self._packets[size]
         packet.clear("slots")

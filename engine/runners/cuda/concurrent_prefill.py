@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from voxlane.engine.kernels.yield_flag import Way
+from voxlane.engine.kernels.yield_flag import YieldFlag
 from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.runners.cuda.device import Stopwatch, watched
 from voxlane.engine.runners.cuda.prompt_graphs import PromptGraphs
-from voxlane.engine.runners.cuda.prompts import Prompts, PromptTicket
+from voxlane.engine.runners.cuda.prompts import PromptRunner, PromptTicket
 from voxlane.engine.runners.cuda.rows import is_penalised, needs_host
-from voxlane.engine.runners.decoder import Immediate, Model, Outcome
+from voxlane.engine.runners.decoder import DecoderModel, Immediate, Outcome
 from voxlane.engine.schedule.concurrent_prefill import EXPRESS_ROWS, EXPRESS_TOKENS
-from voxlane.engine.schedule.plan import Load
+from voxlane.engine.schedule.plan import ModelBatch
 from voxlane.engine.schedule.request import Request
 
 FLIGHTS = 2
@@ -32,14 +32,16 @@ FLIGHTS = 2
 class _Side:
     """What one launch needs for itself: buffers, graphs over them, and a stream."""
 
-    def __init__(self, model: Model, cache: KVCache, device: torch.device, asks: Tensor, context_tokens: int) -> None:
+    def __init__(
+        self, model: DecoderModel, cache: KVCache, device: torch.device, asks: Tensor, context_tokens: int
+    ) -> None:
         beside = torch.zeros((2, EXPRESS_ROWS), dtype=torch.int32, device=device)
         self.graphs = PromptGraphs(
             *(model, cache, device, beside), max_rows=EXPRESS_ROWS, context_tokens=context_tokens, asks=asks
         )
-        self.prompts = Prompts(model, cache, device, beside, self.graphs)
+        self.prompts = PromptRunner(model, cache, device, beside, self.graphs)
         self.watch = Stopwatch(device)
-        self.ticket: Ticket | None = None  # of the last launch
+        self.ticket: PrefillStep | None = None  # of the last launch
         self.stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self.stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
@@ -55,7 +57,7 @@ class _Side:
 
 
 @dataclass(slots=True)
-class Ticket:
+class PrefillStep:
     """Prompts under way."""
 
     side: _Side
@@ -65,7 +67,7 @@ class Ticket:
 
 
 @contextmanager
-def _over_if_it_fails(ticket: Ticket) -> Iterator[None]:
+def _over_if_it_fails(ticket: PrefillStep) -> Iterator[None]:
     try:
         yield
     except RuntimeError:
@@ -79,7 +81,9 @@ class CudaExpress(Immediate):
     overlaps = True
     flights = FLIGHTS
 
-    def __init__(self, model: Model, cache: KVCache, device: torch.device, way: Way, *, context_tokens: int) -> None:
+    def __init__(
+        self, model: DecoderModel, cache: KVCache, device: torch.device, way: YieldFlag, *, context_tokens: int
+    ) -> None:
         """Ask for `way`, which has FLIGHTS flags, while prompts are on the device."""
         self._device = device
         self._sides = [_Side(model, cache, device, way.asked[n : n + 1], context_tokens) for n in range(FLIGHTS)]
@@ -101,25 +105,25 @@ class CudaExpress(Immediate):
         fits = self._sides[0].graphs.shape(EXPRESS_TOKENS, EXPRESS_ROWS, len(request.tokens)) is not None
         return fits and not needs_host(request) and not is_penalised(request)
 
-    def launch(self, load: Load) -> Ticket:
+    def launch(self, load: ModelBatch) -> PrefillStep:
         """Queue prompts; at most FLIGHTS launches may be under way."""
         assert not load.moves, "whoever comes here needs no block moved"
         begin = time.monotonic()
         side = next(side for side in self._sides if side.free)
         with watched(self._device), side.entered():
             side.watch.start()
-            ticket = Ticket(side, side.prompts.launch(load.rows))
+            ticket = PrefillStep(side, side.prompts.launch(load.rows))
             side.watch.stop()
         side.ticket = ticket  # of no launch that failed
         ticket.phases["launch"] = (begin, time.monotonic())
         return ticket
 
-    def done(self, ticket: Ticket) -> bool:
+    def done(self, ticket: PrefillStep) -> bool:
         """Return whether the device is through with them."""
         with watched(self._device), _over_if_it_fails(ticket):
             return ticket.over or ticket.side.watch.done()
 
-    def wait(self, ticket: Ticket) -> None:
+    def wait(self, ticket: PrefillStep) -> None:
         """Wait for prompts, and keep what the next ones will overwrite."""
         if ticket.over:
             return
@@ -128,7 +132,7 @@ class CudaExpress(Immediate):
             ticket.side.prompts.keep(ticket.prompts)
         ticket.over = True
 
-    def collect(self, ticket: Ticket) -> list[Outcome]:
+    def collect(self, ticket: PrefillStep) -> list[Outcome]:
         """Return the outcomes of the rows in their order."""
         self.wait(ticket)
         self.phases = ticket.phases

@@ -15,7 +15,7 @@ from torch import Tensor
 from voxlane.engine.kernels.attention.pages import Layout, Pages, new_arrivals
 from voxlane.engine.kernels.sampling.decode_rows import unpack
 from voxlane.engine.kernels.sampling.sampling import Penalties, sample
-from voxlane.engine.kernels.yield_flag import Way
+from voxlane.engine.kernels.yield_flag import YieldFlag
 from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.runners.cuda.rows import PACKET, DecodeRows, buckets_up_to
 
@@ -47,7 +47,7 @@ class DecodeGraphs:
         rows: DecodeRows,
         context_tokens: int,
         device: torch.device,
-        way: Way | None = None,
+        way: YieldFlag | None = None,
     ) -> None:
         """Steps of many rows give way to whoever asks, if there is a `way`."""
         capacity, block_tokens = rows.capacity, cache.block_tokens

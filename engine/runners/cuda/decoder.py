@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from voxlane.engine.kernels.attention.pages import Layout
-from voxlane.engine.kernels.yield_flag import Way
+from voxlane.engine.kernels.yield_flag import YieldFlag
 from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.runners.cuda.concurrent_prefill import FLIGHTS, CudaExpress
 from voxlane.engine.runners.cuda.decode_graphs import DecodeGraphs
 from voxlane.engine.runners.cuda.device import Stopwatch, watched
 from voxlane.engine.runners.cuda.prompt_graphs import SIZES, PromptGraphs
-from voxlane.engine.runners.cuda.prompts import Prompts, PromptTicket
+from voxlane.engine.runners.cuda.prompts import PromptRunner, PromptTicket
 from voxlane.engine.runners.cuda.rows import DecodeRows, is_penalised, needs_host, set_penalties
-from voxlane.engine.runners.decoder import Model, Outcome, Runner, settle
-from voxlane.engine.runners.sampler import Choice, choose
-from voxlane.engine.schedule.plan import Load, Row
+from voxlane.engine.runners.decoder import DecoderModel, Outcome, Runner, settle
+from voxlane.engine.runners.sampler import SampledToken, choose
+from voxlane.engine.schedule.plan import ModelBatch, Row
 from voxlane.engine.schedule.request import Request
 
 PROMPT_ROWS = (1, 16, 17, 63, 64, 65, 127, 255, 256, 257, 1023, 1024, 1025)
@@ -42,10 +42,10 @@ of somebody's answer."""
 
 
 @dataclass(slots=True)
-class Ticket:
+class DecoderStep:
     """A step: which rows are in its graph and where, those that are run beside it, and what came of it."""
 
-    load: Load
+    load: ModelBatch
     decodes: list[int]  # index into the load's rows,
     places: list[int]  # and row on the device
     joined: list[tuple[int, Request]]  # whose tables must be sent
@@ -60,7 +60,7 @@ class Ticket:
 class Chosen(Sequence[Outcome]):
     """What came of a step's rows, each made when it is asked for: somebody may wait for this thread."""
 
-    def __init__(self, ticket: Ticket) -> None:
+    def __init__(self, ticket: DecoderStep) -> None:
         assert ticket.chosen is not None
         self.known: dict[int, Outcome] = {}  # by index, of rows that the graph has not chosen for
         self._rows = rows = ticket.load.rows
@@ -86,7 +86,7 @@ class Chosen(Sequence[Outcome]):
         token, wanted = self._tokens[place], self._rows[index].request.sampling.logprobs == 0
         if token < 0:
             return Outcome(failed=True)
-        return Outcome((Choice(token, float(self._logprobs[place]) if wanted else None),))
+        return Outcome((SampledToken(token, float(self._logprobs[place]) if wanted else None),))
 
 
 class CudaRunner(Runner):
@@ -95,20 +95,20 @@ class CudaRunner(Runner):
     overlaps = True
 
     def __init__(
-        self, model: Model, cache: KVCache, device: torch.device, *, max_batch: int, context_tokens: int
+        self, model: DecoderModel, cache: KVCache, device: torch.device, *, max_batch: int, context_tokens: int
     ) -> None:
         super().__init__(model, cache)
         self._device = device
         self._rows = DecodeRows(max_batch, cache.block_tokens, pinned=device.type == "cuda")
-        way = Way.make(FLIGHTS, device)
+        way = YieldFlag.make(FLIGHTS, device)
         self._graphs = DecodeGraphs(model, cache, self._rows, context_tokens, device, way)
         self._prompt_graphs = PromptGraphs(
             *(model, cache, device, self._graphs.beside), max_rows=max_batch, context_tokens=context_tokens, way=way
         )
-        self._prompts = Prompts(model, cache, device, self._graphs.beside, self._prompt_graphs)
+        self._prompts = PromptRunner(model, cache, device, self._graphs.beside, self._prompt_graphs)
         self.express = CudaExpress(model, cache, device, way, context_tokens=context_tokens)
         self._watches = itertools.cycle([Stopwatch(device), Stopwatch(device)])  # two steps may be looked at at once
-        self._prepared: Ticket | None = None
+        self._prepared: DecoderStep | None = None
         self._sound = True  # what was launched last came through so far
 
     def capture(self, progress: Callable[[float], None] = lambda done: None, max_step_tokens: int = SIZES[-1]) -> None:
@@ -143,16 +143,16 @@ class CudaRunner(Runner):
                 self._prompts.rehearse(self._forward(torch.zeros(rows * count, dtype=torch.int64), layout))
             progress((number + 1) / len(kinds))
 
-    def foresees(self, request: Request) -> bool:
+    def samples_on_device(self, request: Request) -> bool:
         """Return whether the device chooses the request's tokens by itself."""
         return request.task in ("chat", "complete") and not needs_host(request)
 
-    def prepare(self, load: Load) -> None:
+    def prepare(self, load: ModelBatch) -> None:
         """Lay a step of decodes down while another is under way."""
         self._withdraw()
         self._prepared = self._place(load)
 
-    def launch(self, load: Load) -> Ticket:
+    def launch(self, load: ModelBatch) -> DecoderStep:
         """Queue a step on the device; the one before must have been waited for."""
         with watched(self._device):
             if not self._sound:  # a fault left the device's tables as nobody knows, and perhaps a step under way
@@ -165,7 +165,7 @@ class CudaRunner(Runner):
             self._sound = True
         return ticket
 
-    def _launch(self, load: Load) -> Ticket:
+    def _launch(self, load: ModelBatch) -> DecoderStep:
         marks = [time.monotonic()]
         if self._prepared is not None and self._prepared.load is load:
             ticket, self._prepared = self._prepared, None
@@ -190,12 +190,12 @@ class CudaRunner(Runner):
         ticket.phases = dict(zip(("move", "launch"), itertools.pairwise(marks), strict=True))
         return ticket
 
-    def done(self, ticket: Ticket) -> bool:
+    def done(self, ticket: DecoderStep) -> bool:
         """Return whether the device is through with a step."""
         with watched(self._device):
             return ticket.watch is None or ticket.watch.done()
 
-    def wait(self, ticket: Ticket) -> None:
+    def wait(self, ticket: DecoderStep) -> None:
         """Wait for a step, and keep what the next one will overwrite."""
         if ticket.chosen is not None:
             return
@@ -210,7 +210,7 @@ class CudaRunner(Runner):
             self._prompts.keep(ticket.prompts)
         ticket.phases["wait"] = (begin, time.monotonic())
 
-    def collect(self, ticket: Ticket) -> Sequence[Outcome]:
+    def collect(self, ticket: DecoderStep) -> Sequence[Outcome]:
         """Return the outcomes of a step's rows in their order."""
         self.wait(ticket)
         assert ticket.chosen is not None
@@ -224,16 +224,16 @@ class CudaRunner(Runner):
         self.phases = {**ticket.phases, "sample": (begin, time.monotonic())}
         return found
 
-    def _place(self, load: Load) -> Ticket:
+    def _place(self, load: ModelBatch) -> DecoderStep:
         """Find places for a step's decodes; nothing is sent."""
         decodes: list[int] = []
         rest: list[int] = []
         for index, row in enumerate(load.rows):
             (decodes if is_decode(row) else rest).append(index)
         places, joined = self._rows.place([load.rows[index] for index in decodes])
-        return Ticket(load, decodes, places, joined, rest, on_host=self._rows.on_host.copy())
+        return DecoderStep(load, decodes, places, joined, rest, on_host=self._rows.on_host.copy())
 
-    def _welcome(self, ticket: Ticket) -> None:
+    def _welcome(self, ticket: DecoderStep) -> None:
         """Tell the device of requests that it does not know, or not as they are now."""
         self._graphs.send_tables([(place, request.table.blocks) for place, request in ticket.joined])
         for place, request in ticket.joined:

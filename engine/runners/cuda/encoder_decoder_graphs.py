@@ -21,7 +21,7 @@ from voxlane.engine.kernels.sampling.sampling import sample
 from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.models.recognition import Cross
 from voxlane.engine.runners.cuda.rows import PACKET, buckets_up_to
-from voxlane.engine.runners.cuda.staging import Packet, PacketMemory
+from voxlane.engine.runners.cuda.staging import PacketMemory, StagingBuffer
 
 Progress = Callable[[float], None]
 
@@ -70,7 +70,7 @@ class HearingModel(Protocol):
 class Step:
     """The memory of a step of some number of tokens."""
 
-    packet: Packet  # what it is about; the caller writes all of it
+    packet: StagingBuffer  # what it is about; the caller writes all of it
     hidden: Tensor  # [tokens, hidden]: the final states
     chosen: Tensor  # [2, tokens] int32: tokens; log-probabilities by their bits
     results: Tensor  # the same in pinned memory
@@ -100,7 +100,7 @@ class StepGraphs:
         whole = self._memory(max(self._wide[-1], max_rows))
         self._steps = {
             size: Step(
-                Packet(self._shapes(size), whole.packet.memory),
+                StagingBuffer(self._shapes(size), whole.packet.memory),
                 whole.hidden[:size],
                 whole.chosen.view(-1)[: 2 * size].view(2, size),
                 whole.results.view(-1)[: 2 * size].view(2, size),
@@ -149,7 +149,7 @@ class StepGraphs:
     def _memory(self, size: int) -> Step:
         shapes, device = self._shapes(size), self._device
         return Step(
-            Packet(shapes, PacketMemory.of(shapes, device)),
+            StagingBuffer(shapes, PacketMemory.of(shapes, device)),
             torch.zeros((size, self._model.hidden_size), dtype=self._model.dtype, device=device),
             torch.zeros((2, size), dtype=torch.int32, device=device),
             torch.zeros((2, size), dtype=torch.int32, pin_memory=device.type == "cuda"),

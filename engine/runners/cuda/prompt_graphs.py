@@ -16,11 +16,11 @@ from torch import Tensor
 
 from voxlane.engine.kernels.attention.pages import Layout, new_arrivals
 from voxlane.engine.kernels.sampling.sampling import sample
-from voxlane.engine.kernels.yield_flag import Way
+from voxlane.engine.kernels.yield_flag import YieldFlag
 from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.runners.cuda.rows import PACKET
-from voxlane.engine.runners.cuda.staging import Packet, PacketMemory
-from voxlane.engine.runners.decoder import Model
+from voxlane.engine.runners.cuda.staging import PacketMemory, StagingBuffer
+from voxlane.engine.runners.decoder import DecoderModel
 
 SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 """Tokens a step is padded to."""
@@ -44,14 +44,14 @@ class PromptGraphs:
 
     def __init__(
         self,
-        model: Model,
+        model: DecoderModel,
         cache: KVCache,
         device: torch.device,
         beside: Tensor,
         *,
         max_rows: int,
         context_tokens: int,
-        way: Way | None = None,
+        way: YieldFlag | None = None,
         asks: Tensor | None = None,
     ) -> None:
         """Take `beside`, [2, max_rows] int32 on the device, for what is chosen.
@@ -70,7 +70,7 @@ class PromptGraphs:
         parts = {shape: self._parts(*shape) for shape in self._shapes}
         largest = max(parts.values(), key=lambda shapes: sum(map(math.prod, shapes.values())))
         memory = PacketMemory.of(largest, device)  # one of them is under way at a time
-        self._packets = {shape: Packet(parts[shape], memory) for shape in self._shapes}
+        self._packets = {shape: StagingBuffer(parts[shape], memory) for shape in self._shapes}
         self._graphs: dict[Shape, torch.cuda.CUDAGraph] = {}
         self.hidden: Tensor | None = None  # [rows, hidden]: of the tokens a choice was made after, in the last step
         self.chosen = torch.zeros((2, max_rows), dtype=torch.int32, pin_memory=device.type == "cuda")
@@ -82,7 +82,7 @@ class PromptGraphs:
                 return shape
         return None
 
-    def packet(self, shape: Shape) -> Packet:
+    def packet(self, shape: Shape) -> StagingBuffer:
         """Return what the host tells a step; all of it must be written."""
         return self._packets[shape]
 

@@ -21,9 +21,9 @@ from voxlane.engine.kernels.sampling.sampling import PENALTIES, POSITION, Penalt
 from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.runners.cuda.prompt_graphs import PromptGraphs, Shape
 from voxlane.engine.runners.cuda.rows import PACKET, is_penalised, needs_host, set_penalties, write_rules
-from voxlane.engine.runners.cuda.staging import Packet, PacketMemory
-from voxlane.engine.runners.decoder import SCORE_ROWS, Model, Outcome, settle
-from voxlane.engine.runners.sampler import Choice, choose
+from voxlane.engine.runners.cuda.staging import PacketMemory, StagingBuffer
+from voxlane.engine.runners.decoder import SCORE_ROWS, DecoderModel, Outcome, settle
+from voxlane.engine.runners.sampler import SampledToken, choose
 from voxlane.engine.schedule.plan import Row
 from voxlane.engine.schedule.request import Request
 
@@ -52,11 +52,11 @@ class PromptTicket:
         return [self.rows[owner].request for owner in self.owners]
 
 
-class Prompts:
+class PromptRunner:
     """Runs rows that are no plain decodes."""
 
     def __init__(
-        self, model: Model, cache: KVCache, device: torch.device, beside: Tensor, graphs: PromptGraphs
+        self, model: DecoderModel, cache: KVCache, device: torch.device, beside: Tensor, graphs: PromptGraphs
     ) -> None:
         """Take `beside`, [2, some] int32 on the device, for choices that the next step may go on with."""
         self._model = model
@@ -96,13 +96,15 @@ class Prompts:
     def collect(self, ticket: PromptTicket) -> list[Outcome]:
         """Return the outcomes of rows the device is done with."""
         outcomes, requests = [Outcome() for _ in ticket.rows], ticket.requests
-        choices: list[Choice | None] = [None] * len(requests)
+        choices: list[SampledToken | None] = [None] * len(requests)
         if ticket.chosen is not None:
             tokens, bits = ticket.chosen.numpy()
             logprobs = bits.view(np.float32)
             for position, place in zip(ticket.plain, ticket.places, strict=True):
                 wanted, token = requests[position].sampling.logprobs == 0, int(tokens[place])
-                choices[position] = Choice(token, float(logprobs[place]) if wanted else None) if token >= 0 else None
+                choices[position] = (
+                    SampledToken(token, float(logprobs[place]) if wanted else None) if token >= 0 else None
+                )
         if ticket.logits is not None:
             found = choose(ticket.logits.cpu(), [requests[position] for position in ticket.special])
             for position, choice in zip(ticket.special, found, strict=True):
@@ -166,7 +168,7 @@ class Prompts:
             "lengths": (len(rows),),
             "tables": (len(rows), width),
         }
-        packet = Packet(shapes, PacketMemory.of(shapes, self._device))
+        packet = StagingBuffer(shapes, PacketMemory.of(shapes, self._device))
         self._fill(ticket, packet)
         packet.send()
         part = packet.device
@@ -187,7 +189,7 @@ class Prompts:
             sums = [self._score(rows[index], hidden[starts[index] : starts[index + 1]]) for index in ticket.scored]
             ticket.sums = self._to_host(torch.stack(sums))
 
-    def _fill(self, ticket: PromptTicket, packet: Packet) -> None:
+    def _fill(self, ticket: PromptTicket, packet: StagingBuffer) -> None:
         """Write the rows' tokens and where they lie."""
         size, host = self._cache.block_tokens, packet.host
         for index, (row, first, last) in enumerate(zip(ticket.rows, ticket.starts, ticket.starts[1:], strict=False)):

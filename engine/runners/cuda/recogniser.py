@@ -25,9 +25,9 @@ from voxlane.engine.runners.cuda.device import Stopwatch, watched
 from voxlane.engine.runners.cuda.encoder_decoder_graphs import HearingModel, Step, StepGraphs
 from voxlane.engine.runners.decoder import Outcome, settle
 from voxlane.engine.runners.recogniser import ListeningModel, Recogniser
-from voxlane.engine.runners.sampler import Choice
-from voxlane.engine.schedule.plan import Load, Row
-from voxlane.engine.schedule.request import Request, State
+from voxlane.engine.runners.sampler import SampledToken
+from voxlane.engine.schedule.plan import ModelBatch, Row
+from voxlane.engine.schedule.request import Request, RequestState
 
 
 class DeviceModel(ListeningModel, HearingModel, EncoderModel, Protocol):
@@ -52,7 +52,7 @@ class _Tables:
 
 
 @dataclass(slots=True)
-class Ticket:
+class RecogniserStep:
     """A step under way."""
 
     rows: list[Row]
@@ -94,7 +94,7 @@ class CudaRecogniser(Recogniser):
             self._steps.capture(lambda done: progress((1 + done) / 2))
         torch.cuda.synchronize(self._device)
 
-    def launch(self, load: Load) -> Ticket:
+    def launch(self, load: ModelBatch) -> RecogniserStep:
         """Queue a step on the device; its rows' outcomes are collected later, and before the next launch."""
         with watched(self._device), torch.inference_mode(), self._aside():
             if not self._sound and self._device.type == "cuda":  # a fault may have left a step under way
@@ -119,14 +119,14 @@ class CudaRecogniser(Recogniser):
             if row.request.wants_attention
         }
         phases = dict(zip(("move", "launch"), itertools.pairwise(marks), strict=True))
-        return Ticket(load.rows, step, starts, tables, fresh, silence, phases)
+        return RecogniserStep(load.rows, step, starts, tables, fresh, silence, phases)
 
-    def done(self, ticket: Ticket) -> bool:
+    def done(self, ticket: RecogniserStep) -> bool:
         """Return whether `wait` would return at once."""
         with watched(self._device):
             return ticket.choices is not None or self._whole.done()
 
-    def wait(self, ticket: Ticket) -> None:
+    def wait(self, ticket: RecogniserStep) -> None:
         """Wait for a step, and keep what the next one will overwrite."""
         if ticket.choices is not None:
             return
@@ -139,7 +139,7 @@ class CudaRecogniser(Recogniser):
         ticket.choices = ticket.step.choices()
         ticket.phases["wait"] = (begin, stop)
 
-    def collect(self, ticket: Ticket) -> list[Outcome]:
+    def collect(self, ticket: RecogniserStep) -> list[Outcome]:
         """Return the outcomes of a step's rows in their order, waiting for it if nobody has."""
         self.wait(ticket)
         begin = time.monotonic()
@@ -222,7 +222,7 @@ class CudaRecogniser(Recogniser):
 
     # ---- when it is done
 
-    def _outcomes(self, ticket: Ticket) -> list[Outcome]:
+    def _outcomes(self, ticket: RecogniserStep) -> list[Outcome]:
         outcomes = [Outcome() for _ in ticket.rows]
         assert ticket.choices is not None
         tokens, logprobs = ticket.choices
@@ -231,19 +231,19 @@ class CudaRecogniser(Recogniser):
                 continue
             first = start + row.count - 1
             places = range(first, first + 1 + len(row.drafts))
-            choices = [Choice(tokens[at], logprobs[at]) if tokens[at] >= 0 else None for at in places]
+            choices = [SampledToken(tokens[at], logprobs[at]) if tokens[at] >= 0 else None for at in places]
             settle(row, choices, outcome)
         if ticket.silence is not None:
             for index, probability in zip(ticket.fresh, ticket.silence.tolist(), strict=True):
                 outcomes[index].no_speech = probability
         return outcomes
 
-    def _look_again(self, ticket: Ticket, outcomes: list[Outcome]) -> None:
+    def _look_again(self, ticket: RecogniserStep, outcomes: list[Outcome]) -> None:
         """Give each row that ends here, and whose request asked for it, what its decoder looked at."""
         ended: list[tuple[Outcome, Row, _Tables]] = []
         for index, tables in ticket.tables.items():
             row, chosen = ticket.rows[index], [choice.token for choice in outcomes[index].choices]
-            if row.request.state is not State.FINISHED and not self.model.eos_ids.isdisjoint(chosen):
+            if row.request.state is not RequestState.FINISHED and not self.model.eos_ids.isdisjoint(chosen):
                 written = next(place for place, token in enumerate(chosen) if token in self.model.eos_ids)
                 ended.append((outcomes[index], self._again(row.request, chosen[:written]), tables))
         if not ended:

@@ -34,7 +34,7 @@ class PacketMemory:
         return cls(host, torch.zeros(numbers, dtype=torch.int32, device=device))
 
 
-class Packet:
+class StagingBuffer:
     """The same parts in host memory, to be written, and on the device, to be read."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], memory: PacketMemory) -> None:

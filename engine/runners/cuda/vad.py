@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from voxlane.codecs import silero
-from voxlane.codecs.silero import BINS, FRAME_SAMPLES, HIDDEN, WINDOW, Network
-from voxlane.engine.audio.vad import Ear
+from voxlane.codecs.silero import BINS, FRAME_SAMPLES, HIDDEN, WINDOW, SileroNetwork
+from voxlane.engine.audio.vad import VadStream
 from voxlane.engine.runners.cuda.device import Stopwatch, watched
 
 SIZES = (16, 64, 256)
@@ -43,7 +43,7 @@ Shape = tuple[int, int]  # streams, and frames of each
 class _Together:
     """Silero's network over a batch: the steps of silero.probability, in its names."""
 
-    def __init__(self, network: Network, device: torch.device) -> None:
+    def __init__(self, network: SileroNetwork, device: torch.device) -> None:
         def there(values: NDArray[Any]) -> Tensor:
             return torch.from_numpy(values).to(device)
 
@@ -98,8 +98,8 @@ class DeviceEars:
         self._back = torch.zeros(most * _BACK, pin_memory=pinned)
         self._graphs: dict[Shape, torch.cuda.CUDAGraph] = {}
         self._watch = Stopwatch(device)
-        self._due: WeakKeyDictionary[Ear, None] = WeakKeyDictionary()  # who has frames, in the order they came
-        self._batch: list[tuple[Ear, int]] = []  # under way, and how many frames of each
+        self._due: WeakKeyDictionary[VadStream, None] = WeakKeyDictionary()  # who has frames, in the order they came
+        self._batch: list[tuple[VadStream, int]] = []  # under way, and how many frames of each
         self._shape: Shape = self._shapes[0]
         self._began_s = self._asked_s = -math.inf
         self._stream: torch.cuda.Stream | None = None
@@ -120,11 +120,11 @@ class DeviceEars:
                 self._graphs[shape] = graph
         torch.cuda.synchronize(self._device)
 
-    def open(self) -> Ear:
+    def open(self) -> VadStream:
         """Return a detector that has heard nothing."""
-        return Ear(self)
+        return VadStream(self)
 
-    def expect(self, ear: Ear) -> None:
+    def expect(self, ear: VadStream) -> None:
         """Note that a stream has a frame to listen to."""
         self._due[ear] = None
 
@@ -141,7 +141,7 @@ class DeviceEars:
             if behind or now - self._began_s >= GAP_S:
                 self._send()
 
-    def listen(self, first: Ear) -> None:
+    def listen(self, first: VadStream) -> None:
         """Wait for the next frame of a stream."""
         known = len(first.known)
         while len(first.known) == known:

@@ -42,7 +42,7 @@ _NUMBER_READERS: tuple[Reader, ...] = (*DATE_READERS, *ADDRESS_READERS, *QUANTIT
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class ReadWord:
     """One spoken word with its punctuation; `source[start:end]` is what it was read from.
 
     Words of one expression start together and the last may end later, with punctuation; otherwise spans follow each
@@ -54,12 +54,12 @@ class Word:
     end: int
 
 
-def spoken_words(text: str) -> list[Word]:
+def spoken_words(text: str) -> list[ReadWord]:
     """Return the words to say, in order; none for a text of emoji, symbols or code only."""
     return words_of(plain(text))
 
 
-def words_of(page: Plain) -> list[Word]:
+def words_of(page: Plain) -> list[ReadWord]:
     """Return the words to say of a text without markup, or of a part of one."""
     if not any(char.isalnum() for char in page.text):
         return []
@@ -82,7 +82,7 @@ class _Scan:
         self._words: list[str] = []
         self._spans: list[tuple[int, int]] = []
 
-    def run(self) -> list[Word]:
+    def run(self) -> list[ReadWord]:
         while self._at < len(self._text):
             char = self._text[self._at]
             if char == "\n":
@@ -97,7 +97,7 @@ class _Scan:
                 self._ask(NAME_READERS)
             else:
                 self._symbol(char)
-        return [Word(word, start, end) for word, (start, end) in zip(self._words, self._spans, strict=True)]
+        return [ReadWord(word, start, end) for word, (start, end) in zip(self._words, self._spans, strict=True)]
 
     def _ask(self, readers: tuple[Reader, ...]) -> None:
         for reader in readers:

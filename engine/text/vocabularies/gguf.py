@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 from voxlane.engine.errors import WeightsError
 from voxlane.engine.text.vocabularies.vocabulary import SPACE, Control, Vocabulary, find_eos_ids, is_control
 from voxlane.engine.weights.gguf_header import Header
-from voxlane.engine.weights.gguf_names import Fields
+from voxlane.engine.weights.gguf_names import MetadataFields
 
 # GGUF's token types. The others (unknown, control, unused) are special.
 _NORMAL, _USER_DEFINED, _BYTE = 1, 4, 6
@@ -35,7 +35,7 @@ _QWEN2 = frozenset({"qwen2", "deepseek-r1-qwen", "megrez"})
 
 def from_gguf(header: Header) -> Vocabulary:
     """Return the vocabulary in a GGUF header, or raise WeightsError."""
-    fields = Fields(header)
+    fields = MetadataFields(header)
     kind = fields.text("tokenizer.ggml.model")
     tokens = _strings(header, "tokenizer.ggml.tokens")
     types = _numbers(header, "tokenizer.ggml.token_type", len(tokens), np.full(len(tokens), _NORMAL)).tolist()
@@ -86,7 +86,7 @@ def from_gguf(header: Header) -> Vocabulary:
 _NAMED_IDS = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad", "eot": "", "eom": ""}
 
 
-def _byte_level_backend(header: Header, fields: Fields, vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
+def _byte_level_backend(header: Header, fields: MetadataFields, vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
     merges: list[tuple[str, str]] = []
     for line in _strings(header, "tokenizer.ggml.merges"):
         left, space, right = line.partition(" ")
@@ -113,7 +113,11 @@ def _byte_level_backend(header: Header, fields: Fields, vocabulary: dict[str, in
 
 
 def _sentencepiece_backend(
-    header: Header, fields: Fields, vocabulary: dict[str, int], pieces: dict[str, int], scores: np.ndarray[Any, Any]
+    header: Header,
+    fields: MetadataFields,
+    vocabulary: dict[str, int],
+    pieces: dict[str, int],
+    scores: np.ndarray[Any, Any],
 ) -> tokenizers.Tokenizer:
     """Return sentencepiece's BPE: two pieces merge if their union is a piece, the best-scored union first."""
     missing = [byte for byte in range(256) if f"<0x{byte:02X}>" not in vocabulary]
@@ -156,7 +160,7 @@ def _numbers(header: Header, key: str, count: int, default: np.ndarray[Any, Any]
     return value
 
 
-def _token_id(header: Header, fields: Fields, key: str, count: int) -> int | None:
+def _token_id(header: Header, fields: MetadataFields, key: str, count: int) -> int | None:
     if not fields.has(key):
         return None
     id_ = fields.integer(key)

@@ -41,16 +41,16 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class OnnxGraph:
     """Constants by name, and operations in their order."""
 
     constants: dict[str, NDArray[Any]] = field(default_factory=dict)
     operations: list[Operation] = field(default_factory=list)
 
 
-def read_graph(path: Path) -> Graph:
+def read_graph(path: Path) -> OnnxGraph:
     """Return the graph of an ONNX file, or raise WeightsError; inner graphs are left out."""
-    graph = Graph()
+    graph = OnnxGraph()
     try:
         for number, value in _fields(memoryview(path.read_bytes())):
             if number == _MODEL_GRAPH:
@@ -62,7 +62,7 @@ def read_graph(path: Path) -> Graph:
     return graph
 
 
-def _read(graph: Graph, message: memoryview) -> None:
+def _read(graph: OnnxGraph, message: memoryview) -> None:
     for number, value in _fields(message):
         if number == _GRAPH_INITIALIZER:
             name, values = _tensor(_bytes(value))

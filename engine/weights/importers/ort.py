@@ -68,26 +68,26 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class OrtGraph:
     """Constants by name, and operations, with those of inner graphs among them."""
 
     initializers: dict[str, Initializer]
     nodes: list[Node]
 
 
-def read_graph(path: Path) -> Graph:
+def read_graph(path: Path) -> OrtGraph:
     """Return the graph of an .ort file, or raise WeightsError."""
     root = Table.root(str(path), memoryview(map_file(path)), b"ORTM")
     model = root.table(1)
     graph = model.table(7) if model is not None else None
     if graph is None:
         raise WeightsError(path, "there is no graph in it")
-    found = Graph({}, [])
+    found = OrtGraph({}, [])
     _collect(path, graph, found, depth=0)
     return found
 
 
-def _collect(path: Path, graph: Table, found: Graph, depth: int) -> None:
+def _collect(path: Path, graph: Table, found: OrtGraph, depth: int) -> None:
     for table in graph.tables(0, MAX_INITIALIZERS):
         initializer = _initializer(path, table)
         if initializer is not None:
@@ -153,7 +153,7 @@ def _tensors(path: Path, prefix: str) -> dict[str, _Matrix]:
     return found
 
 
-def _weights_of(path: Path, graph: Graph, node: Node) -> Iterator[tuple[str, _Matrix]]:
+def _weights_of(path: Path, graph: OrtGraph, node: Node) -> Iterator[tuple[str, _Matrix]]:
     """Yield the weights one node uses, with the last part of their names."""
 
     def constant(index: int) -> Initializer | None:
@@ -185,7 +185,7 @@ def _weights_of(path: Path, graph: Graph, node: Node) -> Iterator[tuple[str, _Ma
                 yield "weight" if node.operation == "Mul" else "bias", _Matrix(values)
 
 
-def _known(path: Path, graph: Graph, name: str) -> Initializer:
+def _known(path: Path, graph: OrtGraph, name: str) -> Initializer:
     if name not in graph.initializers:
         raise WeightsError(path, f"tensor {name!r:.100} is missing")
     return graph.initializers[name]

@@ -40,7 +40,7 @@ class _Speech:
     told: str = ""  # of the transcript
 
 
-class Listening:
+class PersonTurns:
     """What a client is told of the person's turns."""
 
     def __init__(self, known: KnownItems, heard_s: Callable[[], float]) -> None:

@@ -24,12 +24,12 @@ from voxlane.server.protocols.dialect import (
     Hello,
     Incoming,
     Outgoing,
-    Pace,
     Packet,
+    RateLimits,
 )
 from voxlane.server.protocols.openai_realtime.exchange import Exchange
 from voxlane.server.protocols.openai_realtime.items import INPUT_ITEMS, KnownItems, read_item, shown_item
-from voxlane.server.protocols.openai_realtime.listening import Listening
+from voxlane.server.protocols.openai_realtime.listening import PersonTurns
 from voxlane.server.protocols.openai_realtime.packets import Event, packet
 from voxlane.server.protocols.openai_realtime.responses import Wish
 from voxlane.server.protocols.openai_realtime.session import (
@@ -107,7 +107,7 @@ class OpenAIRealtime:
         self._microphone = Microphone(FORMATS[self._session.input_format])
         self._heard_before_s = 0.0  # in formats before this one
         self._known = KnownItems()
-        self._listening = Listening(self._known, self.heard_s)
+        self._listening = PersonTurns(self._known, self.heard_s)
         self._listening.transcribes = transcribes(self._session)
         self._responses = Exchange(self._known, session_rate)
         self._fault: server_events.Fault | None = None  # what is wrong with a turn that is about to end
@@ -153,7 +153,7 @@ class OpenAIRealtime:
             self._microphone = Microphone(FORMATS[session.input_format])
         self._session, self._config = session, config
         self._listening.transcribes = transcribes(session)
-        return [client_events.Configure(config)]
+        return [client_events.ConfigureSession(config)]
 
     def append(self, event: Event, _: str) -> Iterable[Incoming]:
         """Take sound, piece by piece as whoever asked comes for it."""
@@ -282,7 +282,7 @@ class OpenAIRealtime:
     def _tell(self, event: Outgoing) -> list[Packet]:
         """Return what concerns neither a turn nor a reply."""
         match event:
-            case dialect.Ready():
+            case dialect.SessionReady():
                 self._name = event.session.rpartition("-")[2]
                 self._listening.session = event.session
                 return [packet("session.created", session=shown(self._session, f"sess_{self._name}"))]
@@ -301,7 +301,7 @@ class OpenAIRealtime:
                 return [packet("conversation.item.truncated", **told)]
             case Complaint(code, message, param, ref):
                 return [_error("invalid_request_error", code, message, param, ref)]
-            case dialect.Ending(kind, code, message):
+            case dialect.ConnectionEnd(kind, code, message):
                 return [_error(kind, code, message)]
             case _:  # states, latencies and the like: the dialect has no words for them
                 return []
@@ -343,7 +343,7 @@ _READERS: dict[str, Callable[[OpenAIRealtime, Event, str], Iterable[Incoming]]] 
 }
 """The client events, and what becomes of them."""
 
-PACE = Pace(
+PACE = RateLimits(
     frame_bytes=limits.REALTIME_FRAME_BYTES,
     frames_per_s=limits.VOICE_FRAMES_PER_SECOND,
     frames_burst=limits.REALTIME_FRAMES_BURST,

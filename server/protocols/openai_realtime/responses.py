@@ -23,7 +23,7 @@ from voxlane.server.protocols.openai_realtime.items import (
 )
 from voxlane.server.protocols.openai_realtime.packets import Event, packet
 from voxlane.server.protocols.openai_realtime.session import FORMATS, RealtimeSession, shown_format
-from voxlane.server.protocols.sound import Loudspeaker, Piece
+from voxlane.server.protocols.sound import Loudspeaker, SoundPiece
 
 DELTA_BYTES = 256 * 1024
 """Sound in one delta: a third more as base64, and well below the MiB that one client takes in a message."""
@@ -125,7 +125,7 @@ class Response:
     def _part(self, text: str) -> Shown:
         return {"type": "audio", "transcript": text} if self._wish.speaks else {"type": "text", "text": text}
 
-    def _deltas(self, piece: Piece) -> list[Packet]:
+    def _deltas(self, piece: SoundPiece) -> list[Packet]:
         packets = []
         wide = 2 if self._form.codec == "pcm16" else 1
         for at in range(0, len(piece.data), DELTA_BYTES):

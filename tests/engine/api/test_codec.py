@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from voxlane.engine import api
-from voxlane.engine.api import BadMessage, Text
+from voxlane.engine.api import Text, UndecodableMessage
 from voxlane.engine.api.codec import build
 
 texts = st.text(max_size=20)
@@ -83,18 +83,18 @@ def test_a_step_of_text_is_a_few_packets():
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x07", b"\x91\x07", b"\x91\x91\x07"])
 def test_what_is_no_list_of_messages_is_refused(data):
-    with pytest.raises(api.BadMessage):
+    with pytest.raises(api.UndecodableMessage):
         api.Assembler().messages(b"\x02" + data)
 
 
 def test_a_message_over_the_limit_is_refused_at_both_ends():
-    with pytest.raises(api.BadMessage, match="over the limit"):
+    with pytest.raises(api.UndecodableMessage, match="over the limit"):
         api.fragments(b"x" * (api.MAX_MESSAGE_BYTES + 1))
     assembler = api.Assembler()
     packet = b"\x01" + b"x" * (api.FRAGMENT_BYTES - 1)
     for _ in range(api.MAX_MESSAGE_BYTES // (api.FRAGMENT_BYTES - 1)):
         assert assembler.feed(packet) is None
-    with pytest.raises(api.BadMessage, match="over the limit"):
+    with pytest.raises(api.UndecodableMessage, match="over the limit"):
         assembler.feed(packet)
 
 
@@ -102,7 +102,7 @@ def test_a_message_over_the_limit_is_refused_at_both_ends():
 def test_arbitrary_bytes_are_a_message_or_refused(data):
     try:
         message = api.decode(data)
-    except api.BadMessage:
+    except api.UndecodableMessage:
         return
     assert api.decode(api.encode(message)) == message
 
@@ -125,13 +125,13 @@ def test_arbitrary_bytes_are_a_message_or_refused(data):
     ],
 )
 def test_messages_of_the_wrong_shape_are_refused(parts):
-    with pytest.raises(api.BadMessage):
+    with pytest.raises(api.UndecodableMessage):
         api.decode(msgpack.packb(parts))
 
 
 @pytest.mark.parametrize("packet", [b"", b"\x00", b"\x02ab"])
 def test_packets_of_the_wrong_shape_are_refused(packet):
-    with pytest.raises(api.BadMessage):
+    with pytest.raises(api.UndecodableMessage):
         api.Assembler().feed(packet)
 
 
@@ -148,5 +148,5 @@ def test_packets_of_the_wrong_shape_are_refused(packet):
 def test_a_wrong_type_is_refused_after_right_ones_have_come(values):
     good = ("a", 0, "x", (), 3)
     assert build(Text, good) == build(Text, good) == Text(*good)
-    with pytest.raises(BadMessage):
+    with pytest.raises(UndecodableMessage):
         build(Text, values)

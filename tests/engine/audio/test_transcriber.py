@@ -15,9 +15,9 @@ from voxlane.engine.audio.segmenter import FRAME_SAMPLES, RATE, ListenPolicy, Se
 from voxlane.engine.audio.transcriber import (
     DEFAULT_POLICY,
     Closed,
+    DecodeRequest,
     Heard,
-    Listener,
-    Look,
+    Transcriber,
     is_speech,
     max_tokens,
     unlooped,
@@ -72,9 +72,9 @@ def listen(
     partials: bool,
     busy: Sequence[bool] = (False,),
     policy: ListenPolicy = DEFAULT_POLICY,
-) -> tuple[list[Heard], Listener]:
+) -> tuple[list[Heard], Transcriber]:
     """Return all that is heard when the audio comes in pieces of these sizes, over and over."""
-    listener = Listener(Voice(), starts_word, max_samples=MAX_SAMPLES, partials=partials, policy=policy)
+    listener = Transcriber(Voice(), starts_word, max_samples=MAX_SAMPLES, partials=partials, policy=policy)
     heard: list[Heard] = []
     at = turn = 0
     while at < len(samples):
@@ -91,7 +91,7 @@ def listen(
     return heard, listener
 
 
-def looks(listener: Listener, limit: int) -> list[Heard]:
+def looks(listener: Transcriber, limit: int) -> list[Heard]:
     heard: list[Heard] = []
     while len(heard) < limit and (look := listener.next_look()):
         assert listener.next_look() == look
@@ -161,7 +161,7 @@ def test_every_voiced_frame_is_in_exactly_one_segment(pattern: list[tuple[bool, 
 @settings(deadline=None, max_examples=10)
 @given(st.integers(300, 4_000), st.integers(0, 5))
 def test_the_audio_kept_is_bounded(chunk: int, seed: int) -> None:
-    listener = Listener(Voice(), starts_word, max_samples=MAX_SAMPLES, partials=True)
+    listener = Transcriber(Voice(), starts_word, max_samples=MAX_SAMPLES, partials=True)
     samples = sound([(True, 1_000), (False, 400), (True, 40)], seed)
     most = 0
     for at in range(0, len(samples), chunk):
@@ -174,7 +174,7 @@ def test_the_audio_kept_is_bounded(chunk: int, seed: int) -> None:
 
 
 def test_a_pause_is_looked_at_once_and_closing_there_costs_nothing() -> None:
-    listener = Listener(Voice(), starts_word, max_samples=MAX_SAMPLES, partials=True)
+    listener = Transcriber(Voice(), starts_word, max_samples=MAX_SAMPLES, partials=True)
     samples = sound([(False, 10), (True, 60), (False, 12)])
     for at in range(0, len(samples), 320):
         listener.hear(samples[at : at + 320])
@@ -192,7 +192,7 @@ def test_a_pause_is_looked_at_once_and_closing_there_costs_nothing() -> None:
 
 
 def test_a_look_under_way_when_its_segment_closes_is_the_final_one() -> None:
-    listener = Listener(Voice(), starts_word, max_samples=MAX_SAMPLES, partials=True)
+    listener = Transcriber(Voice(), starts_word, max_samples=MAX_SAMPLES, partials=True)
     samples = sound([(True, 60), (False, 12)])
     listener.hear(samples)
     look = listener.next_look()
@@ -212,7 +212,7 @@ def test_partials_settle_while_the_voice_goes_on() -> None:
 
 
 def test_looks_come_at_their_cadence_and_go_on_from_what_is_settled() -> None:
-    listener = Listener(Voice(), starts_word, max_samples=MAX_SAMPLES, partials=True)
+    listener = Transcriber(Voice(), starts_word, max_samples=MAX_SAMPLES, partials=True)
     samples, seen = sound([(True, 250)]), []
     for at in range(0, len(samples), 160):
         listener.hear(samples[at : at + 160])
@@ -244,17 +244,17 @@ def test_without_voice_nothing_is_looked_at() -> None:
 
 
 def test_wrong_turns_are_refused() -> None:
-    listener = Listener(Voice(), starts_word, max_samples=MAX_SAMPLES, partials=True)
+    listener = Transcriber(Voice(), starts_word, max_samples=MAX_SAMPLES, partials=True)
     listener.hear(sound([(True, 60), (False, 12)]))
     look = listener.next_look()
     assert look is not None
     with pytest.raises(ValueError, match="not the look"):
-        listener.looked(Look(look.start + 1, look.end, False, (), ()), [], [])
+        listener.looked(DecodeRequest(look.start + 1, look.end, False, (), ()), [], [])
     listener.looked(look, *hear(listener.clip(look), ()))
     with pytest.raises(ValueError, match="not the look"):
         listener.looked(look, [], [])
     with pytest.raises(ValueError, match="not here"):
-        listener.clip(Look(0, 10**6, True, (), ()))
+        listener.clip(DecodeRequest(0, 10**6, True, (), ()))
     listener.end()
     listener.end()
     with pytest.raises(ValueError, match="ended"):
@@ -263,7 +263,7 @@ def test_wrong_turns_are_refused() -> None:
 
 
 def test_forced_tokens_must_come_back() -> None:
-    listener = Listener(Voice(), starts_word, max_samples=MAX_SAMPLES, partials=True)
+    listener = Transcriber(Voice(), starts_word, max_samples=MAX_SAMPLES, partials=True)
     samples = sound([(True, 250)])
     for at in range(0, len(samples), 320):
         listener.hear(samples[at : at + 320])
@@ -287,7 +287,7 @@ def test_a_loop_is_cut_to_its_first_round() -> None:
 
 
 def test_a_looping_hypothesis_is_heard_once() -> None:
-    listener = Listener(Voice(), starts_word, max_samples=MAX_SAMPLES, partials=False)
+    listener = Transcriber(Voice(), starts_word, max_samples=MAX_SAMPLES, partials=False)
     listener.hear(sound([(True, 60)]))
     listener.end()
     look = listener.next_look()
@@ -309,7 +309,7 @@ def test_what_nobody_said_is_not_heard() -> None:
     assert is_speech([], 0.9)
     assert not is_speech([-0.9, -2.1], 0.0)
     assert not is_speech([-0.7], 0.8)
-    listener = Listener(Voice(), starts_word, max_samples=MAX_SAMPLES, partials=False)
+    listener = Transcriber(Voice(), starts_word, max_samples=MAX_SAMPLES, partials=False)
     listener.hear(sound([(True, 60)]))
     listener.end()
     look = listener.next_look()

@@ -13,8 +13,8 @@ from speech_simulation import PretendListeningModel
 from voxlane.codecs.silero import FRAME_SAMPLES
 from voxlane.codecs.voicing import Voicing
 from voxlane.engine.api import LISTEN_RATE, Append, Submit
-from voxlane.engine.audio.vad import Ear
-from voxlane.engine.jobs.transcribe import ListenDesk
+from voxlane.engine.audio.vad import VadStream
+from voxlane.engine.jobs.transcribe import TranscribeJobFactory
 from voxlane.engine.memory.blocks import BlockPool
 from voxlane.engine.runners.cuda.vad import DeviceEars
 
@@ -36,7 +36,7 @@ def test_streams_together_hear_what_each_hears_alone(count: int) -> None:
     """In pieces of any size, said before or not, by streams that come and are asked in any order."""
     source, together = random.Random(count), DeviceEars(HOST)
     waiting = {n: (sound, Voicing()(sound)) for n, sound in enumerate(sounds(count))}
-    streams: dict[int, Ear] = {}
+    streams: dict[int, VadStream] = {}
     found: dict[int, list[float]] = {n: [] for n in waiting}
     at = dict.fromkeys(waiting, 0)
     said = dict.fromkeys(waiting, 0)
@@ -104,7 +104,7 @@ def test_a_stream_wants_no_work_before_its_answer_is_there_and_the_engine_does_n
 
     monkeypatch.setattr(together, "_heard", heard)
     monkeypatch.setattr(together, "listen", None)  # where somebody would wait
-    desk = ListenDesk(PretendListeningModel(), BlockPool(8, 4), together.open)
+    desk = TranscribeJobFactory(PretendListeningModel(), BlockPool(8, 4), together.open)
     jobs = [desk.open(Submit(str(number), "asr"), now[0]) for number in range(50)]
     for job in jobs:
         job.append(Append(job.submit.request_id, audio=bytes(2 * (FRAME_SAMPLES - 1))), now[0])

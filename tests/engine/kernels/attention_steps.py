@@ -10,7 +10,7 @@ from torch import Tensor
 from voxlane.engine.kernels.attention.paged import paged_attention_ref
 from voxlane.engine.kernels.attention.paged_triton import paged_attention_triton
 from voxlane.engine.kernels.attention.pages import Layout, Pages, new_arrivals
-from voxlane.engine.kernels.attention.triton_tuning import Tuning
+from voxlane.engine.kernels.attention.triton_tuning import AttentionTuning
 
 from .batches import Shape, layout, new_pages, tables
 
@@ -18,9 +18,9 @@ F32, BF16, F16, INT8 = torch.float32, torch.bfloat16, torch.float16, torch.int8
 TOLERANCES = {F32: 1e-6, F16: 1e-3, BF16: 8e-3}
 """The error's norm over the result's, by the queries' type: what products of that type lose."""
 
-DECODE = Tuning(tile=16, warps=4, stages=1, programs=3, split=32)
-EVEN = Tuning(tile=16, warps=4, stages=1, programs=5, least=16)
-PREFILL = Tuning(tile=32, warps=4, stages=1, programs=3, split=32, rows=64, split_queries=35)
+DECODE = AttentionTuning(tile=16, warps=4, stages=1, programs=3, split=32)
+EVEN = AttentionTuning(tile=16, warps=4, stages=1, programs=5, least=16)
+PREFILL = AttentionTuning(tile=32, warps=4, stages=1, programs=3, split=32, rows=64, split_queries=35)
 MANY = replace(PREFILL, programs=12, rows=16, split_queries=12)
 """Pieces so short that a small test has many of them, and fewer programs than pieces; EVEN's are as many as it has."""
 
@@ -64,8 +64,8 @@ def run(
     *,
     causal: bool = True,
     softcap: float = 0.0,
-    decode: Tuning = DECODE,
-    prefill: Tuning = PREFILL,
+    decode: AttentionTuning = DECODE,
+    prefill: AttentionTuning = PREFILL,
 ) -> Tensor:
     """Run the kernels; no piece may be left that somebody still waits for."""
     arrivals = new_arrivals(torch.device("cpu")) if place.arrivals is None else place.arrivals

@@ -18,7 +18,7 @@ from voxlane.engine.kernels.attention.paged import paged_attention_ref
 from voxlane.engine.kernels.attention.paged_triton import by_hopper, paged_attention_triton
 from voxlane.engine.kernels.attention.pages import Layout, Pages, new_arrivals
 from voxlane.engine.kernels.attention.triton_prefill import cuts_of, work_of
-from voxlane.engine.kernels.attention.triton_tuning import Tuning, hopper_tuning
+from voxlane.engine.kernels.attention.triton_tuning import AttentionTuning, hopper_tuning
 
 from .attention_steps import BF16, DECODE, EVEN, F16, F32, INT8, MANY, PREFILL, SMALL, check, filled, run, step
 from .batches import Shape, layout
@@ -183,7 +183,7 @@ def test_a_row_too_long_to_be_cut_among_pieces(random: torch.Generator) -> None:
 )
 def test_parts_stay_within_their_room(
     rows: list[tuple[int, int]],
-    tuning: Tuning,
+    tuning: AttentionTuning,
     room: int,
     pieces: int,
     random: torch.Generator,
@@ -317,7 +317,7 @@ def test_any_batch(
     shape: Shape,
     types: tuple[torch.dtype, torch.dtype],
     window: int,
-    decode: Tuning,
+    decode: AttentionTuning,
     seed: int,
 ) -> None:
     random = torch.Generator().manual_seed(seed)
@@ -349,7 +349,7 @@ def count_pieces(
 )
 @settings(max_examples=40)
 def test_hopper_starts_a_program_for_every_piece(
-    rows: list[tuple[int, int]], alike: bool, heads: tuple[int, int], way: Tuning
+    rows: list[tuple[int, int]], alike: bool, heads: tuple[int, int], way: AttentionTuning
 ) -> None:
     """By how the other kernel cuts: Hopper's own does the same, and cannot run here."""
     counts, lengths = zip(*[(rows[0][0] if alike else count, length) for count, length in rows], strict=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from voxlane.engine.kernels.attention.pages import Layout
-from voxlane.engine.kernels.attention.triton_tuning import Tuning, decode_tuning
+from voxlane.engine.kernels.attention.triton_tuning import AttentionTuning, decode_tuning
 
 from .attention_steps import BF16, DECODE, EVEN, F16, INT8, SMALL, check, filled, run, step
 from .batches import Shape
@@ -53,7 +53,9 @@ def test_every_shape_as_it_is_served(shape: Shape, compute: torch.dtype, random:
 
 @pytest.mark.parametrize("decode", [DECODE, EVEN])
 @pytest.mark.parametrize(("window", "softcap"), [(0, 0.0), (0, 3.0), (1, 0.0), (17, 3.0), (48, 0.0)])
-def test_drafts_see_what_is_theirs(window: int, softcap: float, decode: Tuning, random: torch.Generator) -> None:
+def test_drafts_see_what_is_theirs(
+    window: int, softcap: float, decode: AttentionTuning, random: torch.Generator
+) -> None:
     """Tiles that all queries see are not masked: what only some of them see, or none any more, is."""
     q, pages, place = step(PAIR, INT8, random, DRAFTS)
     q = q.to(BF16)

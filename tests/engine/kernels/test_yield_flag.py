@@ -8,54 +8,54 @@ import pytest
 import torch
 
 from voxlane.engine.kernels import yield_flag
-from voxlane.engine.kernels.yield_flag import Way
-from voxlane.engine.kernels.yield_flag_triton import give_way
+from voxlane.engine.kernels.yield_flag import YieldFlag
+from voxlane.engine.kernels.yield_flag_triton import yield_to_critical
 
 MOST_NS = 50_000
 LONG_NS = 10**15
 
 
 @pytest.fixture
-def way() -> Way:
-    return Way.make(3, torch.device("cpu"))
+def way() -> YieldFlag:
+    return YieldFlag.make(3, torch.device("cpu"))
 
 
-def test_nobody_is_waited_for_who_does_not_ask(way: Way) -> None:
+def test_nobody_is_waited_for_who_does_not_ask(way: YieldFlag) -> None:
     way.waited_ns.fill_(7)
-    give_way(way, MOST_NS, first=False)
+    yield_to_critical(way, MOST_NS, first=False)
     assert way.waited_ns.tolist() == [7]
-    give_way(way, MOST_NS, first=True)
+    yield_to_critical(way, MOST_NS, first=True)
     assert way.waited_ns.tolist() == [0]
 
 
 @pytest.mark.parametrize("asker", [0, 1, 2])
-def test_a_step_stands_still_once_for_so_long_and_the_next_one_again(way: Way, asker: int) -> None:
+def test_a_step_stands_still_once_for_so_long_and_the_next_one_again(way: YieldFlag, asker: int) -> None:
     way.asked[asker] = 1
-    give_way(way, MOST_NS, first=True)
+    yield_to_critical(way, MOST_NS, first=True)
     assert way.waited_ns.tolist() == [MOST_NS]
-    give_way(way, MOST_NS, first=False)
+    yield_to_critical(way, MOST_NS, first=False)
     assert way.waited_ns.tolist() == [MOST_NS], "it has waited long enough"
-    give_way(way, MOST_NS, first=True)
+    yield_to_critical(way, MOST_NS, first=True)
     assert way.waited_ns.tolist() == [MOST_NS]
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_step_that_may_not_stand_still_does_not(way: Way, first: bool) -> None:
+def test_a_step_that_may_not_stand_still_does_not(way: YieldFlag, first: bool) -> None:
     way.asked.fill_(1)
-    give_way(way, 0, first=first)
+    yield_to_critical(way, 0, first=first)
     assert way.waited_ns.tolist() == [0]
 
 
-def test_a_step_goes_on_when_nobody_asks_any_more(way: Way) -> None:
+def test_a_step_goes_on_when_nobody_asks_any_more(way: YieldFlag) -> None:
     way.asked[1] = 1
     timer = threading.Timer(0.05, way.asked.zero_)
     timer.start()
-    give_way(way, LONG_NS, first=True)
+    yield_to_critical(way, LONG_NS, first=True)
     timer.join()
     assert 0 < int(way.waited_ns) < LONG_NS
 
 
-def test_on_a_cpu_nobody_is_waited_for(way: Way) -> None:
+def test_on_a_cpu_nobody_is_waited_for(way: YieldFlag) -> None:
     way.asked.fill_(1)
-    yield_flag.give_way(way, first=True)
+    yield_flag.yield_to_critical(way, first=True)
     assert way.waited_ns.tolist() == [0]

@@ -21,7 +21,7 @@ from voxlane.engine.api import (
     Submit,
     ToEngine,
 )
-from voxlane.engine.loop.command_queue import Inbox
+from voxlane.engine.loop.command_queue import CommandQueue
 
 SESSIONS = {"a": "s", "b": "s", "c": "t", "d": "", "e": "u"}  # of requests that were opened; others are not
 names = st.sampled_from("abcdefg")
@@ -42,7 +42,7 @@ commands = st.one_of(
 )
 
 
-def urgent(inbox: Inbox) -> list[ToEngine]:
+def urgent(inbox: CommandQueue) -> list[ToEngine]:
     """Take everything that cannot wait."""
     return list(iter(inbox.urgent, None))
 
@@ -71,23 +71,23 @@ def renames_before_each_voice(commands: list[ToEngine]) -> dict[int, int]:
     return counts
 
 
-WAYS: dict[str, Callable[[Inbox], Sequence[ToEngine | None]]] = {
+WAYS: dict[str, Callable[[CommandQueue], Sequence[ToEngine | None]]] = {
     "urgent": lambda inbox: [inbox.urgent()],
     "quick": lambda inbox: [inbox.urgent(prompts=False)],
-    "light": lambda inbox: inbox.light(2),
+    "cheap": lambda inbox: inbox.cheap(2),
     "next": lambda inbox: [inbox.next()] if len(inbox) else [],
 }
 ways = st.lists(st.sampled_from(list(WAYS)), max_size=12)
 
 
-def take(inbox: Inbox, ways: list[str]) -> list[ToEngine]:
+def take(inbox: CommandQueue, ways: list[str]) -> list[ToEngine]:
     """Take commands by some ways, one after the other."""
     return [command for way in ways for command in WAYS[way](inbox) if command is not None]
 
 
 @given(st.lists(st.tuples(st.lists(commands, max_size=8), ways), min_size=1, max_size=4))
 def test_every_request_keeps_its_order(batches: list[tuple[list[ToEngine], list[str]]]) -> None:
-    inbox = Inbox(lambda name: SESSIONS.get(name, ""))
+    inbox = CommandQueue(lambda name: SESSIONS.get(name, ""))
     carried_out: list[ToEngine] = []
     for batch, ways in batches:
         inbox.add(batch)
@@ -98,13 +98,13 @@ def test_every_request_keeps_its_order(batches: list[tuple[list[ToEngine], list[
     for name in "abcdefg":
         assert list(map(id, about(carried_out, request=name))) == list(map(id, about(came, request=name)))
     assert renames_before_each_voice(carried_out) == renames_before_each_voice(came)
-    assert not inbox.stirs
+    assert not inbox.changes_batch
     assert inbox._lines == inbox._sessions == {}, "what was carried out is to be forgotten"
 
 
 @given(st.lists(commands, max_size=12), ways)
 def test_a_session_keeps_its_order(came: list[ToEngine], ways: list[str]) -> None:
-    inbox = Inbox(lambda name: SESSIONS.get(name, ""))
+    inbox = CommandQueue(lambda name: SESSIONS.get(name, ""))
     inbox.add(came)
     carried_out = take(inbox, ways)
     carried_out += urgent(inbox)
@@ -119,7 +119,7 @@ def test_a_session_keeps_its_order(came: list[ToEngine], ways: list[str]) -> Non
 
 
 def test_what_cannot_wait_overtakes_others() -> None:
-    inbox = Inbox(lambda name: {"mine": "s"}.get(name, ""))
+    inbox = CommandQueue(lambda name: {"mine": "s"}.get(name, ""))
     prompt, own, critical = Submit("long", "chat"), Cancel("mine"), Submit("c", "chat", priority=Priority.CRITICAL)
     inbox.add([prompt, own, Append("other", audio=b".."), Interrupt("s"), critical, EndInput("c")])
     assert urgent(inbox) == [own, Interrupt("s"), critical, EndInput("c")]
@@ -127,9 +127,11 @@ def test_what_cannot_wait_overtakes_others() -> None:
 
 
 def test_who_waits_for_its_own_prompt_is_not_asked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    inbox, asked = Inbox(lambda name: ""), []
-    first_before = Inbox._first_before
-    monkeypatch.setattr(Inbox, "_first_before", lambda inbox, one: (asked.append(one), first_before(inbox, one))[1])
+    inbox, asked = CommandQueue(lambda name: ""), []
+    first_before = CommandQueue._first_before
+    monkeypatch.setattr(
+        CommandQueue, "_first_before", lambda inbox, one: (asked.append(one), first_before(inbox, one))[1]
+    )
     for number in range(200):
         inbox.add([Submit(f"r{number}", "chat", session=f"s{number}"), Cancel(f"r{number}"), Interrupt(f"s{number}")])
     inbox.add([Submit("c", "chat", session="c", priority=Priority.CRITICAL), Pause("x"), Interrupt("y")])
@@ -141,7 +143,7 @@ def test_who_waits_for_its_own_prompt_is_not_asked_again_and_again(monkeypatch: 
 
 
 def test_who_stops_something_goes_before_critical_prompts_and_an_interruption_before_all() -> None:
-    inbox = Inbox(lambda name: {"mine": "s", "his": "t"}.get(name, ""))
+    inbox = CommandQueue(lambda name: {"mine": "s", "his": "t"}.get(name, ""))
     crowd = [Submit(f"c{number}", "chat", session=f"s{number}", priority=Priority.CRITICAL) for number in range(3)]
     own, behind = Submit("own", "chat", session="u"), Cancel("c1")
     inbox.add([*crowd, behind, own, Interrupt("u"), Cancel("his"), Append("his", audio=b".."), Pause("mine")])
@@ -153,13 +155,13 @@ def test_who_stops_something_goes_before_critical_prompts_and_an_interruption_be
 
 
 def test_who_stops_something_is_not_urgent_where_no_prompt_is() -> None:
-    inbox = Inbox(lambda name: "")
+    inbox = CommandQueue(lambda name: "")
     inbox.add([Submit("a", "chat"), Cancel("b"), Pause("c")])
     assert inbox.urgent() is None
 
 
 def test_a_name_means_to_everybody_what_it_meant_when_they_came() -> None:
-    inbox = Inbox(lambda name: "")
+    inbox = CommandQueue(lambda name: "")
     said, later = Submit("a", "tts", speak=SpeakParams(voice="her")), Submit("b", "tts", speak=SpeakParams(voice="her"))
     renamed = [ForgetVoice("her"), KeepVoice("her", b"another")]
     critical = Submit("c", "tts", speak=SpeakParams(voice="her"), priority=Priority.CRITICAL)
@@ -171,14 +173,14 @@ def test_a_name_means_to_everybody_what_it_meant_when_they_came() -> None:
 
 
 def test_who_asks_for_no_voice_does_not_wait_for_its_name() -> None:
-    inbox = Inbox(lambda name: "")
+    inbox = CommandQueue(lambda name: "")
     inbox.add([Submit("a", "chat"), ForgetVoice("her"), Cancel("c"), Append("d", audio=b"..")])
-    assert inbox.light(9) == [Cancel("c"), Append("d", audio=b"..")]
+    assert inbox.cheap(9) == [Cancel("c"), Append("d", audio=b"..")]
     assert [inbox.next() for _ in range(len(inbox))] == [Submit("a", "chat"), ForgetVoice("her")]
 
 
 def test_a_critical_prompt_waits_for_a_name_only_to_say_something_with_it() -> None:
-    inbox = Inbox(lambda name: "")
+    inbox = CommandQueue(lambda name: "")
     before = [Submit("a", "chat"), Submit("b", "tts"), Submit("c", "asr"), ForgetVoice("her")]
     heard, read = (Submit(task, task, priority=Priority.CRITICAL) for task in ("asr", "chat"))
     inbox.add([*before, heard, read])
@@ -242,7 +244,7 @@ def test_nobody_can_tell_it_from_a_queue_even_where_ids_are_used_again(
     batches: list[tuple[list[ToEngine], list[str]]],
 ) -> None:
     queue, served = Served(), Served()
-    inbox = Inbox(lambda name: served.sessions.get(name, ""))
+    inbox = CommandQueue(lambda name: served.sessions.get(name, ""))
     for came, taken in [*batches, ([], ["next"] * sum(len(came) for came, _ in batches))]:
         for command in came:
             queue.carry_out(command)
@@ -254,24 +256,24 @@ def test_nobody_can_tell_it_from_a_queue_even_where_ids_are_used_again(
 
 
 def test_what_takes_no_time_waits_for_its_own_prompt_only() -> None:
-    inbox = Inbox(lambda name: "")
+    inbox = CommandQueue(lambda name: "")
     first, second = Submit("a", "chat"), Submit("b", "chat", session="s")
     inbox.add([first, second, Append("b", audio=b".."), Cancel("c"), Interrupt("t"), EndInput("b")])
-    assert inbox.light(9) == [Cancel("c"), Interrupt("t")]
-    assert inbox.light(9) == []
+    assert inbox.cheap(9) == [Cancel("c"), Interrupt("t")]
+    assert inbox.cheap(9) == []
     assert [inbox.next(), inbox.next()] == [first, second]
-    assert inbox.light(1) == [Append("b", audio=b"..")]
+    assert inbox.cheap(1) == [Append("b", audio=b"..")]
     assert inbox.next() == EndInput("b")
     assert len(inbox) == 0
-    assert not inbox.stirs
+    assert not inbox.changes_batch
 
 
 def test_many_commands_are_looked_at_once_each() -> None:
     asked: list[str] = []
-    inbox = Inbox(lambda name: asked.append(name) or "")  # type: ignore[func-returns-value]
+    inbox = CommandQueue(lambda name: asked.append(name) or "")  # type: ignore[func-returns-value]
     inbox.add(
         [Submit("a", "chat"), *(Append(f"r{number}", audio=b"..") for number in range(1000)), Submit("b", "chat")]
     )
     while len(inbox):
-        inbox.light(16) or inbox.next()
+        inbox.cheap(16) or inbox.next()
     assert len(asked) == 1002, "an engine that is behind would fall behind for good"

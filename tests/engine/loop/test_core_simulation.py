@@ -13,8 +13,8 @@ from voxlane.engine.loop.core import AUDIT_EVERY_S
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.schedule.budget import StepTime
 from voxlane.engine.schedule.cost import CostModel, Work
-from voxlane.engine.schedule.plan import Plan, Row, Station
-from voxlane.engine.schedule.request import Request, State
+from voxlane.engine.schedule.plan import ModelResources, Plan, Row
+from voxlane.engine.schedule.request import Request, RequestState
 from voxlane.engine.schedule.scheduler import Scheduler
 
 prompts = st.one_of(
@@ -96,7 +96,7 @@ class EngineLoop(RuleBasedStateMachine):
     def interrupt(self, session):
         self.simulation.send(Interrupt(session))
         live = self.simulation.scheduler.requests.values()
-        out = (State.PAUSED, State.EXPRESS)  # who is read beside the step is paused when that is over
+        out = (RequestState.PAUSED, RequestState.EXPRESS)  # who is read beside the step is paused when that is over
         assert all(request.state in out for request in live if request.session == session)
 
     @rule(seconds=st.floats(0, 6))
@@ -193,10 +193,10 @@ def test_commands_of_one_batch_take_effect_in_order():
     simulation = Simulation(blocks=12, host_blocks=0)
     simulation.send(greedy("a", "ABC", 9, session="s"), Pause("a"))
     simulation.send(Resume("a"), Interrupt("s"))
-    assert simulation.scheduler.requests["a"].state is State.PAUSED
+    assert simulation.scheduler.requests["a"].state is RequestState.PAUSED
     simulation.send(greedy("b", "ABC", 9, session="s"), Interrupt("s"), greedy("c", "ABC", 9, session="s"))
     states = {name: request.state for name, request in simulation.scheduler.requests.items()}
-    assert states == {"a": State.PAUSED, "b": State.PAUSED, "c": State.WAITING}
+    assert states == {"a": RequestState.PAUSED, "b": RequestState.PAUSED, "c": RequestState.WAITING}
 
 
 def test_an_aged_prompt_alone_is_as_quick_as_a_fresh_one():
@@ -218,7 +218,7 @@ def test_a_prompt_that_must_be_read_is_not_read_by_a_thimble(prompts_s, fewest, 
         work = Work().plus(1, 50).plus(count, count)
         cost.observe(work, 5e-3 + 1e-5 * work.prefill_tokens + (prompts_s if work.prompts else 0.0))
     pool = BlockPool(100, 16)
-    stations = {"chat": Station(pool, BlockPool(0, 16), cost)}
+    stations = {"chat": ModelResources(pool, BlockPool(0, 16), cost)}
     plan, decode, prompt = Plan(), request("d", 50, pool), request("p", 2000, pool)
     plan.load("chat").work.add(1, 50)
     plan.rows.append(Row(decode, 49, 1))

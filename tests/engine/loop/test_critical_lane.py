@@ -25,8 +25,8 @@ from voxlane.engine.jobs.job import Change, Job
 from voxlane.engine.loop import core
 from voxlane.engine.loop.critical_lane import HOLD_S
 from voxlane.engine.schedule.budget import StepTime
-from voxlane.engine.schedule.plan import Load, Plan
-from voxlane.engine.schedule.request import Request, State
+from voxlane.engine.schedule.plan import ModelBatch, Plan
+from voxlane.engine.schedule.request import Request, RequestState
 
 
 def greedy(name: str, text: str, tokens: int, priority: Priority = Priority.NORMAL, *, session: str = "") -> Submit:
@@ -110,7 +110,7 @@ def test_who_was_read_beside_the_steps_goes_on_in_the_very_next_one(slow: int) -
     launched: list[set[str]] = []  # who was in each step that was begun after the first token was told
     launch = simulation.engine.launch
 
-    def begin(load: Load) -> object:
+    def begin(load: ModelBatch) -> object:
         launched.append({row.request.job for row in load.rows})
         return launch(load)
 
@@ -141,7 +141,7 @@ def test_a_step_waits_for_critical_prompts_but_not_for_ever() -> None:
     begun: list[float] = []
     names = (f"d{number}" for number in itertools.count())
 
-    def begin(load: Load) -> object:
+    def begin(load: ModelBatch) -> object:
         begun.append(clock.now)
         return launch(load)
 
@@ -171,7 +171,7 @@ def test_a_step_gives_way_after_critical_prompts_that_no_step_waited_for() -> No
     launched: list[set[str]] = []
     launch = simulation.engine.launch
 
-    def begin(load: Load) -> object:
+    def begin(load: ModelBatch) -> object:
         launched.append({row.request.job for row in load.rows})
         return launch(load)
 
@@ -229,7 +229,7 @@ class SlowLetters(Letters):
 
     def __init__(self, clock: Clock, watched: Request) -> None:
         self._clock, self._watched = clock, watched
-        self.states: list[State] = []
+        self.states: list[RequestState] = []
 
     def encode(self, text: str, *, add_bos: bool = False) -> list[int]:
         self._clock.now += 7e-4
@@ -270,7 +270,7 @@ def test_who_stops_something_waits_for_nobodys_prompt(stop: ToEngine, *, device:
     simulation, letters = answering(device=device)
     simulation.step(*CROWD, greedy("another", "CBA", 1), stop)
     assert letters.states, "nobody was there to wait for"
-    assert State.RUNNING not in letters.states
+    assert RequestState.RUNNING not in letters.states
     finish(simulation)
 
 
@@ -292,7 +292,7 @@ def test_an_interruption_waits_for_one_prompt_at_most(after: int, *, device: boo
     while len(letters.states) < len(CROWD):
         simulation._collect(simulation.core.step(receive))
     assert came[0] == after, "somebody was read and nobody looked up"
-    assert State.RUNNING not in letters.states[after:]
+    assert RequestState.RUNNING not in letters.states[after:]
     finish(simulation)
 
 

@@ -11,7 +11,7 @@ from full_pool import empty_prefix_cache, shrink
 from voxlane.engine.api import Cancel, Interrupt, Pause, Priority, Resume, SamplingParams, Submit
 from voxlane.engine.build.assemble import Assembly, assemble
 from voxlane.engine.schedule.plan import Limits
-from voxlane.engine.schedule.request import State
+from voxlane.engine.schedule.request import RequestState
 
 pytestmark = pytest.mark.weights
 
@@ -177,8 +177,8 @@ def test_cancel_frees_its_blocks_at_once_and_an_interrupt_pauses_what_a_session_
     used = scheduler.stations["chat"].pool.used
     driver.send(Interrupt("s"), complete("c", PROMPTS[2], 2, session="s", priority=Priority.CRITICAL), Cancel("b"))
     assert scheduler.stations["chat"].pool.used < used
-    assert scheduler.requests["a"].state is State.PAUSED
-    assert scheduler.requests["c"].state is State.WAITING, "what comes after the interrupt is not paused by it"
+    assert scheduler.requests["a"].state is RequestState.PAUSED
+    assert scheduler.requests["c"].state is RequestState.WAITING, "what comes after the interrupt is not paused by it"
     driver.step(3)
     assert driver.end("c").reason == "length"
     assert driver.end("b").reason == "cancelled"

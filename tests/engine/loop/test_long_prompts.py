@@ -13,8 +13,8 @@ from simulation import Letters, Simulation, expected_text, reason
 from voxlane.engine.api import Cancel, Interrupt, Pause, Priority, Resume, SamplingParams, Submit
 from voxlane.engine.errors import Refusal
 from voxlane.engine.jobs import chat
-from voxlane.engine.jobs.chat import TextDesk
-from voxlane.engine.schedule.request import State
+from voxlane.engine.jobs.chat import ChatJobFactory
+from voxlane.engine.schedule.request import RequestState
 from voxlane.engine.text.constraint import Grammars
 
 DEADLINE_S = 120.0
@@ -47,7 +47,7 @@ def simulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulation]:
     letters = made.intake._tokenizer = Gated()
     with ThreadPoolExecutor(1) as normal, ThreadPoolExecutor(1) as high, ThreadPoolExecutor(1) as critical:
         readers = {Priority.NORMAL: normal, Priority.HIGH: high, Priority.CRITICAL: critical}
-        made.core._desks._desks = {"chat": TextDesk(made.intake, letters, readers=readers)}
+        made.core._desks._desks = {"chat": ChatJobFactory(made.intake, letters, readers=readers)}
         yield made
         letters.gate.set()
 
@@ -110,7 +110,7 @@ def test_who_was_stopped_before_being_read_waits_for_its_resume(
     simulation.send(greedy("a", session="s"), stop)
     open_gate(simulation)
     simulation.run()
-    assert simulation.scheduler.requests["a"].state is State.PAUSED
+    assert simulation.scheduler.requests["a"].state is RequestState.PAUSED
     assert simulation.texts == {}
     simulation.send(Resume("a"))
     simulation.run()
@@ -136,7 +136,7 @@ def test_those_being_read_count_as_waiting(simulation: Simulation) -> None:
 def test_who_is_being_read_when_the_desk_closes_is_the_last(simulation: Simulation) -> None:
     before, letters = set(threading.enumerate()), simulation.intake._tokenizer
     readers = {Priority.NORMAL: ThreadPoolExecutor(1)}
-    desk = TextDesk(simulation.intake, letters, Grammars(letters, letters.vocab_size), readers)
+    desk = ChatJobFactory(simulation.intake, letters, Grammars(letters, letters.vocab_size), readers)
     jobs = [desk.open(greedy(name), 0.0) for name in "abc"]
     desk._grammars.warm_up()
     open_gate(simulation)

@@ -34,7 +34,7 @@ from voxlane.engine.api import (
 )
 from voxlane.engine.runners.cuda.device import HUNG_S, DeviceLost, Stopwatch
 from voxlane.engine.schedule.cost import Work
-from voxlane.engine.schedule.request import State
+from voxlane.engine.schedule.request import RequestState
 from voxlane.engine.schedule.scheduler import PATIENCE_S
 
 from .test_core_simulation import EngineLoop
@@ -188,7 +188,7 @@ def test_an_urgent_request_is_in_the_next_step(where: str) -> None:
         simulation.step(*commands)
     simulation.step()
     assert simulation.texts["d"] == expected_text("ABC", 1)
-    assert all(simulation.scheduler.requests[name].state is State.PAUSED for name in "abc")
+    assert all(simulation.scheduler.requests[name].state is RequestState.PAUSED for name in "abc")
 
 
 @pytest.mark.parametrize("beside", [False, True])
@@ -452,7 +452,7 @@ def test_who_is_read_beside_the_step_can_be_stopped(express: tuple[bool, int], c
     simulation.step()
     simulation.step(greedy("d", "DCBA", 3, session="t", priority=Priority.CRITICAL))
     simulation.step()
-    assert simulation.scheduler.requests["d"].state is State.EXPRESS
+    assert simulation.scheduler.requests["d"].state is RequestState.EXPRESS
     simulation.send(command, greedy("e", "EEEEEEEE", 3))  # which may have its blocks
     for _ in range(8):
         simulation.step()

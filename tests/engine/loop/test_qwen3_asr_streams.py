@@ -33,7 +33,7 @@ from voxlane.engine.api import (
 )
 from voxlane.engine.build.assemble import assemble
 from voxlane.engine.build.model_part import build_station
-from voxlane.engine.jobs.transcribe import ListenDesk
+from voxlane.engine.jobs.transcribe import TranscribeJobFactory
 from voxlane.engine.loop.core import Core
 from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.models import Qwen3ASR, load_recogniser
@@ -91,7 +91,7 @@ class Ears:
         self.core = Core(
             Scheduler({"asr": self.station}, Limits(max_batch=6)),
             {"asr": runner},
-            {"asr": ListenDesk(model, self.station.pool, PretendVoicing)},
+            {"asr": TranscribeJobFactory(model, self.station.pool, PretendVoicing)},
             clock=time.monotonic,
             max_waiting=100,
         )

@@ -29,7 +29,7 @@ from voxlane.engine.api import (
     Submit,
     ToEngine,
 )
-from voxlane.engine.jobs.speak_codec import TalkerFacts, UtterDesk
+from voxlane.engine.jobs.speak_codec import SpeakCodecJobFactory, TalkerFacts
 from voxlane.engine.loop.core import Core
 from voxlane.engine.memory.blocks import BlockPool
 from voxlane.engine.memory.pages import KVCache
@@ -37,14 +37,14 @@ from voxlane.engine.models.qwen3_tts.codec import Qwen3TTSCodec
 from voxlane.engine.models.qwen3_tts.config import SpeechSampling
 from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.models.qwen3_tts.prompt import open_utterance
-from voxlane.engine.models.synthesis import Prepared, Speech, SpokenWord
+from voxlane.engine.models.synthesis import Prepared, SynthesisedClause, TimedWord
 from voxlane.engine.runners.codec_tts import Talker
 from voxlane.engine.runners.cuda.codec_tts import CudaTalker
 from voxlane.engine.schedule.cost import CostModel
-from voxlane.engine.schedule.plan import Limits, Station
+from voxlane.engine.schedule.plan import Limits, ModelResources
 from voxlane.engine.schedule.scheduler import Scheduler
 from voxlane.engine.text.incremental import Reader
-from voxlane.engine.voices.prompt import Manner
+from voxlane.engine.voices.prompt import VoicePrompt
 
 from .test_speech_beside import CLAUSES, Later, begin, build
 
@@ -155,20 +155,20 @@ def core_of(talker: type[Talker], model: Qwen3TTS, codec: Qwen3TTSCodec) -> Core
     size, blocks, sizes = 8, 64, model.talker
     cache = KVCache(sizes.layers, sizes.kv_heads, sizes.head_dim, blocks, size, torch.float32)
     pool = BlockPool(blocks, size, prefix_cache=False)
-    station = Station(pool, BlockPool(0, size, prefix_cache=False), CostModel())
+    station = ModelResources(pool, BlockPool(0, size, prefix_cache=False), CostModel())
     more: dict[str, Any] = {"slots": 2, "max_rows": 2}
     if talker is CudaTalker:
         more |= {"device": torch.device("cpu"), "max_tokens": 256}
     engine = talker(model, codec, cache, **more)
     facts = TalkerFacts(model.end_code, codec.frame_samples, codec.sample_rate, 256, engine.slots)
 
-    def manner(submit: Submit) -> Manner:
+    def manner(submit: Submit) -> VoicePrompt:
         opening = partial(open_utterance, model.config, [1, 2, 3], language="english")
         reader = Reader(lambda text: [5 + ord(letter) % 120 for letter in text], "english")
-        return Manner(opening, None, SpeechSampling(max_frames=16), submit.speak.seed, reader)
+        return VoicePrompt(opening, None, SpeechSampling(max_frames=16), submit.speak.seed, reader)
 
     scheduler = Scheduler({"tts": station}, Limits(max_batch=2, step_budget_s=10.0))
-    return Core(scheduler, {"tts": engine}, {"tts": UtterDesk(facts, pool, manner)}, clock=Clock())
+    return Core(scheduler, {"tts": engine}, {"tts": SpeakCodecJobFactory(facts, pool, manner)}, clock=Clock())
 
 
 def spoken_on(core: Core, random: Random | None) -> Listener:
@@ -200,10 +200,12 @@ def test_on_real_pages_and_a_real_codec() -> None:
 class Words(PretendSynthesiser):
     """Tells where every letter is, and sounds otherwise with another seed."""
 
-    def synthesise(self, prepared: Prepared, *, voice: str | None = None, speed: float = 1.0, seed: int = 0) -> Speech:
+    def synthesise(
+        self, prepared: Prepared, *, voice: str | None = None, speed: float = 1.0, seed: int = 0
+    ) -> SynthesisedClause:
         sound: NDArray[np.float32] = super().synthesise(prepared).samples + np.float32(seed / 1000)
-        words = (SpokenWord(place, place + 1, 10 * place, 10 * place + 10) for place in range(len(sound) // 10))
-        return Speech(sound, tuple(words))
+        words = (TimedWord(place, place + 1, 10 * place, 10 * place + 10) for place in range(len(sound) // 10))
+        return SynthesisedClause(sound, tuple(words))
 
 
 @pytest.mark.parametrize("beside", [False, True])

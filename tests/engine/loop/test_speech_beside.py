@@ -10,12 +10,12 @@ from simulation import Clock, reason
 from speech_simulation import PretendSynthesiser
 
 from voxlane.engine.api import Append, Cancel, EndInput, Finished, Pause, Resume, Samples, Started, Submit
-from voxlane.engine.jobs.speak_clauses import SpeakDesk
+from voxlane.engine.jobs.speak_clauses import SpeakClausesJobFactory
 from voxlane.engine.loop.core import Core
 from voxlane.engine.memory.blocks import BlockPool
-from voxlane.engine.runners.clause_tts import Voice
+from voxlane.engine.runners.clause_tts import ClauseTTS
 from voxlane.engine.schedule.cost import CostModel
-from voxlane.engine.schedule.plan import Limits, Station
+from voxlane.engine.schedule.plan import Limits, ModelResources
 from voxlane.engine.schedule.scheduler import Scheduler
 
 NOTHING = BlockPool(0, 1, prefix_cache=False)
@@ -44,9 +44,9 @@ class Later(Executor):
 
 
 def build(model: PretendSynthesiser, beside: Executor | None) -> Core:
-    station = Station(NOTHING, BlockPool(0, 1, prefix_cache=False), CostModel())
-    desks = {"tts": SpeakDesk(model, NOTHING, beside)}
-    return Core(Scheduler({"tts": station}, Limits()), {"tts": Voice(model)}, desks, clock=Clock())
+    station = ModelResources(NOTHING, BlockPool(0, 1, prefix_cache=False), CostModel())
+    desks = {"tts": SpeakClausesJobFactory(model, NOTHING, beside)}
+    return Core(Scheduler({"tts": station}, Limits()), {"tts": ClauseTTS(model)}, desks, clock=Clock())
 
 
 def begin(core: Core, name: str = "t") -> list[Any]:

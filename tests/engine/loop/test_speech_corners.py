@@ -32,19 +32,19 @@ from voxlane.engine.api import (
     SpeakParams,
     Submit,
 )
-from voxlane.engine.jobs.chat import TextDesk
-from voxlane.engine.jobs.speak_clauses import SpeakDesk
+from voxlane.engine.jobs.chat import ChatJobFactory
+from voxlane.engine.jobs.speak_clauses import SpeakClausesJobFactory
 from voxlane.engine.jobs.speech import MAX_CLAUSE_CHARS
-from voxlane.engine.jobs.transcribe import ListenDesk, ListenJob
+from voxlane.engine.jobs.transcribe import ListenJob, TranscribeJobFactory
 from voxlane.engine.loop.core import WORK_BUDGET_S, Core
 from voxlane.engine.loop.trace import Trace
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.models.hibari.model import Hibari
-from voxlane.engine.runners.clause_tts import Clause, Voice
+from voxlane.engine.runners.clause_tts import ClauseInput, ClauseTTS
 from voxlane.engine.runners.decoder import Outcome
-from voxlane.engine.runners.sampler import Choice
+from voxlane.engine.runners.sampler import SampledToken
 from voxlane.engine.schedule.cost import CostModel, Work
-from voxlane.engine.schedule.plan import Limits, Load, Row, Station
+from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Row
 from voxlane.engine.schedule.request import Request
 from voxlane.engine.schedule.scheduler import Scheduler
 
@@ -74,9 +74,9 @@ def rebuild(simulation: SpeechSimulation, *, voice=None, voicing=PretendVoicing,
         simulation.scheduler,
         {"chat": simulation.engine, "asr": simulation.listening, "tts": voice},
         {
-            "chat": TextDesk(simulation.intake, simulation.letters),
-            "asr": ListenDesk(PretendListeningModel(), simulation.asr_pool, voicing),
-            "tts": SpeakDesk(voice.model, NOTHING),
+            "chat": ChatJobFactory(simulation.intake, simulation.letters),
+            "asr": TranscribeJobFactory(PretendListeningModel(), simulation.asr_pool, voicing),
+            "tts": SpeakClausesJobFactory(voice.model, NOTHING),
         },
         clock=simulation.clock,
         trace=trace,
@@ -107,9 +107,9 @@ def test_a_fault_of_the_model_is_an_outcome_of_its_clause_alone(error):
     rows = [
         Row(Request(text, "tts", [], 0, BlockTable(NOTHING), model="tts", material=clause), 0, 0)
         for text in ("one", "!", "two")
-        for clause in [Clause(model.prepare(text), "one", 1.0, 0)]
+        for clause in [ClauseInput(model.prepare(text), "one", 1.0, 0)]
     ]
-    outcomes = Voice(model).run(Load(rows))
+    outcomes = ClauseTTS(model).run(ModelBatch(rows))
     assert [outcome.failed for outcome in outcomes] == [False, True, False]
     assert [outcome.speech is not None for outcome in outcomes] == [True, False, True]
 
@@ -117,7 +117,7 @@ def test_a_fault_of_the_model_is_an_outcome_of_its_clause_alone(error):
 @pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
 def test_a_clause_that_fails_costs_only_its_own_reply(error):
     simulation = SpeechSimulation(blocks=8, host_blocks=0, step_budget_s=1.0)
-    rebuild(simulation, voice=Voice(PickyVoice(error)))
+    rebuild(simulation, voice=ClauseTTS(PickyVoice(error)))
     simulation.send(*say("good", "one"), *say("bad", "!"))
     simulation.run()
     assert reason(simulation.ends["bad"]) == "failed"
@@ -140,7 +140,7 @@ class PickyReader(PretendSynthesiser):
 @pytest.mark.parametrize("error", [ValueError, KeyError, AssertionError])
 def test_a_clause_that_cannot_be_read_costs_only_its_own_reply(error, caplog):
     simulation = SpeechSimulation(blocks=8, host_blocks=0, step_budget_s=1.0)
-    rebuild(simulation, voice=Voice(PickyReader(error)))
+    rebuild(simulation, voice=ClauseTTS(PickyReader(error)))
     simulation.send(*say("good", "one"), *say("bad", "secret!"))
     simulation.run()
     assert reason(simulation.ends["bad"]) == "failed"
@@ -158,9 +158,9 @@ def downloaded(tmp_path, monkeypatch):
 
 
 def voice_core(model: Hibari) -> Core:
-    station = Station(NOTHING, BlockPool(0, 1, prefix_cache=False), CostModel())
-    desks = {"tts": SpeakDesk(model, NOTHING)}
-    return Core(Scheduler({"tts": station}, Limits()), {"tts": Voice(model)}, desks, clock=Clock())
+    station = ModelResources(NOTHING, BlockPool(0, 1, prefix_cache=False), CostModel())
+    desks = {"tts": SpeakClausesJobFactory(model, NOTHING)}
+    return Core(Scheduler({"tts": station}, Limits()), {"tts": ClauseTTS(model)}, desks, clock=Clock())
 
 
 def test_a_voice_whose_file_is_not_whole_is_refused(downloaded):
@@ -200,7 +200,7 @@ class Reader(PretendSynthesiser):
 
 def test_a_long_text_is_read_in_small_parts():
     model = Reader()
-    job = SpeakDesk(model, NOTHING).open(Submit("t", "tts"), 0.0)
+    job = SpeakClausesJobFactory(model, NOTHING).open(Submit("t", "tts"), 0.0)
     job.append(Append("t", text="unknown words " * 285), 0.0)
     for _ in range(12):
         before = len(model.lengths)
@@ -304,9 +304,9 @@ def test_a_reply_that_was_held_for_a_minute_is_not_a_minute_late():
 # ---- the scheduler
 
 
-def station(*, encoder: bool = False) -> Station:
+def station(*, encoder: bool = False) -> ModelResources:
     pool, host = BlockPool(1000, 16, prefix_cache=False), BlockPool(0, 16, prefix_cache=False)
-    return Station(pool, host, CostModel(), CostModel() if encoder else None)
+    return ModelResources(pool, host, CostModel(), CostModel() if encoder else None)
 
 
 def work(*rows: int) -> Work:
@@ -343,7 +343,7 @@ def test_rows_beside_an_encoder_fit_the_budget():
 
 
 def test_a_prompt_is_read_beside_clauses_that_fill_every_step():
-    chat, tts = station(), Station(NOTHING, BlockPool(0, 1, prefix_cache=False), CostModel())
+    chat, tts = station(), ModelResources(NOTHING, BlockPool(0, 1, prefix_cache=False), CostModel())
     for _ in range(100):
         chat.cost.observe(work(16), 0.02)
         chat.cost.observe(work(64), 0.05)
@@ -397,7 +397,7 @@ class Babel(PretendListeningModel):
 
 def test_a_language_heard_in_noise_is_not_kept():
     pool = BlockPool(100, 16, prefix_cache=False)
-    job = ListenDesk(Babel(), pool, PretendVoicing).open(Submit("a", "asr"), 0.0)
+    job = TranscribeJobFactory(Babel(), pool, PretendVoicing).open(Submit("a", "asr"), 0.0)
 
     def hear(audio: bytes) -> list[Request]:
         job.append(Append("a", audio=audio), 0.0)
@@ -410,10 +410,10 @@ def test_a_language_heard_in_noise_is_not_kept():
         """Bring the language, then a word that nobody would believe; return the looks that come of it."""
         request.table.append(len(request.tokens))
         if request.detects_language:
-            job.advance(Row(request, 0, 1, encode=True), Outcome(choices=[Choice(7, -3.0)]), 0.0)
+            job.advance(Row(request, 0, 1, encode=True), Outcome(choices=[SampledToken(7, -3.0)]), 0.0)
         request.table.append(len(request.tokens) - request.table.length)
-        job.advance(Row(request, 0, 1), Outcome(choices=[Choice(4, -9.0)]), 0.0)
-        return job.advance(Row(request, 0, 1), Outcome(choices=[Choice(1, -9.0)]), 0.0).begin
+        job.advance(Row(request, 0, 1), Outcome(choices=[SampledToken(4, -9.0)]), 0.0)
+        return job.advance(Row(request, 0, 1), Outcome(choices=[SampledToken(1, -9.0)]), 0.0).begin
 
     waiting = hear(loud(1) + silence(2))
     assert waiting

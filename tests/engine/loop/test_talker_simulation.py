@@ -188,7 +188,7 @@ def test_replies_that_begin_together_are_decoded_one_after_the_other_as_chunks_g
     for number in range(8):
         speak(simulation, f"t{number}", LONG * 2, speak=STEADY)
     together = []
-    while not any(request.rests_until_s for request in simulation.scheduler.requests.values()):
+    while not any(request.not_needed_before_s for request in simulation.scheduler.requests.values()):
         before = len(simulation.talker.chunks)
         simulation.step()
         together.append(simulation.talker.chunks[before:])

@@ -21,7 +21,7 @@ from voxlane.engine.models.synthesis import (
     ClauseTooLong,
     Phonemiser,
     Prepared,
-    Speech,
+    SynthesisedClause,
     Synthesiser,
     SynthesisError,
     finish,
@@ -38,7 +38,7 @@ def voice() -> Hibari:
     return model
 
 
-def say(voice: Synthesiser, text: str, *, speed: float = 1.0, seed: int = 0) -> Speech:
+def say(voice: Synthesiser, text: str, *, speed: float = 1.0, seed: int = 0) -> SynthesisedClause:
     return voice.synthesise(voice.prepare(text), speed=speed, seed=seed)
 
 
@@ -67,7 +67,7 @@ def test_every_word_has_its_time(voice: Hibari) -> None:
     assert speech.words[-1].end_sample <= len(speech.samples)
 
 
-def agreement(speech: Speech, moved_samples: int) -> float:
+def agreement(speech: SynthesisedClause, moved_samples: int) -> float:
     """Return how well loudness, in decibels, agrees with the words' times moved forward."""
     windows = speech.samples[: len(speech.samples) // 120 * 120].reshape(-1, 120)
     loud = np.maximum(20 * np.log10(np.sqrt(np.square(windows).mean(axis=1)) + 1e-6), -60)

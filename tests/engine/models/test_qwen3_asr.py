@@ -24,7 +24,7 @@ from voxlane.engine.models.qwen3_asr.config import Qwen3ASRConfig
 from voxlane.engine.models.qwen3_asr.prompt import LANGUAGES
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.runners.recogniser import Recogniser
-from voxlane.engine.schedule.plan import Load, Row
+from voxlane.engine.schedule.plan import ModelBatch, Row
 from voxlane.engine.schedule.request import Request
 from voxlane.engine.text.tokenizer import Tokenizer
 from voxlane.engine.weights.files import open_weights
@@ -105,7 +105,7 @@ class Hearing:
         count = len(request.tokens) - start
         request.table.append(count + len(drafts or []))
         row = Row(request, start, count, drafts=drafts or [], encode=encode)
-        outcome = self.runner.run(Load(rows=[row]))[0]
+        outcome = self.runner.run(ModelBatch(rows=[row]))[0]
         assert not outcome.failed
         return outcome
 
@@ -156,7 +156,7 @@ def test_prompts_and_their_logits_equal_the_reference(
     assert tokens == theirs(f"{text}language {LANGUAGES[language]}<asr_text>")["input_ids"]
     seen: list[torch.Tensor] = []
     hearing.runner._finish = lambda rows, hidden: seen.append(model.logits(hidden)) or [Outcome()]  # type: ignore[method-assign, func-returns-value]
-    hearing.runner.run(Load(rows=[_whole(hearing.request)]))
+    hearing.runner.run(ModelBatch(rows=[_whole(hearing.request)]))
     with torch.inference_mode():
         wanted = peer(input_ids=torch.tensor([tokens]), **features(clip)).logits[0]
     torch.testing.assert_close(seen[0], wanted, rtol=0, atol=2e-4)

@@ -12,7 +12,7 @@ from speech_clips import clip, decode
 
 from voxlane.codecs.voicing import Voicing
 from voxlane.engine.audio.segmenter import RATE
-from voxlane.engine.audio.transcriber import Closed, Listener, Look, max_tokens
+from voxlane.engine.audio.transcriber import Closed, DecodeRequest, Transcriber, max_tokens
 from voxlane.engine.models import Moonshine, load_recogniser
 from voxlane.engine.weights.files import open_weights
 from voxlane.engine.weights.store import resolve
@@ -33,7 +33,7 @@ def model() -> Moonshine:
 
 def transcribe(model: Moonshine, samples: NDArray[np.float32], sizes: list[int], *, partials: bool) -> list[Closed]:
     """Return the finals of a stream in pieces of these sizes; on the way, check that nothing settled is taken back."""
-    listener = Listener(Voicing(), model.starts_word, max_samples=model.max_samples, partials=partials)
+    listener = Transcriber(Voicing(), model.starts_word, max_samples=model.max_samples, partials=partials)
     finals: list[Closed] = []
     settled: list[int] = []
 
@@ -48,7 +48,7 @@ def transcribe(model: Moonshine, samples: NDArray[np.float32], sizes: list[int],
                 settled.clear()
                 finals.append(heard.closed)
 
-    def found(look: Look) -> tuple[list[int], list[float]]:
+    def found(look: DecodeRequest) -> tuple[list[int], list[float]]:
         sound = torch.from_numpy(listener.clip(look))
         with torch.inference_mode():
             return decode(model, sound, look.forced, min(model.context_tokens - 1, max_tokens(len(sound))))

@@ -31,7 +31,7 @@ from voxlane.engine.api import (
 )
 from voxlane.engine.build.assemble import assemble
 from voxlane.engine.errors import ModelError
-from voxlane.engine.jobs.speak_codec import TalkerFacts, UtterDesk
+from voxlane.engine.jobs.speak_codec import SpeakCodecJobFactory, TalkerFacts
 from voxlane.engine.loop.core import Core
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.memory.pages import KVCache
@@ -40,15 +40,15 @@ from voxlane.engine.models.qwen3_tts.config import SpeechSampling
 from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.models.qwen3_tts.prompt import PromptError
 from voxlane.engine.runners import codec_tts
-from voxlane.engine.runners.codec_tts import MAX_CHUNK, Spoken, Stream, Talker
+from voxlane.engine.runners.codec_tts import MAX_CHUNK, FrameSound, Talker, UtteranceStream
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.schedule.cost import CostModel
-from voxlane.engine.schedule.plan import Limits, Load, Row, Station
+from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Row
 from voxlane.engine.schedule.request import Request
 from voxlane.engine.schedule.scheduler import Scheduler
 from voxlane.engine.text.tokenizer import Tokenizer
 from voxlane.engine.voices.cloned import Voices
-from voxlane.engine.voices.prompt import Manners
+from voxlane.engine.voices.prompt import VoicePrompts
 from voxlane.engine.weights.files import open_weights
 
 SAMPLING = SpeechSampling(max_frames=10)
@@ -83,8 +83,8 @@ def codec(folder: Path) -> Qwen3TTSCodec:
 
 
 @pytest.fixture(scope="module")
-def manners(folder: Path, model: Qwen3TTS) -> Manners:
-    return Manners(model.config, Tokenizer.open(folder), SAMPLING, Voices(model.config, torch.device("cpu")))
+def manners(folder: Path, model: Qwen3TTS) -> VoicePrompts:
+    return VoicePrompts(model.config, Tokenizer.open(folder), SAMPLING, Voices(model.config, torch.device("cpu")))
 
 
 class House:
@@ -94,7 +94,7 @@ class House:
         self,
         model: Qwen3TTS,
         codec: Qwen3TTSCodec,
-        manners: Manners,
+        manners: VoicePrompts,
         *,
         blocks: int = 64,
         host: int = 0,
@@ -104,7 +104,7 @@ class House:
         sizes, size = model.talker, 8
         cache = KVCache(sizes.layers, sizes.kv_heads, sizes.head_dim, blocks, size, torch.float32, host_blocks=host)
         self.pool = BlockPool(blocks, size, prefix_cache=False)
-        station = Station(self.pool, BlockPool(host, size, prefix_cache=False), CostModel(), swap_block_s=1e-9)
+        station = ModelResources(self.pool, BlockPool(host, size, prefix_cache=False), CostModel(), swap_block_s=1e-9)
         self.scheduler = Scheduler({"tts": station}, Limits(max_batch=max_batch, step_budget_s=10.0))
         self.talker = Talker(model, codec, cache, slots=8, max_rows=8)
         facts = TalkerFacts(model.end_code, codec.frame_samples, codec.sample_rate, limit, self.talker.slots)
@@ -112,7 +112,7 @@ class House:
         self.core = Core(
             self.scheduler,
             {"tts": self.talker},
-            {"tts": UtterDesk(facts, self.pool, manners.of)},
+            {"tts": SpeakCodecJobFactory(facts, self.pool, manners.of)},
             clock=self.clock,
         )
         self.pcm: dict[str, bytes] = {}
@@ -146,7 +146,7 @@ class House:
         return np.frombuffer(self.pcm[name], "<i2") / 32767.0
 
 
-def offline(model: Qwen3TTS, codec: Qwen3TTSCodec, manners: Manners, text: str, speak: SpeakParams) -> np.ndarray:
+def offline(model: Qwen3TTS, codec: Qwen3TTSCodec, manners: VoicePrompts, text: str, speak: SpeakParams) -> np.ndarray:
     """Return what the model says, frame by frame and alone, as its codec sounds all of it at once."""
     manner = manners.of(Submit("", "tts", speak=speak))
     utterance = manner.open()
@@ -161,7 +161,7 @@ def offline(model: Qwen3TTS, codec: Qwen3TTSCodec, manners: Manners, text: str, 
 
 
 @pytest.fixture(scope="module")
-def wanted(model: Qwen3TTS, codec: Qwen3TTSCodec, manners: Manners) -> dict[str, np.ndarray]:
+def wanted(model: Qwen3TTS, codec: Qwen3TTSCodec, manners: VoicePrompts) -> dict[str, np.ndarray]:
     return {name: offline(model, codec, manners, *request) for name, request in EIGHT.items()}
 
 
@@ -176,7 +176,7 @@ def assert_alike(found: np.ndarray, expected: np.ndarray) -> None:
 def test_eight_mixed_requests_are_each_what_the_model_says_offline(
     model: Qwen3TTS,
     codec: Qwen3TTSCodec,
-    manners: Manners,
+    manners: VoicePrompts,
     wanted: dict[str, np.ndarray],
     blocks: int,
     host: int,
@@ -205,7 +205,7 @@ def test_eight_mixed_requests_are_each_what_the_model_says_offline(
 def test_text_in_pieces_sounds_like_the_whole(
     model: Qwen3TTS,
     codec: Qwen3TTSCodec,
-    manners: Manners,
+    manners: VoicePrompts,
     wanted: dict[str, np.ndarray],
     cuts: tuple[int, ...],
 ) -> None:
@@ -226,7 +226,7 @@ def test_text_in_pieces_sounds_like_the_whole(
 
 
 def test_cancelling_frees_everything_at_once(
-    model: Qwen3TTS, codec: Qwen3TTSCodec, manners: Manners, wanted: dict[str, np.ndarray]
+    model: Qwen3TTS, codec: Qwen3TTSCodec, manners: VoicePrompts, wanted: dict[str, np.ndarray]
 ) -> None:
     house = House(model, codec, manners)
     for name, request in EIGHT.items():
@@ -243,7 +243,7 @@ def test_cancelling_frees_everything_at_once(
 
 
 def test_the_context_ends_it_and_everything_made_is_sent(
-    model: Qwen3TTS, codec: Qwen3TTSCodec, manners: Manners, wanted: dict[str, np.ndarray]
+    model: Qwen3TTS, codec: Qwen3TTSCodec, manners: VoicePrompts, wanted: dict[str, np.ndarray]
 ) -> None:
     house = House(model, codec, manners, limit=15)
     house.say("r0", *EIGHT["r0"])
@@ -269,7 +269,7 @@ def test_the_context_ends_it_and_everything_made_is_sent(
     ],
 )
 def test_what_it_cannot_do_is_refused_by_name(
-    model: Qwen3TTS, codec: Qwen3TTSCodec, manners: Manners, speak: SpeakParams, words: str
+    model: Qwen3TTS, codec: Qwen3TTSCodec, manners: VoicePrompts, speak: SpeakParams, words: str
 ) -> None:
     house = House(model, codec, manners)
     house.send(Submit("x", "tts", speak=speak))
@@ -281,7 +281,7 @@ def test_what_it_cannot_do_is_refused_by_name(
 class ByHand:
     """One stream on a talker, stepped without a scheduler."""
 
-    def __init__(self, house: House, stream: Stream) -> None:
+    def __init__(self, house: House, stream: UtteranceStream) -> None:
         self.house = house
         self.stream = stream
         stream.slot = house.talker.slots.take()
@@ -294,9 +294,9 @@ class ByHand:
             start, stop = self.table.length, utterance.available
             request = Request("", "tts", [0] * stop, 0, self.table, model="tts", material=self.stream)
             self.table.append(stop - start)
-            (outcome,) = self.house.talker.run(Load(rows=[Row(request, start, stop - start)]))
+            (outcome,) = self.house.talker.run(ModelBatch(rows=[Row(request, start, stop - start)]))
             spoken = outcome.speech
-            assert isinstance(spoken, Spoken)
+            assert isinstance(spoken, FrameSound)
             if spoken.frame is None:  # not caught up: the same again
                 self.table.rewind(stop - 1)
                 continue
@@ -305,16 +305,16 @@ class ByHand:
             self.samples.append(spoken.samples)
 
 
-def open_stream(manners: Manners, lead: tuple[tuple[int, ...], ...] = ()) -> Stream:
+def open_stream(manners: VoicePrompts, lead: tuple[tuple[int, ...], ...] = ()) -> UtteranceStream:
     manner = manners.of(Submit("", "tts", speak=SpeakParams(seed=9)))
     utterance = manner.open()
     utterance.append([65, 66, 67])
     utterance.end()
-    return Stream(utterance, manner.sampling, manner.seed, lead=lead)
+    return UtteranceStream(utterance, manner.sampling, manner.seed, lead=lead)
 
 
 def test_a_stream_goes_back_to_a_frame_and_says_the_same_again(
-    model: Qwen3TTS, codec: Qwen3TTSCodec, manners: Manners
+    model: Qwen3TTS, codec: Qwen3TTSCodec, manners: VoicePrompts
 ) -> None:
     hand = ByHand(House(model, codec, manners), open_stream(manners))
     hand.stream.chunk = 2
@@ -332,7 +332,7 @@ def test_a_stream_goes_back_to_a_frame_and_says_the_same_again(
         )
 
 
-def test_speech_goes_on_from_the_frames_of_a_clip(model: Qwen3TTS, codec: Qwen3TTSCodec, manners: Manners) -> None:
+def test_speech_goes_on_from_the_frames_of_a_clip(model: Qwen3TTS, codec: Qwen3TTSCodec, manners: VoicePrompts) -> None:
     lead = tuple(tuple((7 * frame + group) % 256 for group in range(codec.groups)) for frame in range(11))
     hand = ByHand(House(model, codec, manners), open_stream(manners, lead))
     hand.speak(5)
@@ -342,7 +342,7 @@ def test_speech_goes_on_from_the_frames_of_a_clip(model: Qwen3TTS, codec: Qwen3T
 
 
 def test_a_clip_is_heard_a_few_frames_a_step_and_only_once(
-    model: Qwen3TTS, codec: Qwen3TTSCodec, manners: Manners, monkeypatch: pytest.MonkeyPatch
+    model: Qwen3TTS, codec: Qwen3TTSCodec, manners: VoicePrompts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two clips that one row is kept for; the second comes twice, then the first again."""
     monkeypatch.setattr(codec_tts, "LEADS", 1)
@@ -370,7 +370,7 @@ def test_a_clip_is_heard_a_few_frames_a_step_and_only_once(
 
 
 def test_no_step_is_longer_at_the_end_of_a_reply_whose_place_was_anothers(
-    model: Qwen3TTS, codec: Qwen3TTSCodec, manners: Manners, monkeypatch: pytest.MonkeyPatch
+    model: Qwen3TTS, codec: Qwen3TTSCodec, manners: VoicePrompts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is caught up in pieces, even where its next frame is its last or is followed by nothing for a while."""
     house, steps = House(model, codec, manners), []
@@ -380,7 +380,7 @@ def test_no_step_is_longer_at_the_end_of_a_reply_whose_place_was_anothers(
     sound = np.concatenate(hand.samples)
     run = house.talker.run
 
-    def counted(load: Load) -> list[Outcome]:
+    def counted(load: ModelBatch) -> list[Outcome]:
         steps.append(0)
         return run(load)
 
@@ -406,7 +406,7 @@ def test_no_step_is_longer_at_the_end_of_a_reply_whose_place_was_anothers(
 
 
 def test_sound_that_is_no_number_is_a_fault_of_its_own_reply_only(
-    model: Qwen3TTS, codec: Qwen3TTSCodec, manners: Manners, wanted: dict[str, np.ndarray]
+    model: Qwen3TTS, codec: Qwen3TTSCodec, manners: VoicePrompts, wanted: dict[str, np.ndarray]
 ) -> None:
     house = House(model, codec, manners)
     house.say("r0", *EIGHT["r0"])
@@ -427,7 +427,7 @@ def test_sound_that_is_no_number_is_a_fault_of_its_own_reply_only(
 
 def test_a_refusal_names_a_few_of_many_voices(folder: Path, model: Qwen3TTS) -> None:
     config = replace(model.config, speakers={f"v{number}": number for number in range(20)})
-    many = Manners(config, Tokenizer.open(folder), SAMPLING, Voices(config, torch.device("cpu")))
+    many = VoicePrompts(config, Tokenizer.open(folder), SAMPLING, Voices(config, torch.device("cpu")))
     with pytest.raises(PromptError, match=r"there are v0, .*, v11 and 8 more$"):
         many.of(Submit("", "tts", speak=SpeakParams(voice="nobody")))
 

@@ -26,7 +26,7 @@ from voxlane.engine.api import (
 from voxlane.engine.loop.outbox import Outbox
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.schedule.cost import CostModel, Work
-from voxlane.engine.schedule.plan import Limits, Load, Plan, Station
+from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Plan
 from voxlane.engine.schedule.plan_ahead import completed, plan_ahead
 from voxlane.engine.schedule.request import Request
 from voxlane.engine.schedule.scheduler import PATIENCE_S, Scheduler
@@ -85,7 +85,7 @@ def test_what_is_added_is_what_a_plan_from_the_start_would_hold(
     cost = CostModel()
     for count in range(1, 60):
         cost.observe(Work().plus(count, count), 5e-3 + 5e-4 * count)
-    station = Station(BlockPool(blocks, SIZE, key=b"t"), BlockPool(0, SIZE), cost)
+    station = ModelResources(BlockPool(blocks, SIZE, key=b"t"), BlockPool(0, SIZE), cost)
     scheduler = Scheduler({"chat": station}, Limits(batch, tokens, budget, policy))
     now, under_way, made = 0.0, Plan(), 0
     for prompts in arrivals:
@@ -137,7 +137,7 @@ def test_prompts_that_come_and_those_that_go_on_are_in_the_very_next_step() -> N
     launched: list[dict[str, int]] = []
     launch = simulation.engine.launch
 
-    def begin(load: Load) -> object:
+    def begin(load: ModelBatch) -> object:
         launched.append({row.request.job: row.count for row in load.rows})
         return launch(load)
 
@@ -158,7 +158,7 @@ def watched(simulation: Simulation, monkeypatch: pytest.MonkeyPatch) -> list[set
     launched: list[set[str]] = []
     launch = simulation.engine.launch
 
-    def begin(load: Load) -> object:
+    def begin(load: ModelBatch) -> object:
         launched.append({row.request.job for row in load.rows})
         return launch(load)
 
@@ -224,7 +224,7 @@ def test_who_comes_back_into_a_step_planned_ahead_leaves_it_as_small_as_a_step_m
     launched: list[int] = []
     launch = simulation.engine.launch
 
-    def begin(load: Load) -> object:
+    def begin(load: ModelBatch) -> object:
         launched.append(sum(row.count for row in load.rows))
         return launch(load)
 

@@ -18,7 +18,7 @@ from simulation import Letters, Simulation, expected_text
 
 from voxlane.engine.api import Cancel, ChatMessage, Pause, Refused, Resume, SamplingParams, Submit
 from voxlane.engine.build.assemble import Assembly, assemble
-from voxlane.engine.jobs.chat import TextDesk
+from voxlane.engine.jobs.chat import ChatJobFactory
 from voxlane.engine.text.constraint import MAX_PENDING, GrammarBusy, Grammars, call_grammar, json_grammar
 from voxlane.engine.text.schema import SchemaError, read
 from voxlane.engine.text.tokenizer import Tokenizer
@@ -185,7 +185,7 @@ def test_others_run_while_a_grammar_is_compiled() -> None:
             return super().token_bytes(token)
 
     simulation = Simulation(blocks=32, host_blocks=0)
-    desk = TextDesk(simulation.intake, simulation.letters, Grammars(Slow(), Letters.vocab_size))
+    desk = ChatJobFactory(simulation.intake, simulation.letters, Grammars(Slow(), Letters.vocab_size))
     simulation.core._desks._desks = {"chat": desk}
     free = SamplingParams(max_tokens=5, ignore_eos=True)
     simulation.send(

@@ -11,7 +11,7 @@ from voxlane.engine.api import SpokenWord
 from voxlane.engine.text.incremental import MAX_HELD_CHARS, Reader, Said
 from voxlane.engine.text.normalise.reader import speakable
 from voxlane.engine.text.tokenizer import Tokenizer
-from voxlane.engine.voices.word_timing import Pace
+from voxlane.engine.voices.word_timing import WordTimer
 from voxlane.server.conversation.ledger import Ledger
 
 TEXT = (
@@ -102,7 +102,7 @@ SAID = st.builds(lambda size: Said(0, size, (0,) * size, float(size)), st.intege
 @given(st.lists(st.tuples(SAID, st.integers(0, 5000)), max_size=12), st.lists(st.integers(0, 4000), max_size=12))
 def test_words_follow_each_other_within_the_samples_there_are(words: list[tuple[Said, int]], chunks: list[int]) -> None:
     """Whenever text comes and however much sound: the server's book takes it, and in the end all was heard."""
-    pace, ledger, end, waiting = Pace(1000), Ledger(), 0, list(words)
+    pace, ledger, end, waiting = WordTimer(1000), Ledger(), 0, list(words)
     for chunk in chunks:
         if waiting:
             said, lag = waiting.pop(0)
@@ -115,7 +115,7 @@ def test_words_follow_each_other_within_the_samples_there_are(words: list[tuple[
 
 
 def test_a_word_is_not_heard_before_it_was_read() -> None:
-    pace = Pace(1000)
+    pace = WordTimer(1000)
     pace.add(Said(0, 5, (1,), 6.0), 0)
     pace.add(Said(6, 9, (1,), 3.0), 2000)
     assert pace.told(559) == ()

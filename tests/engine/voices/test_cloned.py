@@ -31,12 +31,12 @@ from voxlane.engine.api import (
     VoiceMade,
 )
 from voxlane.engine.errors import ModelConfigError
-from voxlane.engine.jobs.clone_voice import MAX_CLIPS, NICENESS, CloneDesk, _give_way
+from voxlane.engine.jobs.clone_voice import MAX_CLIPS, NICENESS, CloneVoiceJobFactory, _give_way
 from voxlane.engine.models.qwen3_tts.config import Qwen3TTSConfig
 from voxlane.engine.models.qwen3_tts.encoder import Qwen3TTSEncoder, read_weights
 from voxlane.engine.models.qwen3_tts.encoder_config import EncoderConfig
 from voxlane.engine.models.qwen3_tts.speaker import SpeakerEncoder
-from voxlane.engine.voices.cloned import Abandoned, Cloner, ProfileError, Voice, Voices
+from voxlane.engine.voices.cloned import Abandoned, ClonedVoice, Cloner, ProfileError, Voices
 
 SPEAKER = {
     "enc_dim": 48, "enc_channels": [16, 16, 16], "enc_kernel_sizes": [5, 3, 1], "enc_dilations": [1, 2, 1],
@@ -94,14 +94,14 @@ def cloner() -> Cloner:
 
 
 @pytest.fixture(scope="module")
-def voice(cloner: Cloner) -> Voice:
+def voice(cloner: Cloner) -> ClonedVoice:
     return cloner.make(clip(1.5), "Hello.", "english", NOBODY)
 
 
 # ---- what a voice is
 
 
-def test_a_voice_has_the_manner_of_its_clip_only_if_its_words_are_known(cloner: Cloner, voice: Voice) -> None:
+def test_a_voice_has_the_manner_of_its_clip_only_if_its_words_are_known(cloner: Cloner, voice: ClonedVoice) -> None:
     bare = cloner.make(clip(1.5), "  ", "", NOBODY)
     assert torch.equal(bare.clone.embedding, voice.clone.embedding)
     assert (bare.clone.text, bare.clone.frames, bare.language) == ((), (), "auto")
@@ -111,7 +111,7 @@ def test_a_voice_has_the_manner_of_its_clip_only_if_its_words_are_known(cloner: 
     assert not torch.equal(cloner.make(clip(1.5, 1), "", "", NOBODY).clone.embedding, voice.clone.embedding)
 
 
-def test_a_profile_brings_the_voice_back_and_nothing_of_the_clip(voice: Voice) -> None:
+def test_a_profile_brings_the_voice_back_and_nothing_of_the_clip(voice: ClonedVoice) -> None:
     profile = voice.profile
     assert len(profile) < 48 * 4 + 19 * GROUPS * 2 + 100
     voices = Voices(BASE, CPU)
@@ -125,11 +125,11 @@ def test_a_profile_brings_the_voice_back_and_nothing_of_the_clip(voice: Voice) -
     assert voices.alike(voice.digest) is found
 
 
-def test_what_is_no_voice_of_this_checkpoint_is_refused(voice: Voice) -> None:
+def test_what_is_no_voice_of_this_checkpoint_is_refused(voice: ClonedVoice) -> None:
     voices = Voices(BASE, CPU)
-    wide = Voice(type(voice.clone)(torch.zeros(49)), "auto", b"")
-    foreign = Voice(type(voice.clone)(torch.zeros(48), (1,), ((99,) * GROUPS,)), "auto", b"")
-    klingon = Voice(voice.clone, "klingon", b"")
+    wide = ClonedVoice(type(voice.clone)(torch.zeros(49)), "auto", b"")
+    foreign = ClonedVoice(type(voice.clone)(torch.zeros(48), (1,), ((99,) * GROUPS,)), "auto", b"")
+    klingon = ClonedVoice(voice.clone, "klingon", b"")
     broken = (b"", b"\xc1", b"\x90", voice.profile[:-1], voice.profile + b"x", bytes(70_000))
     for profile in (*broken, wide.profile, foreign.profile, klingon.profile):
         with pytest.raises(ProfileError):
@@ -137,7 +137,7 @@ def test_what_is_no_voice_of_this_checkpoint_is_refused(voice: Voice) -> None:
     assert voices.names == ()
 
 
-def test_the_one_that_nobody_asked_for_goes_first_and_the_oldest_is_the_default(voice: Voice) -> None:
+def test_the_one_that_nobody_asked_for_goes_first_and_the_oldest_is_the_default(voice: ClonedVoice) -> None:
     voices = Voices(BASE, CPU, most=3)
     assert voices.find("") is None
     for name in ("a", "b", "c"):
@@ -184,7 +184,7 @@ class SlowCloner(Cloner):
         self.fault: Exception | None = None
         self._inner = inner
 
-    def make(self, pcm: bytes, text: str, language: str, given_up: threading.Event) -> Voice:
+    def make(self, pcm: bytes, text: str, language: str, given_up: threading.Event) -> ClonedVoice:
         self.begun.set()
         assert self.go.wait(60)
         self.made += 1
@@ -203,7 +203,7 @@ class House:
     def __init__(self, cloner: Cloner) -> None:
         self.cloner = SlowCloner(cloner)
         self.voices = Voices(BASE, CPU)
-        self.desk = CloneDesk(self.cloner, self.voices)
+        self.desk = CloneVoiceJobFactory(self.cloner, self.voices)
         self.simulation = Simulation(blocks=64, host_blocks=0, cloning=self.desk)
         self.core = self.simulation.core
 

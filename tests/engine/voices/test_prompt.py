@@ -14,8 +14,8 @@ from voxlane.engine.errors import ModelConfigError
 from voxlane.engine.models.qwen3_tts.config import Qwen3TTSConfig, SpeechSampling
 from voxlane.engine.models.qwen3_tts.prompt import Clone, PromptError
 from voxlane.engine.text.tokenizer import Tokenizer
-from voxlane.engine.voices.cloned import Voice, Voices
-from voxlane.engine.voices.prompt import DESIGNED, Manners
+from voxlane.engine.voices.cloned import ClonedVoice, Voices
+from voxlane.engine.voices.prompt import DESIGNED, VoicePrompts
 
 DESIGN = dataclasses.replace(CONFIG, kind="voice_design", speakers={})
 SMALL = dataclasses.replace(CONFIG, size="0b6")
@@ -26,12 +26,12 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer.open(write_talker(tmp_path_factory.mktemp("words")))
 
 
-def manners_of(config: Qwen3TTSConfig, tokenizer: Tokenizer, *names: str) -> Manners:
+def manners_of(config: Qwen3TTSConfig, tokenizer: Tokenizer, *names: str) -> VoicePrompts:
     voices = Voices(config, torch.device("cpu"))
     for name in names:
         clone = Clone(torch.full((64,), float(len(name))), (5, 6), ((1,) * config.groups,))
-        voices.keep(name, Voice(clone, "english", b"").profile)
-    return Manners(config, tokenizer, SpeechSampling(), voices)
+        voices.keep(name, ClonedVoice(clone, "english", b"").profile)
+    return VoicePrompts(config, tokenizer, SpeechSampling(), voices)
 
 
 def asked(*, live: bool = False, **speak: str) -> Submit:

@@ -14,7 +14,7 @@ from starlette.routing import Route, WebSocketRoute
 
 from voxlane.codecs.encode import formats
 from voxlane.server.api import chat_request, client_secrets, speech_request, transcription_request, voice_request
-from voxlane.server.api.fields import Fields
+from voxlane.server.api.fields import RequestFields
 from voxlane.server.api.reference.openapi import WEBSOCKETS, document
 from voxlane.server.api.reference.parts import Facts
 from voxlane.server.app import make_app
@@ -120,7 +120,7 @@ async def test_the_key_is_asked_for_where_it_is_said(serving: Any) -> None:
 def take_names(module: Any, parse: Callable[[], object], monkeypatch: pytest.MonkeyPatch, kind: str) -> set[str]:
     """Return the parameters that a reader takes from a request."""
     taken: list[tuple[int, str]] = []
-    base: type[Fields] = getattr(module, kind)
+    base: type[RequestFields] = getattr(module, kind)
 
     class Recording(base):  # type: ignore[misc, valid-type]
         def take(self, name: str) -> Any:
@@ -153,8 +153,8 @@ def test_parameters_are_those_that_are_read(monkeypatch: pytest.MonkeyPatch) -> 
         return voice_request.parse([("consent", "true"), ("name", "x")], ())
 
     known: list[tuple[str, Any, Callable[[], object], str, frozenset[str]]] = [
-        ("ChatRequest", chat_request, chat, "Fields", chat_request.HARMLESS),
-        ("SpeechRequest", speech_request, speech, "Fields", speech_request.HARMLESS),
+        ("ChatRequest", chat_request, chat, "RequestFields", chat_request.HARMLESS),
+        ("SpeechRequest", speech_request, speech, "RequestFields", speech_request.HARMLESS),
         (
             "TranscriptionRequest",
             transcription_request,
@@ -163,7 +163,7 @@ def test_parameters_are_those_that_are_read(monkeypatch: pytest.MonkeyPatch) -> 
             transcription_request.HARMLESS | {"file"},
         ),
         ("VoiceRequest", voice_request, voice, "FormFields", voice_request.HARMLESS | {"audio_sample"}),
-        ("ClientSecretRequest", client_secrets, secret, "Fields", frozenset()),
+        ("ClientSecretRequest", client_secrets, secret, "RequestFields", frozenset()),
     ]
     for name, module, parse, kind, others in known:
         assert take_names(module, parse, monkeypatch, kind) | others == set(schema_of(name)["properties"]), name

@@ -18,7 +18,7 @@ from voxlane.engine.api import LISTEN_RATE
 from voxlane.server import limits
 from voxlane.server.audio import decoding
 from voxlane.server.audio.clip import limits_for, to_listening
-from voxlane.server.audio.decoding import Decoder
+from voxlane.server.audio.decoding import AudioDecoder
 from voxlane.server.errors import BadAudio, TooLarge, VoxlaneError
 
 TONE = (0.5 * np.sin(np.arange(24_000) * 2 * np.pi * 440 / 24_000)).astype(np.float32)
@@ -45,7 +45,7 @@ def encoded(kind: SpeechFormat) -> bytes:
 
 
 async def decode(data: bytes, seconds: float = 60) -> bytes:
-    return await Decoder(seconds, 1).decode(data)
+    return await AudioDecoder(seconds, 1).decode(data)
 
 
 @pytest.mark.parametrize("kind", ["wav", "mp3", "opus", "flac", "aac"])
@@ -114,7 +114,7 @@ async def test_bad_files_are_named(data: bytes, error: type[VoxlaneError], says:
 
 async def test_a_file_that_takes_too_long_is_given_up() -> None:
     with pytest.raises(BadAudio, match="too long to decode"):
-        await Decoder(60, 1, 0.001).decode(MP3)
+        await AudioDecoder(60, 1, 0.001).decode(MP3)
 
 
 @pytest.mark.parametrize("code", ["import os; os.abort()", "print('x' * 10_000_000)", "import sys; sys.exit(3)", ""])
@@ -128,7 +128,7 @@ async def test_who_leaves_takes_the_decoder_along(monkeypatch: pytest.MonkeyPatc
     started = tmp_path / "started"
     code = f"import pathlib, time; pathlib.Path({str(started)!r}).touch(); time.sleep(600)"
     monkeypatch.setattr(decoding, "CHILD", (decoding.CHILD[0], "-c", code))
-    decoder = Decoder(60, 1)
+    decoder = AudioDecoder(60, 1)
     task = asyncio.create_task(decoder.decode(MP3))
     await eventually(started.exists)
     task.cancel()

@@ -14,7 +14,7 @@ from voxlane.server.audio.hearing import hear
 from voxlane.server.audio.hearing import whole as whole_audio
 from voxlane.server.audio.speaking import speak, whole
 from voxlane.server.audio.transcript import Transcript
-from voxlane.server.engine_client.engine_process import EngineLink
+from voxlane.server.engine_client.engine_process import EngineProcess
 from voxlane.server.errors import EngineLost, InternalError, InvalidRequest, ModelFailed, Overloaded, VoxlaneError
 from voxlane.server.limits import SPEECH_CHARACTERS
 
@@ -79,7 +79,7 @@ async def test_when_the_output_ends_the_input_does() -> None:
 Recording = Callable[..., bytes]
 
 
-async def heard(link: EngineLink, samples: bytes, **listen: object) -> Transcript:
+async def heard(link: EngineProcess, samples: bytes, **listen: object) -> Transcript:
     transcript = Transcript()
 
     async def take(words: Words) -> None:
@@ -95,7 +95,7 @@ async def heard(link: EngineLink, samples: bytes, **listen: object) -> Transcrip
 async def test_a_long_recording_is_sent_no_further_ahead_than_a_minute(
     engine_command: Sequence[str], recording: Recording
 ) -> None:
-    async with EngineLink(EngineConfig("m"), command=engine_command) as link:
+    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
         await link.wait_ready()
         transcript = await heard(link, recording("lag", 300)[44:])
         assert transcript.text == "most 60"
@@ -103,7 +103,7 @@ async def test_a_long_recording_is_sent_no_further_ahead_than_a_minute(
 
 
 async def test_no_audio_is_no_text(engine_command: Sequence[str]) -> None:
-    async with EngineLink(EngineConfig("m"), command=engine_command) as link:
+    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
         await link.wait_ready()
         assert (await heard(link, b"")).text == ""
         assert link.open_streams == 0
@@ -121,14 +121,14 @@ async def test_no_audio_is_no_text(engine_command: Sequence[str]) -> None:
 async def test_errors_while_listening(
     engine_command: Sequence[str], recording: Recording, said: str, error: type[VoxlaneError]
 ) -> None:
-    async with EngineLink(EngineConfig("m"), command=engine_command) as link:
+    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
         await link.wait_ready()
         with pytest.raises(error):
             await heard(link, recording(said)[44:])
         assert link.open_streams == 0
 
 
-async def said(link: EngineLink, text: AsyncIterator[str]) -> list[Samples]:
+async def said(link: EngineProcess, text: AsyncIterator[str]) -> list[Samples]:
     got: list[Samples] = []
 
     async def take(samples: Samples) -> None:
@@ -143,7 +143,7 @@ STORY = "Once upon a time, there was a fox. 🎉 It cost $4.50, they said!\n```\
 
 
 async def test_every_character_is_sent_once_and_offsets_are_the_texts_own(engine_command: Sequence[str]) -> None:
-    async with EngineLink(EngineConfig("m"), command=engine_command) as link:
+    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
         await link.wait_ready()
         got = await said(link, whole(STORY))
     for samples in got:
@@ -164,7 +164,7 @@ async def test_text_that_still_comes_is_spoken_before_its_end(engine_command: Se
         await heard_something.wait()
         yield "the second comes later."
 
-    async with EngineLink(EngineConfig("m"), command=engine_command) as link:
+    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
         await link.wait_ready()
 
         said: list[str] = []
@@ -179,7 +179,7 @@ async def test_text_that_still_comes_is_spoken_before_its_end(engine_command: Se
 
 
 async def test_a_text_without_end_is_ended(engine_command: Sequence[str]) -> None:
-    async with EngineLink(EngineConfig("m"), command=engine_command) as link:
+    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
         await link.wait_ready()
         with pytest.raises(InvalidRequest, match="longer than"):
             await said(link, whole("word " * (SPEECH_CHARACTERS // 5 + 1)))
@@ -188,7 +188,7 @@ async def test_a_text_without_end_is_ended(engine_command: Sequence[str]) -> Non
 
 @pytest.mark.parametrize(("text", "error"), [("crash", EngineLost), ("fail", ModelFailed), ("limit it", ModelFailed)])
 async def test_errors_while_speaking(engine_command: Sequence[str], text: str, error: type[VoxlaneError]) -> None:
-    async with EngineLink(EngineConfig("m"), command=engine_command) as link:
+    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
         await link.wait_ready()
         with pytest.raises(error):
             await said(link, whole(text))
@@ -200,7 +200,7 @@ async def test_a_slow_listener_pauses_the_engine(
     monkeypatch.setattr(speaking, "PAUSE_BYTES", 1_000_000)
     monkeypatch.setattr(speaking, "RESUME_BYTES", 500_000)
     paused, sizes = asyncio.Event(), []
-    async with EngineLink(EngineConfig("m"), command=engine_command) as link:
+    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
         await link.wait_ready()
         async with link.submit(Submit("r", "tts")) as stream:
             pause, resume = stream.pause, stream.resume

@@ -26,7 +26,7 @@ from voxlane.server.commands.serve import banner, drain, listen
 from voxlane.server.config import ServerConfig
 from voxlane.server.engine_client import engine_process
 from voxlane.server.errors import ConfigError, Draining, Overloaded
-from voxlane.server.http.request_limit import Gate
+from voxlane.server.http.request_limit import RequestLimit
 
 
 class Served:
@@ -166,7 +166,7 @@ def test_a_host_that_does_not_exist_is_one_line() -> None:
 
 
 async def test_the_gate_counts_and_closes() -> None:
-    gate = Gate(1)
+    gate = RequestLimit(1)
     with gate.admit():
         assert not await gate.wait_empty(0)
         with pytest.raises(Overloaded), gate.admit():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxlane.server.conversation.memory import FACT_CHARACTERS, MEMORY_CHARACTERS, Memory, facts
+from voxlane.server.conversation.memory import FACT_CHARACTERS, MEMORY_CHARACTERS, RememberedFacts, facts
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_what_is_kept(words: str, kept: list[str]) -> None:
 
 
 def told(*said: str) -> str:
-    memory = Memory()
+    memory = RememberedFacts()
     for place, words in enumerate(said):
         memory.note(f"u{place}", words)
     return memory.text
@@ -61,7 +61,7 @@ def test_a_people_is_no_name() -> None:
 
 
 def test_what_was_said_in_a_dropped_item_is_forgotten() -> None:
-    memory = Memory()
+    memory = RememberedFacts()
     memory.note("u1", "My name is Ada. I live in Rome.")
     memory.note("u2", "I like tea.")
     memory.forget("u1")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from session_table import Table, submits
 
 from voxlane.engine.api import ChatMessage, Priority, Submit
-from voxlane.server.conversation.client_events import Configure, TextTurn
+from voxlane.server.conversation.client_events import ConfigureSession, TextTurn
 from voxlane.server.conversation.history import History
 from voxlane.server.conversation.probes import OPENING, Probes
 from voxlane.server.conversation.server_events import ReplyDone
@@ -45,7 +45,7 @@ def test_a_conversation_reads_at_its_beginning_after_each_reply_and_when_it_is_l
     table.log += table.session.open(table.now)
     (opening,) = submits(table, "probe")
     assert opening.messages[0].content == "Be kind."
-    table.feed(Configure(replace(CONFIG, instructions="Be brief.")))
+    table.feed(ConfigureSession(replace(CONFIG, instructions="Be brief.")))
     assert submits(table, "probe")[-1].messages[0].content == "Be brief."
     table.feed(TextTurn("hello"))
     table.work()

@@ -13,7 +13,7 @@ from voxlane.server.conversation.client_events import (
     CancelReply,
     ClearInput,
     CommitInput,
-    Configure,
+    ConfigureSession,
     CutItem,
     DropItem,
     EndTurn,
@@ -26,10 +26,11 @@ from voxlane.server.conversation.client_events import (
     TextTurn,
     ToolResult,
 )
-from voxlane.server.conversation.effects import EngineLost, Tick
+from voxlane.server.conversation.effects import RequestsLost, Tick
 from voxlane.server.conversation.server_events import (
     BargeIn,
     Fault,
+    FloorState,
     Hold,
     InputCommitted,
     Interrupted,
@@ -38,7 +39,6 @@ from voxlane.server.conversation.server_events import (
     ReplyStarted,
     Speech,
     SpeechStarted,
-    State,
     ToolCalled,
     TurnDone,
     UserTurn,
@@ -58,7 +58,7 @@ def test_a_spoken_turn_is_answered_and_remembered():
         ("user", "tell me a story"),
         ("assistant", done.text.strip()),
     ]
-    assert [event.name for event in table.of(State)] == ["hearing", "thinking", "speaking", "listening"]
+    assert [event.name for event in table.of(FloorState)] == ["hearing", "thinking", "speaking", "listening"]
     assert [(event.turn, event.how) for event in table.of(TurnDone)] == [(1, "done")]
 
 
@@ -216,7 +216,7 @@ def test_a_lost_engine_ends_the_turn_once_and_the_next_one_works():
     table = Table()
     table.speak("v", 40)
     table.engine.work.clear()
-    table.feed(EngineLost())
+    table.feed(RequestsLost())
     assert [(event.turn, event.how) for event in table.of(TurnDone)] == [(1, "failed")]
     assert table.of(Fault)[0].retryable
     table.speak("s", 100)
@@ -304,7 +304,7 @@ class Conversation(RuleBasedStateMachine):
     def configure(self, mode, idle, at_once, replies, chains):
         policy, barge = TurnPolicy(mode=mode, idle_s=idle), BargePolicy(at_once=at_once)
         config = SessionConfig(turns=policy, barge_in=barge, replies=replies, chains_tools=chains)
-        self._both(lambda table: table.feed(Configure(config)))
+        self._both(lambda table: table.feed(ConfigureSession(config)))
 
     @rule(event=st.sampled_from([CommitInput("r"), ClearInput(), CancelReply(), CancelReply(2), CancelReply(99)]))
     def command(self, event):
@@ -340,7 +340,7 @@ class Conversation(RuleBasedStateMachine):
     def lose_engine(self):
         def lose(table: Table) -> None:
             table.engine.work.clear()
-            table.feed(EngineLost())
+            table.feed(RequestsLost())
 
         self._both(lose)
 
@@ -363,7 +363,7 @@ class Conversation(RuleBasedStateMachine):
 
         def finish(table: Table) -> None:
             table.feed(EndTurn())
-            table.feed(Configure(SessionConfig()))
+            table.feed(ConfigureSession(SessionConfig()))
             table.speak("s", 400)
             table.work()
             table.wait(120)

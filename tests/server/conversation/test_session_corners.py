@@ -20,11 +20,20 @@ from voxlane.engine.api import (
     Tool,
     Words,
 )
-from voxlane.server.conversation.client_events import Audio, Configure, EndTurn, StartTurn, Stop, TextTurn, ToolResult
+from voxlane.server.conversation.client_events import (
+    Audio,
+    ConfigureSession,
+    EndTurn,
+    StartTurn,
+    Stop,
+    TextTurn,
+    ToolResult,
+)
 from voxlane.server.conversation.effects import Send, Tell, Tick
 from voxlane.server.conversation.reply import Reply
 from voxlane.server.conversation.server_events import (
     Fault,
+    FloorState,
     Hold,
     Interrupted,
     Release,
@@ -33,7 +42,6 @@ from voxlane.server.conversation.server_events import (
     Speech,
     SpeechDone,
     SpeechStarted,
-    State,
     ToolCalled,
     TurnDone,
     UserTurn,
@@ -123,7 +131,7 @@ def test_speech_in_manual_mode_does_not_deafen_the_ear():
     table = Table(MANUAL)
     table.speak("v", 20)
     table.speak("s", 20)
-    table.feed(Configure(SessionConfig()))
+    table.feed(ConfigureSession(SessionConfig()))
     table.speak("s", 100)
     ask(table)
     assert turns(table) == ["tell me a story"]
@@ -301,7 +309,7 @@ def test_stop_while_the_last_words_are_awaited_prevents_the_reply():
     table = Table()
     hear_no_engine(table, "v", 40)
     table.feed(EndTurn())
-    assert table.of(State)[-1].name == "thinking"
+    assert table.of(FloorState)[-1].name == "thinking"
     table.feed(Stop())
     table.work()
     assert not table.of(ReplyStarted)
@@ -342,7 +350,7 @@ def test_a_setting_changed_before_the_reply_begins_holds_for_it():
     table.speak("v", 40)
     while not submits(table, "chat"):
         hear_no_engine(table, "s", 1)
-    table.feed(Configure(SessionConfig(speaks=False)))  # a text client from now on
+    table.feed(ConfigureSession(SessionConfig(speaks=False)))  # a text client from now on
     table.speak("s", 100)
     table.work()
     assert table.of(UserTurn)

@@ -11,7 +11,7 @@ from voxlane.server.conversation.client_events import (
     CancelReply,
     ClearInput,
     CommitInput,
-    Configure,
+    ConfigureSession,
     CutItem,
     DropItem,
     EndTurn,
@@ -21,7 +21,7 @@ from voxlane.server.conversation.client_events import (
     ShowItem,
 )
 from voxlane.server.conversation.closing import MOST_CLIPS
-from voxlane.server.conversation.effects import EngineLost
+from voxlane.server.conversation.effects import RequestsLost
 from voxlane.server.conversation.history import MAX_CHARS, History
 from voxlane.server.conversation.server_events import (
     Fault,
@@ -383,7 +383,7 @@ def test_a_long_silence_after_a_reply_is_answered():
     table.wait(20)
     assert table.of(IdleTimeout)
     assert len(table.of(ReplyStarted)) > 1
-    table.feed(Configure(SessionConfig()))
+    table.feed(ConfigureSession(SessionConfig()))
     count = len(table.of(IdleTimeout))
     table.wait(60)
     assert len(table.of(IdleTimeout)) == count
@@ -498,7 +498,7 @@ def test_a_voice_is_ended_when_the_client_takes_over():
         table = talking(SessionConfig())
         hear_no_engine(table, "v", frames)
         assert table.of(Hold)
-        table.feed(Configure(BUFFER))
+        table.feed(ConfigureSession(BUFFER))
         assert len(table.of(Interrupted)) == len(table.of(SpeechStopped)) == ended
         assert len(table.of(Release)) == 1 - ended
 
@@ -570,7 +570,7 @@ def test_a_reply_that_waits_survives_the_engine():
     table.feed(CommitInput())
     table.feed(Respond(BUFFER))
     table.engine.work.clear()
-    table.feed(EngineLost())
+    table.feed(RequestsLost())
     table.work()
     table.wait(60)
     assert table.of(ReplyDone)

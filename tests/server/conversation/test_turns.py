@@ -13,7 +13,7 @@ from voxlane.server.conversation.turns import (
     PHRASEBOOKS,
     BargePolicy,
     Eagerness,
-    Ending,
+    SentenceEnding,
     TurnPolicy,
     Verdict,
     eager_wait_s,
@@ -135,7 +135,7 @@ def test_of_an_unknown_language_all_words_are_words() -> None:
     assert judge("mhm", True, 0.3, 0.0, False, policy) is Verdict.COMMIT
     assert judge("stop", False, 0.3, 0.0, False, policy) is Verdict.WAIT
     assert judge("", True, 0.3, 1.0, False, policy) is Verdict.RELEASE
-    assert ending("this and", "tlh") is Ending.PLAIN
+    assert ending("this and", "tlh") is SentenceEnding.PLAIN
 
 
 @pytest.mark.parametrize("language", ["en", "EN", "en-GB", "en_US"])
@@ -172,7 +172,7 @@ def test_any_number_of_backchannels_is_one(utterances: list[str], between: str) 
 @given(st.text(max_size=60))
 def test_any_text_is_judged(text: str) -> None:
     assert judged(text) in Verdict
-    assert ending(text) in Ending
+    assert ending(text) in SentenceEnding
 
 
 @pytest.mark.parametrize("letter", ["m", "h", "a", "ha", "hm", "mh", "he", "ya", "uh"])
@@ -183,21 +183,25 @@ def test_a_long_murmur_is_judged_in_no_time(letter: str) -> None:
 
 # ---- end of turn
 
-ENDINGS: dict[Ending, list[str]] = {
-    Ending.OPEN: [
+ENDINGS: dict[SentenceEnding, list[str]] = {
+    SentenceEnding.OPEN: [
         "I would like to book a table and", "So, um,", "I was thinking, uh", "Can you tell me the", "It is because",
         "First of all,", "I want to go to", "Well, you know...", "My name is…", "and so", "the thing is -",
         "let me see",
         "and I'm", "That is for my", "with the, um.",
     ],
-    Ending.NUMBER: ["My number is 5 5 5", "Call 0171", "It's 42."],
-    Ending.QUESTION: ["What time is it?", "Is that what it is for?", 'Did he say "no"?', "And?", "Really? (laughs)"],
-    Ending.PLAIN: ["I think so.", "Tell a story.", "yes", "I want that as well.", "Book it for me", "", "...", "[hm]"],
+    SentenceEnding.NUMBER: ["My number is 5 5 5", "Call 0171", "It's 42."],
+    SentenceEnding.QUESTION: [
+        "What time is it?", "Is that what it is for?", 'Did he say "no"?', "And?", "Really? (laughs)",
+    ],
+    SentenceEnding.PLAIN: [
+        "I think so.", "Tell a story.", "yes", "I want that as well.", "Book it for me", "", "...", "[hm]",
+    ],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "how"), [(text, how) for how, texts in ENDINGS.items() for text in texts])
-def test_endings(text: str, how: Ending) -> None:
+def test_endings(text: str, how: SentenceEnding) -> None:
     assert ending(text) is how
 
 

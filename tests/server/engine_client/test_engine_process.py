@@ -11,8 +11,8 @@ import pytest
 
 from voxlane.engine.api import ChatMessage, EngineConfig, Finished, Loading, Started, StepStats, Submit, Text
 from voxlane.server import limits
-from voxlane.server.engine_client.engine_process import EngineLink, Observer, RestartBudget, State
-from voxlane.server.engine_client.stream import Stream
+from voxlane.server.engine_client.engine_process import EngineProcess, Observer, RestartBudget, State
+from voxlane.server.engine_client.stream import RequestStream
 from voxlane.server.errors import (
     ContextTooLong,
     EngineLost,
@@ -62,13 +62,13 @@ def ask(said: str, request_id: str = "r") -> Submit:
     return Submit(request_id, "chat", (ChatMessage("user", said),))
 
 
-async def text_of(stream: Stream) -> str:
+async def text_of(stream: RequestStream) -> str:
     return "".join([output.text async for output in stream if isinstance(output, Text)])
 
 
 async def test_a_request_is_answered_in_order(engine_command: Sequence[str]) -> None:
     recorder = Recorder()
-    async with EngineLink(EngineConfig("m"), command=engine_command, observers=(recorder,)) as link:
+    async with EngineProcess(EngineConfig("m"), command=engine_command, observers=(recorder,)) as link:
         ready = await link.wait_ready()
         assert ready.model == "m"
         assert [load.done for load in recorder.loads] == [0.5]
@@ -81,7 +81,7 @@ async def test_a_request_is_answered_in_order(engine_command: Sequence[str]) -> 
 
 
 async def test_many_requests_at_once_keep_apart(engine_command: Sequence[str]) -> None:
-    async with EngineLink(EngineConfig("m"), command=engine_command) as link:
+    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
         await link.wait_ready()
         streams = [link.submit(ask(f"count {index}", f"r{index}")) for index in range(50)]
         texts = await asyncio.gather(*map(text_of, streams))
@@ -91,7 +91,7 @@ async def test_many_requests_at_once_keep_apart(engine_command: Sequence[str]) -
 
 
 async def test_a_large_prompt_waits_for_the_socket_and_arrives_whole(engine_command: Sequence[str]) -> None:
-    async with EngineLink(EngineConfig("m"), command=engine_command) as link:
+    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
         await link.wait_ready()
         # 6 MB are about a hundred packets: far more than the kernel holds.
         messages = (ChatMessage("user", "y" * 6_000_000), ChatMessage("user", "size"))
@@ -101,7 +101,7 @@ async def test_a_large_prompt_waits_for_the_socket_and_arrives_whole(engine_comm
 
 
 async def test_a_large_answer_arrives_whole(engine_command: Sequence[str]) -> None:
-    async with EngineLink(EngineConfig("m"), command=engine_command) as link:
+    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
         await link.wait_ready()
         async with link.submit(ask("big 3000000")) as stream:
             assert len(await text_of(stream)) == 3_000_000
@@ -111,7 +111,7 @@ async def test_too_much_waiting_is_refused_and_cancels_still_pass(
     engine_command: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "OUTBOX_BYTES", 4_000_000)
-    async with EngineLink(EngineConfig("m"), command=engine_command) as link:
+    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
         await link.wait_ready()
         async with link.submit(ask("y" * 3_900_000)):
             with pytest.raises(Overloaded):
@@ -120,7 +120,7 @@ async def test_too_much_waiting_is_refused_and_cancels_still_pass(
 
 
 async def test_a_prompt_over_the_message_limit_is_refused(engine_command: Sequence[str]) -> None:
-    async with EngineLink(EngineConfig("m"), command=engine_command) as link:
+    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
         await link.wait_ready()
         with pytest.raises(ContextTooLong):
             link.submit(ask("y" * 17_000_000))
@@ -137,7 +137,7 @@ async def test_a_prompt_over_the_message_limit_is_refused(engine_command: Sequen
     ],
 )
 async def test_a_refusal_becomes_its_error(engine_command: Sequence[str], code: str, kind: type[VoxlaneError]) -> None:
-    async with EngineLink(EngineConfig("m"), command=engine_command) as link:
+    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
         await link.wait_ready()
         async with link.submit(ask(f"refuse {code}")) as stream:
             with pytest.raises(kind) as caught:
@@ -146,7 +146,7 @@ async def test_a_refusal_becomes_its_error(engine_command: Sequence[str], code: 
 
 
 async def test_an_id_in_use_is_our_bug(engine_command: Sequence[str]) -> None:
-    async with EngineLink(EngineConfig("m"), command=engine_command) as link:
+    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
         await link.wait_ready()
         async with link.submit(ask("wait")):
             with pytest.raises(InternalError):
@@ -155,7 +155,7 @@ async def test_an_id_in_use_is_our_bug(engine_command: Sequence[str]) -> None:
 
 async def test_leaving_a_stream_cancels_in_the_engine(engine_command: Sequence[str]) -> None:
     recorder = Recorder()
-    async with EngineLink(EngineConfig("m"), command=engine_command, observers=(recorder,)) as link:
+    async with EngineProcess(EngineConfig("m"), command=engine_command, observers=(recorder,)) as link:
         await link.wait_ready()
         async with link.submit(ask("wait")) as stream:
             assert isinstance(await anext(stream), Started)
@@ -168,7 +168,7 @@ async def test_leaving_a_stream_cancels_in_the_engine(engine_command: Sequence[s
 
 async def test_a_cancelled_task_cancels_in_the_engine(engine_command: Sequence[str]) -> None:
     recorder = Recorder()
-    async with EngineLink(EngineConfig("m"), command=engine_command, observers=(recorder,)) as link:
+    async with EngineProcess(EngineConfig("m"), command=engine_command, observers=(recorder,)) as link:
         await link.wait_ready()
         started = asyncio.Event()
 
@@ -188,7 +188,7 @@ async def test_a_cancelled_task_cancels_in_the_engine(engine_command: Sequence[s
 
 async def test_a_dropped_stream_cancels_in_the_engine(engine_command: Sequence[str]) -> None:
     recorder = Recorder()
-    async with EngineLink(EngineConfig("m"), command=engine_command, observers=(recorder,)) as link:
+    async with EngineProcess(EngineConfig("m"), command=engine_command, observers=(recorder,)) as link:
         await link.wait_ready()
         await anext(link.submit(ask("wait")))
         await recorder.until(lambda: recorder.ends)
@@ -197,7 +197,7 @@ async def test_a_dropped_stream_cancels_in_the_engine(engine_command: Sequence[s
 
 async def test_a_finished_stream_sends_no_cancel(engine_command: Sequence[str]) -> None:
     recorder = Recorder()
-    async with EngineLink(EngineConfig("m"), command=engine_command, observers=(recorder,)) as link:
+    async with EngineProcess(EngineConfig("m"), command=engine_command, observers=(recorder,)) as link:
         await link.wait_ready()
         async with link.submit(ask("hello")) as stream:
             await text_of(stream)
@@ -209,7 +209,7 @@ async def test_a_finished_stream_sends_no_cancel(engine_command: Sequence[str]) 
 @pytest.mark.parametrize("said", ["crash", "crash later", "garbage"])
 async def test_a_lost_engine_fails_its_streams_and_comes_back(engine_command: Sequence[str], said: str) -> None:
     recorder = Recorder()
-    async with EngineLink(EngineConfig("m"), command=engine_command, observers=(recorder,)) as link:
+    async with EngineProcess(EngineConfig("m"), command=engine_command, observers=(recorder,)) as link:
         await link.wait_ready()
         first_pid = link.pid
         bystander = link.submit(ask("wait", "b"))
@@ -230,7 +230,7 @@ async def test_a_lost_engine_fails_its_streams_and_comes_back(engine_command: Se
 
 
 async def test_kill_from_outside_is_noticed(engine_command: Sequence[str]) -> None:
-    async with EngineLink(EngineConfig("m"), command=engine_command) as link:
+    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
         await link.wait_ready()
         async with link.submit(ask("wait")) as stream:
             await anext(stream)
@@ -246,7 +246,7 @@ async def test_an_engine_that_takes_nothing_is_replaced(
 ) -> None:
     monkeypatch.setattr(limits, "LOOK_SECONDS", 0.1)
     monkeypatch.setattr(limits, "ENGINE_STOP_SECONDS", 0.1)
-    async with EngineLink(EngineConfig("m"), command=engine_command) as link:
+    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
         await link.wait_ready()
         stopped = link.pid
         assert stopped is not None
@@ -261,7 +261,7 @@ async def test_an_engine_that_takes_nothing_is_replaced(
 async def test_an_engine_that_stands_still_is_replaced_though_nothing_waits_for_it(
     engine_command: Sequence[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with EngineLink(EngineConfig("m"), command=engine_command) as link:
+    async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
         with monkeypatch.context() as hasty:
             for name, value in (("LOOK_SECONDS", 0.05), ("SILENT_LOOKS", 5), ("ENGINE_STOP_SECONDS", 0.1)):
                 hasty.setattr(limits, name, value)
@@ -282,7 +282,7 @@ async def test_an_engine_that_stands_still_is_replaced_though_nothing_waits_for_
 async def test_an_engine_that_keeps_dying_is_given_up(engine_command: Sequence[str]) -> None:
     recorder, budget = Recorder(), RestartBudget(2)
     config = EngineConfig("crash-every-time")
-    async with EngineLink(config, command=engine_command, observers=(recorder,), restarts=budget) as link:
+    async with EngineProcess(config, command=engine_command, observers=(recorder,), restarts=budget) as link:
         await recorder.until(lambda: "failed" in recorder.states)
         assert recorder.states.count("ready") == 3
         assert "keeps dying" in link.failure
@@ -297,21 +297,21 @@ async def test_an_engine_that_keeps_dying_is_given_up(engine_command: Sequence[s
     [("start-failed", "there is no such model, and never was"), ("die-at-start", "died while starting")],
 )
 async def test_a_start_that_fails_says_why(engine_command: Sequence[str], model: str, reason: str) -> None:
-    async with EngineLink(EngineConfig(model), command=engine_command) as link:
+    async with EngineProcess(EngineConfig(model), command=engine_command) as link:
         with pytest.raises(EngineStartFailed, match=reason):
             await link.wait_ready()
         assert link.state == "failed"
 
 
 async def test_a_command_that_does_not_exist_says_so() -> None:
-    async with EngineLink(EngineConfig("m"), command=("/nonexistent/engine",)) as link:
+    async with EngineProcess(EngineConfig("m"), command=("/nonexistent/engine",)) as link:
         with pytest.raises(EngineStartFailed, match="cannot run /nonexistent/engine"):
             await link.wait_ready()
 
 
 async def test_stop_while_starting_does_not_wait_for_the_engine(engine_command: Sequence[str]) -> None:
     recorder = Recorder()
-    link = EngineLink(EngineConfig("never-ready"), command=engine_command, observers=(recorder,))
+    link = EngineProcess(EngineConfig("never-ready"), command=engine_command, observers=(recorder,))
     link.start()
     await recorder.until(lambda: recorder.loads)
     await link.stop()
@@ -321,7 +321,7 @@ async def test_stop_while_starting_does_not_wait_for_the_engine(engine_command: 
 
 
 async def test_stop_fails_what_is_running(engine_command: Sequence[str]) -> None:
-    link = EngineLink(EngineConfig("m"), command=engine_command)
+    link = EngineProcess(EngineConfig("m"), command=engine_command)
     link.start()
     await link.wait_ready()
     stream = link.submit(ask("wait"))

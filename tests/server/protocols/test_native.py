@@ -23,7 +23,7 @@ from voxlane.server.client import FIELDS
 from voxlane.server.conversation import client_events, server_events
 from voxlane.server.conversation.values import SessionConfig
 from voxlane.server.protocols import dialect, native
-from voxlane.server.protocols.dialect import AudioFormat, BadMessage, Bounds, Capabilities, Hello, Packet, Ready
+from voxlane.server.protocols.dialect import AudioFormat, BadMessage, Bounds, Capabilities, Hello, Packet, SessionReady
 from voxlane.server.protocols.native import Native, read_hello
 from voxlane.server.protocols.settings import as_map, configured
 from voxlane.server.protocols.sound import Loudspeaker
@@ -64,7 +64,7 @@ def test_every_client_message() -> None:
     assert said("played", 3, 4800, 0) == [client_events.Played(3, 4800), dialect.Starved(3)]
     assert said("stop") == [client_events.Stop()]
     assert said("tool_result", "c1", "42") == [client_events.ToolResult("c1", "42")]
-    assert said("ping", 9) == [dialect.Ping(9)]
+    assert said("ping", 9) == [dialect.ClientPing(9)]
     assert said("bye") == [dialect.Bye()]
     (update,) = said("config", {"temperature": 1, "turns": {"mode": "manual"}})
     assert update.config.temperature == 1.0
@@ -223,12 +223,12 @@ def test_configuration_survives_the_journey() -> None:
 # ---- what a client is told
 
 
-def ready() -> Ready:
+def ready() -> SessionReady:
     history = (
         ChatMessage("assistant", "", (ToolUse("c", "f", "{}"),)),
         ChatMessage("tool", "x", call_id="c"),
     )
-    return Ready(
+    return SessionReady(
         "voice-1",
         "token",
         True,
@@ -242,7 +242,7 @@ def ready() -> Ready:
 
 
 EVENTS: list[Any] = [
-    server_events.State("listening"),
+    server_events.FloorState("listening"),
     server_events.SpeechStarted(1, 0.5),
     server_events.SpeechStopped(1, 1.5),
     server_events.UserWords(1, "a ", "b"),
@@ -261,7 +261,7 @@ EVENTS: list[Any] = [
     server_events.BargeIn(1, 40.0, 300.0, True),
     server_events.Fault("engine_lost", "sorry", True),
     server_events.Configured(SessionConfig()),
-    dialect.Pong(1, 2.0),
+    dialect.ServerPong(1, 2.0),
     dialect.GoAway(60.0, "session_limit"),
     dialect.Farewell(),
     ready(),

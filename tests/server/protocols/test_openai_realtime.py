@@ -15,7 +15,7 @@ from voxlane.server.conversation import client_events, server_events
 from voxlane.server.conversation.history import turn_item
 from voxlane.server.conversation.values import Item
 from voxlane.server.protocols import dialect, native
-from voxlane.server.protocols.dialect import BadMessage, Complaint, Ending, Hello
+from voxlane.server.protocols.dialect import BadMessage, Complaint, ConnectionEnd, Hello
 
 TOOL = {"type": "function", "name": "look", "description": "d", "parameters": {"type": "object", "properties": {}}}
 SPOKEN = [
@@ -96,7 +96,7 @@ def test_every_client_event() -> None:
     assert isinstance(respond, client_events.Respond)
     assert (respond.config, respond.aside, respond.input, respond.ref) == (desk.hello.config, False, None, ref)
     (configure,) = desk.say("session.update", session={"type": "realtime", "instructions": "Sing."})
-    assert isinstance(configure, client_events.Configure)
+    assert isinstance(configure, client_events.ConfigureSession)
     (refused,) = desk.say("output_audio_buffer.clear", event_id="e1")
     assert isinstance(refused, Complaint)
     assert refused.code == "unsupported_event"
@@ -620,7 +620,7 @@ def test_what_the_client_did_wrong_is_an_error_with_its_id() -> None:
         (error,) = desk.tell(server_events.Fault("response_cancel_not_active", "none", retryable=False, ref=cancel.ref))
         assert error["error"]["code"] == "response_cancel_not_active"
         assert error["error"]["event_id"] == said.get("event_id")
-    (error,) = desk.tell(Ending("rate_limit_error", "too_fast", "Slow down.", retryable=False))
+    (error,) = desk.tell(ConnectionEnd("rate_limit_error", "too_fast", "Slow down.", retryable=False))
     assert (error["error"]["type"], error["error"]["code"]) == ("rate_limit_error", "too_fast")
 
 
@@ -835,5 +835,5 @@ def test_the_native_dialect_has_no_words_for_items() -> None:
         server_events.Thought(1, "eos", 1, 0, 1),
     ):
         assert codec.encode(event) == []
-    (packet,) = codec.encode(dialect.Ending("server_error", "draining", "Later.", retryable=True))
+    (packet,) = codec.encode(dialect.ConnectionEnd("server_error", "draining", "Later.", retryable=True))
     assert packet.fields == ("error", "draining", "Later.", True, 1)

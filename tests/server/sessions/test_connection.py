@@ -15,9 +15,9 @@ from voxlane.engine.api import Ready as EngineReady
 from voxlane.server.commands.serve import drain
 from voxlane.server.config import ChatConfig, Config, LimitsConfig, ServerConfig, VoiceConfig
 from voxlane.server.conversation.session import Session
-from voxlane.server.engine_client.engine_process import EngineLink
+from voxlane.server.engine_client.engine_process import EngineProcess
 from voxlane.server.metrics import Metrics
-from voxlane.server.sessions.registry import Hub, dated
+from voxlane.server.sessions.registry import SessionRegistry, dated
 
 SLOW: dict[str, Any] = {"config": {"voice": "two", "turns": {"mode": "manual"}, "buffer_s": 0.5}}
 
@@ -381,7 +381,7 @@ def test_instructions_name_the_day() -> None:
         == "It is Saturday, 7 November 2026. Saturday, 7 November 2026!"
     )
     config = Config(voice=VoiceConfig(instructions="Today is {date}.", greeting="Hi."))
-    hub = Hub(config, EngineLink(config.engine), Metrics(), "test", today=lambda: date(2026, 11, 17))
+    hub = SessionRegistry(config, EngineProcess(config.engine), Metrics(), "test", today=lambda: date(2026, 11, 17))
     assert hub.defaults.instructions == "Today is Tuesday, 17 November 2026."
     assert "{date}" in Config().voice.instructions
 
@@ -389,7 +389,7 @@ def test_instructions_name_the_day() -> None:
 def test_what_a_model_is_shown_suits_where_it_runs() -> None:
     def budget(device: str, context: int, voice: VoiceConfig | None = None, chat: ChatConfig | None = None) -> int:
         config = Config(voice=voice or VoiceConfig(), chat=chat or ChatConfig())
-        hub = Hub(config, EngineLink(config.engine), Metrics(), "test")
+        hub = SessionRegistry(config, EngineProcess(config.engine), Metrics(), "test")
         return hub._new_history(EngineReady("m", "a", 1, context, "w", "p", 1, 1, 1, device))._budget
 
     assert budget("cpu, 2 threads", 32_768) == 2000

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from peer import MANUAL, Peer, eventually
 
-from voxlane.server.protocols.dialect import Hello, Packet, Pong
+from voxlane.server.protocols.dialect import Hello, Packet, ServerPong
 from voxlane.server.sessions.connection import Connection
 from voxlane.server.sessions.conversation import Conversation
-from voxlane.server.sessions.outbound import Mailbox, TooSlow
+from voxlane.server.sessions.outbound import Outbound, TooSlow
 
 
 async def test_who_is_still_being_seen_off_does_not_take_the_conversation_along(
@@ -47,7 +47,7 @@ async def test_what_is_said_while_another_takes_over_is_not_for_the_old_connecti
 
     def after_a_word(self: Connection, hello: Hello) -> Conversation:
         for conversation in self._hub._conversations.values():
-            conversation.tell(Pong(7, 0.0))  # the old connection's writer wakes before the new one's is there
+            conversation.tell(ServerPong(7, 0.0))  # the old connection's writer wakes before the new one's is there
         return take_over(self, hello)
 
     monkeypatch.setattr(Connection, "_take_over", after_a_word)
@@ -63,7 +63,7 @@ async def test_what_is_said_while_another_takes_over_is_not_for_the_old_connecti
 
 
 def test_who_comes_back_to_much_sound_is_not_a_slow_reader() -> None:
-    box = Mailbox(1.5)
+    box = Outbound(1.5)
     for place in range(500):  # ten seconds, which a dead line swallowed
         box.put(Packet(("audio",), 1, (place + 1) * 480, 0.02))
         assert box.next() is not None

@@ -23,14 +23,21 @@ from voxlane.engine.api import (
     Submit,
 )
 from voxlane.server.auth import is_loopback, key_matches, offered_key, origin_allowed
-from voxlane.server.conversation.effects import EngineLost
+from voxlane.server.conversation.effects import RequestsLost
 from voxlane.server.engine_client import channel as channels
 from voxlane.server.engine_client.channel import GATHERED_BYTES, Channel
 from voxlane.server.errors import Overloaded
 from voxlane.server.metrics import Metrics
 from voxlane.server.protocols.dialect import Packet
 from voxlane.server.sessions.buckets import Bucket
-from voxlane.server.sessions.outbound import KEPT_PACKETS, KEPT_SOUND_S, LATE_AUDIO_S, WAITING_PACKETS, Mailbox, TooSlow
+from voxlane.server.sessions.outbound import (
+    KEPT_PACKETS,
+    KEPT_SOUND_S,
+    LATE_AUDIO_S,
+    WAITING_PACKETS,
+    Outbound,
+    TooSlow,
+)
 from voxlane.server.sessions.resume import Tokens
 
 STATS = RequestStats(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)
@@ -44,7 +51,7 @@ def word(text: str) -> Packet:
     return Packet((text,))
 
 
-def written(box: Mailbox) -> list[tuple[Any, int]]:
+def written(box: Outbound) -> list[tuple[Any, int]]:
     out = []
     while (item := box.next()) is not None:
         out.append((item[0].fields[0] if not item[0].epoch else item[0].end, item[1]))
@@ -55,7 +62,7 @@ def written(box: Mailbox) -> list[tuple[Any, int]]:
 
 
 def test_messages_leave_in_order_and_numbered() -> None:
-    box = Mailbox(1.5)
+    box = Outbound(1.5)
     for packet in (word("a"), sound(1, 960), word("b")):
         box.put(packet)
     assert len(box) == 3
@@ -64,7 +71,7 @@ def test_messages_leave_in_order_and_numbered() -> None:
 
 
 def test_a_hold_overtakes_the_sound_of_its_reply_and_nothing_else() -> None:
-    box = Mailbox(1.5)
+    box = Outbound(1.5)
     for packet in (word("reply"), sound(1, 960), sound(1, 1920)):
         box.put(packet)
     box.put_before_sound(word("hold"), 1)
@@ -72,7 +79,7 @@ def test_a_hold_overtakes_the_sound_of_its_reply_and_nothing_else() -> None:
 
 
 def test_an_interruption_drops_its_sound_waiting_or_kept() -> None:
-    box = Mailbox(1.5)
+    box = Outbound(1.5)
     box.put(sound(1, 960))
     written(box)
     box.put(sound(1, 1920))
@@ -84,7 +91,7 @@ def test_an_interruption_drops_its_sound_waiting_or_kept() -> None:
 
 
 def test_what_was_heard_is_not_told_again() -> None:
-    box = Mailbox(1.5)
+    box = Outbound(1.5)
     for packet in (word("reply"), sound(1, 960), sound(1, 1920), word("text"), sound(1, 2880)):
         box.put(packet)
     written(box)
@@ -101,7 +108,7 @@ def test_what_was_heard_is_not_told_again() -> None:
 
 
 def test_too_much_that_waits() -> None:
-    box = Mailbox(1.5)
+    box = Outbound(1.5)
     for _ in range(int((1.5 + LATE_AUDIO_S) / 0.04)):
         box.put(sound(1, 0))
     with pytest.raises(TooSlow):
@@ -114,7 +121,7 @@ def test_too_much_that_waits() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    box = Mailbox(1.5)
+    box = Outbound(1.5)
     for _ in range(2 * KEPT_PACKETS):
         box.put(word("x"))
         box.next()
@@ -123,7 +130,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_a_line_that_breaks_twice_is_told_everything_once() -> None:
-    box = Mailbox(1.5)
+    box = Outbound(1.5)
     for packet in (word("reply"), sound(1, 960, 1.0), word("text")):
         box.put(packet)
     written(box)
@@ -138,7 +145,7 @@ def test_a_line_that_breaks_twice_is_told_everything_once() -> None:
 
 
 def test_text_does_not_push_sound_out_nor_sound_text() -> None:
-    box = Mailbox(1.5)
+    box = Outbound(1.5)
     for number in range(1, KEPT_PACKETS):
         box.put(sound(1, 480 * number, 0.02))
         box.put(word("text"))
@@ -152,7 +159,7 @@ def test_text_does_not_push_sound_out_nor_sound_text() -> None:
 
 
 def test_sound_that_nobody_acknowledges_is_bounded() -> None:
-    box = Mailbox(1.5)
+    box = Outbound(1.5)
     for number in range(3 * int(KEPT_SOUND_S)):
         box.put(sound(1, number + 1, 1.0))
         box.next()
@@ -264,7 +271,7 @@ def test_what_is_said_without_an_engine_waits_for_the_next() -> None:
     ends.channel.tell(Submit("s/a", "asr"))
     ends.line.listening = False
     ends.channel.lost()
-    assert ends.got == [EngineLost()]
+    assert ends.got == [RequestsLost()]
     for message in (Submit("s/b", "asr"), Append("s/b", b"12"), EndInput("s/b")):
         assert ends.channel.tell(message) is None
     assert len(ends.line.sent) == 1
@@ -356,7 +363,7 @@ def test_an_engine_that_takes_no_more_and_one_that_never_comes() -> None:
     ends.line.hopeful = True
     ends.channel.tell(Submit("s/c", "chat"))
     ends.channel.give_up()
-    assert ends.got == [EngineLost()]
+    assert ends.got == [RequestsLost()]
     ends.channel.tell(Submit("s/d", "chat"))
     ends.line.listening = True
     ends.channel.back()

@@ -17,12 +17,12 @@ from voxlane.engine.models.qwen3_tts.codec import Qwen3TTSCodec
 from voxlane.engine.models.qwen3_tts.config import SpeechSampling
 from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.models.qwen3_tts.prompt import NOTHING, SPEAKER, Clone, Codes, Utterance, open_utterance
-from voxlane.engine.runners.codec_tts import Spoken, Stream, Talker
+from voxlane.engine.runners.codec_tts import FrameSound, Talker, UtteranceStream
 from voxlane.engine.runners.cuda import codec_graphs
-from voxlane.engine.runners.cuda.codec_graphs import CodecGraphs, Piece
+from voxlane.engine.runners.cuda.codec_graphs import CodecGraphs, FramePiece
 from voxlane.engine.runners.cuda.codec_tts import CudaTalker
 from voxlane.engine.runners.cuda.codec_tts_graphs import RING, FrameGraphs, Size, Streams
-from voxlane.engine.schedule.plan import Load, Row
+from voxlane.engine.schedule.plan import ModelBatch, Row
 from voxlane.engine.schedule.request import Request
 
 BLOCK, BLOCKS, SLOTS, ROWS, TOKENS = 8, 200, 6, 6, 700
@@ -43,7 +43,7 @@ class Speaker:
     """One request and what came of it."""
 
     request: Request
-    stream: Stream
+    stream: UtteranceStream
     frames: list[Codes] = field(default_factory=list)
     samples: list[NDArray[np.float32]] = field(default_factory=list)
     over: bool = False
@@ -75,7 +75,7 @@ class Stage:
         utterance.end()
         sampling = SpeechSampling(0.9, 20, 1.0, 1.3, 0.9, 10, 0.9 if number % 2 else 1.0)
         frames = tuple(tuple(own.choices(range(48), k=16)) for _ in range(lead))
-        stream = Stream(utterance, sampling, number, frames, self.engine.slots.take())
+        stream = UtteranceStream(utterance, sampling, number, frames, self.engine.slots.take())
         table = BlockTable(self.pool)
         request = Request(str(number), "tts", [], 0, table, model="tts", material=stream)
         self.speakers.append(Speaker(request, stream))
@@ -94,12 +94,12 @@ class Stage:
         some = [one for one in going if self.random.random() < 0.8] or going
         for one in some:
             one.stream.chunk, one.stream.keep = self.random.choice((1, 2, 3, 8)), self.random.choice((0, 0, 1))
-        self.told(some, self.engine.run(Load([self.row(one) for one in some])))
+        self.told(some, self.engine.run(ModelBatch([self.row(one) for one in some])))
 
     def told(self, some: list[Speaker], outcomes: list[object]) -> None:
         for one, outcome in zip(some, outcomes, strict=True):
             spoken = outcome.speech  # type: ignore[attr-defined]
-            assert isinstance(spoken, Spoken)
+            assert isinstance(spoken, FrameSound)
             if spoken.frame is None:
                 if one.stream.utterance.frame_due(one.request.table.length):  # not caught up: the same again
                     assert one.stream.stale
@@ -172,7 +172,7 @@ def test_a_prompt_as_long_as_a_step_may_be(model: Qwen3TTS, codec: Qwen3TTSCodec
         utterance.append([5 + number % 130 for number in range(600)])
         utterance.end()
         while not stage.speakers[0].frames:
-            stage.told(stage.speakers, engine.run(Load([stage.row(stage.speakers[0])])))
+            stage.told(stage.speakers, engine.run(ModelBatch([stage.row(stage.speakers[0])])))
         found.append(stage.speakers[0].frames)
     assert found[0] == found[1]
 
@@ -184,15 +184,15 @@ def test_after_a_fault_everything_is_told_again(model: Qwen3TTS, codec: Qwen3TTS
     for stage in stages:
         stage.enter(4)
         for _ in range(3):
-            stage.told(stage.speakers, stage.engine.run(Load([stage.row(stage.speakers[0])])))
+            stage.told(stage.speakers, stage.engine.run(ModelBatch([stage.row(stage.speakers[0])])))
     launch, engine._calls.launch = engine._calls.launch, _fail  # type: ignore[method-assign]
     row = stages[1].row(stages[1].speakers[0])
     with pytest.raises(RuntimeError, match="no more memory"):
-        engine.launch(Load([row]))
+        engine.launch(ModelBatch([row]))
     engine._calls.launch = launch  # type: ignore[method-assign]
     row.request.table.rewind(row.start)
     for stage in stages:
-        stage.told(stage.speakers, stage.engine.run(Load([stage.row(stage.speakers[0])])))
+        stage.told(stage.speakers, stage.engine.run(ModelBatch([stage.row(stage.speakers[0])])))
     assert stages[0].speakers[0].frames == stages[1].speakers[0].frames
     np.testing.assert_allclose(stages[1].speakers[0].sound, stages[0].speakers[0].sound, atol=1e-5)
 
@@ -205,14 +205,14 @@ def test_after_a_fault_while_looking_at_what_has_ended_everything_is_told_again(
     for stage in stages:
         stage.enter(4, lead=5)
         for _ in range(3):
-            stage.told(stage.speakers, stage.engine.run(Load([stage.row(stage.speakers[0])])))
+            stage.told(stage.speakers, stage.engine.run(ModelBatch([stage.row(stage.speakers[0])])))
 
     def scribble(ticket: object) -> None:
         engine.state.numbers.fill_(0.5)
         raise RuntimeError("no more memory")
 
     row = stages[1].row(stages[1].speakers[0])
-    ticket = engine.launch(Load([row]))
+    ticket = engine.launch(ModelBatch([row]))
     with monkeypatch.context() as patch:
         patch.setattr(engine, "_look", scribble)
         with pytest.raises(RuntimeError, match="no more memory"):
@@ -220,7 +220,7 @@ def test_after_a_fault_while_looking_at_what_has_ended_everything_is_told_again(
     row.request.table.rewind(row.start)
     for stage in stages:
         for _ in range(2):
-            stage.told(stage.speakers, stage.engine.run(Load([stage.row(stage.speakers[0])])))
+            stage.told(stage.speakers, stage.engine.run(ModelBatch([stage.row(stage.speakers[0])])))
     assert stages[0].speakers[0].frames == stages[1].speakers[0].frames
     np.testing.assert_allclose(stages[1].speakers[0].sound, stages[0].speakers[0].sound, atol=1e-5)
 
@@ -233,7 +233,7 @@ def test_many_who_lost_their_places_are_caught_up_together_and_no_step_hears_mor
     monkeypatch.setattr(CudaTalker, "hears", 24)
     launch, heard = engine._calls.launch, [0]
 
-    def counted(pieces: list[Piece]) -> list[list[torch.Tensor]]:
+    def counted(pieces: list[FramePiece]) -> list[list[torch.Tensor]]:
         heard[-1] += sum(piece.count for piece in pieces if piece.source == engine._streams.nobody)
         return launch(pieces)
 
@@ -248,7 +248,7 @@ def test_many_who_lost_their_places_are_caught_up_together_and_no_step_hears_mor
             if going := [one for one in stage.speakers if not one.over]:
                 for one in going:
                     one.stream.chunk = 1
-                stage.told(going, stage.engine.run(Load([stage.row(one) for one in going])))
+                stage.told(going, stage.engine.run(ModelBatch([stage.row(one) for one in going])))
                 heard.append(0)
     assert max(heard) == 24
     for one, other in zip(*(stage.speakers for stage in stages), strict=True):
@@ -295,7 +295,7 @@ def test_more_streams_than_a_call_takes(codec: Qwen3TTSCodec, monkeypatch: pytes
     frames = torch.randint(0, 48, (8, RING, 16), generator=torch.Generator().manual_seed(5))
     counts, state = (3, 1, 9, 8, 3, 1, 1), codec.state(8, 8)
     calls = CodecGraphs(codec, state, frames, max_rows=7)
-    found = calls.launch([Piece(slot, slot, RING - 2, count) for slot, count in enumerate(counts)])
+    found = calls.launch([FramePiece(slot, slot, RING - 2, count) for slot, count in enumerate(counts)])
     for slot, (count, pieces) in enumerate(zip(counts, found, strict=True)):
         codes = frames[slot, torch.arange(RING - 2, RING - 2 + count) % RING]
         wanted = codec.decode(codes[None], codec.state(1, 8), torch.tensor([0]))[0]

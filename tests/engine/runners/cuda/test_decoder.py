@@ -30,7 +30,7 @@ from voxlane.engine.runners.cuda.device import Stopwatch
 from voxlane.engine.runners.cuda.rows import DecodeRows, buckets_up_to, is_penalised, needs_host, write_rules
 from voxlane.engine.runners.decoder import Outcome, Runner
 from voxlane.engine.schedule.cost import CostModel
-from voxlane.engine.schedule.plan import Limits, Load, Move, Row, Station
+from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Move, Row
 from voxlane.engine.schedule.request import Request
 from voxlane.engine.schedule.scheduler import Scheduler
 from voxlane.engine.weights.safetensors import SafetensorsDirectory
@@ -243,7 +243,7 @@ def run_step(runner: Runner, requests: list[Request], chunk: int) -> list[Outcom
         count = min(len(one.tokens) - one.table.length, chunk)
         rows.append(Row(one, one.table.length, count))
         one.table.append(count)
-    outcomes = runner.run(Load(rows=rows))
+    outcomes = runner.run(ModelBatch(rows=rows))
     for row, outcome in zip(rows, outcomes, strict=True):
         row.request.tokens += [choice.token for choice in outcome.choices]
     return outcomes
@@ -352,7 +352,7 @@ def test_scores_and_drafts_run_beside_decodes(model: Decoder) -> None:
             decode_row(decode),
             Row(drafted, 0, len(drafted.tokens), drafts=[truth, 0]),
         ]
-        found.append(runner.run(Load(rows=rows)))
+        found.append(runner.run(ModelBatch(rows=rows)))
     for mine, theirs in zip(*found, strict=True):
         assert [choice.token for choice in mine.choices] == [choice.token for choice in theirs.choices]
         assert mine.logprob_sum == pytest.approx(theirs.logprob_sum, abs=1e-3)
@@ -384,8 +384,8 @@ def test_moves_happen_first_and_a_fault_forgets_the_rows(model: Decoder) -> None
     for page in both.cuda.cache.pages:
         assert page.k.shape[0] == 80
     with pytest.raises(AssertionError):
-        both.cuda.run(Load(rows=[row] * 9))  # more than the tables hold
-    outcome = both.cuda.run(Load(rows=[row], moves=[*moves, *back]))[0]
+        both.cuda.run(ModelBatch(rows=[row] * 9))  # more than the tables hold
+    outcome = both.cuda.run(ModelBatch(rows=[row], moves=[*moves, *back]))[0]
     one.tokens.append(outcome.choices[0].token)
     run_step(both.cuda, [one], 99)
     assert one.tokens == expected.tokens
@@ -436,7 +436,7 @@ def a_core(
             return TextJob(submit, [made[int(submit.request_id)]], Letters(), now)  # type: ignore[arg-type]
 
     both.cuda.overlaps = overlaps
-    station = Station(pool, BlockPool(0, BLOCK_TOKENS), CostModel())
+    station = ModelResources(pool, BlockPool(0, BLOCK_TOKENS), CostModel())
     limits = Limits(policy="fcfs", max_batch=6, max_step_tokens=12)
     core = Core(Scheduler({"chat": station}, limits), {"chat": both.cuda}, {"chat": Desk()}, clock=time.monotonic)
     core.handle([Submit(one.id, "complete", sampling=one.sampling) for one in made])
@@ -453,7 +453,7 @@ def through_core(
     core, runner, pool, made = a_core(model, kinds, overlaps=overlap != "apart")
     prepare, ahead = runner.prepare, 0
 
-    def counted(load: Load) -> None:
+    def counted(load: ModelBatch) -> None:
         nonlocal ahead
         ahead += 1
         prepare(load)
@@ -576,8 +576,8 @@ def test_a_prompt_read_beside_a_step_goes_on_in_the_next_as_if_it_had_been_there
     assert not express.takes(request("d", [1], both.pools[1], repetition_penalty=1.5))
     for one in (other, beside):
         one.table.append(len(one.tokens))
-    under_way = both.cuda.launch(Load([Row(other, 0, len(other.tokens))]))
-    ticket = express.launch(Load([Row(beside, 0, len(beside.tokens))]))
+    under_way = both.cuda.launch(ModelBatch([Row(other, 0, len(other.tokens))]))
+    ticket = express.launch(ModelBatch([Row(beside, 0, len(beside.tokens))]))
     (outcome,) = express.collect(ticket)
     both.cuda.collect(under_way)
     (expected,) = run_step(both.plain, [alone], 100)
@@ -595,7 +595,7 @@ def test_two_prompts_are_read_beside_a_step_and_each_has_its_own_choice(model: D
     tickets = []
     for one in beside:
         one.table.append(len(one.tokens))
-        tickets.append(both.cuda.express.launch(Load([Row(one, 0, len(one.tokens))])))
+        tickets.append(both.cuda.express.launch(ModelBatch([Row(one, 0, len(one.tokens))])))
     got = [both.cuda.express.collect(ticket)[0].choices[0].token for ticket in reversed(tickets)]
     expected = [run_step(both.plain, [one], 100)[0].choices[0].token for one in reversed(alone)]
     assert got == expected
@@ -609,7 +609,7 @@ def test_a_fault_beside_a_step_leaves_the_lane_to_others(
     express = both.cuda.express
     one = request("a", list(PROMPTS[0]), both.pools[1])
     one.table.append(len(one.tokens))
-    load = Load([Row(one, 0, len(one.tokens))])
+    load = ModelBatch([Row(one, 0, len(one.tokens))])
 
     def fail(*args: object) -> None:
         raise RuntimeError("pretended fault")
@@ -632,7 +632,7 @@ def test_steps_of_many_rows_give_way_and_prompts_beside_them_do_not(
 ) -> None:
     firsts: list[bool] = []
     monkeypatch.setattr(model, "_stack", None)  # which runs all layers in one call
-    monkeypatch.setattr(decoder, "give_way", lambda way, *, first: firsts.append(first))
+    monkeypatch.setattr(decoder, "yield_to_critical", lambda way, *, first: firsts.append(first))
     both = pair(model, max_batch=32)
     requests = [request(str(number), [1 + number], both.pools[1]) for number in range(rows)]
     run_step(both.cuda, requests, 1)
@@ -640,7 +640,7 @@ def test_steps_of_many_rows_give_way_and_prompts_beside_them_do_not(
     firsts.clear()
     other = request("b", list(PROMPTS[1]), both.pools[1])
     other.table.append(len(other.tokens))
-    both.cuda.express.run(Load([Row(other, 0, len(other.tokens))]))
+    both.cuda.express.run(ModelBatch([Row(other, 0, len(other.tokens))]))
     assert not firsts
 
 

@@ -29,8 +29,8 @@ from voxlane.engine.runners.cuda import clips, encoder_decoder_graphs
 from voxlane.engine.runners.cuda.recogniser import CudaRecogniser
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.runners.recogniser import Recogniser
-from voxlane.engine.schedule.plan import Load, Row
-from voxlane.engine.schedule.request import Request, State
+from voxlane.engine.schedule.plan import ModelBatch, Row
+from voxlane.engine.schedule.request import Request, RequestState
 from voxlane.engine.weights.safetensors import SafetensorsDirectory
 
 CPU = torch.device("cpu")
@@ -184,7 +184,7 @@ def hear(runner: Recogniser, model: Moonshine | Whisper, seed: int, sizes: list[
     while live := [one for one in streams if not one.done]:
         some = source.sample(live, source.randint(1, min(len(live), MAX_ROWS)))
         rows = [row_of(one) for one in some]
-        for one, row, outcome in zip(some, rows, runner.run(Load(rows=rows)), strict=True):
+        for one, row, outcome in zip(some, rows, runner.run(ModelBatch(rows=rows)), strict=True):
             take(one, row, outcome, model)
     return streams
 
@@ -283,9 +283,9 @@ def test_a_request_that_was_cancelled_in_flight_is_not_asked_where_it_looked(moo
     runner = on_device(moonshine, sizes)
     pool = BlockPool(runner.cache.num_blocks, BLOCK_TOKENS)
     one = stream(moonshine, pool, 0, sizes[0])
-    ticket = runner.launch(Load(rows=[row_of(one)]))
+    ticket = runner.launch(ModelBatch(rows=[row_of(one)]))
     one.request.free()
-    one.request.state = State.FINISHED
+    one.request.state = RequestState.FINISHED
     assert len(runner.collect(ticket)) == 1
 
 
@@ -295,7 +295,7 @@ def test_a_row_that_is_not_finite_fails_alone(moonshine: Moonshine) -> None:
     pool = BlockPool(runner.cache.num_blocks, BLOCK_TOKENS)
     some = [stream(moonshine, pool, number, size) for number, size in enumerate(sizes)]
     some[0].request.material[100] = np.nan
-    outcomes = runner.run(Load(rows=[row_of(one) for one in some]))
+    outcomes = runner.run(ModelBatch(rows=[row_of(one) for one in some]))
     assert [outcome.failed for outcome in outcomes] == [True, False]
 
 

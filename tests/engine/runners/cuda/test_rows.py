@@ -10,7 +10,7 @@ from simulation import LateEngine, Launched, Simulation, expected_text
 from voxlane.engine.api import Policy, Priority, SamplingParams, Submit
 from voxlane.engine.runners.cuda.decoder import is_decode
 from voxlane.engine.runners.cuda.rows import DecodeRows
-from voxlane.engine.schedule.plan import Load
+from voxlane.engine.schedule.plan import ModelBatch
 
 
 def greedy(name: str, text: str, tokens: int, priority: Priority = Priority.NORMAL) -> Submit:
@@ -25,7 +25,7 @@ class TableEngine(LateEngine):
     rows: DecodeRows = field(default_factory=lambda: DecodeRows(8, 4))
     tables: dict[int, list[int]] = field(default_factory=dict)
 
-    def launch(self, load: Load) -> Launched:
+    def launch(self, load: ModelBatch) -> Launched:
         decodes = [row for row in load.rows if is_decode(row)]
         places, joined = self.rows.place(decodes)
         self.tables |= {place: list(request.table.blocks) for place, request in joined}

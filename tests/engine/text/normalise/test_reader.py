@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxlane.engine.text.normalise.reader import Word, speakable, spoken_words
+from voxlane.engine.text.normalise.reader import ReadWord, speakable, spoken_words
 
 TABLES: dict[str, list[tuple[str, str]]] = {
     "cardinals": [
@@ -404,4 +404,4 @@ def test_long_text_of_one_pattern_ends(seed: str) -> None:
 
 
 def test_word_is_a_value() -> None:
-    assert Word("a", 0, 1) == Word("a", 0, 1)
+    assert ReadWord("a", 0, 1) == ReadWord("a", 0, 1)
