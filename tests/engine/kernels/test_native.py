@@ -22,7 +22,7 @@ PROBE = """
 import logging, torch
 logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
 from voxlane.engine.kernels import native
-from voxlane.engine.kernels.linear import embed, linear, linear_ref, pack
+from voxlane.engine.kernels.linear.linear import embed, linear, linear_ref, pack
 from voxlane.engine.weights.tensors import quantise
 weight = pack(quantise(torch.randn(20, 64)))
 x = torch.randn(3, 64)
@@ -104,10 +104,10 @@ def test_the_fingerprint_knows_compiler_flags_and_sources(monkeypatch: pytest.Mo
     assert native._fingerprint(compiler) == first
     monkeypatch.setattr(native, "_FLAGS", ("-O0",))
     second = native._fingerprint(compiler)
-    copy = shutil.copytree(native._SOURCES, tmp_path / "native")
-    with (copy / "simd.h").open("a") as source:
+    copy = shutil.copytree(native._KERNELS, tmp_path / "kernels")
+    with (copy / "native" / "simd.h").open("a") as source:
         source.write("\n")
-    monkeypatch.setattr(native, "_SOURCES", copy)
+    monkeypatch.setattr(native, "_KERNELS", copy)
     assert len({first, second, native._fingerprint(compiler)}) == 3
 
 
@@ -142,7 +142,7 @@ def test_threads_can_change_between_calls(library: ctypes.CDLL, random: torch.Ge
 FORK = """
 import os, torch
 from voxlane.engine.kernels import native
-from voxlane.engine.kernels.linear import linear, pack
+from voxlane.engine.kernels.linear.linear import linear, pack
 from voxlane.engine.weights.tensors import quantise
 native.set_threads(3)
 weight, x = pack(quantise(torch.randn(256, 512))), torch.randn(9, 512)
