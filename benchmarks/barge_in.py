@@ -18,13 +18,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from barge_picture import draw
-from command_line import command_line
-from common import machine, table
-from figures import percentile
-from lane_picture import Lane, read
 from numpy.typing import NDArray
-from voice_common import RATE, Person, person, server, spoken
+from support.command_line import command_line
+from support.common import machine, table
+from support.conversation import RATE, Person, person, server, spoken
+from support.figures import percentile
+from support.pictures.barge_in import draw
+from support.pictures.lane import Lane, read
 
 from voxlane.codecs.pcm import quantise
 

@@ -16,8 +16,8 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from command_line import command_line
-from common import THREADS, engine, finish, interleaved, machine, request, seconds, spread, table
+from support.command_line import command_line
+from support.common import THREADS, engine, finish, interleaved, machine, request, seconds, spread, table
 
 from voxlane.engine.build.assemble import Assembly
 from voxlane.engine.text.tokenizer import Tokenizer

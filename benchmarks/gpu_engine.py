@@ -40,14 +40,12 @@ if "--dry-run" in sys.argv:
     os.environ["TRITON_INTERPRET"] = "1"
 os.environ.setdefault("VOXLANE_NATIVE", "0")  # the CPU's share is a reference here; compiling it would take a minute
 
-import gpu_checks
-import gpu_parts as parts
-import gpu_tune
-import random_models
 import torch
-from command_line import command_line
-from gpu_report import Report
-from gpu_workers import compiling_only, elsewhere, stop_compiling
+from support import random_models
+from support.chat import checks, linear_tune, parts
+from support.command_line import command_line
+from support.gpu.report import Report
+from support.gpu.workers import compiling_only, elsewhere, stop_compiling
 
 from voxlane.engine.api import Policy
 from voxlane.engine.models.decoder import Decoder
@@ -136,9 +134,9 @@ def compile_all(session: Session) -> None:
 
 def check(session: Session) -> None:
     """Kernels against references on the device, greedy tokens against the CPU's."""
-    for line in gpu_checks.kernels(session.device):
+    for line in checks.kernels(session.device):
         session.say(line)
-    for line in gpu_checks.greedy(session.device, dry=session.dry):
+    for line in checks.greedy(session.device, dry=session.dry):
         session.say(line)
 
 
@@ -257,7 +255,7 @@ def transformers(session: Session) -> None:
     del bench, model
     clear()
     for batch in batches:
-        rate = gpu_checks.transformers_rate(folder, [prompt for prompt, _ in work[:batch]], outputs, session.device)
+        rate = checks.transformers_rate(folder, [prompt for prompt, _ in work[:batch]], outputs, session.device)
         session.found[f"transformers {batch}"] = rate
         session.say(f"transformers batch {batch:3}, {inputs} in, {outputs} out  {rate:8.0f} tok/s")
         clear()
@@ -265,7 +263,7 @@ def transformers(session: Session) -> None:
 
 def tune(session: Session) -> None:
     """Cuts of the products of few rows."""
-    for line in gpu_tune.sweep(session.device, dry=session.dry, deadline=session.deadline + 60):
+    for line in linear_tune.sweep(session.device, dry=session.dry, deadline=session.deadline + 60):
         session.say(line)
 
 
@@ -302,7 +300,7 @@ def main() -> int:
     parser.add_argument("--dry-run", action="store_true", help="on a CPU, tiny: does the script run?")
     options = parser.parse_args()
     if options.dry_run:
-        gpu_checks.interpret_kernels()
+        checks.interpret_kernels()
     device = torch.device("cpu" if options.dry_run else "cuda")
     shapes = ["speck"] if options.dry_run else options.shapes.split(",")
     deadline = time.monotonic() + options.seconds

@@ -41,12 +41,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common import table
-from figures import in_shares, quantiles_ms
-from gpu_load import FULL, SMALL, Answer, Load, Sizes
-from gpu_same import Same, compare
-from gpu_steps import steps_of
-from gpu_voices import (
+from support.common import table
+from support.figures import in_shares, quantiles_ms
+from support.sessions.engine import (
     Engine,
     Options,
     Sound,
@@ -56,7 +53,9 @@ from gpu_voices import (
     read_options,
     running,
     spoken,
+    steps_of,
 )
+from support.sessions.load import FULL, SMALL, Answer, Load, Sizes
 
 from voxlane.engine.api import (
     Append,
@@ -206,6 +205,30 @@ class Lane:
             for call in self.calls.values()
             if call.gone_s is not None
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """How many answers come out again as they were, and how soon the others part from that."""
+
+    same: int
+    asked: int
+    words: int  # compared, up to where one parts; a word is a token
+
+    @property
+    def parted(self) -> float:
+        """How many part in a thousand tokens."""
+        return round(1e3 * (self.asked - self.same) / max(1, self.words), 2)
+
+
+def compare(pairs: Sequence[tuple[str, str]]) -> Same:
+    """Compare answers with what came out when they were asked for again."""
+    same = words = 0
+    for first, second in pairs:
+        both = list(zip(first.split(" "), second.split(" "), strict=False))
+        words += next((number + 1 for number, (one, other) in enumerate(both) if one != other), len(both))
+        same += first == second
+    return Same(same, len(pairs), words)
 
 
 async def ask_again(engine: Engine, load: Load) -> dict[str, Same]:

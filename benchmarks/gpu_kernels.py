@@ -29,16 +29,16 @@ from dataclasses import asdict, replace
 from functools import partial
 from multiprocessing.pool import AsyncResult, MaybeEncodingError  # type: ignore[attr-defined]  # typeshed has it not
 
-import gpu_interpreter
 import torch
-from command_line import command_line
-from gpu_attention_tune import compile_all, present, tune
-from gpu_clock import FAILURES, copy_bandwidth
-from gpu_kernels_check import check
-from gpu_paged import CUDA, DEVICE, Captured, Case, Took, prepare, race
-from gpu_peers import DECLINES, PAGED, PEERS, Way, compile_flashinfer, compile_flex
-from gpu_report import write_out
-from gpu_workers import stop_compiling
+from support.command_line import command_line
+from support.gpu import interpreter
+from support.gpu.clock import FAILURES, copy_bandwidth
+from support.gpu.report import write_out
+from support.gpu.workers import stop_compiling
+from support.kernels.attention_tune import compile_all, groups, present, report, tune
+from support.kernels.check import check
+from support.kernels.paged import CUDA, DEVICE, Captured, Case, Took, prepare, race
+from support.kernels.peers import DECLINES, PAGED, PEERS, Way, compile_flashinfer, compile_flex
 
 from voxlane.engine.kernels.attention.paged_triton import paged_attention_triton
 
@@ -245,6 +245,7 @@ def main() -> None:
     flags = {
         "check": "compare every kernel with its reference",
         "tune": "time ways to cut and compile paged attention",
+        "compile": "print what every way needs of an H200; needs no device",
         "table": "time ours and the peers",
         "fa3": "FlashAttention-3 too, in the table",
         "flashinfer": "FlashInfer too",
@@ -257,10 +258,13 @@ def main() -> None:
     parser.add_argument("--check-seconds", type=float, default=600.0, help="the same for --check (%(default)g)")
     wanted = parser.parse_args()
     torch.manual_seed(0)
+    if wanted.compile:
+        report(groups())
+        return
     if CUDA:
         print(torch.cuda.get_device_name(), torch.__version__)
     else:
-        gpu_interpreter.mend()
+        interpreter.mend()
     begin = time.monotonic()
     building = build_peers(flashinfer=wanted.flashinfer, flex=wanted.flex)
     if wanted.table and CUDA:

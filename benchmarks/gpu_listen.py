@@ -38,12 +38,12 @@ if "--dry-run" in sys.argv:
     os.environ["TRITON_INTERPRET"] = "1"
 os.environ.setdefault("VOXLANE_NATIVE", "0")  # the CPU's share is a reference here; compiling it would take a minute
 
-import gpu_listen_check as words
-import gpu_listen_parts as parts
-import random_models
 import torch
-from command_line import command_line
-from gpu_report import Report
+from support import random_models
+from support.command_line import command_line
+from support.gpu.report import Report
+from support.listen import check as words
+from support.listen import parts
 
 from voxlane.engine.models.loading import Mode
 
@@ -175,13 +175,21 @@ def run_parts(session: Session, names: list[str], deadline: float) -> None:
 def main() -> int:
     """Measure what was asked for and print the table last."""
     parser = command_line(__doc__)
-    parser.add_argument("--parts", default=",".join(PARTS), help="(%(default)s)")
+    parser.add_argument("--parts", default="", help=f"comma-separated; all of them if not given ({','.join(PARTS)})")
     parser.add_argument("--shapes", default="", help=f"of {', '.join(SHAPES)}; all of them if not given")
     parser.add_argument("--model", type=Path, help="a real Moonshine's folder")
     parser.add_argument("--sounds", type=Path, nargs="*", default=[], help="recordings for it to hear")
     parser.add_argument("--seconds", type=float, default=240.0, help="start no part after this long (%(default)g)")
     parser.add_argument("--dry-run", action="store_true", help="on a CPU, tiny: does the script run?")
+    parser.add_argument("--qwen3-asr", action="store_true", help="measure Qwen3-ASR instead; it has parts of its own")
+    parser.add_argument("--times", type=int, default=30, help="looks of Qwen3-ASR to take the median of (%(default)d)")
     options = parser.parse_args()
+    if options.qwen3_asr:
+        from support.listen import qwen3_asr  # transformers takes seconds to import
+
+        names = options.parts.split(",") if options.parts else qwen3_asr.PARTS
+        qwen3_asr.run(names, options.times, dry=options.dry_run)
+        return 0
     if options.dry_run:
         parts.interpret_kernels()
     begin = time.monotonic()
@@ -194,7 +202,7 @@ def main() -> int:
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU, interpreted"
     told = ", ".join(f"{mode} products {rate / 1e12:.0f} TFLOP/s" for mode, rate in rates.items())
     session.say(f"{name}, torch {torch.__version__}, copy {bandwidth / 1e12:.2f} TB/s, {told}")
-    run_parts(session, options.parts.split(","), begin + options.seconds)
+    run_parts(session, options.parts.split(",") if options.parts else list(PARTS), begin + options.seconds)
     session.close("gpu_listen")
     return 0
 

@@ -18,7 +18,7 @@ import time
 from typing import Literal
 
 import torch
-from command_line import command_line
+from support.command_line import command_line
 
 from voxlane.engine.api import EngineConfig, Finished, SamplingParams, Submit, Text
 from voxlane.engine.build.assemble import assemble

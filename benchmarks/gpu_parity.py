@@ -26,13 +26,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import gpu_parts as parts
 import torch
-from command_line import command_line
-from gpu_clock import FAILURES
-from gpu_parts import Answer, ask
-from gpu_report import write_out
-from gpu_workers import compiling_only, elsewhere, stop_compiling
+from support.chat import parts
+from support.chat.parts import Answer, ask
+from support.command_line import command_line
+from support.gpu.clock import FAILURES
+from support.gpu.report import write_out
+from support.gpu.workers import compiling_only, elsewhere, stop_compiling
 
 from voxlane.engine.api import ChatMessage
 from voxlane.engine.build.assemble import use_threads

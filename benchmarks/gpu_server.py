@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import voice_to_voice
-from command_line import command_line
-from voice_common import server_process, spoken
+from support.command_line import command_line
+from support.conversation import server_process, spoken
 
 QUESTIONS = ("Why is the sky blue?", "Tell me a short story about a lighthouse keeper.", "How do vaccines work?")
 SENTENCES = (

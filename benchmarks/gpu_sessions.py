@@ -36,11 +36,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from common import table
-from figures import percentile
-from gpu_speakers import QUESTIONS, Diary, Speaker, Turn
-from gpu_steps import steps_of
-from gpu_voices import (
+from support.common import table
+from support.figures import percentile
+from support.sessions.engine import (
     Engine,
     Options,
     Sound,
@@ -49,7 +47,9 @@ from gpu_voices import (
     read_options,
     running,
     spoken,
+    steps_of,
 )
+from support.sessions.speakers import QUESTIONS, Diary, Speaker, Turn
 
 FIRST_AUDIO_S, INTERRUPT_S = 0.3, 0.025
 JOIN_S, SETTLE_S = 10.0, 3.0

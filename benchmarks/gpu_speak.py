@@ -28,8 +28,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from command_line import command_line
-from gpu_report import Report, write_out
+from support.command_line import command_line
+from support.gpu.report import Report, write_out
 
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.models.hibari.model import Hibari

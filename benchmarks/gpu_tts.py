@@ -50,13 +50,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import gpu_tts_peers
-import random_talkers
-from gpu_steps import steps_of
-from gpu_tts_load import Callers, Crowd, Listeners, Prober, Voices, heard
-from gpu_tts_mixed import Barged, recording, talk_over
-from gpu_tts_tables import BARRED, Row, bars, summary
-from gpu_voices import Engine, Options, Sound, chat_folder, parser, read_options, running
+import torch
+from support import random_talkers
+from support.sessions.engine import Engine, Options, Sound, chat_folder, parser, read_options, running, steps_of
+from support.tts import codec, exact
+from support.tts import peers as tts_peers
+from support.tts.load import Callers, Crowd, Listeners, Prober, Voices, heard
+from support.tts.mixed import Barged, recording, talk_over
+from support.tts.tables import BARRED, Row, bars, summary
 
 TICK_S = 0.001
 JOIN_S, SETTLE_S = 1.0, 0.5
@@ -236,9 +237,9 @@ async def measure(options: Options, plan: Plan, chat: Path, sound: Sound) -> tup
     """Measure every voice; return the rows, and what else was found. Engines start side by side, to save time."""
     with contextlib.ExitStack() as folders:
         checkpoints = {size: folders.enter_context(checkpoint(size, options)) for size in plan.sizes}
-        speak: Callable[[], gpu_tts_peers.Figures] = dict
+        speak: Callable[[], tts_peers.Figures] = dict
         if plan.peers is not None:
-            speak = folders.enter_context(gpu_tts_peers.loading(checkpoints, plan.peers, dry=options.dry))
+            speak = folders.enter_context(tts_peers.loading(checkpoints, plan.peers, dry=options.dry))
         stages = []
         for size, folder in checkpoints.items():
             beside: dict[str, object] = {} if size == plan.mixed else {"model": "", "asr_model": ""}
@@ -316,7 +317,16 @@ def main() -> None:
     )
     commands.add_argument("--peers", type=Path, help="the folder that holds the peers' packages")
     commands.add_argument("--speech", type=Path, help="a recording of somebody who speaks; noise, if there is none")
+    commands.add_argument("--exact", action="store_true", help="compare the GPU's frames with the CPU's instead")
+    commands.add_argument("--off", action="store_true", help="with --exact: also compare weights a millionth off")
+    commands.add_argument("--codec", action="store_true", help="check and time the codec's decoder instead")
     chosen = commands.parse_args()
+    if chosen.codec:
+        codec.run(dry=chosen.dry_run)
+    if chosen.exact and not exact.run(torch.device("cpu" if chosen.dry_run else "cuda"), rounding=chosen.off):
+        raise SystemExit("frames differ")
+    if chosen.codec or chosen.exact:
+        return
     options = read_options(chosen, "gpu_tts")
     plan = read_plan(chosen, dry=options.dry)
     random.seed(1)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import statistics
 
-from command_line import command_line
-from common import engine, machine, request, spread, table
+from support.command_line import command_line
+from support.common import engine, machine, request, spread, table
 
 from voxlane.engine.api import Finished, Priority, Text
 from voxlane.engine.build.assemble import Assembly

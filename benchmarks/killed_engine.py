@@ -22,9 +22,9 @@ import urllib.request
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from command_line import command_line
-from common import machine, spread
-from voice_common import Person, person, server_process, wait_healthy
+from support.command_line import command_line
+from support.common import machine, spread
+from support.conversation import Person, person, server_process, wait_healthy
 
 from voxlane.server.client import Event
 

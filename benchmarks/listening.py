@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from command_line import command_line
-from common import THREADS, engine, interleaved, machine, seconds, spread, table
 from numpy.typing import NDArray
-from speech_common import PIECE_S, clip, hear_live, hear_whole, recording
+from support.command_line import command_line
+from support.common import THREADS, engine, interleaved, machine, seconds, spread, table
+from support.speech import PIECE_S, clip, hear_live, hear_whole, recording
 from tokenizers import Tokenizer
 
 from voxlane.engine.api import LISTEN_RATE

@@ -16,13 +16,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 
 import uvloop
-from command_line import command_line
-from common import machine, table
-from crowd import FRAME_S, Caller, microphone, speak
-from speech_common import recording
+from support.command_line import command_line, module_environment
+from support.common import machine, table
+from support.crowd.clients import FRAME_S, Caller, microphone, speak
+from support.speech import recording
 
 from voxlane.codecs.pcm import encode_pcm16
 
@@ -37,8 +36,10 @@ class Server:
     """The server's process."""
 
     def __init__(self) -> None:
-        command = [sys.executable, str(Path(__file__).with_name("crowded_server.py"))]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, "-m", "support.crowd.server"]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=module_environment()
+        )
         assert self.process.stdout is not None
         self.address = ("127.0.0.1", int(self.process.stdout.readline()))
 

@@ -13,10 +13,10 @@ import statistics
 import time
 from dataclasses import dataclass, field
 
-from command_line import command_line
-from common import engine, machine, request, table
 from speaking import PARAGRAPH, clauses
-from speech_common import PIECE_S, clip, pieces
+from support.command_line import command_line
+from support.common import engine, machine, request, table
+from support.speech import PIECE_S, clip, pieces
 
 from voxlane.engine.api import Append, EndInput, Finished, FromEngine, Samples, Submit, Text, ToEngine, Words
 from voxlane.engine.loop.core import Core

@@ -39,12 +39,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from command_line import command_line
-from common import machine, table
-from partner_exchanges import Catalogue, Exchange, load_file
-from partner_rules import Called, Reply, count_words, normalise
-from partner_talk import Answered, spoken_aloud, typed
-from voice_common import ServerEnded, server_process, spoken
+from support.command_line import command_line
+from support.common import machine, table
+from support.conversation import ServerEnded, server_process, spoken
+from support.partner.exchanges import Catalogue, Exchange, load_file
+from support.partner.rules import Called, Reply, count_words, normalise
+from support.partner.talk import Answered, spoken_aloud, typed
 
 from voxlane.engine.weights import store
 

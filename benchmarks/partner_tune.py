@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from command_line import command_line
 from safetensors.torch import save_file
+from support.command_line import command_line
 from torch import Tensor, nn
 
 from voxlane.engine.api import ChatMessage, Tool, ToolUse

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from command_line import command_line
-from common import machine, table
 from numpy.typing import NDArray
-from voice_common import RATE, person, server
+from support.command_line import command_line
+from support.common import machine, table
+from support.conversation import RATE, person, server
 
 from voxlane.codecs.resample import resample
 from voxlane.codecs.wav import decode_wav, encode_wav

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from importlib.util import find_spec
 
 import numpy as np
-from command_line import command_line
-from common import interleaved, machine, spread, table
 from numpy.typing import NDArray
+from support.command_line import command_line
+from support.common import interleaved, machine, spread, table
 
 from voxlane.codecs.resample import Resampler
 

@@ -18,10 +18,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
-from command_line import command_line
+from support.command_line import command_line
 
 FOLDER = Path(__file__).parent
 ALL = (
@@ -39,21 +39,18 @@ ALL = (
     "killed_engine",
 )
 GPU = {
-    "gpu_kernels": ("--table", "--check"),
-    "gpu_engine": (),
-    "gpu_parity": (),
+    "gpu_kernels": ("--table --check",),
+    "gpu_engine": ("",),
+    "gpu_parity": ("",),
     "gpu_interrupt": ("--exact",),
-    "gpu_sessions": (),
-    "gpu_tts": (),
-    "gpu_tts_exact": (),
-    "gpu_listen": (),
-    "gpu_speak": (),
-    "gpu_codec": (),
-    "gpu_qwen3_asr": (),
-    "gpu_memory": (),
-    "gpu_server": (),
+    "gpu_sessions": ("",),
+    "gpu_tts": ("", "--exact --codec"),
+    "gpu_listen": ("", "--qwen3-asr"),
+    "gpu_speak": ("",),
+    "gpu_memory": ("",),
+    "gpu_server": ("",),
 }
-"""With their options."""
+"""The options of each run of a script."""
 
 
 def first_line(name: str) -> str:
@@ -62,14 +59,17 @@ def first_line(name: str) -> str:
     return page.partition("\n")[0]
 
 
-def run(name: str, options: Sequence[str]) -> int:
-    """Run one in a process of its own, so that it inherits no other's threads or memory; return its exit status."""
-    command = [sys.executable, "-u", str(FOLDER / f"{name}.py"), *options]
+def run(name: str) -> int:
+    """Run a script once for each of its options; return the worst exit status."""
     folder = os.environ.get("OUT")
-    with (
-        open(Path(folder) / f"{name}.txt" if folder else os.devnull, "w", encoding="utf-8") as kept,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child,
-    ):
+    with open(Path(folder) / f"{name}.txt" if folder else os.devnull, "w", encoding="utf-8") as kept:
+        return max(abs(run_once(name, options, kept)) for options in GPU.get(name, ("",)))
+
+
+def run_once(name: str, options: str, kept: TextIO) -> int:
+    """Run a script in a process of its own, so that it inherits no threads or memory; return its exit status."""
+    command = [sys.executable, "-u", str(FOLDER / f"{name}.py"), *options.split()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
         assert child.stdout is not None
         for line in child.stdout:
             print(line, end="", flush=True)
@@ -95,7 +95,7 @@ def main() -> int:
             print(f"no time is left for {', '.join(names[at:])}")
             return worst or 1
         print(f"[{at + 1}/{len(names)}] {name}", flush=True)
-        worst = max(worst, abs(run(name, GPU.get(name, ()))))
+        worst = max(worst, run(name))
     return worst
 
 

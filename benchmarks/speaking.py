@@ -12,9 +12,9 @@ import time
 
 import hibari
 import numpy as np
-from command_line import command_line
-from common import THREADS, engine, interleaved, machine, seconds, spread, table
-from speech_common import run
+from support.command_line import command_line
+from support.common import THREADS, engine, interleaved, machine, seconds, spread, table
+from support.speech import run
 
 from voxlane.engine.api import Append, EndInput, Samples, Submit
 from voxlane.engine.loop.core import Core

@@ -15,11 +15,11 @@ import sys
 from contextlib import AsyncExitStack
 
 import numpy as np
-from command_line import command_line
-from common import machine, table
-from figures import percentile
 from numpy.typing import NDArray
-from voice_common import Person, person, server, spoken
+from support.command_line import command_line
+from support.common import machine, table
+from support.conversation import Person, person, server, spoken
+from support.figures import percentile
 
 QUESTIONS = (
     "What is the capital of France?",
