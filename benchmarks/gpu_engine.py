@@ -4,21 +4,21 @@
     for part in server engine codecs; do ln -sfn "$PWD/$part" build/gpu/voxlane/$part; done
     PYTHONPATH=build/gpu python3 benchmarks/gpu_engine.py                   # everything
     PYTHONPATH=build/gpu python3 benchmarks/gpu_engine.py --parts steps,workload --shapes qwen3-0.6b
-    PYTHONPATH=build/gpu python3 benchmarks/gpu_engine.py --parts workload --overlaps    # in turns too
+    PYTHONPATH=build/gpu python3 benchmarks/gpu_engine.py --parts workload --overlaps    # and without overlap
     python benchmarks/gpu_engine.py --dry-run              # on a CPU, with Triton's interpreter and tiny shapes
 
 The first two lines are for a machine where the package is not installed. Parts:
 
     check         kernels against their references on the device, greedy tokens against the CPU's
-    variants      what fusing and overlapping launches bring at small batches
-    steps         decode steps of every shape, 1 to 256 rows of 512 tokens, beside their floor: bytes of weights and of
-                  the rows' keys and values over the bandwidth of a large copy, measured in the same run
+    variants      the gain of fused and overlapped launches at small batches
+    steps         decode steps of every shape, 1 to 256 rows of 512 tokens, beside their floor: the bytes of the weights
+                  and of the rows' keys and values over the bandwidth of a large copy, measured in the same run
     workload      256 requests of 100 to 1024 random tokens in and out through the whole core, tokens a second
-    transformers  128 requests through transformers' continuous batching and through us, the same weights
+    transformers  128 requests through transformers' continuous batching and through ours, the same weights
     tune          ways to cut the products of few rows, beside torch's
 
-Weights are random: what is said does not change how long it takes. Every shape's kernels are compiled first, by a
-process each. Figures go to gpu_engine.json in $OUT, if that is set.
+Weights are random; the time does not depend on them. The kernels of every shape are compiled first, each shape in a
+process. Figures go to gpu_engine.json in the folder $OUT, if that is set.
 
 Time: no part begins after --seconds, 440 by default; a part takes up to a minute.
 """
@@ -64,7 +64,7 @@ BARS: dict[str, Callable[[dict[str, float]], bool]] = {
 
 @dataclass
 class Session(Report):
-    """What the parts share and find."""
+    """What the parts share, and their figures."""
 
     device: torch.device
     shapes: list[str]
@@ -133,7 +133,7 @@ def compile_all(session: Session) -> None:
 
 
 def check(session: Session) -> None:
-    """Kernels against references on the device, greedy tokens against the CPU's."""
+    """Compare kernels with their references on the device, and greedy tokens with the CPU's."""
     for line in checks.kernels(session.device):
         session.say(line)
     for line in checks.greedy(session.device, dry=session.dry):
@@ -262,7 +262,7 @@ def transformers(session: Session) -> None:
 
 
 def tune(session: Session) -> None:
-    """Cuts of the products of few rows."""
+    """Time ways to cut the products of few rows."""
     for line in linear_tune.sweep(session.device, dry=session.dry, deadline=session.deadline + 60):
         session.say(line)
 
@@ -290,14 +290,14 @@ def run_parts(session: Session, names: list[str]) -> None:
 
 
 def main() -> int:
-    """Measure what was asked for and print the table last."""
+    """Run the named parts, and print the table last."""
     parser = command_line(__doc__)
     parser.add_argument("--parts", default=",".join(PARTS), help="(%(default)s)")
     parser.add_argument("--shapes", default="qwen3-0.6b,llama-3.2-1b,qwen3-1.7b,qwen3-8b", help="(%(default)s)")
     parser.add_argument("--blocks", default="16,64", help="tokens in a KV block, for the workload (%(default)s)")
     parser.add_argument("--overlaps", action="store_true", help="run the workload also without overlapping steps")
     parser.add_argument("--seconds", type=float, default=440.0, help="start no part after this long (%(default)g)")
-    parser.add_argument("--dry-run", action="store_true", help="on a CPU, tiny: does the script run?")
+    parser.add_argument("--dry-run", action="store_true", help="on a CPU, with tiny shapes")
     options = parser.parse_args()
     if options.dry_run:
         checks.interpret_kernels()

@@ -1,6 +1,6 @@
 """Our streaming resampler against libsamplerate and soxr: hold-back, speed at 20 ms pieces, and noise.
 
-The other two are measured where they are installed (`pip install samplerate soxr`); voxlane needs neither.
+The other two are measured if they are installed (`pip install samplerate soxr`); voxlane needs neither.
 
 Time: some seconds.
 """

@@ -1,4 +1,4 @@
-"""What the benchmarks share: an engine in this process, a table, and medians of interleaved runs."""
+"""An engine in this process, a table, and medians of interleaved runs, for the benchmarks on a CPU."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from voxlane.engine.loop.core import Core
 THREADS = len(os.sched_getaffinity(0))
 
 MODEL = "smollm2-135m-instruct"
-"""The chat model of benchmarks of the scheduler and the cache: small, so that what is measured is not its products."""
+"""The chat model for benchmarks of the scheduler and the cache: small, so that its matrix products do not dominate."""
 
 
 def engine(**changes: object) -> Assembly:
-    """Return MODEL in a fresh engine with some settings changed."""
+    """Return a new engine with MODEL and these settings."""
     config = EngineConfig(MODEL, threads=THREADS, asr_model="", tts_model="")
     return assemble(replace(config, **changes))  # type: ignore[arg-type]
 
@@ -32,20 +32,20 @@ def request(name: str, text: str, tokens: int, **settings: object) -> Submit:
 
 
 def finish(core: Core) -> None:
-    """Step until nothing is left."""
+    """Step until the engine is idle."""
     while core.busy:
         core.step()
 
 
 def seconds(action: Callable[[], object]) -> float:
-    """Return how long `action` takes."""
+    """Return the seconds that `action` takes."""
     begin = time.perf_counter()
     action()
     return time.perf_counter() - begin
 
 
 def interleaved(repeats: int, *actions: Callable[[], float]) -> list[list[float]]:
-    """Run the actions in turn, so that a slow minute hits all of them; return each one's results."""
+    """Run the actions in turn, so that a slow minute affects all; return each action's results."""
     results: list[list[float]] = [[] for _ in actions]
     for _ in range(repeats):
         for index, action in enumerate(actions):
@@ -54,7 +54,7 @@ def interleaved(repeats: int, *actions: Callable[[], float]) -> list[list[float]
 
 
 def spread(values: Sequence[float], digits: int = 0) -> str:
-    """Return the median and the range of some results."""
+    """Return the median and the range as text."""
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}–{max(values):.{digits}f})"
 
 
@@ -67,5 +67,5 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> N
 
 
 def machine() -> str:
-    """Return what this ran on."""
+    """Return the machine's architecture and the number of threads."""
     return f"{platform.machine()}, {THREADS} threads"

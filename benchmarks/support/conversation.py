@@ -1,4 +1,4 @@
-"""What the benchmarks of whole conversations share: a real server, and people who speak to it in real time."""
+"""A real server, and people who speak to it in real time, for the benchmarks of whole conversations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FORMAT = {"codec": "pcm16", "rate": RATE}
 
 
 class ServerEnded(RuntimeError):
-    """The server ended before it could talk; its log says why."""
+    """The server ended before it was ready; its log says why."""
 
 
 @contextlib.contextmanager
@@ -41,7 +41,7 @@ def server(*arguments: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def server_process(*arguments: str, log: IO[str] | int = subprocess.DEVNULL) -> Iterator[tuple[str, int]]:
-    """Run `voxlane serve` and yield its address and the number of its process."""
+    """Run `voxlane serve` and yield its address and process id."""
     command = [sys.executable, "-m", "voxlane.server.cli", "serve", "--port", "0", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     assert process.stdout is not None
@@ -57,7 +57,7 @@ def server_process(*arguments: str, log: IO[str] | int = subprocess.DEVNULL) -> 
 
 
 def wait_healthy(url: str, running: Callable[[], bool] = lambda: True) -> None:
-    """Wait until the engine is ready; raise ServerEnded if the server does not run any more."""
+    """Wait until the engine is ready; raise ServerEnded if the server has ended."""
     while running():
         with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/healthz") as answer:
             if answer.status == 200:
@@ -67,7 +67,7 @@ def wait_healthy(url: str, running: Callable[[], bool] = lambda: True) -> None:
 
 
 def spoken(url: str, text: str) -> NDArray[np.int16]:
-    """Return a text as the server's own voice says it, at the microphone's rate, without the silence around it."""
+    """Return a text in the server's own voice, at the microphone's rate, without the silence around it."""
     body = json.dumps({"model": "tts-1", "voice": "alloy", "input": text, "response_format": "wav"}).encode()
     request = urllib.request.Request(f"{url}/v1/audio/speech", body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request) as answer:
@@ -79,31 +79,31 @@ def spoken(url: str, text: str) -> NDArray[np.int16]:
 
 @dataclass
 class Person:
-    """Somebody at a microphone and a loudspeaker, both of which run all the time."""
+    """A person with a microphone and a loudspeaker that both run all the time."""
 
     client: VoiceClient
     player: Player
     events: list[tuple[float, Event]] = field(default_factory=list)
-    output: list[tuple[float, float]] = field(default_factory=list)  # (when, how loud): what was played,
-    input: list[tuple[float, float]] = field(default_factory=list)  # and what was said
+    output: list[tuple[float, float]] = field(default_factory=list)  # (when, how loud) of what was played
+    input: list[tuple[float, float]] = field(default_factory=list)  # (when, how loud) of what was said
     _speech: list[NDArray[np.int16]] = field(default_factory=list)
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
-    began_s: float = 0.0  # when the first sample of what was last said was sent,
-    stopped_s: float = 0.0  # and the last
+    began_s: float = 0.0  # when the first sample of the last speech was sent
+    stopped_s: float = 0.0  # when its last frame was sent
     listens_at: float = 1.0  # how fast replies are played; 2: twice as fast as they were spoken
 
     @property
     def speaking(self) -> bool:
-        """Whether something of what is to be said is still to be sent."""
+        """Whether some of the speech has not been sent yet."""
         return bool(self._speech)
 
     def speak(self, sound: NDArray[np.int16]) -> None:
-        """Say something with the next frame."""
+        """Speak from the next frame on."""
         self.began_s = self.stopped_s = 0.0
         self._speech = [sound[start : start + FRAME] for start in range(0, len(sound), FRAME)]
 
     async def wait(self, name: str, since: int, most_s: float) -> tuple[float, Event] | None:
-        """Return the first event of a name after `since` events, or None if it does not come in time."""
+        """Return the first event of this name after the first `since` events; None if it does not come in time."""
 
         def found() -> tuple[float, Event] | None:
             return next(((at, event) for at, event in self.events[since:] if event.name == name), None)
@@ -114,13 +114,13 @@ class Person:
         return found()
 
     async def news(self, known: int, most_s: float) -> None:
-        """Wait until there are more than so many events, or so long."""
+        """Wait until there are more than `known` events, at most `most_s`."""
         async with self._news:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait_for(lambda: len(self.events) > known), most_s)
 
     async def live(self) -> None:
-        """Run the microphone and the loudspeaker on the clock."""
+        """Run the microphone and the loudspeaker in real time."""
         next_s = time.perf_counter()
         while True:
             frame = np.zeros(FRAME, np.int16)
@@ -138,7 +138,7 @@ class Person:
             await asyncio.sleep(max(0.0, next_s - time.perf_counter()))
 
     async def listen(self) -> None:
-        """Take down what the server says."""
+        """Keep the server's events."""
         async for event in self.client:
             async with self._news:
                 self.events.append((time.perf_counter(), event))
@@ -147,7 +147,7 @@ class Person:
 
 @contextlib.asynccontextmanager
 async def person(url: str, **config: object) -> AsyncIterator[Person]:
-    """Connect somebody."""
+    """Connect a person."""
     player = Player(24_000)
     client = VoiceClient(
         url.replace("http", "ws") + "/v1/voice",

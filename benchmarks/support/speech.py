@@ -1,4 +1,4 @@
-"""What the speech benchmarks share: recordings, and an engine that hears and speaks in this process."""
+"""Recordings, and recognition by an engine in this process, for the speech benchmarks."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ PIECE_S = 0.1
 
 @cache
 def recording(name: str) -> NDArray[np.float32]:
-    """Return one of the recordings of the catalog at the rate engines hear."""
+    """Return a recording of the catalog at the engine's sample rate."""
     samples, rate = decode_audio((Path(store.resolve("speech-samples")) / name).read_bytes())
     return np.asarray(resample(samples, rate, LISTEN_RATE), np.float32)
 
 
 def clip(name: str, start_s: float, seconds: float) -> NDArray[np.float32]:
-    """Return a stretch of a recording."""
+    """Return a part of a recording."""
     return recording(name)[int(start_s * LISTEN_RATE) : int((start_s + seconds) * LISTEN_RATE)]
 
 
@@ -39,12 +39,12 @@ def pieces(samples: NDArray[np.float32], seconds: float = PIECE_S) -> list[bytes
 
 
 def text_of(messages: Iterable[FromEngine]) -> str:
-    """Return the settled text in some messages."""
+    """Return the settled text of the messages."""
     return "".join(message.settled for message in messages if isinstance(message, Words))
 
 
 def run(core: Core) -> list[FromEngine]:
-    """Step until nothing is left to do."""
+    """Step until the engine is idle; return its messages."""
     messages: list[FromEngine] = []
     while core.busy:
         messages += core.step()
@@ -52,7 +52,7 @@ def run(core: Core) -> list[FromEngine]:
 
 
 def hear_whole(core: Core, samples: NDArray[np.float32]) -> tuple[float, str]:
-    """Return how long a clip that is all there takes, and its text."""
+    """Return the seconds for a whole clip, and its text."""
     begin = time.perf_counter()
     core.handle([Submit("whole", "asr", listen=ListenParams(partials=False))])
     core.handle([*(Append("whole", audio=piece) for piece in pieces(samples, 10.0)), EndInput("whole")])
@@ -62,7 +62,7 @@ def hear_whole(core: Core, samples: NDArray[np.float32]) -> tuple[float, str]:
 
 
 def hear_live(core: Core, samples: NDArray[np.float32]) -> tuple[float, str]:
-    """Return how long after the end of a clip that came piece by piece its last word is settled, and its text."""
+    """Return the seconds from the end of a clip that came piece by piece to its last settled word, and its text."""
     messages = core.handle([Submit("live", "asr")])
     for piece in pieces(samples):
         messages += core.handle([Append("live", audio=piece)])

@@ -1,4 +1,4 @@
-"""Draw a barge-in as a timeline: what the loudspeaker played, what the server said, and when."""
+"""Draw a barge-in as a timeline: the microphone, the loudspeaker, the server's messages and the engine's work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Events = list[tuple[float, Event]]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The stretch of time that is drawn; seconds on the client's clock."""
+    """The time that is drawn, in seconds of the client's clock."""
 
     onset: float  # the first sound of the interrupting word
     hold: float
@@ -30,7 +30,7 @@ class Span:
 
     @classmethod
     def of(cls, events: Events) -> Span:
-        """Return the stretch around the first interruption in some events."""
+        """Return the time around the first interruption in the events."""
         cut = next(at for at, event in events if event.name == "interrupted")
         hold = max((at for at, event in events if event.name == "hold" and at <= cut), default=cut)
         report = next(event for at, event in events if event.name == "barge_in" and at >= hold)
@@ -38,22 +38,22 @@ class Span:
 
     @property
     def begin(self) -> float:
-        """Where it begins."""
+        """When it begins."""
         return self.onset - BEFORE_S
 
     @property
     def end(self) -> float:
-        """Where it ends."""
+        """When it ends."""
         return self.onset + AFTER_S
 
     def x(self, at: float) -> float:
-        """Return where a moment lies on the sheet."""
+        """Return the x coordinate of a moment."""
         share = (min(max(at, self.begin), self.end) - self.begin) / (self.end - self.begin)
         return LEFT + share * (WIDTH - LEFT - RIGHT)
 
 
 def draw(events: Events, said: Levels, output: Levels, lanes: list[Lane], where: str) -> str:
-    """Return the picture of the first interruption in some events."""
+    """Return the picture of the first interruption in the events."""
     span = Span.of(events)
     parts = [
         text(20, 28, "A person interrupts", size=17, fill=INK, weight=600),
@@ -102,7 +102,7 @@ def _words(span: Span, events: Events) -> Iterator[str]:
 
 
 def _end_of(words: str, most: int = 18) -> str:
-    """Return the last whole words that there is room for."""
+    """Return the last whole words that fit."""
     if len(words) <= most:
         return words
     return f"… {words[-most:].partition(' ')[2]}"

@@ -1,4 +1,4 @@
-"""What the pictures of benchmarks share: a sheet of SVG, a line of text on it, and their colours."""
+"""What the pictures share: a sheet of SVG, a line of text on it, and the colours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PAPER = "#fbfaf7"
 
 
 def sheet(width: int, height: int, parts: Iterable[str]) -> str:
-    """Return a picture of so many pixels that holds the parts."""
+    """Return a picture of this size in pixels with these parts."""
     size = f'viewBox="0 0 {width} {height}" font-family="system-ui, sans-serif"'
     paper = f'<rect width="{width}" height="{height}" rx="8" fill="{PAPER}"/>'
     return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', paper, *parts, "</svg>"]) + "\n"

@@ -14,7 +14,7 @@ Levels = dict[str, list[dict[str, Any]]]
 
 
 def held(level: dict[str, Any]) -> float:
-    """Return how many of the sessions offered were within targets, by the share of those that could be judged."""
+    """Return how many of the offered sessions were within targets, scaled from those that were judged."""
     return float(level["sessions"] * level["good"] / max(1, level["judged"]))
 
 
@@ -51,7 +51,7 @@ def draw(levels: Levels, where: str) -> str:
 
 
 def names(labels: dict[str, tuple[float, float, str]]) -> list[str]:
-    """Return the lines' names, moved apart where they would lie upon each other."""
+    """Return the names of the lines, moved apart where they would overlap."""
     parts: list[str] = []
     last = float(TOP - LABEL_GAP)
     for name, (at, up, tone) in sorted(labels.items(), key=lambda label: label[1][1]):

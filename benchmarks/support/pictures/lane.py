@@ -18,19 +18,19 @@ CRITICAL = {"prefill": RED, "decode": "#f0894a", "queued": "#f3c9ae"}
 
 @dataclass(slots=True)
 class Lane:
-    """One request: its name in the trace, and (what, start, stop) in milliseconds."""
+    """One request: its name in the trace, and its spans as (what, start, stop) in milliseconds."""
 
     name: str
     spans: list[tuple[str, float, float]] = field(default_factory=list)
 
     @property
     def critical(self) -> bool:
-        """Whether it went through the interrupt lane."""
+        """Whether the request was critical."""
         return self.name.startswith("critical")
 
     @property
     def arrival(self) -> float:
-        """When it came."""
+        """When the request arrived."""
         return min(start for _, start, _ in self.spans)
 
 
@@ -102,7 +102,7 @@ def _kind(what: str) -> str:
 
 
 def legend(left: float, y: float, seen: set[str]) -> list[str]:
-    """Return the meaning of the tones that can be seen."""
+    """Return the meaning of the visible colours."""
     parts: list[str] = []
     for line, (tones, who) in enumerate(((TONES, "others:"), (CRITICAL, "critical:"))):
         at = y + line * 20
