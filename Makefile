@@ -44,11 +44,11 @@ check: $(TESTED) types ## formatting, lint and types
 	@$(BIN)/ruff check .
 
 # mypy does not follow the editable install's import hook, so it is shown the tree under its import name. The benchmarks
-# are scripts that import each other by their bare names.
+# are scripts whose folder is on the import path; what they share is the package `support` there.
 types: $(TESTED)
 	@mkdir -p build/types/voxlane
 	@for part in server engine codecs; do ln -sfn ../../../$$part build/types/voxlane/$$part; done
-	@cd build/types && MYPYPATH=../../benchmarks ../../$(BIN)/mypy --config-file ../../pyproject.toml --namespace-packages --explicit-package-bases -p voxlane $(SCRIPTS:%=-m %)
+	@cd build/types && MYPYPATH=../../benchmarks ../../$(BIN)/mypy --config-file ../../pyproject.toml --namespace-packages --explicit-package-bases -p voxlane -p support $(SCRIPTS:%=-m %)
 
 format: $(TESTED) ## format the code and fix what lint can fix
 	@$(BIN)/ruff format .

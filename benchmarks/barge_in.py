@@ -1,9 +1,10 @@
-"""Interruptions through a real server in real time: how soon a reply stops, and whether for the right reasons.
+"""Interruptions through a real server in real time: how soon a reply stops, and whether only words stop it.
 
-People let the assistant talk and cut in at random moments. Measured at the client, from the first sample of the
-interrupting word that was sent: when `hold` came, when `interrupted` came. Then the same people cough, click and say
-"mhm": a reply that ends for that is a false interruption. The default models, 1, 4 and 8 sessions, 40 interruptions
-with each and 50 sounds that are none; no peer, but bars. Writes barge_in.json and docs/img/barge-in.svg.
+People let the assistant talk and interrupt it at random moments. The client takes the time from the first sample of the
+interrupting word that it sent until `hold` came, and until `interrupted` came. Then the same people cough, click and
+say "mhm"; a reply that ends for such a sound is a false interruption. The default models; 1, 4 and 8 sessions; 40
+interruptions with each, and 50 other sounds. There is no peer, but there are bars. Writes barge_in.json and
+docs/img/barge-in.svg.
 
 Time: six minutes, most of it in real time.
 """
@@ -18,13 +19,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from barge_picture import draw
-from command_line import command_line
-from common import machine, table
-from figures import percentile
-from lane_picture import Lane, read
 from numpy.typing import NDArray
-from voice_common import RATE, Person, person, server, spoken
+from support.command_line import command_line
+from support.common import machine, table
+from support.conversation import RATE, Person, person, server, spoken
+from support.figures import percentile
+from support.pictures.barge_in import draw
+from support.pictures.lane import Lane, read
 
 from voxlane.codecs.pcm import quantise
 
@@ -60,7 +61,7 @@ class Attempt:
 
 
 def noises() -> dict[str, Sound]:
-    """Return sounds that are nobody's words."""
+    """Return sounds that are not words."""
     chance = np.random.default_rng(1)
 
     def burst(seconds: float, decay: float) -> NDArray[np.float64]:
@@ -79,7 +80,7 @@ def noises() -> dict[str, Sound]:
 
 
 async def attempt(somebody: Person, kind: str, sound: Sound, delay_s: float) -> Attempt | None:
-    """Let the assistant talk, make a sound, and see what comes of it; None if the reply was over before."""
+    """Make a sound while the assistant talks, and return what happened; None if the reply was over before."""
     since = len(somebody.events)
     await somebody.client.say(PROMPT)
     assert await somebody.wait("audio", since, 60.0) is not None, "no reply"
@@ -119,7 +120,7 @@ async def attempt(somebody: Person, kind: str, sound: Sound, delay_s: float) -> 
 async def sitting(
     url: str, sounds: list[tuple[str, Sound]], chance: random.Random, people: list[Person]
 ) -> list[Attempt]:
-    """Return the attempts at one place, each in a conversation of its own: the next one would be answered shortly."""
+    """Return the attempts of one place, each in a new conversation: a second one in it would get a short reply."""
     await asyncio.sleep(chance.uniform(0.2, 1.0))
     found = []
     for kind, sound in sounds:
@@ -137,7 +138,7 @@ async def sitting(
 async def measure(
     url: str, sessions: int, sounds: list[tuple[str, Sound]], seed: int
 ) -> tuple[list[Attempt], list[Person]]:
-    """Share the sounds out among some places and return all attempts, and who made them."""
+    """Divide the sounds among the sessions; return all attempts, and the people who made them."""
     chance, people = random.Random(seed), list[Person]()
     results = await asyncio.gather(
         *(sitting(url, sounds[place::sessions], chance, people) for place in range(sessions))
@@ -163,12 +164,12 @@ def late_work(somebody: Person, lanes: list[Lane]) -> list[tuple[int, float]]:
 
 
 def percentiles(values: list[float]) -> list[str]:
-    """Return p50, p95 and p99 in print."""
+    """Return p50, p95 and p99 as text."""
     return [f"{percentile(values or [float('nan')], share):.0f}" for share in (0.5, 0.95, 0.99)]
 
 
 def measure_meant(words: list[tuple[str, Sound]], url: str, count: int) -> tuple[list[Attempt], list[Person]]:
-    """Interrupt, and mean it, in some sessions."""
+    """Interrupt with words in so many sessions."""
     return asyncio.run(measure(url, count, [words[place % len(words)] for place in range(PER_COUNT)], count))
 
 
@@ -193,7 +194,7 @@ def report_meant(meant: dict[int, list[Attempt]]) -> float:
 
 
 def report_late(late: list[tuple[int, float]]) -> None:
-    """Print what the engine did for replies that were on hold."""
+    """Print how much the engine worked for replies on hold."""
     steps, longest = max(count for count, _ in late), max(ms for _, ms in late)
     print(
         f"  engine, {len(late)} holds: at most {steps} steps of the held reply began after the client was told, "
@@ -202,7 +203,7 @@ def report_late(late: list[tuple[int, float]]) -> None:
 
 
 def report_bars(hold_ms: float, everyone: list[Attempt], false: list[Attempt]) -> None:
-    """Print false interruptions, and what was promised and whether it holds."""
+    """Print the false interruptions, and whether each bar is met."""
     wrong = [one for one in false if one.commit_ms >= 0]
     by_kind = {kind: sum(1 for one in wrong if one.kind == kind) for kind in {one.kind for one in wrong}}
     print(f"  false interruptions: {len(wrong)} of {len(false)} {by_kind or ''}")

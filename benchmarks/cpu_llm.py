@@ -1,9 +1,9 @@
 """Decode and prefill on the CPU beside llama.cpp: the same GGUF file, the same threads, one run.
 
 SmolLM2-135M at Q4_1 and Qwen2.5-Coder-0.5B at Q4_K_M, or the models named: tokens a second, 48 tokens each for 1 and
-for 8 requests, and a prompt of 512. Ours goes through the whole engine, scheduling, sampling and detokenising included;
-llama.cpp (llama-cpp-python) is called at its lowest level, llama_decode on a prepared batch, without sampling. The two
-take turns, five times each.
+for 8 requests, and a prompt of 512. Ours runs the whole engine, with scheduling, sampling and detokenising; llama.cpp
+(llama-cpp-python) is called at its lowest level, llama_decode on a prepared batch, without sampling. The two take
+turns, five times each.
 
     python benchmarks/cpu_llm.py --model qwen2.5-coder-1.5b-instruct --model ./model.gguf
 
@@ -16,8 +16,8 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from command_line import command_line
-from common import THREADS, engine, finish, interleaved, machine, request, seconds, spread, table
+from support.command_line import command_line
+from support.common import THREADS, engine, finish, interleaved, machine, request, seconds, spread, table
 
 from voxlane.engine.build.assemble import Assembly
 from voxlane.engine.text.tokenizer import Tokenizer

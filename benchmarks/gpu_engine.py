@@ -4,21 +4,21 @@
     for part in server engine codecs; do ln -sfn "$PWD/$part" build/gpu/voxlane/$part; done
     PYTHONPATH=build/gpu python3 benchmarks/gpu_engine.py                   # everything
     PYTHONPATH=build/gpu python3 benchmarks/gpu_engine.py --parts steps,workload --shapes qwen3-0.6b
-    PYTHONPATH=build/gpu python3 benchmarks/gpu_engine.py --parts workload --overlaps    # in turns too
+    PYTHONPATH=build/gpu python3 benchmarks/gpu_engine.py --parts workload --overlaps    # and without overlap
     python benchmarks/gpu_engine.py --dry-run              # on a CPU, with Triton's interpreter and tiny shapes
 
 The first two lines are for a machine where the package is not installed. Parts:
 
     check         kernels against their references on the device, greedy tokens against the CPU's
-    variants      what fusing and overlapping launches bring at small batches
-    steps         decode steps of every shape, 1 to 256 rows of 512 tokens, beside their floor: bytes of weights and of
-                  the rows' keys and values over the bandwidth of a large copy, measured in the same run
+    variants      the gain of fused and overlapped launches at small batches
+    steps         decode steps of every shape, 1 to 256 rows of 512 tokens, beside their floor: the bytes of the weights
+                  and of the rows' keys and values over the bandwidth of a large copy, measured in the same run
     workload      256 requests of 100 to 1024 random tokens in and out through the whole core, tokens a second
-    transformers  128 requests through transformers' continuous batching and through us, the same weights
+    transformers  128 requests through transformers' continuous batching and through ours, the same weights
     tune          ways to cut the products of few rows, beside torch's
 
-Weights are random: what is said does not change how long it takes. Every shape's kernels are compiled first, by a
-process each. Figures go to gpu_engine.json in $OUT, if that is set.
+Weights are random; the time does not depend on them. The kernels of every shape are compiled first, each shape in a
+process. Figures go to gpu_engine.json in the folder $OUT, if that is set.
 
 Time: no part begins after --seconds, 440 by default; a part takes up to a minute.
 """
@@ -40,14 +40,12 @@ if "--dry-run" in sys.argv:
     os.environ["TRITON_INTERPRET"] = "1"
 os.environ.setdefault("VOXLANE_NATIVE", "0")  # the CPU's share is a reference here; compiling it would take a minute
 
-import gpu_checks
-import gpu_parts as parts
-import gpu_tune
-import random_models
 import torch
-from command_line import command_line
-from gpu_report import Report
-from gpu_workers import compiling_only, elsewhere, stop_compiling
+from support import random_models
+from support.chat import checks, linear_tune, parts
+from support.command_line import command_line
+from support.gpu.report import Report
+from support.gpu.workers import compiling_only, elsewhere, stop_compiling
 
 from voxlane.engine.api import Policy
 from voxlane.engine.models.decoder import Decoder
@@ -66,7 +64,7 @@ BARS: dict[str, Callable[[dict[str, float]], bool]] = {
 
 @dataclass
 class Session(Report):
-    """What the parts share and find."""
+    """What the parts share, and their figures."""
 
     device: torch.device
     shapes: list[str]
@@ -135,10 +133,10 @@ def compile_all(session: Session) -> None:
 
 
 def check(session: Session) -> None:
-    """Kernels against references on the device, greedy tokens against the CPU's."""
-    for line in gpu_checks.kernels(session.device):
+    """Compare kernels with their references on the device, and greedy tokens with the CPU's."""
+    for line in checks.kernels(session.device):
         session.say(line)
-    for line in gpu_checks.greedy(session.device, dry=session.dry):
+    for line in checks.greedy(session.device, dry=session.dry):
         session.say(line)
 
 
@@ -257,15 +255,15 @@ def transformers(session: Session) -> None:
     del bench, model
     clear()
     for batch in batches:
-        rate = gpu_checks.transformers_rate(folder, [prompt for prompt, _ in work[:batch]], outputs, session.device)
+        rate = checks.transformers_rate(folder, [prompt for prompt, _ in work[:batch]], outputs, session.device)
         session.found[f"transformers {batch}"] = rate
         session.say(f"transformers batch {batch:3}, {inputs} in, {outputs} out  {rate:8.0f} tok/s")
         clear()
 
 
 def tune(session: Session) -> None:
-    """Cuts of the products of few rows."""
-    for line in gpu_tune.sweep(session.device, dry=session.dry, deadline=session.deadline + 60):
+    """Time ways to cut the products of few rows."""
+    for line in linear_tune.sweep(session.device, dry=session.dry, deadline=session.deadline + 60):
         session.say(line)
 
 
@@ -292,17 +290,17 @@ def run_parts(session: Session, names: list[str]) -> None:
 
 
 def main() -> int:
-    """Measure what was asked for and print the table last."""
+    """Run the named parts, and print the table last."""
     parser = command_line(__doc__)
     parser.add_argument("--parts", default=",".join(PARTS), help="(%(default)s)")
     parser.add_argument("--shapes", default="qwen3-0.6b,llama-3.2-1b,qwen3-1.7b,qwen3-8b", help="(%(default)s)")
     parser.add_argument("--blocks", default="16,64", help="tokens in a KV block, for the workload (%(default)s)")
     parser.add_argument("--overlaps", action="store_true", help="run the workload also without overlapping steps")
     parser.add_argument("--seconds", type=float, default=440.0, help="start no part after this long (%(default)g)")
-    parser.add_argument("--dry-run", action="store_true", help="on a CPU, tiny: does the script run?")
+    parser.add_argument("--dry-run", action="store_true", help="on a CPU, with tiny shapes")
     options = parser.parse_args()
     if options.dry_run:
-        gpu_checks.interpret_kernels()
+        checks.interpret_kernels()
     device = torch.device("cpu" if options.dry_run else "cuda")
     shapes = ["speck"] if options.dry_run else options.shapes.split(",")
     deadline = time.monotonic() + options.seconds

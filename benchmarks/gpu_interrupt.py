@@ -1,29 +1,30 @@
-"""The interrupt lane of a full engine on one GPU: how soon the interrupted leave, how soon the critical are served.
+"""The interrupt lane of a full engine on one GPU: how soon interrupted requests leave and critical ones are served.
 
     PYTHONPATH=build/gpu python3 benchmarks/gpu_interrupt.py              # see gpu_engine.py for build/gpu
     PYTHONPATH=build/gpu python3 benchmarks/gpu_interrupt.py --policies deadline --critical 100
     PYTHONPATH=build/gpu python3 benchmarks/gpu_interrupt.py --exact-only
     python benchmarks/gpu_interrupt.py --dry-run                          # on a CPU, with a tiny chat model
 
-The engine is the server's child process; gpu_load.py keeps its batch full of answers, with long prompts arriving,
-people being listened to and voices talking. In the midst of it sessions are interrupted, at random times some 50 a
-second: `Interrupt` and then a critical request of the same session, which is a question of some 25 tokens to the chat
-model, or, for every fifth, a second of speech to be heard. When it is served the interrupted answer is resumed. The
-policies take turns on one engine, which begins each time with an empty prefix cache (switched_engine.py).
+The engine is the server's child process. A load keeps its batch full of answers, while long prompts arrive, speech is
+recognised and voices speak. Meanwhile sessions are interrupted at random times, some 50 a second: `Interrupt`, then a
+critical request of the same session. That is a question of some 25 tokens to the chat model or, every fifth time, a
+second of speech to recognise. When it is served, the interrupted answer is resumed. The policies take turns on one
+engine, which begins each time with an empty prefix cache.
 
-Times are taken by the sender, from sending `Interrupt`, and so hold the socket both ways.
-    gone     the interrupted are in no later step: a request of the same session that must be refused is sent right
-             behind `Interrupt`, and a session's commands are carried out in order, so its refusal says so. If the
-             token of a step that was under way comes after that, then not before it: "late" counts these, and a
-             second one of the same answer would show.
+The sender takes the times from sending `Interrupt`, so they include the socket both ways.
+    gone     until the interrupted request is in no later step. A request of the same session that must be refused is
+             sent right after `Interrupt`; a session's commands are carried out in order, so its refusal marks the
+             moment. If the token of a running step comes after that, the time is that token's: "late" counts these. A
+             second late token of the same answer would count as "more".
     first    the critical question's first token
-    words    what was understood of the critical second of speech; all of it
+    words    the text of the critical second of speech, all of it
     idle     the same arrivals with nothing else in the engine
-    alone    the same requests, but each comes when the one before was served: none waits for another
+    alone    the same requests, each sent when the one before was served, so that none waits for another
 `same` asks again, without interruptions, for answers that were interrupted and for as many that were not, and compares
-the texts. In bfloat16 a row's last bits depend on how many others are in its batch, and random weights have near-ties:
-so answers part from themselves, and `parted`, how often in 1,000 tokens, should be alike for both (longer answers are
-interrupted more often, so their counts are not). With --exact the same is done in float32, where none should part.
+the texts. In bfloat16 a row's last bits depend on the size of its batch, and random weights have near-ties, so some
+answers differ from their repetition. `parted`, how many differ in 1,000 tokens, should be alike for both kinds; the
+counts are not, because longer answers are interrupted more often. --exact does the same in float32, where none should
+differ.
 
 Time: an engine's start; then for 500 critical requests some twenty seconds without load and 35 with each policy.
 """
@@ -41,12 +42,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common import table
-from figures import in_shares, quantiles_ms
-from gpu_load import FULL, SMALL, Answer, Load, Sizes
-from gpu_same import Same, compare
-from gpu_steps import steps_of
-from gpu_voices import (
+from support.common import table
+from support.figures import in_shares, quantiles_ms
+from support.sessions.engine import (
     Engine,
     Options,
     Sound,
@@ -56,7 +54,9 @@ from gpu_voices import (
     read_options,
     running,
     spoken,
+    steps_of,
 )
+from support.sessions.load import FULL, SMALL, Answer, Load, Sizes
 
 from voxlane.engine.api import (
     Append,
@@ -80,25 +80,25 @@ HEARD_EVERY = 5
 MEAN_GAP_S = 0.02
 ALONE_GAP_S = 0.015
 PATIENCE_S = 5.0
-"""How long the last of the critical are waited for; who is not served by then counts with the time waited."""
+"""How long to wait for the last critical requests; one not served by then counts with the time waited."""
 
 WARM_UP = 20
-"""Critical requests before the first that counts."""
+"""Critical requests that do not count, before the first that does."""
 
 FILL_S = 6.0
-"""How long a load is given to fill the batch; a policy that keeps steps short may not let it be full."""
+"""How long the load may take to fill the batch; a policy that keeps steps short may never fill it."""
 
 SETTLE_S = 4.0
-"""How long it runs so before the first interruption: what steps cost is learnt by then, and how many rows fit."""
+"""How long the full batch runs before the first interruption: the engine learns step costs and how many rows fit."""
 
 REPORT_S = 2.0
-"""How long a busy engine's next report is waited for: it makes one a second."""
+"""How long to wait for a busy engine's next report: it sends one a second."""
 
 COMPARED = 96
 """Answers asked for again, of each kind."""
 
 FEWER = Sizes(answers=72, streams=0, prompt_words=(50, 400), long_words=1500, answer_tokens=(64, 128))
-"""For float32, which takes twice the memory and many times the time."""
+"""A smaller load for float32, which takes twice the memory and many times the time."""
 
 FIRST_BAR_S, IDLE_RATIO_BAR = 0.025, 2.0
 
@@ -206,6 +206,30 @@ class Lane:
             for call in self.calls.values()
             if call.gone_s is not None
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """How many answers are the same when they are asked for again, and how soon the others differ."""
+
+    same: int
+    asked: int
+    words: int  # compared, up to the first that differs; a word is a token
+
+    @property
+    def parted(self) -> float:
+        """How many answers differ in a thousand tokens."""
+        return round(1e3 * (self.asked - self.same) / max(1, self.words), 2)
+
+
+def compare(pairs: Sequence[tuple[str, str]]) -> Same:
+    """Compare answers with their repetitions."""
+    same = words = 0
+    for first, second in pairs:
+        both = list(zip(first.split(" "), second.split(" "), strict=False))
+        words += next((number + 1 for number, (one, other) in enumerate(both) if one != other), len(both))
+        same += first == second
+    return Same(same, len(pairs), words)
 
 
 async def ask_again(engine: Engine, load: Load) -> dict[str, Same]:

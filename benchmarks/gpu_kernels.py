@@ -1,4 +1,4 @@
-"""Paged attention on a GPU: checked against float64, tuned, and timed beside others' attention, in one run.
+"""Every kernel on a GPU against its reference, and paged attention timed beside others' attention, in one run.
 
 It runs on any Python with torch and Triton; of voxlane it needs the engine alone. Where the package is not installed:
 
@@ -6,12 +6,18 @@ It runs on any Python with torch and Triton; of voxlane it needs the engine alon
     for part in engine server codecs; do ln -sfn ../../../$part build/gpu/voxlane/$part; done
     PYTHONPATH=build/gpu python3 benchmarks/gpu_kernels.py --check --tune --table
 
---check compares attention over a grid of shapes with float64, bits with bits, and every other kernel with its reference
-(gpu_kernels_check.py); what is not done by --check-seconds counts as wrong. --tune times ways to cut and compile.
---table prints the figures with the peers and the bars (--fa3, --flashinfer and --flex add those to SDPA; gpu_peers.py
-says where they come from): ours and the peers' are timed in turns, and of each the median of all rounds counts. What is
-not begun by --seconds is left out. $OUT names a folder for the figures. --dry-run, with TRITON_INTERPRET=1, tries all
-of it on a CPU at sizes that say nothing about speed. Memory is checked on the device by
+--check    compares attention over a grid of shapes with float64, bits with bits, and every other kernel with its
+           reference. A check that is not done by --check-seconds counts as wrong.
+--table    times paged attention and prints the figures with the peers and the bars. The peer is SDPA; --fa3,
+           --flashinfer and --flex add theirs (support/kernels/peers.py says where they come from). Ours and the peers'
+           are timed in turns; of each, the median of all rounds counts. A row not begun by --seconds is left out.
+--tune     times ways to cut and compile paged attention for each group of shapes, and prints the lines for
+           engine/kernels/attention/triton_tuning.py. A way that disagrees with float64 is not timed. Nothing is
+           compiled after half of --seconds. It takes two minutes with 16 cores.
+--compile  prints the registers and shared memory of an H200 that every way needs. It needs no device.
+--dry-run  with TRITON_INTERPRET=1, tries all of it on a CPU at small sizes.
+
+$OUT names a folder for the figures. Memory is checked on the device by
 
     compute-sanitizer --tool memcheck python3 benchmarks/gpu_kernels.py --check --dry-run
 
@@ -29,16 +35,16 @@ from dataclasses import asdict, replace
 from functools import partial
 from multiprocessing.pool import AsyncResult, MaybeEncodingError  # type: ignore[attr-defined]  # typeshed has it not
 
-import gpu_interpreter
 import torch
-from command_line import command_line
-from gpu_attention_tune import compile_all, present, tune
-from gpu_clock import FAILURES, copy_bandwidth
-from gpu_kernels_check import check
-from gpu_paged import CUDA, DEVICE, Captured, Case, Took, prepare, race
-from gpu_peers import DECLINES, PAGED, PEERS, Way, compile_flashinfer, compile_flex
-from gpu_report import write_out
-from gpu_workers import stop_compiling
+from support.command_line import command_line
+from support.gpu import interpreter
+from support.gpu.clock import FAILURES, copy_bandwidth
+from support.gpu.report import write_out
+from support.gpu.workers import stop_compiling
+from support.kernels.attention_tune import compile_all, groups, present, report, tune
+from support.kernels.check import check
+from support.kernels.paged import CUDA, DEVICE, Captured, Case, Took, prepare, race
+from support.kernels.peers import DECLINES, PAGED, PEERS, Way, compile_flashinfer, compile_flex
 
 from voxlane.engine.kernels.attention.paged_triton import paged_attention_triton
 
@@ -46,7 +52,7 @@ INT8 = torch.int8
 NEVER = float("inf")
 ROUNDS = 25
 QUALIFYING = 5
-"""Rounds in which the ways of one peer are compared, before its fastest is timed beside ours."""
+"""Rounds in which the ways of one peer are compared; its fastest is then timed beside ours."""
 
 DECODES = [
     Case(9, 3, 64, 2048, 64),
@@ -92,7 +98,7 @@ PREFILLS = [
     Case(20, 20, 64, 1500, 8, queries=1500, causal=False),
 ]
 FLEX = (DECODES[2], DECODES[4], PREFILLS[0], PREFILLS[-1])
-"""Where FlexAttention is timed: it compiles for seconds at every shape."""
+"""The cases where FlexAttention is timed: it compiles for seconds at every shape."""
 
 
 Times = dict[Case, dict[str, Took]]
@@ -106,7 +112,7 @@ def ours(case: Case) -> Iterator[Way]:
 
 
 def table(building: dict[str, list[AsyncResult[None]]], deadline: float, *, fa3: bool, dry: bool) -> None:
-    """Time everything, row by row, and print each row as it comes; then the bars."""
+    """Time every case and print its row at once; then print the bars."""
     decodes, prefills = (dict.fromkeys(small(case) if dry else case for case in cases) for cases in (DECODES, PREFILLS))
     names = [*(["FA3"] if fa3 else []), "SDPA"]
     names += [name for name, parts in building.items() if built(name, parts, (deadline - time.monotonic()) / 2)]
@@ -134,7 +140,7 @@ def table(building: dict[str, list[AsyncResult[None]]], deadline: float, *, fa3:
 
 
 def timed(case: Case, names: list[str], deadline: float) -> dict[str, Took]:
-    """Return how long ours and the peers' fastest ways take at a case; who declines it, or is too late, is left out."""
+    """Return the times of ours and of each peer's fastest way at a case, without peers that decline it or are late."""
     if time.monotonic() > deadline:
         return {}
     entries: dict[str, Captured] = {}
@@ -150,7 +156,7 @@ def timed(case: Case, names: list[str], deadline: float) -> dict[str, Took]:
 
 
 def fastest(ways: Iterator[Way], failures: tuple[type[Exception], ...]) -> Captured | None:
-    """Return the way that wins a few rounds of its own: what is timed later is then not also the luckiest of many."""
+    """Return the fastest way by a few rounds; others time it later, so that luck does not choose the figure."""
     best, shortest = None, NEVER
     name = "a peer"
     while True:
@@ -168,12 +174,12 @@ def fastest(ways: Iterator[Way], failures: tuple[type[Exception], ...]) -> Captu
 
 
 def median(row: dict[str, Took], name: str) -> float:
-    """Return the µs of a name in a row, endless if it was not timed."""
+    """Return the µs of a name in a row; infinity if it was not timed."""
     return row[name].median if name in row else NEVER
 
 
 def line(case: Case, mine: dict[str, Took], names: list[str], more: str) -> str:
-    """Return a row of the table; what is not there was not timed, or declined."""
+    """Return a row of the table; a dash means not timed, or declined."""
     others = (median(mine, name) for name in names)
     rest = "".join(f"{each:12.1f}" if each < NEVER else f"{'-':>12}" for each in others)
     own = f"{median(mine, 'ours'):9.1f}" if "ours" in mine else f"{'-':>9}"
@@ -181,7 +187,7 @@ def line(case: Case, mine: dict[str, Took], names: list[str], more: str) -> str:
 
 
 def build_peers(*, flashinfer: bool, flex: bool) -> dict[str, list[AsyncResult[None]]]:
-    """Begin to compile what peers compile into their caches on disk, each by a process of its own."""
+    """Begin to compile the peers' kernels into their caches on disk, each in a process of its own."""
     os.environ.setdefault("MAX_JOBS", "4")  # compilers of each
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     ways = list(itertools.product((64, 128), (True, False))) if flashinfer else []
@@ -196,7 +202,7 @@ def build_peers(*, flashinfer: bool, flex: bool) -> dict[str, list[AsyncResult[N
 
 
 def built(name: str, building: list[AsyncResult[None]], seconds: float) -> bool:
-    """Wait for a peer's kernels, and say how long they took, or that they are not there."""
+    """Wait for a peer's kernels; print how long it took, or that they are missing; return whether they are there."""
     begin = time.monotonic()
     try:
         for result in building:
@@ -209,13 +215,13 @@ def built(name: str, building: list[AsyncResult[None]], seconds: float) -> bool:
 
 
 def small(case: Case) -> Case:
-    """Return a case of the same kind that an interpreter gets through."""
+    """Return a case of the same kind that is small enough for an interpreter."""
     context = min(case.context, 80)
     return replace(case, context=context, queries=min(case.queries, 40), batch=2)
 
 
 def bars(times: Times, copy: float) -> None:
-    """Print what was promised, and whether it holds."""
+    """Print each bar, and whether it is met."""
     facts: list[tuple[str, bool]] = []
     for case, mine in times.items():
         if case.kind is INT8 or "ours" not in mine:
@@ -240,16 +246,17 @@ def bars(times: Times, copy: float) -> None:
 
 
 def main() -> None:
-    """Do what the arguments ask for."""
+    """Run the parts that the options name."""
     parser = command_line(__doc__)
     flags = {
         "check": "compare every kernel with its reference",
         "tune": "time ways to cut and compile paged attention",
+        "compile": "print what every way needs of an H200; needs no device",
         "table": "time ours and the peers",
         "fa3": "FlashAttention-3 too, in the table",
         "flashinfer": "FlashInfer too",
         "flex": "FlexAttention too",
-        "dry-run": "small sizes: does the script run?",
+        "dry-run": "small sizes, on a CPU",
     }
     for name, told in flags.items():
         parser.add_argument(f"--{name}", action="store_true", help=told)
@@ -257,10 +264,13 @@ def main() -> None:
     parser.add_argument("--check-seconds", type=float, default=600.0, help="the same for --check (%(default)g)")
     wanted = parser.parse_args()
     torch.manual_seed(0)
+    if wanted.compile:
+        report(groups())
+        return
     if CUDA:
         print(torch.cuda.get_device_name(), torch.__version__)
     else:
-        gpu_interpreter.mend()
+        interpreter.mend()
     begin = time.monotonic()
     building = build_peers(flashinfer=wanted.flashinfer, flex=wanted.flex)
     if wanted.table and CUDA:

@@ -4,22 +4,33 @@
     for part in server engine codecs; do ln -sfn "$PWD/$part" build/gpu/voxlane/$part; done
     PYTHONPATH=build/gpu python3 benchmarks/gpu_listen.py
     PYTHONPATH=build/gpu python3 benchmarks/gpu_listen.py --parts looks --model MOONSHINE --sounds *.wav
+    PYTHONPATH=build/gpu python3 benchmarks/gpu_listen.py --qwen3-asr [--parts same,ours,peer,near]
     python benchmarks/gpu_listen.py --dry-run              # on a CPU, with Triton's interpreter and tiny shapes
 
-small    small random models of both kinds write the same on the CPU and on the GPU, in float32
-looks    a real Moonshine hears recordings (16 kHz WAV) on both, in float32: whole clips, together, alone, with drafts
-rounded  the same in bfloat16
-streams  the same in pieces, through whole engines
-encode   clips of 3 s and 30 s, 1, 8 and 32 at once: the encoder's time on the device, and the host's for the whole step
-steps    a decode step of 1, 8, 32 and 128 streams that each look at a clip of 30 s
-peer     the same by transformers (eager, SDPA) on the same weights
+The first two lines are for a machine where the package is not installed. Parts:
 
-Shapes are Whisper large-v3-turbo in bfloat16 and Moonshine tiny in float32, with random weights: what is heard does not
-change how long it takes. Floors: operations over the rate of a large matrix product of the same type, bytes over the
-bandwidth of a large copy, both measured in the same run. The first two lines are for a machine where the package is not
-installed. Figures go to gpu_listen.json in $OUT, if that is set.
+    small    small random models of both kinds write the same on the CPU and on the GPU, in float32
+    looks    a real Moonshine transcribes recordings (16 kHz WAV) on both, in float32: whole clips, together, alone,
+             with drafts
+    rounded  the same in bfloat16
+    streams  the same in pieces, through whole engines
+    encode   clips of 3 s and 30 s, 1, 8 and 32 at once: the encoder's time on the device, and the host's for the step
+    steps    a decode step of 1, 8, 32 and 128 streams that each attend to a clip of 30 s
+    peer     the same by transformers (eager, SDPA) on the same weights
 
-Time: no part begins after --seconds, 240 by default.
+Shapes are Whisper large-v3-turbo in bfloat16 and Moonshine tiny in float32, with random weights; the time does not
+depend on them. Floors: operations over the rate of a large matrix product of the same type, bytes over the bandwidth of
+a large copy, both measured in the same run. Figures go to gpu_listen.json in the folder $OUT, if that is set.
+
+--qwen3-asr measures Qwen3-ASR instead, for 1 and 16 streams. A look is one transcription of the clip so far. Parts:
+
+    same     a small random model in float32 writes the same on the CPU and on the GPU
+    ours     the 0.6B shape in bfloat16: a first look at 3 s (clip, prompt, twelve tokens), the next look (twelve
+             accepted drafts, one more token), and its parts: the step with the clip, a decode step
+    peer     transformers' generate of twelve tokens on the same weights, without the time for spectrograms
+    near     rows of a clip and logits after a prompt, ours and the peer's in bfloat16, against the peer in float32
+
+Time: no part begins after --seconds, 240 by default; with --qwen3-asr mostly the time to load both models.
 """
 
 from __future__ import annotations
@@ -38,12 +49,12 @@ if "--dry-run" in sys.argv:
     os.environ["TRITON_INTERPRET"] = "1"
 os.environ.setdefault("VOXLANE_NATIVE", "0")  # the CPU's share is a reference here; compiling it would take a minute
 
-import gpu_listen_check as words
-import gpu_listen_parts as parts
-import random_models
 import torch
-from command_line import command_line
-from gpu_report import Report
+from support import random_models
+from support.command_line import command_line
+from support.gpu.report import Report
+from support.listen import check as words
+from support.listen import parts
 
 from voxlane.engine.models.loading import Mode
 
@@ -56,7 +67,7 @@ DRY_SHAPES: dict[str, Mode] = {"moonshine-speck": "float32"}
 
 @dataclass
 class Session(Report):
-    """What the parts share and find."""
+    """What the parts share, and their figures."""
 
     device: torch.device
     dry: bool
@@ -68,7 +79,7 @@ class Session(Report):
     benches: dict[str, parts.Bench] = field(default_factory=dict)
 
     def bench(self, shape: str) -> parts.Bench:
-        """Return a shape's model and recogniser, made at the first call."""
+        """Return a shape's model and recogniser; the first call makes them."""
         if shape not in self.benches:
             mode, streams = self.shapes[shape], 3 if self.dry else max(STREAMS)
             bench = parts.make_bench(parts.make_model(shape, mode, self.device), self.device, streams=streams)
@@ -77,14 +88,14 @@ class Session(Report):
         return self.benches[shape]
 
     def release(self) -> None:
-        """Give the device's memory back."""
+        """Free the device's memory."""
         self.benches.clear()
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def attempt(self, name: str, work: Callable[[], None]) -> bool:
-        """Do a piece of a part, and say how long it took."""
+        """Do a piece of a part, and print how long it took."""
         begin = time.monotonic()
         good = super().attempt(name, work)
         print(f"---- {name} took {time.monotonic() - begin:.1f} s", flush=True)
@@ -92,7 +103,7 @@ class Session(Report):
 
 
 def check(session: Session, name: str) -> None:
-    """Compare what is written or heard on the CPU and on the device."""
+    """Compare the text from the CPU with the text from the device."""
     if name == "small":
         lines = words.small(session.device)
     elif session.model is None or not session.sounds:
@@ -109,7 +120,7 @@ CHECKS = ("small", *MODEL_CHECKS)
 
 
 def encode(session: Session, shape: str) -> None:
-    """Clips of several lengths and numbers through the encoder."""
+    """Time the encoder for clips of several lengths and batches."""
     bench = session.bench(shape)
     for seconds, batch in itertools.product((0.2,) if session.dry else SECONDS, (1, 2) if session.dry else BATCHES):
         times = parts.encode_times(bench, seconds, batch, 1 if session.dry else 8)
@@ -124,7 +135,7 @@ def encode(session: Session, shape: str) -> None:
 
 
 def steps(session: Session, shape: str) -> None:
-    """Decode steps of many streams."""
+    """Time decode steps of many streams."""
     bench = session.bench(shape)
     for count in (1, 3) if session.dry else STREAMS:
         host, launch, device = parts.step_times(bench, count, 2 if session.dry else 40)
@@ -137,7 +148,7 @@ def steps(session: Session, shape: str) -> None:
 
 
 def peer(session: Session, shape: str) -> None:
-    """The same work by transformers."""
+    """Time the same work by transformers."""
     session.release()
     other = parts.Peer(shape, session.shapes[shape], session.device)
     for seconds, batch in itertools.product((0.2,) if session.dry else SECONDS, (1,) if session.dry else BATCHES):
@@ -157,7 +168,7 @@ PARTS = (*CHECKS, *SHAPE_PARTS)
 
 
 def run_parts(session: Session, names: list[str], deadline: float) -> None:
-    """Do the parts that were asked for, a shape after the other; begin none after the deadline."""
+    """Run the named parts, shape by shape; begin none after the deadline."""
     for name in names:
         if name in CHECKS:
             session.attempt(name, partial(check, session, name))
@@ -173,15 +184,23 @@ def run_parts(session: Session, names: list[str], deadline: float) -> None:
 
 
 def main() -> int:
-    """Measure what was asked for and print the table last."""
+    """Run the named parts, and print the table last."""
     parser = command_line(__doc__)
-    parser.add_argument("--parts", default=",".join(PARTS), help="(%(default)s)")
+    parser.add_argument("--parts", default="", help=f"comma-separated; all of them if not given ({','.join(PARTS)})")
     parser.add_argument("--shapes", default="", help=f"of {', '.join(SHAPES)}; all of them if not given")
     parser.add_argument("--model", type=Path, help="a real Moonshine's folder")
     parser.add_argument("--sounds", type=Path, nargs="*", default=[], help="recordings for it to hear")
     parser.add_argument("--seconds", type=float, default=240.0, help="start no part after this long (%(default)g)")
-    parser.add_argument("--dry-run", action="store_true", help="on a CPU, tiny: does the script run?")
+    parser.add_argument("--dry-run", action="store_true", help="on a CPU, with tiny shapes")
+    parser.add_argument("--qwen3-asr", action="store_true", help="measure Qwen3-ASR instead; it has parts of its own")
+    parser.add_argument("--times", type=int, default=30, help="looks of Qwen3-ASR to take the median of (%(default)d)")
     options = parser.parse_args()
+    if options.qwen3_asr:
+        from support.listen import qwen3_asr  # transformers takes seconds to import
+
+        names = options.parts.split(",") if options.parts else qwen3_asr.PARTS
+        qwen3_asr.run(names, options.times, dry=options.dry_run)
+        return 0
     if options.dry_run:
         parts.interpret_kernels()
     begin = time.monotonic()
@@ -194,7 +213,7 @@ def main() -> int:
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU, interpreted"
     told = ", ".join(f"{mode} products {rate / 1e12:.0f} TFLOP/s" for mode, rate in rates.items())
     session.say(f"{name}, torch {torch.__version__}, copy {bandwidth / 1e12:.2f} TB/s, {told}")
-    run_parts(session, options.parts.split(","), begin + options.seconds)
+    run_parts(session, options.parts.split(",") if options.parts else list(PARTS), begin + options.seconds)
     session.close("gpu_listen")
     return 0
 

@@ -1,11 +1,11 @@
-"""What an engine does when device memory runs out: at start its cache shrinks, in a step the step's requests end.
+"""An engine whose device memory runs out: at the start its cache shrinks; in a step the step's requests end.
 
     python benchmarks/gpu_memory.py --model smollm2-135m-instruct
 
-A whole engine is started with far less memory than the device seems to have, answers, is robbed of all that is still
-free, and answers again. Prompts and decodes have their memory from the start and go on; a text to be scored is launched
-kernel by kernel, and fails until the memory is back: the answers before and after must be the same. --dry-run goes the
-same way on the CPU, where nothing runs out.
+A whole engine starts with far less memory than the device seems to have, and answers. Then the script takes all memory
+that is still free, and the engine answers again. Prompts and decodes use memory reserved at the start and go on. A text
+to be scored is launched kernel by kernel and fails until the memory is back. The answers before and after must be the
+same. --dry-run goes the same way on the CPU, where no memory runs out.
 
 Time: the engine's start, and some seconds.
 """
@@ -18,7 +18,7 @@ import time
 from typing import Literal
 
 import torch
-from command_line import command_line
+from support.command_line import command_line
 
 from voxlane.engine.api import EngineConfig, Finished, SamplingParams, Submit, Text
 from voxlane.engine.build.assemble import assemble

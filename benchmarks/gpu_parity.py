@@ -1,16 +1,16 @@
-"""Does a GPU say the same as the CPU, and the same in company as alone? Real weights, greedy, token for token.
+"""Compare the tokens of a GPU with the CPU's, and those in a batch with those alone: real weights, greedy.
 
     python benchmarks/gpu_parity.py --model smollm2-135m-instruct
     python benchmarks/gpu_parity.py --dry-run                             # on the CPU, a few questions
 
-`greedy` asks twenty questions of the CPU in float32 (a process of its own, while the GPU's kernels are compiled), of
-the GPU in float32 (every fused kernel on, TF32 off) and of the GPU in bfloat16; where bfloat16 goes another way, it
-tells how far apart the two tokens' logits were there in float32, beside how far bfloat16's logits are off in general.
-`batches` asks ten of them alone and among 1, 7, 31 and 127 others, each other and strangers, counts equal tokens and
-compares log-probabilities bit by bit. What is compared with is our own CPU code, itself held against transformers by
-the tests. Figures go to gpu_parity.json in $OUT, if that is set.
+`greedy` asks twenty questions of the CPU in float32 (in another process, while the GPU's kernels are compiled), of the
+GPU in float32 (every fused kernel on, TF32 off) and of the GPU in bfloat16. Where bfloat16 chooses another token, it
+prints how far apart the two tokens' logits are in float32, beside the usual error of bfloat16's logits.
+`batches` asks ten of the questions alone and in batches with 1, 7, 31 and 127 others, of the ten and of other prompts.
+It counts equal tokens and compares log-probabilities bit by bit. The reference is our own CPU code, which the tests
+compare with transformers. Figures go to gpu_parity.json in the folder $OUT, if that is set.
 
-Time: kernels are compiled for 35 s at most; then the CPU's answers are what is waited for.
+Time: kernels are compiled for 35 s at most; after that the CPU's answers take longest.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import gpu_parts as parts
 import torch
-from command_line import command_line
-from gpu_clock import FAILURES
-from gpu_parts import Answer, ask
-from gpu_report import write_out
-from gpu_workers import compiling_only, elsewhere, stop_compiling
+from support.chat import parts
+from support.chat.parts import Answer, ask
+from support.command_line import command_line
+from support.gpu.clock import FAILURES
+from support.gpu.report import write_out
+from support.gpu.workers import compiling_only, elsewhere, stop_compiling
 
 from voxlane.engine.api import ChatMessage
 from voxlane.engine.build.assemble import use_threads

@@ -3,9 +3,9 @@
     python benchmarks/gpu_server.py
     python benchmarks/gpu_server.py --device cpu --sessions 1 --rounds 1 --parts chat,speech
 
-Parts: `chat` (time to the first token alone, tokens a second of many at once), `speech` (sentences are spoken by
-/v1/audio/speech and heard by /v1/audio/transcriptions: the words must be right), `voice` (voice_to_voice.py's people).
-The default models; no peer.
+Parts: `chat` (time to the first token alone, tokens a second of many at once), `speech` (/v1/audio/speech speaks
+sentences and /v1/audio/transcriptions transcribes them: the words must be right), `voice` (the conversations of
+voice_to_voice.py). The default models; no peer.
 
 Time: the server's start, some seconds for chat and speech, and half a minute in real time for each number of sessions.
 """
@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import voice_to_voice
-from command_line import command_line
-from voice_common import server_process, spoken
+from support.command_line import command_line
+from support.conversation import server_process, spoken
 
 QUESTIONS = ("Why is the sky blue?", "Tell me a short story about a lighthouse keeper.", "How do vaccines work?")
 SENTENCES = (

@@ -2,25 +2,26 @@
 
     PYTHONPATH=build/gpu python3 benchmarks/gpu_sessions.py               # see gpu_engine.py for build/gpu
     PYTHONPATH=build/gpu python3 benchmarks/gpu_sessions.py --policies deadline --sessions 32,64,96 --seconds 20
-    python benchmarks/gpu_sessions.py --pretend --sessions 256,384,448    # without a GPU: what the host alone holds
+    python benchmarks/gpu_sessions.py --pretend --sessions 256,384,448    # without a GPU: the host's limit
     python benchmarks/gpu_sessions.py --dry-run                           # on a CPU, with a tiny chat model
-    python benchmarks/goodput_picture.py gpu_sessions.json                # draws docs/img/goodput.svg
+    python benchmarks/pictures.py goodput gpu_sessions.json               # draws docs/img/goodput.svg
 
-gpu_speakers.py is the people: each speaks 2 to 5 seconds, is answered by voice, cuts in now and then, and goes on. For
-each number of sessions more people join at random times; after a while in which nothing counts, `--seconds` are
-measured. The engine is the server's child process; this process stands for server and clients, and all times are its.
-The policies take turns on one engine, which begins each time with an empty prefix cache (switched_engine.py).
+Simulated people (support/sessions/speakers.py) each speak 2 to 5 seconds, are answered by voice, sometimes interrupt,
+and go on. For each number of sessions more people join at random times; after a while that does not count, `--seconds`
+are measured. The engine is the server's child process; this process stands for server and clients and takes all times.
+The policies take turns on one engine, which begins each time with an empty prefix cache.
 
 A session is within its targets if in that time
-    each first sound of a reply came within 300 ms of the end of the turn (the server's: 250 ms after the last sound),
-    no listener ran out of sound in mid reply,
+    each first sound of a reply came within 300 ms of the end of the turn (which is 250 ms after the last sound),
+    no listener ran out of sound within a reply,
     each interruption was in force within 25 ms (see gpu_interrupt.py), and
-    nothing was refused or failed.
+    no request was refused or failed.
 Sessions without a turn in that time are not judged. "engine" and "people" are shares of a core that the two processes
-took: an engine at 1.0 is bound by its host thread, not by the GPU. With --pretend it always is: there is no GPU, only
-one that takes an H200's time (pretended_engine.py), so what is measured is how many conversations the host holds.
+used: an engine at 1.0 is limited by its host thread, not by the GPU. With --pretend it always is: a device that takes
+an H200's time and computes nothing (support/engines/pretended.py) stands in for the GPU, so that the figures are the
+limit of the host.
 
-A policy with less than 30 % of the sessions within targets, twice in a row, is not asked for more.
+A policy with less than 30 % of the sessions within targets twice in a row gets no larger number of sessions.
 
 Time: an engine's start, and 13 s and --seconds for each number of sessions: with three policies twelve minutes at most.
 """
@@ -36,11 +37,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from common import table
-from figures import percentile
-from gpu_speakers import QUESTIONS, Diary, Speaker, Turn
-from gpu_steps import steps_of
-from gpu_voices import (
+from support.common import table
+from support.figures import percentile
+from support.sessions.engine import (
     Engine,
     Options,
     Sound,
@@ -49,7 +48,9 @@ from gpu_voices import (
     read_options,
     running,
     spoken,
+    steps_of,
 )
+from support.sessions.speakers import QUESTIONS, Diary, Speaker, Turn
 
 FIRST_AUDIO_S, INTERRUPT_S = 0.3, 0.025
 JOIN_S, SETTLE_S = 10.0, 3.0

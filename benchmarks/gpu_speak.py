@@ -1,19 +1,19 @@
-"""The default voice on a GPU: is it the same voice, and how long does a clause take, alone and with others?
+"""The default voice on a GPU: compared with the CPU's, and the time of a clause, alone and in batches.
 
-It checks first: words' times and samples on the device against the same code on the CPU, and a clause alone against the
-same clause among others. Then it says a short clause, as a reply begins with, and a long one, in batches; each batch
-has different seeds and is one step of the engine. Columns:
+First it compares the words' times and the samples on the device with the same code on the CPU, and a clause alone with
+the same clause in a batch. Then it speaks a short clause, such as a reply begins with, and a long one, in batches. Each
+batch has different seeds and is one step of the engine. Columns:
 
-  step     from launch until every clause is cut and its words are timed, in milliseconds: what the engine's step takes
-  launch   the host's part before it is free for others
-  device   the part of the device, by its own events
+  step     milliseconds from the launch until every clause is cut and its words are timed: the time of the engine's step
+  launch   the host's part of it, before the host is free for other work
+  device   the device's part, by its own events
   clause   step divided by the clauses in it
   × real   seconds of speech made in a second
 
-ONNX Runtime on one core of the same machine, with hibari's own signal processing, says the same clauses one by one.
+ONNX Runtime on one core of the same machine, with hibari's own signal processing, speaks the same clauses one by one.
 
   python benchmarks/gpu_speak.py               on the GPU
-  python benchmarks/gpu_speak.py --dry-run     a few clauses on the CPU: does the script run?
+  python benchmarks/gpu_speak.py --dry-run     a few clauses on the CPU, to try the script
 
 Time: about 20 s on the GPU.
 """
@@ -28,8 +28,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from command_line import command_line
-from gpu_report import Report, write_out
+from support.command_line import command_line
+from support.gpu.report import Report, write_out
 
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.models.hibari.model import Hibari

@@ -1,38 +1,52 @@
-"""A voice that is a language model over codec frames (Qwen3-TTS) on one GPU: how soon it speaks, and for how many.
+"""Qwen3-TTS, a voice that is a language model over codec frames, on one GPU: how soon it speaks, and for how many.
 
     PYTHONPATH=build/gpu python3 benchmarks/gpu_tts.py --speech some.wav     # see gpu_engine.py for build/gpu
     PYTHONPATH=build/gpu python3 benchmarks/gpu_tts.py --sizes 1.7b --levels 64 --rates 10 --peers FOLDER
+    PYTHONPATH=build/gpu python3 benchmarks/gpu_tts.py --exact --codec      # these two instead
     python benchmarks/gpu_tts.py --dry-run                                  # on a CPU, with a tiny voice: a minute
 
-Random weights of the true shapes, so the voice says noise, and never an end: who listens hangs up after 4 to 8 seconds
-of it. The engine is the server's child process, with a chat and a listening model beside the voice that is measured
-among other work (--mixed); all times are those of this process, at the other end of the socket. An utterance is
-`Submit` (high), two sentences of text, `EndInput`.
+Weights are random and have the true shapes, so the voice speaks noise without an end: a listener hangs up after 4 to 8
+seconds. The engine is the server's child process; the voice that --mixed names shares it with a chat model and a
+recogniser. This process takes all times, at the other end of the socket. An utterance is `Submit` (high), two sentences
+of text, `EndInput`. Loads:
 
-    N listeners N - 1 who listen to one utterance after the other, and one who asks for 0.4 s of speech (1.2 s if there
-                is nobody else) again and again. What is made of an utterance is ahead of who hears it: the request is
-                over when all of it has come, before it has been heard
-    n/s         utterances arrive at random (Poisson), so many a second, whatever became of those before
-    N at once   N who ask in the same moment for 1.2 s of speech, and again when all have it, beside 32 who listen
-    mixed       32 who listen, as many answers being written and microphones being heard, and every second (then ten
-                times a second) a listener cuts in: `Interrupt`, `Cancel`, and a second of critical speech to be heard
+    N listeners N - 1 people who listen to one utterance after the other, and one who asks for 0.4 s of speech (1.2 s
+                with one listener) again and again. The engine is ahead of the listener: a request ends when all its
+                audio has come, before it has been heard
+    n/s         utterances arrive at random (Poisson), so many a second, however many are open
+    N at once   N people ask in the same moment for 1.2 s of speech, and again when all have it, beside 32 listeners
+    mixed       32 listeners, as many answers being written and microphones being transcribed; every second (then ten
+                times a second) a listener interrupts: `Interrupt`, `Cancel`, and a second of critical speech
 
-    open        requests that are not over, on average
+Columns:
+
+    open        requests that have not ended, on average
     first       milliseconds from `Submit` (or from when it was due) until the first packet, p50 / p95 / p99
-    frame       milliseconds from a packet to the next, divided by the frames (80 ms of speech) in that, p50 / p95 / p99
-                of the frames in the second of speech after the first packet: who has more is let wait for more
+    frame       milliseconds from a packet to the next, divided by its frames (80 ms of speech), p50 / p95 / p99 of the
+                frames in the second of speech after the first packet: the engine lets listeners who are ahead wait
     × real      seconds of speech a second in that second: median, and of the slowest utterance
-    underruns   packets that came when a listener, who plays from the first packet on, had nothing left, and how many
-                utterances had such a one
+    underruns   packets that came when a listener, who plays from the first packet on, had nothing left to play, and the
+                number of utterances with such a packet
     left        milliseconds of sound that listeners had left when a packet came: half of the packets found as much or
                 more, then 95, then 99 in a hundred
     step        milliseconds of the engine's steps: mean, longest
-    silence     from `Interrupt` until the last packet of the interrupted came (nought if none came), p50 / p95 / p99
-    gone        until the engine said that it is over
-The peers (gpu_tts_peers.py) speak one after the other from the same checkpoints, while the engines are not asked.
+    silence     from `Interrupt` until the last packet of the interrupted request (0 if none came), p50 / p95 / p99
+    gone        until the engine reported its end
+The peers (--peers) speak one after the other from the same checkpoints, while the engines are idle.
 
-Time: some 200 s are measured with both voices. Writing checkpoints, engines' starts and the peers, who
-are given two minutes, come on top.
+--exact compares the GPU's frames and samples with the CPU's: a small talker, eight different requests, float32. `off`
+(--off) compares the CPU with weights a millionth off, which shows the effect of rounding; `launched` compares the
+device without CUDA graphs, `graphs` with them, `alone` each request by itself with the eight together. Codes are
+sampled: where two are equally likely but for rounding, another may be chosen, and other frames follow. The first such
+place of each request is printed; with these seeds there is none.
+
+--codec checks the codec's decoder at its true shape: noise against float32 on the CPU in decibels below its loudness,
+the graph against the launched calls, and the time of a frame, in each type. Then it times many streams in float16:
+`graph` is one call for all streams as a CUDA graph in milliseconds, `launched` without a graph, `frame` the graph's
+time by streams and frames in microseconds, `× real` seconds of speech a second if nothing else ran.
+
+Time: some 200 s with both voices, plus writing checkpoints, engine starts, and the peers (two minutes at most). --exact
+and --codec take less than a minute each.
 """
 
 from __future__ import annotations
@@ -50,37 +64,38 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import gpu_tts_peers
-import random_talkers
-from gpu_steps import steps_of
-from gpu_tts_load import Callers, Crowd, Listeners, Prober, Voices, heard
-from gpu_tts_mixed import Barged, recording, talk_over
-from gpu_tts_tables import BARRED, Row, bars, summary
-from gpu_voices import Engine, Options, Sound, chat_folder, parser, read_options, running
+import torch
+from support import random_talkers
+from support.sessions.engine import Engine, Options, Sound, chat_folder, parser, read_options, running, steps_of
+from support.tts import codec, exact
+from support.tts import peers as tts_peers
+from support.tts.load import Callers, Crowd, Listeners, Prober, Voices, heard
+from support.tts.mixed import Barged, recording, talk_over
+from support.tts.tables import BARRED, Row, bars, summary
 
 TICK_S = 0.001
 JOIN_S, SETTLE_S = 1.0, 0.5
 STEADY_S = 6.0
-"""How long arrivals go on before they count: as long as an utterance is, after that as many end as begin."""
+"""How long arrivals go on before they count: after the length of an utterance as many end as begin."""
 
 ALONE_S = 1.2
-"""What is asked for again and again where nobody else listens, and by crowds: enough to tell its pace."""
+"""Seconds of speech for a prober without other listeners, and for crowds: enough to measure the pace."""
 
 BESIDE_CROWD = 32
 
 WARM_UP_S = 1.5
 CUT_IN_GAPS_S, MIXED_S = (1.0, 0.1), 10.0
 TAIL_S = 0.5
-"""How long the last ones asked for are waited for."""
+"""How long to wait for the last utterances."""
 
 MEMORY_SHARE = 0.5
-"""Of what is free, for a chat model's cache: the other voice's engine starts beside it."""
+"""Share of the free memory for a chat model's cache: the other voice's engine starts beside it."""
 
 Figures = dict[str, Any]
 
 
 class Stage:
-    """An engine that is watched while something is asked of it."""
+    """An engine under measurement, with its rows and failures."""
 
     def __init__(self, engine: Engine, size: str) -> None:
         self.engine = engine
@@ -97,7 +112,7 @@ class Stage:
         spans: tuple[float, float],
         barged: Callable[[], Barged] | None = None,
     ) -> None:
-        """Run a load, a while that does not count and a while that does; keep what was found."""
+        """Run a load, first without counting, then counting; keep the row."""
         settle_s, seconds = spans
         await self.run(tick, settle_s)
         self.engine.stats.clear()
@@ -123,7 +138,7 @@ class Stage:
         print(json.dumps(asdict(row)), flush=True)
 
     async def clear(self, voices: Voices) -> None:
-        """Take everything back and wait until the engine has said the end of it."""
+        """Cancel all utterances and wait until the engine has ended them."""
         voices.end()
         self.failures += voices.failures
         if not await self.engine.until(lambda: voices.open == 0, 5.0):
@@ -131,7 +146,7 @@ class Stage:
 
     @staticmethod
     async def run(tick: Callable[[float], None], seconds: float) -> None:
-        """Let a load go on for a while."""
+        """Run a load for some seconds."""
         end = time.monotonic() + seconds
         while (now := time.monotonic()) < end:
             tick(now)
@@ -139,7 +154,7 @@ class Stage:
 
 
 async def concurrent(stage: Stage, count: int, seconds: float) -> None:
-    """Measure so many streams."""
+    """Measure so many listeners."""
     voices = Voices(stage.engine, count)
     listeners = Listeners.join(voices, count - 1, time.monotonic(), JOIN_S)
     prober = Prober(voices) if count > 1 else Prober(voices, ALONE_S)
@@ -154,7 +169,7 @@ async def concurrent(stage: Stage, count: int, seconds: float) -> None:
 
 
 async def arriving(stage: Stage, per_s: float, seconds: float) -> None:
-    """Measure so many arriving a second."""
+    """Measure so many arrivals a second."""
     voices = Voices(stage.engine, round(per_s))
     callers = Callers(voices, per_s, time.monotonic())
     await stage.measure(f"{per_s:g}/s", round(6 * per_s), voices, callers.tick, (STEADY_S, seconds))
@@ -162,7 +177,7 @@ async def arriving(stage: Stage, per_s: float, seconds: float) -> None:
 
 
 async def crowded(stage: Stage, count: int, seconds: float, *, beside: int) -> None:
-    """Measure so many who ask at once, again and again, beside some who listen."""
+    """Measure so many people who ask at once, again and again, beside some listeners."""
     voices = Voices(stage.engine, 1000 + count)
     listeners = Listeners.join(voices, beside, time.monotonic(), JOIN_S)
     crowd = Crowd(voices, count, ALONE_S)
@@ -178,22 +193,22 @@ async def crowded(stage: Stage, count: int, seconds: float, *, beside: int) -> N
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is measured of each voice."""
+    """The loads for each voice."""
 
     sizes: Sequence[str]
     levels: Sequence[int]
     rates: Sequence[float]
     crowds: Sequence[int]
     arrivals_s: float
-    mixed: str  # the size it is done with; "": with none
-    sessions: int  # of it
+    mixed: str  # the size for the mixed load; "": none
+    sessions: int  # of the mixed load
     mixed_s: tuple[float, float]  # how long, for each of CUT_IN_GAPS_S
     peers: Path | None
     speech: Path | None
 
 
 async def perform(stage: Stage, options: Options, plan: Plan, sound: Sound) -> None:
-    """Measure one voice under every load, unless its engine did not start; what is found is the stage's."""
+    """Measure one voice under every load, unless its engine did not start; the stage keeps the rows."""
     if stage.failures:
         return
     try:
@@ -203,7 +218,7 @@ async def perform(stage: Stage, options: Options, plan: Plan, sound: Sound) -> N
 
 
 async def every_load(stage: Stage, options: Options, plan: Plan, sound: Sound) -> None:
-    """Measure one voice under every load, after a while that does not count."""
+    """Measure one voice under every load, after a warm-up."""
     await concurrent(stage, 2 if options.dry else 8, WARM_UP_S)
     gc.collect()
     gc.freeze()
@@ -219,7 +234,7 @@ async def every_load(stage: Stage, options: Options, plan: Plan, sound: Sound) -
 
 
 async def mixed(stage: Stage, plan: Plan, sound: Sound, *, small: bool) -> None:
-    """Measure among other work, with somebody cutting in, now and then and often."""
+    """Measure the mixed load, with few and with many interruptions."""
     voices = Voices(stage.engine, 77)
     mixture = talk_over(stage.engine, voices, sound, plan.sessions, JOIN_S, small=small)
     await stage.run(mixture.tick, JOIN_S + SETTLE_S)
@@ -233,12 +248,12 @@ async def mixed(stage: Stage, plan: Plan, sound: Sound, *, small: bool) -> None:
 
 
 async def measure(options: Options, plan: Plan, chat: Path, sound: Sound) -> tuple[list[Row], Figures]:
-    """Measure every voice; return the rows, and what else was found. Engines start side by side, to save time."""
+    """Measure every voice; return the rows, and the peers' figures and failures. All engines start at once."""
     with contextlib.ExitStack() as folders:
         checkpoints = {size: folders.enter_context(checkpoint(size, options)) for size in plan.sizes}
-        speak: Callable[[], gpu_tts_peers.Figures] = dict
+        speak: Callable[[], tts_peers.Figures] = dict
         if plan.peers is not None:
-            speak = folders.enter_context(gpu_tts_peers.loading(checkpoints, plan.peers, dry=options.dry))
+            speak = folders.enter_context(tts_peers.loading(checkpoints, plan.peers, dry=options.dry))
         stages = []
         for size, folder in checkpoints.items():
             beside: dict[str, object] = {} if size == plan.mixed else {"model": "", "asr_model": ""}
@@ -258,7 +273,7 @@ async def measure(options: Options, plan: Plan, chat: Path, sound: Sound) -> tup
 
 @contextlib.contextmanager
 def checkpoint(size: str, options: Options) -> Iterator[Path]:
-    """Keep a folder with the voice while it is needed: random weights, or what the command line names."""
+    """Yield a folder with the voice: random weights, or the folder that the command line names."""
     if options.tts_model:
         yield Path(options.tts_model)
         return
@@ -270,7 +285,7 @@ def checkpoint(size: str, options: Options) -> Iterator[Path]:
 
 
 async def opened(stage: Stage, engines: contextlib.AsyncExitStack) -> None:
-    """Start a stage's engine; one that cannot is one of its failures."""
+    """Start a stage's engine; keep a failure to start as the stage's failure."""
     try:
         await engines.enter_async_context(running(stage.engine))
     except RuntimeError as error:  # the other size may do better
@@ -285,7 +300,7 @@ def _numbers(text: str) -> list[float]:
 
 
 def read_plan(chosen: argparse.Namespace, *, dry: bool) -> Plan:
-    """Return what the command line says."""
+    """Return the plan that the command line asks for."""
     if dry:
         return Plan(["tiny"], (1, 3), (1.0,), (3,), 6.0, "tiny", 3, (3.0, 1.0), chosen.peers, chosen.speech)
     return Plan(
@@ -309,14 +324,21 @@ def main() -> None:
     commands.add_argument("--sizes", default="1.7b,0.6b", help="(%(default)s)")
     commands.add_argument("--levels", default="1,8,16,32,64,128", help="listeners (%(default)s)")
     commands.add_argument("--rates", default="10,20", help="requests a second (%(default)s)")
-    commands.add_argument("--crowds", default="64", help="who ask at once (%(default)s)")
+    commands.add_argument("--crowds", default="64", help="people who ask at once (%(default)s)")
     commands.add_argument("--arrivals", type=float, default=12.0, help="seconds of arrivals that count (%(default)g)")
-    commands.add_argument(
-        "--mixed", default=BARRED, help="the voice that is also measured among other work (%(default)s)"
-    )
+    commands.add_argument("--mixed", default=BARRED, help="the voice for the mixed load (%(default)s)")
     commands.add_argument("--peers", type=Path, help="the folder that holds the peers' packages")
-    commands.add_argument("--speech", type=Path, help="a recording of somebody who speaks; noise, if there is none")
+    commands.add_argument("--speech", type=Path, help="a recording of speech; noise if not given")
+    commands.add_argument("--exact", action="store_true", help="compare the GPU's frames with the CPU's instead")
+    commands.add_argument("--off", action="store_true", help="with --exact: also compare weights a millionth off")
+    commands.add_argument("--codec", action="store_true", help="check and time the codec's decoder instead")
     chosen = commands.parse_args()
+    if chosen.codec:
+        codec.run(dry=chosen.dry_run)
+    if chosen.exact and not exact.run(torch.device("cpu" if chosen.dry_run else "cuda"), rounding=chosen.off):
+        raise SystemExit("frames differ")
+    if chosen.codec or chosen.exact:
+        return
     options = read_options(chosen, "gpu_tts")
     plan = read_plan(chosen, dry=options.dry)
     random.seed(1)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from command_line import command_line
-from common import engine, table
+from support.command_line import command_line
+from support.common import engine, table
 
 from voxlane.engine.api import Finished, Submit
 

@@ -1,8 +1,8 @@
-"""A critical request into a busy engine: its time to first token under `deadline` against `fcfs`, in one run.
+"""A critical request in a busy engine: its time to first token under `deadline` against `fcfs`, in one run.
 
-Sixteen requests with different prompts and lengths keep the engine full; in the middle a critical one arrives. The
-load's outputs must be the same under both policies, and all of it must finish. SmolLM2-135M, three runs of each policy
-in turn. Not timed: how long a request waits at a socket for the step that is running.
+Sixteen requests with different prompts and lengths keep the engine full; after some steps a critical request arrives.
+The outputs of the load must be the same under both policies, and every request must finish. SmolLM2-135M, three runs of
+each policy in turn. The time that a request waits at the socket for the running step is not included.
 
 Time: about a minute on two cores.
 """
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import statistics
 
-from command_line import command_line
-from common import engine, machine, request, spread, table
+from support.command_line import command_line
+from support.common import engine, machine, request, spread, table
 
 from voxlane.engine.api import Finished, Priority, Text
 from voxlane.engine.build.assemble import Assembly
@@ -36,7 +36,7 @@ def prompts() -> list[str]:
 
 
 def run(assembly: Assembly) -> tuple[float, dict[str, str], float]:
-    """Return the critical request's time to first token, everybody's text, and how long the whole load took."""
+    """Return the critical request's time to first token, all texts, and how long the whole load took."""
     core = assembly.core
     messages = core.handle([request(f"load{index}", text, LOAD_TOKENS) for index, text in enumerate(prompts())])
     steps = 0

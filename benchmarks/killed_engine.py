@@ -1,11 +1,11 @@
-"""The real engine killed again and again under running conversations: what the people at the other end notice.
+"""The real engine killed again and again under running conversations: what the clients notice.
 
-Two people talk; at a random moment of a reply the engine gets SIGKILL. Counted: sockets that closed, turns that ended
-other than once, messages that went missing, lines of the history that are not what was said and heard, the time from
-the kill to the fault the client is told of; and, when all have left, what the server and the new engine still hold.
-The default models, ten kills; no peer.
+Two people talk; at a random moment of a reply the engine gets SIGKILL. Counted: sockets that closed, turns that did not
+end exactly once, lost messages, lines of the history that differ from what was said and heard, and the time from the
+kill to the error message at the client. When all clients have left, the script prints what the server and the new
+engine still hold. The default models, ten kills; no peer.
 
-Time: some three minutes: an engine is given a while between two kills.
+Time: some three minutes, with a pause after each kill.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ import urllib.request
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from command_line import command_line
-from common import machine, spread
-from voice_common import Person, person, server_process, wait_healthy
+from support.command_line import command_line
+from support.common import machine, spread
+from support.conversation import Person, person, server_process, wait_healthy
 
 from voxlane.server.client import Event
 
 KILLS = 10
 PEOPLE = 2
-PAUSE_S = 13.0  # more than five restarts a minute are taken for a crash that does not go away
+PAUSE_S = 13.0  # the server gives up after more than five restarts a minute
 
 
 async def conversation(url: str, pid: int) -> None:
-    """Kill, wait, go on; print what was seen."""
+    """Kill the engine, wait until it is back, and go on; print the counts."""
     chance = random.Random(5)
     faults_ms: list[float] = []
     async with AsyncExitStack() as stack:
@@ -51,7 +51,7 @@ async def conversation(url: str, pid: int) -> None:
             os.kill(engine_of(pid), signal.SIGKILL)
             for somebody, mark in zip(people, marks, strict=True):
                 fault = await somebody.wait("error", mark, 10.0)
-                assert fault is not None, "nobody was told"
+                assert fault is not None, "no error message came"
                 faults_ms.append((fault[0] - killed_s) * 1e3)
             await asyncio.sleep(PAUSE_S)
             await asyncio.to_thread(wait_healthy, url)
@@ -70,7 +70,7 @@ async def conversation(url: str, pid: int) -> None:
 
 
 async def history(somebody: Person) -> list[tuple[str, str]]:
-    """Break the line, and return the history that the server tells to who comes back."""
+    """Break the connection, and return the history that the server sends after the reconnection."""
     mark = len(somebody.events)
     socket = somebody.client._socket
     assert socket is not None
@@ -86,7 +86,7 @@ def engine_of(pid: int) -> int:
 
 
 def holdings(url: str, pid: int) -> dict[str, int]:
-    """Return what could leak."""
+    """Return the counts of everything that could leak."""
     with urllib.request.urlopen(f"{url}/metrics") as answer:
         metrics = answer.read().decode()
 
@@ -108,7 +108,7 @@ def holdings(url: str, pid: int) -> dict[str, int]:
 
 
 def report(events: list[Event], closed: int | None, told: list[tuple[str, str]]) -> None:
-    """Print one person's books."""
+    """Print the counts of one person."""
     ended = [event["turn"] for event in events if event.name == "turn_done"]
     begun = {event["turn"] for event in events if event.name in ("user_turn", "reply")}
     gaps = sum(1 for a, b in itertools.pairwise(events) if b.sequence != a.sequence + 1)
@@ -120,7 +120,7 @@ def report(events: list[Event], closed: int | None, told: list[tuple[str, str]])
     print(
         f"  turns begun {len(begun)}, ended {len(ended)}, ended twice {len(ended) - len(set(ended))}, "
         f"gaps in the sequence {gaps}, socket {'open' if closed is None else closed}, "
-        f"what was said is {'all' if kept else 'NOT'} in the history, {len(wrong)} lines of it were not heard so"
+        f"what was said is {'all' if kept else 'NOT'} in the history, {len(wrong)} of its lines were not heard so"
     )
 
 

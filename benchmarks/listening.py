@@ -1,8 +1,8 @@
-"""Speech to text against the libraries that run the same weights: time to final of a turn, and real-time factor.
+"""Speech to text against the libraries that run the same weights: time to the final text of a turn, real-time factor.
 
 Moonshine tiny against the C++ library of the wheel its files come from; Whisper tiny.en against faster-whisper with
-8-bit weights; both on the same threads, in turn. "at once" hands over the whole clip; "live" has heard it piece by
-piece and counts from its end.
+8-bit weights; both on the same threads, in turn. "at once" hands over the whole clip; "live" hands it over piece by
+piece and takes the time from its end.
 
 Time: a minute and a half on two cores.
 """
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from command_line import command_line
-from common import THREADS, engine, interleaved, machine, seconds, spread, table
 from numpy.typing import NDArray
-from speech_common import PIECE_S, clip, hear_live, hear_whole, recording
+from support.command_line import command_line
+from support.common import THREADS, engine, interleaved, machine, seconds, spread, table
+from support.speech import PIECE_S, clip, hear_live, hear_whole, recording
 from tokenizers import Tokenizer
 
 from voxlane.engine.api import LISTEN_RATE
@@ -29,7 +29,7 @@ from voxlane.engine.weights import store
 
 REPEATS = 7
 TURN_S = 3.0
-LIVE_S = 3.3  # ends between two looks of either
+LIVE_S = 3.3  # ends between two transcriptions of either
 BAR = 1.2
 Samples = NDArray[np.float32]
 
@@ -44,12 +44,12 @@ class MoonshineLibrary:
         self.text = ""
 
     def whole(self, samples: Samples) -> float:
-        """Return how long a clip that is all there takes."""
+        """Return the seconds for a whole clip."""
         values = samples.tolist()
         return seconds(lambda: self._keep(self._transcriber.transcribe_without_streaming(values, LISTEN_RATE)))
 
     def live(self, samples: Samples) -> float:
-        """Return how long the end of a clip takes that came piece by piece."""
+        """Return the seconds after the end of a clip that came piece by piece."""
         self._transcriber.start()
         size = int(PIECE_S * LISTEN_RATE)
         for start in range(0, len(samples), size):
@@ -78,7 +78,7 @@ class FasterWhisper:
         self.text = ""
 
     def whole(self, samples: Samples) -> float:
-        """Return how long a clip that is all there takes."""
+        """Return the seconds for a whole clip."""
         return seconds(lambda: self._keep(samples))
 
     def _keep(self, samples: Samples) -> None:

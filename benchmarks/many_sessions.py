@@ -1,11 +1,12 @@
-"""Two hundred idle and fifty live conversations on one server process: what its event loop suffers.
+"""Two hundred idle and fifty live conversations on one server process: the lag of its event loop.
 
-The server is crowded_server.py; its engine is a script at the other end of the real socket, fake_engine.py. Fifty
-people stream recorded speech as microphones do, and never listen: whatever is answered is interrupted. The clients,
-crowd.py, are this process. The three share the machine; the table says what each takes of a core. "p99 own" counts of
-each lag only what the server itself worked meanwhile: the same, if nobody else is on the machine.
+The server is the real one; its engine is a script at the other end of the real socket that computes nothing
+(support/crowd/). Fifty people stream recorded speech as microphones do and never listen: every answer is interrupted.
+The clients run in this process. The three processes share the machine; the table says what share of a core each uses.
+"p99 own" counts, of each lag, only the time in which the server itself worked; on an otherwise idle machine it equals
+p99.
 
-Time: --seconds, and some ten more.
+Time: --seconds, 60 by default, and some ten more.
 """
 
 from __future__ import annotations
@@ -16,19 +17,18 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 
 import uvloop
-from command_line import command_line
-from common import machine, table
-from crowd import FRAME_S, Caller, microphone, speak
-from speech_common import recording
+from support.command_line import command_line, module_environment
+from support.common import machine, table
+from support.crowd.clients import FRAME_S, Caller, microphone, speak
+from support.speech import recording
 
 from voxlane.codecs.pcm import encode_pcm16
 
 IDLE, LIVE = 200, 50
 FRAME_BYTES = 640  # 20 ms at 16 kHz
-SPREAD = 37  # frames between two people in the same recording
+SPREAD = 37  # frames between two clients in the same recording
 
 Report = dict[str, float]
 
@@ -37,8 +37,10 @@ class Server:
     """The server's process."""
 
     def __init__(self) -> None:
-        command = [sys.executable, str(Path(__file__).with_name("crowded_server.py"))]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, "-m", "support.crowd.server"]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=module_environment()
+        )
         assert self.process.stdout is not None
         self.address = ("127.0.0.1", int(self.process.stdout.readline()))
 
@@ -57,7 +59,7 @@ class Server:
 
 
 async def measure(server: Server, seconds: float) -> list[list[str]]:
-    """Bring the people in and return the table's rows."""
+    """Connect the clients and return the rows of the table."""
     stop, heard = asyncio.Event(), Counter[str]()
     frames = microphone(encode_pcm16(recording("two_cities.wav")), FRAME_BYTES)
     callers = [Caller(server.address, heard) for _ in range(IDLE + LIVE)]
@@ -91,7 +93,7 @@ async def measure(server: Server, seconds: float) -> list[list[str]]:
 
 
 def row(name: str, before: Report, after: Report, seconds: float) -> list[str]:
-    """Return the lag between two reports, and what each process took of a core."""
+    """Return the lag between two reports, and the share of a core of each process."""
     shares = [(after[key] - before[key]) / seconds for key in ("server_s", "engine_s", "clients_s")]
     lags = [f"{after[key]:.1f}" for key in ("p50", "p95", "p99", "max", "own_p99")]
     return [name, *lags, *(f"{one:.0%}" for one in shares)]

@@ -1,8 +1,8 @@
-"""Two people speak, a chat answers and a voice talks, all in one engine at once: what each of them waits for.
+"""Two people speak, a chat answers and a voice speaks, all in one engine at once: how long each of them waits.
 
-Audio arrives as the clock says, in pieces of 0.1 s; the chat and the reply start while both people are speaking. The
-same work is also done with nothing beside it, in the same run: the ratio is the price of company. SmolLM2-135M,
-Moonshine tiny and hibari, in this process: no server and no socket.
+Audio arrives in real time in pieces of 0.1 s; the chat and the reply start while both people speak. The same run also
+does each piece of work alone: the ratio is the cost of sharing. SmolLM2-135M, Moonshine tiny and hibari, in this
+process, without a server or a socket.
 
 Time: about a minute, all of it in real time.
 """
@@ -13,10 +13,10 @@ import statistics
 import time
 from dataclasses import dataclass, field
 
-from command_line import command_line
-from common import engine, machine, request, table
 from speaking import PARAGRAPH, clauses
-from speech_common import PIECE_S, clip, pieces
+from support.command_line import command_line
+from support.common import engine, machine, request, table
+from support.speech import PIECE_S, clip, pieces
 
 from voxlane.engine.api import Append, EndInput, Finished, FromEngine, Samples, Submit, Text, ToEngine, Words
 from voxlane.engine.loop.core import Core
@@ -30,7 +30,7 @@ RATE = 24_000
 
 @dataclass
 class Diary:
-    """When what happened, by request."""
+    """When each event happened, by request."""
 
     sent: dict[str, float] = field(default_factory=dict)
     ended: dict[str, float] = field(default_factory=dict)  # when its input was complete
@@ -39,7 +39,7 @@ class Diary:
     finished: dict[str, float] = field(default_factory=dict)
 
     def note(self, messages: list[FromEngine], now: float) -> None:
-        """Write down what came out."""
+        """Note the messages that came out."""
         for message in messages:
             match message:
                 case Text(name) | Words(name):
@@ -55,7 +55,7 @@ class Diary:
 
 
 def events(tasks: set[str]) -> list[tuple[float, str, list[ToEngine]]]:
-    """Return what is sent when: (seconds, request, commands)."""
+    """Return the script: (seconds, request, commands)."""
     script: list[tuple[float, str, list[ToEngine]]] = []
     for index, name in enumerate(("hear 1", "hear 2")):
         if name in tasks:
@@ -91,7 +91,7 @@ def perform(core: Core, tasks: set[str]) -> Diary:
 
 
 def figures(diary: Diary) -> dict[str, float]:
-    """Return what each task waited for, in milliseconds."""
+    """Return each task's waiting times in milliseconds."""
     found: dict[str, float] = {}
     for name in ("hear 1", "hear 2"):
         if name in diary.sent:
@@ -105,7 +105,7 @@ def figures(diary: Diary) -> dict[str, float]:
     if "say" in diary.sent:
         first = diary.spoken[0][0]
         found["say: first sample"] = first - diary.sent["say"]
-        # A listener that starts with the first sample runs dry when a clause comes after those before it are played.
+        # A listener who starts with the first sample has an underrun if a clause comes after the last was played.
         late = [
             when - first - before / RATE for (when, _), (_, before) in zip(diary.spoken[1:], diary.spoken, strict=False)
         ]

@@ -1,22 +1,22 @@
-"""A hundred spoken exchanges with every chat model that is here: how many go well, and how fast.
+"""A hundred spoken exchanges with every installed chat model: how many go well, and how fast.
 
-    python benchmarks/partner.py                                  # typed, every chat model of the catalog that is here
+    python benchmarks/partner.py                                  # typed, every installed chat model
     python benchmarks/partner.py --model smollm2-135m-instruct ./my-model.gguf --show
     python benchmarks/partner.py --through speech                 # every third exchange, spoken in real time
     python benchmarks/partner.py --only memory1 memory5 --seed 1 2 3
 
-What is measured is the product: a real `voxlane serve`, the native WebSocket, the server's own instructions, sampling
-and history. Only the seed is set, so that a run can be repeated. An exchange is one conversation of one to six turns;
-its last reply (in some, an earlier one too) is held against rules: patterns, a number, a length, no Markdown, the right
-call of a tool. partner_exchanges.toml has all exchanges and their rules, and was written before any model had answered;
-since then only rules that were wrong have been corrected, which the top of that file lists.
+It measures the product: a real `voxlane serve`, the native WebSocket, the server's own instructions, sampling and
+history. Only the seed is set, so that a run can be repeated. An exchange is one conversation of one to six turns. Rules
+judge its last reply (in some, an earlier one too): patterns, a number, a length, no Markdown, the right call of a tool.
+partner_exchanges.toml has all exchanges and their rules. It was written before any model had answered; since then only
+wrong rules were corrected, which the top of that file lists.
 
-Spoken exchanges are said by the server's voice, sent as a microphone sends them, and transcribed by the server. One
-that fails counts as failed also where the recogniser is to blame; such are counted apart as misheard.
+Spoken exchanges are spoken by the server's voice, sent as a microphone sends them, and transcribed by the server. An
+exchange that fails counts as failed even if the recogniser is to blame; those are also counted as misheard.
 
 An exchange is worth one percent. Of a hundred, chance alone moves a score by four or five: compare models, not
-decimals; several seeds make the sampling's part of it smaller. Bars, for the default model alone: 65 % of all, 85 % of
-the two kinds of memory together. Writes partner.json to the folder that $OUT names, if it is set.
+decimals. Several seeds reduce the effect of sampling. Bars, for the default model alone: 65 % of all, 85 % of the two
+kinds of memory together. Writes partner.json to the folder that $OUT names, if it is set.
 
 Time: on two cores 3 minutes for the 135M model, 10 for one of 0.5B, 25 for one of 1.5B; spoken, 8 minutes for a third
 with the default model.
@@ -39,12 +39,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from command_line import command_line
-from common import machine, table
-from partner_exchanges import Catalogue, Exchange, load_file
-from partner_rules import Called, Reply, count_words, normalise
-from partner_talk import Answered, spoken_aloud, typed
-from voice_common import ServerEnded, server_process, spoken
+from support.command_line import command_line
+from support.common import machine, table
+from support.conversation import ServerEnded, server_process, spoken
+from support.partner.exchanges import Catalogue, Exchange, load_file
+from support.partner.rules import Called, Reply, count_words, normalise
+from support.partner.talk import Answered, spoken_aloud, typed
 
 from voxlane.engine.weights import store
 
@@ -66,7 +66,7 @@ SHORT = {
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One exchange that was held, and what was wrong with it."""
+    """One exchange with the rules that its replies break."""
 
     exchange: Exchange
     seed: int
@@ -75,7 +75,7 @@ class Judged:
 
     @property
     def misheard(self) -> bool:
-        """Whether it went wrong and something else was understood than was said."""
+        """Whether it failed and a turn was misheard."""
         return bool(self.broken) and any(not turn_heard(turn) for turn in self.turns)
 
 
@@ -89,29 +89,29 @@ class Run:
     tokens_per_s: float | None  # None: spoken, or not one at a time
 
     def percent(self, categories: Iterable[str] = ()) -> float | None:
-        """Return how many of the exchanges of some categories, or of all, went well; None if there were none."""
+        """Return the percentage of exchanges of these categories, or of all, that went well; None if there are none."""
         wanted = set(categories)
         held = [one for one in self.judged if not wanted or one.exchange.category in wanted]
         return 100 * sum(not one.broken for one in held) / len(held) if held else None
 
     def first_ms(self) -> float | None:
-        """Return the median time to the first word, or of what was spoken to the first sound."""
+        """Return the median time to the first word, or in a spoken run to the first sound."""
         times = [turn.first_s * 1e3 for one in self.judged for turn in one.turns if turn.first_s is not None]
         return statistics.median(times) if times else None
 
     def reply_words(self) -> float:
-        """Return how many words a reply has, by the median."""
+        """Return the median number of words in a reply."""
         return statistics.median(count_words(turn.reply.text) for one in self.judged for turn in one.turns)
 
 
 def turn_heard(turn: Answered) -> bool:
-    """Return whether what was understood is what was said; "nineteen fifty" may be written 1950."""
+    """Return whether the transcript is what was said; "nineteen fifty" may be written 1950."""
     said, heard = (normalise(text).replace(" ", "") for text in (turn.said, turn.heard))
     return said == heard
 
 
 def judge(exchange: Exchange, seed: int, turns: Sequence[Answered]) -> Judged:
-    """Hold an exchange against its rules."""
+    """Judge an exchange by its rules."""
     faults = [turn.fault for turn in turns if turn.fault]
     return Judged(exchange, seed, tuple(turns), (*faults, *exchange.broken_by([turn.reply for turn in turns])))
 
@@ -120,7 +120,7 @@ def judge(exchange: Exchange, seed: int, turns: Sequence[Answered]) -> Judged:
 
 
 class Progress:
-    """A line that says how far a run is and how well it goes: one that moves on a terminal, else a few."""
+    """The progress of a run on stderr: a line that is overwritten on a terminal, else a line for every tenth exchange."""
 
     def __init__(self, what: str, total: int) -> None:
         self._what, self._total, self._held, self._right = what, total, 0, 0
@@ -142,7 +142,7 @@ async def hold_all(
     hold: Callable[[Exchange, int], Awaitable[list[Answered]]],
     progress: Progress,
 ) -> list[Judged]:
-    """Hold every exchange with every seed, so many at the same time, and judge them."""
+    """Hold every exchange with every seed, `at_once` at a time, and judge them."""
     turnstile = asyncio.Semaphore(at_once)
 
     async def one(exchange: Exchange, seed: int) -> Judged:
@@ -155,7 +155,7 @@ async def hold_all(
 
 
 def seconds_per_token(page: str) -> tuple[float, float]:
-    """Return the sum and the number of what a page of metrics says of the time between two tokens."""
+    """Return the sum and the count of the times between two tokens on a page of metrics."""
     found = dict(re.findall(r"^voxlane_output_token_seconds_(sum|count) (\S+)$", page, re.MULTILINE))
     return float(found["sum"]), float(found["count"])
 
@@ -191,7 +191,7 @@ def run_spoken(url: str, model: str, exchanges: Sequence[Exchange], asked: argpa
 
 
 def run_model(model: str, exchanges: Sequence[Exchange], asked: argparse.Namespace) -> list[Run]:
-    """Hold the exchanges with one model in a server of its own."""
+    """Start a server with one model and hold the exchanges with it."""
     name = Path(model).stem if os.sep in model else model
     ways = {"text": run_typed, "speech": run_spoken}
     with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
@@ -214,7 +214,7 @@ def cell(value: float | None, digits: int = 0) -> str:
 
 
 def report(runs: Sequence[Run], categories: Sequence[str]) -> None:
-    """Print how well and how fast the models talked, and whether the bars were met."""
+    """Print how well and how fast the models answered, and whether the bars are met."""
     shown = [name for name in categories if any(run.percent([name]) is not None for run in runs)]
     rows = [
         [run.model, run.through, str(len(run.judged)), cell(run.percent()), cell(run.percent(MEMORY))]
@@ -240,7 +240,7 @@ def report(runs: Sequence[Run], categories: Sequence[str]) -> None:
 
 
 def tell_bars(run: Run) -> None:
-    """Print whether the default model is good enough."""
+    """Print whether the default model meets the bars."""
     for what, found, bar in (("all", run.percent(), OVERALL_BAR), ("memory", run.percent(MEMORY), MEMORY_BAR)):
         if found is not None:
             met = "met" if found >= bar else "missed"
@@ -248,7 +248,7 @@ def tell_bars(run: Run) -> None:
 
 
 def show(run: Run) -> None:
-    """Print what went wrong, exchange by exchange."""
+    """Print every failed exchange with its broken rules."""
     print(f"\n{run.model}, {run.through}: what went wrong")
     for one in run.judged:
         if not one.broken:
@@ -263,7 +263,7 @@ def show(run: Run) -> None:
 
 
 def as_json(runs: Sequence[Run], categories: Sequence[str]) -> str:
-    """Return everything that was found."""
+    """Return all runs as JSON."""
 
     def told(run: Run) -> dict[str, object]:
         return {
@@ -291,7 +291,7 @@ def as_json(runs: Sequence[Run], categories: Sequence[str]) -> str:
 
 
 def read_json(text: str, exchanges: Sequence[Exchange]) -> list[Run]:
-    """Return runs as as_json() wrote them, judged by the rules as they are now; leave out exchanges not asked for."""
+    """Return the runs that as_json() wrote, judged by the present rules; leave out exchanges that are not asked for."""
     by_name = {one.name: one for one in exchanges}
     return [
         Run(
@@ -323,13 +323,15 @@ def chat_models() -> list[str]:
 
 
 def parse(catalogue: Catalogue, arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return what is asked for."""
+    """Return the options."""
     parser = command_line(__doc__)
     kinds = "\n".join(f"  {name:14}{title}" for name, title in catalogue.titles.items())
     parser.epilog = f"categories:\n{kinds}"
-    parser.add_argument("--model", nargs="+", help="names of the catalog, or paths (all chat models that are here)")
+    parser.add_argument("--model", nargs="+", help="names of the catalog, or paths (all installed chat models)")
     parser.add_argument("--through", choices=("text", "speech", "both"), default="text", help="(%(default)s)")
-    parser.add_argument("--only", nargs="+", metavar="CATEGORY", choices=list(catalogue.titles), help="of those below")
+    parser.add_argument(
+        "--only", nargs="+", metavar="CATEGORY", choices=list(catalogue.titles), help="categories, listed below"
+    )
     parser.add_argument("--seed", nargs="+", type=int, default=[1], help="hold every exchange once with each (1)")
     parser.add_argument("--sample", type=int, default=34, metavar="N", help="how many to speak (%(default)s), evenly")
     parser.add_argument("--all", action="store_true", help="speak all of them")
@@ -337,7 +339,7 @@ def parse(catalogue: Catalogue, arguments: Sequence[str] | None = None) -> argpa
         "--at-once", type=int, default=1, metavar="N", help="typed exchanges at the same time: quicker, but no speeds"
     )
     parser.add_argument(
-        "--again", type=Path, metavar="FILE", help="judge the replies in a partner.json anew; talk to none"
+        "--again", type=Path, metavar="FILE", help="judge the replies in a partner.json again; start no server"
     )
     parser.add_argument("--show", action="store_true", help="print the replies that are wrong, and why")
     asked = parser.parse_args(arguments)
@@ -345,7 +347,7 @@ def parse(catalogue: Catalogue, arguments: Sequence[str] | None = None) -> argpa
         parser.error("--sample and --at-once: at least 1")
     asked.model = asked.model or chat_models()
     if not asked.model and not asked.again:
-        parser.error("no chat model is here: run `voxlane models pull NAME`")
+        parser.error("no chat model is installed: run `voxlane models pull NAME`")
     return asked
 
 

@@ -1,10 +1,10 @@
 """Train the adapter that comes with voxlane for the 0.5B model, on the dialogues in partner_dialogues/.
 
-LoRA on the attention matrices; what is learnt is the replies alone. Dialogues with a turn that is close to a turn of
-the partner benchmark are left out, so that the benchmark measures what was not trained on. The adapter is written in
-PEFT's layout, as engine/weights/adapters/ has it. It needs transformers (extra `test`) and, to be quick, a GPU.
+It trains LoRA on the attention matrices, with a loss on the replies alone. Dialogues with a turn that is close to a
+turn of the partner benchmark are left out, so that the benchmark measures nothing that was trained on. The adapter is
+written in PEFT's layout, as in engine/weights/adapters/. It needs transformers (extra `test`) and, to be quick, a GPU.
 
-Time: a minute on one H200; with --steps 2 on a CPU some minutes, to see that it works.
+Time: a minute on one H200; with --steps 2 on a CPU some minutes, to try it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from command_line import command_line
 from safetensors.torch import save_file
+from support.command_line import command_line
 from torch import Tensor, nn
 
 from voxlane.engine.api import ChatMessage, Tool, ToolUse

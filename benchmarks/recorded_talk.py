@@ -1,9 +1,9 @@
 """A spoken conversation with the default server, recorded as a person in the room would hear it.
 
-A person asks for the capital of France, tells a name and asks for it, and wants to know what twelve times eight is:
-three times each, in conversations of their own. Each answer is judged by a rule, and the turns that were answered right
-are counted. With --write the recording (Ogg/Opus, the person left, the assistant right) and its captions (WebVTT) go to
-docs/audio/, where the documentation links them. The person has a voice of Kokoro, so that the two are told apart.
+A person asks for the capital of France, tells a name and asks for it, and asks what twelve times eight is: three times
+each, in separate conversations. A rule judges each answer, and the right answers are counted. With --write the
+recording (Ogg/Opus, the person left, the assistant right) and its captions (WebVTT) go to docs/audio/, where the
+documentation links them. The person has a voice of Kokoro, so that the two can be told apart.
 
 Time: three minutes, most of it in real time; making the person's voice takes one more.
 """
@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from command_line import command_line
-from common import machine, table
 from numpy.typing import NDArray
-from voice_common import RATE, person, server
+from support.command_line import command_line
+from support.common import machine, table
+from support.conversation import RATE, person, server
 
 from voxlane.codecs.resample import resample
 from voxlane.codecs.wav import decode_wav, encode_wav

@@ -1,6 +1,6 @@
 """Our streaming resampler against libsamplerate and soxr: hold-back, speed at 20 ms pieces, and noise.
 
-The other two are measured where they are installed (`pip install samplerate soxr`); voxlane needs neither.
+The other two are measured if they are installed (`pip install samplerate soxr`); voxlane needs neither.
 
 Time: some seconds.
 """
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from importlib.util import find_spec
 
 import numpy as np
-from command_line import command_line
-from common import interleaved, machine, spread, table
 from numpy.typing import NDArray
+from support.command_line import command_line
+from support.common import interleaved, machine, spread, table
 
 from voxlane.codecs.resample import Resampler
 

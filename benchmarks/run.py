@@ -1,14 +1,14 @@
-"""Run every benchmark whose figures are published, or the ones named, one after the other.
+"""Run every benchmark whose figures are published, or the named ones, one after the other.
 
     make bench                                   # all that need no GPU
     make bench ARGS="cpu_llm interrupt_lane"
     make bench ARGS=--gpu                        # those that need one
     python benchmarks/cpu_llm.py --help          # what one of them measures, against what, and how long it takes
 
-What each prints goes to NAME.txt too, in the folder that $OUT names, if it is set.
+The output of each also goes to NAME.txt in the folder that $OUT names, if it is set.
 
-Time: on two cores 18 minutes for all but `partner`, which takes 3 to 25 for each chat model that is here; 18 with a
-GPU. None begins after --seconds. Nothing else should run on the machine meanwhile.
+Time: on two cores 18 minutes for all but `partner`, which takes 3 to 25 for each installed chat model; 18 with a GPU.
+No script begins after --seconds. Nothing else should run on the machine meanwhile.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
-from command_line import command_line
+from support.command_line import command_line
 
 FOLDER = Path(__file__).parent
 ALL = (
@@ -39,37 +39,37 @@ ALL = (
     "killed_engine",
 )
 GPU = {
-    "gpu_kernels": ("--table", "--check"),
-    "gpu_engine": (),
-    "gpu_parity": (),
+    "gpu_kernels": ("--table --check",),
+    "gpu_engine": ("",),
+    "gpu_parity": ("",),
     "gpu_interrupt": ("--exact",),
-    "gpu_sessions": (),
-    "gpu_tts": (),
-    "gpu_tts_exact": (),
-    "gpu_listen": (),
-    "gpu_speak": (),
-    "gpu_codec": (),
-    "gpu_qwen3_asr": (),
-    "gpu_memory": (),
-    "gpu_server": (),
+    "gpu_sessions": ("",),
+    "gpu_tts": ("", "--exact --codec"),
+    "gpu_listen": ("", "--qwen3-asr"),
+    "gpu_speak": ("",),
+    "gpu_memory": ("",),
+    "gpu_server": ("",),
 }
-"""With their options."""
+"""The options of each run of a script."""
 
 
 def first_line(name: str) -> str:
-    """Return what a benchmark says of itself first."""
+    """Return the first line of a script's docstring."""
     page = ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text(encoding="utf-8"))) or ""
     return page.partition("\n")[0]
 
 
-def run(name: str, options: Sequence[str]) -> int:
-    """Run one in a process of its own, so that it inherits no other's threads or memory; return its exit status."""
-    command = [sys.executable, "-u", str(FOLDER / f"{name}.py"), *options]
+def run(name: str) -> int:
+    """Run a script once for each of its options; return the worst exit status."""
     folder = os.environ.get("OUT")
-    with (
-        open(Path(folder) / f"{name}.txt" if folder else os.devnull, "w", encoding="utf-8") as kept,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child,
-    ):
+    with open(Path(folder) / f"{name}.txt" if folder else os.devnull, "w", encoding="utf-8") as kept:
+        return max(abs(run_once(name, options, kept)) for options in GPU.get(name, ("",)))
+
+
+def run_once(name: str, options: str, kept: TextIO) -> int:
+    """Run a script in a process of its own, so that it inherits no threads or memory; return its exit status."""
+    command = [sys.executable, "-u", str(FOLDER / f"{name}.py"), *options.split()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
         assert child.stdout is not None
         for line in child.stdout:
             print(line, end="", flush=True)
@@ -78,15 +78,15 @@ def run(name: str, options: Sequence[str]) -> int:
 
 
 def main() -> int:
-    """Return the worst exit status."""
+    """Run the named scripts; return the worst exit status."""
     parser = command_line(__doc__)
     parser.epilog = "\n".join(f"{name:16}{first_line(name)}" for name in (*ALL, *GPU))
-    parser.add_argument("names", nargs="*", metavar="NAME", help="of those below")
-    parser.add_argument("--gpu", action="store_true", help="those that need a GPU, if none is named")
-    parser.add_argument("--seconds", type=float, default=3600.0, help="begin none after this long (%(default)g)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a script of the list below")
+    parser.add_argument("--gpu", action="store_true", help="if none is named, run those that need a GPU")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="begin no script after this long (%(default)g)")
     asked = parser.parse_args()
     if unknown := set(asked.names) - {*ALL, *GPU}:
-        parser.error(f"{', '.join(sorted(unknown))}: not among those that --help lists")
+        parser.error(f"{', '.join(sorted(unknown))}: not in the list of --help")
     names = asked.names or list(GPU if asked.gpu else ALL)
     end = time.monotonic() + asked.seconds
     worst = 0
@@ -95,7 +95,7 @@ def main() -> int:
             print(f"no time is left for {', '.join(names[at:])}")
             return worst or 1
         print(f"[{at + 1}/{len(names)}] {name}", flush=True)
-        worst = max(worst, abs(run(name, GPU.get(name, ()))))
+        worst = max(worst, run(name))
     return worst
 
 

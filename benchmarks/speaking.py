@@ -1,6 +1,6 @@
-"""Text to speech: time to the first sample of a sentence in a warm engine, and how much faster than speech it is.
+"""Text to speech: time to the first sample of a sentence in a warm engine, and the real-time factor.
 
-The peer is the voice's own package (hibari), asked for the same sentence on the same threads, in turn with ours.
+The peer is the voice's own package (hibari), which speaks the same sentence on the same threads, in turn with ours.
 
 Time: some 15 s on two cores.
 """
@@ -12,9 +12,9 @@ import time
 
 import hibari
 import numpy as np
-from command_line import command_line
-from common import THREADS, engine, interleaved, machine, seconds, spread, table
-from speech_common import run
+from support.command_line import command_line
+from support.common import THREADS, engine, interleaved, machine, seconds, spread, table
+from support.speech import run
 
 from voxlane.engine.api import Append, EndInput, Samples, Submit
 from voxlane.engine.loop.core import Core

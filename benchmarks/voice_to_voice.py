@@ -1,8 +1,8 @@
 """From the end of a spoken question to the first frame of the spoken answer, through a real server in real time.
 
-The questions are said by the server's own voice and sent as a microphone would send them. Times are the client's; the
-parts are what the server reports: when it took the turn for over, knew the words, had a token, a sample, a frame. With
-1 and with 4 sessions; the default models; no peer.
+The server's own voice speaks the questions, which are sent as a microphone sends them. The client takes the times; the
+parts are the server's report: when it ended the turn, and had the words, a token, a sample, a frame. With 1 and with 4
+sessions; the default models; no peer, but a bar.
 
 Time: a minute and a half, most of it in real time.
 """
@@ -15,11 +15,11 @@ import sys
 from contextlib import AsyncExitStack
 
 import numpy as np
-from command_line import command_line
-from common import machine, table
-from figures import percentile
 from numpy.typing import NDArray
-from voice_common import Person, person, server, spoken
+from support.command_line import command_line
+from support.common import machine, table
+from support.conversation import Person, person, server, spoken
+from support.figures import percentile
 
 QUESTIONS = (
     "What is the capital of France?",
@@ -37,7 +37,7 @@ PARTS = ("turn_end_ms", "words_ms", "first_token_ms", "first_sample_ms", "first_
 async def converse(
     somebody: Person, offset: int, clips: list[NDArray[np.int16]], rounds: int = ROUNDS
 ) -> list[dict[str, float]]:
-    """Ask every question and return where the time went."""
+    """Ask every question and return the times of each turn."""
     found = []
     await asyncio.sleep(0.5 + 0.7 * offset)
     for turn in range(rounds * len(clips)):
@@ -60,7 +60,7 @@ async def converse(
 async def measure(
     url: str, sessions: int, clips: list[NDArray[np.int16]], rounds: int = ROUNDS
 ) -> list[dict[str, float]]:
-    """Return every turn of some people who talk at the same time."""
+    """Return the turns of several people who talk at the same time."""
     async with AsyncExitStack() as stack:
         people = [await stack.enter_async_context(person(url, max_tokens=60)) for _ in range(sessions)]
         talks = (converse(somebody, offset, clips, rounds) for offset, somebody in enumerate(people))

@@ -16,12 +16,12 @@ from voxlane.engine.kernels.attention.triton_tuning import AttentionTuning
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
-import gpu_attention_tune as tune
-import gpu_clock
 import gpu_kernels
-import gpu_paged
-from gpu_compiled import Compiled
-from gpu_paged import Captured, Case, Took
+from support.gpu import clock
+from support.kernels import attention_tune as tune
+from support.kernels import paged
+from support.kernels.compiled import Compiled
+from support.kernels.paged import Captured, Case, Took
 
 
 class Device:
@@ -43,10 +43,10 @@ class Device:
                 assert 0.0 <= self.at_ms <= later.at_ms
                 return later.at_ms - self.at_ms
 
-        host_s = itertools.count(0.0, gpu_clock.WARM_SECONDS / 2)
+        host_s = itertools.count(0.0, clock.WARM_SECONDS / 2)
         cuda = SimpleNamespace(Event=Event, synchronize=lambda: self.done.append("|"))
-        monkeypatch.setattr(gpu_clock, "torch", SimpleNamespace(cuda=cuda))
-        monkeypatch.setattr(gpu_clock, "time", SimpleNamespace(perf_counter=lambda: next(host_s)))
+        monkeypatch.setattr(clock, "torch", SimpleNamespace(cuda=cuda))
+        monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: next(host_s)))
 
     def work(self, name: str, takes_ms: float) -> Any:
         def run() -> None:
@@ -59,7 +59,7 @@ class Device:
 def test_all_are_timed_in_turns_on_a_warm_device(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device(monkeypatch)
     works = [device.work(name, 10.0) for name in "abc"]
-    spans = gpu_clock.time_in_turns(works, 6, torch.device("cuda"))
+    spans = clock.time_in_turns(works, 6, torch.device("cuda"))
     warm, timed = "".join(device.done).rstrip("|").rsplit("|", 1)
     assert warm == "abc"  # until the clock says that it is
     assert timed == "a" + "abcbcacab" * 2  # the first one is not timed
@@ -70,9 +70,9 @@ def test_all_are_timed_in_turns_on_a_warm_device(monkeypatch: pytest.MonkeyPatch
 
 def test_what_counts_is_the_middle_of_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = [[9e-6, 1e-5, 1.1e-5, 1.2e-5, 9e-3], [1e-6] * 5]
-    monkeypatch.setattr(gpu_paged, "time_in_turns", lambda works, count, device: rounds)
+    monkeypatch.setattr(paged, "time_in_turns", lambda works, count, device: rounds)
     entries = [Captured([lambda: None] * calls) for calls in (2, 1)]
-    took = gpu_paged.race(entries, 5)
+    took = paged.race(entries, 5)
     assert [(each.median, each.low, each.high) for each in took] == [
         pytest.approx((5.5, 5.0, 6.0)),
         pytest.approx((1.0, 1.0, 1.0)),

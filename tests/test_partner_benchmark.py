@@ -22,9 +22,19 @@ from voxlane.server.client import Event
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
 import partner
-import partner_talk
-from partner_exchanges import Exchange, load, load_file
-from partner_rules import Called, Reply, RuleError, Rules, count_sentences, count_words, declines, normalise, read_rules
+from support.partner import talk
+from support.partner.exchanges import Exchange, load, load_file
+from support.partner.rules import (
+    Called,
+    Reply,
+    RuleError,
+    Rules,
+    count_sentences,
+    count_words,
+    declines,
+    normalise,
+    read_rules,
+)
 
 CATALOGUE = load_file()
 TIMER = {"name": "set_timer", "arguments": {"minutes": "^10$"}}
@@ -336,7 +346,7 @@ def event(name: str, **values: Any) -> Event:
 
 
 def test_a_turn_that_a_pause_cut_in_two_counts_as_one() -> None:
-    notes = partner_talk.TurnNotes()
+    notes = talk.TurnNotes()
     assert not notes.over
     for at, told in enumerate(
         [
@@ -358,7 +368,7 @@ def test_a_turn_that_a_pause_cut_in_two_counts_as_one() -> None:
     notes.take(20.0, event("turn_done", turn=2, how="done"))
     assert notes.over
     found = notes.answered("I have twenty euros. How much is left?", 4.0, spoken=True)
-    assert found == partner_talk.Answered(
+    assert found == talk.Answered(
         "I have twenty euros. How much is left?", "I have twenty euros. How much is left?", Reply("Thirteen."), 6.0
     )
     assert notes.answered("", 4.0, spoken=False).first_s == 4.0
@@ -367,7 +377,7 @@ def test_a_turn_that_a_pause_cut_in_two_counts_as_one() -> None:
 async def test_an_exchange_is_typed_in_one_conversation() -> None:
     exchange = Exchange("a 1", "a", ("hello there", "tell me the history"), {2: Rules()})
     async with start() as running:
-        first, second = await partner_talk.typed(running.url, exchange, seed=3)
+        first, second = await talk.typed(running.url, exchange, seed=3)
     assert (first.said, first.heard, first.reply.text, first.fault) == ("hello there", "hello there", "hello there", "")
     assert first.first_s is not None
     assert ";user=hello there;assistant=hello there;" in second.reply.text
@@ -377,18 +387,18 @@ async def test_a_tool_that_is_called_answers() -> None:
     offered = CATALOGUE.exchanges[-1].tools
     exchange = Exchange("a 1", "a", ("call now",), {1: Rules()}, offered)
     async with start() as running:
-        (only,) = await partner_talk.typed(running.url, exchange, seed=3)
+        (only,) = await talk.typed(running.url, exchange, seed=3)
     assert [call.name for call in only.reply.calls[: len(offered)]] == [tool.name for tool in offered]
 
 
 async def test_a_turn_that_fails_is_noted_and_one_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async with start() as running:
         exchange = Exchange("a 1", "a", ("fail", "hello"), {2: Rules()})
-        first, _ = await partner_talk.typed(running.url, exchange, seed=3)
+        first, _ = await talk.typed(running.url, exchange, seed=3)
         assert first.fault.startswith("engine_failed")
-        monkeypatch.setattr(partner_talk, "TURN_S", 0.2)
+        monkeypatch.setattr(talk, "TURN_S", 0.2)
         exchange = Exchange("a 1", "a", ("wait", "hello"), {2: Rules()})
-        (only,) = await partner_talk.typed(running.url, exchange, seed=3)
+        (only,) = await talk.typed(running.url, exchange, seed=3)
         assert only.fault == "no end within 0 s"
 
 
@@ -396,7 +406,7 @@ async def test_a_turn_that_fails_is_noted_and_one_that_hangs_is_given_up(monkeyp
 async def test_speech_is_followed_until_it_is_answered_or_was_not_heard(
     monkeypatch: pytest.MonkeyPatch, events: list[Event]
 ) -> None:
-    monkeypatch.setattr(partner_talk, "UNHEARD_S", 0.0)
+    monkeypatch.setattr(talk, "UNHEARD_S", 0.0)
     somebody = SimpleNamespace(events=[(0.0, event("turn_done", turn=3))], stopped_s=0.0, speaking=True)
 
     async def news(known: int, most_s: float) -> None:
@@ -405,8 +415,8 @@ async def test_speech_is_followed_until_it_is_answered_or_was_not_heard(
         somebody.events += [(1.0, told) for told in events[known - 1 : known]]
 
     somebody.news = news
-    notes = partner_talk.TurnNotes()
-    await partner_talk._follow(somebody, notes, 1, CATALOGUE.exchanges[0])  # type: ignore[arg-type]
+    notes = talk.TurnNotes()
+    await talk._follow(somebody, notes, 1, CATALOGUE.exchanges[0])  # type: ignore[arg-type]
     assert notes.over is bool(events)
     assert notes.turn == (4 if events else 0)
 
@@ -423,12 +433,12 @@ async def test_speech_is_followed_until_it_is_answered_or_was_not_heard(
     ],
 )
 def test_another_spelling_is_not_misheard(said: str, heard: str, right: bool) -> None:
-    assert partner.turn_heard(partner_talk.Answered(said, heard, Reply(""), None)) is right
+    assert partner.turn_heard(talk.Answered(said, heard, Reply(""), None)) is right
 
 
 def judged(number: int, text: str, *, heard: str = "") -> partner.Judged:
     exchange = CATALOGUE.exchanges[number]
-    turns = [partner_talk.Answered(said, heard or said, Reply(text), first_s=0.25) for said in exchange.turns]
+    turns = [talk.Answered(said, heard or said, Reply(text), first_s=0.25) for said in exchange.turns]
     return partner.judge(exchange, 1, turns)
 
 
@@ -453,7 +463,7 @@ def test_the_bars_are_for_the_default_model(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_replies_are_kept_and_judged_again() -> None:
-    called = partner_talk.Answered("x", "x", Reply("Yes.", (Called("get_weather", '{"city": "Oslo"}'),)), None)
+    called = talk.Answered("x", "x", Reply("Yes.", (Called("get_weather", '{"city": "Oslo"}'),)), None)
     kept = (judged(0, "Paris."), judged(0, "Rome."), partner.judge(CATALOGUE.exchanges[93], 2, [called]))
     runs = [partner.Run("model", "text", kept, 3.0)]
     text = partner.as_json(runs, list(CATALOGUE.titles))
@@ -465,13 +475,13 @@ def test_replies_are_kept_and_judged_again() -> None:
 async def test_so_many_exchanges_are_held_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     running, most = 0, 0
 
-    async def hold(exchange: Exchange, seed: int) -> list[partner_talk.Answered]:
+    async def hold(exchange: Exchange, seed: int) -> list[talk.Answered]:
         nonlocal running, most
         running += 1
         most = max(most, running)
         await asyncio.sleep(0)
         running -= 1
-        return [partner_talk.Answered(exchange.turns[0], "", Reply("Paris."), None)]
+        return [talk.Answered(exchange.turns[0], "", Reply("Paris."), None)]
 
     progress = partner.Progress("model", 12)
     held = await partner.hold_all(CATALOGUE.exchanges[:4], [1, 2, 3], 3, hold, progress)
@@ -483,7 +493,7 @@ async def test_so_many_exchanges_are_held_at_once(capsys: pytest.CaptureFixture[
 def test_a_third_has_every_category(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = partner.parse(CATALOGUE, ["--model", "x", "--through", "speech"])
 
-    async def aloud(url: str, exchange: Exchange, seed: int, clip: Any) -> list[partner_talk.Answered]:
+    async def aloud(url: str, exchange: Exchange, seed: int, clip: Any) -> list[talk.Answered]:
         return []
 
     monkeypatch.setattr(partner, "spoken_aloud", aloud)
@@ -524,7 +534,7 @@ def test_a_model_that_cannot_run_is_left_out(capsys: pytest.CaptureFixture[str])
 
 
 def test_somebody_may_listen_faster_than_voices_speak() -> None:
-    from voice_common import Person
+    from support.conversation import Person
 
     pulled: list[int] = []
 

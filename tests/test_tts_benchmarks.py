@@ -19,9 +19,8 @@ from voxlane.engine.weights.files import open_weights
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
-import gpu_tts_load
-import gpu_tts_tables
-import random_talkers
+from support import random_talkers
+from support.tts import load, tables
 
 RATE, FRAME_S = 24_000, 0.08
 NOTHING = RequestStats(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)
@@ -59,10 +58,10 @@ class Mouths:
             self.receivers[name.partition("/")[0]](Finished(name, 0, "cancelled", NOTHING), now)
 
 
-def listen(step_s: float, seconds: float, count: int) -> tuple[Mouths, gpu_tts_load.Voices, gpu_tts_load.Listeners]:
+def listen(step_s: float, seconds: float, count: int) -> tuple[Mouths, load.Voices, load.Listeners]:
     engine = Mouths(step_s)
-    voices = gpu_tts_load.Voices(engine, 1)  # type: ignore[arg-type]
-    listeners = gpu_tts_load.Listeners.join(voices, count, 0.0, 1.0)
+    voices = load.Voices(engine, 1)  # type: ignore[arg-type]
+    listeners = load.Listeners.join(voices, count, 0.0, 1.0)
     for step in range(round(seconds / step_s)):
         listeners.tick(step * step_s)
         engine.step(step * step_s)
@@ -71,7 +70,7 @@ def listen(step_s: float, seconds: float, count: int) -> tuple[Mouths, gpu_tts_l
 
 def test_listeners_who_are_served_in_time_hear_one_utterance_after_the_other() -> None:
     _, voices, _ = listen(0.02, 30.0, 3)
-    found = gpu_tts_load.heard(voices.utterances, 2.0, 29.0)
+    found = load.heard(voices.utterances, 2.0, 29.0)
     assert (found.underruns, found.dry, found.silence_ms, found.unserved) == (0, 0, 0.0, 0)
     assert found.frame_ms["p50"] == pytest.approx(20.0)
     assert found.pace_p50 == pytest.approx(4.0)
@@ -85,13 +84,13 @@ def test_listeners_who_are_served_in_time_hear_one_utterance_after_the_other() -
 
 def test_listeners_who_are_served_too_late_run_dry_and_a_stall_counts_as_well() -> None:
     _, voices, _ = listen(0.1, 12.0, 2)  # a frame of 80 ms every 100 ms
-    found = gpu_tts_load.heard(voices.utterances, 0.0, 12.0)
+    found = load.heard(voices.utterances, 0.0, 12.0)
     assert found.dry == found.listeners > 0
     assert found.silence_ms == pytest.approx(20.0 * found.underruns, rel=0.05)
     assert found.pace_p50 == pytest.approx(0.8)
-    stalled = gpu_tts_load.Utterance("v/say", "", 0.0, 4.0)
+    stalled = load.Utterance("v/say", "", 0.0, 4.0)
     stalled.take(1.0, FRAME_S)
-    found = gpu_tts_load.heard([stalled], 0.0, 3.0)
+    found = load.heard([stalled], 0.0, 3.0)
     assert (found.underruns, found.dry) == (1, 1)
     assert found.silence_ms == pytest.approx(1920.0)
 
@@ -120,15 +119,13 @@ def test_the_random_checkpoint_loads_as_a_published_one_does(tmp_path: Path) -> 
 def test_only_what_was_heard_by_somebody_without_a_gap_counts_as_streams_in_real_time() -> None:
     """Not a level where nobody was served, nor one above a level that had underruns."""
     _, voices, _ = listen(0.02, 8.0, 3)
-    good = gpu_tts_load.heard(voices.utterances, 2.0, 7.0)
+    good = load.heard(voices.utterances, 2.0, 7.0)
     refused = replace(good, asked=64, unserved=64, listeners=0)
     dry = replace(good, underruns=1)
 
-    def met(*levels: tuple[int, gpu_tts_load.Heard], failed: tuple[str, ...] = ()) -> bool:
-        rows = [
-            gpu_tts_tables.Row("1.7b", f"{count} listeners", count, 0.0, heard, {}, 0.0, 0.0) for count, heard in levels
-        ]
-        return gpu_tts_tables.bars(rows, failed)[-1].endswith("True")
+    def met(*levels: tuple[int, load.Heard], failed: tuple[str, ...] = ()) -> bool:
+        rows = [tables.Row("1.7b", f"{count} listeners", count, 0.0, heard, {}, 0.0, 0.0) for count, heard in levels]
+        return tables.bars(rows, failed)[-1].endswith("True")
 
     assert met((1, good), (64, good))
     assert not met((1, good), (64, refused))
@@ -138,18 +135,18 @@ def test_only_what_was_heard_by_somebody_without_a_gap_counts_as_streams_in_real
 
 def test_frames_are_timed_until_a_listener_is_a_second_ahead() -> None:
     """What comes later comes when it is wanted: it says nothing of how fast frames can be made."""
-    one = gpu_tts_load.Utterance("v/say", "", 0.0, 8.0)
+    one = load.Utterance("v/say", "", 0.0, 8.0)
     for at, frames in ((0.01, 1), (0.02, 1), (0.04, 2), (0.12, 8), (0.14, 4), (0.84, 8)):
         one.take(at, frames * FRAME_S)
     assert one.frame_times() == pytest.approx([0.01, *[0.01] * 2, *[0.01] * 8, *[0.005] * 4])
-    found = gpu_tts_load.heard([one], 0.0, 1.0)
+    found = load.heard([one], 0.0, 1.0)
     assert found.left_ms["p99"] == pytest.approx(70.0)  # when the second packet came
 
 
 def test_a_crowd_asks_again_when_all_of_it_are_through() -> None:
     engine = Mouths(0.02)
-    voices = gpu_tts_load.Voices(engine, 1)  # type: ignore[arg-type]
-    crowd = gpu_tts_load.Crowd(voices, 5, 0.4)
+    voices = load.Voices(engine, 1)  # type: ignore[arg-type]
+    crowd = load.Crowd(voices, 5, 0.4)
     for step in range(14):
         crowd.tick(step * 0.02)
         engine.step(step * 0.02)

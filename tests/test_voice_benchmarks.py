@@ -35,10 +35,9 @@ from voxlane.engine.text.tokenizer import Tokenizer
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
 import gpu_sessions
-import gpu_speakers
-import gpu_voices
-import pretended_engine
-import switched_engine
+from support.engines import pretended, switched
+from support.sessions import engine as session_engine
+from support.sessions import speakers
 
 RATE, TICK_S = 24_000, 0.01
 NOTHING = RequestStats(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)
@@ -92,10 +91,10 @@ class ScriptedEngine:
             self.receivers["s"](message, now)
 
 
-def converse(seconds: float, *, clause_s: float, seed: int) -> tuple[ScriptedEngine, gpu_speakers.Speaker]:
+def converse(seconds: float, *, clause_s: float, seed: int) -> tuple[ScriptedEngine, speakers.Speaker]:
     engine = ScriptedEngine(clause_s)
-    sound = gpu_voices.Sound("hello there", np.full(16_000, 900, np.int16))
-    speaker = gpu_speakers.Speaker(engine, "s", [sound], seed, 0.0)  # type: ignore[arg-type]
+    sound = session_engine.Sound("hello there", np.full(16_000, 900, np.int16))
+    speaker = speakers.Speaker(engine, "s", [sound], seed, 0.0)  # type: ignore[arg-type]
     for tick in range(round(seconds / TICK_S)):
         speaker.tick(tick * TICK_S)
         engine.step(tick * TICK_S)
@@ -103,7 +102,7 @@ def converse(seconds: float, *, clause_s: float, seed: int) -> tuple[ScriptedEng
 
 
 def test_a_conversation_goes_as_the_server_would_lead_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_speakers, "CUTS_IN", 0.0)
+    monkeypatch.setattr(speakers, "CUTS_IN", 0.0)
     engine, speaker = converse(20.0, clause_s=2.0, seed=1)
     turns = speaker.diary.turns
     assert len(turns) >= 2
@@ -111,17 +110,17 @@ def test_a_conversation_goes_as_the_server_would_lead_it(monkeypatch: pytest.Mon
     assert not speaker.diary.underruns
     assert gpu_sessions.judge(speaker.diary, 0.0, 20.0) is True
     heard = b"".join(one.audio for one in engine.sent if isinstance(one, Append) and one.request_id == "s/hear1")
-    spoken_s = gpu_speakers.PRE_ROLL_S + 1.0 + gpu_speakers.END_WAIT_S
-    assert len(heard) / 2 / 16_000 == pytest.approx(spoken_s, abs=gpu_speakers.PIECE_S)
+    spoken_s = speakers.PRE_ROLL_S + 1.0 + speakers.END_WAIT_S
+    assert len(heard) / 2 / 16_000 == pytest.approx(spoken_s, abs=speakers.PIECE_S)
     chats = [one for one in engine.sent if isinstance(one, Submit) and one.task == "chat"]
     roles = [message.role for message in chats[1].messages]
     assert roles == ["system", "user", "assistant", "user"]
     said = "".join(one.text for one in engine.sent if isinstance(one, Append) and one.request_id == "s/say1")
-    assert said in gpu_speakers.REPLIES
+    assert said in speakers.REPLIES
 
 
 def test_who_cuts_in_is_critical_and_a_cough_lets_the_reply_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_speakers, "CUTS_IN", 1.0)
+    monkeypatch.setattr(speakers, "CUTS_IN", 1.0)
     engine, speaker = converse(40.0, clause_s=3.0, seed=3)
     assert speaker.diary.interrupts
     assert all(waited == 0.0 for _, waited in speaker.diary.interrupts)
@@ -147,15 +146,15 @@ def test_a_listener_who_waits_in_mid_reply_is_counted() -> None:
     [(0.29, None, True), (0.31, None, False), (None, None, False), (0.1, 0.024, True), (0.1, 0.026, False)],
 )
 def test_targets(audio_s: float | None, interrupt_s: float | None, fine: bool) -> None:
-    turn = gpu_speakers.Turn(1.0, first_audio_s=None if audio_s is None else 1.0 + audio_s)
+    turn = speakers.Turn(1.0, first_audio_s=None if audio_s is None else 1.0 + audio_s)
     cuts = [] if interrupt_s is None else [(2.0, interrupt_s)]
-    assert gpu_sessions.judge(gpu_speakers.Diary([turn], interrupts=cuts), 0.5, 5.0) is fine
-    assert gpu_sessions.judge(gpu_speakers.Diary([turn], interrupts=cuts), 3.0, 5.0) is None
+    assert gpu_sessions.judge(speakers.Diary([turn], interrupts=cuts), 0.5, 5.0) is fine
+    assert gpu_sessions.judge(speakers.Diary([turn], interrupts=cuts), 3.0, 5.0) is None
 
 
 def test_made_up_words_are_read_back_as_the_same_tokens(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text(json.dumps(gpu_voices.vocabulary(3000)), encoding="utf-8")
-    settings = {"chat_template": gpu_voices.TEMPLATE, "eos_token": gpu_voices.CONTROLS[1]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(session_engine.vocabulary(3000)), encoding="utf-8")
+    settings = {"chat_template": session_engine.TEMPLATE, "eos_token": session_engine.CONTROLS[1]}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     tokenizer = Tokenizer.open(tmp_path)
     assert tokenizer.vocab_size == 3000
@@ -166,7 +165,7 @@ def test_made_up_words_are_read_back_as_the_same_tokens(tmp_path: Path) -> None:
 def test_an_engine_with_another_policy_begins_with_an_empty_cache(capsys: pytest.CaptureFixture[str]) -> None:
     simulation = Simulation(blocks=16, host_blocks=0)
     simulation.send(Submit("a", "complete", text="ABCDEFGHIJ", sampling=SamplingParams(max_tokens=4, ignore_eos=True)))
-    switch = switched_engine._switch(simulation.scheduler, "fcfs")
+    switch = switched._switch(simulation.scheduler, "fcfs")
     with pytest.raises(AssertionError, match="idle"):
         switch(0, None)
     simulation.run()
@@ -185,22 +184,22 @@ def row(tokens: int, start: int, count: int, **properties: Any) -> Any:
 
 def test_a_pretended_chat_writes_once_its_prompt_is_read() -> None:
     load = SimpleNamespace(rows=[row(20, 0, 16), row(20, 16, 4), row(20, 20, 1)], work=Work(3, 20), encoding=Work())
-    assert [len(outcome.choices) for outcome in pretended_engine.Chat(None).run(load)] == [0, 1, 1]
+    assert [len(outcome.choices) for outcome in pretended.Chat(None).run(load)] == [0, 1, 1]
 
 
 def test_a_pretended_listener_goes_on_where_it_was_and_ends() -> None:
-    listener = pretended_engine.Listener(SimpleNamespace(eos_ids={2}))
+    listener = pretended.Listener(SimpleNamespace(eos_ids={2}))
     rows = [row(2, 0, 2), row(4, 3, 1, drafts=1), row(2, 0, 2, drafts=9)]
     load = SimpleNamespace(rows=rows, work=Work(3, 4), encoding=Work(2))
     told = [[choice.token for choice in outcome.choices] for outcome in listener.run(load)]
-    words = pretended_engine.WORDS[:4]
+    words = pretended.WORDS[:4]
     assert told == [words[:1], words[2:], [*words, 2]]
     (begin, encoded), (also_begin, until) = listener.phases["encode"], listener.phases["device"]
     assert begin == also_begin < encoded < until
 
 
 def test_pretended_ears_take_the_loud_for_speech() -> None:
-    ears = pretended_engine.Ears(torch.device("cpu"))
+    ears = pretended.Ears(torch.device("cpu"))
     hum, quiet = np.full(1024, 0.1, np.float32), np.zeros(512, np.float32)
     streams = [ears.open(), ears.open()]
     assert [probability > 0.5 for probability in streams[0](hum)] == [True, True]

@@ -18,7 +18,7 @@ from voxlane.engine.models.qwen3_tts.speaker import SpeakerEncoder
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
-import random_talkers
+from support import random_talkers
 
 MAX_FRAMES = 16
 """Of an utterance, which finds no end by itself: 1.3 s."""

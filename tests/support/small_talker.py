@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
-import random_talkers
+from support import random_talkers
 
 QUIET = 0.02
 """What makes the random codec's samples lie within -1 and 1."""

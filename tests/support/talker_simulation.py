@@ -36,7 +36,7 @@ from voxlane.server.conversation.ledger import Ledger
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
-import random_talkers
+from support import random_talkers
 
 CONFIG = Qwen3TTSConfig.from_dict(random_talkers.SHAPES["tiny"][0])
 BASE = Qwen3TTSConfig.from_dict(

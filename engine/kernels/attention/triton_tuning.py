@@ -1,4 +1,4 @@
-"""How paged attention is cut and compiled for a shape: figures from benchmarks/gpu_attention_tune.py. No launches."""
+"""How paged attention is cut and compiled for a shape: figures from benchmarks/gpu_kernels.py --tune. No launches."""
 
 from __future__ import annotations
 

@@ -1,0 +1,99 @@
+"""An engine that thinks nothing: fixed words for a voice, a fixed answer for a question, silence for a clause.
+
+It speaks the real messages on the real socket, so that a server can be measured without the models' share of the
+processor. Started by crowded_server.py as the engine's child is.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from support.command_line import command_line
+
+from voxlane.engine.api import (
+    FRAGMENT_BYTES,
+    Append,
+    Assembler,
+    Configure,
+    EndInput,
+    Finished,
+    FromEngine,
+    Ping,
+    Pong,
+    Probability,
+    Ready,
+    RequestStats,
+    Samples,
+    Shutdown,
+    Submit,
+    Text,
+    Words,
+    encode,
+    fragments,
+)
+
+RATE = 24_000
+STATS = RequestStats(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)
+WORDS = "tell me something about the sea"
+ANSWER = ("The sea is deep ", "and full of salt. ", "Many ships sail on it.")
+CLAUSE_SAMPLES = RATE
+
+
+class Engine:
+    """What is under way, and what comes of each message."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, Submit] = {}
+        self._said: dict[str, int] = {}
+
+    def take(self, message: object) -> list[FromEngine]:
+        """Return the answer to a message, all at once."""
+        match message:
+            case Configure():
+                numbers = (1, 1024, "none", "none", 1, 1, 1, "none")
+                return [Ready("fake", "fake", *numbers, "fake-asr", ("en",), "fake-tts", RATE, ("nobody",))]
+            case Submit(request_id=name):
+                return self._submit(name, message)
+            case Append(request_id=name, text=text) if text and name in self._tasks:
+                offset = self._said.get(name, 0)
+                self._said[name] = offset + CLAUSE_SAMPLES
+                return [Samples(name, self._tasks[name].epoch, offset, bytes(2 * CLAUSE_SAMPLES), ())]
+            case Append(request_id=name) if name in self._tasks and name not in self._said:
+                self._said[name] = 0
+                return [Words(name, 0, "", WORDS, 0.0)]
+            case EndInput(request_id=name) if name in self._tasks:
+                submit = self._tasks.pop(name)
+                words: list[FromEngine] = [Words(name, 0, WORDS, "", 0.0)] if submit.task == "asr" else []
+                return [*words, Finished(name, submit.epoch, "eos", STATS)]
+            case Ping():
+                return [Pong()]
+            case _:
+                return []
+
+    def _submit(self, name: str, submit: Submit) -> list[FromEngine]:
+        if submit.task in ("asr", "tts"):
+            self._tasks[name] = submit
+            return []
+        end = Finished(name, submit.epoch, "eos", STATS)
+        if submit.task == "probe":
+            return [Probability(name, submit.epoch, 0.9), end]
+        return [*(Text(name, submit.epoch, text) for text in ANSWER), end]
+
+
+def main() -> None:
+    """Answer until the server hangs up, or says so."""
+    parser = command_line(__doc__)
+    parser.add_argument("fd", type=int, metavar="FD", help="the socket to the server")
+    engine, assembler = Engine(), Assembler()
+    with socket.socket(fileno=parser.parse_args().fd) as link:
+        while packet := link.recv(FRAGMENT_BYTES):
+            message = assembler.feed(packet)
+            if isinstance(message, Shutdown):
+                return
+            for answer in engine.take(message):
+                for piece in fragments(encode(answer)):
+                    link.send(piece)
+
+
+if __name__ == "__main__":
+    main()

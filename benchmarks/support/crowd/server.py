@@ -1,0 +1,73 @@
+"""The server that many_sessions.py measures: the real one but for its engine, with a probe of its event loop.
+
+It prints its port, and for every line of input what happened since the one before. It imports what `voxlane serve`
+does and no more: torch's objects alone would double what the garbage collector has to look at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+
+import uvloop
+from support.command_line import command_line
+from support.figures import percentile, processor_s
+
+from voxlane.server.commands.serve import HttpServer, listen
+from voxlane.server.config import Config, VoiceConfig
+from voxlane.server.engine_client.engine_process import EngineProcess
+from voxlane.server.metrics import Metrics
+from voxlane.server.service import make_service
+
+PROBE_S = 0.005
+ENGINE = (sys.executable, "-m", "support.crowd.engine")
+
+
+def memory_kib() -> int:
+    """Return what this process holds."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4
+
+
+async def serve() -> None:
+    """Be the server until the end of input."""
+    lags: list[float] = []
+    works: list[float] = []  # of each lag, what this process worked meanwhile: the rest is others' share of the machine
+
+    async def probe() -> None:
+        while True:
+            due, worked = time.perf_counter() + PROBE_S, time.process_time()
+            await asyncio.sleep(PROBE_S)
+            lags.append(max(0.0, time.perf_counter() - due) * 1e3)
+            works.append(min(lags[-1], (time.process_time() - worked) * 1e3))
+
+    config = Config(voice=VoiceConfig(sessions=1000, sessions_per_address=1000))
+    metrics = Metrics()
+    link = EngineProcess(config.engine, command=ENGINE, observers=(metrics,))
+    listener = listen("127.0.0.1", 0)
+    server = HttpServer(make_service(config, link, metrics, ""), listener)
+    await server.start()
+    try:
+        await link.wait_ready()
+        print(listener.getsockname()[1], flush=True)
+        task = asyncio.create_task(probe())
+        loop = asyncio.get_running_loop()
+        while await loop.run_in_executor(None, sys.stdin.readline):
+            ordered, own = sorted(lags) or [0.0], sorted(works) or [0.0]
+            report = {f"p{share}": percentile(ordered, share / 100) for share in (50, 95, 99)}
+            report |= {"max": ordered[-1], "own_p99": percentile(own, 0.99)}
+            report |= {"memory_kib": memory_kib(), "server_s": time.process_time()}
+            report["engine_s"] = processor_s(link.pid) if link.pid is not None else 0.0
+            print(json.dumps(report), flush=True)
+            lags.clear()
+            works.clear()
+        task.cancel()
+    finally:
+        await server.close()
+
+
+if __name__ == "__main__":
+    command_line(__doc__).parse_args()
+    uvloop.run(serve())

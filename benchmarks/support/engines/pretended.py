@@ -1,0 +1,164 @@
+"""The engine's process on a device that takes the time an H200 takes, and computes nothing: what is left is the host.
+
+    python benchmarks/pretended_engine.py [FILE] FD      # FD: the engine's socket; FILE: where its time goes, see
+                                                         # sampled_engine.py
+
+The chat model writes the same words over and over, the listener understands nonsense at a usual pace, a voice hums as
+long as speech takes, and who is loud speaks. All else is the engine's own: queues, plans, texts, sound, blocks. The
+times were read off steps with 384 conversations (gpu_sessions.py); launches, which cost the host time too, are not in
+them. Signals change the policy as switched_engine.py says.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from support.command_line import command_line
+from support.engines import sampled, switched
+
+from voxlane.codecs.silero import HIDDEN
+from voxlane.engine.build import asr_tts, assemble
+from voxlane.engine.models.synthesis import SynthesisedClause, TimedWord
+from voxlane.engine.runners.cuda import vad
+from voxlane.engine.runners.decoder import Immediate, Outcome
+from voxlane.engine.runners.sampler import SampledToken
+from voxlane.engine.schedule.plan import ModelBatch, Row
+
+PHONEME_S, RATE = 0.055, 24_000  # as hibari's
+STATES_OF_A_TOKEN = 12  # three tokens a second
+WORDS = [1000 + 37 * number for number in range(400)]  # tokens of any model that listens
+LOUD = 0.005
+
+
+@dataclass(slots=True)
+class Ticket:
+    """A step under way: from when, until when its clips are encoded and all of it is done, and what comes of it."""
+
+    begin: float
+    encoded: float
+    until: float
+    outcomes: list[Outcome]
+
+
+class Pretended(Immediate):
+    """What an engine on a device looks like to the host."""
+
+    overlaps = True
+
+    def __init__(self, model: Any, cache: Any = None) -> None:
+        self.model = model
+        self.phases: dict[str, tuple[float, float]] = {}
+
+    def launch(self, load: ModelBatch) -> Ticket:
+        """Note when it will be done."""
+        begin = time.monotonic()
+        encoding_ms, rest_ms = self._ms(load)
+        encoded = begin + encoding_ms / 1e3
+        return Ticket(begin, encoded, encoded + rest_ms / 1e3, [self._outcome(row) for row in load.rows])
+
+    def done(self, ticket: Ticket) -> bool:
+        """Return whether it is."""
+        return time.monotonic() >= ticket.until
+
+    def wait(self, ticket: Ticket) -> None:
+        """Wait until it is, as one waits for a device: without rest."""
+        while not self.done(ticket):
+            pass
+
+    def collect(self, ticket: Ticket) -> Sequence[Outcome]:
+        """Return what came of it."""
+        self.wait(ticket)
+        self.phases = {"encode": (ticket.begin, ticket.encoded), "device": (ticket.begin, ticket.until)}
+        return ticket.outcomes
+
+    def samples_on_device(self, request: object) -> bool:
+        """Return whether the next step can go on from this one."""
+        return True
+
+    def prepare(self, load: ModelBatch) -> None:
+        """There is nothing to prepare."""
+
+    def _ms(self, load: ModelBatch) -> tuple[float, float]:
+        raise NotImplementedError
+
+    def _outcome(self, row: Row) -> Outcome:
+        raise NotImplementedError
+
+
+class Chat(Pretended):
+    """Writes."""
+
+    def _ms(self, load: ModelBatch) -> tuple[float, float]:
+        work = load.work
+        return 0.0, 1.0 + 0.05 * work.rows + (1.4 + 0.003 * work.prefill_tokens if work.prefill_tokens else 0.0)
+
+    def _outcome(self, row: Row) -> Outcome:
+        unread = row.count > 1 and row.start + row.count < len(row.request.tokens)
+        return Outcome() if unread else Outcome(choices=(SampledToken(300 + row.start % 200, -1.0),))
+
+
+class Listener(Pretended):
+    """Listens."""
+
+    def _ms(self, load: ModelBatch) -> tuple[float, float]:
+        clips = load.encoding.rows
+        return (0.9 + 0.2 * clips, 0.9 + 0.03 * load.work.rows) if clips else (0.0, 0.5 + 0.03 * load.work.rows)
+
+    def _outcome(self, row: Row) -> Outcome:
+        request = row.request
+        known, all_of_them = len(request.tokens) - request.prompt_tokens, max(3, request.states // STATES_OF_A_TOKEN)
+        found = [*WORDS[:all_of_them], next(iter(self.model.eos_ids))][known : known + 1 + len(row.drafts)]
+        return Outcome(choices=[SampledToken(token, -0.2) for token in found])
+
+
+class Voice(Pretended):
+    """Speaks."""
+
+    def _ms(self, load: ModelBatch) -> tuple[float, float]:
+        return 0.0, 0.7 + 0.004 * load.work.prefill_tokens
+
+    def _outcome(self, row: Row) -> Outcome:
+        prepared = row.request.material.prepared
+        each = round(PHONEME_S * RATE)
+        words = [
+            TimedWord(one.source_start, one.source_end, one.first * each, one.last * each) for one in prepared.words
+        ]
+        sound = np.where(np.arange(len(prepared.ids) * each) % 100 < 50, 0.1, -0.1).astype(np.float32)
+        return Outcome(speech=SynthesisedClause(sound, tuple(words)))
+
+
+class Ears(vad.DeviceEars):
+    """Takes whatever is loud for speech."""
+
+    def _run(self, shape: vad.Shape) -> None:
+        streams, frames = shape
+        loud = self._parts(shape)[0].abs().mean(2) > LOUD  # [streams, frames]
+        answers = self._back.view(-1, 1 + 2 * HIDDEN)[: frames * streams, 0]
+        answers.copy_((loud.T * 0.96 + 0.02).flatten())
+
+
+def pretend() -> None:
+    """Let the engine that is assembled next have such a device."""
+    stand_ins = {"Recogniser": Listener, "Voice": Voice, "Voicing": Ears(torch.device("cpu")).open}
+    for name, stand_in in stand_ins.items():
+        setattr(asr_tts, name, stand_in)
+    setattr(assemble, "Runner", Chat)  # noqa: B010
+
+
+def main() -> int:
+    """Run the engine."""
+    parser = command_line(__doc__)
+    parser.add_argument("rest", nargs="+", metavar="[FILE] FD")
+    profiled = len(parser.parse_args().rest) > 1
+    pretend()
+    return sampled.main() if profiled else switched.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

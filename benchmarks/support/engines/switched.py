@@ -1,0 +1,67 @@
+"""The engine's process with a policy that can be changed while it is idle: its start takes as long as measuring.
+
+    python benchmarks/switched_engine.py FD      # FD: the engine's socket, as for voxlane.engine.process
+
+SIGNALS says which signal means which policy. The prefix cache is emptied with it: the next measurement asks for the
+same prompts. What steps cost, as the engine has learnt, stays.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from types import FrameType
+
+from support.command_line import command_line
+
+from voxlane.engine import process
+from voxlane.engine.api import EngineConfig, Policy
+from voxlane.engine.build import assemble
+from voxlane.engine.build.model_part import Progress
+from voxlane.engine.schedule.scheduler import Scheduler
+
+SIGNALS: dict[Policy, signal.Signals] = {
+    "deadline": signal.SIGUSR1,
+    "priority": signal.SIGUSR2,
+    "fcfs": signal.SIGHUP,
+}
+
+
+def listen() -> None:
+    """Let the engine that is assembled next follow the signals."""
+    made = assemble.assemble
+
+    def assembled(config: EngineConfig, progress: Progress = lambda what, done: None) -> assemble.Assembly:
+        found = made(config, progress)
+        for policy, number in SIGNALS.items():
+            signal.signal(number, _switch(found.core.scheduler, policy))
+        return found
+
+    assemble.assemble = assembled
+
+
+def _switch(scheduler: Scheduler, policy: Policy) -> Callable[[int, FrameType | None], None]:
+    def switch(number: int, frame: FrameType | None) -> None:
+        assert not scheduler.requests, "only an idle engine can change its policy"
+        scheduler.limits = replace(scheduler.limits, policy=policy)
+        for station in scheduler.stations.values():
+            for block in station.pool.take(station.pool.available):
+                station.pool.release(block)
+        print(f"policy: {policy}", flush=True)
+
+    return switch
+
+
+def main() -> int:
+    """Run the engine."""
+    parser = command_line(__doc__)
+    parser.add_argument("fd", type=int, metavar="FD")
+    parser.parse_args()
+    listen()
+    return process.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

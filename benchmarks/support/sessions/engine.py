@@ -1,0 +1,411 @@
+"""What the benchmarks of voices on a GPU share: engines as the server runs them, a chat model, sound, and figures.
+
+The engine is the server's own child process at the other end of its packet socket. The chat model has a real shape,
+random weights, and a vocabulary of made-up words: each of its tokens is a word of its own, so that what it has said is
+read back as the same tokens, as a real model's answer would be. It knows no policy and no conversation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import socket
+import string
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+from support import random_models
+from support.command_line import REPOSITORY, command_line, module_environment
+from support.engines.switched import SIGNALS
+from support.figures import processor_s
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from voxlane.codecs.pcm import decode_pcm16, quantise
+from voxlane.codecs.resample import resample
+from voxlane.engine.api import (
+    LISTEN_RATE,
+    Append,
+    Configure,
+    EndInput,
+    EngineConfig,
+    Finished,
+    FromEngine,
+    Loading,
+    Policy,
+    Pong,
+    Probability,
+    Ready,
+    Refused,
+    Rewound,
+    Samples,
+    Shutdown,
+    SpeakParams,
+    Started,
+    StartFailed,
+    StepStats,
+    Submit,
+    Text,
+    ToEngine,
+    ToolCall,
+    VoiceMade,
+    Words,
+)
+from voxlane.server.engine_client.packets import PacketPipe
+
+POLICIES: tuple[Policy, ...] = ("deadline", "priority", "fcfs")
+CHATS = [name for name, shape in random_models.SHAPES.items() if shape["model_type"] in ("llama", "qwen3")]
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+CONTROLS = ("<|im_start|>", "<|im_end|>")
+LEARNT = 8192
+"""Tokens learnt from the pages of this repository; the rest of a vocabulary are made-up words."""
+
+GPU_LIMITS: dict[str, object] = {
+    "device": "cuda",
+    "max_batch": 256,
+    "max_step_tokens": 4096,
+    "context_tokens": 8192,
+}
+PRETENDED_LIMITS: dict[str, object] = {
+    **GPU_LIMITS,
+    "device": "cpu",
+    "block_tokens": 64,
+    "threads": 1,
+    "kv_memory_mib": 1024,
+    "asr_memory_mib": 2048,
+}
+DRY_LIMITS: dict[str, object] = {"device": "cpu", "max_batch": 8, "threads": 1, "kv_memory_mib": 64}
+
+DRY_S = 8.0
+"""Most of what a dry run measures at a time: all of it is to be over in a minute."""
+
+STOP_S = 5.0
+"""How long an engine may take to end."""
+
+QUIET_S = 1.5
+"""An engine that says nothing for so long has nothing to do: a busy one reports every second."""
+
+Told = Started | Text | Words | Samples | Rewound | ToolCall | Probability | VoiceMade | Finished | Refused
+"""What an engine says of one request."""
+
+Receive = Callable[[Told, float], None]
+
+
+# ---- the chat model
+
+
+def write_chat_model(shape: str, folder: Path, device: str = "cpu") -> None:
+    """Write a model of a real shape with random weights, a vocabulary and a chat template."""
+    config = random_models.SHAPES[shape]
+    random_models.write(config, folder, device)
+    size = config["vocab_size"]
+    assert isinstance(size, int)
+    (folder / "tokenizer.json").write_text(json.dumps(vocabulary(size)), encoding="utf-8")
+    settings = {"chat_template": TEMPLATE, "eos_token": CONTROLS[1]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+
+
+def vocabulary(size: int) -> dict[str, object]:
+    """Return a byte-level tokenizer of so many tokens, learnt from our own pages and filled up with made-up words."""
+    pages = [page.read_text(encoding="utf-8") for page in sorted(REPOSITORY.glob("docs/*.md"))]
+    learner = tokenizers.Tokenizer(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    learner.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=min(LEARNT, size // 2), initial_alphabet=alphabet, show_progress=False, special_tokens=[]
+    )
+    learner.train_from_iterator(pages, trainer)
+    data: dict[str, dict[str, object]] = json.loads(learner.to_str())
+    words = data["model"]["vocab"]
+    assert isinstance(words, dict)
+    made_up = ("Ġ" + "".join(letters) for letters in itertools.product(string.ascii_lowercase, repeat=4))
+    while len(words) < size - len(CONTROLS):
+        word = next(made_up)
+        words.setdefault(word, len(words))
+    data["model"]["ignore_merges"] = True  # a word that is a token is that token: made-up ones are read back
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    added = [{"id": len(words) + number, "content": text, **flags} for number, text in enumerate(CONTROLS)]
+    return {**data, "added_tokens": added}
+
+
+# ---- an engine
+
+
+class Engine:
+    """An engine child: messages to it, and what it says by the part of a request's id before the slash."""
+
+    def __init__(self, config: EngineConfig, command: Sequence[str] = ()) -> None:
+        self.config = config
+        self.stats: list[StepStats] = []
+        self.receivers: dict[str, Receive] = {}
+        self.ready: Ready | None = None
+        self._command = command or (sys.executable, "-m", "voxlane.engine.process")
+        self._process: asyncio.subprocess.Process | None = None
+        self._pipe: PacketPipe | None = None
+        self._began: asyncio.Future[Ready] | None = None
+        self._gone = ""  # why
+        self._told_s = 0.0  # when it last said something
+
+    async def start(self) -> Ready:
+        """Start the child and wait until it can serve; raise RuntimeError if it cannot."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._began = asyncio.get_running_loop().create_future()
+        with theirs:
+            command = (*self._command, str(theirs.fileno()))
+            self._process = await asyncio.create_subprocess_exec(
+                *command, pass_fds=(theirs.fileno(),), env=module_environment()
+            )
+        self._pipe = PacketPipe(ours, self._receive, self._lost)
+        self.send(Configure(self.config))
+        self.ready = await self._began
+        return self.ready
+
+    def send(self, *messages: ToEngine) -> None:
+        """Send messages, in order; raise RuntimeError if nobody is there to take them."""
+        assert self._pipe is not None
+        if self._gone:
+            raise RuntimeError(f"the {self.config.policy} engine is lost: {self._gone}")
+        for message in messages:
+            self._pipe.send(message)
+
+    async def switch(self, policy: Policy) -> None:
+        """Let a switched_engine.py that everybody has left go on with a policy; raise RuntimeError if it is busy."""
+        assert self._process is not None
+        if policy == self.config.policy:
+            return
+        self.stats.clear()  # one of before may tell of a moment in which nobody wanted anything
+
+        def is_idle() -> bool:
+            quiet = time.monotonic() - self._told_s > QUIET_S
+            return quiet and (not self.stats or _is_idle(self.stats[-1]))
+
+        if not await self.until(is_idle, STOP_S):
+            raise RuntimeError(f"the {self.config.policy} engine does not become idle")
+        self._process.send_signal(SIGNALS[policy])
+        self.config = replace(self.config, policy=policy)
+
+    async def stop(self) -> None:
+        """End the child."""
+        if self._process is not None and not self._gone:
+            self.send(Shutdown())
+            try:
+                await asyncio.wait_for(self._process.wait(), STOP_S)
+            except TimeoutError:
+                print(f"the {self.config.policy} engine does not stop", flush=True)
+                self._process.kill()
+                await self._process.wait()
+        if self._pipe is not None:
+            self._pipe.close()
+
+    def cpu_s(self) -> float:
+        """Return the processor time the child has taken, all threads."""
+        assert self._process is not None
+        return processor_s(self._process.pid)
+
+    async def until(self, condition: Callable[[], bool], most_s: float) -> bool:
+        """Wait until a condition holds that messages bring about; return whether it does."""
+        give_up = time.monotonic() + most_s
+        while not condition() and time.monotonic() < give_up:  # noqa: ASYNC110  # conditions look at the clock, too
+            await asyncio.sleep(0.002)
+        return condition()
+
+    def _lost(self, reason: str) -> None:
+        if self._began is not None and not self._began.done():
+            self._began.set_exception(RuntimeError(f"the engine is lost: {reason}"))
+        self._gone = reason
+
+    def _receive(self, message: FromEngine) -> None:
+        assert self._began is not None
+        self._told_s = time.monotonic()
+        match message:
+            case Ready():
+                self._began.set_result(message)
+            case StartFailed(reason):
+                self._began.set_exception(RuntimeError(reason))
+            case StepStats():
+                self.stats.append(message)
+            case Loading() | Pong():
+                pass
+            case _:
+                receiver = self.receivers.get(message.request_id.partition("/")[0])
+                if receiver is not None:
+                    receiver(message, time.monotonic())
+
+
+def _is_idle(stats: StepStats) -> bool:
+    return not (stats.running or stats.waiting or stats.paused)
+
+
+# ---- sound
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """What somebody says, as the engine hears it."""
+
+    words: str
+    samples: NDArray[np.int16]
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return len(self.samples) / LISTEN_RATE
+
+    def piece(self, start_s: float, stop_s: float) -> bytes:
+        """Return the bytes from one moment to another; there is silence around the words."""
+        first, last = round(start_s * LISTEN_RATE), round(stop_s * LISTEN_RATE)
+        part = self.samples[max(first, 0) : max(last, 0)]
+        quiet = np.zeros(max(0, min(0, last) - first), np.int16)
+        rest = np.zeros(max(0, last - first) - len(quiet) - len(part), np.int16)
+        return np.concatenate([quiet, part, rest]).tobytes()
+
+
+async def spoken(engine: Engine, texts: Sequence[str]) -> list[Sound]:
+    """Return texts as the engine's own voice says them, each in another seed, without the silence around them."""
+    assert engine.ready is not None
+    parts: dict[str, list[bytes]] = {f"voice/{number}": [] for number in range(len(texts))}
+    ended: dict[str, str] = {}  # how
+
+    def take(message: Told, now: float) -> None:
+        match message:
+            case Samples(name, _, _, pcm):
+                parts[name].append(pcm)
+            case Finished(name, _, reason):
+                ended[name] = reason
+            case Refused(name, detail=detail):
+                ended[name] = detail
+            case _:
+                pass
+
+    engine.receivers["voice"] = take
+    for number, (name, text) in enumerate(zip(parts, texts, strict=True)):
+        submit = Submit(name, "tts", speak=SpeakParams(seed=number))
+        engine.send(submit, Append(name, text=text), EndInput(name))
+    await engine.until(lambda: len(ended) == len(texts), 60.0)
+    if set(ended.values()) != {"eos"} or len(ended) < len(texts):
+        raise RuntimeError(f"{len(ended)} of {len(texts)} texts were said: {set(ended.values())}")
+    return [
+        Sound(text, _trimmed(b"".join(pieces), engine.ready.speak_rate))
+        for text, pieces in zip(texts, parts.values(), strict=True)
+    ]
+
+
+def _trimmed(pcm: bytes, rate: int) -> NDArray[np.int16]:
+    sound = np.asarray(resample(decode_pcm16(pcm), rate, LISTEN_RATE))
+    loud = np.flatnonzero(np.abs(sound) > 0.02)
+    return quantise(sound[loud[0] : loud[-1] + 1])
+
+
+def steps_of(stats: Sequence[StepStats]) -> dict[str, float]:
+    """Return what some reports of an engine say of its steps."""
+    steps = max(1, sum(one.steps for one in stats))
+    return {
+        "steps": steps,
+        "step_ms": round(1e3 * sum(one.busy_s for one in stats) / steps, 2),
+        "longest_step_ms": round(1e3 * max((one.longest_step_s for one in stats), default=0.0), 1),
+        "rows": round(sum(one.rows for one in stats) / steps, 1),
+        "schedule_ms": round(1e3 * sum(one.schedule_s for one in stats) / steps, 3),
+        "lane_wait_ms": round(1e3 * max((one.lane_wait_s for one in stats), default=0.0), 2),
+        "preemptions": sum(one.preemptions for one in stats),
+    }
+
+
+# ---- running
+
+
+@dataclass(slots=True)
+class Options:
+    """What these benchmarks are told."""
+
+    policies: list[Policy]
+    shape: str
+    asr_model: str
+    tts_model: str
+    dry: bool
+    pretended: bool  # the device
+    json: str
+    profile: str
+    seconds: float
+    limits: dict[str, object] = field(default_factory=dict)
+
+    def engine(self, policy: Policy, folder: Path, **changes: object) -> Engine:
+        """Return an engine that is not yet started."""
+        config = replace(
+            EngineConfig(model=str(folder), asr_model=self.asr_model, tts_model=self.tts_model, max_waiting=4096),
+            **{**self.limits, "policy": policy, **changes},  # type: ignore[arg-type]
+        )
+        kind = "pretended" if self.pretended else "sampled" if self.profile else "switched"
+        return Engine(config, (sys.executable, "-m", f"support.engines.{kind}", *filter(None, [self.profile])))
+
+
+def parser(page: str | None, seconds: float = 0.0, *, policies: bool = True) -> argparse.ArgumentParser:
+    """Return a command line with what these benchmarks take; some measure for a while, some with several policies."""
+    found = command_line(page)
+    found.set_defaults(policies="", seconds=seconds, pretend=False)
+    if policies:
+        found.add_argument("--policies", default="", help=f"comma-separated ({','.join(POLICIES)})")
+    if seconds:
+        found.add_argument("--seconds", type=float, default=seconds, help="measured for each figure (%(default)g)")
+    found.add_argument("--shape", default="qwen3-0.6b", choices=CHATS, help="of the chat model (%(default)s)")
+    found.add_argument("--asr-model", default="moonshine-tiny-en", help="a name or a folder (%(default)s)")
+    found.add_argument("--tts-model", default="hibari", help="a name or a folder (%(default)s)")
+    found.add_argument("--step-budget-ms", type=float, default=8.0, help="of `deadline` on the GPU (%(default)g)")
+    found.add_argument("--dry-run", action="store_true", help="on a CPU with a tiny chat model, in a minute")
+    found.add_argument("--json", default="", help="file for the figures; in $OUT by default, if that is set")
+    found.add_argument("--profile", default="", help="write where an engine spends its time to FILE")
+    return found
+
+
+def read_options(chosen: argparse.Namespace, name: str) -> Options:
+    """Return what the command line says."""
+    out, limits = os.environ.get("OUT", ""), PRETENDED_LIMITS if chosen.pretend else GPU_LIMITS
+    dry_policies = "deadline,fcfs" if chosen.dry_run else ",".join(POLICIES)
+    policies = [POLICIES[POLICIES.index(one)] for one in (chosen.policies or dry_policies).split(",")]
+    return Options(
+        policies=policies,
+        shape="tiny" if chosen.dry_run or chosen.pretend else chosen.shape,
+        asr_model=chosen.asr_model,
+        tts_model=chosen.tts_model,
+        dry=chosen.dry_run,
+        pretended=chosen.pretend,
+        json=chosen.json or (f"{out}/{name}.json" if out else ""),
+        profile=chosen.profile,
+        seconds=min(chosen.seconds, DRY_S) if chosen.dry_run else chosen.seconds,
+        limits=DRY_LIMITS if chosen.dry_run else {**limits, "step_budget_ms": chosen.step_budget_ms},
+    )
+
+
+@contextlib.contextmanager
+def chat_folder(options: Options) -> Iterator[Path]:
+    """Keep a folder with the chat model while it is needed."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_chat_model(options.shape, folder, "cuda" if options.limits["device"] == "cuda" else "cpu")
+        yield folder
+
+
+@contextlib.asynccontextmanager
+async def running(engine: Engine) -> AsyncIterator[Engine]:
+    """Keep an engine running, and say how long its start took."""
+    begin = time.monotonic()
+    try:
+        ready = await engine.start()
+        told = f"{ready.device}; {ready.weights}, {ready.kv_blocks} blocks of {ready.block_tokens} tokens"
+        print(f"{engine.config.policy}: ready after {time.monotonic() - begin:.1f} s: {told}", flush=True)
+        yield engine
+    finally:
+        await engine.stop()

@@ -1,0 +1,297 @@
+"""People who listen to voices: each plays from the first packet on, and notes when the sound came and when it was dry.
+
+An utterance ends when its listener has got as much of it as was wanted: a voice of random weights never comes to its
+end. Four kinds of load: listeners who hear one utterance after the other, callers who arrive at random, crowds who all
+ask at once, and a prober who asks again and again for a moment of speech. It knows neither the voice nor the other
+tasks of the engine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from support.figures import percentile, quantiles_ms
+from support.sessions.engine import Engine, Told
+from support.sessions.load import NEWS
+
+from voxlane.engine.api import (
+    Append,
+    Cancel,
+    EndInput,
+    Finished,
+    Interrupt,
+    Priority,
+    Refused,
+    Samples,
+    SpeakParams,
+    Submit,
+)
+
+FRAME_S = 0.08
+UTTERANCE_S = (4.0, 8.0)
+PROBE_S = 5 * FRAME_S
+PROBE_GAP_S = (0.0, 0.06)
+"""How long a prober waits before asking again: at no fixed point of a step."""
+
+EARLY_FRAMES = 12
+"""How fast frames come is taken of so many after the first packet, a second of speech: a listener who is further ahead
+is let wait, and then the times between packets tell what it had, not what the engine could do."""
+
+
+@dataclass(slots=True)
+class Utterance:
+    """What one listener got. Times are seconds on the listener's clock."""
+
+    name: str
+    session: str
+    asked_s: float
+    wanted_s: float
+    arrivals: list[tuple[float, float]] = field(default_factory=list)  # when, and seconds of speech
+    heard_until_s: float = 0.0  # when the listener will have played what is here
+    margins_s: list[float] = field(default_factory=list)  # before each later packet: sound that was left; below 0: none
+    done: bool = False
+    cut_s: float | None = None  # when it was interrupted,
+    late_s: float = 0.0  # when the last packet after that came,
+    gone_s: float | None = None  # and when the engine said that it is over
+
+    def take(self, now: float, speech_s: float) -> None:
+        """Play a packet after those before it."""
+        if self.arrivals:
+            self.margins_s.append(self.heard_until_s - now)
+        self.heard_until_s = max(now, self.heard_until_s) + speech_s
+        self.arrivals.append((now, speech_s))
+
+    @property
+    def speech_s(self) -> float:
+        """How much has come."""
+        return sum(speech_s for _, speech_s in self.arrivals)
+
+    @property
+    def first_s(self) -> float | None:
+        """How long the first packet took."""
+        return self.arrivals[0][0] - self.asked_s if self.arrivals else None
+
+    def frame_times(self) -> list[float]:
+        """Return for every early frame after the first packet its share of the time since the packet before."""
+        times: list[float] = []
+        for (before, _), (at, speech_s) in itertools.pairwise(self.arrivals):
+            frames = max(1, round(speech_s / FRAME_S))
+            times += [(at - before) / frames] * frames
+            if len(times) >= EARLY_FRAMES:
+                break
+        return times
+
+    def pace(self) -> float | None:
+        """Return seconds of speech a second after the first packet, until there is a second of it; None: never."""
+        made = 0.0
+        for at, speech_s in self.arrivals[1:]:
+            made += speech_s
+            if made >= EARLY_FRAMES * FRAME_S - FRAME_S / 2:
+                return made / max(1e-9, at - self.arrivals[0][0])
+        return None
+
+
+class Voices:
+    """All the utterances asked of one engine."""
+
+    def __init__(self, engine: Engine, seed: int = 0) -> None:
+        assert engine.ready is not None
+        self.utterances: list[Utterance] = []
+        self.failures: list[str] = []
+        self.random = random.Random(seed)
+        self._engine = engine
+        self._rate = engine.ready.speak_rate
+        self._open: dict[str, Utterance] = {}
+
+    def say(self, now: float, wanted_s: float, session: str = "") -> Utterance:
+        """Ask for an utterance."""
+        number = len(self.utterances)
+        name = f"voice{number}/say"
+        utterance = Utterance(name, session, now, wanted_s)
+        self.utterances.append(utterance)
+        self._open[name] = utterance
+        self._engine.receivers[f"voice{number}"] = self._take
+        text = " ".join(self.random.sample(NEWS, 2))
+        speak = SpeakParams(seed=number)
+        submit = Submit(name, "tts", speak=speak, priority=Priority.HIGH, session=session)
+        self._engine.send(submit, Append(name, text=text), EndInput(name))
+        return utterance
+
+    def cut(self, utterance: Utterance, now: float) -> None:
+        """Interrupt the session that an utterance is for, and take the utterance back."""
+        utterance.cut_s, utterance.done = now, True
+        self._engine.send(Interrupt(utterance.session), Cancel(utterance.name))
+
+    def end(self) -> None:
+        """Take back all that still runs."""
+        for name in self._open:
+            self._engine.send(Cancel(name))
+        for utterance in self._open.values():
+            utterance.done = True
+
+    @property
+    def open(self) -> int:
+        """How many the engine has not yet said the end of."""
+        return len(self._open)
+
+    def _take(self, message: Told, now: float) -> None:
+        utterance = self._open.get(message.request_id)
+        if utterance is None:
+            return
+        match message:
+            case Samples(pcm=pcm):
+                if utterance.cut_s is not None:
+                    utterance.late_s = now
+                elif not utterance.done:
+                    utterance.take(now, len(pcm) / 2 / self._rate)
+                    if utterance.speech_s >= utterance.wanted_s - FRAME_S / 2:
+                        utterance.done = True
+                        self._engine.send(Cancel(utterance.name))
+            case Finished(reason=reason):
+                self._close(utterance, now, reason)
+            case Refused(detail=detail):
+                self._close(utterance, now, detail)
+            case _:
+                pass
+
+    def _close(self, utterance: Utterance, now: float, reason: str) -> None:
+        utterance.gone_s = now
+        if not utterance.done and reason != "eos":  # a voice that can speak ends by itself
+            self.failures.append(f"{utterance.name}: {reason} after {utterance.speech_s:.2f} s of speech")
+        utterance.done = True
+        self._open.pop(utterance.name)
+        self._engine.receivers.pop(utterance.name.partition("/")[0])
+
+
+@dataclass(slots=True)
+class Listeners:
+    """So many who listen to one utterance after the other: the next is asked for when the last has been heard."""
+
+    voices: Voices
+    sessions: Sequence[str]
+    begins_s: list[float]  # of each: not all at once
+    _hearing: dict[str, Utterance] = field(default_factory=dict)
+
+    @classmethod
+    def join(cls, voices: Voices, count: int, now: float, within_s: float) -> Listeners:
+        """Return so many, who begin one after the other."""
+        begins = [now + within_s * voices.random.random() for _ in range(count)]
+        return cls(voices, [f"listener{number}" for number in range(count)], begins)
+
+    def tick(self, now: float) -> None:
+        """Ask for what is due. The first utterance of each is cut short somewhere, so that they do not end together."""
+        for number, session in enumerate(self.sessions):
+            hearing = self._hearing.get(session)
+            if hearing is None:
+                if now >= self.begins_s[number]:
+                    wanted_s = self.voices.random.uniform(1.0, UTTERANCE_S[1])
+                    self._hearing[session] = self.voices.say(now, wanted_s, session)
+            elif hearing.done and now >= hearing.heard_until_s:
+                self._hearing[session] = self.voices.say(now, self.voices.random.uniform(*UTTERANCE_S), session)
+
+    def speaking(self, now: float) -> list[Utterance]:
+        """Return what is being heard and has more to come."""
+        return [one for one in self._hearing.values() if not one.done and one.arrivals and one.heard_until_s > now]
+
+
+@dataclass(slots=True)
+class Prober:
+    """Somebody who asks for a moment of speech again and again."""
+
+    voices: Voices
+    wanted_s: float = PROBE_S
+    _asked: Utterance | None = None
+    _next_s: float = 0.0
+
+    def tick(self, now: float) -> None:
+        """Ask again, a while after the last one is over."""
+        if self._asked is not None and self._asked.gone_s is not None:
+            self._next_s = self._asked.gone_s + self.voices.random.uniform(*PROBE_GAP_S)
+            self._asked = None
+        if self._asked is None and now >= self._next_s:
+            self._asked = self.voices.say(now, self.wanted_s, "prober")
+
+
+@dataclass(slots=True)
+class Callers:
+    """Requests that arrive at random, whatever became of those before."""
+
+    voices: Voices
+    per_s: float
+    due_s: float
+
+    def tick(self, now: float) -> None:
+        """Ask for what has arrived. The clock of an utterance begins when it was due, not when this process looked."""
+        while now >= self.due_s:
+            self.voices.say(self.due_s, self.voices.random.uniform(*UTTERANCE_S))
+            self.due_s += self.voices.random.expovariate(self.per_s)
+
+
+@dataclass(slots=True)
+class Crowd:
+    """So many who ask in the same moment, hear a little, and ask again together when all of them are through."""
+
+    voices: Voices
+    count: int
+    wanted_s: float
+    _asked: list[Utterance] = field(default_factory=list)
+
+    def tick(self, now: float) -> None:
+        """Ask again, if all are through."""
+        if all(one.gone_s is not None for one in self._asked):
+            self._asked = [self.voices.say(now, self.wanted_s) for _ in range(self.count)]
+
+
+# ---- figures
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What utterances asked for in some time were like."""
+
+    asked: int
+    unserved: int  # no packet ever came
+    first_ms: dict[str, float]
+    frame_ms: dict[str, float]  # of early frames
+    paces: int  # streams that had a second of speech after the first packet, and asked for it in that time;
+    pace_p50: float  # seconds of speech a second in that,
+    pace_min: float  # and of the slowest
+    listeners: int  # who heard more than a prober,
+    dry: int  # and how many of them ran dry
+    underruns: int
+    silence_ms: float
+    left_ms: dict[str, float]  # of sound when a packet came: half, 95 and 99 in a hundred had as much or more
+
+
+def heard(utterances: Sequence[Utterance], begin: float, end: float) -> Heard:
+    """Return the figures of all utterances from `begin` to `end`: packets that came then, first ones asked for then."""
+    asked = [one for one in utterances if begin <= one.asked_s < end]
+    firsts = [one.first_s for one in asked if one.first_s is not None]
+    paces = [pace for one in asked if (pace := one.pace()) is not None]
+    long = [one for one in utterances if one.wanted_s > PROBE_S and any(begin <= at < end for at, _ in one.arrivals)]
+    margins: list[float] = []
+    dry = 0
+    for one in long:
+        own = [margin for (at, _), margin in zip(one.arrivals[1:], one.margins_s, strict=True) if begin <= at < end]
+        if not one.done and one.heard_until_s < end:
+            own.append(one.heard_until_s - end)  # and nothing has come since
+        margins += own
+        dry += any(margin < 0 for margin in own)
+    less = [-margin for margin in margins]
+    return Heard(
+        asked=len(asked),
+        unserved=len(asked) - len(firsts),
+        first_ms=quantiles_ms(firsts),
+        frame_ms=quantiles_ms([time for one in asked for time in one.frame_times()]),
+        paces=len(paces),
+        pace_p50=round(percentile(paces, 0.5), 2) if paces else 0.0,
+        pace_min=round(min(paces), 2) if paces else 0.0,
+        listeners=len(long),
+        dry=dry,
+        underruns=sum(margin < 0 for margin in margins),
+        silence_ms=round(1e3 * sum(max(0.0, -margin) for margin in margins), 1),
+        left_ms={f"p{share:g}": round(-1e3 * percentile(less, share / 100), 1) for share in (50, 95, 99) if less},
+    )
