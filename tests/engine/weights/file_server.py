@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,20 +39,13 @@ class FileServer:
     headers: dict[str, dict[str, str]] = field(default_factory=dict)  # by path
     redirects: dict[str, str] = field(default_factory=dict)  # by path
     cuts: dict[str, Cut] = field(default_factory=dict)  # by path
-    ranges: bool = True
-    refuse_ranges: bool = False
     authorization: str | None = None
     log: list[Asked] = field(default_factory=list)
     port: int = 0
-    scheme: str = "http"
-
-    @property
-    def host(self) -> str:
-        return f"127.0.0.1:{self.port}"
 
     @property
     def url(self) -> str:
-        return f"{self.scheme}://{self.host}"
+        return f"http://127.0.0.1:{self.port}"
 
     def asked(self, ending: str) -> list[str | None]:
         """Return the ranges asked of the files whose path ends so, None for a whole one."""
@@ -83,10 +75,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(302, {"Location": site.redirects[path], **site.headers.get(path, {})})
         elif path not in site.files:
             self._refuse(404)
-        elif wanted is None or not site.ranges:
+        elif wanted is None:
             self._serve(path, 0, body=body)
-        elif site.refuse_ranges:
-            self._refuse(403)
         else:
             start = int(wanted.removeprefix("bytes=").partition("-")[0])
             if start >= len(site.files[path]):
@@ -130,13 +120,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(tls: ssl.SSLContext | None = None) -> Iterator[FileServer]:
+def serving() -> Iterator[FileServer]:
     """Serve on a port of this machine until the end of the block."""
-    site = FileServer(scheme="https" if tls else "http")
+    site = FileServer()
     with ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"site": site})) as server:
         server.daemon_threads = True
-        if tls:
-            server.socket = tls.wrap_socket(server.socket, server_side=True)
         site.port = server.server_address[1]
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
