@@ -166,6 +166,7 @@ class LowRank(nn.Module):
 
 def load(device: torch.device) -> Any:
     """Return the base model as transformers builds it, with the weights that the GGUF file stands for."""
+    import voxlane.engine.audio.torchaudio_import  # noqa: F401, I001  (before transformers, which imports torchaudio)
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     weights = open_weights(store.resolve(MODEL))

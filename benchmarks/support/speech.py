@@ -8,12 +8,13 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from voxlane.codecs.container import decode_audio
 from voxlane.codecs.pcm import encode_pcm16
-from voxlane.codecs.resample import resample
 from voxlane.engine.api import LISTEN_RATE, Append, EndInput, Finished, FromEngine, ListenParams, Submit, Words
+from voxlane.engine.audio.torchaudio_import import functional
 from voxlane.engine.loop.core import Core
 from voxlane.engine.weights import store
 
@@ -24,7 +25,7 @@ PIECE_S = 0.1
 def recording(name: str) -> NDArray[np.float32]:
     """Return a recording of the catalog at the engine's sample rate."""
     samples, rate = decode_audio((Path(store.resolve("speech-samples")) / name).read_bytes())
-    return np.asarray(resample(samples, rate, LISTEN_RATE), np.float32)
+    return functional.resample(torch.from_numpy(samples), rate, LISTEN_RATE).numpy()
 
 
 def clip(name: str, start_s: float, seconds: float) -> NDArray[np.float32]:

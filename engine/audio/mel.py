@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from voxlane.engine.audio.torchaudio_import import functional
 
 SAMPLE_RATE = 16_000
 WINDOW = 400  # samples: 25 ms
@@ -68,25 +73,20 @@ def log_mel(samples: Tensor, bins: int) -> Tensor:
 @functools.cache
 def mel_filters(bins: int, window: int = WINDOW, sample_rate: int = SAMPLE_RATE) -> Tensor:
     """Return the triangles [bins, window / 2 + 1] that sum a spectrum into mel bands of the same area (Slaney's)."""
-    frequencies = torch.linspace(0, sample_rate / 2, window // 2 + 1, dtype=torch.float64)
-    top = _to_mel(torch.tensor(sample_rate / 2, dtype=torch.float64))
-    corners = _to_hertz(torch.linspace(0, float(top), bins + 2, dtype=torch.float64))
-    rise = (frequencies - corners[:-2, None]) / (corners[1:-1] - corners[:-2])[:, None]
-    fall = (corners[2:, None] - frequencies) / (corners[2:] - corners[1:-1])[:, None]
-    triangles = torch.minimum(rise, fall).clamp(min=0)
-    return (triangles * (2.0 / (corners[2:] - corners[:-2]))[:, None]).to(torch.float32)
+    with _LinspaceInDouble():
+        filters = functional.melscale_fbanks(
+            window // 2 + 1, 0.0, sample_rate / 2, bins, sample_rate, norm="slaney", mel_scale="slaney"
+        )
+    return filters.T.to(torch.float32).contiguous()
 
 
-# Slaney's scale: linear up to 1 kHz (15 mels), then 27 mels for every factor of 6.4.
-_LINEAR_HERTZ, _BEND_HERTZ, _BEND_MEL = 200.0 / 3.0, 1000.0, 15.0
-_STEP = torch.log(torch.tensor(6.4, dtype=torch.float64)) / 27.0
+class _LinspaceInDouble(TorchFunctionMode):
+    """Makes `torch.linspace`, from which torchaudio computes its filters, return float64 in this thread.
 
+    In float32, corner frequencies are rounded to 0.5 mHz and logarithms of mel powers come out wrong by up to 2e-4.
+    """
 
-def _to_mel(hertz: Tensor) -> Tensor:
-    bent = _BEND_MEL + torch.log(hertz.clamp(min=_BEND_HERTZ) / _BEND_HERTZ) / _STEP
-    return torch.where(hertz < _BEND_HERTZ, hertz / _LINEAR_HERTZ, bent)
-
-
-def _to_hertz(mel: Tensor) -> Tensor:
-    bent = _BEND_HERTZ * torch.exp(_STEP * (mel - _BEND_MEL))
-    return torch.where(mel < _BEND_MEL, mel * _LINEAR_HERTZ, bent)
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return func(*args, **(kwargs or {}), **({"dtype": torch.float64} if func is torch.linspace else {}))

@@ -8,10 +8,12 @@ from math import ceil
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 
 from voxlane.codecs.errors import UnsupportedAudio
 from voxlane.codecs.resample import Resampler, resample
+from voxlane.engine.audio.torchaudio_import import functional
 
 from .signals import decibels, noise, rms, tone
 
@@ -67,6 +69,27 @@ def test_tones_in_the_flat_band_come_out_as_computed(pair: tuple[int, int]) -> N
         middle = slice(len(ideal) // 8, -len(ideal) // 8)
         error = got[middle] - ideal[middle]
         assert decibels(rms(error) / rms(ideal[middle])) < floor_db(source, target)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
+def test_noise_in_the_flat_band_comes_out_as_from_torchaudio(pair: tuple[int, int]) -> None:
+    source, target = pair
+    spectrum = np.fft.rfft(noise(source // 2))
+    spectrum[int(0.85 * min(pair) / 4) :] = 0  # half a second: 2 Hz a bin
+    samples = np.fft.irfft(spectrum, source // 2).astype(np.float32)
+    wanted = functional.resample(
+        torch.from_numpy(samples),
+        source,
+        target,
+        lowpass_filter_width=64,
+        rolloff=0.95,
+        resampling_method="sinc_interp_kaiser",
+        beta=14.77,
+    ).numpy()
+    got = resample(samples, source, target)
+    assert len(got) == len(wanted)
+    middle = slice(len(wanted) // 8, -len(wanted) // 8)
+    assert decibels(rms(got[middle] - wanted[middle]) / rms(wanted[middle])) < floor_db(source, target)
 
 
 @pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair[0] > pair[1]], ids=str)

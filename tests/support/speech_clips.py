@@ -12,8 +12,8 @@ import torch
 from paged import int32, rubbish
 from torch import Tensor
 
-from voxlane.codecs.resample import resample
 from voxlane.codecs.wav import decode_wav
+from voxlane.engine.audio.torchaudio_import import functional
 from voxlane.engine.kernels.attention.pages import Layout
 from voxlane.engine.models.moonshine import Moonshine
 from voxlane.engine.models.recognition import Cross
@@ -23,7 +23,7 @@ from voxlane.engine.models.whisper import Whisper
 @cache
 def _recording(path: Path) -> np.ndarray:
     samples, rate = decode_wav(path.read_bytes())
-    return np.asarray(resample(samples, rate, 16_000), np.float32)
+    return functional.resample(torch.from_numpy(samples), rate, 16_000).numpy()
 
 
 def clip(path: Path, start_s: float = 0.0, end_s: float = 1e9) -> Tensor:

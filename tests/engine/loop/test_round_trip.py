@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from transformers.models.whisper.english_normalizer import EnglishTextNormalizer
 
-from voxlane.codecs.resample import resample
 from voxlane.engine.api import LISTEN_RATE, Append, EndInput, EngineConfig, ListenParams, Samples, Submit, Words
+from voxlane.engine.audio.torchaudio_import import functional
 from voxlane.engine.build import asr_tts
 from voxlane.engine.build.assemble import Assembly, assemble
 from voxlane.engine.models.hibari.model import Hibari
@@ -40,7 +41,8 @@ def say(engine: Assembly, text: str) -> np.ndarray:
     while core.busy:
         messages += core.step()
     pcm = b"".join(message.pcm for message in messages if isinstance(message, Samples))
-    return resample(np.frombuffer(pcm, "<i2").astype(np.float32) / 32768, engine.ready.speak_rate, LISTEN_RATE)
+    samples = torch.from_numpy(np.frombuffer(pcm, "<i2").astype(np.float32) / 32768)
+    return functional.resample(samples, engine.ready.speak_rate, LISTEN_RATE).numpy()
 
 
 def hear(engine: Assembly, samples: np.ndarray) -> str:

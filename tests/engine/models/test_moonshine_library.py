@@ -21,11 +21,9 @@ from pathlib import Path
 import pytest
 import torch
 from moonshine_voice import ModelArch, Transcriber
-from speech_clips import PagedClips
+from speech_clips import PagedClips, clip
 from torch import Tensor
 
-from voxlane.codecs.resample import resample
-from voxlane.codecs.wav import decode_wav
 from voxlane.engine.kernels.linear.linear import linear
 from voxlane.engine.models import Moonshine, encoder_decoder, load_recogniser
 from voxlane.engine.models.loading import Mode, Weight
@@ -99,8 +97,7 @@ def transcribe(model: Moonshine, line: Line, graph: Graph, products: RoundedProd
 def library(directory: Path) -> Iterator[Line]:
     """Yield the stretches of the recordings that the library decodes, and its text of each."""
     for name in RECORDINGS:
-        recorded, rate = decode_wav((resolve("speech-samples") / f"{name}.wav").read_bytes())
-        samples = torch.tensor(resample(recorded, rate, 16_000))
+        samples = clip(resolve("speech-samples") / f"{name}.wav")
         # Where it cuts depends on all that it heard in this process, with a fresh one for every clip a little less.
         options = {"max_tokens_per_second": TOKENS_PER_S}
         with Transcriber(directory, ModelArch.TINY, options=options) as transcriber:

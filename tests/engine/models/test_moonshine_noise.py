@@ -21,11 +21,9 @@ from pathlib import Path
 import pytest
 import torch
 from moonshine_voice import ModelArch, Transcriber
-from speech_clips import PagedClips
+from speech_clips import PagedClips, clip
 from torch import Tensor
 
-from voxlane.codecs.resample import resample
-from voxlane.codecs.wav import decode_wav
 from voxlane.engine.models import Moonshine, load_recogniser
 from voxlane.engine.models.loading import Mode
 from voxlane.engine.weights.files import open_weights
@@ -121,8 +119,7 @@ class Theirs:
 def library(directory: Path) -> Iterator[Line]:
     """Yield the stretches of CLIPS that the library decodes, and its text of each."""
     for name, start_s, end_s in CLIPS:
-        recorded, rate = decode_wav((resolve("speech-samples") / f"{name}.wav").read_bytes())
-        samples = torch.tensor(resample(recorded, rate, 16_000)[int(start_s * 16_000) : int(end_s * 16_000)])
+        samples = clip(resolve("speech-samples") / f"{name}.wav", start_s, end_s)
         # Where it cuts depends on all that it heard in this process, with a fresh one for every clip a little less.
         options = {"max_tokens_per_second": TOKENS_PER_S}
         with Transcriber(directory, ModelArch.TINY, options=options) as transcriber:
