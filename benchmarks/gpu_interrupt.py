@@ -7,13 +7,13 @@
 
 The engine is the server's child process; gpu_load.py keeps its batch full of answers, with long prompts arriving,
 people being listened to and voices talking. In the midst of it sessions are interrupted, at random times some 50 a
-second: `Interrupt` and then a critical request of the same session, which is a question of some 25 tokens to the chat
+second: `Pause` and then a critical request of the same session, which is a question of some 25 tokens to the chat
 model, or, for every fifth, a second of speech to be heard. When it is served the interrupted answer is resumed. The
 policies take turns on one engine, which begins each time with an empty prefix cache (switched_engine.py).
 
-Times are taken by the sender, from sending `Interrupt`, and so hold the socket both ways.
+Times are taken by the sender, from sending `Pause`, and so hold the socket both ways.
     gone     the interrupted are in no later step: a request of the same session that must be refused is sent right
-             behind `Interrupt`, and a session's commands are carried out in order, so its refusal says so. If the
+             behind `Pause`, and a session's commands are carried out in order, so its refusal says so. If the
              token of a step that was under way comes after that, then not before it: "late" counts these, and a
              second one of the same answer would show.
     first    the critical question's first token
@@ -62,7 +62,7 @@ from voxlane.engine.api import (
     Append,
     EndInput,
     Finished,
-    Interrupt,
+    Pause,
     Priority,
     Refused,
     Resume,
@@ -157,7 +157,8 @@ class Lane:
         refused = Submit(f"{call.name}/mark", "tts", speak=SpeakParams(voice="nobody"), session=session)
         if victim is not None:
             victim.called = True
-        self.engine.send(Interrupt(session), refused, *self._critical(call, session))
+            self.engine.send(Pause((f"{victim.name}/answer",)))
+        self.engine.send(refused, *self._critical(call, session))
 
     def _critical(self, call: Call, session: str) -> Sequence[Submit | Append | EndInput]:
         name = f"{call.name}/critical"
@@ -347,7 +348,7 @@ def summary(found: dict[str, Figures], shape: str) -> list[str]:
                 same, asked = one[f"same_{kind}"]
                 cells.append(f"{same} of {asked} ({one[f'parted_{kind}']})")
         rows.append([*cells, *[""] * (len(header) - len(cells) - 1), f"{one['step_ms']:.1f}"])
-    title = f"critical requests into a full engine ({shape}): milliseconds from Interrupt, p50 / p95 / p99"
+    title = f"critical requests into a full engine ({shape}): milliseconds from Pause, p50 / p95 / p99"
     table(title, header, rows)
     lines = []
     for name in ("deadline", "priority"):

@@ -15,7 +15,7 @@ among other work (--mixed); all times are those of this process, at the other en
     n/s         utterances arrive at random (Poisson), so many a second, whatever became of those before
     N at once   N who ask in the same moment for 1.2 s of speech, and again when all have it, beside 32 who listen
     mixed       32 who listen, as many answers being written and microphones being heard, and every second (then ten
-                times a second) a listener cuts in: `Interrupt`, `Cancel`, and a second of critical speech to be heard
+                times a second) a listener cuts in: `Pause`, `Cancel`, and a second of critical speech to be heard
 
     open        requests that are not over, on average
     first       milliseconds from `Submit` (or from when it was due) until the first packet, p50 / p95 / p99
@@ -27,7 +27,7 @@ among other work (--mixed); all times are those of this process, at the other en
     left        milliseconds of sound that listeners had left when a packet came: half of the packets found as much or
                 more, then 95, then 99 in a hundred
     step        milliseconds of the engine's steps: mean, longest
-    silence     from `Interrupt` until the last packet of the interrupted came (nought if none came), p50 / p95 / p99
+    silence     from `Pause` until the last packet of the interrupted came (nought if none came), p50 / p95 / p99
     gone        until the engine said that it is over
 The peers (gpu_tts_peers.py) speak one after the other from the same checkpoints, while the engines are not asked.
 
