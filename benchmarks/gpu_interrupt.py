@@ -6,14 +6,14 @@
     python benchmarks/gpu_interrupt.py --dry-run                          # on a CPU, with a tiny chat model
 
 The engine is the server's child process. A load keeps its batch full of answers, while long prompts arrive, speech is
-recognised and voices speak. Meanwhile sessions are interrupted at random times, some 50 a second: `Interrupt`, then a
+recognised and voices speak. Meanwhile sessions are interrupted at random times, some 50 a second: `Pause`, then a
 critical request of the same session. That is a question of some 25 tokens to the chat model or, every fifth time, a
 second of speech to recognise. When it is served, the interrupted answer is resumed. The policies take turns on one
 engine, which begins each time with an empty prefix cache.
 
-The sender takes the times from sending `Interrupt`, so they include the socket both ways.
+The sender takes the times from sending `Pause`, so they include the socket both ways.
     gone     until the interrupted request is in no later step. A request of the same session that must be refused is
-             sent right after `Interrupt`; a session's commands are carried out in order, so its refusal marks the
+             sent right after `Pause`; a session's commands are carried out in order, so its refusal marks the
              moment. If the token of a running step comes after that, the time is that token's: "late" counts these. A
              second late token of the same answer would count as "more".
     first    the critical question's first token
@@ -62,7 +62,7 @@ from voxlane.engine.api import (
     Append,
     EndInput,
     Finished,
-    Interrupt,
+    Pause,
     Priority,
     Refused,
     Resume,
@@ -157,7 +157,8 @@ class Lane:
         refused = Submit(f"{call.name}/mark", "tts", speak=SpeakParams(voice="nobody"), session=session)
         if victim is not None:
             victim.called = True
-        self.engine.send(Interrupt(session), refused, *self._critical(call, session))
+            self.engine.send(Pause((f"{victim.name}/answer",)))
+        self.engine.send(refused, *self._critical(call, session))
 
     def _critical(self, call: Call, session: str) -> Sequence[Submit | Append | EndInput]:
         name = f"{call.name}/critical"
@@ -371,7 +372,7 @@ def summary(found: dict[str, Figures], shape: str) -> list[str]:
                 same, asked = one[f"same_{kind}"]
                 cells.append(f"{same} of {asked} ({one[f'parted_{kind}']})")
         rows.append([*cells, *[""] * (len(header) - len(cells) - 1), f"{one['step_ms']:.1f}"])
-    title = f"critical requests into a full engine ({shape}): milliseconds from Interrupt, p50 / p95 / p99"
+    title = f"critical requests into a full engine ({shape}): milliseconds from Pause, p50 / p95 / p99"
     table(title, header, rows)
     lines = []
     for name in ("deadline", "priority"):

@@ -16,7 +16,7 @@ of text, `EndInput`. Loads:
     n/s         utterances arrive at random (Poisson), so many a second, however many are open
     N at once   N people ask in the same moment for 1.2 s of speech, and again when all have it, beside 32 listeners
     mixed       32 listeners, as many answers being written and microphones being transcribed; every second (then ten
-                times a second) a listener interrupts: `Interrupt`, `Cancel`, and a second of critical speech
+                times a second) a listener interrupts: `Pause`, `Cancel`, and a second of critical speech
 
 Columns:
 
@@ -30,7 +30,7 @@ Columns:
     left        milliseconds of sound that listeners had left when a packet came: half of the packets found as much or
                 more, then 95, then 99 in a hundred
     step        milliseconds of the engine's steps: mean, longest
-    silence     from `Interrupt` until the last packet of the interrupted request (0 if none came), p50 / p95 / p99
+    silence     from `Pause` until the last packet of the interrupted request (0 if none came), p50 / p95 / p99
     gone        until the engine reported its end
 The peers (--peers) speak one after the other from the same checkpoints, while the engines are idle.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from voxlane.engine.api import Cancel, Finished, Interrupt, RequestStats, Samples, Submit
+from voxlane.engine.api import Cancel, Finished, Pause, RequestStats, Samples, Submit
 from voxlane.engine.models.qwen3_tts.codec import Qwen3TTSCodec
 from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.weights.files import open_weights
@@ -32,7 +32,7 @@ class Mouths:
     def __init__(self, step_s: float) -> None:
         self.ready = SimpleNamespace(speak_rate=RATE)
         self.receivers: dict[str, Any] = {}
-        self.interrupted: list[str] = []
+        self.paused: list[str] = []
         self.step_s = step_s
         self._speaking: dict[str, None] = {}
         self._over: list[str] = []
@@ -45,8 +45,8 @@ class Mouths:
                 case Cancel(name) if name in self._speaking:
                     del self._speaking[name]
                     self._over.append(name)
-                case Interrupt(session):
-                    self.interrupted.append(session)
+                case Pause(names):
+                    self.paused += names
                 case _:
                     pass
 
@@ -100,7 +100,7 @@ def test_who_cuts_in_knows_when_silence_came() -> None:
     utterance = listeners.speaking(1.8)[0]
     voices.cut(utterance, 1.8)
     engine.step(1.86)
-    assert engine.interrupted == [utterance.session]
+    assert engine.paused == [utterance.name]
     assert utterance.late_s == 0.0  # nothing came after
     assert utterance.gone_s == pytest.approx(1.86)
     assert utterance not in listeners.speaking(1.86)

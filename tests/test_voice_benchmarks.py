@@ -18,7 +18,7 @@ from voxlane.engine.api import (
     Cancel,
     EndInput,
     Finished,
-    Interrupt,
+    Pause,
     Priority,
     Refused,
     RequestStats,
@@ -65,7 +65,7 @@ class ScriptedEngine:
                     self._writing, self._left, self._offset = name, message.sampling.max_tokens, 0
                 case Submit(name, "tts") if message.speak.voice:
                     self._queue.append(Refused(name, 0, "bad_request", "there is no such voice"))
-                case Interrupt():
+                case Pause():
                     self.paused = True
                 case Resume() | Cancel():
                     self.paused = False
@@ -124,7 +124,7 @@ def test_who_cuts_in_is_critical_and_a_cough_lets_the_reply_go_on(monkeypatch: p
     engine, speaker = converse(40.0, clause_s=3.0, seed=3)
     assert speaker.diary.interrupts
     assert all(waited == 0.0 for _, waited in speaker.diary.interrupts)
-    at = [number for number, one in enumerate(engine.sent) if isinstance(one, Interrupt)]
+    at = [number for number, one in enumerate(engine.sent) if isinstance(one, Pause)]
     critical = [engine.sent[number + 2] for number in at]
     assert all(one.task == "asr" and one.priority is Priority.CRITICAL for one in critical)
     coughs = sum(isinstance(one, Resume) and "/say" in one.request_id for one in engine.sent)

@@ -17,7 +17,6 @@ from voxlane.engine.api.messages import (
     Finished,
     ForgetVoice,
     FromEngine,
-    Interrupt,
     KeepVoice,
     Loading,
     Message,

@@ -59,7 +59,7 @@ class Submit:
     priority: Priority = Priority.NORMAL
     deadline_s: float | None = None  # seconds from arrival until the first token is due
     tenant: str = ""  # salts the prefix cache: tenants cannot see each other's timing
-    session: str = ""  # what Interrupt names
+    session: str = ""  # commands about requests of one session keep their order
     epoch: int = 0
     tools: tuple[Tool, ...] = ()  # tasks "chat" and "probe"
     tool_choice: str = "auto"  # or "none"; "required": one well-formed call and nothing else; a name: of that tool
@@ -88,9 +88,13 @@ class EndInput:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Take a request out of the batch at the next step, its blocks kept."""
+    """Take requests out of the batch at the next step; they keep their blocks. An unknown id is not an error.
 
-    request_id: str
+    The engine applies it before any other command that waits, except earlier commands about these requests or their
+    sessions. A request that is submitted later under one of these ids is not paused.
+    """
+
+    request_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +122,6 @@ class Rewind:
 
     request_id: str
     sample: int
-
-
-@dataclass(frozen=True, slots=True)
-class Interrupt:
-    """Pause every request of a session that was submitted or resumed before this message."""
-
-    session: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +339,6 @@ ToEngine = (
     | Resume
     | Cancel
     | Rewind
-    | Interrupt
     | KeepVoice
     | ForgetVoice
     | Ping

@@ -16,7 +16,6 @@ from itertools import chain
 from voxlane.engine.api import (
     Cancel,
     ForgetVoice,
-    Interrupt,
     KeepVoice,
     Pause,
     Priority,
@@ -32,13 +31,13 @@ _VOICES: Name = ("voices", "")  # of what is about no request: what is to be sai
 # Tuples, not unions: thousands of commands come in a second, and a union is made anew at every question.
 _RENAMES = (KeepVoice, ForgetVoice)
 _TURNS = (Submit, *_RENAMES)  # what takes its turn
-_STOPS = (Interrupt, Pause, Cancel)
+_STOPS = (Pause, Cancel)
 _STIRRING = (*_STOPS, Resume)
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A command, which of all it is, and the sessions and the request it is about."""
+    """A command, which of all it is, and the sessions and requests it is about."""
 
     number: int
     about: frozenset[Name]
@@ -64,8 +63,8 @@ class CommandQueue:
         self._lines: dict[Name, deque[_Entry]] = {}
         self._voiced: _Entries = OrderedDict()  # submissions that ask for a voice, and what names mean to them
         self._light: _Heap = []  # those that may be taken
-        self._interrupts: _Entries = OrderedDict()
-        self._stops: tuple[_Heap, _Heap] = ([], [])  # interruptions, and those of single requests
+        self._pauses: _Entries = OrderedDict()
+        self._stops: tuple[_Heap, _Heap] = ([], [])  # pauses, cancels
         self._parked: dict[int, list[tuple[_Heap, _Entry]]] = {}  # stops, by who takes a turn before them
         self._critical: _Entries = OrderedDict()  # submissions, and what came about them since
         self._sessions: dict[str, deque[str]] = {}  # of requests that are not opened yet; an id may be used again
@@ -103,13 +102,13 @@ class CommandQueue:
     def urgent(self, *, prompts: bool = True) -> ToEngine | None:
         """Return the next that cannot wait, or must not be overtaken by such a one; usually none.
 
-        Interruptions come first. Who stops a single request waits for no critical prompt, unless that is its own.
-        Without `prompts`, nothing is returned that takes time.
+        Pauses come first. A cancel waits for no critical prompt, except its own request's. Without `prompts`, nothing
+        is returned that takes time.
         """
-        interrupts, stops = self._stops
-        if (first := self._free(interrupts, looks=True) or self._free(stops, looks=bool(self._critical))) is not None:
+        pauses, cancels = self._stops
+        if (first := self._free(pauses, looks=True) or self._free(cancels, looks=bool(self._critical))) is not None:
             return self._take(first)
-        pressing = next(chain(self._interrupts.values(), self._critical.values()), None)
+        pressing = next(chain(self._pauses.values(), self._critical.values()), None)
         if pressing is None:
             return None
         first = self._first_before(pressing)
@@ -143,12 +142,12 @@ class CommandQueue:
         self._waiting[number] = entry
         if _asks_for_a_voice(command) or isinstance(command, _RENAMES):
             self._voiced[number] = entry
-        if isinstance(command, Interrupt):
-            self._interrupts[number] = entry
+        if isinstance(command, Pause):
+            self._pauses[number] = entry
         if isinstance(command, _STOPS):
-            heapq.heappush(self._stops[not isinstance(command, Interrupt)], (number, entry))
-        before = self._lines.get(("request", getattr(command, "request_id", "")))
-        if _is_critical(command) or (before and before[-1].number in self._critical):
+            heapq.heappush(self._stops[isinstance(command, Cancel)], (number, entry))
+        lines = (self._lines.get(("request", request_id)) for request_id in _request_ids(command))
+        if _is_critical(command) or any(line and line[-1].number in self._critical for line in lines):
             self._critical[number] = entry
 
     def _first_before(self, entry: _Entry) -> _Entry:
@@ -165,7 +164,7 @@ class CommandQueue:
     def _take(self, entry: _Entry) -> ToEngine:
         """Take an entry out, which is the first in all its lines."""
         number, command, lines = entry.number, entry.command, self._lines
-        for entries in (self._waiting, self._voiced, self._interrupts, self._critical):
+        for entries in (self._waiting, self._voiced, self._pauses, self._critical):
             entries.pop(number, None)
         for stops, parked in self._parked.pop(number, ()):
             heapq.heappush(stops, (parked.number, parked))
@@ -192,18 +191,17 @@ class CommandQueue:
         heapq.heappush(self._light, (entry.number, entry))
 
     def _about(self, command: ToEngine) -> frozenset[Name]:
-        """Return the request a command is about, and every session that may be its by then."""
-        if isinstance(command, Interrupt):
-            return frozenset({("session", command.session)})
-        request_id: str | None = getattr(command, "request_id", None)
-        if request_id is None:
+        """Return the requests a command is about, and every session that each may belong to by then."""
+        if isinstance(command, _RENAMES):
             return frozenset({_VOICES})
         if isinstance(command, Submit):
-            self._sessions.setdefault(request_id, deque()).append(command.session)
-        names = {("request", request_id)}
-        for session in (self._session_of(request_id), *self._sessions.get(request_id, ())):
-            if session:
-                names.add(("session", session))
+            self._sessions.setdefault(command.request_id, deque()).append(command.session)
+        names: set[Name] = set()
+        for request_id in _request_ids(command):
+            names.add(("request", request_id))
+            for session in (self._session_of(request_id), *self._sessions.get(request_id, ())):
+                if session:
+                    names.add(("session", session))
         return frozenset(names)
 
 
@@ -214,6 +212,14 @@ def changes_batch(command: ToEngine) -> bool:
     of its own.
     """
     return isinstance(command, _STIRRING)
+
+
+def _request_ids(command: ToEngine) -> tuple[str, ...]:
+    """Return the ids of the requests that a command is about."""
+    if isinstance(command, Pause):
+        return command.request_ids
+    request_id: str | None = getattr(command, "request_id", None)
+    return () if request_id is None else (request_id,)
 
 
 def _asks_for_a_voice(command: ToEngine) -> bool:

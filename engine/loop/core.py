@@ -19,7 +19,6 @@ from voxlane.engine.api import (
     EndInput,
     ForgetVoice,
     FromEngine,
-    Interrupt,
     KeepVoice,
     Pause,
     Resume,
@@ -379,16 +378,12 @@ class Core:
                 return self._roster.tell(command)
             case Cancel(request_id):
                 return self._roster.cancel(request_id)
-            case Pause(request_id):
-                messages = self._handing.give_first(lambda submit: submit.request_id == request_id)
-                self._roster.pause(request_id)
+            case Pause(request_ids):
+                messages = self._handing.give_first(request_ids)
+                self._roster.pause(request_ids)
                 return messages
             case Resume(request_id):
                 self._roster.resume(request_id)
-            case Interrupt(session):
-                messages = self._handing.give_first(lambda submit: submit.session == session)
-                self._roster.interrupt(session)
-                return messages
             case KeepVoice() | ForgetVoice():
                 self._desks.rename(command)
             case _:

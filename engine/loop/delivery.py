@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
-from voxlane.engine.api import FromEngine, Submit
+from voxlane.engine.api import FromEngine
 from voxlane.engine.jobs.job import Change
 from voxlane.engine.loop.execution import Engines, RunningStep
 from voxlane.engine.loop.job_table import JobTable
@@ -48,15 +48,15 @@ class Delivery:
             self._record.lookup(len(row.drafts), len(outcome.choices) - 1)
         return self._roster.apply(job, change, now)
 
-    def give_first(self, concerned: Callable[[Submit], bool]) -> list[FromEngine]:
-        """Give some jobs what they have of the step that is being handed out; return what is told of that.
+    def give_first(self, request_ids: Collection[str]) -> list[FromEngine]:
+        """Give some jobs their outcomes of the step that is being delivered; return the messages.
 
-        Who is kept out of the next step may be in one under way, and is told of that token too: but of no second one.
+        A request that is paused now may be in a step under way: its token is sent too, but no second one.
         """
         messages: list[FromEngine] = []
         self._bring()
         for request in list(self._untold):
-            if request.state is not RequestState.FINISHED and concerned(self._roster.owner(request).submit):
+            if request.state is not RequestState.FINISHED and request.job in request_ids:
                 messages += self.give(*self._untold.pop(request))
         return messages
 

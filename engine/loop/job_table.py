@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from voxlane.engine.api import (
     Append,
@@ -89,14 +89,13 @@ class JobTable:
         job = self.jobs.get(request_id)
         return [] if job is None else [self._end(job, "cancelled", self._clock())]
 
-    def pause(self, request_id: str) -> None:
-        """Keep a job out of the next step."""
-        self._pause(self.jobs.get(request_id))
-
-    def interrupt(self, session: str) -> None:
-        """Keep every job of a session out of the next step."""
-        for job in [job for job in self.jobs.values() if job.submit.session == session]:
-            self._pause(job)
+    def pause(self, request_ids: Iterable[str]) -> None:
+        """Keep jobs out of the next step."""
+        now = self._clock()
+        for job in [self.jobs[request_id] for request_id in request_ids if request_id in self.jobs]:
+            job.paused = True
+            for request in job.requests.values():
+                self._scheduler.pause(request, now)
 
     def resume(self, request_id: str) -> None:
         """Let a job go on."""
@@ -108,12 +107,6 @@ class JobTable:
             if request.state is RequestState.PAUSED:
                 self._record.resumed(request, now)
             self._scheduler.resume(request, now)
-
-    def _pause(self, job: Job | None) -> None:
-        if job is not None:
-            job.paused = True
-            for request in job.requests.values():
-                self._scheduler.pause(request, self._clock())
 
     # ---- what jobs want
 

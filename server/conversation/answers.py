@@ -271,10 +271,6 @@ class Answers:
         times = [reply.wake_at(now) for reply in self._replies()]
         return min((at for at in times if at is not None), default=None)
 
-    def resume_asides(self) -> list[Effect]:
-        """Return what lets the asides go on when all work of the conversation was put on hold."""
-        return [effect for aside in self.asides.values() for effect in aside.go_on()]
-
     def _replies(self) -> Iterator[Reply]:
         if self.reply is not None:
             yield self.reply

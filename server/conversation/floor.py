@@ -181,7 +181,7 @@ class Floor:
         if not (talks and self.config.interruptible) or reply is None:
             beside = not self.config.interruptible and (talks or self._answers.thinking)
             return self._open_turn(at, now, Priority.HIGH, beside=beside)
-        effects = interruption.hold(self._name, reply, self._answers, self.closing, now)
+        effects = interruption.hold(reply, now)
         return [*effects, *self._open_turn(at, now, Priority.CRITICAL, held=True)]
 
     @property

@@ -5,9 +5,7 @@ It knows the reply and the turn that cuts in. Whether that one means it, others 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from voxlane.engine.api import EndInput, Interrupt, Resume
+from voxlane.engine.api import EndInput, Pause
 from voxlane.server.conversation.answers import Answers
 from voxlane.server.conversation.effects import Effect, Send, Tell
 from voxlane.server.conversation.reply import Reply
@@ -15,11 +13,10 @@ from voxlane.server.conversation.server_events import BargeIn, UserWords
 from voxlane.server.conversation.user_turn import UserSpeech
 
 
-def hold(session: str, reply: Reply, answers: Answers, closing: Iterable[UserSpeech], now: float) -> list[Effect]:
+def hold(reply: Reply, now: float) -> list[Effect]:
     """Stop a reply where it is, and nothing else of the session."""
-    effects = [*reply.hold(now), Tell(Interrupt(session))]
-    effects += [Tell(Resume(one.asr_id)) for one in closing]  # they are not what was interrupted
-    return [*effects, *answers.resume_asides()]
+    effects, running = reply.hold(now), reply.running
+    return [*effects, Tell(Pause(running))] if running else effects
 
 
 def ask_last_words(turn: UserSpeech) -> list[Effect]:

@@ -205,7 +205,7 @@ class Reply:
         return [*effects, Send(self.thought)] if self.thought is not None else effects
 
     def hold(self, now: float) -> list[Effect]:
-        """Stop where it is, and keep everything; whoever calls this pauses its work in the engine."""
+        """Stop where it is, and keep everything; the caller pauses the requests that are `running`."""
         assert self.stage == "live"
         self._anchor = (self.position(now), None)
         self.stage = "held"
@@ -216,32 +216,28 @@ class Reply:
         assert self.stage == "held"
         self.stage = "live"
         self._anchor = (self._anchor[0], now if self._sent else None)
-        return [Send(Release(self.epoch)), *self._each(Resume)]
+        return [Send(Release(self.epoch)), *(Tell(Resume(request_id)) for request_id in self.running)]
 
     def interrupt(self, now: float) -> list[Effect]:
         """End it here; the client throws away what it has queued."""
         assert self.stage in ("live", "held")
         position = self.position(now)
         self.stage = "over"
-        effects: list[Effect] = [Send(Interrupted(self.epoch, self.heard(position), position)), *self._each(Cancel)]
+        effects: list[Effect] = [Send(Interrupted(self.epoch, self.heard(position), position)), *self._cancel()]
         if self.thought is None and any(self._cost):  # the engine's own count would come after the end
             effects.insert(0, Send(Thought(self.epoch, "cancelled", *self._cost)))
         return effects
-
-    def go_on(self) -> list[Effect]:
-        """Return what lets its work in the engine go on."""
-        return self._each(Resume)
 
     def withdraw(self) -> list[Effect]:
         """End it before anybody knew of it."""
         assert self.stage == "tentative"
         self.stage = "over"
-        return self._each(Cancel)
+        return self._cancel()
 
     def break_off(self) -> list[Effect]:
         """Take it that the engine will bring no more: what is here is all there is."""
         self._chat_done = self._sound_done = True
-        return self._each(Cancel)
+        return self._cancel()
 
     # ---- the listener
 
@@ -363,7 +359,13 @@ class Reply:
             )
         return [*effects, Tell(Append(self.tts_id, text=clause))]
 
-    def _each(self, kind: type[Resume] | type[Cancel]) -> list[Effect]:
-        """Return the same command for every request of its that may still run."""
-        effects: list[Effect] = [] if self._chat_done and kind is Resume else [Tell(kind(self.chat_id))]
-        return [*effects, Tell(kind(self.tts_id))] if self._saying else effects
+    @property
+    def running(self) -> tuple[str, ...]:
+        """The ids of its requests in the engine that may still run."""
+        chat = () if self._chat_done else (self.chat_id,)
+        return (*chat, self.tts_id) if self._saying and not self._sound_done else chat
+
+    def _cancel(self) -> list[Effect]:
+        """Return a cancel for every request that it ever began."""
+        requests = [self.chat_id, self.tts_id] if self._saying else [self.chat_id]
+        return [Tell(Cancel(request_id)) for request_id in requests]

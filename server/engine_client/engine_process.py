@@ -243,7 +243,7 @@ class EngineProcess:
         return len(running)
 
     def send(self, message: ToEngine) -> None:
-        """Send a command that has no answer of its own (Pause, Resume, Interrupt); dropped while there is no engine."""
+        """Send a command that has no answer of its own (Pause, Resume); dropped while there is no engine."""
         if self._pipe is not None:
             self._pipe.send(message)
 

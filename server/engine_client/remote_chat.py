@@ -19,7 +19,6 @@ from voxlane.engine.api import (
     Finished,
     FinishReason,
     FromEngine,
-    Interrupt,
     Pause,
     RequestStats,
     Resume,
@@ -157,15 +156,14 @@ class RemoteChannel:
             case Cancel(request_id) if request_id in self._requests:
                 self._requests.pop(request_id).task.cancel()
                 return None
-            case Pause(request_id) if request_id in self._requests:
-                self._requests[request_id].goes_on.clear()
-                return None
+            case Pause(request_ids):
+                for request_id in self._requests.keys() & set(request_ids):
+                    self._requests[request_id].goes_on.clear()
+                others = tuple(request_id for request_id in request_ids if request_id not in self._requests)
+                return self.line.tell(Pause(others)) if others else None
             case Resume(request_id) if request_id in self._requests:
                 self._requests[request_id].goes_on.set()
                 return None
-            case Interrupt():
-                for request in self._requests.values():
-                    request.goes_on.clear()
         return self.line.tell(message)
 
     def close(self) -> None:

@@ -81,7 +81,7 @@ class RequestStream:
 
     def pause(self) -> None:
         """Take the request out of the engine's next step; what is already on its way still arrives."""
-        self._tell(Pause(self.request_id))
+        self._tell(Pause((self.request_id,)))
 
     def resume(self) -> None:
         """Let a paused request go on."""

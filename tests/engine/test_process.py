@@ -17,8 +17,8 @@ from voxlane.engine.api import (
     Cancel,
     Configure,
     EngineConfig,
-    Interrupt,
     Loading,
+    Pause,
     Ping,
     Pong,
     StartFailed,
@@ -97,7 +97,7 @@ def test_an_engine_whose_device_is_lost_says_so_and_ends(
     server, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def assembled(config: EngineConfig, progress: object) -> SimpleNamespace:
-        for command in (Cancel("r"), Interrupt("s")):
+        for command in (Cancel("r"), Pause(("s",))):
             server.send(fragments(encode(command))[0])
         ready = StartFailed("stands for what is told first")
         return SimpleNamespace(core=core, ready=ready, close=lambda: closed.append(child.fileno() < 0))
@@ -107,7 +107,7 @@ def test_an_engine_whose_device_is_lost_says_so_and_ends(
         server.send(fragments(encode(Configure(EngineConfig())))[0])
         assert serve(Link(child)) == LOST
         assert list(iter(lambda: server.recv(1 << 16), b"")), "it was ready before, and the end of file says it is lost"
-    assert core.received == [Cancel("r"), Interrupt("s")]
+    assert core.received == [Cancel("r"), Pause(("s",))]
     assert core.came, "or it would go through its books while somebody waits"
     assert closed == [True], "or a voice in the making would keep the process; the server knew before"
     assert "device=lost error=an illegal memory access was encountered" in caplog.text

@@ -144,9 +144,12 @@ class ScriptedEngine:
                         self._make_voice(speech)
                         continue
                     self._end_hearing(speech) if speech.submit.task == "asr" else self._end_uttering(speech)
-                case Pause(request_id) | Resume(request_id) as message if request_id in self._speech:
-                    self._speech[request_id].paused = isinstance(message, Pause)
-                    self._report(running=1, paused=int(isinstance(message, Pause)))
+                case Pause((request_id,)) if request_id in self._speech:
+                    self._speech[request_id].paused = True
+                    self._report(running=1, paused=1)
+                case Resume(request_id) if request_id in self._speech:
+                    self._speech[request_id].paused = False
+                    self._report(running=1, paused=0)
                 case Cancel(request_id):
                     if request_id in self._open:
                         self._finish(self._open[request_id], "cancelled", 1)

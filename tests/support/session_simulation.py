@@ -16,7 +16,6 @@ from voxlane.engine.api import (
     EndInput,
     Finished,
     FromEngine,
-    Interrupt,
     Pause,
     Probability,
     RequestStats,
@@ -160,12 +159,12 @@ class ScriptedEngine:
                     work.ended = True
             case Cancel(name):
                 self.work.pop(name, None)
-            case Pause(name) | Resume(name):
+            case Pause(names):
+                for name in self.work.keys() & set(names):
+                    self.work[name].paused = True
+            case Resume(name):
                 if work := self.work.get(name):
-                    work.paused = isinstance(message, Pause)
-            case Interrupt(session):
-                for work in self.work.values():
-                    work.paused = work.paused or work.submit.session == session
+                    work.paused = False
             case _:
                 raise AssertionError(f"a session sent {message}")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from voxlane.engine.api import ChatMessage, Finished, FromEngine, Submit, Text, ToEngine, Tool
+from voxlane.engine.api import ChatMessage, Finished, FromEngine, Pause, Submit, Text, ToEngine, Tool
 from voxlane.engine.jobs.admission import Intake
 from voxlane.engine.jobs.chat import ChatJobFactory
 from voxlane.engine.jobs.factory import Cloning
@@ -325,6 +325,11 @@ class Simulation:
     def send(self, *commands: ToEngine) -> list[FromEngine]:
         self._note(commands)
         return self._collect(self.core.handle(commands))
+
+    def pause_session(self, session: str) -> Pause:
+        """Return a command that pauses all requests of a session that the core knows by now."""
+        jobs = self.core._roster.jobs.items()
+        return Pause(tuple(name for name, job in jobs if job.submit.session == session))
 
     def _note(self, commands: Sequence[ToEngine]) -> None:
         for command in commands:

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from simulation import Simulation
 
-from voxlane.engine.api import EndInput, Interrupt
+from voxlane.engine.api import EndInput
 from voxlane.engine.schedule.request import RequestState
 
 SESSIONS = st.sampled_from(["s", "t"])
@@ -27,7 +27,7 @@ class VoiceLoop(RuleBasedStateMachine):
 
     @rule(session=SESSIONS)
     def interrupt(self, session):
-        self.simulation.send(Interrupt(session))
+        self.simulation.send(self.simulation.pause_session(session))
         live = self.simulation.scheduler.requests.values()
         assert all(request.state is RequestState.PAUSED for request in live if request.session == session)
 

@@ -21,7 +21,7 @@ from voxlane.engine.api import (
     ChatMessage,
     EndInput,
     Finished,
-    Interrupt,
+    Pause,
     Priority,
     Refused,
     Resume,
@@ -227,7 +227,8 @@ class Speaker:
         self.diary.interrupts.append((now, None))
         # Commands are carried out in order: that the second is refused says that the first is in force.
         mark = Submit(f"{self._name}/mark", "tts", speak=SpeakParams(voice="nobody"), session=self._name)
-        self._engine.send(Interrupt(self._name), mark)
+        running = (f"{self._name}/chat{reply.epoch}", *((f"{self._name}/say{reply.epoch}",) if reply.saying else ()))
+        self._engine.send(Pause(running), mark)
         self._open(now, Priority.CRITICAL, cough=self._random.random() < COUGHS)
 
     def _release(self, reply: Reply, now: float) -> None:

@@ -22,7 +22,7 @@ from voxlane.engine.api import (
     Cancel,
     EndInput,
     Finished,
-    Interrupt,
+    Pause,
     Priority,
     Refused,
     Samples,
@@ -121,9 +121,9 @@ class Voices:
         return utterance
 
     def cut(self, utterance: Utterance, now: float) -> None:
-        """Interrupt the session that an utterance is for, and take the utterance back."""
+        """Pause an utterance, and take it back."""
         utterance.cut_s, utterance.done = now, True
-        self._engine.send(Interrupt(utterance.session), Cancel(utterance.name))
+        self._engine.send(Pause((utterance.name,)), Cancel(utterance.name))
 
     def end(self) -> None:
         """Take back all that still runs."""

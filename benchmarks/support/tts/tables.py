@@ -73,7 +73,7 @@ def summary(rows: Sequence[Row], peers: dict[str, list[tts_peers.Figure]]) -> No
             ]
             for row, one in barged
         ]
-        table("barge-in under load, milliseconds from Interrupt, p50 / p95 / p99", header, lines)
+        table("barge-in under load, milliseconds from Pause, p50 / p95 / p99", header, lines)
     if peers:
         header = ["voice", "peer", "streams", "at a time", "first", "frame", "× real"]
         lines = [[size, *cells] for size, figures in peers.items() for cells in tts_peers.rows(figures)]

@@ -41,7 +41,7 @@ messages = st.one_of(
     submits,
     st.builds(api.Configure, st.builds(api.EngineConfig, model=texts, step_budget_ms=numbers)),
     st.builds(api.Cancel, texts),
-    st.builds(api.Interrupt, texts),
+    st.builds(api.Pause, st.lists(texts, max_size=3).map(tuple)),
     st.just(api.Shutdown()),
     st.just(api.Ping()),
     st.just(api.Pong()),

@@ -80,7 +80,7 @@ def test_streams_together_in_pieces_hear_what_each_whole_clip_says(engine, whole
             del left[name]
             messages += core.handle([EndInput(name)])
         if random.random() < 0.1:
-            messages += core.handle([Pause(name)])
+            messages += core.handle([Pause((name,))])
         for _ in range(int(random.integers(0, 6))):
             if core.busy:
                 messages += core.step()

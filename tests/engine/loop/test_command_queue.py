@@ -13,7 +13,6 @@ from voxlane.engine.api import (
     Cancel,
     EndInput,
     ForgetVoice,
-    Interrupt,
     KeepVoice,
     Pause,
     Priority,
@@ -36,8 +35,7 @@ commands = st.one_of(
     st.builds(Append, names, audio=st.just(b"..")),
     st.builds(EndInput, names),
     st.builds(Cancel, names),
-    st.builds(Pause, names),
-    st.builds(Interrupt, st.sampled_from(["s", "t", "v"])),
+    st.builds(Pause, st.lists(names, max_size=3).map(tuple)),
     st.builds(ForgetVoice, st.just("her")),
 )
 
@@ -52,11 +50,11 @@ def about(commands: list[ToEngine], request: str = "", session: str = "") -> lis
     known = dict(SESSIONS)
     found = []
     for command in commands:
-        name = getattr(command, "request_id", "")
+        names = command.request_ids if isinstance(command, Pause) else (getattr(command, "request_id", ""),)
         if isinstance(command, Submit):
-            known[name] = command.session or SESSIONS.get(name, "")
-        theirs = command.session if isinstance(command, Interrupt) else known.get(name, "")
-        if (request and name == request) or (session and theirs == session):
+            known[command.request_id] = command.session or SESSIONS.get(command.request_id, "")
+        theirs = {known.get(name, "") for name in names}
+        if (request and request in names) or (session and session in theirs):
             found.append(command)
     return found
 
@@ -114,50 +112,59 @@ def test_a_session_keeps_its_order(came: list[ToEngine], ways: list[str]) -> Non
         theirs = set(map(id, about(came, session=session)))  # equal ones may be another's
         order = [places[id(command)] for command in [*carried_out, *rest] if id(command) in theirs]
         assert order == sorted(order), session
-    assert not any(isinstance(command, Interrupt) for command in rest)
+    assert not any(isinstance(command, Pause) for command in rest)
     assert not any(isinstance(command, Submit) and command.priority is Priority.CRITICAL for command in rest)
 
 
 def test_what_cannot_wait_overtakes_others() -> None:
     inbox = CommandQueue(lambda name: {"mine": "s"}.get(name, ""))
     prompt, own, critical = Submit("long", "chat"), Cancel("mine"), Submit("c", "chat", priority=Priority.CRITICAL)
-    inbox.add([prompt, own, Append("other", audio=b".."), Interrupt("s"), critical, EndInput("c")])
-    assert urgent(inbox) == [own, Interrupt("s"), critical, EndInput("c")]
+    inbox.add([prompt, own, Append("other", audio=b".."), Pause(("mine",)), critical, EndInput("c")])
+    assert urgent(inbox) == [own, Pause(("mine",)), critical, EndInput("c")]
     assert [inbox.next() for _ in range(len(inbox))] == [prompt, Append("other", audio=b"..")]
 
 
 def test_who_waits_for_its_own_prompt_is_not_asked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    inbox, asked = CommandQueue(lambda name: ""), []
+    inbox, asked = CommandQueue(lambda name: {"y": "y"}.get(name, "")), []
     first_before = CommandQueue._first_before
     monkeypatch.setattr(
         CommandQueue, "_first_before", lambda inbox, one: (asked.append(one), first_before(inbox, one))[1]
     )
     for number in range(200):
-        inbox.add([Submit(f"r{number}", "chat", session=f"s{number}"), Cancel(f"r{number}"), Interrupt(f"s{number}")])
-    inbox.add([Submit("c", "chat", session="c", priority=Priority.CRITICAL), Pause("x"), Interrupt("y")])
-    assert list(iter(lambda: inbox.urgent(prompts=False), None)) == [Interrupt("y"), Pause("x")]
+        name = f"r{number}"
+        inbox.add([Submit(name, "chat", session=f"s{number}"), Cancel(name), Pause((name, f"gone{number}"))])
+    inbox.add([Submit("c", "chat", session="c", priority=Priority.CRITICAL), Cancel("x"), Pause(("y",))])
+    assert list(iter(lambda: inbox.urgent(prompts=False), None)) == [Pause(("y",)), Cancel("x")]
     asked.clear()
     assert len(urgent(inbox)) == 601
     assert len(asked) < 2000, "work that grows with the square"
     assert (inbox._stops, inbox._parked) == (([], []), {})
 
 
-def test_who_stops_something_goes_before_critical_prompts_and_an_interruption_before_all() -> None:
-    inbox = CommandQueue(lambda name: {"mine": "s", "his": "t"}.get(name, ""))
+def test_who_stops_something_goes_before_critical_prompts_and_a_pause_before_all() -> None:
+    inbox = CommandQueue(lambda name: {"mine": "s", "his": "t", "her": "v"}.get(name, ""))
     crowd = [Submit(f"c{number}", "chat", session=f"s{number}", priority=Priority.CRITICAL) for number in range(3)]
     own, behind = Submit("own", "chat", session="u"), Cancel("c1")
-    inbox.add([*crowd, behind, own, Interrupt("u"), Cancel("his"), Append("his", audio=b".."), Pause("mine")])
-    inbox.add([Interrupt("s"), Interrupt("v")])
-    stops = [Pause("mine"), Interrupt("s"), Interrupt("v"), Cancel("his")]
+    inbox.add([*crowd, behind, own, Pause(("own",)), Cancel("his"), Append("his", audio=b".."), Cancel("mine")])
+    inbox.add([Pause(("mine", "gone")), Pause(("her",))])
+    stops = [Cancel("mine"), Pause(("mine", "gone")), Pause(("her",)), Cancel("his")]
     assert list(iter(lambda: inbox.urgent(prompts=False), None)) == stops
-    assert urgent(inbox) == [own, Interrupt("u"), crowd[0], crowd[1], behind, crowd[2]], "its own prompt comes first"
+    assert urgent(inbox) == [own, Pause(("own",)), crowd[0], crowd[1], behind, crowd[2]], "its own prompt comes first"
     assert [inbox.next() for _ in range(len(inbox))] == [Append("his", audio=b"..")]
 
 
-def test_who_stops_something_is_not_urgent_where_no_prompt_is() -> None:
+def test_a_cancel_is_not_urgent_where_no_critical_prompt_is_and_a_pause_always() -> None:
     inbox = CommandQueue(lambda name: "")
-    inbox.add([Submit("a", "chat"), Cancel("b"), Pause("c")])
-    assert inbox.urgent() is None
+    inbox.add([Submit("a", "chat"), Cancel("b"), Pause(("c",))])
+    assert urgent(inbox) == [Pause(("c",))]
+
+
+def test_a_pause_keeps_the_order_of_every_session_it_concerns() -> None:
+    inbox = CommandQueue(lambda name: {"a": "s", "b": "t"}.get(name, ""))
+    other, own = Submit("long", "chat"), [EndInput("b"), Append("a", audio=b"..")]
+    inbox.add([other, *own, Pause(("a", "b")), Submit("c", "chat", session="t")])
+    assert urgent(inbox) in ([*own, Pause(("a", "b"))], [*reversed(own), Pause(("a", "b"))])
+    assert [inbox.next() for _ in range(len(inbox))] == [other, Submit("c", "chat", session="t")]
 
 
 def test_a_name_means_to_everybody_what_it_meant_when_they_came() -> None:
@@ -165,8 +172,8 @@ def test_a_name_means_to_everybody_what_it_meant_when_they_came() -> None:
     said, later = Submit("a", "tts", speak=SpeakParams(voice="her")), Submit("b", "tts", speak=SpeakParams(voice="her"))
     renamed = [ForgetVoice("her"), KeepVoice("her", b"another")]
     critical = Submit("c", "tts", speak=SpeakParams(voice="her"), priority=Priority.CRITICAL)
-    inbox.add([said, *renamed, later, Interrupt("t")])
-    assert urgent(inbox) == [Interrupt("t")], "it asks for no voice"
+    inbox.add([said, *renamed, later, Pause(("t",))])
+    assert urgent(inbox) == [Pause(("t",))], "it asks for no voice"
     inbox.add([critical, ForgetVoice("her")])
     assert urgent(inbox) == [said, *renamed, critical]
     assert [inbox.next() for _ in range(len(inbox))] == [later, ForgetVoice("her")]
@@ -205,14 +212,14 @@ class Served:
                 self.sessions.setdefault(name, session)
                 asks = command.task == "tts"
                 self._tell(name, ("opened" if opened else "refused", session, self._renames if asks else 0))
-            case Interrupt(session=session):
-                for name in [name for name, theirs in self.sessions.items() if theirs == session]:
-                    self._tell(name, "interrupted")
+            case Pause(request_ids=names):
+                for name in names:
+                    self._tell(name, (type(command), name in self.sessions))
             case ForgetVoice():
                 self._renames += 1
             case Cancel(request_id=name):
                 self._tell(name, "cancelled" if self.sessions.pop(name, None) is not None else "unknown")
-            case Append(request_id=name) | EndInput(request_id=name) | Pause(request_id=name):
+            case Append(request_id=name) | EndInput(request_id=name):
                 self._tell(name, (type(command), name in self.sessions))
 
     def _tell(self, name: str, what: object) -> None:
@@ -230,16 +237,15 @@ of_few = st.one_of(
     ),
     st.builds(Cancel, few),
     st.builds(EndInput, few),
-    st.builds(Pause, few),
-    st.builds(Interrupt, st.sampled_from(["s", "t"])),
+    st.builds(Pause, st.lists(few, max_size=2, unique=True).map(tuple)),
     st.builds(ForgetVoice, st.just("her")),
 )
 AGAIN = [Submit("a", "chat", session="s"), Cancel("a"), Submit("a", "chat", session="t")]
 
 
 @given(st.lists(st.tuples(st.lists(of_few, max_size=8), ways), min_size=1, max_size=6))
-@example([(AGAIN, ["next"]), ([EndInput("a"), Interrupt("t")], ["urgent"] * 3)])
-@example([(AGAIN[:1], ["next"]), ([AGAIN[2], EndInput("a"), Interrupt("s")], ["urgent"])])
+@example([(AGAIN, ["next"]), ([EndInput("a"), Pause(("a",))], ["urgent"] * 3)])
+@example([(AGAIN[:1], ["next"]), ([AGAIN[2], EndInput("a"), Pause(("a", "b"))], ["urgent"])])
 def test_nobody_can_tell_it_from_a_queue_even_where_ids_are_used_again(
     batches: list[tuple[list[ToEngine], list[str]]],
 ) -> None:
@@ -258,8 +264,8 @@ def test_nobody_can_tell_it_from_a_queue_even_where_ids_are_used_again(
 def test_what_takes_no_time_waits_for_its_own_prompt_only() -> None:
     inbox = CommandQueue(lambda name: "")
     first, second = Submit("a", "chat"), Submit("b", "chat", session="s")
-    inbox.add([first, second, Append("b", audio=b".."), Cancel("c"), Interrupt("t"), EndInput("b")])
-    assert inbox.cheap(9) == [Cancel("c"), Interrupt("t")]
+    inbox.add([first, second, Append("b", audio=b".."), Cancel("c"), Pause(("t",)), EndInput("b")])
+    assert inbox.cheap(9) == [Cancel("c"), Pause(("t",))]
     assert inbox.cheap(9) == []
     assert [inbox.next(), inbox.next()] == [first, second]
     assert inbox.cheap(1) == [Append("b", audio=b"..")]

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from simulation import Simulation, expected_text, reason
 
-from voxlane.engine.api import Cancel, Interrupt, Pause, Priority, Resume, SamplingParams, Submit
+from voxlane.engine.api import Cancel, Pause, Priority, Resume, SamplingParams, Submit
 from voxlane.engine.loop.core import AUDIT_EVERY_S
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.schedule.budget import StepTime
@@ -90,11 +90,11 @@ class EngineLoop(RuleBasedStateMachine):
     @rule(data=st.data(), pause=st.booleans())
     def pause_or_resume(self, data, pause):
         name = data.draw(st.sampled_from(sorted(self.sent)))
-        self.simulation.send(Pause(name) if pause else Resume(name))
+        self.simulation.send(Pause((name,)) if pause else Resume(name))
 
     @rule(session=st.sampled_from(["s", "t"]))
     def interrupt(self, session):
-        self.simulation.send(Interrupt(session))
+        self.simulation.send(self.simulation.pause_session(session))
         live = self.simulation.scheduler.requests.values()
         out = (RequestState.PAUSED, RequestState.EXPRESS)  # who is read beside the step is paused when that is over
         assert all(request.state in out for request in live if request.session == session)
@@ -166,7 +166,7 @@ def greedy(name: str, text: str, tokens: int, **settings) -> Submit:
 @pytest.mark.parametrize("policy", ["fcfs", "priority", "deadline"])
 def test_one_that_was_paused_before_it_started_does_not_block_the_others(policy):
     simulation = Simulation(blocks=12, host_blocks=0, policy=policy)
-    simulation.send(greedy("a", "A" * 24, 4), Pause("a"))
+    simulation.send(greedy("a", "A" * 24, 4), Pause(("a",)))
     simulation.send(greedy("b", "B" * 24, 20))
     for _ in range(8):
         simulation.step()
@@ -191,10 +191,10 @@ def test_nobody_is_evicted_for_a_request_that_still_would_not_fit():
 
 def test_commands_of_one_batch_take_effect_in_order():
     simulation = Simulation(blocks=12, host_blocks=0)
-    simulation.send(greedy("a", "ABC", 9, session="s"), Pause("a"))
-    simulation.send(Resume("a"), Interrupt("s"))
+    simulation.send(greedy("a", "ABC", 9, session="s"), Pause(("a",)))
+    simulation.send(Resume("a"), Pause(("a",)))
     assert simulation.scheduler.requests["a"].state is RequestState.PAUSED
-    simulation.send(greedy("b", "ABC", 9, session="s"), Interrupt("s"), greedy("c", "ABC", 9, session="s"))
+    simulation.send(greedy("b", "ABC", 9, session="s"), Pause(("a", "b", "c")), greedy("c", "ABC", 9, session="s"))
     states = {name: request.state for name, request in simulation.scheduler.requests.items()}
     assert states == {"a": RequestState.PAUSED, "b": RequestState.PAUSED, "c": RequestState.WAITING}
 

@@ -11,7 +11,6 @@ from simulation import Clock, LateEngine, LateExpress, Letters, PretendEngine, S
 from voxlane.engine.api import (
     Cancel,
     FromEngine,
-    Interrupt,
     Pause,
     Policy,
     Priority,
@@ -265,7 +264,7 @@ def finish(simulation: Simulation) -> None:
 
 
 @pytest.mark.parametrize("device", [False, True])
-@pytest.mark.parametrize("stop", [Interrupt("s"), Pause("mine"), Cancel("mine")])
+@pytest.mark.parametrize("stop", [Pause(("mine",)), Cancel("mine")])
 def test_who_stops_something_waits_for_nobodys_prompt(stop: ToEngine, *, device: bool) -> None:
     simulation, letters = answering(device=device)
     simulation.step(*CROWD, greedy("another", "CBA", 1), stop)
@@ -286,7 +285,7 @@ def test_an_interruption_waits_for_one_prompt_at_most(after: int, *, device: boo
         found, crowd[:] = list(crowd), []
         if len(letters.states) >= after and not came:
             came.append(len(letters.states))
-            found.append(Interrupt("s"))
+            found.append(Pause(("mine",)))
         return found
 
     while len(letters.states) < len(CROWD):

@@ -8,7 +8,7 @@ import pytest
 from drive import PROMPTS, Driver, assemble_float32, chat_config, complete, run_all
 from full_pool import empty_prefix_cache, shrink
 
-from voxlane.engine.api import Cancel, Interrupt, Pause, Priority, Resume, SamplingParams, Submit
+from voxlane.engine.api import Cancel, Pause, Priority, Resume, SamplingParams, Submit
 from voxlane.engine.build.assemble import Assembly, assemble
 from voxlane.engine.schedule.plan import Limits
 from voxlane.engine.schedule.request import RequestState
@@ -88,7 +88,7 @@ def test_after_a_pause(engine, alone):
     driver = Driver(engine.core)
     driver.send(*submits())
     driver.step(6)
-    driver.send(*(Pause(f"r{index}") for index in range(0, 8, 2)))
+    driver.send(*(Pause((f"r{index}",)) for index in range(0, 8, 2)))
     shown = {index: driver.text(f"r{index}") for index in range(0, 8, 2)}
     driver.step(8)
     assert shown == {index: driver.text(f"r{index}") for index in shown}
@@ -169,16 +169,16 @@ def test_a_critical_request_takes_blocks_and_rows_and_the_others_still_finish_un
 
 
 @packed_only
-def test_cancel_frees_its_blocks_at_once_and_an_interrupt_pauses_what_a_session_runs(engine):
+def test_cancel_frees_its_blocks_at_once_and_a_pause_takes_what_runs_out_of_the_batch(engine):
     driver = Driver(engine.core)
     scheduler = engine.core.scheduler
     driver.send(complete("a", PROMPTS[0], 200, session="s"), complete("b", PROMPTS[1], 200, session="t"))
     driver.step(3)
     used = scheduler.stations["chat"].pool.used
-    driver.send(Interrupt("s"), complete("c", PROMPTS[2], 2, session="s", priority=Priority.CRITICAL), Cancel("b"))
+    driver.send(Pause(("a", "c")), complete("c", PROMPTS[2], 2, session="s", priority=Priority.CRITICAL), Cancel("b"))
     assert scheduler.stations["chat"].pool.used < used
     assert scheduler.requests["a"].state is RequestState.PAUSED
-    assert scheduler.requests["c"].state is RequestState.WAITING, "what comes after the interrupt is not paused by it"
+    assert scheduler.requests["c"].state is RequestState.WAITING, "what comes after the pause is not paused by it"
     driver.step(3)
     assert driver.end("c").reason == "length"
     assert driver.end("b").reason == "cancelled"

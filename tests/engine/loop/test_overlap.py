@@ -22,7 +22,6 @@ from voxlane.engine.api import (
     Cancel,
     Finished,
     FromEngine,
-    Interrupt,
     Pause,
     Priority,
     Resume,
@@ -104,9 +103,9 @@ class LateLoop(EngineLoop):
         name = data.draw(st.sampled_from(sorted(self.sent)))
         commands: dict[str, Callable[[], ToEngine]] = {
             "cancel": lambda: Cancel(name),
-            "pause": lambda: Pause(name),
+            "pause": lambda: Pause((name,)),
             "resume": lambda: Resume(name),
-            "interrupt": lambda: Interrupt("s"),
+            "interrupt": lambda: self.simulation.pause_session("s"),
             "submit": lambda: greedy("late", "AB", 3, priority=Priority.CRITICAL),
         }
         if not self.simulation.core.busy or (kind == "submit" and "late" in self.sent):
@@ -126,10 +125,10 @@ TestLateLoop = LateLoop.TestCase
 COMMANDS: dict[str, tuple[ToEngine, ...]] = {
     "cancel": (Cancel("b"),),
     "cancel all": (Cancel("a"), Cancel("b"), Cancel("c")),
-    "pause": (Pause("b"),),
-    "pause and resume": (Pause("b"), Resume("b")),
-    "interrupt": (Interrupt("s"),),
-    "interrupt and ask": (Interrupt("s"), greedy("d", "DCBA", 3, priority=Priority.CRITICAL)),
+    "pause": (Pause(("b",)),),
+    "pause and resume": (Pause(("b",)), Resume("b")),
+    "interrupt": (Pause(("b", "c")),),
+    "interrupt and ask": (Pause(("b", "c")), greedy("d", "DCBA", 3, priority=Priority.CRITICAL)),
 }
 LENGTHS = {"a": ("ABCDE", 9), "b": ("EDCBA", 14), "c": ("ABCDEFGHI", 12), "d": ("DCBA", 3)}
 
@@ -180,7 +179,7 @@ def test_an_urgent_request_is_in_the_next_step(where: str) -> None:
         simulation.send(greedy(name, "ABC", 40, session="s"))
     for _ in range(10):
         simulation.step()
-    commands = Interrupt("s"), greedy("d", "ABC", 1, priority=Priority.CRITICAL)
+    commands = Pause(("a", "b", "c")), greedy("d", "ABC", 1, priority=Priority.CRITICAL)
     if where == "before":
         simulation.send(*commands)
         simulation.step()
@@ -386,7 +385,7 @@ def test_a_critical_prompt_is_read_beside_the_step_and_told_before_it_is_over() 
     for _ in range(4):
         simulation.step()
     lane, told, early = simulation.engine.express, [], []
-    coming = [Interrupt("s"), greedy("d", "DCBA", 3, session="s", priority=Priority.CRITICAL)]
+    coming = [Pause(("a", "b")), greedy("d", "DCBA", 3, session="s", priority=Priority.CRITICAL)]
 
     def receive() -> list[ToEngine]:
         came, coming[:] = list(coming), []
@@ -408,8 +407,10 @@ def test_a_critical_prompt_is_read_beside_the_step_and_told_before_it_is_over() 
 
 
 @pytest.mark.parametrize("moment", ["before", "half way"])
-@pytest.mark.parametrize("stop", [Interrupt("s"), Pause("r30")])
-def test_who_is_stopped_while_a_step_is_handed_out_writes_only_the_token_under_way(stop: ToEngine, moment: str) -> None:
+@pytest.mark.parametrize("stopped", [[f"r{number}" for number in range(40)], ["r30"]], ids=["all", "one"])
+def test_who_is_stopped_while_a_step_is_handed_out_writes_only_the_token_under_way(
+    stopped: list[str], moment: str
+) -> None:
     """The step that is over has brought one as well: it is told first."""
     simulation = late(blocks=600, max_batch=64, step_budget_s=1.0)
     names = [f"r{number}" for number in range(40)]
@@ -418,8 +419,8 @@ def test_who_is_stopped_while_a_step_is_handed_out_writes_only_the_token_under_w
     for _ in range(5):
         simulation.step()
     told: list[FromEngine] = []
-    urgent = greedy("urgent", "CBA", 1, session="s", priority=Priority.CRITICAL)  # so a Pause before it is, too
-    coming: list[ToEngine] = [stop, Submit("mark", "tts", session="s"), urgent]
+    urgent = greedy("urgent", "CBA", 1, session="s", priority=Priority.CRITICAL)
+    coming: list[ToEngine] = [Pause(tuple(stopped)), Submit("mark", "tts", session="s"), urgent]
 
     def receive() -> list[ToEngine]:
         core = simulation.core
@@ -435,7 +436,6 @@ def test_who_is_stopped_while_a_step_is_handed_out_writes_only_the_token_under_w
         told += simulation.core.step(receive, told.extend)
     assert not coming, "no step was under way while another was handed out"
     mark = next(place for place, message in enumerate(told) if getattr(message, "request_id", "") == "mark")
-    stopped = names if isinstance(stop, Interrupt) else ["r30"]
     after = Counter(message.request_id for message in told[mark:] if isinstance(message, Text))
     assert [after[name] for name in stopped] == [1] * len(stopped)
     simulation._collect(told)
@@ -445,7 +445,7 @@ def test_who_is_stopped_while_a_step_is_handed_out_writes_only_the_token_under_w
 
 
 @pytest.mark.parametrize("express", [(True, 9), (False, 9)])
-@pytest.mark.parametrize("command", [Cancel("d"), Pause("d"), Interrupt("t")])
+@pytest.mark.parametrize("command", [Cancel("d"), Pause(("d",))])
 def test_who_is_read_beside_the_step_can_be_stopped(express: tuple[bool, int], command: ToEngine) -> None:
     simulation = late(express=express, blocks=12, max_batch=8)
     simulation.send(greedy("a", "ABC", 20))

@@ -152,7 +152,7 @@ def test_streams_together_in_pieces_hear_what_each_whole_clip_says(
             del left[name]
             ears.handle(EndInput(name))
         if source.random() < 0.2:
-            ears.handle(Pause(name))
+            ears.handle(Pause((name,)))
         for _ in range(source.randint(0, 4)):
             if ears.core.busy:
                 ears.messages += ears.core.step()

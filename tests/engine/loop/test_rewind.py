@@ -80,7 +80,7 @@ def test_a_reply_that_goes_back_sounds_as_if_it_had_not(host, late):
                 texts[name] += LONG
                 simulation.send(Append(name, text=LONG))
             case 1:
-                simulation.send(Pause(name))
+                simulation.send(Pause((name,)))
             case 2 | 3:
                 simulation.send(*map(Resume, "abcd"))
             case _:
@@ -120,7 +120,7 @@ def test_who_goes_back_without_a_place_gets_one(paused: bool) -> None:
         say(simulation, Submit(name, "tts", speak=STEADY), "One ")
         simulation.run()
     pcm = dict(simulation.pcm)
-    hold, release = ([Pause("a")], [Resume("a")]) if paused else ([], [])
+    hold, release = ([Pause(("a",))], [Resume("a")]) if paused else ([], [])
     simulation.send(*hold, Rewind("a", 0), *release)
     assert simulation.pcm["a"] == b""
     simulation.run()

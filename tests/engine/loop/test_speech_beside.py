@@ -86,7 +86,7 @@ def test_a_step_does_not_wait_and_a_pause_holds() -> None:
         messages += core.step()
     assert len(thread.asked) == 1  # one clause after the other
     assert not any(isinstance(message, Samples) for message in messages)
-    core.handle([Pause("t")])
+    core.handle([Pause(("t",))])
     thread.work()
     assert not core.busy
     core.handle([Resume("t")])

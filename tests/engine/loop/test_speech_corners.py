@@ -293,7 +293,7 @@ def test_a_reply_that_was_held_for_a_minute_is_not_a_minute_late():
     rebuild(simulation, voice=voice)
     simulation.send(Submit("t", "tts"), Append("t", text="one two three, " * 5), Append("t", text="more words. " * 5))
     simulation.step()
-    simulation.send(Pause("t"))
+    simulation.send(Pause(("t",)))
     simulation.clock.now += 60
     simulation.send(Resume("t"), EndInput("t"))
     simulation.run()

@@ -122,7 +122,7 @@ class SpeechLoop(VoiceLoop):
     @rule(data=st.data(), pause=st.booleans())
     def pause_or_resume(self, data, pause):
         name = data.draw(st.sampled_from(sorted([*self.audio, *self.clauses, *self.prompts])))
-        self.simulation.send(Pause(name) if pause else Resume(name))
+        self.simulation.send(Pause((name,)) if pause else Resume(name))
 
     @rule(count=st.integers(1, 8))
     def step(self, count):
@@ -237,7 +237,7 @@ def test_a_paused_reply_goes_on_at_the_same_sample():
     simulation = SpeechSimulation(blocks=8, host_blocks=0)
     simulation.send(Submit("t", "tts"), *(Append("t", text=clause) for clause in clauses), EndInput("t"))
     simulation.step()
-    simulation.send(Pause("t"))
+    simulation.send(Pause(("t",)))
     simulation.run()
     assert simulation.pcm["t"] == said("one,")
     simulation.send(Resume("t"))
@@ -303,7 +303,7 @@ def test_a_look_that_gave_its_blocks_away_hears_the_same(host):
     while not any(request.output_tokens > 40 for request in simulation.scheduler.requests.values()):
         simulation.step()
     (look,) = simulation.scheduler.requests.values()
-    simulation.send(Pause("a"))
+    simulation.send(Pause(("a",)))
     simulation.send(Submit("b", "asr", priority=Priority.CRITICAL, listen=ListenParams(partials=False)))
     simulation.send(Append("b", audio=AUDIO[: 16 * RATE].tobytes()), EndInput("b"))
     simulation.run()

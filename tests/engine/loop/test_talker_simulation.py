@@ -94,7 +94,7 @@ class TalkerLoop(VoiceLoop):
         if what is Cancel and name not in self.simulation.ends:
             self.cancelled.add(name)
             self.open.discard(name)
-        self.simulation.send(what(name))
+        self.simulation.send(Pause((name,)) if what is Pause else what(name))
 
     @precondition(lambda self: self.submits)
     @rule(data=st.data(), part=st.floats(0, 1.1))
@@ -366,7 +366,7 @@ def test_who_has_no_use_for_its_place_gives_it_up_and_goes_on_in_another(paused,
     for _ in range(5):
         simulation.step()
     if paused:
-        simulation.send(Pause("a"), Pause("b"))
+        simulation.send(Pause(("a",)), Pause(("b",)))
     submits["c"] = speak(simulation, "c", "Hello there. ", priority=Priority.CRITICAL, speak=STEADY)
     simulation.run()
     assert "c" in simulation.ends

@@ -20,7 +20,6 @@ from voxlane.engine.api import (
     EngineConfig,
     Finished,
     FromEngine,
-    Interrupt,
     Pause,
     Refused,
     Resume,
@@ -187,7 +186,7 @@ def test_eight_mixed_requests_are_each_what_the_model_says_offline(
         house.say(name, text, speak)
         for _ in range(number % 3):
             house.step()
-    house.send(Pause("r1"), Interrupt("r2"))
+    house.send(Pause(("r1", "r2")))
     house.run()
     assert house.ends.keys() == EIGHT.keys() - {"r1", "r2"}
     house.send(Resume("r2"), Resume("r1"))

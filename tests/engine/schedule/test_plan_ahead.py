@@ -13,7 +13,6 @@ from simulation import Clock, LateEngine, LateExpress, Simulation, expected_text
 
 from voxlane.engine.api import (
     Cancel,
-    Interrupt,
     Pause,
     Policy,
     Priority,
@@ -231,7 +230,7 @@ def test_who_comes_back_into_a_step_planned_ahead_leaves_it_as_small_as_a_step_m
     simulation.engine.launch = begin  # type: ignore[method-assign]
     while len(simulation.texts) < 4:
         simulation.step()
-    simulation.step(Pause("d"))
+    simulation.step(Pause(("d",)))
     for _ in range(3):
         simulation.step()
     simulation.step(Resume("d"))
@@ -272,7 +271,7 @@ def test_a_step_that_gave_way_goes_on_with_what_was_planned_ahead(monkeypatch: p
         while simulation.core._flights:
             simulation.step()
         assert simulation.core._lane.holding, "no step gives way"
-        simulation.step(Pause("b"), Cancel("c"))
+        simulation.step(Pause(("b",)), Cancel("c"))
         before = len(launched)
         while len(launched) == before:
             simulation.step()
@@ -307,11 +306,13 @@ def test_whatever_comes_at_any_look_nobody_is_in_a_step_who_was_stopped(seed: in
 
     def come() -> ToEngine:
         number, one = len(wanted), chance.choice([*wanted, "nobody"])
-        kind = chance.choice([Cancel, Pause, Resume, Resume, Interrupt, Submit, Submit])
+        kind = chance.choice([Cancel, Pause, Resume, Resume, "session", Submit, Submit])
         if kind is not Submit or number > 30:
             if kind is Cancel:
                 stopped.add(one)
-            return Interrupt(f"s{number % 3}") if kind is Interrupt else Resume(one) if kind is Submit else kind(one)
+            if kind == "session":
+                return simulation.pause_session(f"s{number % 3}")
+            return Pause((one,)) if kind is Pause else Resume(one) if kind is Submit else kind(one)
         wanted[f"r{number}"] = text, tokens = "".join(chance.choices("ABCDE", k=chance.randint(1, 12))), number % 9 + 1
         sampling = SamplingParams(max_tokens=tokens, ignore_eos=True)
         urgent = chance.choice([Priority.NORMAL, Priority.CRITICAL])

@@ -349,7 +349,7 @@ def test_bound_and_free_requests_do_not_notice_each_other(driver: Driver, engine
             together = Driver(engine.core)
             together.send(*submits())
             together.step(6)
-            together.send(Pause("b1"), Pause("f1"))
+            together.send(Pause(("b1",)), Pause(("f1",)))
             together.step(6)
             together.send(Resume("b1"), Resume("f1"))
             together.finish()

@@ -463,9 +463,11 @@ def through_core(
     while core.busy:
         steps += 1
         if pause_before:
-            core.handle([Pause("0")] if steps == pause_before else [Resume("0")] if steps == pause_before + 3 else [])
+            core.handle(
+                [Pause(("0",))] if steps == pause_before else [Resume("0")] if steps == pause_before + 3 else []
+            )
         late = not pause_before
-        surprise = [Pause("0")] if late and steps == 9 else [Resume("0")] if late and steps == 12 else []
+        surprise = [Pause(("0",))] if late and steps == 9 else [Resume("0")] if late and steps == 12 else []
         core.step(lambda surprise=surprise: surprise if overlap == "ahead" else ())  # type: ignore[misc]
         if overlap == "apart":
             core.handle(surprise)
@@ -519,7 +521,7 @@ def test_steps_planned_ahead_and_mended_give_the_same_tokens(model: Decoder, see
         name = str(chance.randrange(len(kinds)))
         again = name in paused
         (paused.discard if again else paused.add)(name)
-        return [Resume(name) if again else Pause(name)]
+        return [Resume(name) if again else Pause((name,))]
 
     for _ in range(4000):
         if not core.busy and not paused:
