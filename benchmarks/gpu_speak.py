@@ -34,7 +34,7 @@ from support.gpu.report import Report, write_out
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.models.hibari.model import Hibari
 from voxlane.engine.models.synthesis import SynthesisedClause
-from voxlane.engine.runners.clause_tts import ClauseInput
+from voxlane.engine.runners.clause_tts import ClausePayload
 from voxlane.engine.runners.cuda.clause_tts import CudaVoice
 from voxlane.engine.schedule.plan import ModelBatch, Row
 from voxlane.engine.schedule.request import Request
@@ -48,17 +48,17 @@ CHECKED = (SHORT, LONG, "Yes.", "Turn left after the second bridge,", "and it co
 BATCHES = (1, 8, 32)
 
 
-def load_of(clauses: Sequence[ClauseInput]) -> ModelBatch:
+def load_of(clauses: Sequence[ClausePayload]) -> ModelBatch:
     """Return a step that says clauses."""
     table = BlockTable(BlockPool(0, 1, prefix_cache=False))
     rows = [
-        Row(Request(id=str(n), task="tts", tokens=[], prompt_tokens=0, table=table, model="tts", material=one), 0, 1)
+        Row(Request(id=str(n), task="tts", tokens=[], prompt_tokens=0, table=table, model="tts", payload=one), 0, 1)
         for n, one in enumerate(clauses)
     ]
     return ModelBatch(rows)
 
 
-def say(voice: CudaVoice, clauses: Sequence[ClauseInput]) -> list[SynthesisedClause]:
+def say(voice: CudaVoice, clauses: Sequence[ClausePayload]) -> list[SynthesisedClause]:
     """Return what one step says."""
     return [outcome.speech for outcome in voice.run(load_of(clauses))]
 
@@ -75,7 +75,7 @@ def difference(one: SynthesisedClause, other: SynthesisedClause) -> str:
 def check(model: Hibari, voice: CudaVoice, cpu: CudaVoice, say_line: Callable[[str], None]) -> None:
     """Compare the device with the CPU, and alone with together."""
     clauses = [
-        ClauseInput(model.prepare(text), model.default_voice, speed, seed)
+        ClausePayload(model.prepare(text), model.default_voice, speed, seed)
         for seed, (text, speed) in enumerate(itertools.product(CHECKED, (1.0, 0.7)))
     ]
     together = say(voice, clauses)
@@ -91,7 +91,7 @@ def check(model: Hibari, voice: CudaVoice, cpu: CudaVoice, say_line: Callable[[s
 def measure(model: Hibari, voice: CudaVoice, text: str, batch: int, times: int) -> dict[str, float]:
     """Return medians of a step with `batch` clauses, in milliseconds."""
     prepared = model.prepare(text)
-    load = load_of([ClauseInput(prepared, model.default_voice, 1.0, seed) for seed in range(batch)])
+    load = load_of([ClausePayload(prepared, model.default_voice, 1.0, seed) for seed in range(batch)])
     steps, launches, devices, spoken = [], [], [], 0
     for _ in range(times + 2):
         begin = time.perf_counter()

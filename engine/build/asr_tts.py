@@ -26,13 +26,13 @@ from voxlane.engine.models.kokoro import Kokoro
 from voxlane.engine.models.loading import Mode
 from voxlane.engine.models.qwen3_asr.config import Qwen3ASRConfig
 from voxlane.engine.models.synthesis import Synthesiser
-from voxlane.engine.runners.clause_tts import ClauseInput, ClauseTTS, VoiceBeside
+from voxlane.engine.runners.clause_tts import ClausePayload, ClauseTTS, VoiceBeside
 from voxlane.engine.runners.cuda.recogniser import CudaRecogniser
 from voxlane.engine.runners.cuda.vad import DeviceEars
-from voxlane.engine.runners.recogniser import Recogniser
+from voxlane.engine.runners.recogniser import Recogniser, TranscriptionPayload
 from voxlane.engine.schedule.cost import CostModel
 from voxlane.engine.schedule.plan import ModelResources
-from voxlane.engine.schedule.request import Request
+from voxlane.engine.schedule.request import ClipStates, Request
 from voxlane.engine.weights import store
 from voxlane.engine.weights.files import open_weights
 
@@ -124,10 +124,8 @@ def _clip(model: Recognition, pool: BlockPool, seconds: float) -> Request:
         table=BlockTable(pool),
         limit=model.context_tokens,
         model="asr",
-        material=samples,
-        cross=None if model.inline else BlockTable(pool),
-        states=states,
-        inline=model.inline,
+        payload=TranscriptionPayload(samples),
+        clip=ClipStates(states, None if model.inline else BlockTable(pool)),
     )
 
 
@@ -189,7 +187,7 @@ def _clauses(model: Synthesiser, pool: BlockPool, texts: Sequence[str]) -> list[
     requests = []
     for text in texts:
         prepared = model.prepare(text)
-        clause = ClauseInput(prepared, model.default_voice, 1.0, 0)
+        clause = ClausePayload(prepared, model.default_voice, 1.0, 0)
         requests.append(
             Request(
                 id=text,
@@ -198,7 +196,7 @@ def _clauses(model: Synthesiser, pool: BlockPool, texts: Sequence[str]) -> list[
                 prompt_tokens=0,
                 table=BlockTable(pool),
                 model="tts",
-                material=clause,
+                payload=clause,
                 unit=prepared.phonemes,
             )
         )

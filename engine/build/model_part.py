@@ -17,7 +17,7 @@ from voxlane.engine.jobs.factory import Cloning, JobFactory
 from voxlane.engine.loop.execution import Engine, observe
 from voxlane.engine.memory.blocks import BlockPool
 from voxlane.engine.memory.pages import PAGE_DTYPES, KVCache
-from voxlane.engine.runners.decoder import Outcome
+from voxlane.engine.runners.decoder import Outcome, TokenOutcome
 from voxlane.engine.schedule.cost import CostModel
 from voxlane.engine.schedule.plan import Limits, ModelResources, Row
 from voxlane.engine.schedule.request import ModelName, Request
@@ -105,7 +105,8 @@ def build_station(cache: KVCache, *, prefix_cache: bool, encoder: CostModel | No
 
 
 def _take_tokens(row: Row, outcome: Outcome) -> None:
-    row.request.tokens += [choice.token for choice in outcome.choices]
+    if isinstance(outcome, TokenOutcome):  # a clause has no tokens
+        row.request.tokens += [choice.token for choice in outcome.choices]
 
 
 def rehearse(

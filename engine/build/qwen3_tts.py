@@ -20,7 +20,7 @@ from voxlane.engine.models.qwen3_tts.config import Qwen3TTSConfig, SpeechSamplin
 from voxlane.engine.models.qwen3_tts.encoder import Qwen3TTSEncoder
 from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.models.qwen3_tts.prompt import Clone, open_utterance
-from voxlane.engine.runners.codec_tts import FrameSound, Talker, UtteranceStream
+from voxlane.engine.runners.codec_tts import FrameOutcome, Talker, UtteranceStream, stream_of
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.schedule.plan import Row
 from voxlane.engine.schedule.request import Request
@@ -156,12 +156,11 @@ def _warm_up(part: ModelPart, engine: Talker, model: Qwen3TTS) -> None:
     nothing = (0,) * model.config.groups
 
     def take(row: Row, outcome: Outcome) -> None:
-        stream, spoken = row.request.material, outcome.speech
-        assert isinstance(stream, UtteranceStream)
-        assert isinstance(spoken, FrameSound)
-        if spoken.frame is not None:
-            stream.utterance.add(nothing if spoken.frame[0] == model.end_code else spoken.frame)
-            stream.decoded += len(spoken.samples) // engine.codec.frame_samples
+        stream = stream_of(row)
+        assert isinstance(outcome, FrameOutcome)
+        if outcome.frame is not None:
+            stream.utterance.add(nothing if outcome.frame[0] == model.end_code else outcome.frame)
+            stream.decoded += len(outcome.samples) // engine.codec.frame_samples
         row.request.tokens = [0] * stream.utterance.available
 
     requests = [_utterance(model, part.station.pool, slot) for slot in slots]
@@ -184,5 +183,5 @@ def _utterance(model: Qwen3TTS, pool: BlockPool, slot: int) -> Request:
         prompt_tokens=utterance.available,
         table=BlockTable(pool),
         model="tts",
-        material=UtteranceStream(utterance, SpeechSampling(), 0, slot=slot),
+        payload=UtteranceStream(utterance, SpeechSampling(), 0, slot=slot),
     )

@@ -17,7 +17,7 @@ from voxlane.engine.api import (
 from voxlane.engine.errors import Refusal
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.models.sampling_defaults import filled
-from voxlane.engine.schedule.request import Request
+from voxlane.engine.schedule.request import ChatPayload, Request
 from voxlane.engine.text.constraint import ANY_OBJECT, call_grammar, json_grammar
 from voxlane.engine.text.repetition import LEAST_LOOP_TOKENS
 from voxlane.engine.text.schema import MAX_SCHEMA_BYTES, SchemaError, read
@@ -125,9 +125,7 @@ class Intake:
             raise Refusal(
                 "too_long", f"the prompt has {len(tokens)} tokens; this engine holds {self._limit}, output included"
             )
-        request = self._request(submit, submit.request_id, tokens, now)
-        request.ends = ends
-        return [request]
+        return [self._request(submit, submit.request_id, tokens, now, ends)]
 
     def grammar(self, submit: Submit) -> str:
         """Return the grammar that a submission's output must follow, "" if it is free."""
@@ -173,7 +171,9 @@ class Intake:
             self._request(submit, f"{submit.request_id}/{index}", window, now) for index, window in enumerate(windows)
         ]
 
-    def _request(self, submit: Submit, request_id: str, tokens: list[int], now: float) -> Request:
+    def _request(
+        self, submit: Submit, request_id: str, tokens: list[int], now: float, ends: frozenset[int] = frozenset()
+    ) -> Request:
         seed = submit.sampling.seed
         return Request(
             id=request_id,
@@ -188,6 +188,7 @@ class Intake:
             session=submit.session,
             seed=self._draw_seed() if seed is None else seed,
             limit=self._limit,
+            payload=ChatPayload(ends=ends),
         )
 
 

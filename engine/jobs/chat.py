@@ -28,11 +28,11 @@ from voxlane.engine.api import (
 from voxlane.engine.errors import REQUEST_FAULTS, Refusal, describe_fault
 from voxlane.engine.jobs.admission import Intake, TextCodec, characters, must_call, schema_refusal
 from voxlane.engine.jobs.job import Change, Job
-from voxlane.engine.runners.decoder import Outcome
+from voxlane.engine.runners.decoder import Outcome, ScoreOutcome, TokenOutcome
 from voxlane.engine.runners.sampler import SampledToken
 from voxlane.engine.schedule.plan import Row
-from voxlane.engine.schedule.request import Request
-from voxlane.engine.text.constraint import Grammar, GrammarBusy, Grammars
+from voxlane.engine.schedule.request import ChatPayload, Request
+from voxlane.engine.text.constraint import Constraint, Grammar, GrammarBusy, Grammars
 from voxlane.engine.text.detokenizer import TextStream
 from voxlane.engine.text.repetition import LoopGuard
 from voxlane.engine.text.schema import SchemaError
@@ -113,6 +113,7 @@ class TextJob(Job):
     ) -> None:
         super().__init__(submit, now)
         self.grammar: Future[Grammar] | None = None  # the output follows it; None too once it is in use
+        self._constraint: Constraint | None = None  # that grammar, as far as the output has followed it
         self._reading: Future[list[Request]] | None = None  # until what it is to go on with is known
         self._tokenizer = tokenizer
         # A step of 256 rows asks for these 256 times.
@@ -125,6 +126,8 @@ class TextJob(Job):
         self._logprobs: list[TokenLogprob] = []  # of text that is still held back
         self._prompt_tokens = 0
         self._calls = 0
+        self._lookup_proposed = 0
+        self._lookup_accepted = 0
         forced = must_call(submit)
         free = submit.tool_choice != "none" and not submit.sampling.schema
         self._reader = CallReader(submit.tools, whole=forced) if submit.tools and (forced or free) else None
@@ -167,7 +170,8 @@ class TextJob(Job):
             if self.grammar is not None:
                 grammar, self.grammar = self.grammar.result(), None
                 for request in self._waiting:
-                    request.constraint = grammar.constraint(request.prompt_tokens)
+                    self._constraint = grammar.constraint(request.prompt_tokens)
+                    payload_of(request).constraint = self._constraint
         except Refusal as refusal:
             return Change(refusal=refusal)
         except SchemaError as error:
@@ -193,9 +197,10 @@ class TextJob(Job):
     def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
         """Tell the new tokens, and end with the last."""
         request = row.request
+        assert isinstance(outcome, TokenOutcome)
         if row.drafts:
-            request.lookup_proposed += len(row.drafts)
-            request.lookup_accepted += len(outcome.choices) - 1
+            self._lookup_proposed += len(row.drafts)
+            self._lookup_accepted += len(outcome.choices) - 1
         text, reason = self._opening, None
         self._opening = ""
         for choice in outcome.choices:
@@ -266,7 +271,12 @@ class TextJob(Job):
         """Return what it has cost so far."""
         if self._last is None:
             return RequestStats(0, 0, 0, self.queue_s(now), 0.0, 0.0, now - self.arrival_s, 0)
-        return replace(self._last.stats(now), prompt_tokens=self._prompt_tokens)
+        return replace(
+            self._last.stats(now),
+            prompt_tokens=self._prompt_tokens,
+            lookup_proposed=self._lookup_proposed,
+            lookup_accepted=self._lookup_accepted,
+        )
 
     def _take(self, request: Request, choice: SampledToken, now: float) -> str:
         token = choice.token
@@ -289,7 +299,7 @@ class TextJob(Job):
     def _reason(self, request: Request, choice: SampledToken) -> FinishReason | None:
         if choice.token in self._eos_ids:
             return "eos"
-        if request.constraint is not None and request.constraint.complete(request.tokens):
+        if self._constraint is not None and self._constraint.complete(request.tokens):
             return "eos"
         if self._stream.stopped or (
             self._guard is not None and self._guard.look(request.tokens, request.prompt_tokens)
@@ -307,9 +317,10 @@ class ScoreJob(TextJob):
     def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
         """Add what a window's chunk brought."""
         request = row.request
+        assert isinstance(outcome, ScoreOutcome)
         self._sum += outcome.logprob_sum
         self._scored += outcome.scored_tokens
-        request.scored_tokens += outcome.scored_tokens
+        payload_of(request).scored_tokens += outcome.scored_tokens
         if not row.reaches_end:
             return Change()
         request.first_token_s = request.last_token_s = now
@@ -335,6 +346,7 @@ class ProbeJob(TextJob):
     def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
         """Tell the number once the whole prompt is through."""
         request = row.request
+        assert isinstance(outcome, TokenOutcome)
         request.table.seal(request.tokens, row.start + row.count)
         if not outcome.choices:
             return Change()
@@ -344,3 +356,9 @@ class ProbeJob(TextJob):
         likely = math.exp(min(choice.logprob, 0.0))
         value = likely / (likely + EVEN)
         return Change(messages=[Probability(self.submit.request_id, self.submit.epoch, value)], end="length")
+
+
+def payload_of(request: Request) -> ChatPayload:
+    """Return what a request of the chat model carries."""
+    assert isinstance(request.payload, ChatPayload)
+    return request.payload

@@ -25,7 +25,7 @@ from voxlane.engine.models.synthesis import (
     SynthesisError,
     check_speed,
 )
-from voxlane.engine.runners.clause_tts import CLAUSE_FAULTS, ClauseInput
+from voxlane.engine.runners.clause_tts import CLAUSE_FAULTS, ClauseOutcome, ClausePayload
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.schedule.plan import Row
 from voxlane.engine.schedule.request import Request
@@ -117,10 +117,9 @@ class SpeakJob(Saying):
 
     def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
         """Send a clause's sound."""
-        speech = outcome.speech
-        assert isinstance(speech, SynthesisedClause)
+        assert isinstance(outcome, ClauseOutcome)
         change = Change(drop=[row.request])
-        self._send(speech, change, now)
+        self._send(outcome.speech, change, now)
         return change
 
     def _take(self, sound: Future[SynthesisedClause], change: Change, now: float) -> None:
@@ -211,7 +210,7 @@ class SpeakJob(Saying):
                 due_s=due_s,
                 session=self.submit.session,
                 model="tts",
-                material=ClauseInput(prepared, self._voice, speak.speed, speak.seed + self._units),
+                payload=ClausePayload(prepared, self._voice, speak.speed, speak.seed + self._units),
                 unit=prepared.phonemes,
             )
         )

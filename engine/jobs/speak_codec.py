@@ -25,7 +25,7 @@ from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.memory.state_rows import IDLE, Slots
 from voxlane.engine.models.qwen3_tts.config import MIN_FRAMES
 from voxlane.engine.models.qwen3_tts.prompt import PromptError
-from voxlane.engine.runners.codec_tts import MAX_CHUNK, FrameSound, UtteranceStream
+from voxlane.engine.runners.codec_tts import MAX_CHUNK, FrameOutcome, UtteranceStream
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.schedule.plan import Row
 from voxlane.engine.schedule.request import Request, RequestState
@@ -142,7 +142,7 @@ class UtterJob(Saying):
         self._take()
         if closes and not self._text:
             change = Change(end="eos")
-            self._send(FrameSound(), self._pace.finish(self._spoken), change, now)
+            self._send(FrameOutcome(), self._pace.finish(self._spoken), change, now)
             return change
         if closes:
             self._stream.utterance.end()
@@ -151,8 +151,8 @@ class UtterJob(Saying):
 
     def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
         """Take a frame, and send the samples that came with it."""
-        spoken, stream, change = outcome.speech, self._stream, Change()
-        assert isinstance(spoken, FrameSound)
+        assert isinstance(outcome, FrameOutcome)
+        spoken, stream, change = outcome, self._stream, Change()
         if spoken.frame is None:
             if stream.utterance.frame_due(row.start + row.count):  # its slot is being caught up: the same again
                 self._request.table.rewind(row.start + row.count - 1)
@@ -260,10 +260,9 @@ class UtterJob(Saying):
             priority=submit.priority,
             arrival_s=now,
             session=submit.session,
-            seed=stream.seed,
             limit=self._facts.limit,
             model="tts",
-            material=stream,
+            payload=stream,
             waiting_for_input=True,
         )
         return request, stream
@@ -316,7 +315,7 @@ class UtterJob(Saying):
         self.refresh(now)
         return frame * self._facts.frame_samples
 
-    def _send(self, spoken: FrameSound, words: tuple[SpokenWord, ...], change: Change, now: float) -> None:
+    def _send(self, spoken: FrameOutcome, words: tuple[SpokenWord, ...], change: Change, now: float) -> None:
         if len(spoken.samples) or words:
             self._emit(spoken.samples, words, change, now)
         if words:

@@ -39,8 +39,9 @@ from voxlane.engine.errors import Refusal
 from voxlane.engine.jobs.job import Change, Job
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.runners.decoder import Outcome
+from voxlane.engine.runners.recogniser import TranscriptionOutcome, TranscriptionPayload, payload_of
 from voxlane.engine.schedule.plan import Row
-from voxlane.engine.schedule.request import Request
+from voxlane.engine.schedule.request import ClipStates, Request
 
 PARTIAL_TARGET_S = 1.0
 FINAL_TARGET_S = 0.1
@@ -208,11 +209,12 @@ class ListenJob(Job):
     def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
         """Take the tokens a look brought; at its end, tell the words."""
         request, change = row.request, Change()
+        assert isinstance(outcome, TranscriptionOutcome)
         if row.encode:
             self._no_speech = outcome.no_speech
         over = False
         for choice in outcome.choices:
-            if request.detects_language:
+            if payload_of(request).detects_language:
                 self._name_language(request, choice.token)
                 over = choice.token == self._model.nobody
                 break
@@ -299,13 +301,11 @@ class ListenJob(Job):
             session=self.submit.session,
             limit=self._model.context_tokens,
             model="asr",
-            material=clip,
-            cross=None if self._model.inline else BlockTable(self._pool),
-            states=states,
-            inline=self._model.inline,
+            payload=TranscriptionPayload(
+                clip, detects_language=not language, wants_attention=self.submit.listen.word_times
+            ),
+            clip=ClipStates(states, None if self._model.inline else BlockTable(self._pool)),
             drafts=list(look.drafts) if language else [],
-            detects_language=not language,
-            wants_attention=self.submit.listen.word_times,
         )
 
     def _name_language(self, request: Request, token: int) -> None:
@@ -314,9 +314,9 @@ class ListenJob(Job):
             self._no_speech = 1.0
         request.tokens += [token, *self._model.after_language(token)]
         request.prompt_tokens = len(request.tokens)
-        request.detects_language = False
+        payload_of(request).detects_language = False
 
-    def _looked(self, request: Request, outcome: Outcome, change: Change, now: float) -> None:
+    def _looked(self, request: Request, outcome: TranscriptionOutcome, change: Change, now: float) -> None:
         look = self._look
         assert look is not None
         tokens = request.tokens[request.prompt_tokens :]

@@ -9,7 +9,7 @@ from voxlane.engine.jobs.job import Change
 from voxlane.engine.loop.execution import Engines, RunningStep
 from voxlane.engine.loop.job_table import JobTable
 from voxlane.engine.loop.telemetry import Record
-from voxlane.engine.runners.decoder import Outcome
+from voxlane.engine.runners.decoder import Outcome, TokenOutcome
 from voxlane.engine.schedule.plan import Row
 from voxlane.engine.schedule.request import Request, RequestState
 
@@ -44,7 +44,7 @@ class Delivery:
             return []
         job, outcome = self._roster.owner(request), outcomes[place]
         change = Change(end="failed") if outcome.failed else job.advance(row, outcome, now)
-        if row.drafts and request.model == "chat" and not outcome.failed:
+        if row.drafts and request.model == "chat" and isinstance(outcome, TokenOutcome) and not outcome.failed:
             self._record.lookup(len(row.drafts), len(outcome.choices) - 1)
         return self._roster.apply(job, change, now)
 

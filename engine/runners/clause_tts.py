@@ -11,9 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from voxlane.engine.errors import REQUEST_FAULTS, describe_fault
-from voxlane.engine.models.synthesis import RUN_ERRORS, Prepared, Synthesiser
+from voxlane.engine.models.synthesis import RUN_ERRORS, Prepared, SynthesisedClause, Synthesiser
 from voxlane.engine.runners.decoder import Immediate, Outcome
-from voxlane.engine.schedule.plan import ModelBatch
+from voxlane.engine.schedule.plan import ModelBatch, Row
+from voxlane.engine.schedule.request import Payload
 
 log = logging.getLogger(__name__)
 
@@ -22,13 +23,20 @@ CLAUSE_FAULTS = (*REQUEST_FAULTS, *RUN_ERRORS)
 
 
 @dataclass(frozen=True, slots=True)
-class ClauseInput:
-    """A unit of synthesis."""
+class ClausePayload(Payload):
+    """What the synthesiser needs of a request: a clause and how to say it."""
 
     prepared: Prepared
     voice: str
     speed: float
     seed: int
+
+
+@dataclass(slots=True)
+class ClauseOutcome(Outcome):
+    """What a clause sounds like."""
+
+    speech: SynthesisedClause
 
 
 class ClauseTTS(Immediate):
@@ -41,18 +49,18 @@ class ClauseTTS(Immediate):
     def launch(self, load: ModelBatch) -> list[Outcome]:
         """Say the clauses of a plan; outcomes are in the order of its rows."""
         begin = time.monotonic()
-        outcomes = [self._say(row.request.material) for row in load.rows]
+        outcomes = [self._say(clause_of(row)) for row in load.rows]
         self.phases = {"forward": (begin, time.monotonic())}
         return outcomes
 
-    def _say(self, clause: ClauseInput) -> Outcome:
+    def _say(self, clause: ClausePayload) -> Outcome:
         """Say one clause; what goes wrong with it is its own."""
         try:
             speech = self.model.synthesise(clause.prepared, voice=clause.voice, speed=clause.speed, seed=clause.seed)
         except CLAUSE_FAULTS as fault:
             log.error("clause failed phonemes=%d %s", clause.prepared.phonemes, describe_fault(fault))
             return Outcome(failed=True)
-        return Outcome(speech=speech)
+        return ClauseOutcome(speech)
 
 
 class VoiceBeside(ClauseTTS):
@@ -70,3 +78,9 @@ class VoiceBeside(ClauseTTS):
     def close(self) -> None:
         """End the thread, after the clause it is at."""
         self.thread.shutdown(cancel_futures=True)
+
+
+def clause_of(row: Row) -> ClausePayload:
+    """Return the clause that a row says."""
+    assert isinstance(row.request.payload, ClausePayload)
+    return row.request.payload

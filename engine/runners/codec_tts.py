@@ -1,6 +1,6 @@
 """A codec language model's part of a plan: positions of utterances in, frames of codes and their samples out.
 
-A request's `material` is a `UtteranceStream`; `tokens` only counts its positions. A step computes positions of every
+A request's `payload` is a `UtteranceStream`; `tokens` only counts its positions. A step computes positions of every
 row, makes the next frame of rows that have one due, and decodes frames of those streams that have a chunk of them
 together. What a stream sounded like so far is a row of the codec's state, its slot; a stream whose slot holds something
 else is caught up first, by hearing all its frames again, a few in a step: until then it makes none, and its last
@@ -33,8 +33,9 @@ from voxlane.engine.models.qwen3_tts.codec import Qwen3TTSCodec
 from voxlane.engine.models.qwen3_tts.config import SpeechSampling
 from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.models.qwen3_tts.prompt import Codes, Utterance
-from voxlane.engine.runners.decoder import Outcome, Runner
+from voxlane.engine.runners.decoder import Outcome, PagedRunner
 from voxlane.engine.schedule.plan import ModelBatch, Row
+from voxlane.engine.schedule.request import Payload
 
 MAX_CHUNK = 8
 """Most frames of a stream decoded in one go: 0.64 s."""
@@ -53,7 +54,7 @@ NO_SAMPLES = np.zeros(0, np.float32)
 
 
 @dataclass(slots=True, eq=False)
-class UtteranceStream:
+class UtteranceStream(Payload):
     """One utterance on its way to a listener: what a talker's request is about."""
 
     utterance: Utterance
@@ -107,9 +108,9 @@ class UtteranceStream:
         return [*self.lead, *self.utterance.frames[: self.decoded]]
 
 
-@dataclass(frozen=True, slots=True)
-class FrameSound:
-    """What a step brought for a stream: `Outcome.speech`."""
+@dataclass(slots=True)
+class FrameOutcome(Outcome):
+    """The frame and the samples that a step made for a stream."""
 
     # None: the prompt is not through, the text was short, or one is due and the slot is not caught up: the same again.
     # An end code first: it is over.
@@ -118,15 +119,15 @@ class FrameSound:
     samples: NDArray[np.float32] = field(default_factory=lambda: NO_SAMPLES)
 
 
-class Talker(Runner):
+class Talker(PagedRunner):
     """Runs a talker and its codec on the host."""
 
-    model: Qwen3TTS  # type: ignore[assignment]  # its forward takes rows of two streams
     hears = MAX_CHUNK
     """Frames of all streams that are heard again in a step: on a host as much work as so many new ones."""
 
     def __init__(self, model: Qwen3TTS, codec: Qwen3TTSCodec, cache: KVCache, *, slots: int, max_rows: int) -> None:
-        super().__init__(model, cache)  # type: ignore[arg-type]
+        super().__init__(cache)
+        self.model = model
         self.codec = codec
         self.slots = Slots(slots)
         # Behind the slots are the clips. The last row is nobody's: what fills a batch up may go there.
@@ -142,10 +143,10 @@ class Talker(Runner):
         marks.append(time.monotonic())
         with torch.inference_mode():
             _, layout = self._layout(load.rows)
-            ranges = [(_stream(row).utterance, row.start, row.start + row.count) for row in load.rows]
+            ranges = [(stream_of(row).utterance, row.start, row.start + row.count) for row in load.rows]
             hidden = self.model.forward(self.model.inputs(ranges), layout, self.cache.pages)
             marks.append(time.monotonic())
-            self._catch_up([_stream(row) for row in load.rows])
+            self._catch_up([stream_of(row) for row in load.rows])
             marks.append(time.monotonic())
             frames = self._frames(load.rows, hidden)
             marks.append(time.monotonic())
@@ -160,11 +161,11 @@ class Talker(Runner):
         due = [
             (index, end - 1)
             for index, (row, end) in enumerate(zip(rows, ends, strict=True))
-            if _stream(row).makes_frame(row)
+            if stream_of(row).makes_frame(row)
         ]
         if not due:
             return {}
-        streams = [_stream(rows[index]) for index, _ in due]
+        streams = [stream_of(rows[index]) for index, _ in due]
         choices = Choices.of(
             self.model.config, [(stream.utterance, stream.sampling, stream.seed) for stream in streams]
         )
@@ -177,11 +178,11 @@ class Talker(Runner):
         for index, frame in frames.items():
             if min(frame) < 0:
                 continue
-            if chunk := _stream(rows[index]).due(frame, over=frame[0] == self.model.end_code):
+            if chunk := stream_of(rows[index]).due(frame, over=frame[0] == self.model.end_code):
                 alike[len(chunk)].append((index, chunk))
         found: dict[int, NDArray[np.float32]] = {}
         for chunks in alike.values():
-            streams = [_stream(rows[index]) for index, _ in chunks]
+            streams = [stream_of(rows[index]) for index, _ in chunks]
             slots = torch.tensor([stream.slot for stream in streams])
             samples = self.codec.decode(torch.tensor([chunk for _, chunk in chunks]), self.state, slots)
             found |= {index: own.numpy() for (index, _), own in zip(chunks, samples, strict=True)}
@@ -252,7 +253,7 @@ class Talker(Runner):
     def _outcome(self, frame: Codes | None, samples: NDArray[np.float32] | None) -> Outcome:
         if (frame is not None and min(frame) < 0) or (samples is not None and not np.isfinite(samples).all()):
             return Outcome(failed=True)
-        return Outcome(speech=FrameSound(frame, NO_SAMPLES if samples is None else samples))
+        return FrameOutcome(frame, NO_SAMPLES if samples is None else samples)
 
 
 def _digest(lead: tuple[Codes, ...]) -> bytes:
@@ -260,6 +261,7 @@ def _digest(lead: tuple[Codes, ...]) -> bytes:
     return hashlib.blake2b(np.array(lead, np.int32).tobytes(), digest_size=16).digest()
 
 
-def _stream(row: Row) -> UtteranceStream:
-    stream: UtteranceStream = row.request.material
-    return stream
+def stream_of(row: Row) -> UtteranceStream:
+    """Return the stream that a row goes on with."""
+    assert isinstance(row.request.payload, UtteranceStream)
+    return row.request.payload

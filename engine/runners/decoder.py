@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -18,36 +18,49 @@ from voxlane.engine.kernels.attention.pages import Layout, Pages
 from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.runners.sampler import SampledToken, choose
 from voxlane.engine.schedule.plan import ModelBatch, Move, Row
-from voxlane.engine.schedule.request import Request
+from voxlane.engine.schedule.request import ChatPayload, Request
 from voxlane.engine.schedule.speculation import accepted
 
 SCORE_ROWS = 64
 """Rows of logits held at once when a prompt is scored: 64 × 49,152 floats are 12 MiB."""
 
 
-class DecoderModel(Protocol):
-    """What the runner needs of an architecture."""
+class TokenModel(Protocol):
+    """What the choice of tokens needs of an architecture."""
 
     vocab_size: int
-
-    def forward(self, tokens: Tensor, layout: Layout, pages: list[Pages]) -> Tensor:
-        """Return the final hidden state of every token, [tokens, hidden]."""
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits of some hidden states, [rows, vocabulary]."""
 
 
+class DecoderModel(TokenModel, Protocol):
+    """What the runner needs of an architecture."""
+
+    def forward(self, tokens: Tensor, layout: Layout, pages: list[Pages]) -> Tensor:
+        """Return the final hidden state of every token, [tokens, hidden]."""
+
+
 @dataclass(slots=True)
 class Outcome:
-    """What a step did for one row."""
+    """What a step did for one row. Each kind of result has its own subclass; a failed row may have none."""
 
-    choices: Sequence[SampledToken] = ()  # empty while the prompt is not through
-    failed: bool = False  # its logits were not finite: this request ends, its neighbours do not notice
+    failed: bool = field(default=False, kw_only=True)  # its numbers were not finite: this request alone ends
+
+
+@dataclass(slots=True)
+class TokenOutcome(Outcome):
+    """The tokens chosen for a row: none while its prompt is not through, several if drafts were right."""
+
+    choices: Sequence[SampledToken] = ()
+
+
+@dataclass(slots=True)
+class ScoreOutcome(Outcome):
+    """How probable the tokens of a row are."""
+
     logprob_sum: float = 0.0
     scored_tokens: int = 0
-    no_speech: float = 0.0  # asr: how probable it is that nobody speaks in the clip that was encoded
-    attention: Any = None  # asr, at the end if wanted: [heads, tokens, encoder states]
-    speech: Any = None  # tts: what the clause sounds like
 
 
 class Immediate:
@@ -84,39 +97,23 @@ class Immediate:
         """Make ready what `launch` of this load will need, while a step is under way; it may never come."""
 
 
-def settle(row: Row, choices: list[SampledToken | None], outcome: Outcome) -> None:
-    """Note what was chosen at a row's positions, as far as its drafts were right; a row without a choice has failed."""
+def token_outcome(row: Row, choices: list[SampledToken | None]) -> TokenOutcome:
+    """Return a row's outcome from the choices at its positions: those up to the first wrong draft."""
     sound = [choice for choice in choices if choice is not None]
     if len(sound) < len(choices):
-        outcome.failed = True
-    elif row.drafts:
+        return TokenOutcome(failed=True)
+    if row.drafts:
         # Drafts are only made for plain greedy requests, where a choice needs nothing but its own logits.
-        outcome.choices = sound[: len(accepted(row.drafts, [choice.token for choice in sound]))]
-    else:
-        outcome.choices = sound
+        return TokenOutcome(sound[: len(accepted(row.drafts, [choice.token for choice in sound]))])
+    return TokenOutcome(sound)
 
 
-class Runner(Immediate):
-    """Runs a language model on its cache."""
+class PagedRunner(Immediate):
+    """Runs a model whose requests have blocks of a KV cache."""
 
-    def __init__(self, model: DecoderModel, cache: KVCache) -> None:
-        self.model = model
+    def __init__(self, cache: KVCache) -> None:
         self.cache = cache
         self.phases: dict[str, tuple[float, float]] = {}  # of the last step, for the trace
-
-    def launch(self, load: ModelBatch) -> Any:
-        """Carry out the model's part of a plan; outcomes are in the order of its rows."""
-        marks = [time.monotonic()]
-        self._move(load.moves)
-        marks.append(time.monotonic())
-        with torch.inference_mode():
-            tokens, layout = self._layout(load.rows)
-            hidden = self.model.forward(tokens, layout, self.cache.pages)
-            marks.append(time.monotonic())
-            outcomes = self._finish(load.rows, hidden)
-        marks.append(time.monotonic())
-        self.phases = dict(zip(("move", "forward", "sample"), itertools.pairwise(marks), strict=True))
-        return outcomes
 
     def _move(self, moves: list[Move]) -> None:
         transfers = {
@@ -155,17 +152,21 @@ class Runner(Immediate):
         )
         return torch.tensor(tokens, dtype=torch.int64), layout
 
-    def _finish(self, rows: list[Row], hidden: Tensor) -> list[Outcome]:
-        """Compute logits only where they are wanted, for all rows at once."""
-        outcomes = [Outcome() for _ in rows]
+
+class TokenRunner(PagedRunner):
+    """Runs a model that chooses tokens."""
+
+    model: TokenModel
+
+    def _finish(self, rows: list[Row], hidden: Tensor) -> list[TokenOutcome]:
+        """Compute logits only where a token is due, for all rows at once, and choose."""
+        outcomes = [TokenOutcome() for _ in rows]
         wanted: list[int] = []  # rows of `hidden`
         owners: list[int] = []  # index into `rows`, once per wanted position
         start = 0
         for index, row in enumerate(rows):
             size = row.count + len(row.drafts)
-            if row.request.task == "score":
-                self._score(row, hidden[start : start + size], outcomes[index])
-            elif row.reaches_end:
+            if row.reaches_end and row.request.task != "score":
                 positions = range(start + row.count - 1, start + size)
                 wanted += positions
                 owners += [index] * len(positions)
@@ -174,7 +175,7 @@ class Runner(Immediate):
             logits = self._logits(hidden[torch.tensor(wanted)], [rows[owner] for owner in owners])
             choices = self._choose(logits, [rows[owner].request for owner in owners])
             for owner, group in itertools.groupby(zip(owners, choices, strict=True), key=lambda pair: pair[0]):
-                settle(rows[owner], [choice for _, choice in group], outcomes[owner])
+                outcomes[owner] = token_outcome(rows[owner], [choice for _, choice in group])
         return outcomes
 
     def _logits(self, hidden: Tensor, rows: list[Row]) -> Tensor:
@@ -185,16 +186,50 @@ class Runner(Immediate):
         """Return a choice per row of logits; None where there is none to make."""
         return choose(logits, requests)
 
-    def _score(self, row: Row, hidden: Tensor, outcome: Outcome) -> None:
+
+class Runner(TokenRunner):
+    """Runs a language model on its cache."""
+
+    model: DecoderModel
+
+    def __init__(self, model: DecoderModel, cache: KVCache) -> None:
+        super().__init__(cache)
+        self.model = model
+
+    def launch(self, load: ModelBatch) -> Any:
+        """Carry out the model's part of a plan; outcomes are in the order of its rows."""
+        marks = [time.monotonic()]
+        self._move(load.moves)
+        marks.append(time.monotonic())
+        with torch.inference_mode():
+            tokens, layout = self._layout(load.rows)
+            hidden = self.model.forward(tokens, layout, self.cache.pages)
+            marks.append(time.monotonic())
+            outcomes: list[Outcome] = [*self._finish(load.rows, hidden)]
+            for index, (row, start) in enumerate(zip(load.rows, layout.query_starts.tolist(), strict=False)):
+                if row.request.task == "score":
+                    outcomes[index] = self._score(row, hidden[start : start + row.count])
+        marks.append(time.monotonic())
+        self.phases = dict(zip(("move", "forward", "sample"), itertools.pairwise(marks), strict=True))
+        return outcomes
+
+    def _score(self, row: Row, hidden: Tensor) -> ScoreOutcome:
         """Sum the log-probabilities of the tokens that really follow, each once even if it is computed again."""
-        tokens = row.request.tokens
-        start, stop = max(row.start, row.request.scored_tokens), min(row.start + row.count, len(tokens) - 1)
+        tokens, (start, stop) = row.request.tokens, scored_range(row)
         targets = torch.tensor(tokens[start + 1 : stop + 1], dtype=torch.int64, device=hidden.device)
         hidden = hidden[start - row.start :]
+        outcome = ScoreOutcome(scored_tokens=len(targets))
         for begin in range(0, len(targets), SCORE_ROWS):
             part = targets[begin : begin + SCORE_ROWS]
             logprobs = torch.log_softmax(self.model.logits(hidden[begin : begin + len(part)]), dim=1)
             picked = logprobs.gather(1, part[:, None])
             outcome.failed |= not bool(torch.isfinite(picked).all())
             outcome.logprob_sum += float(picked.double().sum())
-        outcome.scored_tokens = len(targets)
+        return outcome
+
+
+def scored_range(row: Row) -> tuple[int, int]:
+    """Return which of a text's tokens a row scores the next one of: each once, even if it is computed again."""
+    payload, tokens = row.request.payload, row.request.tokens
+    assert isinstance(payload, ChatPayload)
+    return max(row.start, payload.scored_tokens), min(row.start + row.count, len(tokens) - 1)

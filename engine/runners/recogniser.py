@@ -9,24 +9,42 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from voxlane.engine.kernels.attention.pages import Layout, Pages
 from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.models.recognition import Cross, Encoded
-from voxlane.engine.runners.decoder import Outcome, Runner
+from voxlane.engine.runners.decoder import TokenModel, TokenOutcome, TokenRunner
 from voxlane.engine.schedule.plan import ModelBatch, Row
-from voxlane.engine.schedule.request import Request
+from voxlane.engine.schedule.request import Payload, Request
 
 
-class ListeningModel(Protocol):
+@dataclass(slots=True)
+class TranscriptionPayload(Payload):
+    """What the recogniser needs of a request."""
+
+    clip: NDArray[np.float32]
+    detects_language: bool = False  # the first token it writes names a language
+    wants_attention: bool = False  # at the end, for the times of words
+
+
+@dataclass(slots=True)
+class TranscriptionOutcome(TokenOutcome):
+    """The tokens of a transcript, and what is known of its clip."""
+
+    no_speech: float = 0.0  # how probable it is that nobody speaks in the clip, if the step encoded it
+    attention: Tensor | None = None  # at the end, if wanted: [heads, tokens, encoder states]
+
+
+class ListeningModel(TokenModel, Protocol):
     """What the recogniser needs of an architecture; moonshine.py says how they are used."""
 
-    vocab_size: int
     eos_ids: frozenset[int]
     inline: bool  # an encoded clip lies among its request's tokens, after `clip_start` of them
     clip_start: int
@@ -41,9 +59,6 @@ class ListeningModel(Protocol):
     def forward(self, tokens: Tensor, layout: Layout, cross: Cross, pages: list[Pages]) -> Tensor:
         """Return the final hidden state of every token."""
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Return the logits of some hidden states."""
-
     def restrict(self, logits: Tensor, first: Sequence[bool], detecting: Sequence[bool]) -> Tensor:
         """Make impossible what must not be written."""
 
@@ -56,13 +71,14 @@ class ListeningModel(Protocol):
         """Return what the heads look at in each row."""
 
 
-class Recogniser(Runner):
+class Recogniser(TokenRunner):
     """Runs an encoder–decoder on its cache."""
 
-    model: ListeningModel  # type: ignore[assignment]  # its forward takes one thing more
+    model: ListeningModel
 
     def __init__(self, model: ListeningModel, cache: KVCache) -> None:
-        super().__init__(model, cache)  # type: ignore[arg-type]
+        super().__init__(cache)
+        self.model = model
 
     def launch(self, load: ModelBatch) -> Any:
         """Carry out the model's part of a plan; outcomes are in the order of its rows."""
@@ -78,7 +94,9 @@ class Recogniser(Runner):
             cross = _cross([row.request for row in rows])
             hidden = self.model.forward(tokens, layout, cross, self.cache.pages)
             marks.append(time.monotonic())
-            outcomes = self._finish(rows, hidden)
+            outcomes = [
+                TranscriptionOutcome(found.choices, failed=found.failed) for found in self._finish(rows, hidden)
+            ]
             self._judge(rows, hidden, outcomes)
             self._attend(rows, outcomes)
         marks.append(time.monotonic())
@@ -88,7 +106,9 @@ class Recogniser(Runner):
     def _encode(self, requests: list[Request]) -> None:
         if not requests:
             return
-        encoded = self.model.encode([torch.from_numpy(np.ascontiguousarray(request.material)) for request in requests])
+        encoded = self.model.encode(
+            [torch.from_numpy(np.ascontiguousarray(payload_of(request).clip)) for request in requests]
+        )
         slots: list[int] = []
         for request, length in zip(requests, encoded.lengths, strict=True):
             # Inline, nothing is written to the cache yet: the rows are kept end to end until they are read.
@@ -111,11 +131,11 @@ class Recogniser(Runner):
             # A row's name comes once per position: the first of them follows the prompt, the rest follow drafts.
             opening = row is not before and len(row.request.tokens) == row.request.prompt_tokens
             first.append(opening)
-            detecting.append(opening and row.request.detects_language)
+            detecting.append(opening and payload_of(row.request).detects_language)
             before = row
         return self.model.restrict(self.model.logits(hidden), first, detecting)
 
-    def _judge(self, rows: list[Row], hidden: Tensor, outcomes: list[Outcome]) -> None:
+    def _judge(self, rows: list[Row], hidden: Tensor, outcomes: list[TranscriptionOutcome]) -> None:
         """Note for every new clip how probable it is that nobody speaks in it."""
         starts = itertools.accumulate((row.count + len(row.drafts) for row in rows), initial=0)
         fresh = [(index, start) for index, (row, start) in enumerate(zip(rows, starts, strict=False)) if row.encode]
@@ -124,12 +144,12 @@ class Recogniser(Runner):
             for (index, _), probability in zip(fresh, found, strict=True):
                 outcomes[index].no_speech = probability
 
-    def _attend(self, rows: list[Row], outcomes: list[Outcome]) -> None:
+    def _attend(self, rows: list[Row], outcomes: list[TranscriptionOutcome]) -> None:
         """Give each row that ends here, and whose request asked for it, what its decoder looked at."""
-        ended: list[tuple[Outcome, Row]] = []
+        ended: list[tuple[TranscriptionOutcome, Row]] = []
         for row, outcome in zip(rows, outcomes, strict=True):
             tokens = [choice.token for choice in outcome.choices]
-            if row.request.wants_attention and not self.model.eos_ids.isdisjoint(tokens):
+            if payload_of(row.request).wants_attention and not self.model.eos_ids.isdisjoint(tokens):
                 written = next(place for place, token in enumerate(tokens) if token in self.model.eos_ids)
                 ended.append((outcome, self._again(row.request, tokens[:written])))
         if not ended:
@@ -146,6 +166,12 @@ class Recogniser(Runner):
         """Return a request's sequence as a row to be run again, from behind its clip on if that lies inline."""
         start = self.model.clip_start + request.states if self.model.inline else 0
         return Row(request, start, len(request.tokens) - start, written)
+
+
+def payload_of(request: Request) -> TranscriptionPayload:
+    """Return what a request of this runner carries."""
+    assert isinstance(request.payload, TranscriptionPayload)
+    return request.payload
 
 
 def _cross(requests: list[Request]) -> Cross:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from voxlane.engine.api import SamplingParams
-from voxlane.engine.schedule.request import Request
+from voxlane.engine.schedule.request import ChatPayload, Request
 
 CANDIDATES = (256, 4096)
 """How many of the likeliest tokens top-p and min-p look at, in turn, before they sort the whole vocabulary (19 ms)."""
@@ -53,11 +53,12 @@ def uniform(seed: int, position: int) -> float:
 
 
 def _choose_row(logits: Tensor, request: Request, best: int) -> SampledToken | None:
-    if request.ends:
-        return SampledToken(best, float(torch.log_softmax(logits, dim=0)[sorted(request.ends)].logsumexp(dim=0)))
-    if request.constraint is None:
+    payload = request.payload
+    if isinstance(payload, ChatPayload) and payload.ends:
+        return SampledToken(best, float(torch.log_softmax(logits, dim=0)[sorted(payload.ends)].logsumexp(dim=0)))
+    if not isinstance(payload, ChatPayload) or payload.constraint is None:
         return _choose_one(logits, request, best)
-    allowed = request.constraint.allowed(request.tokens)
+    allowed = payload.constraint.allowed(request.tokens)
     if allowed is None:
         return None
     # Over 49,152 logits these two take 75 µs each, argmax 225; finding out what is allowed takes 10 to 100 before.

@@ -1,10 +1,10 @@
-"""One request: its tokens, where it stands, and what it has cost. It knows no policy and no tensor."""
+"""One request: its tokens, its blocks, its state, and what it has cost."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from voxlane.engine.api import Priority, RequestStats, SamplingParams, Task
 from voxlane.engine.memory.blocks import BlockTable
@@ -26,18 +26,41 @@ class RequestState(enum.Enum):
 
     WAITING = "waiting"  # holds no device blocks; `host_blocks` if it was swapped out
     RUNNING = "running"  # holds blocks; the scheduler decides step by step whether it is in the batch
-    EXPRESS = "express"  # critical; its prompt is being read beside the step under way: nobody may take its blocks
-    PAUSED = "paused"  # out of the batch until resumed; blocks kept unless somebody needs them
+    EXPRESS = "express"  # critical: its prompt is read beside the step under way, and its blocks cannot be taken
+    PAUSED = "paused"  # out of the batch until resumed; keeps its blocks unless another request needs them
     FINISHED = "finished"
+
+
+class Payload:
+    """What one task needs of a request beside what the scheduler reads: each runner defines its own kind."""
+
+    __slots__ = ()
+
+
+@dataclass(slots=True)
+class ChatPayload(Payload):
+    """What the chat model needs of a request."""
+
+    constraint: Constraint | None = None  # the grammar that the output follows
+    ends: frozenset[int] = frozenset()  # task "probe": the tokens whose probability is wanted
+    scored_tokens: int = 0  # task "score": how many tokens have had their log-probability counted
+
+
+@dataclass(frozen=True, slots=True)
+class ClipStates:
+    """Where the encoder states of a request's clip lie in the cache."""
+
+    count: int
+    table: BlockTable | None  # their own blocks; None: they are among the prompt's positions, and read with them
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """Something to be computed by one model, in one of three shapes.
+    """One sequence or one unit of work for one model.
 
-    A sequence of tokens: the newest, `tokens[computed:]`, have no key and value in the cache yet. A sequence about an
-    encoded clip: the same, and `states` places in the cache for what the encoder makes of `material`. A unit: `unit`
-    is its size, it is done in one step or not at all, and there are no tokens.
+    A sequence has tokens: the newest, `tokens[computed:]`, have no key and value in the cache yet. A sequence about a
+    clip also has `clip`, and its clip is encoded before its first token. A unit has no tokens: `unit` is its size, and
+    one step does all of it.
     """
 
     id: str
@@ -53,40 +76,39 @@ class Request:
     seed: int = 0
     limit: int = 1 << 30  # longest the sequence may get
     model: ModelName = "chat"
-    material: Any = None  # what the model works on beside tokens: a clip, or a clause with its voice
-    cross: BlockTable | None = None  # where the encoded clip lies
-    states: int = 0  # how many places it takes
-    inline: bool = False  # the clip's places are among the tokens' own: what stands there is read once, with the prompt
+    payload: Payload = field(default_factory=ChatPayload)
+    clip: ClipStates | None = None
     unit: int = 0
-    drafts: list[int] = field(default_factory=list)  # what a look before this one heard after the prompt: tried once
-    detects_language: bool = False  # the first token it writes names a language
-    constraint: Constraint | None = None  # what the output must look like
-    ends: frozenset[int] = frozenset()  # task "probe": tokens whose probability is wanted
-    wants_attention: bool = False  # where the decoder looked is wanted at the end, for the words' times
-    waiting_for_input: bool = (
-        False  # what it goes on with has not come: it is in no step, and keeps its blocks if it can
-    )
-    offered: bool = False  # to what runs beside the steps: until that has said no, it is in none
-    not_needed_before_s: float = 0.0  # nobody needs what it makes before: until then others go first, all of them,
-    joins_from_s: float = 0.0  # but from then on it goes along where its model has a step anyway
+    drafts: list[int] = field(default_factory=list)  # tokens that may follow the prompt; verified once, then dropped
+    waiting_for_input: bool = False  # it is in no step until more input comes; it keeps its blocks if it can
+    offered: bool = False  # to the concurrent prefill: it is in no step until that declines
+    not_needed_before_s: float = 0.0  # its listener has audio until then: schedule it last
+    joins_from_s: float = 0.0  # from then on it joins a step that its model runs anyway
 
-    job: str = ""  # the submission it belongs to,
-    continues: bool = False  # which waits for no place of its own any more: it was in a step, or it is a stream
-    number: tuple[int, int] = (0, 0)  # order of arrival of that, and its own, given by the scheduler
+    job: str = ""  # the submission it belongs to
+    continues: bool = False  # its job was in a step before, or is a stream: it is not queued as a new one
+    number: tuple[int, int] = (0, 0)  # order of arrival of its job, and its own; given by the scheduler
     state: RequestState = RequestState.WAITING
     host_blocks: list[int] = field(default_factory=list)  # swapped out: the table's content is here
     host_length: int = 0
     started: bool = False
-    starved: bool = False  # starved once: goes before everyone until it is done
+    starved: bool = False  # it waited too long once: it goes before all others until it is done
     cached_tokens: int = 0
     preemptions: int = 0
-    lookup_proposed: int = 0
-    lookup_accepted: int = 0
-    scored_tokens: int = 0  # task "score": so many tokens have had their log-probability counted
     started_s: float = 0.0
     first_token_s: float = 0.0
     last_token_s: float = 0.0
     progress_s: float = 0.0  # when it last was in a step, or arrived
+
+    @property
+    def cross(self) -> BlockTable | None:
+        """The blocks of the clip's encoder states, if they have blocks of their own."""
+        return None if self.clip is None else self.clip.table
+
+    @property
+    def states(self) -> int:
+        """How many encoder states the clip becomes."""
+        return 0 if self.clip is None else self.clip.count
 
     @property
     def computed(self) -> int:
@@ -100,19 +122,21 @@ class Request:
 
     @property
     def unencoded(self) -> bool:
-        """Whether a clip has to go through the encoder before anything else."""
-        if self.inline:
+        """Whether the clip must be encoded before anything else."""
+        if self.clip is None:
+            return False
+        if self.clip.table is None:
             return self.computed == 0
-        return self.cross is not None and not self.cross.blocks and not self.host_blocks
+        return not self.clip.table.blocks and not self.host_blocks
 
     @property
     def cross_states(self) -> int:
-        """How many places the clip takes in a table of its own."""
+        """How many encoder states need blocks of their own."""
         return 0 if self.cross is None else self.states
 
     @property
     def whole(self) -> bool:
-        """Whether what is pending is done in one step or not at all."""
+        """Whether one step must do all that is pending."""
         return self.unit > 0 or self.unencoded
 
     @property
@@ -126,21 +150,23 @@ class Request:
 
     @property
     def waiting_since_s(self) -> float:
-        """When it was last in a step, or rested."""
+        """Since when it could have been in a step and was not."""
         return max(self.progress_s, self.not_needed_before_s)
 
     @property
     def tables(self) -> tuple[BlockTable, ...]:
-        """Where its blocks stand."""
-        return (self.table,) if self.cross is None else (self.table, self.cross)
+        """Its block tables."""
+        cross = self.cross
+        return (self.table,) if cross is None else (self.table, cross)
 
     @property
     def blocks(self) -> list[int]:
         """The device blocks it holds."""
-        return self.table.blocks if self.cross is None else self.table.blocks + self.cross.blocks
+        cross = self.cross
+        return self.table.blocks if cross is None else self.table.blocks + cross.blocks
 
     def free(self) -> None:
-        """Give all device blocks back; what was computed is lost."""
+        """Give all device blocks back; their content is lost."""
         self.table.free()
         if self.cross is not None:
             self.cross.free()
@@ -152,7 +178,7 @@ class Request:
 
     @property
     def tokens_left(self) -> int:
-        """How many tokens more make it as long as it may get."""
+        """How many more tokens it may get."""
         return min(self.prompt_tokens + self.sampling.max_tokens, self.limit) - len(self.tokens)
 
     @property
@@ -174,6 +200,4 @@ class Request:
             per_token_s=(self.last_token_s - self.first_token_s) / gaps if gaps > 0 else 0.0,
             total_s=now - self.arrival_s,
             preemptions=self.preemptions,
-            lookup_proposed=self.lookup_proposed,
-            lookup_accepted=self.lookup_accepted,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from voxlane.engine.schedule.request import Request
+from voxlane.engine.schedule.request import ChatPayload, Request
 
 LONGEST = 3
 SHORTEST = 2
@@ -13,7 +13,7 @@ SHORTEST = 2
 WINDOW = 2048
 """Tokens searched, newest first: bounds the time of a guess."""
 
-_UNGUESSED_TASKS = frozenset({"score", "probe", "tts"})  # they do not go on with a text that could be guessed
+_GUESSED_TASKS = frozenset({"chat", "complete"})  # the others write no text that could be guessed
 
 
 def propose(tokens: Sequence[int], count: int) -> list[int]:
@@ -51,7 +51,13 @@ def guess(request: Request, stop: int, tokens_left: int, most: int) -> list[int]
     if request.drafts:
         drafts, request.drafts = request.drafts[: max(room, 0)], []
         return drafts
-    plain = sampling.is_plain_greedy and sampling.logprobs < 0 and request.constraint is None
-    if not (plain and request.decoding and request.task not in _UNGUESSED_TASKS):
+    if not (request.decoding and request.task in _GUESSED_TASKS and _is_plain(request)):
         return []
     return propose(request.tokens, min(room, most))
+
+
+def _is_plain(request: Request) -> bool:
+    """Return whether a token's choice needs nothing but its own logits."""
+    payload, sampling = request.payload, request.sampling
+    free = isinstance(payload, ChatPayload) and payload.constraint is None
+    return free and sampling.is_plain_greedy and sampling.logprobs < 0

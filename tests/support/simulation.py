@@ -17,7 +17,7 @@ from voxlane.engine.jobs.chat import ChatJobFactory
 from voxlane.engine.jobs.factory import Cloning
 from voxlane.engine.loop.core import Core
 from voxlane.engine.memory.blocks import BlockPool
-from voxlane.engine.runners.decoder import Immediate, Outcome
+from voxlane.engine.runners.decoder import Immediate, Outcome, ScoreOutcome, TokenOutcome
 from voxlane.engine.runners.sampler import SampledToken
 from voxlane.engine.schedule.cost import CostModel
 from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Row
@@ -156,12 +156,14 @@ class PretendEngine(Immediate):
         for position in range(start, len(tokens)):
             self.device[slots[position]] = written[position]
         if request.state is RequestState.FINISHED:
-            return Outcome()  # its blocks are others' meanwhile: what it reads is of no consequence
+            return TokenOutcome()  # its blocks are others' meanwhile: what it reads is of no consequence
         assert [self.device.get(slot) for slot in slots] == written, "a page holds another prefix"
+        if request.task == "score":
+            return ScoreOutcome()
         if not ends:
-            return Outcome()
+            return TokenOutcome()
         greedy = [next_token(tokens[:stop]) for stop in range(len(known), len(tokens) + 1)]
-        return Outcome(choices=[SampledToken(token) for token in accepted(drafts, greedy)])
+        return TokenOutcome(choices=[SampledToken(token) for token in accepted(drafts, greedy)])
 
 
 @dataclass
@@ -251,8 +253,9 @@ class LateEngine(PretendEngine):
                 known.append(self.last[request])
             assert len(known) == row.start + row.count, "more than one token that nobody knows"
             ticket.outcomes.append(self._run(request, row.start, known, drafts, slots, ends=ends))
-            if ticket.outcomes[-1].choices:
-                chosen[request] = ticket.outcomes[-1].choices[-1].token
+            outcome = ticket.outcomes[-1]
+            if isinstance(outcome, TokenOutcome) and outcome.choices:
+                chosen[request] = outcome.choices[-1].token
         self.last = chosen
 
 

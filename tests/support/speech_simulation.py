@@ -20,7 +20,9 @@ from voxlane.engine.jobs.transcribe import TranscribeJobFactory
 from voxlane.engine.loop.core import Core
 from voxlane.engine.memory.blocks import BlockPool
 from voxlane.engine.models.synthesis import Prepared, SynthesisedClause
+from voxlane.engine.runners.clause_tts import ClauseOutcome, clause_of
 from voxlane.engine.runners.decoder import Immediate, Outcome
+from voxlane.engine.runners.recogniser import TranscriptionOutcome, payload_of
 from voxlane.engine.runners.sampler import SampledToken
 from voxlane.engine.schedule.cost import CostModel
 from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Row
@@ -109,7 +111,7 @@ class PretendListening(PretendEngine):
     def _row(self, row: Row) -> Outcome:
         request = row.request
         assert request.cross is not None
-        clip = hashlib.blake2b(request.material.tobytes()).hexdigest()
+        clip = hashlib.blake2b(payload_of(request).clip.tobytes()).hexdigest()
         places = request.cross.slots(0, request.states)
         for place, slot in enumerate(places):
             if row.encode:
@@ -122,8 +124,8 @@ class PretendListening(PretendEngine):
             self.device[slots[position]] = written[position]
         assert [self.device.get(slot) for slot in slots] == written, "a page holds another prefix"
         first = row.start + row.count
-        greedy = [heard_next(request.material, tokens[:stop]) for stop in range(first, len(tokens) + 1)]
-        return Outcome(choices=[SampledToken(token, -0.1) for token in accepted(row.drafts, greedy)])
+        greedy = [heard_next(payload_of(request).clip, tokens[:stop]) for stop in range(first, len(tokens) + 1)]
+        return TranscriptionOutcome(choices=[SampledToken(token, -0.1) for token in accepted(row.drafts, greedy)])
 
 
 class PretendSynthesiser:
@@ -156,7 +158,7 @@ class PretendVoice(Immediate):
 
     def launch(self, load: ModelBatch) -> list[Outcome]:
         self.clock.now += sum(5e-4 * row.request.unit for row in load.rows)
-        return [Outcome(speech=self.model.synthesise(row.request.material.prepared)) for row in load.rows]
+        return [ClauseOutcome(self.model.synthesise(clause_of(row).prepared)) for row in load.rows]
 
 
 class SpeechSimulation(Simulation):

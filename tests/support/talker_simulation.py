@@ -24,7 +24,7 @@ from voxlane.engine.memory.blocks import BlockPool
 from voxlane.engine.memory.state_rows import Slots
 from voxlane.engine.models.qwen3_tts.config import Qwen3TTSConfig, SpeechSampling
 from voxlane.engine.models.qwen3_tts.prompt import Clone, Codes, Utterance, open_utterance
-from voxlane.engine.runners.codec_tts import FrameSound, UtteranceStream
+from voxlane.engine.runners.codec_tts import FrameOutcome, UtteranceStream, stream_of
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.schedule.cost import CostModel
 from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Row
@@ -150,7 +150,7 @@ class PretendTalker(PretendEngine):
         self.streams: dict[UtteranceStream, None] = {}  # that were in a step, in order
 
     def _row(self, row: Row) -> Outcome:
-        stream: UtteranceStream = row.request.material
+        stream = stream_of(row)
         self.streams[stream] = None
         stop = row.start + row.count
         rows = list(zip(*stream.utterance.rows(0, stop), strict=True))
@@ -159,10 +159,10 @@ class PretendTalker(PretendEngine):
         self.device |= dict(zip(slots[row.start :], keys[row.start :], strict=True))
         assert [self.device.get(slot) for slot in slots] == keys, "a page holds another prefix"
         if not stream.utterance.frame_due(stop):
-            return Outcome(speech=FrameSound())
+            return FrameOutcome()
         self._catch_up(stream)
         if stream.stale:
-            return Outcome(speech=FrameSound())
+            return FrameOutcome()
         frame = next_frame(rows, stream.utterance.spoken, stream.seed)
         samples: list[float] = []
         for due in stream.due(frame, over=frame[0] == END):
@@ -170,7 +170,7 @@ class PretendTalker(PretendEngine):
             self.heard[stream.slot].append(due)
         if samples:
             self.chunks.append(len(samples) // FRAME_SAMPLES)
-        return Outcome(speech=FrameSound(frame, np.array(samples, np.float32)))
+        return FrameOutcome(frame, np.array(samples, np.float32))
 
     def _catch_up(self, stream: UtteranceStream) -> None:
         if not stream.stale:
@@ -192,9 +192,9 @@ class LateTalker(PretendTalker):
         """Do it at once, and remember where its frames will sound."""
         outcomes = super().launch(load)
         self._sounding = [
-            (row.request.material, row.request.material.slot)
+            (stream_of(row), stream_of(row).slot)
             for row, outcome in zip(load.rows, outcomes, strict=True)
-            if isinstance(outcome.speech, FrameSound) and outcome.speech.frame is not None
+            if isinstance(outcome, FrameOutcome) and outcome.frame is not None
         ]
         return outcomes
 

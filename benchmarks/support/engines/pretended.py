@@ -25,8 +25,10 @@ from support.engines import sampled, switched
 from voxlane.codecs.silero import HIDDEN
 from voxlane.engine.build import asr_tts, assemble
 from voxlane.engine.models.synthesis import SynthesisedClause, TimedWord
+from voxlane.engine.runners.clause_tts import ClauseOutcome, clause_of
 from voxlane.engine.runners.cuda import vad
-from voxlane.engine.runners.decoder import Immediate, Outcome
+from voxlane.engine.runners.decoder import Immediate, Outcome, TokenOutcome
+from voxlane.engine.runners.recogniser import TranscriptionOutcome
 from voxlane.engine.runners.sampler import SampledToken
 from voxlane.engine.schedule.plan import ModelBatch, Row
 
@@ -100,7 +102,7 @@ class Chat(Pretended):
 
     def _outcome(self, row: Row) -> Outcome:
         unread = row.count > 1 and row.start + row.count < len(row.request.tokens)
-        return Outcome() if unread else Outcome(choices=(SampledToken(300 + row.start % 200, -1.0),))
+        return TokenOutcome() if unread else TokenOutcome(choices=(SampledToken(300 + row.start % 200, -1.0),))
 
 
 class Listener(Pretended):
@@ -114,7 +116,7 @@ class Listener(Pretended):
         request = row.request
         known, all_of_them = len(request.tokens) - request.prompt_tokens, max(3, request.states // STATES_OF_A_TOKEN)
         found = [*WORDS[:all_of_them], next(iter(self.model.eos_ids))][known : known + 1 + len(row.drafts)]
-        return Outcome(choices=[SampledToken(token, -0.2) for token in found])
+        return TranscriptionOutcome(choices=[SampledToken(token, -0.2) for token in found])
 
 
 class Voice(Pretended):
@@ -124,13 +126,13 @@ class Voice(Pretended):
         return 0.0, 0.7 + 0.004 * load.work.prefill_tokens
 
     def _outcome(self, row: Row) -> Outcome:
-        prepared = row.request.material.prepared
+        prepared = clause_of(row).prepared
         each = round(PHONEME_S * RATE)
         words = [
             TimedWord(one.source_start, one.source_end, one.first * each, one.last * each) for one in prepared.words
         ]
         sound = np.where(np.arange(len(prepared.ids) * each) % 100 < 50, 0.1, -0.1).astype(np.float32)
-        return Outcome(speech=SynthesisedClause(sound, tuple(words)))
+        return ClauseOutcome(SynthesisedClause(sound, tuple(words)))
 
 
 class Ears(vad.DeviceEars):

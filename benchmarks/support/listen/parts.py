@@ -32,9 +32,9 @@ from voxlane.engine.models.spelling import Spelling  # noqa: E402
 from voxlane.engine.models.whisper import Whisper, WhisperTokens  # noqa: E402
 from voxlane.engine.runners.cuda import encoder_decoder_graphs  # noqa: E402
 from voxlane.engine.runners.cuda.recogniser import CudaRecogniser  # noqa: E402
-from voxlane.engine.runners.recogniser import Recogniser  # noqa: E402
+from voxlane.engine.runners.recogniser import Recogniser, TranscriptionPayload  # noqa: E402
 from voxlane.engine.schedule.plan import ModelBatch, Row  # noqa: E402
-from voxlane.engine.schedule.request import Request  # noqa: E402
+from voxlane.engine.schedule.request import ClipStates, Request  # noqa: E402
 
 Model = Moonshine | Whisper
 
@@ -109,10 +109,8 @@ class Bench:
             sampling=SamplingParams(logprobs=0),
             limit=self.model.context_tokens,
             model="asr",
-            material=samples,
-            cross=BlockTable(self.pool),
-            states=self.model.states(len(samples)),
-            wants_attention=attention,
+            payload=TranscriptionPayload(samples, wants_attention=attention),
+            clip=ClipStates(self.model.states(len(samples)), BlockTable(self.pool)),
         )
 
     def row(self, request: Request, drafts: Sequence[int] = ()) -> Row:

@@ -30,9 +30,9 @@ from voxlane.engine.models.loading import Mode
 from voxlane.engine.models.qwen3_asr.model import Qwen3ASR
 from voxlane.engine.models.qwen3_asr.prompt import LANGUAGES
 from voxlane.engine.runners.cuda.recogniser import CudaRecogniser
-from voxlane.engine.runners.recogniser import Recogniser
+from voxlane.engine.runners.recogniser import Recogniser, TranscriptionPayload
 from voxlane.engine.schedule.plan import ModelBatch, Row
-from voxlane.engine.schedule.request import Request
+from voxlane.engine.schedule.request import ClipStates, Request
 
 WORDS = 12  # tokens of three seconds of speech
 STREAMS = (1, 16)
@@ -146,9 +146,8 @@ class Bench:
             table=BlockTable(self.pool),
             sampling=SamplingParams(logprobs=0),
             model="asr",
-            material=clip,
-            states=states,
-            inline=True,
+            payload=TranscriptionPayload(clip),
+            clip=ClipStates(states, None),
         )
 
     def step(self, requests: list[Request], drafts: list[list[int]] | None = None) -> list[int]:

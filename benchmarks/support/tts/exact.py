@@ -28,7 +28,7 @@ from voxlane.engine.models.qwen3_tts.config import SpeechSampling
 from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.models.qwen3_tts.prompt import NOTHING, Clone, Codes, Utterance, open_utterance
 from voxlane.engine.models.qwen3_tts.prompt import SPEAKER as VOICE
-from voxlane.engine.runners.codec_tts import FrameSound, Talker, UtteranceStream
+from voxlane.engine.runners.codec_tts import FrameOutcome, Talker, UtteranceStream
 from voxlane.engine.runners.cuda import codec_graphs, codec_tts_graphs
 from voxlane.engine.runners.cuda.codec_tts import CudaTalker
 from voxlane.engine.schedule.plan import ModelBatch, Row
@@ -74,7 +74,7 @@ class Speaker:
         self.stream.chunk, self.stream.keep = 1 + (utterance.spoken + self.number) % 4, int(self.number == 6)
         return Row(self.request, start, count)
 
-    def take(self, spoken: FrameSound, frame_samples: int, end_code: int) -> None:
+    def take(self, spoken: FrameOutcome, frame_samples: int, end_code: int) -> None:
         """Keep what a step brought."""
         if spoken.frame is None:
             if self.stream.utterance.frame_due(self.request.table.length):  # not caught up: the same again
@@ -111,7 +111,7 @@ def enter(engine: Talker, pool: BlockPool, number: int) -> Speaker:
     drawn = SpeechSampling(top_p=0.8, inner_top_p=0.7) if number % 4 == 1 else SpeechSampling()
     lead = tuple(tuple(own.choices(range(config.codes), k=config.groups)) for _ in range(11 if number == 5 else 0))
     stream = UtteranceStream(utterance, likeliest if number == 4 else drawn, SEED + number, lead, engine.slots.take())
-    request = Request(str(number), "tts", [], 0, BlockTable(pool), model="tts", material=stream)
+    request = Request(str(number), "tts", [], 0, BlockTable(pool), model="tts", payload=stream)
     return Speaker(number, request, stream)
 
 
@@ -123,9 +123,9 @@ def speak(engine: Talker, numbers: Sequence[int]) -> list[Speaker]:
         speakers += [enter(engine, pool, waiting.pop(0)) for _ in range(min(2, len(waiting)))]
         going = [one for one in speakers if not one.over]
         for one, outcome in zip(going, engine.run(ModelBatch([one.row() for one in going])), strict=True):
-            if not isinstance(outcome.speech, FrameSound):
+            if not isinstance(outcome, FrameOutcome):
                 raise RuntimeError(f"request {one.number}: a step failed")
-            one.take(outcome.speech, engine.codec.frame_samples, engine.model.end_code)
+            one.take(outcome, engine.codec.frame_samples, engine.model.end_code)
     for one in speakers:
         one.request.table.free()
         engine.slots.release(one.stream.slot)

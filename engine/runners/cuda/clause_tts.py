@@ -40,9 +40,9 @@ from voxlane.engine.models.hibari.network import (
 from voxlane.engine.models.hibari.noise import first_row
 from voxlane.engine.models.hibari.sound import HOP, LAG, Sound
 from voxlane.engine.models.synthesis import SILENCE, SynthesisedClause, finish
-from voxlane.engine.runners.clause_tts import ClauseInput
+from voxlane.engine.runners.clause_tts import ClauseOutcome, ClausePayload, clause_of
 from voxlane.engine.runners.cuda.device import Stopwatch, watched
-from voxlane.engine.runners.decoder import Immediate, Outcome
+from voxlane.engine.runners.decoder import Immediate
 from voxlane.engine.schedule.plan import ModelBatch
 
 PLACES = (64, 128, 256, 512, 1024, 2048)
@@ -190,7 +190,7 @@ class _Pass:
 class ClauseStep:
     """A step under way."""
 
-    clauses: list[ClauseInput]
+    clauses: list[ClausePayload]
     passes: list[_Pass]  # that have not landed; the first of them is launched
     watch: Stopwatch | None  # of that one
     speeches: list[SynthesisedClause]
@@ -229,7 +229,7 @@ class CudaVoice(Immediate):
 
     def check(self) -> Agreement:
         """Say a clause here and on the CPU, whole; return how far apart that is."""
-        clause = ClauseInput(self.model.prepare(_CHECKED), self.model.default_voice, 1.0, 0)
+        clause = ClausePayload(self.model.prepare(_CHECKED), self.model.default_voice, 1.0, 0)
         reference = CudaVoice(self.model, torch.device("cpu"), places=(64,), beats=(128,))
         got, expected = (voice.collect(voice._begin([clause]))[0].speech for voice in (self, reference))
         if got.words != expected.words or len(got.samples) != len(expected.samples):
@@ -238,9 +238,9 @@ class CudaVoice(Immediate):
 
     def launch(self, load: ModelBatch) -> ClauseStep:
         """Begin to say a plan's clauses: as many as go into one pass."""
-        return self._begin([row.request.material for row in load.rows])
+        return self._begin([clause_of(row) for row in load.rows])
 
-    def _begin(self, clauses: list[ClauseInput]) -> ClauseStep:
+    def _begin(self, clauses: list[ClausePayload]) -> ClauseStep:
         begin = time.monotonic()
         passes = self._passes(clauses)
         watch = self._launch(passes[0]) if passes else None
@@ -269,12 +269,12 @@ class CudaVoice(Immediate):
             end = time.monotonic()
             ticket.phases |= {"wait": (begin, end), "device": (end - ticket.device_s, end)}
 
-    def collect(self, ticket: ClauseStep) -> list[Outcome]:
+    def collect(self, ticket: ClauseStep) -> list[ClauseOutcome]:
         """Return what the clauses sound like, waiting for them if nobody has."""
         self.wait(ticket)
         self._cut(ticket)
         self.phases = ticket.phases
-        return [Outcome(speech=speech) for speech in ticket.speeches]
+        return [ClauseOutcome(speech) for speech in ticket.speeches]
 
     def _launch(self, one: _Pass) -> Stopwatch:
         watch = Stopwatch(self._device)
@@ -296,7 +296,7 @@ class CudaVoice(Immediate):
             )
         ticket.landed = []
 
-    def _passes(self, clauses: Sequence[ClauseInput]) -> list[_Pass]:
+    def _passes(self, clauses: Sequence[ClausePayload]) -> list[_Pass]:
         """Share clauses out: by voice, then as many as fit."""
         passes: list[_Pass] = []
         sounding = [row for row, clause in enumerate(clauses) if clause.prepared.ids]

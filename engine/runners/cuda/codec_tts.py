@@ -26,7 +26,7 @@ from voxlane.engine.models.qwen3_tts.choice import packet_rows
 from voxlane.engine.models.qwen3_tts.codec import Qwen3TTSCodec
 from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.models.qwen3_tts.prompt import SPEAKER, Codes
-from voxlane.engine.runners.codec_tts import LEADS, NO_SAMPLES, Talker, UtteranceStream
+from voxlane.engine.runners.codec_tts import LEADS, NO_SAMPLES, Talker, UtteranceStream, stream_of
 from voxlane.engine.runners.cuda.codec_graphs import CodecGraphs, FramePiece
 from voxlane.engine.runners.cuda.codec_tts_graphs import RING, FrameGraphs, Size, Streams
 from voxlane.engine.runners.cuda.device import Stopwatch, watched
@@ -174,7 +174,7 @@ class CudaTalker(Talker):
 
     def _launch(self, load: ModelBatch, watch: Stopwatch) -> CodecStep:
         rows = load.rows
-        streams = [_stream(row) for row in rows]
+        streams = [stream_of(row) for row in rows]
         ready = [self._meet(stream) for stream in streams]
         if behind := any(stream.stale for stream in streams):
             watch.start()
@@ -234,7 +234,7 @@ class CudaTalker(Talker):
         starts = [0]
         for index, row in enumerate(rows):
             table, stop = row.request.table, row.start + row.count
-            own_text, own_codes = _stream(row).utterance.rows(row.start, stop)
+            own_text, own_codes = stream_of(row).utterance.rows(row.start, stop)
             text += own_text
             codes += own_codes
             positions += range(row.start, stop)
@@ -252,7 +252,7 @@ class CudaTalker(Talker):
             for row, first in zip(rows, starts, strict=False):
                 for place in range(first, first + row.count):
                     if codes[place][0] == SPEAKER:
-                        host["voices"][place] = _stream(row).slot
+                        host["voices"][place] = stream_of(row).slot
 
     def _decode_ahead(self, ticket: CodecStep, due: list[tuple[int, UtteranceStream, _Known]]) -> None:
         """Queue the codec for streams that have a chunk together, if the frame they make now is none that ends them."""
@@ -294,7 +294,7 @@ class CudaTalker(Talker):
         for index, frame in ticket.frames.items():
             if frame[0] != self.model.end_code or min(frame) < 0:
                 continue
-            stream, (spoken, decoded) = _stream(ticket.load.rows[index]), ticket.before[index]
+            stream, (spoken, decoded) = stream_of(ticket.load.rows[index]), ticket.before[index]
             sounding, (count, samples) = spoken - decoded, ticket.sounds.get(index, (0, []))
             ticket.sounds[index] = sounding, samples
             if count < sounding:
@@ -315,8 +315,3 @@ class CudaTalker(Talker):
 
 def _padded(numbers: list[int]) -> Numbers:
     return np.array(numbers + [0] * (PACKET - len(numbers)), np.int32)
-
-
-def _stream(row: Row) -> UtteranceStream:
-    stream: UtteranceStream = row.request.material
-    return stream

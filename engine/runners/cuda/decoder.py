@@ -26,7 +26,7 @@ from voxlane.engine.runners.cuda.device import Stopwatch, watched
 from voxlane.engine.runners.cuda.prompt_graphs import SIZES, PromptGraphs
 from voxlane.engine.runners.cuda.prompts import PromptRunner, PromptTicket
 from voxlane.engine.runners.cuda.rows import DecodeRows, is_penalised, needs_host, set_penalties
-from voxlane.engine.runners.decoder import DecoderModel, Outcome, Runner, settle
+from voxlane.engine.runners.decoder import DecoderModel, Outcome, Runner, TokenOutcome, token_outcome
 from voxlane.engine.runners.sampler import SampledToken, choose
 from voxlane.engine.schedule.plan import ModelBatch, Row
 from voxlane.engine.schedule.request import Request
@@ -82,11 +82,11 @@ class Chosen(Sequence[Outcome]):
             raise IndexError(index)
         place = self._places.get(index)
         if place is None:
-            return Outcome()
+            return TokenOutcome()
         token, wanted = self._tokens[place], self._rows[index].request.sampling.logprobs == 0
         if token < 0:
-            return Outcome(failed=True)
-        return Outcome((SampledToken(token, float(self._logprobs[place]) if wanted else None),))
+            return TokenOutcome(failed=True)
+        return TokenOutcome((SampledToken(token, float(self._logprobs[place]) if wanted else None),))
 
 
 class CudaRunner(Runner):
@@ -274,7 +274,7 @@ class CudaRunner(Runner):
             hidden = self._graphs.hidden[torch.tensor([place for _, place in wanting], device=self._device)]
             choices = choose(self.model.logits(hidden).float().cpu(), [rows[index].request for index, _ in wanting])
         for choice, (index, _) in zip(choices, wanting, strict=True):
-            settle(rows[index], [choice], found.known.setdefault(index, Outcome()))
+            found.known[index] = token_outcome(rows[index], [choice])
 
 
 _PLACES = ("positions", "slots", "query_starts", "context_lengths", "block_tables")

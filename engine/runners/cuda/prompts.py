@@ -22,7 +22,15 @@ from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.runners.cuda.prompt_graphs import PromptGraphs, Shape
 from voxlane.engine.runners.cuda.rows import PACKET, is_penalised, needs_host, set_penalties, write_rules
 from voxlane.engine.runners.cuda.staging import PacketMemory, StagingBuffer
-from voxlane.engine.runners.decoder import SCORE_ROWS, DecoderModel, Outcome, settle
+from voxlane.engine.runners.decoder import (
+    SCORE_ROWS,
+    DecoderModel,
+    Outcome,
+    ScoreOutcome,
+    TokenOutcome,
+    scored_range,
+    token_outcome,
+)
 from voxlane.engine.runners.sampler import SampledToken, choose
 from voxlane.engine.schedule.plan import Row
 from voxlane.engine.schedule.request import Request
@@ -95,7 +103,8 @@ class PromptRunner:
 
     def collect(self, ticket: PromptTicket) -> list[Outcome]:
         """Return the outcomes of rows the device is done with."""
-        outcomes, requests = [Outcome() for _ in ticket.rows], ticket.requests
+        requests = ticket.requests
+        outcomes: list[Outcome] = [TokenOutcome() for _ in ticket.rows]
         choices: list[SampledToken | None] = [None] * len(requests)
         if ticket.chosen is not None:
             tokens, bits = ticket.chosen.numpy()
@@ -110,11 +119,11 @@ class PromptRunner:
             for position, choice in zip(ticket.special, found, strict=True):
                 choices[position] = choice
         for owner, group in itertools.groupby(zip(ticket.owners, choices, strict=True), key=lambda pair: pair[0]):
-            settle(ticket.rows[owner], [choice for _, choice in group], outcomes[owner])
+            outcomes[owner] = token_outcome(ticket.rows[owner], [choice for _, choice in group])
         if ticket.sums is not None:
             for index, (total, finite) in zip(ticket.scored, ticket.sums.tolist(), strict=True):
-                outcome, (start, stop) = outcomes[index], _scored(ticket.rows[index])
-                outcome.logprob_sum, outcome.failed, outcome.scored_tokens = total, not finite, max(stop - start, 0)
+                start, stop = scored_range(ticket.rows[index])
+                outcomes[index] = ScoreOutcome(total, max(stop - start, 0), failed=not finite)
         return outcomes
 
     # ---- queued on the device
@@ -231,7 +240,7 @@ class PromptRunner:
 
     def _score(self, row: Row, hidden: Tensor) -> Tensor:
         """Return the sum of the log-probabilities of the tokens that really follow, and whether all were finite."""
-        start, stop = _scored(row)
+        start, stop = scored_range(row)
         targets = self._to_device(np.array(row.request.tokens[start + 1 : stop + 1], dtype=np.int32)).long()
         hidden = hidden[start - row.start :]
         total = torch.zeros(2, dtype=torch.float64, device=self._device)
@@ -259,9 +268,3 @@ class PromptRunner:
 def _write_rules(numbers: Numbers, request: Request) -> None:
     numbers[POSITION] = len(request.tokens) - 1
     write_rules(numbers, request)
-
-
-def _scored(row: Row) -> tuple[int, int]:
-    """Return which of a text's tokens a row scores the next one of: each once, even if it is computed again."""
-    request = row.request
-    return max(row.start, request.scored_tokens), min(row.start + row.count, len(request.tokens) - 1)

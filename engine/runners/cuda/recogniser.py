@@ -23,8 +23,8 @@ from voxlane.engine.models.recognition import DETECTING, OPENING, WRITING, Cross
 from voxlane.engine.runners.cuda.clips import ClipGraphs, EncoderModel
 from voxlane.engine.runners.cuda.device import Stopwatch, watched
 from voxlane.engine.runners.cuda.encoder_decoder_graphs import HearingModel, Step, StepGraphs
-from voxlane.engine.runners.decoder import Outcome, settle
-from voxlane.engine.runners.recogniser import ListeningModel, Recogniser
+from voxlane.engine.runners.decoder import token_outcome
+from voxlane.engine.runners.recogniser import ListeningModel, Recogniser, TranscriptionOutcome, payload_of
 from voxlane.engine.runners.sampler import SampledToken
 from voxlane.engine.schedule.plan import ModelBatch, Row
 from voxlane.engine.schedule.request import Request, RequestState
@@ -116,7 +116,7 @@ class CudaRecogniser(Recogniser):
         tables = {
             index: _Tables(list(row.request.table.blocks), _cross_blocks(row.request), row.request.states)
             for index, row in enumerate(load.rows)
-            if row.request.wants_attention
+            if payload_of(row.request).wants_attention
         }
         phases = dict(zip(("move", "launch"), itertools.pairwise(marks), strict=True))
         return RecogniserStep(load.rows, step, starts, tables, fresh, silence, phases)
@@ -139,7 +139,7 @@ class CudaRecogniser(Recogniser):
         ticket.choices = ticket.step.choices()
         ticket.phases["wait"] = (begin, stop)
 
-    def collect(self, ticket: RecogniserStep) -> list[Outcome]:
+    def collect(self, ticket: RecogniserStep) -> list[TranscriptionOutcome]:
         """Return the outcomes of a step's rows in their order, waiting for it if nobody has."""
         self.wait(ticket)
         begin = time.monotonic()
@@ -160,7 +160,7 @@ class CudaRecogniser(Recogniser):
         tables = [_cross_blocks(request) for request in requests]
         if self.model.inline:
             tables = self._kept_blocks([request.states for request in requests])
-        self._clips.launch([request.material for request in requests], tables)
+        self._clips.launch([payload_of(request).clip for request in requests], tables)
 
     def _kept_blocks(self, states: list[int]) -> list[list[int]]:
         """Return where the rows of a step's clips are kept until they are read: each from the start of a block on."""
@@ -222,25 +222,26 @@ class CudaRecogniser(Recogniser):
 
     # ---- when it is done
 
-    def _outcomes(self, ticket: RecogniserStep) -> list[Outcome]:
-        outcomes = [Outcome() for _ in ticket.rows]
+    def _outcomes(self, ticket: RecogniserStep) -> list[TranscriptionOutcome]:
+        outcomes = [TranscriptionOutcome() for _ in ticket.rows]
         assert ticket.choices is not None
         tokens, logprobs = ticket.choices
-        for row, start, outcome in zip(ticket.rows, ticket.starts, outcomes, strict=False):
+        for index, (row, start) in enumerate(zip(ticket.rows, ticket.starts, strict=False)):
             if not row.reaches_end:
                 continue
             first = start + row.count - 1
             places = range(first, first + 1 + len(row.drafts))
             choices = [SampledToken(tokens[at], logprobs[at]) if tokens[at] >= 0 else None for at in places]
-            settle(row, choices, outcome)
+            found = token_outcome(row, choices)
+            outcomes[index] = TranscriptionOutcome(found.choices, failed=found.failed)
         if ticket.silence is not None:
             for index, probability in zip(ticket.fresh, ticket.silence.tolist(), strict=True):
                 outcomes[index].no_speech = probability
         return outcomes
 
-    def _look_again(self, ticket: RecogniserStep, outcomes: list[Outcome]) -> None:
+    def _look_again(self, ticket: RecogniserStep, outcomes: list[TranscriptionOutcome]) -> None:
         """Give each row that ends here, and whose request asked for it, what its decoder looked at."""
-        ended: list[tuple[Outcome, Row, _Tables]] = []
+        ended: list[tuple[TranscriptionOutcome, Row, _Tables]] = []
         for index, tables in ticket.tables.items():
             row, chosen = ticket.rows[index], [choice.token for choice in outcomes[index].choices]
             if row.request.state is not RequestState.FINISHED and not self.model.eos_ids.isdisjoint(chosen):
@@ -287,7 +288,7 @@ def _kind(request: Request) -> int:
     """Return what may be written after a request's newest token."""
     if len(request.tokens) > request.prompt_tokens:
         return WRITING
-    return DETECTING if request.detects_language else OPENING
+    return DETECTING if payload_of(request).detects_language else OPENING
 
 
 def _cross_blocks(request: Request) -> list[int]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from voxlane.engine.kernels.sampling.sampling import MIN_P, PENALTIES, POSITION, SEED_LOW, Penalties
 from voxlane.engine.schedule.plan import Row
-from voxlane.engine.schedule.request import Request
+from voxlane.engine.schedule.request import ChatPayload, Request
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Rows a decode step is padded to. Below 16 a row more costs nothing; above, the waste is at most a third."""
@@ -40,7 +40,9 @@ def buckets_up_to(capacity: int) -> tuple[int, ...]:
 
 def needs_host(request: Request) -> bool:
     """Return whether the choice of a token wants more than the device's sampler does."""
-    return bool(request.ends or request.constraint is not None or request.sampling.logprobs > 0)
+    payload = request.payload
+    ruled = isinstance(payload, ChatPayload) and bool(payload.ends or payload.constraint is not None)
+    return ruled or request.sampling.logprobs > 0
 
 
 def is_penalised(request: Request) -> bool:

@@ -40,12 +40,12 @@ from voxlane.engine.loop.core import WORK_BUDGET_S, Core
 from voxlane.engine.loop.trace import Trace
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.models.hibari.model import Hibari
-from voxlane.engine.runners.clause_tts import ClauseInput, ClauseTTS
-from voxlane.engine.runners.decoder import Outcome
+from voxlane.engine.runners.clause_tts import ClauseOutcome, ClausePayload, ClauseTTS
+from voxlane.engine.runners.recogniser import TranscriptionOutcome, payload_of
 from voxlane.engine.runners.sampler import SampledToken
 from voxlane.engine.schedule.cost import CostModel, Work
 from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Row
-from voxlane.engine.schedule.request import Request
+from voxlane.engine.schedule.request import ClipStates, Request
 from voxlane.engine.schedule.scheduler import Scheduler
 
 RATE = 16_000
@@ -105,13 +105,13 @@ FAULTS = [runtime_errors.Fail("node Conv_3: could not allocate"), ValueError("ca
 def test_a_fault_of_the_model_is_an_outcome_of_its_clause_alone(error):
     model = PickyVoice(error)
     rows = [
-        Row(Request(text, "tts", [], 0, BlockTable(NOTHING), model="tts", material=clause), 0, 0)
+        Row(Request(text, "tts", [], 0, BlockTable(NOTHING), model="tts", payload=clause), 0, 0)
         for text in ("one", "!", "two")
-        for clause in [ClauseInput(model.prepare(text), "one", 1.0, 0)]
+        for clause in [ClausePayload(model.prepare(text), "one", 1.0, 0)]
     ]
     outcomes = ClauseTTS(model).run(ModelBatch(rows))
     assert [outcome.failed for outcome in outcomes] == [False, True, False]
-    assert [outcome.speech is not None for outcome in outcomes] == [True, False, True]
+    assert [isinstance(outcome, ClauseOutcome) for outcome in outcomes] == [True, False, True]
 
 
 @pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
@@ -326,10 +326,9 @@ def test_rows_beside_an_encoder_fit_the_budget():
             asr.cost.observe(work(*[1] * rows), 0.01 * rows)
     scheduler = Scheduler({"asr": asr}, Limits(step_budget_s=budget_s))
 
-    def add(name: str, tokens: int, **how) -> None:
-        cross = BlockTable(asr.pool)
-        table = BlockTable(asr.pool)
-        scheduler.add(Request(name, "asr", list(range(tokens)), tokens, table, model="asr", cross=cross, **how))
+    def add(name: str, tokens: int, states: int, due_s: float) -> None:
+        clip, table = ClipStates(states, BlockTable(asr.pool)), BlockTable(asr.pool)
+        scheduler.add(Request(name, "asr", list(range(tokens)), tokens, table, model="asr", clip=clip, due_s=due_s))
 
     for number in range(3):
         add(f"old {number}", 2, states=10, due_s=9.0)
@@ -409,17 +408,17 @@ def test_a_language_heard_in_noise_is_not_kept():
     def look(request: Request) -> list[Request]:
         """Bring the language, then a word that nobody would believe; return the looks that come of it."""
         request.table.append(len(request.tokens))
-        if request.detects_language:
-            job.advance(Row(request, 0, 1, encode=True), Outcome(choices=[SampledToken(7, -3.0)]), 0.0)
+        if payload_of(request).detects_language:
+            job.advance(Row(request, 0, 1, encode=True), TranscriptionOutcome(choices=[SampledToken(7, -3.0)]), 0.0)
         request.table.append(len(request.tokens) - request.table.length)
-        job.advance(Row(request, 0, 1), Outcome(choices=[SampledToken(4, -9.0)]), 0.0)
-        return job.advance(Row(request, 0, 1), Outcome(choices=[SampledToken(1, -9.0)]), 0.0).begin
+        job.advance(Row(request, 0, 1), TranscriptionOutcome(choices=[SampledToken(4, -9.0)]), 0.0)
+        return job.advance(Row(request, 0, 1), TranscriptionOutcome(choices=[SampledToken(1, -9.0)]), 0.0).begin
 
     waiting = hear(loud(1) + silence(2))
     assert waiting
     while waiting:
         waiting = look(waiting[-1])
-    assert hear(loud(1, seed=2))[-1].detects_language
+    assert payload_of(hear(loud(1, seed=2))[-1]).detects_language
 
 
 def test_an_engine_that_only_hears_silence_reports_once_a_second():

@@ -18,14 +18,13 @@ from voxlane.engine.api import SamplingParams
 from voxlane.engine.errors import ModelConfigError, TensorError, WeightsError
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.memory.pages import KVCache
-from voxlane.engine.models import Qwen3ASR, load_recogniser
 from voxlane.engine.models.loading import Mode
+from voxlane.engine.models import Qwen3ASR, load_recogniser
 from voxlane.engine.models.qwen3_asr.config import Qwen3ASRConfig
 from voxlane.engine.models.qwen3_asr.prompt import LANGUAGES
-from voxlane.engine.runners.decoder import Outcome
-from voxlane.engine.runners.recogniser import Recogniser
+from voxlane.engine.runners.recogniser import Recogniser, TranscriptionOutcome, TranscriptionPayload, payload_of
 from voxlane.engine.schedule.plan import ModelBatch, Row
-from voxlane.engine.schedule.request import Request
+from voxlane.engine.schedule.request import ClipStates, Request
 from voxlane.engine.text.tokenizer import Tokenizer
 from voxlane.engine.weights.files import open_weights
 
@@ -92,14 +91,11 @@ class Hearing:
             table=BlockTable(self.pool),
             sampling=SamplingParams(logprobs=0, max_tokens=most),
             model="asr",
-            material=clip,
-            states=states,
-            inline=True,
-            detects_language=not language,
-            wants_attention=True,
+            payload=TranscriptionPayload(clip, detects_language=not language, wants_attention=True),
+            clip=ClipStates(states, None),
         )
 
-    def step(self, drafts: list[int] | None = None) -> Outcome:
+    def step(self, drafts: list[int] | None = None) -> TranscriptionOutcome:
         request, encode = self.request, self.request.unencoded
         start = request.table.length
         count = len(request.tokens) - start
@@ -155,7 +151,7 @@ def test_prompts_and_their_logits_equal_the_reference(
     theirs = Qwen2Tokenizer.from_pretrained(library)
     assert tokens == theirs(f"{text}language {LANGUAGES[language]}<asr_text>")["input_ids"]
     seen: list[torch.Tensor] = []
-    hearing.runner._finish = lambda rows, hidden: seen.append(model.logits(hidden)) or [Outcome()]  # type: ignore[method-assign, func-returns-value]
+    hearing.runner._finish = lambda rows, hidden: seen.append(model.logits(hidden)) or [TranscriptionOutcome()]  # type: ignore[method-assign, func-returns-value]
     hearing.runner.run(ModelBatch(rows=[_whole(hearing.request)]))
     with torch.inference_mode():
         wanted = peer(input_ids=torch.tensor([tokens]), **features(clip)).logits[0]
@@ -252,7 +248,8 @@ def test_a_language_is_named_and_then_the_words_come(model: Qwen3ASR) -> None:
     language = model.language_of(token)
     assert language == "" or language in model.languages
     hearing.request.tokens += [token, *model.after_language(token)]
-    hearing.request.prompt_tokens, hearing.request.detects_language = len(hearing.request.tokens), False
+    hearing.request.prompt_tokens = len(hearing.request.tokens)
+    payload_of(hearing.request).detects_language = False
     if language:
         assert hearing.request.tokens == model.prompt_tokens(language, hearing.request.states)
         assert hearing.greedy() == Hearing(model, clip, language).greedy()

@@ -39,7 +39,7 @@ from voxlane.engine.models.qwen3_tts.config import SpeechSampling
 from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.models.qwen3_tts.prompt import PromptError
 from voxlane.engine.runners import codec_tts
-from voxlane.engine.runners.codec_tts import MAX_CHUNK, FrameSound, Talker, UtteranceStream
+from voxlane.engine.runners.codec_tts import MAX_CHUNK, FrameOutcome, Talker, UtteranceStream
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.schedule.cost import CostModel
 from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Row
@@ -291,11 +291,10 @@ class ByHand:
         utterance = self.stream.utterance
         while utterance.spoken < frames:
             start, stop = self.table.length, utterance.available
-            request = Request("", "tts", [0] * stop, 0, self.table, model="tts", material=self.stream)
+            request = Request("", "tts", [0] * stop, 0, self.table, model="tts", payload=self.stream)
             self.table.append(stop - start)
-            (outcome,) = self.house.talker.run(ModelBatch(rows=[Row(request, start, stop - start)]))
-            spoken = outcome.speech
-            assert isinstance(spoken, FrameSound)
+            (spoken,) = self.house.talker.run(ModelBatch(rows=[Row(request, start, stop - start)]))
+            assert isinstance(spoken, FrameOutcome)
             if spoken.frame is None:  # not caught up: the same again
                 self.table.rewind(stop - 1)
                 continue

@@ -15,7 +15,7 @@ from hypothesis import given
 from voxlane.engine.api import SamplingParams
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.runners.sampler import CANDIDATES, choose, uniform
-from voxlane.engine.schedule.request import Request
+from voxlane.engine.schedule.request import ChatPayload, Request
 
 
 def request(tokens=(0,), prompt=1, seed=0, **sampling) -> Request:
@@ -161,7 +161,7 @@ class Only:
 
 def bound(constraint: Only, **settings) -> Request:
     made = request(**settings)
-    made.constraint = constraint
+    made.payload = ChatPayload(constraint=constraint)
     return made
 
 
@@ -201,7 +201,7 @@ def test_a_dead_end_leaves_nothing_to_choose():
 
 def test_a_probe_is_told_the_probability_of_all_its_ends():
     made = request()
-    made.ends = frozenset({1, 3})
+    made.payload = ChatPayload(ends=frozenset({1, 3}))
     (choice,) = choose(torch.log(torch.tensor([[0.4, 0.3, 0.1, 0.2]])), [made])
     assert choice.logprob == pytest.approx(math.log(0.5))
     assert choice.token == 0

@@ -15,7 +15,7 @@ from simulation import Letters, Simulation
 
 from voxlane.engine.api import FinishReason, SamplingParams, Submit, Text, Tool
 from voxlane.engine.jobs.chat import TextJob
-from voxlane.engine.runners.decoder import Outcome
+from voxlane.engine.runners.decoder import TokenOutcome
 from voxlane.engine.runners.sampler import SampledToken
 from voxlane.engine.schedule.plan import Row
 from voxlane.engine.text.repetition import CHECK_TOKENS, LEAST_LOOP_TOKENS, LONGEST_PERIOD, REPEATS, LoopGuard
@@ -112,7 +112,7 @@ def told(output: str, least: int = 16, **settings: object) -> tuple[str, FinishR
     (request,) = intake.requests(Submit("r", "complete", text="AB", sampling=sampling), now=0.0)
     job, shown = TextJob(submit, [request], Letters(), now=0.0), ""
     for token in Letters().encode(output):
-        change = job.advance(Row(request, 0, 0), Outcome([SampledToken(token, -1.0)]), 0.0)
+        change = job.advance(Row(request, 0, 0), TokenOutcome([SampledToken(token, -1.0)]), 0.0)
         messages = [message for message in change.messages if isinstance(message, Text)]
         assert all(len(message.logprobs) == len(message.text) for message in messages)
         shown += "".join(message.text for message in messages)
@@ -154,6 +154,6 @@ def test_a_thought_that_the_prompt_begins_is_told_as_begun(prompt: str, begun: s
         (request,) = intake.requests(Submit("r", "complete", text=prompt, sampling=sampling), now=0.0)
         job, shown = TextJob(Submit("r", "chat", sampling=sampling), [request], Thinking(), now=0.0), ""
         for token in Letters().encode("CDE"):
-            change = job.advance(Row(request, 0, 0), Outcome([SampledToken(token)]), 0.0)
+            change = job.advance(Row(request, 0, 0), TokenOutcome([SampledToken(token)]), 0.0)
             shown += "".join(message.text for message in change.messages if isinstance(message, Text))
         assert shown == f"{opening}CDE"

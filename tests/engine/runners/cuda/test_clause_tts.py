@@ -15,7 +15,7 @@ from voxlane.engine.models.hibari.model import FRAME_SAMPLES, Hibari
 from voxlane.engine.models.hibari.noise import BINS, ClauseNoise, first_row
 from voxlane.engine.models.hibari.sound import HOP, LAG, N_FFT, Sound
 from voxlane.engine.models.synthesis import NOTHING, SynthesisedClause, finish, open_session
-from voxlane.engine.runners.clause_tts import ClauseInput
+from voxlane.engine.runners.clause_tts import ClausePayload
 from voxlane.engine.runners.cuda import clause_tts as cuda_voice
 from voxlane.engine.runners.cuda.clause_tts import CudaVoice
 from voxlane.engine.schedule.plan import ModelBatch, Row
@@ -104,14 +104,14 @@ def test_the_sound_is_hibaris(model, utterances, line):
         np.testing.assert_allclose(samples[place : place + count * HOP][decided], expected[decided], atol=2e-6)
 
 
-def clause(model: Hibari, text: str, *, speed: float = 1.0, seed: int = 0) -> ClauseInput:
-    return ClauseInput(model.prepare(text), model.default_voice, speed, seed)
+def clause(model: Hibari, text: str, *, speed: float = 1.0, seed: int = 0) -> ClausePayload:
+    return ClausePayload(model.prepare(text), model.default_voice, speed, seed)
 
 
-def say(voice: CudaVoice, *clauses: ClauseInput) -> list[SynthesisedClause]:
+def say(voice: CudaVoice, *clauses: ClausePayload) -> list[SynthesisedClause]:
     table = BlockTable(BlockPool(0, 1, prefix_cache=False))
     requests = [
-        Request(id=str(number), task="tts", tokens=[], prompt_tokens=0, table=table, model="tts", material=one, unit=1)
+        Request(id=str(number), task="tts", tokens=[], prompt_tokens=0, table=table, model="tts", payload=one, unit=1)
         for number, one in enumerate(clauses)
     ]
     return [outcome.speech for outcome in voice.run(ModelBatch([Row(request, 0, 1) for request in requests]))]
@@ -129,8 +129,8 @@ def test_the_whole_way(model, voice, run):
     *spectra, pitch_hz, beats = run(prepared.ids, 0.9)
     samples = hibari.dsp.synth(*(part[0] for part in spectra), pitch_hz[0], ClauseNoise(model.noise, first_row(-7)))
     expected = finish(prepared, samples, beats, frame_samples=FRAME_SAMPLES, rate=model.sample_rate, speed=0.9)
-    same(say(voice, ClauseInput(prepared, model.default_voice, 0.9, -7))[0], expected)
-    other = say(voice, ClauseInput(prepared, model.default_voice, 0.9, -6))[0].samples
+    same(say(voice, ClausePayload(prepared, model.default_voice, 0.9, -7))[0], expected)
+    other = say(voice, ClausePayload(prepared, model.default_voice, 0.9, -6))[0].samples
     assert np.abs(other - expected.samples).max() > 0.01
 
 
@@ -149,7 +149,7 @@ def test_words_are_heard_when_they_are_on_the_cpu(model, voice):
 def test_together_is_alone(model, voice):
     """Clauses at two paces, in more than one pass, and one that is silent."""
     clauses = [clause(model, text, speed=speed) for speed in (0.8, 1.7) for text in TEXTS[:2]]
-    clauses.insert(2, ClauseInput(NOTHING, model.default_voice, 1.0, 0))
+    clauses.insert(2, ClausePayload(NOTHING, model.default_voice, 1.0, 0))
     together = say(voice, *clauses)
     assert len(together[2].samples) == 0
     assert len(voice._passes(clauses)) > 1

@@ -17,7 +17,7 @@ from voxlane.engine.models.qwen3_tts.codec import Qwen3TTSCodec
 from voxlane.engine.models.qwen3_tts.config import SpeechSampling
 from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.models.qwen3_tts.prompt import NOTHING, SPEAKER, Clone, Codes, Utterance, open_utterance
-from voxlane.engine.runners.codec_tts import FrameSound, Talker, UtteranceStream
+from voxlane.engine.runners.codec_tts import FrameOutcome, Talker, UtteranceStream
 from voxlane.engine.runners.cuda import codec_graphs
 from voxlane.engine.runners.cuda.codec_graphs import CodecGraphs, FramePiece
 from voxlane.engine.runners.cuda.codec_tts import CudaTalker
@@ -77,7 +77,7 @@ class Stage:
         frames = tuple(tuple(own.choices(range(48), k=16)) for _ in range(lead))
         stream = UtteranceStream(utterance, sampling, number, frames, self.engine.slots.take())
         table = BlockTable(self.pool)
-        request = Request(str(number), "tts", [], 0, table, model="tts", material=stream)
+        request = Request(str(number), "tts", [], 0, table, model="tts", payload=stream)
         self.speakers.append(Speaker(request, stream))
 
     def row(self, speaker: Speaker) -> Row:
@@ -97,9 +97,8 @@ class Stage:
         self.told(some, self.engine.run(ModelBatch([self.row(one) for one in some])))
 
     def told(self, some: list[Speaker], outcomes: list[object]) -> None:
-        for one, outcome in zip(some, outcomes, strict=True):
-            spoken = outcome.speech  # type: ignore[attr-defined]
-            assert isinstance(spoken, FrameSound)
+        for one, spoken in zip(some, outcomes, strict=True):
+            assert isinstance(spoken, FrameOutcome)
             if spoken.frame is None:
                 if one.stream.utterance.frame_due(one.request.table.length):  # not caught up: the same again
                     assert one.stream.stale

@@ -31,7 +31,7 @@ from voxlane.engine.runners.cuda.rows import DecodeRows, buckets_up_to, is_penal
 from voxlane.engine.runners.decoder import Outcome, Runner
 from voxlane.engine.schedule.cost import CostModel
 from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Move, Row
-from voxlane.engine.schedule.request import Request
+from voxlane.engine.schedule.request import ChatPayload, Request
 from voxlane.engine.schedule.scheduler import Scheduler
 from voxlane.engine.weights.safetensors import SafetensorsDirectory
 
@@ -207,7 +207,7 @@ def test_what_the_device_cannot_choose() -> None:
     assert not any(needs_host(request("a", [1], pool, **sampling)) for sampling in penalised)
     assert needs_host(request("a", [1], pool, logprobs=1))
     probe = request("a", [1], pool)
-    probe.ends = frozenset({2})
+    probe.payload = ChatPayload(ends=frozenset({2}))
     assert needs_host(probe)
 
 
@@ -353,10 +353,11 @@ def test_scores_and_drafts_run_beside_decodes(model: Decoder) -> None:
             Row(drafted, 0, len(drafted.tokens), drafts=[truth, 0]),
         ]
         found.append(runner.run(ModelBatch(rows=rows)))
-    for mine, theirs in zip(*found, strict=True):
-        assert [choice.token for choice in mine.choices] == [choice.token for choice in theirs.choices]
-        assert mine.logprob_sum == pytest.approx(theirs.logprob_sum, abs=1e-3)
-        assert mine.scored_tokens == theirs.scored_tokens
+    (mine, *my_choices), (theirs, *their_choices) = found
+    assert mine.logprob_sum == pytest.approx(theirs.logprob_sum, abs=1e-3)
+    assert mine.scored_tokens == theirs.scored_tokens
+    for one, other in zip(my_choices, their_choices, strict=True):
+        assert [choice.token for choice in one.choices] == [choice.token for choice in other.choices]
     assert len(found[1][2].choices) == 2  # one guess was right
 
 

@@ -27,10 +27,9 @@ from voxlane.engine.models.spelling import Spelling
 from voxlane.engine.models.whisper import Whisper
 from voxlane.engine.runners.cuda import clips, encoder_decoder_graphs
 from voxlane.engine.runners.cuda.recogniser import CudaRecogniser
-from voxlane.engine.runners.decoder import Outcome
-from voxlane.engine.runners.recogniser import Recogniser
+from voxlane.engine.runners.recogniser import Recogniser, TranscriptionOutcome, TranscriptionPayload, payload_of
 from voxlane.engine.schedule.plan import ModelBatch, Row
-from voxlane.engine.schedule.request import Request, RequestState
+from voxlane.engine.schedule.request import ClipStates, Request, RequestState
 from voxlane.engine.weights.safetensors import SafetensorsDirectory
 
 CPU = torch.device("cpu")
@@ -126,11 +125,8 @@ def stream(
         table=BlockTable(pool),
         sampling=SamplingParams(logprobs=0, max_tokens=most),
         model="asr",
-        material=noise,
-        cross=BlockTable(pool),
-        states=model.states(samples),
-        detects_language=detects,
-        wants_attention=True,
+        payload=TranscriptionPayload(noise, detects_language=detects, wants_attention=True),
+        clip=ClipStates(model.states(samples), BlockTable(pool)),
     )
     return Stream(request)
 
@@ -149,7 +145,7 @@ def row_of(one: Stream) -> Row:
     return Row(request, start, count, drafts=drafts, encode=fresh)
 
 
-def take(one: Stream, row: Row, outcome: Outcome, model: Moonshine | Whisper) -> None:
+def take(one: Stream, row: Row, outcome: TranscriptionOutcome, model: Moonshine | Whisper) -> None:
     """Do with an outcome what a listening job does."""
     request = row.request
     assert not outcome.failed
@@ -157,11 +153,11 @@ def take(one: Stream, row: Row, outcome: Outcome, model: Moonshine | Whisper) ->
         one.no_speech = outcome.no_speech
     for choice in outcome.choices:
         one.logprobs.append(choice.logprob or 0.0)
-        if request.detects_language:
+        if payload_of(request).detects_language:
             assert isinstance(model, Whisper)
             assert choice.token in model.tokens.languages
             request.tokens += [choice.token, *model.after_language(choice.token)]
-            request.prompt_tokens, request.detects_language = len(request.tokens), False
+            request.prompt_tokens, payload_of(request).detects_language = len(request.tokens), False
         elif choice.token in model.eos_ids:
             one.done, one.attention = True, outcome.attention
             break
@@ -294,7 +290,7 @@ def test_a_row_that_is_not_finite_fails_alone(moonshine: Moonshine) -> None:
     runner = on_device(moonshine, sizes)
     pool = BlockPool(runner.cache.num_blocks, BLOCK_TOKENS)
     some = [stream(moonshine, pool, number, size) for number, size in enumerate(sizes)]
-    some[0].request.material[100] = np.nan
+    payload_of(some[0].request).clip[100] = np.nan
     outcomes = runner.run(ModelBatch(rows=[row_of(one) for one in some]))
     assert [outcome.failed for outcome in outcomes] == [True, False]
 
