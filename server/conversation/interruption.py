@@ -1,6 +1,6 @@
-"""A voice that cuts into a reply: the reply is put on hold, and then either ends there or goes on.
+"""Barge-in: a voice puts a reply on hold, and the reply then ends there or goes on.
 
-It knows the reply and the turn that cuts in. Whether that one means it, others judge. Pure: the clock is an argument.
+turns.py judges whether the voice takes the floor. Pure: the clock is an argument.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from voxlane.server.conversation.user_turn import UserSpeech
 
 
 def hold(session: str, reply: Reply, answers: Answers, closing: Iterable[UserSpeech], now: float) -> list[Effect]:
-    """Stop a reply where it is, and nothing else of the session."""
+    """Put a reply on hold, and nothing else of the session."""
     effects = [*reply.hold(now), Tell(Interrupt(session))]
-    effects += [Tell(Resume(one.asr_id)) for one in closing]  # they are not what was interrupted
+    effects += [Tell(Resume(one.asr_id)) for one in closing]  # earlier turns go on being transcribed
     return [*effects, *answers.resume_asides()]
 
 
 def ask_last_words(turn: UserSpeech) -> list[Effect]:
-    """Have the engine say what it understood of a voice that has stopped, before the reply goes on."""
+    """Ask the engine for the last words of a voice that has stopped, before the reply goes on."""
     asked, turn.asked = turn.asked, True
     return [] if asked else [Tell(EndInput(turn.asr_id))]
 
@@ -35,12 +35,12 @@ def commit(turn: UserSpeech, answers: Answers, now: float) -> list[Effect]:
     if reply is None:
         return []
     effects = [Send(_told(turn, reply, now, committed=True)), *answers.cut(now)]
-    # The words so far were kept back while the verdict was out.
+    # The words so far were held back until the verdict.
     return [*effects, Send(UserWords(turn.number, turn.settled, turn.tail))] if turn.text else effects
 
 
 def release(turn: UserSpeech, answers: Answers, now: float) -> list[Effect]:
-    """Go on speaking: it was nothing."""
+    """Let the reply go on: the voice did not take the floor."""
     turn.held = False
     reply = answers.reply
     if reply is None or reply.stage != "held":
