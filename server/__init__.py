@@ -1,1 +1,1 @@
-"""The asyncio process: sockets, protocols, conversations. It never imports torch."""
+"""The server process, on asyncio: sockets, protocols, conversations. It never imports torch."""

@@ -1,6 +1,6 @@
-"""The ASGI application: its routes, and the engine's life around them.
+"""The ASGI application: its routes, and a lifespan that starts and stops the engine.
 
-It knows which address leads to which endpoint. How the process listens and goes down is serve.py's.
+commands/serve.py opens the listening socket and shuts the process down.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from voxlane.server.sessions.connection import converse
 VOICE_ADDRESS, REALTIME_ADDRESS = "/v1/voice", "/v1/realtime"
 
 LAG_INTERVAL_SECONDS = 0.25
-"""How often the event loop's lag is measured: often enough to see a stall, too rarely to cost anything."""
+"""How often the event loop's lag is measured: often enough to see a stall, at no measurable cost."""
 
 
 def make_app(service: Service, open_connections: Callable[[], int] = lambda: 0) -> Starlette:
     """Return the application; its lifespan starts and stops the engine.
 
-    Whoever listens tells how many connections there are.
+    `open_connections` returns the number of open connections.
     """
 
     @contextlib.asynccontextmanager
@@ -101,11 +101,11 @@ def make_app(service: Service, open_connections: Callable[[], int] = lambda: 0) 
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """Give the router's own refusals the shape of ours."""
+    """Return the router's errors in the shape of ours."""
     kinds: dict[int, type[VoxlaneError]] = {404: NotFound, 405: MethodNotAllowed}
     status = cast(HTTPException, error).status_code
     if status == HTTPStatus.NOT_FOUND and request.url.path in (VOICE_ADDRESS, REALTIME_ADDRESS):
-        return error_response(WebSocketOnly())  # the address is right, and what came to it a plain request
+        return error_response(WebSocketOnly())  # a plain HTTP request to a WebSocket address
     usual = InvalidRequest if status < HTTPStatus.INTERNAL_SERVER_ERROR else InternalError
     return error_response(kinds.get(status, usual)())
 

@@ -1,4 +1,4 @@
-"""Who may come in: keys, and the pages that may speak for a visitor. It knows headers and hosts, not endpoints."""
+"""Checks of API keys, and of the origins and hosts that browsers send."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Collection, Sequence
 from urllib.parse import urlsplit
 
 KEY_SUBPROTOCOLS = ("voxlane.key.", "openai-insecure-api-key.")
-"""A browser cannot set headers on a WebSocket: it may offer its key as a subprotocol, which is never selected."""
+"""Prefixes of a subprotocol that carries a key, since browsers cannot set WebSocket headers. It is never selected."""
 
 
 def key_matches(given: str, api_key: str) -> bool:
-    """Return whether a key is the right one; how long that takes does not tell how much of it is right."""
+    """Return whether a key is right; the comparison takes the same time for every wrong key."""
     return secrets.compare_digest(given.encode("utf-8", "surrogatepass"), api_key.encode())
 
 
 def offered_key(authorization: str, subprotocols: Sequence[str]) -> str | None:
-    """Return the key that a handshake carries, if it carries one."""
+    """Return the key in a handshake, None if there is none."""
     if authorization:
         scheme, _, key = authorization.partition(" ")
         return key.strip() if scheme.lower() == "bearer" else authorization
@@ -26,7 +26,7 @@ def offered_key(authorization: str, subprotocols: Sequence[str]) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or address is this machine's own."""
+    """Return whether a host name or address is a loopback one."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -36,7 +36,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_address(host: str) -> bool:
-    """Return whether a host is an address in figures."""
+    """Return whether a host is an IP address."""
     try:
         ipaddress.ip_address(host.strip("[]"))
     except ValueError:
@@ -47,9 +47,9 @@ def is_address(host: str) -> bool:
 def origin_allowed(origin: str | None, host: str, allowed: Collection[str], *, with_key: bool) -> bool:
     """Return whether a page of this origin may open a connection to this host.
 
-    Only browsers send an origin, and they always do: without one there is no visitor to be spoken for. A page of our
-    own address is ours, but a name that somebody made point to this machine is not our address: where no key is asked
-    for, only this machine's own names count, and addresses in figures, which nobody can make point elsewhere.
+    Only browsers send an origin, and they always do: without one the request does not come from a web page. A page at
+    our own address is ours. But an attacker can make a domain name point to this machine (DNS rebinding): without a
+    key only loopback names and IP addresses count as our own.
     """
     if origin is None or origin in allowed:
         return True
@@ -63,21 +63,21 @@ def origin_allowed(origin: str | None, host: str, allowed: Collection[str], *, w
 
 
 def host_allowed(host: str, allowed: Collection[str]) -> bool:
-    """Return whether a server that only this machine can reach goes by this name.
+    """Return whether `host` is a name of a server that only this machine can reach.
 
-    A page whose name was made to point to this machine is of the same origin as we are, to its browser: only the name
-    gives it away. Pages that may connect are allowed with their own names.
+    After DNS rebinding, the browser takes the attacker's page to be of our origin; only the host name shows the
+    difference. The hosts of allowed origins are allowed, too.
     """
     name = _hostname(host)
     pages = (_hostname(page.partition("://")[2]) for page in allowed)
-    # Nobody can register a name under .internal: it is what containers call the machine they run on.
+    # Names under .internal cannot be registered: containers use them for the machine they run on.
     own = is_loopback(name) or is_address(name) or name.endswith(".internal")
     return own or (bool(name) and name in pages)
 
 
 def _hostname(address: str) -> str:
-    """Return the host of `host:port` in small letters, "" if it is none."""
+    """Return the host of `host:port` in lower case, "" if it is not valid."""
     try:
         return urlsplit(f"//{address}").hostname or ""
-    except ValueError:  # a bracket too many
+    except ValueError:  # unbalanced brackets
         return ""

@@ -1,12 +1,12 @@
-"""A client of the native dialect, for programs that talk to a voxlane server; docs/protocol.md is what it follows.
+"""A client of the native dialect, for programs that talk to a voxlane server; docs/protocol.md specifies the protocol.
 
     async with VoiceClient("ws://127.0.0.1:8000/v1/voice") as client:
         await client.say("Hello!")
         async for event in client:
             print(event.name, event.fields)
 
-It connects, speaks the dialect, and comes back to its conversation when a connection breaks. It does not play or
-record: see `player` for what a loudspeaker needs.
+It connects, and resumes its conversation when a connection breaks. It does not play or record: `player` helps with
+playback.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "go_away": ("seconds", "reason"),
     "bye": (),
 }
-"""The server's messages: what their fields are called, after the name and the sequence number. `ready` has a map."""
+"""The names of the fields of the server's messages, after name and sequence number. `ready` has a map."""
 
 RETRY_S = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
-"""Waits before attempts to come back; the last is repeated until the server has given the conversation up."""
+"""Waits before attempts to resume; the last is repeated until the server has dropped the conversation."""
 
 WORTH_RETURNING = frozenset({1001, 1005, 1006, 1011})
-"""Close codes after which a conversation may still be there: 1006 is a connection that broke, 1011 one that did not
-answer the server's pings in time."""
+"""Close codes after which a conversation may be resumed: 1006 is a broken connection, 1011 one that did not answer the
+server's pings in time."""
 
 
 class SentAway(ConnectionClosed):
-    """The server has said why it does not converse, and closed."""
+    """The server has refused the conversation with an error message, and closed."""
 
     def __init__(self, message: str, closed: ConnectionClosed) -> None:
         super().__init__(closed.rcvd, closed.sent, closed.rcvd_then_sent)
@@ -99,7 +99,7 @@ class VoiceClient:
         player: Player | None = None,
     ) -> None:
         self.ready: dict[str, Any] = {}
-        self.player = player  # is given every event before it is yielded
+        self.player = player  # gets every event before it is yielded
         self._url = url
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._hello: dict[str, object] = {"config": dict(config or {})}
@@ -126,9 +126,9 @@ class VoiceClient:
         await self.close()
 
     async def connect(self) -> Event:
-        """Open the connection and say hello; return `ready`, or raise ConnectionClosed or InvalidHandshake.
+        """Open the connection and send hello; return `ready`, or raise ConnectionClosed or InvalidHandshake.
 
-        Where the server says why it will not converse, that is a SentAway, which has its words.
+        If the server sends an error message first, the exception is a SentAway with that message.
         """
         event = await self._open(self._hello)
         if event.name == "error":
@@ -137,7 +137,7 @@ class VoiceClient:
         return event
 
     async def close(self) -> None:
-        """Say good-bye and close."""
+        """Send bye and close."""
         if self._socket is None:
             return
         with contextlib.suppress(ConnectionClosed):
@@ -145,7 +145,7 @@ class VoiceClient:
         await self._socket.close()
 
     async def _open(self, hello: dict[str, object]) -> Event:
-        """Return what the server answers: `ready`, or an `error` behind which it closes."""
+        """Return the server's answer: `ready`, or an `error` after which it closes."""
         self._socket = await websockets.asyncio.client.connect(
             self._url, subprotocols=[SUBPROTOCOL], additional_headers=self._headers, compression=None, max_size=1 << 20
         )
@@ -157,7 +157,7 @@ class VoiceClient:
         return event
 
     async def _closed(self) -> ConnectionClosed:
-        """Return how the server closes, now that it has said why."""
+        """Wait for the server to close, and return how it did."""
         assert self._socket is not None
         try:
             while True:
@@ -166,7 +166,7 @@ class VoiceClient:
             return closed
 
     async def _come_back(self) -> Event:
-        """Resume the conversation on a new connection; raise what the last attempt raised when it is too late."""
+        """Resume the conversation on a new connection; raise the last attempt's error when it is too late."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + float(self.ready["limits"]["resume_s"])
         hello: dict[str, object] = {"resume": self.ready["token"], "last_seq": self._sequence}
@@ -191,7 +191,7 @@ class VoiceClient:
     # ---- events
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        """Yield what the server says, until one side is done; raise ConnectionClosed when the server sends one away."""
+        """Yield the server's messages until one side is done; raise ConnectionClosed after an error."""
         if self._first is not None:
             first, self._first = self._first, None
             yield first
@@ -216,7 +216,7 @@ class VoiceClient:
         name, sequence, *values = msgpack.unpackb(message)
         if name == "ready":
             return Event(name, sequence, values[0])
-        # A server may be newer than we are: what it adds is passed on under its number.
+        # The server may be newer than this client: fields that it adds are named by their number.
         names = FIELDS.get(name, ())
         fields = {names[place] if place < len(names) else str(place): value for place, value in enumerate(values)}
         return Event(name, sequence, fields)
@@ -224,7 +224,7 @@ class VoiceClient:
     def _take(self, event: Event) -> None:
         if event.name != "ready":
             self._sequence = max(self._sequence, event.sequence)
-        elif not event["resumed"]:  # one that is resumed does not count: what is told again behind it is older
+        elif not event["resumed"]:  # after a resume, older messages are repeated behind `ready`
             self._sequence = 0
         if self.player is not None:
             self.player.take(event.name, event.fields)
@@ -234,12 +234,12 @@ class VoiceClient:
     async def send_audio(self, data: bytes) -> None:
         """Send the next piece of the microphone's sound, in the input format; 20 ms are usual.
 
-        While the connection is broken sound is lost, as are acks; whoever iterates over the client brings it back.
+        While the connection is broken, sound and acks are lost. Iterating over the client resumes the conversation.
         """
         await self._send_if_open("audio", data)
 
     async def say(self, text: str) -> None:
-        """Type a turn."""
+        """Send a typed turn."""
         await self._send("text", text)
 
     async def start_turn(self) -> None:
@@ -247,19 +247,19 @@ class VoiceClient:
         await self._send("start")
 
     async def end_turn(self) -> None:
-        """Give the floor, as by letting the button go."""
+        """Give up the floor, as by releasing the button."""
         await self._send("end")
 
     async def respond(self) -> None:
-        """Ask for a reply, where the conversation gives none by itself."""
+        """Ask for a reply, if the conversation does not reply by itself."""
         await self._send("respond")
 
     async def stop(self) -> None:
-        """Make the assistant be quiet."""
+        """Stop the assistant's reply."""
         await self._send("stop")
 
     async def configure(self, **values: object) -> None:
-        """Change the conversation's configuration; what is not named stays."""
+        """Change the conversation's configuration; values not given stay."""
         await self._send("config", values)
 
     async def tool_result(self, call_id: str, output: str) -> None:
@@ -267,18 +267,18 @@ class VoiceClient:
         await self._send("tool_result", call_id, output)
 
     async def played(self, epoch: int, samples: int, queued: int) -> None:
-        """Tell how far a reply was played and how much waits, in samples of the output format."""
+        """Report how far a reply was played and how much waits, in samples of the output format."""
         self._played = (epoch, samples)
         await self._send_if_open("played", epoch, samples, queued)
 
     async def send_acks(self) -> None:
-        """Tell what the player says is due."""
+        """Send the acks of the player that are due."""
         if self.player is not None:
             for ack in self.player.acks():
                 await self.played(ack.epoch, ack.samples, ack.queued)
 
     async def ping(self, mark: int) -> None:
-        """Ask for a pong that tells when all before it was dealt with."""
+        """Ask for a pong, sent when all messages before the ping are processed."""
         await self._send("ping", mark)
 
     async def _send_if_open(self, name: str, *fields: object) -> None:

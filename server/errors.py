@@ -1,50 +1,50 @@
-"""Everything that can go wrong and that somebody outside may be told about.
+"""All errors that may be shown to a client or to the user of a command.
 
 VoxlaneError
 ├── ConfigError              the configuration cannot be used; names the key and the file
-├── InvalidRequest           400  the sender's message is wrong; `param` names what
+├── InvalidRequest           400  the sender's message is wrong; `param` names the field
 │   ├── ContextTooLong       400  prompt and output can never fit the model's context
-│   ├── BadAudio             400  an audio file that is broken, or of a kind we do not read
-│   └── UnsupportedParameter 400  a parameter we know and do not honour
+│   ├── BadAudio             400  an audio file is broken, or of a kind we do not read
+│   └── UnsupportedParameter 400  a parameter that is known but not supported
 ├── Unauthorized             401
 │   └── NotResumable         401  no conversation waits for this resume token
-├── Forbidden                403  known and understood, but not for this sender; `param` names what
+├── Forbidden                403  not allowed for this sender; `param` names the field
 ├── NotFound                 404
 │   ├── ModelNotFound        404
 │   └── VoiceNotFound        404
 ├── MethodNotAllowed         405
-├── WebSocketOnly            426  a plain request where conversations are
+├── WebSocketOnly            426  a plain HTTP request to a WebSocket address
 ├── RequestTimeout           408  the body did not arrive in time
 ├── TooLarge                 413
 ├── Overloaded               429  retryable: the queue is full
-│   └── Full                 503  as many conversations as there may be
+│   └── Full                 503  the limit of conversations is reached
 ├── TimedOut                 408  a conversation's client was silent for too long
-│   └── SlowReader           408  it does not take what it is told
-├── TooFast                  429  it sends more than anybody can say
-├── ResumedElsewhere         409  its conversation goes on on another connection
-├── SessionLimit             403  the conversation has lasted as long as one may
+│   └── SlowReader           408  its client does not read
+├── TooFast                  429  it sends more than the limits allow
+├── ResumedElsewhere         409  its conversation was resumed on another connection
+├── SessionLimit             403  the conversation has reached its time limit
 ├── Unavailable              503  retryable
 │   ├── EngineNotReady       503  still loading, or being restarted
 │   ├── EngineLost           503  the engine died under this request
-│   ├── TooManyConnections   503  as many as there may be
+│   ├── TooManyConnections   503  the limit of connections is reached
 │   └── Draining             503  the server is going down
-├── EngineStartFailed        503  not retryable; carries the engine's one line
-├── PlayerFailed                  a command's: the program that plays sound did not
-├── ConversationFailed            a command's: the server could not be reached, or ended it
-├── ServerFailed                  a command's: the server could not be reached, or would not
-├── ModelFailed              500  the model computed nonsense under this request
-└── InternalError            500  our bug
+├── EngineStartFailed        503  not retryable; the hint is the engine's one-line reason
+├── PlayerFailed                  in commands: the program that plays sound failed
+├── ConversationFailed            in commands: the server could not be reached, or ended it
+├── ServerFailed                  in commands: the server could not be reached, or refused
+├── ModelFailed              500  the model's output is not finite, or a step failed
+└── InternalError            500  a bug of ours
 
-This module knows codes and public texts. It does not know how a protocol spells them: see `api/reply.py`.
+Codes and public texts only; `http/reply.py` and the dialects write them to the wire.
 """
 
 from __future__ import annotations
 
 
 class VoxlaneError(Exception):
-    """Carry a constant public text, plus a `hint` made of names and numbers; `detail` is for our log alone.
+    """Carry a constant public text and a `hint` made of names and numbers; `detail` is only for the log.
 
-    A hint may be shown to the sender, so it never holds content, and text from outside reaches it only through quote().
+    A hint may be shown to the sender: it never holds content, and text from outside enters it only through quote().
     """
 
     code = "internal_error"
@@ -62,10 +62,10 @@ class VoxlaneError(Exception):
 
     @property
     def message(self) -> str:
-        """Return what the person outside may read."""
+        """Return the text for the sender."""
         if not self.hint:
             return self.text
-        # The engine's one-line details come without a full stop; after our own sentence they need one.
+        # The engine's one-line details have no full stop; after our sentence they need one.
         return f"{self.text} {self.hint}{'' if self.hint.endswith(('.', '!', '?')) else '.'}"
 
 
@@ -89,13 +89,13 @@ class ContextTooLong(InvalidRequest):
 
 
 class BadAudio(InvalidRequest):
-    """An audio file that is broken, or of a kind that we do not read."""
+    """An audio file is broken, or of a kind that we do not read."""
 
     code, text = "invalid_audio", "The audio cannot be used."
 
 
 class UnsupportedParameter(InvalidRequest):
-    """A parameter that we know and do not honour."""
+    """A parameter is known but not supported."""
 
     code, text = "unsupported_parameter", "The request asks for something this server does not do."
 
@@ -121,7 +121,7 @@ class NotResumable(Unauthorized):
 
 
 class Forbidden(VoxlaneError):
-    """The operator does not let this sender ask for it."""
+    """The operator does not allow this sender to ask for it."""
 
     code, kind, text = "not_allowed", "permission_error", "This server does not allow what the request asks for."
     http_status, close_code = 403, 4403
@@ -135,7 +135,7 @@ class NotFound(VoxlaneError):
 
 
 class ModelNotFound(NotFound):
-    """The model named is not the one served."""
+    """The named model is not served."""
 
     code, text = "model_not_found", "This model is not served here."
 
@@ -147,14 +147,14 @@ class VoiceNotFound(NotFound):
 
 
 class MethodNotAllowed(VoxlaneError):
-    """The address exists, the method does not."""
+    """The address does not support this method."""
 
     code, kind, text = "method_not_allowed", "invalid_request_error", "This method is not allowed here."
     http_status, close_code = 405, 4400
 
 
 class WebSocketOnly(VoxlaneError):
-    """Conversations are at this address, and the request is none."""
+    """A plain HTTP request to a WebSocket address."""
 
     code, kind, text = (
         "websocket_only",
@@ -186,41 +186,41 @@ class Overloaded(VoxlaneError):
 
 
 class Full(Overloaded):
-    """There are as many conversations as there may be."""
+    """The limit of conversations is reached."""
 
     code, text = "full", "There is no room for another conversation: try again shortly."
     http_status = 503
 
 
 class TimedOut(VoxlaneError):
-    """The client of a conversation said nothing for too long."""
+    """The client of a conversation sent nothing for too long."""
 
     code, kind, text = "timed_out", "invalid_request_error", "Nothing was received for too long."
     http_status, close_code = 408, 4408
 
 
 class SlowReader(TimedOut):
-    """The client of a conversation does not take what it is told."""
+    """The client of a conversation does not read its messages."""
 
     code, text = "slow_reader", "What was sent to you is not being received."
 
 
 class TooFast(VoxlaneError):
-    """The client of a conversation sends more than anybody can say."""
+    """The client of a conversation sends more than the limits allow."""
 
     code, kind, text = "too_fast", "rate_limit_error", "More was sent than the limits allow."
     http_status, close_code = 429, 4429
 
 
 class ResumedElsewhere(VoxlaneError):
-    """The conversation goes on on another connection."""
+    """The conversation was resumed on another connection."""
 
     code, kind, text = "resumed_elsewhere", "invalid_request_error", "The conversation goes on on another connection."
     http_status, close_code = 409, 4409
 
 
 class SessionLimit(VoxlaneError):
-    """The conversation has lasted as long as one may."""
+    """The conversation has reached its time limit."""
 
     code, kind, text = "session_limit", "permission_error", "The conversation has reached its time limit."
     http_status, close_code = 403, 4440
@@ -246,7 +246,7 @@ class EngineLost(Unavailable):
 
 
 class TooManyConnections(Unavailable):
-    """There are as many connections as there may be."""
+    """The limit of connections is reached."""
 
     code, text = "too_many_connections", "This server has as many open connections as it takes: try again shortly."
 
@@ -258,35 +258,35 @@ class Draining(Unavailable):
 
 
 class EngineStartFailed(VoxlaneError):
-    """The engine cannot start; the hint is its one line."""
+    """The engine cannot start; the hint is its one-line reason."""
 
     code, text = "engine_start_failed", "The engine could not start."
     http_status = 503
 
 
 class PlayerFailed(VoxlaneError):
-    """The program that plays sound did not; only commands meet this."""
+    """The program that plays sound failed; raised in commands only."""
 
     code, text = "player_failed", "The sound could not be played."
 
 
 class ConversationFailed(VoxlaneError):
-    """The server could not be reached, or has ended the conversation; only commands meet this."""
+    """The server could not be reached, or has ended the conversation; raised in commands only."""
 
     code, text = "conversation_failed", "The conversation could not be held."
 
 
 class ServerFailed(VoxlaneError):
-    """The server could not be reached, or has refused what a command asked for; only commands meet this."""
+    """The server could not be reached, or has refused a command's request; raised in commands only."""
 
     code, text = "server_failed", "The server did not do it."
 
 
 class ModelFailed(VoxlaneError):
-    """The engine ended a request with `failed`: its logits were not finite, or a step broke and is in the log."""
+    """The engine ended a request with `failed`: its logits were not finite, or a step failed and is in the log."""
 
     code, text = "model_failed", "The model failed: its output is not finite, or the log shows a broken step."
 
 
 class InternalError(VoxlaneError):
-    """Our bug."""
+    """A bug of ours."""

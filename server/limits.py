@@ -1,4 +1,4 @@
-"""Every limit of the server, each with its reason. Constants only: what an operator may change is in config.py."""
+"""Every limit of the server, each with its reason. Constants only: an operator's settings are in config.py."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ BODY_BYTES_MOST = 8 * 1024 * 1024
 """Most that BODY_BYTES may be set to: the prompt must fit one engine message of 16 MiB with room to spare."""
 
 BODY_SECONDS = 30.0
-"""Default time for a body to arrive: a phone on a bad line manages, a trickling attacker is dropped."""
+"""Default time for a body to arrive: enough for a phone on a bad line, too short for a trickling attacker."""
 
 WRITE_SECONDS = 30.0
-"""Default time one chunk may wait for a client that does not read; after that the connection is given up."""
+"""Default time that one chunk may wait for a client that does not read; then the connection is closed."""
 
 OPEN_REQUESTS = 512
-"""Default number of completions in progress: the engine's queue and batch, plus those that are being answered."""
+"""Default number of completions in progress: the engine's queue and batch, plus those being answered."""
 
 HEAD_SECONDS = 5.0
-"""Time for a request's head to be complete, from its first byte, or from when its connection was opened."""
+"""Time for a request's head to arrive, from its first byte or from the opening of its connection."""
 
 KEEP_ALIVE_SECONDS = 15
-"""Time for the next request on an open connection: longer than clients wait (Python's 5 s), so that it is they who
-close, and none finds it closed under a request that it has just sent."""
+"""Time for the next request on an open connection: longer than clients wait (Python's 5 s), so that the client closes
+first and never sends a request on a connection that the server is closing."""
 
 CONNECTIONS = 8192
-"""Default number of open connections: five thousand idle ones, and room for those that come and go."""
+"""Default number of open connections: five thousand idle ones, and room for short ones."""
 
 MESSAGES = 2048
-"""Messages in one conversation: far beyond any context, small enough to check in a millisecond."""
+"""Messages in one chat request: far beyond any context, few enough to check in a millisecond."""
 
 CONTENT_PARTS = 256
-"""Text parts in one message: same reason."""
+"""Text parts in one message: far beyond any context, few enough to check in a millisecond."""
 
 STOP_STRINGS = 16
-"""Stop strings of one request: each is searched for at every token."""
+"""Stop strings of one request: each is searched at every token."""
 
 STOP_CHARACTERS = 256
-"""Length of a stop string: the engine holds back that much text while it may still match."""
+"""Characters of a stop string: the engine holds back that much text while it may still match."""
 
 SPOKEN_LOOP_TOKENS = 32
-"""Tokens for which a spoken reply may say the same over and over, four times at least: ten seconds of speech."""
+"""Tokens for which a spoken reply may repeat itself, at least four times: ten seconds of speech."""
 
 WRITTEN_LOOP_TOKENS = 256
 """The same for written answers, where a person may have asked for a hundred zeros."""
@@ -58,31 +58,31 @@ TOOLS = 128
 """Functions of one request, and calls in one message, as OpenAI has it."""
 
 NAME_CHARACTERS = 256
-"""Length of identifiers that a client sends (model, user, cache_salt)."""
+"""Characters of an identifier that a client sends (model, user, cache_salt)."""
 
 OUTBOX_BYTES = 64 * 1024 * 1024
 """Bytes waiting for the engine's socket before new requests are refused: eight bodies of the largest size."""
 
 LOOK_SECONDS = 10.0
-"""How often an engine is looked after, and asked for a word; it answers between two steps."""
+"""How often the engine is checked and pinged; it answers between two steps."""
 
 STALL_LOOKS = 18
-"""Looks in a row that find nothing taken of what waits before the engine is given up, and another one started: three
-minutes, as long as a step may take (below). One microphone fills the socket within seconds of one that is too long."""
+"""Checks in a row in which the engine has read nothing of a full outbox, after which it is replaced: three minutes, as
+long as a step may take (see SILENT_LOOKS). During a longer step one microphone fills the socket within seconds."""
 
 SILENT_LOOKS = 30
-"""The same for looks that have not heard a word of it: five minutes. A large model reads a prompt's piece on a weak CPU
-in two or three, and a kernel that was not foreseen compiles in less than one; to take either for the end would be worse
-than to wait. Looks are counted, not seconds: after the machine was suspended one comes at once."""
+"""Checks in a row in which the engine has sent nothing, after which it is replaced: five minutes. A large model takes
+two or three for a prefill chunk on a weak CPU, and an unforeseen kernel compiles in less than one; to replace a working
+engine is worse than to wait. Checks are counted, not seconds: after the machine was suspended one comes at once."""
 
 MESSAGES_PER_TURN = 64
-"""Messages read from the engine before the event loop may do something else: 2 ms of text, 8 ms if all are clauses."""
+"""Messages read from the engine before other tasks run: 2 ms for text, 8 ms if all are clauses of sound."""
 
 RESTARTS = 5
 """Engine restarts within RESTART_WINDOW_SECONDS before the server gives up and reports itself unhealthy."""
 
 RESTART_WINDOW_SECONDS = 60.0
-"""See RESTARTS: a fault at every request is found in seconds; one fault an hour must never add up to giving up."""
+"""See RESTARTS: a fault at every request shows within seconds; one fault an hour must never add up to giving up."""
 
 RESTART_DELAY_SECONDS = 0.1
 """Wait before the first restart; it doubles with each restart in the window."""
@@ -91,25 +91,26 @@ RESTART_DELAY_MOST_SECONDS = 5.0
 """Longest wait before a restart."""
 
 STOP_SECONDS = 15.0
-"""From SIGTERM to the exit with the default drain: what those who stop servers wait before they kill them, and less."""
+"""From SIGTERM to the exit with the default drain: less than service managers wait before they kill a process."""
 
 GOODBYE_SECONDS = 2.0
-"""Of that, for answers and conversations that were just ended to reach their clients, all at the same time."""
+"""Part of STOP_SECONDS: the last messages of ended requests and conversations reach their clients, all in parallel."""
 
 HTTP_CLOSE_SECONDS = 1
-"""Of that, for connections that are still open: nothing is said on them any more. uvicorn wants a whole number."""
+"""Part of STOP_SECONDS: open connections are closed; nothing is sent on them. uvicorn wants a whole number."""
 
 ENGINE_STOP_SECONDS = 3.0
-"""Of that, for the engine to leave before it is killed: longer than any step, and it has nothing to lose."""
+"""Part of STOP_SECONDS: the engine exits before it is killed; longer than any step, and it has no state to save."""
 
 EXIT_SECONDS = 1.0
-"""Of that, for what has no limit of its own: uvicorn's pauses, the interpreter's end. 0.4 s on two busy cores."""
+"""Part of STOP_SECONDS: everything without its own limit, as uvicorn's pauses and the interpreter's exit. 0.4 s on two
+busy cores."""
 
 DRAIN_SECONDS = STOP_SECONDS - (GOODBYE_SECONDS + HTTP_CLOSE_SECONDS + ENGINE_STOP_SECONDS + EXIT_SECONDS)
-"""Default time for answers to go on after SIGTERM: what the ending leaves of STOP_SECONDS."""
+"""Default time for answers to go on after SIGTERM: the rest of STOP_SECONDS."""
 
 RETRY_AFTER_SECONDS = 1
-"""What a refused client is told to wait: a restart takes about that long."""
+"""The wait in a refusal's Retry-After: a restart takes about that long."""
 
 AUDIO_BODY_BYTES = 25 * 1024 * 1024
 """Default largest upload of audio, as OpenAI has it: an hour of MP3, a quarter of an hour of 16 kHz WAV."""
@@ -118,134 +119,135 @@ AUDIO_BODY_SECONDS = 120.0
 """Default time for an upload to arrive: 25 MiB over a line of 2 Mbit/s."""
 
 AUDIO_SECONDS = 1800.0
-"""Default longest recording: at 48 kHz its decoder takes 700 MiB for seconds, and 55 MiB stay while it is heard."""
+"""Default longest recording: at 48 kHz its decoder takes 700 MiB for seconds, and 55 MiB stay during transcription."""
 
 AUDIO_HELD_BYTES = 512 * 1024 * 1024
-"""Default bytes of uploads and of decoded audio in the server at one time: twenty uploads of the largest size."""
+"""Default bytes of uploads and decoded audio in the server at one time: twenty uploads of the largest size."""
 
 AUDIO_DECODERS = 2
-"""Default decoders at work at one time: each is a process, and takes a core while the engine wants it."""
+"""Default number of decoders at one time: each is a process and competes with the engine for a core."""
 
 VOICE_SAMPLE_BYTES = 10 * 1024 * 1024
-"""Largest upload of a recording to make a voice of, as OpenAI has it: half a minute of anything is less."""
+"""Largest upload of a recording for a voice, as OpenAI has it: half a minute in any format is smaller."""
 
 VOICE_NAME_CHARACTERS = 64
-"""Length of a voice's name: it is said in lists and errors."""
+"""Characters of a voice's name: it appears in lists and errors."""
 
 FORM_PARTS = 64
-"""Parts of an upload: OpenAI's has 13 parameters, some of which may be repeated."""
+"""Parts of an upload: OpenAI's has 13 parameters, and some may be repeated."""
 
 FORM_HEADER_BYTES = 4096
-"""Header of one part: a name, a file name and a content type."""
+"""Bytes of one part's header: a name, a file name and a content type."""
 
 FORM_FIELD_BYTES = 16 * 1024
-"""Value of a part that is not the file: the longest is a prompt."""
+"""Bytes of a part that is not the file: the longest is a prompt."""
 
 DECODE_SECONDS = 120.0
-"""Time for a decoder to turn an upload into samples: half an hour of MP3 took 28 s on two busy cores."""
+"""Time for a decoder to decode an upload: half an hour of MP3 took 28 s on two busy cores."""
 
 SMALL_WAV_BYTES = 1024 * 1024
-"""A WAV up to here is decoded in a thread: 30 ms of numpy against 400 ms to start a decoder."""
+"""A WAV up to this size is decoded in a thread: 30 ms of numpy against 400 ms to start a decoder process."""
 
 SPEECH_CHARACTERS = 100_000
-"""Text of one speech request: two hours of sound, and half of what the engine lets wait."""
+"""Characters of one speech request: two hours of sound, and half of what the engine lets wait."""
 
 SPEEDS = (0.5, 2.0)
-"""Slowest and fastest speech: beyond them the voices are no longer understood."""
+"""Slowest and fastest speech: outside of them voices are not intelligible."""
 
 INSTRUCTION_CHARACTERS = 2000
-"""Length of what a voice is told of how to speak: more of it would make every reply's prompt longer."""
+"""Characters of a voice's speaking instructions: they lengthen the prompt of every reply."""
 
 LARGEST_SEED = (1 << 32) - 1
-"""Seed of a voice: what every random generator takes."""
+"""Largest seed of a voice: every random generator takes it."""
 
 VOICE_FRAME_BYTES = 64 * 1024
 """Largest message of a conversation's client: 680 ms of the widest audio, where 20 ms are usual."""
 
 SOCKET_FRAME_BYTES = 2 * 1024 * 1024
-"""Largest WebSocket message of all: above it the connection is closed with 1009 before anything is read of it."""
+"""Largest WebSocket message of any dialect: a larger one closes the connection with 1009 before it is read."""
 
 VOICE_FRAMES_PER_SECOND = 200
 """Messages a second from one client: audio in pieces of 10 ms, with acks and pings among them."""
 
 VOICE_FRAMES_BURST = 600
-"""Messages at once: what a network that stalled for three seconds lets through."""
+"""Messages at once: those of three seconds, after the network has stalled."""
 
 VOICE_BYTES_PER_SECOND = 192 * 1024
-"""Bytes a second from one client: PCM16 at 48 kHz, twice as fast as it is spoken."""
+"""Bytes a second from one client: PCM16 at 48 kHz, at twice real time."""
 
 VOICE_BYTES_BURST = 512 * 1024
-"""Bytes at once: five seconds of that."""
+"""Bytes at once: five seconds of PCM16 at 48 kHz."""
 
 VOICE_AUDIO_RATE = 1.25
 """Seconds of audio a second: a client's clock may be off, or catch up after a stall."""
 
 VOICE_AUDIO_BURST_SECONDS = 2.0
-"""Audio at once: what piles up in a stall."""
+"""Audio at once: as much as gathers during a stall."""
 
 REALTIME_FRAME_BYTES = 2 * 1024 * 1024
 """Largest message of an OpenAI client: half a minute of PCM16 at 24 kHz as base64; whole files occur."""
 
 REALTIME_AUDIO_BURST_SECONDS = 120.0
-"""Audio at once from one: who ends turns by itself sends a recording as fast as the line goes. The longest turn."""
+"""Audio at once from an OpenAI client: the longest turn. A client that ends turns itself may send a recording as fast
+as the line goes."""
 
 REALTIME_BYTES_BURST = 8 * 1024 * 1024
-"""Bytes at once from one: that much audio, with room for instructions and tools."""
+"""Bytes at once from an OpenAI client: that much audio, with room for instructions and tools."""
 
 REALTIME_FRAMES_BURST = 6500
-"""Messages at once from one: that much audio in pieces of 20 ms."""
+"""Messages at once from an OpenAI client: that much audio in pieces of 20 ms."""
 
 VOICE_HELLO_SECONDS = 5.0
-"""Time for a client to say hello: it has nothing to wait for."""
+"""Time for a client to send its hello: it has nothing to wait for."""
 
 VOICE_CLOSE_SECONDS = 2.0
-"""Time for the last words to a client before its socket is closed over them."""
+"""Time to send the last messages to a client before its socket is closed."""
 
 VOICE_WARNING_SECONDS = 60.0
 """How long before a conversation's time limit its client is told."""
 
 VOICE_SESSIONS = 1024
-"""Default number of conversations: three hundred that speak, and those that do not."""
+"""Default number of conversations: three hundred that speak, and the silent ones."""
 
 VOICE_SESSIONS_PER_ADDRESS = 256
-"""Default number of conversations from one address: an office behind one, or a carrier."""
+"""Default number of conversations from one address: an office or a carrier may share one."""
 
 VOICE_SESSION_SECONDS = 3600.0
 """Default length of a conversation."""
 
 VOICE_IDLE_SECONDS = 600.0
-"""Default time in which a client must say something: a ping will do."""
+"""Default time in which a client must send something: a ping is enough."""
 
 VOICE_RESUME_SECONDS = 30.0
 """Default time for which a conversation is kept without a connection: a lift, a tunnel, a change of networks."""
 
 HISTORY_TOKENS = {"cpu": 2000, "gpu": 8000, "remote": 6000}
-"""Tokens of a conversation that the chat model is shown if nobody says otherwise, by what it runs on: a CPU takes
-seconds to read more, and another server's context is not known. Never more than half of the context."""
+"""Default tokens of a conversation that the chat model is shown, by what it runs on: a CPU takes seconds to prefill
+more, and the context of a remote server is not known. Never more than half of the context."""
 
 UNACKNOWLEDGED_MS = 30_000
-"""Time that bytes may lie unacknowledged before the kernel gives a connection up: a peer that never reads is gone."""
+"""Time that bytes may stay unacknowledged before the kernel drops a connection: a peer that never reads is gone."""
 
 REMOTE_CONNECT_SECONDS = 5.0
-"""Time to reach another chat server: longer than any handshake, short enough for a person who waits."""
+"""Time to connect to a remote chat server: longer than any handshake, short enough for a person who waits."""
 
 REMOTE_READ_SECONDS = 60.0
-"""Time between two pieces of another server's answer: it may be loading a model."""
+"""Time between two chunks of a remote server's answer: it may be loading a model."""
 
 REMOTE_LINE_CHARACTERS = 1024 * 1024
-"""Longest line, or tool call, of another server's answer."""
+"""Longest line or tool call in a remote server's answer."""
 
 CLIENT_SECRETS = 2048
-"""Client secrets at one time, before the oldest goes: two for each conversation there may be, 128 MiB at the worst."""
+"""Client secrets at one time, before the oldest is dropped: two per possible conversation, 128 MiB at worst."""
 
 CLIENT_SECRET_SESSION_BYTES = 64 * 1024
-"""JSON of the session that a client secret stands for: the longest instructions and some fifty tools."""
+"""Bytes of a client secret's session as JSON: the longest instructions and some fifty tools."""
 
 CLIENT_SECRET_SESSION_LEVELS = 32
-"""Nesting of that JSON: a tool's schema has ten levels, and every reader after us may recurse."""
+"""Nesting of that JSON: a tool's schema has ten levels, and later readers may recurse."""
 
 CLIENT_SECRET_SECONDS = (10, 7200)
 """Shortest and longest life of a client secret, as OpenAI has it."""
 
 CLIENT_SECRET_USUAL_SECONDS = 600
-"""Life of a client secret whose maker does not say, as OpenAI has it."""
+"""Default life of a client secret, as OpenAI has it."""

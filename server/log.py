@@ -1,6 +1,6 @@
-"""One line per record, key=value. It knows stdlib logging; it never sees prompts, transcripts or audio.
+"""Log records of one line each, as key=value. Prompts, transcripts and audio are never logged.
 
-Text from outside enters a record only through `quote`, so that nobody can forge a line.
+Text from outside enters a record only through `quote`, so that it cannot forge a line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from typing import TextIO
 
 LONGEST_VALUE = 300
-"""Characters of a value that are kept: enough for an error's reason, too little to flood the log."""
+"""Characters of a value that are logged: enough for an error's reason, too few to flood the log."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.:/@+%-]+")
 
@@ -29,7 +29,7 @@ def quote(value: object) -> str:
 
 
 def line(event: str, /, **fields: object) -> str:
-    """Return a record's text: a constant event, then its fields."""
+    """Return a record's text: a constant event name, then its fields."""
     return " ".join([event, *(f"{key}={quote(value)}" for key, value in fields.items() if value is not None)])
 
 
@@ -40,7 +40,7 @@ class LineFormatter(logging.Formatter):
         """Return the record as `time LEVEL logger text`."""
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         text = record.getMessage()
-        # What other libraries log is not ours to trust: a control character would start a forged line.
+        # Other libraries may log text from outside: a control character could forge a line.
         if not text.isprintable():
             text = json.dumps(text)
         parts = [f"{moment}.{int(record.msecs):03d}Z", record.levelname, record.name, text]
@@ -50,7 +50,7 @@ class LineFormatter(logging.Formatter):
 
 
 def set_up(level: str, stream: TextIO | None = None) -> None:
-    """Send every logger's records, ours and the libraries', to `stream` (stderr) from `level` up."""
+    """Log to `stream` (stderr): our records from `level` up, those of libraries from WARNING up."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(LineFormatter())
     root = logging.getLogger()

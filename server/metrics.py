@@ -1,7 +1,4 @@
-"""Every metric of the server, declared here and nowhere else. Base units; no label comes from user data.
-
-It knows Prometheus. It does not know requests or sockets: others call its methods.
-"""
+"""Every Prometheus metric of the server, declared here and nowhere else. Base units; no label comes from user data."""
 
 from __future__ import annotations
 
@@ -19,14 +16,14 @@ _SHORT_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5,
 
 
 class Metrics(Observer):
-    """One server's metrics, in a registry of their own so that two servers fit one process."""
+    """One server's metrics, in their own registry so that a process can hold two servers."""
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
         self._declare_requests(registry)
         self._declare_engine(registry)
         self._declare_voice(registry)
-        # A metric that appears with its first event cannot show that there was none before it.
+        # Create all series now: one that appears with its first event cannot show that there were none before.
         for reason in get_args(FinishReason):
             self.finished_requests.labels(reason)
         for kind in ("heard", "spoken"):
@@ -180,7 +177,7 @@ class Metrics(Observer):
             self.barge_ins.labels(verdict)
 
     def told(self, event: ServerEvent) -> None:
-        """Count what a client is told."""
+        """Count an event that is sent to a client."""
         match event:
             case TurnDone(how=how):
                 self.turns.labels(how).inc()
@@ -206,7 +203,7 @@ class Metrics(Observer):
         return generate_latest(self.registry)
 
     def state_changed(self, state: State) -> None:
-        """Show the link's state as one gauge per state."""
+        """Set the gauge of each engine state."""
         for other in get_args(State):
             self.engine_state.labels(other).set(other == state)
         if state == "ready":
@@ -227,7 +224,7 @@ class Metrics(Observer):
             self.per_token.observe(stats.per_token_s)
 
     def stepped(self, message: StepStats) -> None:
-        """Take over what the engine reports about itself."""
+        """Add the engine's report of its last second."""
         self.steps.inc(message.steps)
         self.step_requests.inc(message.rows)
         self.busy.inc(message.busy_s)

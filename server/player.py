@@ -1,7 +1,7 @@
-"""A loudspeaker's bookkeeping for a client of the native dialect: what to play next, and what to tell the server of it.
+"""The playback queue of a client of the native dialect: what to play next, and which acks to send.
 
-Whoever owns the sound card pulls samples as it needs them, or as virtual time says; acks fall due meanwhile. It knows
-PCM16 and the messages about sound. It has no clock, no card and no socket.
+The owner of the sound card pulls PCM16 samples as it needs them, or as virtual time says; acks fall due meanwhile.
+There is no clock, card or socket here.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 ACK_S = 0.1
-"""How often the server is told what was played; it is also told at once on hold, flush and when all is played."""
+"""Time between acks; an ack is also due at once on hold, on interruption and when the queue runs empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """So many samples of a reply were played, and so many wait."""
+    """`samples` of a reply were played, and `queued` wait."""
 
     epoch: int
     samples: int
@@ -31,26 +31,26 @@ class _Chunk:
 
 
 class Player:
-    """Plays replies in their order, sample by sample."""
+    """Plays replies in order, sample by sample."""
 
     def __init__(self, rate: int) -> None:
         self.rate = rate
-        self.epoch = 0  # of the reply that is played, or was last
-        self.position = 0  # its samples that were played
+        self.epoch = 0  # of the reply being played, or of the last one
+        self.position = 0  # samples of it that were played
         self.held = False
         self._queue: deque[_Chunk] = deque()
         self._queued = 0
-        self._end = (0, 0)  # epoch and offset after the last sample that came
+        self._end = (0, 0)  # epoch and offset after the last received sample
         self._acked = (0, 0)
         self._acks: list[Ack] = []
 
     @property
     def queued(self) -> int:
-        """Samples that wait."""
+        """Number of samples that wait."""
         return self._queued
 
     def take(self, name: str, fields: dict[str, Any]) -> None:
-        """Take one of the server's messages; those that do not concern it are ignored."""
+        """Process a message of the server; ignore those that are not about playback."""
         match name:
             case "audio":
                 self._add(fields["epoch"], fields["offset"], fields["data"])
@@ -62,14 +62,14 @@ class Player:
             case "interrupted":
                 self._drop(fields["epoch"])
             case "ready" if fields["resumed"]:
-                # All that was not played will be sent again.
+                # The server sends everything again that was not played.
                 self._queue.clear()
                 self._queued = 0
                 self._end = (self.epoch, self.position)
                 self.held = fields["state"] == "held"
 
     def pull(self, samples: int) -> bytes:
-        """Return the next samples to play, silence where there are none."""
+        """Return the next samples to play, filled up with silence."""
         parts: list[bytes] = []
         wanted = samples
         while wanted and self._queue and not self.held:
@@ -91,7 +91,7 @@ class Player:
         return b"".join(parts) + bytes(2 * wanted)
 
     def acks(self) -> list[Ack]:
-        """Return what the server should be told now."""
+        """Return the acks that are due."""
         due, self._acks = self._acks, []
         return due
 
@@ -99,7 +99,7 @@ class Player:
         if epoch < self._end[0]:
             return
         have = self._end[1] if epoch == self._end[0] else 0
-        if epoch == self._end[0] and offset < have:  # told again after a break
+        if epoch == self._end[0] and offset < have:  # repeated after a resume
             pcm = pcm[2 * (have - offset) :]
             offset = have
         if pcm:

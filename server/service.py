@@ -1,4 +1,4 @@
-"""What every endpoint needs, made once at start: the parts of a server, and what its operator allows."""
+"""The parts of a server that endpoints share, made once at start, and the checks of what its operator allows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from voxlane.server.sessions.registry import SessionRegistry
 
 VERSION = version("voxlane")
 
-# Names that programs written for OpenAI have built in. Which model answers is the operator's choice, not the name's.
+# Model names built into programs for OpenAI. They all mean the model that the operator has configured.
 ASR_ALIASES = frozenset({"whisper-1", "gpt-transcribe", "gpt-4o-transcribe", "gpt-4o-mini-transcribe"})
 TTS_ALIASES = frozenset({"tts-1", "tts-1-hd", "gpt-4o-mini-tts"})
 _DATED = re.compile(r"-20\d\d-\d\d-\d\d\Z")  # gpt-4o-mini-tts-2025-12-15 is gpt-4o-mini-tts
@@ -41,18 +41,18 @@ class Service:
     audio: Allowance
     decoder: AudioDecoder
     voice: SessionRegistry
-    api_key: str  # "": no key is asked for
+    api_key: str  # "": the server is open
 
     @property
     def ready(self) -> Ready:
-        """Return what the engine said of itself; raise EngineNotReady before it did."""
+        """Return the engine's description; raise EngineNotReady before the first one."""
         if self.link.ready is None:
             raise EngineNotReady
         return self.link.ready
 
     @property
     def chat_model(self) -> str:
-        """Return the chat model's name; before the engine has said it, what the configuration says."""
+        """Return the chat model's name from the engine, before it is ready from the configuration."""
         ready = self.link.ready
         return served_name(self.config.engine.model if ready is None else ready.model)
 
@@ -65,7 +65,7 @@ class Service:
         return tuple(dict.fromkeys(name for name in names if name))
 
     def check_model(self, asked: str | None, served: Collection[str], aliases: Collection[str], task: str) -> None:
-        """Raise ModelNotFound unless the model asked for, if any, is among those that do this task."""
+        """Raise ModelNotFound if there is no model for this task, or another model was asked for."""
         if not served:
             raise ModelNotFound(f"This server has no model that {task}.", param="model")
         if asked is not None and asked not in served and _DATED.sub("", asked) not in aliases:
@@ -73,15 +73,15 @@ class Service:
             raise ModelNotFound(f"{quote(asked)} was asked for, {quote(main)} is served.", param="model")
 
     def check_priority(self, asked: Priority) -> None:
-        """Raise Forbidden if the operator does not let requests be that urgent."""
+        """Raise Forbidden if the operator does not allow this priority."""
         highest = self.config.server.highest_priority
         if asked > PRIORITIES[highest]:
             raise Forbidden(f"priority may be at most {highest}.", param="priority")
 
     @property
     def fingerprint(self) -> str:
-        """Return what a seed's reproducibility depends on, as OpenAI's system_fingerprint."""
-        # Not on the voices that clients make and delete while it runs.
+        """Return OpenAI's system_fingerprint: a hash of everything that the output of a seed depends on."""
+        # The voices are left out: clients make and delete them while the server runs.
         ready = None if self.link.ready is None else replace(self.link.ready, voices=())
         digest = hashlib.sha256(repr((VERSION, self.config.engine, ready)).encode()).hexdigest()
         return f"fp_{digest[:10]}"
@@ -93,7 +93,7 @@ def service_of(request: Request) -> Service:
 
 
 def make_service(config: Config, link: EngineProcess, metrics: Metrics, api_key: str, chat_key: str = "") -> Service:
-    """Return the parts of a server as its configuration sizes them; `chat_key` is for the server at chat.url."""
+    """Return the parts of a server, sized by its configuration; `chat_key` is the key for the server at chat.url."""
     limits = config.limits
     return Service(
         config,

@@ -1,8 +1,8 @@
 """The assistant's side of a conversation: one reply at a time, the tools it calls, and the history it leaves.
 
-A reply may be prepared before the person is done, taken back without a trace, held, let go on, and cut to what was
-heard. When to do which is session.py's decision; this is what it takes. Beside it there may be asides, which are no
-part of the conversation. Pure: the clock is an argument.
+A reply may be prepared before the person is done, withdrawn without a trace, held, released, and cut to what was
+heard. floor.py and session.py decide when; this module does it. Asides are replies outside the conversation. Pure: the
+clock is an argument.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from voxlane.server.conversation.values import Item, SessionConfig
 ReplyMessage = Started | Text | Samples | Finished | Refused | ToolCall
 
 MOST_ASIDES = 8
-"""Asides that may be under way: beyond what any client does, and a bound on what one can ask of the engine at once."""
+"""Asides that may run at once: more than any client uses, and a bound on what one client can ask of the engine."""
 
 REPLY_TOKENS = 256
-"""Room that is left for a reply beside the history; one that may be longer is seldom so."""
+"""Tokens left for a reply beside the history; few replies are longer, even where they may be."""
 
 KEPT_REPLIES = 64
-"""Replies of which is known which word lies where, for clients that say late how much they have played."""
+"""Replies whose word positions are kept, for clients that report late how much they have played."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpokenReply:
-    """What a reply said, and when."""
+    """The text of a past reply, and where its words lie in its sound."""
 
     text: str
     ledger: Ledger
 
 
 class Answers:
-    """What the assistant says and has said."""
+    """The assistant's current reply, its asides, its tool calls and the history."""
 
     def __init__(
         self, session: str, speak_rate: int, *, reads_words: bool = False, history: History | None = None
@@ -52,44 +52,44 @@ class Answers:
         self._speak_rate = speak_rate
         self._reads_words = reads_words  # the voice takes text word by word
         self._epoch = 0
-        self._expected = ""  # the words a prepared reply answers
-        self._vain = ""  # words for which one could not be prepared
-        self._answered: UserSpeech | None = None  # the turn the reply is about, for its latencies
-        self._broken = False  # the engine will bring no more of the reply
+        self._expected = ""  # the user's words that the prepared reply answers
+        self._vain = ""  # the user's words for which preparing a reply failed
+        self._answered: UserSpeech | None = None  # the turn that the reply answers, for its latencies
+        self._broken = False  # the engine sends no more of the reply
         self.asides: dict[int, Reply] = {}
-        self.rested_s: float | None = None  # when the last reply was over; None: there was none, or it was seen to
-        self.open_calls: set[str] = set()  # asked of the client, not yet answered
+        self.rested_s: float | None = None  # when the last reply ended; None: no reply yet, or another has begun
+        self.open_calls: set[str] = set()  # ids of tool calls sent to the client, without a result so far
         self._results = 0
         self._spoken: dict[str, SpokenReply] = {}  # by item, oldest first
-        self._awaiting: Reply | None = None  # heard to its end; its answer goes on when its results are here
+        self._awaiting: Reply | None = None  # a reply heard to its end whose tool results are awaited
 
     @property
     def talking(self) -> bool:
-        """Whether the person hears a reply, or would but for the hold."""
+        """Whether the person hears a reply, or a reply is on hold."""
         return self.reply is not None and self.reply.stage in ("live", "held") and not self.reply.silent
 
     @property
     def thinking(self) -> bool:
-        """Whether an answer is on its way of which nothing was heard."""
+        """Whether an answer is on its way and no sound of it was sent."""
         return self._awaiting is not None or (
             self.reply is not None and self.reply.stage == "live" and self.reply.silent
         )
 
     @property
     def busy(self) -> bool:
-        """Whether a turn is being answered: another one has to wait for its end."""
+        """Whether a turn is being answered: the next turn has to wait."""
         return self._awaiting is not None or (self.reply is not None and self.reply.stage != "tentative")
 
     # ---- beginning
 
     def greet(self, text: str, turn: int, config: SessionConfig, now: float) -> list[Effect]:
-        """Say something without being asked."""
+        """Say a given text without being asked."""
         reply = self._new(turn, config)
         self._remember(reply)
         return reply.begin_with(text, now)
 
     def prepare(self, turn: UserSpeech, config: SessionConfig) -> list[Effect]:
-        """Begin a reply that nobody knows of, in case the turn is over."""
+        """Begin a reply that the client does not see yet, in case the turn is over."""
         if self.reply is not None or self._awaiting is not None or turn.text == self._vain:
             return []
         self._expected = turn.text
@@ -97,7 +97,7 @@ class Answers:
         return reply.begin(self._prompt(config, turn.text))
 
     def withdraw(self, unless: str = "") -> list[Effect]:
-        """Take a prepared reply back without a trace, unless it answers these words."""
+        """Cancel a prepared reply without a trace, unless it answers the words `unless`."""
         reply = self.reply
         if reply is None or reply.stage != "tentative" or (unless and unless == self._expected):
             return []
@@ -105,7 +105,7 @@ class Answers:
         return reply.withdraw()
 
     def answer(self, turn: UserSpeech, config: SessionConfig) -> list[Effect]:
-        """Answer a turn that is in the history, with what was prepared if it fits."""
+        """Answer a turn that is in the history; use the prepared reply if it answers the same words."""
         self._answered, self._vain = turn, ""
         reply = self.reply
         if reply is not None and reply.stage == "tentative" and self._expected == turn.text:
@@ -117,11 +117,11 @@ class Answers:
         return [*self.withdraw(), *self._reply_to(self._prompt(config), turn.number, config)]
 
     def respond(self, asked: Respond, turn: int, now: float) -> list[Effect]:
-        """Reply because the client wants it; where that cannot be, say so."""
+        """Reply because the client asks for it, or send a Fault that says why not."""
         config, items = asked.config, self._input(asked, now)
         if items is None:
             return [Send(Fault("invalid_item_id", "input: there is no such item", retryable=False, ref=asked.ref))]
-        known = asked.input is None  # else the client says what counts
+        known = asked.input is None  # else the client supplies the whole input
         messages = prompt_of(items, self.history.told(config.instructions) if known else config.instructions)
         if asked.aside:
             if len(self.asides) >= MOST_ASIDES:
@@ -134,14 +134,14 @@ class Answers:
             self.asides[aside.epoch] = aside
             return aside.begin(messages)
         effects, begins_s = self.withdraw(), None
-        if self._awaiting is not None:  # the client goes on by itself
+        if self._awaiting is not None:  # the client continues the answer itself
             effects += [Send(TurnDone(self._awaiting.turn, "done"))]
             self._awaiting = None
         if (reply := self.reply) is not None:
             if not reply.told or reply.stage == "held":
                 told = "a response is under way: cancel it, or wait for its end"
                 return [Send(Fault("conversation_already_has_active_response", told, retryable=False, ref=asked.ref))]
-            begins_s = reply.over_at(now)  # it is still being played, and the next is played after it
+            begins_s = reply.over_at(now)  # it is still being played; the next one is played after it
             effects += self._complete(reply, replace(config, chains_tools=False), now)
         return [*effects, *self._reply_to(messages, turn, config, tag=asked.tag, begins_s=begins_s)]
 
@@ -152,7 +152,7 @@ class Answers:
         return found if len(found) == len(items) else None
 
     def as_told(self, item: Item, now: float) -> Item:
-        """Return an item with the words of a reply that is still being heard: all of them once all of it was sent."""
+        """Return an item; if its reply is still playing, with the words heard so far, or all once all was sent."""
         reply = self.reply
         if reply is None or reply.item != item.id:
             return item
@@ -161,7 +161,7 @@ class Answers:
         return replace(item, text=reply.heard(reply.position(now)))
 
     def _prompt(self, config: SessionConfig, saying: str = "") -> tuple[ChatMessage, ...]:
-        """Return what the model is asked, as much of the conversation as it can hold."""
+        """Return the prompt, with as much of the conversation as the model can hold."""
         told = len(config.instructions) + len(saying) + characters_of((), config.tools)
         self.history.make_room(told, min(config.max_tokens, REPLY_TOKENS))
         return self.history.prompt(config.instructions, saying)
@@ -207,16 +207,16 @@ class Answers:
         return self.reply
 
     def _remember(self, reply: Reply) -> None:
-        """Give a reply that begins its place; its words are filled in when it is over."""
+        """Place a reply that begins in the history; its words are filled in when it is over."""
         self.rested_s = None
         self.history.place(Item(reply.item, "assistant", spoken=reply.speaks, whole=False))
 
     # ---- ending
 
     def cut(self, now: float) -> list[Effect]:
-        """End the reply where the listener is; the history keeps what was heard of it."""
+        """End the reply at the playback position; the history keeps what was heard of it."""
         reply = self.reply
-        if self._awaiting is not None:  # results that come now are remembered, but no longer answered
+        if self._awaiting is not None:  # tool results that come later are remembered, not answered
             waiting, self._awaiting = self._awaiting, None
             return [Send(TurnDone(waiting.turn, "interrupted"))]
         if reply is None or reply.stage == "tentative":
@@ -228,9 +228,9 @@ class Answers:
         return [*effects, *self._latency(reply), Send(TurnDone(reply.turn, "interrupted"))]
 
     def cut_at(self, item: str, seconds: float, now: float) -> tuple[str, float] | None:
-        """Cut a reply to so many seconds of its sound; return what the history keeps of it, and up to which second.
+        """Cut a reply to `seconds` of its sound; return the text that the history keeps and the second it ends at.
 
-        None if it never spoke. Of the reply that is being heard, only note how far: whoever calls this ends it.
+        Return None if the reply never spoke. For the current reply only note the position: the caller ends it.
         """
         sample, reply = int(seconds * self._speak_rate), self.reply
         if reply is not None and reply.item == item and reply.stage in ("live", "held"):
@@ -248,12 +248,12 @@ class Answers:
         return heard, min(seconds, spoken.ledger.sent_samples / self._speak_rate)
 
     def cancel_aside(self, epoch: int, now: float) -> list[Effect] | None:
-        """End an aside; return None if there is none of this epoch."""
+        """End an aside; return None if no aside has this epoch."""
         aside = self.asides.pop(epoch, None)
         return None if aside is None else aside.interrupt(now)
 
     def settle(self, config: SessionConfig, now: float) -> list[Effect]:
-        """Send what may be sent, and close a reply that was heard to its end."""
+        """Send what may be sent now, and complete a reply that was heard to its end."""
         effects: list[Effect] = []
         for aside in list(self.asides.values()):
             effects += aside.pump(now)
@@ -267,7 +267,7 @@ class Answers:
         return effects + self._complete(reply, config, now) if reply.finished(now) else effects
 
     def wake_at(self, now: float) -> float | None:
-        """Return when something can be sent or is over, None if nothing but the engine can bring that about."""
+        """Return when to look again, None if only a message from the engine can change anything."""
         times = [reply.wake_at(now) for reply in self._replies()]
         return min((at for at in times if at is not None), default=None)
 
@@ -277,7 +277,7 @@ class Answers:
         yield from self.asides.values()
 
     def lose_engine(self) -> None:
-        """Take it that nothing more comes of the reply: what is here of it is said, and no more."""
+        """Note that the engine is gone: say what has come of the reply, and no more."""
         if self.reply is not None and self.reply.stage == "tentative":
             self.reply = None
         elif self.reply is not None:
@@ -297,7 +297,7 @@ class Answers:
         return [*effects, Send(TurnDone(reply.turn, "failed" if self._broken else "done"))]
 
     def _put_down(self, reply: Reply, heard: str, now: float, *, whole: bool) -> None:
-        """Write a reply into the history as it was heard."""
+        """Write a reply into the history with the words that were heard."""
         self.rested_s = now
         self.history.fill(reply.item, heard.strip(), whole=whole)
         if reply.speaks:
@@ -313,19 +313,17 @@ class Answers:
         parts = [-1.0 if at is None else max(0.0, at - turn.stopped_s) * 1e3 for at in times]
         return [Send(Latency(turn.number, *parts))]
 
-    # ---- what the engine brings
+    # ---- messages from the engine
 
     def take(self, message: ReplyMessage, now: float) -> list[Effect]:
-        """Take what the engine brings for the reply; for any other request it is too late."""
+        """Apply an engine message to its reply; ignore messages of requests that are over."""
         name = message.request_id
         reply = next((one for one in self._replies() if name in (one.chat_id, one.tts_id)), None)
         if reply is None:
             return []
-        if (
-            self._broken and reply is self.reply
-        ):  # what is here of it is all there is; this was on its way, or says that we cancelled it
+        if self._broken and reply is self.reply:  # late, or the confirmation of our Cancel
             return []
-        if name == reply.chat_id and reply.thought is not None:  # it was ended early: what comes now is not the reply's
+        if name == reply.chat_id and reply.thought is not None:  # the reply's text was ended early
             return []
         match message:
             case Started() if name == reply.chat_id:
@@ -343,14 +341,14 @@ class Answers:
                 return self._fail(reply, message)
             case Finished(reason=reason, stats=stats) if name == reply.chat_id:
                 return reply.end_thought(reason, stats)
-            case Finished(reason="length"):  # some of the text will never be said
+            case Finished(reason="length"):  # the voice stopped before the end of the text
                 return self._fail(reply, message)
             case Finished():
                 reply.end_samples()
         return []
 
     def _fail(self, reply: Reply, message: Finished | Refused) -> list[Effect]:
-        """End a reply that the engine could not finish with what is there of it."""
+        """End a reply that the engine could not finish; what has come of it is still said."""
         if reply.stage == "tentative":
             self._vain = self._expected
             return self.withdraw()
@@ -363,7 +361,7 @@ class Answers:
     # ---- tools
 
     def _called(self, reply: Reply, place: int) -> list[Effect]:
-        """Tell the client of a reply's call; that of an aside is not remembered, nor its result awaited."""
+        """Send a tool call to the client. An aside's call is not remembered and its result not awaited."""
         call, item = reply.calls[place], ""
         if reply.item:
             self.open_calls.add(call.call_id)
@@ -374,7 +372,7 @@ class Answers:
         return [Send(ToolCalled(reply.epoch, call.call_id, call.name, call.arguments, item))]
 
     def tool_result(self, call_id: str, output: str, config: SessionConfig) -> list[Effect]:
-        """Take a result, once, and answer it if its reply was heard to the end."""
+        """Remember a tool result, once, and answer it if its reply was heard to the end."""
         if call_id not in self.open_calls:
             return [Send(Fault("unknown_call", "there is no open tool call with this id", retryable=False))]
         self.open_calls.discard(call_id)
@@ -383,18 +381,18 @@ class Answers:
         return self._go_on(config)
 
     def _go_on(self, config: SessionConfig) -> list[Effect]:
-        """Answer the results of a reply's calls when they are all here."""
+        """Answer the tool results of a reply when all of them have come."""
         waiting = self._awaiting
         if waiting is None or any(call.call_id in self.open_calls for call in waiting.calls):
             return []
         self._awaiting = None
-        # Required was the call, and it was made: required again, nothing would ever be said.
+        # The required call was made. Required again, the model would call tools forever and never speak.
         config = replace(config, tool_choice="auto") if config.tool_choice != "none" else config
         return self._reply_to(self._prompt(config), waiting.turn, config)
 
 
 def fault_of(message: Finished | Refused, epoch: int = 0) -> Fault:
-    """Return what a client is told of a request that did not work, and of which reply it was."""
+    """Return the Fault for a request that failed; `epoch` is that of its reply."""
     if isinstance(message, Refused):
         return Fault(message.code, message.detail, retryable=message.code == "overloaded", epoch=epoch)
     if message.reason == "length":

@@ -1,9 +1,9 @@
-"""What of a chat model's output is its reply: no thoughts, no marks of control, no sentence said before.
+"""Filter a chat model's output to its reply: no thoughts, no control tokens, no repeated sentences.
 
-Models write what no person should hear: `<think>` and what follows, calls of tools that do not exist, the mark that
-ends a turn and then the turn of somebody else; and small ones say a sentence again. All of it is taken out as it comes,
-before it is shown, spoken or remembered, so that a place in the text means the same to all. Pure. Other tags, `<br>`
-or `a < b`, stay: how they are read is the engine's part.
+Models write text that no person should hear: `<think>` and its content, calls of tools that do not exist, the
+end-of-turn token and then the user's next turn. Small models repeat sentences. All of it is removed as it comes, before
+the text is shown, spoken or remembered, so that a text position means the same everywhere. Pure. Other tags, `<br>` or
+`a < b`, stay: the engine decides how to read them aloud.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LEAST_REPEATED_WORDS = 4
 """A shorter sentence may be said twice: "Thank you." "Row, row, row." """
 
 MOST_REPEATED = 2
-"""Sentences said before, one after another, that end a reply: then it goes round in circles."""
+"""Repeated sentences in a row that end a reply: the model is in a loop."""
 
 _LONGEST_MARK = 40
 
@@ -24,19 +24,19 @@ _HIDING = (
     "think", "thinking", "thought", "reasoning", "scratchpad", "tool_call", "tool_calls", "tool_response",
     "tool_responses", "tool_result", "tool_results", "tools", "function_call", "function_calls", "function_response",
 )  # fmt: skip
-"""Tags whose content is not for the person either."""
+"""Tags that are removed together with their content."""
 
 _BARE = (
     "file_sep", "repo_name", "fim_prefix", "fim_middle", "fim_suffix", "fim_pad", "bos", "eos", "pad", "unk", "s",
     "mask", "end_of_turn", "start_of_turn", "end_of_text", "eot_id",
 )  # fmt: skip
-"""Marks of control that some vocabularies spell like tags."""
+"""Control tokens that some vocabularies spell like tags."""
 
 _TURNS = frozenset({
     "im_end", "im_start", "endoftext", "end_of_text", "eot_id", "eom_id", "end", "user", "system", "start_header_id",
     "start_of_turn", "end_of_turn", "end_of_sentence", "eos",
 })  # fmt: skip
-"""Marks at which a turn is over: what comes after them is somebody else's."""
+"""Control tokens that end a turn: the text after them is not the reply."""
 
 _MARK = re.compile(
     rf"<(?P<closing>/?)(?P<hiding>{'|'.join(_HIDING)})>|</?(?P<bare>{'|'.join(_BARE)})>"
@@ -52,16 +52,16 @@ _MARKS = re.compile(r"[^\w\s]|_")
 
 
 class TagFilter:
-    """Takes out marks of control, and what stands inside those that hide."""
+    """Removes control tokens, and the content of the tags in `_HIDING`."""
 
     def __init__(self) -> None:
-        self._held = ""  # may turn out to be the start of a mark
-        self._inside = ""  # the tag whose content is being left out
-        self._begun = False  # something was let through
-        self.over = False  # the model goes on with somebody else's turn
+        self._held = ""  # may be the start of a mark
+        self._inside = ""  # the tag whose content is being removed
+        self._begun = False  # some text was let through
+        self.over = False  # the model has ended its turn
 
     def push(self, text: str) -> str:
-        """Take more output; return what of it is the reply's."""
+        """Add output; return what of it is certainly reply text."""
         self._held += text
         shown = ""
         while not self.over and (found := _MARK.search(self._held)) is not None:
@@ -93,7 +93,7 @@ class TagFilter:
     def _let_through(self, text: str) -> str:
         if self._inside:
             return ""
-        if not self._begun:  # white space between a thought and the reply is neither's
+        if not self._begun:  # drop the white space between a thought and the reply
             text = text.lstrip()
         self._begun = self._begun or bool(text)
         return text
@@ -110,18 +110,18 @@ def _begun_mark(text: str) -> int:
 
 
 class RepeatFilter:
-    """Takes out sentences that were said before in the same reply."""
+    """Removes sentences that were said before in the same reply."""
 
     def __init__(self) -> None:
         self._said: set[str] = set()
-        self._sentence = ""  # the one that is being written
-        self._shown = 0  # characters of it that were let through
-        self._at = 0  # where its last word begins: what comes before is settled
-        self._repeated = 0  # sentences said before, one after another, up to here
-        self.over = False  # the reply goes round in circles
+        self._sentence = ""  # the current one, so far
+        self._shown = 0  # its characters that were let through
+        self._at = 0  # where its last word begins; the text before that was searched for its end
+        self._repeated = 0  # repeated sentences in a row
+        self.over = False  # the model is in a loop
 
     def push(self, text: str) -> str:
-        """Take more of a reply; return what of it may be shown: not what may still be a sentence said before."""
+        """Add reply text; return what of it may be shown. Text that may become a repeated sentence is held back."""
         self._sentence += text
         shown = ""
         while not self.over and (end := self._end()) is not None:
@@ -131,11 +131,11 @@ class RepeatFilter:
         return shown + self._show(len(self._sentence))
 
     def finish(self) -> str:
-        """Return what was held back, unless it was said before."""
+        """Return the text that was held back, unless it is a repeat."""
         return "" if self.over else self._close(len(self._sentence))
 
     def _close(self, end: int) -> str:
-        """Deal with a sentence that is complete."""
+        """Return a complete sentence, or "" if it is a repeat."""
         plain = _plain(self._sentence[:end])
         if plain in self._said and not self._shown:
             self._repeated += 1
@@ -154,43 +154,43 @@ class RepeatFilter:
         return shown
 
     def _may_be_said(self) -> bool:
-        """Return whether what is there of the sentence begins one that was said before."""
+        """Return whether the sentence so far is the beginning of one that was said before."""
         begun = _plain(self._sentence)
         return any(said.startswith(begun) for said in self._said)
 
     def _end(self) -> int | None:
-        """Return where the sentence ends, white space included; None while that is open."""
+        """Return where the sentence ends, white space included; None while that is not known."""
         for found in _WORD.finditer(self._sentence, self._at):
             gap = _SPACE.match(self._sentence, found.end())
             assert gap is not None  # it may be empty
             self._at = found.start()
             if gap.end() == len(self._sentence):
-                return None  # what follows decides
+                return None  # depends on the next character
             if "\n" in gap[0] or grade(found[0], self._sentence[gap.end()]) >= Grade.SENTENCE:
                 return gap.end()
         return None
 
 
 def _plain(text: str) -> str:
-    """Return the words of a text without what cannot be heard of it."""
+    """Return the words of a text in lower case, without punctuation."""
     return " ".join(_MARKS.sub("", text.lower()).split())
 
 
 class ReplyCleaner:
-    """All of it, for one reply."""
+    """Both filters for one reply."""
 
     def __init__(self, *, spoken: bool) -> None:
-        """Take repeated sentences out, too, of a reply that is `spoken`."""
+        """Remove repeated sentences only if the reply is `spoken`."""
         self._tags = TagFilter()
         self._repeats = RepeatFilter() if spoken else None
 
     @property
     def over(self) -> bool:
-        """Whether nothing more of the output will be the reply's."""
+        """Whether no further output belongs to the reply."""
         return self._tags.over or (self._repeats is not None and self._repeats.over)
 
     def push(self, text: str) -> str:
-        """Take more output; return what of it is certainly the reply's."""
+        """Add output; return what of it is certainly reply text."""
         text = self._tags.push(text)
         return self._repeats.push(text) if self._repeats is not None else text
 

@@ -1,6 +1,6 @@
-"""All that a client can say in a conversation, whatever its dialect.
+"""All events that a client can send in a conversation, in any dialect.
 
-Values only. How they are spelt on a wire is protocols/'s business; what they lead to is session.py's.
+Values only. protocols/ reads them from the wire; session.py acts on them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from voxlane.server.conversation.values import Item, SessionConfig
 
 @dataclass(frozen=True, slots=True)
 class Audio:
-    """What the microphone heard: 16-bit little-endian samples at 16 kHz."""
+    """Microphone sound: 16-bit little-endian samples at 16 kHz."""
 
     pcm: bytes
 
@@ -26,7 +26,7 @@ class TextTurn:
 
 @dataclass(frozen=True, slots=True)
 class StartTurn:
-    """The person pressed the button: what follows is a turn, whatever the detector thinks."""
+    """The person pressed the button: the sound from here on is a turn, whatever the detector says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class EndTurn:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """The client has played so many samples of a reply."""
+    """The client has played the first `samples` of a reply."""
 
     epoch: int
     samples: int
@@ -44,19 +44,19 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Be quiet now, as a button says it."""
+    """Stop speaking now, as a stop button asks."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigureSession:
-    """From now on, do it like this."""
+    """Use this configuration from now on."""
 
     config: SessionConfig
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool call brought."""
+    """The result of a tool call."""
 
     call_id: str
     output: str
@@ -64,17 +64,17 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class PlaceItem:
-    """Remember this, behind the item `after`; None: at the end, "": as the first. `ref` is the client's word for it."""
+    """Put an item into the history behind `after`; None: at the end, "": first. `ref`: the client's event id."""
 
     item: Item
     after: str | None = None
-    pcm: bytes = b""  # of an item of the person's that is sound: 16-bit at 16 kHz; its words are found out
+    pcm: bytes = b""  # the sound of a user item, 16-bit at 16 kHz; it is transcribed
     ref: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class DropItem:
-    """Forget this."""
+    """Delete an item from the history."""
 
     id: str
     ref: str = ""
@@ -82,7 +82,7 @@ class DropItem:
 
 @dataclass(frozen=True, slots=True)
 class ShowItem:
-    """Say what is remembered of this."""
+    """Send back what is remembered of an item."""
 
     id: str
     ref: str = ""
@@ -90,7 +90,7 @@ class ShowItem:
 
 @dataclass(frozen=True, slots=True)
 class CutItem:
-    """Of this reply, so many seconds were heard, and no more will be."""
+    """The client has played `seconds` of this reply and plays no more of it."""
 
     id: str
     seconds: float
@@ -99,34 +99,34 @@ class CutItem:
 
 @dataclass(frozen=True, slots=True)
 class CommitInput:
-    """What was said so far is a turn."""
+    """Take the sound so far as a turn."""
 
     ref: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ClearInput:
-    """What was said so far was nothing."""
+    """Discard the sound so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Respond:
-    """Reply now, to all that is remembered, led by `config`.
+    """Reply now, to the whole history, under `config`.
 
-    An aside is no part of the conversation: it is not remembered and interrupts nothing. Where `input` is given, the
-    reply is to that alone.
+    An aside is not part of the conversation: it is not remembered and interrupts nothing. If `input` is given, the
+    model is shown only that.
     """
 
     config: SessionConfig
-    tag: str = ""  # the client's word for the reply, in its ReplyStarted
+    tag: str = ""  # the client's name for the reply, repeated in ReplyStarted
     aside: bool = False
-    input: tuple[Item | str, ...] | None = None  # a string is the id of an item that is remembered
+    input: tuple[Item | str, ...] | None = None  # a string is the id of an item in the history
     ref: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CancelReply:
-    """Stop a reply; None: the one of the conversation. An aside is stopped by its epoch only."""
+    """Stop a reply; None: the conversation's reply. An aside is stopped by its epoch only."""
 
     epoch: int | None = None
     ref: str = ""

@@ -1,7 +1,7 @@
-"""What was said and is not yet understood: turns that are over, oldest first, until their last words are known.
+"""Turns that are over but not yet transcribed to their last word or not yet answered, oldest first.
 
-They are answered in the order in which they were said, one answer for those that nobody answered in between. Replies
-that a client asks for wait here, too, while there is something left to understand. Pure: the clock is an argument.
+They are answered in their order; consecutive turns without an answer in between get one answer together. Replies that
+a client asks for wait here until everything said so far is transcribed. Pure: the clock is an argument.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from voxlane.server.conversation.user_turn import RATE, UserSpeech
 from voxlane.server.conversation.values import Item, SessionConfig
 
 CLIP_BYTES = 2 * RATE
-"""Of a clip, sent to the engine at a time: a second."""
+"""Bytes of a clip per message to the engine: a second."""
 
 MOST_ASKED = MOST_CLIPS = 8
-"""Replies that may wait for words, and clips whose words are awaited."""
+"""At most so many requested replies wait for transcripts, and so many clips are being transcribed."""
 
 
 class PersonSpeaking(Protocol):
-    """The person, as far as it matters for an answer to what they said before."""
+    """What PendingTurns needs to know about the person's side of the conversation."""
 
     config: SessionConfig
 
     @property
     def hearing(self) -> bool:
-        """Whether they are speaking,"""
+        """Whether the person is speaking."""
 
     @property
     def suspected(self) -> bool:
-        """or may be."""
+        """Whether the person may be speaking."""
 
     def next_turn(self) -> int:
         """Return the number of a new turn."""
@@ -48,13 +48,13 @@ class PendingTurns:
     """The turns of one conversation that are over and not yet answered."""
 
     def __init__(self, name: str, speaker: PersonSpeaking, answers: Answers) -> None:
-        self.owed = False  # words in the history wait for the turn after them, to be answered with it
+        self.owed = False  # the history ends with unanswered words, to be answered with the next turn
         self._name = name
         self._speaker = speaker
         self._answers = answers
         self._turns: deque[UserSpeech] = deque()
-        self._waiting: list[UserSpeech] = []  # understood, and to be answered when the reply is over
-        self._asked: deque[Respond] = deque()  # replies to all of them
+        self._waiting: list[UserSpeech] = []  # transcribed; to be answered when the current reply is over
+        self._asked: deque[Respond] = deque()  # replies that the client asked for
 
     def __len__(self) -> int:
         return len(self._turns)
@@ -63,26 +63,26 @@ class PendingTurns:
         return iter(self._turns)
 
     def add(self, turn: UserSpeech) -> None:
-        """Take a turn that is over."""
+        """Add a turn that is over."""
         self._turns.append(turn)
 
     def remember(self, turn: UserSpeech) -> Effect:
-        """Give a turn its place in the history; its words are filled in when they are known."""
+        """Place a turn in the history; its words are filled in when they are known."""
         before = self._answers.history.place(Item(turn.item, "user", spoken=True, whole=False))
         return Send(InputCommitted(turn.number, turn.item, before))
 
     def listen(self, turn: UserSpeech, priority: Priority) -> Effect:
-        """Return what makes the engine listen to a turn."""
+        """Return the command that makes the engine transcribe a turn."""
         listen = ListenParams(language=self._speaker.config.language)
         return Tell(Submit(turn.asr_id, "asr", listen=listen, priority=priority, session=self._name))
 
     @property
     def clips(self) -> int:
-        """Items that are sound and not yet understood."""
+        """Number of clips that are being transcribed."""
         return sum(1 for turn in self._turns if turn.clip)
 
     def listen_to(self, item: str, pcm: bytes) -> list[Effect]:
-        """Find out the words of an item that is sound."""
+        """Have a clip transcribed that the client placed as an item."""
         number = self._speaker.next_turn()
         clip = UserSpeech(number, item, f"{self._name}/hear{number}", 0, 0, clip=True)
         self._turns.append(clip)
@@ -90,9 +90,9 @@ class PendingTurns:
         return [self.listen(clip, Priority.HIGH), *pieces, Tell(EndInput(clip.asr_id))]
 
     def respond(self, asked: Respond, now: float) -> list[Effect]:
-        """Reply because the client wants it: at once, or when the last words of what was said are known."""
+        """Reply because the client asks for it: at once, or when everything said so far is transcribed."""
         remembers = asked.input is None or any(isinstance(one, str) for one in asked.input)
-        reply = self._answers.reply  # of one that was sent to its end a client does not know that it is on hold
+        reply = self._answers.reply  # once a reply was sent to its end, its client cannot see that it is on hold
         unheard = not asked.aside and reply is not None and reply.told and reply.stage == "held"
         if not (self._turns and remembers) and not unheard:
             return self._respond(asked, now)
@@ -104,26 +104,26 @@ class PendingTurns:
 
     @property
     def _replies_soon(self) -> bool:
-        """Whether the client has asked for a reply to what is not yet understood."""
+        """Whether the client has asked for a reply that waits here."""
         return any(not one.aside for one in self._asked)
 
     def _respond(self, asked: Respond, now: float) -> list[Effect]:
         if asked.aside:
             return self._answers.respond(asked, 0, now)
-        # It is to all that was said.
+        # The reply answers everything said so far.
         self.owed = False
         return [*self._give_up_waiting(), *self._answers.respond(asked, self._speaker.next_turn(), now)]
 
     def cancel_asked(self, now: float) -> list[Effect] | None:
-        """Take back the reply that was asked for and has not begun; return None if there is none."""
+        """Cancel the requested reply that has not begun; return None if there is none."""
         asked = next((one for one in self._asked if not one.aside), None)
         if asked is None:
             return None
         self._asked.remove(asked)
-        return [*self._respond(asked, now), *self._answers.cut(now)]  # its client waits for its beginning and its end
+        return [*self._respond(asked, now), *self._answers.cut(now)]  # the client expects both its start and its end
 
     def catch_up(self, now: float) -> list[Effect]:
-        """Do what had to wait: replies that were asked for, and answers to what was said before."""
+        """Begin the replies and answers that had to wait, if nothing is left to wait for."""
         reply = self._answers.reply
         if self._turns or self._speaker.hearing or (reply is not None and reply.stage == "held"):
             return []
@@ -143,7 +143,7 @@ class PendingTurns:
         return [*effects, Send(TurnDone(last.number, "interrupted"))] if last.asr_id else effects
 
     def dismiss(self) -> list[Effect]:
-        """Remember what was said, and do not answer it."""
+        """Keep the pending turns in the history, and do not answer them."""
         self.owed = False
         self._asked.clear()
         for turn in self._turns:
@@ -156,7 +156,7 @@ class PendingTurns:
         return told
 
     def close_understood(self, now: float) -> list[Effect]:
-        """Answer what is understood."""
+        """Answer the turns whose last word is known."""
         effects: list[Effect] = []
         while self._turns and self._turns[0].understood:
             turn = self._turns.popleft()
@@ -173,12 +173,12 @@ class PendingTurns:
         return effects
 
     def fail(self, turn: UserSpeech) -> list[Effect]:
-        """Take it that a turn will never be understood."""
+        """Give up a turn that the engine could not transcribe."""
         self._turns.remove(turn)
         return [] if turn.clip else [Send(TurnDone(turn.number, "failed"))]
 
     def idle_at(self) -> float | None:
-        """Return when the silence after a reply will have been too long, None if there is none."""
+        """Return when the silence after a reply reaches its limit, None if no such silence is running."""
         config, rested_s = self._speaker.config, self._answers.rested_s
         if config.turns.idle_s is None or rested_s is None or not config.replies:
             return None
@@ -186,7 +186,7 @@ class PendingTurns:
         return rested_s + config.turns.idle_s if free else None
 
     def break_silence(self, heard_s: float, now: float) -> list[Effect]:
-        """Speak again when nobody else does; `heard_s` is how much sound has come so far."""
+        """Speak again if the silence has reached its limit; `heard_s` is how much sound has come so far."""
         due_s, config = self.idle_at(), self._speaker.config
         if due_s is None or now < due_s:
             return []
@@ -197,7 +197,7 @@ class PendingTurns:
         return [*told, *self._answers.answer(turn, config)]
 
     def end_wordless(self, turn: UserSpeech, now: float) -> list[Effect]:
-        """End a turn in which nothing was said that wants an answer."""
+        """End a turn that needs no answer."""
         if self._answers.rested_s is not None:
             self._answers.rested_s = now
         return [Send(TurnDone(turn.number, "done"))]
@@ -218,7 +218,7 @@ class PendingTurns:
         if turn.beside and self._answers.busy and not turn.dismissed:
             self._waiting.append(turn)
             return [said]
-        # Somebody was quicker, or speaks again: then there is one answer for both.
+        # The assistant answers something else, or the person speaks again: then both turns get one answer.
         speaks_again = self._speaker.hearing or (turn.asr_id and any(not one.clip for one in self._turns))
         if self._answers.busy or speaks_again or turn.dismissed or self._replies_soon:
             self.owed = self.owed or not (self._answers.busy or turn.dismissed)

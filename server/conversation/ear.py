@@ -1,12 +1,12 @@
-"""Where a voice begins, goes on and stops in one microphone's stream.
+"""Detect where a voice begins, goes on and stops in one microphone's stream.
 
-It takes PCM16 at 16 kHz in pieces of any length and answers in sample numbers counted from the stream's first sample.
-What it says depends on the sound alone, not on how it was cut. It knows no words, no turns and no clock: what a pause
-means is for turns.py and the session to say.
+Input is PCM16 at 16 kHz in pieces of any length. Events carry sample numbers counted from the stream's first sample and
+depend on the sound alone, not on how it was cut. There are no words, turns or clock here: turns.py and floor.py decide
+what a pause means.
 
-Two detectors share the work. WebRTC's looks at every 10 ms, and with it a measure of loudness above the background: a
-gate that is quick and often wrong. Silero's, twenty times dearer, runs only while the gate is open or speech is
-confirmed, and says whether the gate was right.
+Two detectors share the work. WebRTC's, with a measure of loudness above the background, looks at every 10 ms: a gate
+that is quick and often wrong. Silero's costs twenty times as much. It runs only while the gate is open or speech is
+confirmed, and decides whether the gate was right.
 
 Measured with 100 utterances in five synthetic voices at -20, -30 and -40 dB, at -25 dB in pink and in white noise 20
 and 10 dB below, guarded and not, and with 31 beginnings of sentences in recordings; milliseconds of sound:
@@ -42,47 +42,48 @@ from voxlane.codecs.voicing import FRAME_SAMPLES, GATE_SAMPLES, RATE, Voicing, v
 
 GATE_BYTES = 2 * GATE_SAMPLES
 
-_USUAL, _LEARNING = -30.0, 0.01  # dB: how loud a person is at first, then learnt within seconds of speech
-_LEVELS = 100  # one second
+_USUAL, _LEARNING = -30.0, 0.01  # dB: the assumed loudness of a person; then learnt within seconds
+_LEVELS = 100  # frames: one second
 
 Gate = Callable[[bytes], bool]
-"""Says of 10 ms of PCM16 whether it may be a voice."""
+"""Return whether 10 ms of PCM16 may be a voice."""
 
 Detector = Callable[[NDArray[np.float32]], list[float]]
-"""Says how probably each 32 ms of a stream is speech, as they are completed."""
+"""Return the speech probability of each 32 ms of a stream that these samples complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class EarPolicy:
-    """What is taken for a voice. Loudness is in dB of full scale."""
+    """Thresholds of voice detection. Loudness is in dB of full scale."""
 
     # The gate
-    margin: float = 7.0  # dB above the background that open it,
-    keep_margin: float = 4.0  # and that keep it open
-    guard: float = 8.0  # dB below the person's usual loudness that open it still while the assistant speaks: what
-    # is fainter may be the assistant's own voice, leaking in
-    faintest: float = -60.0  # nothing below is a voice
-    open_frames: int = 3  # this many of 10 ms among the last
-    open_window: int = 4  # open it,
-    close_s: float = 0.15  # and this long without any closes it
+    margin: float = 7.0  # a frame passes the closed gate if it is this many dB above the background
+    keep_margin: float = 4.0  # a frame passes the open gate if it is this many dB above the background
+    # While the assistant speaks, a frame passes the closed gate only if it is at most this many dB below the person's
+    # usual loudness: a fainter one may be the assistant's own voice, leaking in.
+    guard: float = 8.0
+    faintest: float = -60.0  # a frame below this level never passes
+    open_frames: int = 3  # the gate opens when this many of the last `open_window` frames pass
+    open_window: int = 4  # frames of 10 ms
+    close_s: float = 0.15  # the gate closes when no frame passes for this long
     # The verdict
-    voiced_on: float = 0.5  # the probability that makes 32 ms voiced,
-    voiced_slack: float = 0.15  # and how much less keeps the next voiced
-    confirm_frames: int = 2  # so many voiced ones in a row are speech,
-    sustain_frames: int = 9  # if so many of 10 ms are nearly as loud as the loudest: a knock fades sooner;
-    sustain_db: float = 12.0
-    certain_frames: int = 6  # or so many are in any case
-    doubt_s: float = 0.6  # an onset not confirmed by then is none
-    distrust_s: float = 3.0  # after one that was none, the gate alone is not believed for this long
-    warm_frames: int = 4  # heard by Silero before the onset: cold, it takes 32 ms longer, often 100
-    late_frames: int = 4  # of Silero's that a voice may have ended earlier
+    voiced_on: float = 0.5  # the probability that makes a 32 ms frame voiced
+    voiced_slack: float = 0.15  # after a voiced frame the next needs this much less
+    confirm_frames: int = 2  # voiced frames in a row that confirm speech, if the sound is sustained
+    sustain_frames: int = 9  # sound is sustained if this many 10 ms frames are nearly as loud as the loudest
+    sustain_db: float = 12.0  # "nearly as loud": at most this far below the loudest frame; a knock fades sooner
+    certain_frames: int = 6  # voiced frames in a row that confirm speech in any case
+    doubt_s: float = 0.6  # an onset not confirmed by then is dropped
+    distrust_s: float = 3.0  # after a dropped onset, the gate alone causes no onset for this long
+    warm_frames: int = 4  # frames before the onset that Silero hears first: cold, it takes 32 ms longer, often 100
+    late_frames: int = 4  # Silero frames by which the end of a voice may be set back
     # Memory
-    keep_s: float = 3.0  # of the last sound, for those who begin to listen late
+    keep_s: float = 3.0  # the last sound is kept for this long, for requests that begin with a pre-roll
 
 
 @dataclass(frozen=True, slots=True)
 class Onset:
-    """Someone may have begun to speak at sample `at`; known when `heard` samples had come."""
+    """A voice may have begun at sample `at`; known when `heard` samples had come."""
 
     at: int
     heard: int
@@ -90,7 +91,7 @@ class Onset:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """What began `at` is speech."""
+    """The onset at sample `at` is speech."""
 
     at: int
     heard: int
@@ -98,7 +99,7 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """What began `at` was no speech."""
+    """The onset at sample `at` was not speech."""
 
     at: int
     heard: int
@@ -106,7 +107,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """Confirmed speech pauses: no voice from sample `since` on."""
+    """Confirmed speech pauses: there is no voice from sample `since` on."""
 
     since: int
     heard: int
@@ -124,23 +125,23 @@ EarEvent = Onset | Confirmed | Dropped | Silent | Voiced
 
 
 class Hearing(Enum):
-    """What an ear hears just now."""
+    """The state of an ear."""
 
     QUIET = "quiet"  # nothing, or nothing like a voice
     SUSPECTED = "suspected"  # between Onset and Confirmed or Dropped
     VOICED = "voiced"  # confirmed speech
-    PAUSED = "paused"  # confirmed speech that is silent for now; `rest` ends it
+    PAUSED = "paused"  # confirmed speech that is silent now; `rest` ends it
 
 
 class _Background:
-    """How loud it is when nobody speaks: the quietest moment of the last 2.5 s.
+    """The background level: the quietest moment of the last 2.5 s.
 
-    Speech leaves gaps and stays above it; a hum that goes on becomes it.
+    Speech has gaps and stays above it; a steady hum becomes it.
     """
 
     BLOCK_FRAMES, BLOCKS = 25, 10
     SMOOTHING = 0.3
-    AT_FIRST = -30.0  # dB; not more than this in the first 2.5 s: someone may be speaking from the first sample on
+    AT_FIRST = -30.0  # dB; the most it can be in the first 2.5 s: the person may speak from the first sample on
 
     def __init__(self) -> None:
         self._blocks: deque[float] = deque(maxlen=self.BLOCKS)
@@ -149,7 +150,7 @@ class _Background:
         self.level = self.AT_FIRST
 
     def feed(self, level: float) -> None:
-        """Take the loudness of the next frame."""
+        """Add the loudness of the next frame."""
         self._smooth = smooth = self._smooth + (self.SMOOTHING if self._smooth else 1.0) * (level - self._smooth)
         if smooth < self._lowest:
             self._lowest = smooth
@@ -174,7 +175,7 @@ def _levels(sound: bytes) -> list[float]:
 
 
 class Ear:
-    """One microphone. Its events come in this order: (Onset (Dropped | Confirmed (Silent Voiced)* Silent? rest))*."""
+    """One microphone. The order of its events is (Onset (Dropped | Confirmed (Silent Voiced)* Silent? rest))*."""
 
     def __init__(
         self,
@@ -192,11 +193,11 @@ class Ear:
         self._detected = 0  # samples that the detector has seen
         self._background = _Background()
         self._usual = _USUAL  # dB, the loudness of the person
-        self._recent: deque[bool] = deque(maxlen=self._policy.open_window)  # which of the last frames pass the gate
+        self._recent: deque[bool] = deque(maxlen=self._policy.open_window)  # of the last frames: passed the gate?
         self._is_open = False
-        self._opened = 0  # sample at which it opened
-        self._last_up = 0  # sample at which the last such frame ended
-        self._levels: deque[float] = deque(maxlen=_LEVELS)  # of the frames that passed since it opened
+        self._opened = 0  # sample at which the gate opened
+        self._last_up = 0  # sample at which the last frame that passed ended
+        self._levels: deque[float] = deque(maxlen=_LEVELS)  # levels of the frames that passed since the gate opened
         self._skips = False
         self._run = 0  # voiced frames in a row that Silero has found
         self._distrusted_until = 0
@@ -204,18 +205,18 @@ class Ear:
         self._kept_from = 0
         self._framed = 0  # samples in the gate's frames so far
         self._hearing = Hearing.QUIET
-        self._begin = 0  # of the onset
-        self._since = 0  # when the present stretch of voice, or the present pause, began
-        self._before = 0  # samples of voice since the onset, in stretches that ended
+        self._begin = 0  # sample of the onset
+        self._since = 0  # sample at which the present voice or pause began
+        self._before = 0  # samples of voice since the onset, without the present stretch
 
     @property
     def heard(self) -> int:
-        """Samples that have come."""
+        """Number of samples that have come."""
         return self._kept_from + len(self._kept) // 2
 
     @property
     def hearing(self) -> Hearing:
-        """What is heard just now."""
+        """The present state."""
         return self._hearing
 
     @property
@@ -230,23 +231,23 @@ class Ear:
                 return self._before + self._framed - self._since
 
     def silence(self, samples_so_far: int) -> int:
-        """Return for how many samples, at `samples_so_far`, speech has paused; 0 while there is a voice or was none."""
+        """Return for how many samples speech has paused at `samples_so_far`; 0 if there is a voice or was none."""
         return max(0, samples_so_far - self._since) if self._hearing is Hearing.PAUSED else 0
 
     def since(self, sample: int) -> bytes:
-        """Return the sound from `sample` up to now, or from the oldest kept if that is later."""
+        """Return the sound from `sample` up to now, or from the oldest kept sample if that is later."""
         first = max(0, sample - self._kept_from)
         return bytes(self._kept[2 * first : 2 * (len(self._kept) // 2)])
 
     def rest(self) -> None:
-        """Take the turn as over: a voice, be it the same, is an onset again."""
+        """End the turn: a voice, even the same one, is an onset again."""
         self._hearing = Hearing.QUIET
         self._is_open = False
         self._recent.clear()
         self._run = 0
 
     def feed(self, pcm: bytes) -> list[EarEvent]:
-        """Take the next bytes of the stream and return what they made known."""
+        """Add the next bytes of the stream; return the events in them."""
         events: list[EarEvent] = []
         self._kept += pcm
         first = 2 * (self._framed - self._kept_from)
@@ -257,18 +258,18 @@ class Ear:
             if self._is_open or self._detector is not None or self._hearing is not Hearing.QUIET:
                 self._listen(events)
         excess = len(self._kept) // 2 - round(self._policy.keep_s * RATE)
-        if excess > RATE // 2:  # cutting moves all that is kept: not for every piece
+        if excess > RATE // 2:  # cutting moves all kept bytes, so it is not done for every piece
             del self._kept[: 2 * excess]
             self._kept_from += excess
         return events
 
     def _pass_gate(self, frame: bytes, level: float) -> None:
-        """Look at the next 10 ms: does it pass, and is the gate open after it?"""
+        """Decide whether the next 10 ms pass, and whether the gate is open after them."""
         policy = self._policy
         bar = self._background.level + (policy.keep_margin if self._is_open else policy.margin)
         if self.guarded and not self._is_open:
             bar = max(bar, self._usual - policy.guard)
-        # The gate has a state of its own: it must hear every frame.
+        # WebRTC's detector has state: it must see every frame.
         passes = self._gate(frame) and level >= max(bar, policy.faintest)
         self._background.feed(level)
         self._recent.append(passes)
@@ -285,12 +286,12 @@ class Ear:
             self._opened = self._framed - GATE_SAMPLES * (len(self._recent) - self._recent.index(True))
 
     def _listen(self, events: list[EarEvent]) -> None:
-        """Draw the conclusions from the sound up to `_framed`."""
+        """Update the state from the sound up to `_framed`."""
         policy = self._policy
         if self._hearing is Hearing.QUIET and self._is_open:
             if self._framed >= self._distrusted_until:
                 self._begin_at(self._opened, events)
-            else:  # noise that goes on is not asked again before it has been quiet for a while
+            else:  # continuous noise causes no onset before a quiet stretch
                 self._distrusted_until = self._framed + round(policy.distrust_s * RATE)
         self._detect(events)
         doubtful = not self._is_open or self._framed - self._begin >= policy.doubt_s * RATE
@@ -300,7 +301,7 @@ class Ear:
             events.append(Dropped(self._begin, self._framed))
 
     def _detect(self, events: list[EarEvent]) -> None:
-        """Let Silero hear what it has not yet heard, if it is needed."""
+        """Give Silero the frames that it has not heard, if its verdict is needed."""
         if not self._is_open and self._hearing in (Hearing.QUIET, Hearing.PAUSED):
             self._detector, self._run = None, 0
             return
@@ -309,7 +310,7 @@ class Ear:
             before = self._opened - self._policy.warm_frames * FRAME_SAMPLES
             self._detected = max(self._detected, before, self._kept_from)
         while self._framed - self._detected >= FRAME_SAMPLES:
-            # In the midst of a voice that the gate hears as well, every other frame is enough.
+            # While the voice goes on and passes the gate, every other frame is enough.
             self._skips = not self._skips and self._hearing is Hearing.VOICED and all(self._recent)
             if self._skips:
                 self._detected += FRAME_SAMPLES
@@ -321,7 +322,7 @@ class Ear:
             self._judge(probability, self._detected - FRAME_SAMPLES, events)
 
     def _judge(self, probability: float, start: int, events: list[EarEvent]) -> None:
-        """Take Silero's word on the 32 ms that begin at `start`."""
+        """Apply Silero's probability for the 32 ms that begin at `start`."""
         policy = self._policy
         voiced = probability >= self.threshold - (policy.voiced_slack if self._run else 0.0)
         self._run = self._run + 1 if voiced else 0
@@ -332,7 +333,7 @@ class Ear:
                 self._hearing = Hearing.VOICED
                 events.append(Confirmed(self._begin, self._framed))
             case Hearing.VOICED if not voiced:
-                # Silero hears a voice for 90 ms after its end, at times 200; the gate knows better when that was.
+                # Silero hears a voice for 90 ms after its end, at times 200; the gate's end is more exact.
                 end = max(self._since, min(start, self._last_up), start - policy.late_frames * FRAME_SAMPLES)
                 self._hearing = Hearing.PAUSED
                 self._before += end - self._since
@@ -345,7 +346,7 @@ class Ear:
 
     @property
     def _sustained(self) -> bool:
-        """Whether the sound since the gate opened lasts, or only rings."""
+        """Whether the sound since the gate opened is sustained, unlike a knock."""
         bar = max(self._levels, default=0.0) - self._policy.sustain_db
         lasts = sum(level >= bar for level in self._levels) >= self._policy.sustain_frames
         return lasts or self._run >= self._policy.certain_frames

@@ -1,4 +1,4 @@
-"""What a client does to the memory of a conversation: place an item, show, cut or drop it. Pure."""
+"""Edits of the history that a client asks for: place, show, cut or drop an item. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Edit = PlaceItem | DropItem | ShowItem | CutItem
 
 
 def edit(event: Edit, floor: Floor, answers: Answers, now: float) -> list[Effect]:
-    """Do what a client wants done to an item, or tell why that cannot be."""
+    """Edit the history as the client asks, or send a Fault that says why not."""
     history = answers.history
     match event:
         case PlaceItem(item=item, after=after):
@@ -25,7 +25,7 @@ def edit(event: Edit, floor: Floor, answers: Answers, now: float) -> list[Effect
                 return _refuse("too_many_audio_items", "too many items of sound are not yet understood", event)
             if item.kind == "result":
                 answers.open_calls.discard(item.call_id)
-            # A reply that was prepared knows nothing of this.
+            # A prepared reply does not know this item: withdraw it.
             placed: list[Effect] = [*answers.withdraw(), Send(ItemPlaced(item, history.place(item, after)))]
             return [*placed, *floor.closing.listen_to(item.id, event.pcm)] if event.pcm else placed
         case DropItem(id=name):

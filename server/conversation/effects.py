@@ -1,4 +1,4 @@
-"""What a session wants done, and what befalls it beside its client's events and the engine's messages. Values only."""
+"""Effects that a session returns, and events that come neither from the client nor from the engine. Values only."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from voxlane.server.conversation.server_events import ServerEvent
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Tell the client."""
+    """Send an event to the client."""
 
     event: ServerEvent
 
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Tell the engine."""
+    """Send a message to the engine."""
 
     message: ToEngine
 
@@ -27,9 +27,9 @@ Effect = Send | Tell
 
 @dataclass(frozen=True, slots=True)
 class RequestsLost:
-    """Every request that was under way is gone."""
+    """The engine was lost, and with it every running request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed: what was to happen at `Session.wake_at` is due."""
+    """The time that `Session.wake_at` returned has come."""

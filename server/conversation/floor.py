@@ -1,7 +1,7 @@
-"""The person's side of a conversation: whose voice opens a turn, holds a reply, means it, and is done.
+"""The person's side of a conversation: which voice opens a turn, holds a reply, interrupts it, and ends the turn.
 
-It follows one ear and the engine's words, decides what each silence means, and tells the assistant's side
-(answers.py) when to prepare, answer, hold, go on or be quiet. Pure: the clock is an argument.
+It follows one ear and the engine's transcript, decides what each silence means, and tells the assistant's side
+(answers.py) when to prepare, answer, hold, release or stop. Pure: the clock is an argument.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from voxlane.server.conversation.user_turn import RATE, UserSpeech
 from voxlane.server.conversation.values import SessionConfig
 
 SHORTEST_S = 0.1
-"""Sound that a client may take for a turn."""
+"""The shortest sound that a client can commit as a turn."""
 
 ROUNDING_S = 0.005
-"""How much later than the very moment to wake, so that rounding does not wake for nothing."""
+"""How much later than the exact moment to wake, so that rounding causes no useless wake-up."""
 
 MUTE_S = 1.0
-"""Without any sound for this long, nobody speaks: the microphone is off, or the line is broken."""
+"""Without any sound for this long the turn counts as silent: the microphone is off, or the line is broken."""
 
 
 class Floor:
-    """Who speaks, as far as the person is concerned."""
+    """The turn that the person is speaking, and the turns before it that wait for words or answers."""
 
     def __init__(
         self, name: str, config: SessionConfig, ear: Ear, answers: Answers, *, listens: bool, probes: bool
@@ -62,14 +62,14 @@ class Floor:
         self._answers = answers
         self._listens = listens
         self._probes = Probes(name, enabled=probes)
-        self._turn: UserSpeech | None = None  # being spoken
-        self.closing = PendingTurns(name, self, answers)  # turns that are over; their last words are awaited
+        self._turn: UserSpeech | None = None  # the turn being spoken
+        self.closing = PendingTurns(name, self, answers)  # turns that are over and not yet answered
         self._turns = 0
-        self.lull = Lull()  # since sound last came
-        self._ignored = False  # the ear follows a voice that opened no turn
-        self._failed = False  # and none before it pauses: the engine could not listen to it
+        self.lull = Lull()  # time since sound last came
+        self._ignored = False  # the ear hears a voice that opened no turn
+        self._failed = False  # the engine could not transcribe that voice; it opens no turn before it pauses
         self._muted = False  # the turn is silent only because no sound comes
-        self._gathered = 0  # samples that the ear never heard
+        self._gathered = 0  # samples in buffer mode, which the ear never hears
 
     @property
     def hearing(self) -> bool:
@@ -78,7 +78,7 @@ class Floor:
 
     @property
     def suspected(self) -> bool:
-        """Whether somebody may be speaking."""
+        """Whether the person may be speaking."""
         return self._turn is not None
 
     def next_turn(self) -> int:
@@ -87,7 +87,7 @@ class Floor:
         return self._turns
 
     def reconfigure(self, config: SessionConfig, now: float) -> list[Effect]:
-        """Go on in another way; what the other way would never end is ended."""
+        """Change the configuration; end a turn that the new mode would never end."""
         before, self.config = self.config, config
         turn = self._turn
         if turn is None or before.turns.mode == config.turns.mode:
@@ -99,11 +99,11 @@ class Floor:
         return self._end_turn(now) if turn.confirmed else self._drop_turn(now)
 
     def end(self, now: float) -> list[Effect]:
-        """Take a turn as over because the client says so."""
+        """End the turn because the client says so."""
         return self._end_turn(now) if self._turn is not None else []
 
     def wake_at(self, now: float) -> float | None:
-        """Return when to look at a silence again, None if sound has to come first."""
+        """Return when to consider the silence again, None if sound has to come first."""
         turn, longest = self._turn, self.config.turns.max_turn_s
         rests: list[float] = []
         if turn is not None and not turn.silent and not turn.manual:
@@ -119,7 +119,7 @@ class Floor:
     # ---- the person's voice
 
     def hear(self, pcm: bytes, now: float) -> list[Effect]:
-        """Take more sound of the microphone."""
+        """Process microphone sound."""
         self.lull.seconds = 0.0
         if not self._listens:
             return []
@@ -129,7 +129,7 @@ class Floor:
         effects: list[Effect] = []
         if self._ignored and not self._failed and self._turn is None and self._heeds_voices:
             self._ignored = False
-            self._ear.rest()  # whoever still speaks begins again, with the pre-roll
+            self._ear.rest()  # a voice that goes on is a new onset, with its pre-roll
         if self._turn is not None and self._muted:
             self._muted, self._turn.silent = False, False
         for event in self._ear.feed(pcm):
@@ -145,7 +145,7 @@ class Floor:
                 case Silent() if self._turn is not None:
                     self._turn.silent = True
                 case Voiced() if self._turn is not None and self._turn.asked:
-                    effects += self._end_turn(now)  # it goes on, so it was meant; the rest is a turn of its own
+                    effects += self._end_turn(now)  # the voice goes on, so it was meant; the rest is a turn of its own
                 case Voiced() if self._turn is not None:
                     self._turn.silent = False
                     effects += self._answers.withdraw()
@@ -154,7 +154,7 @@ class Floor:
         return effects + self._pass_on()
 
     def _gather(self, pcm: bytes, now: float) -> list[Effect]:
-        """Take sound that is part of a turn because all of it is."""
+        """Process sound in buffer mode: all of it belongs to the turn."""
         effects: list[Effect] = []
         if self._turn is None:
             effects = self._open_turn(self._ear.heard, now, Priority.HIGH, manual=True, quiet=True)
@@ -165,7 +165,7 @@ class Floor:
         return effects if turn.failed else [*effects, Tell(Append(turn.asr_id, audio=pcm))]
 
     def _pass_on(self) -> list[Effect]:
-        """Give the engine what it has not heard of the turn."""
+        """Send the engine the sound of the turn that it does not have."""
         turn = self._turn
         if turn is None or turn.quiet or turn.fed >= self._ear.heard:
             return []
@@ -216,16 +216,17 @@ class Floor:
         effects: list[Effect] = [Send(SpeechStarted(turn.number, (turn.onset + self._gathered) / RATE))]
         if turn.held or turn.beside or not (self._answers.thinking or self._answers.talking):
             return effects
-        # Who goes on before a word of the answer was heard has not been answered; nor who began before its first sound.
+        # The turn before counts as unanswered: the person goes on before they hear a word of the answer, or began to
+        # speak before its first sound.
         self.closing.owed = self.closing.owed or (self.config.replies and self._answers.reply is not None)
         return effects + self._answers.cut(now)
 
     def _commit(self, turn: UserSpeech, now: float) -> list[Effect]:
-        """Give the person the floor; whoever takes it is told of before whoever loses it."""
+        """Give the person the floor: first announce the person's speech, then end the reply."""
         return [*self._confirm(now), *interruption.commit(turn, self._answers, now)]
 
     def _drop_turn(self, now: float) -> list[Effect]:
-        """Take it that nobody spoke, or said anything."""
+        """Discard the turn: the sound was not speech, or held no words."""
         turn, self._turn = self._turn, None
         if turn is None:
             return []
@@ -238,7 +239,7 @@ class Floor:
         """Begin a turn because the client says so."""
         if not self._listens:
             return []
-        if (turn := self._turn) is not None:  # the button is right, whatever the detector will think
+        if (turn := self._turn) is not None:  # the button counts, whatever the detector says
             turn.manual, turn.beside = True, False
             return self._commit(turn, now) if turn.held else [*self._confirm(now), *self._answers.cut(now)]
         effects = self._answers.cut(now)
@@ -246,27 +247,27 @@ class Floor:
         return [*effects, *self._confirm(now), *self._pass_on()]
 
     def typed(self, text: str, now: float) -> list[Effect]:
-        """Take a turn that was typed."""
+        """Answer a turn that was typed."""
         return [*self.stop(now), *self.closing.answer_typed(text.strip(), now)] if text.strip() else []
 
     def stop(self, now: float) -> list[Effect]:
-        """Be quiet at once; a voice that had the reply on hold keeps its turn."""
+        """Stop speaking at once; a voice that has the reply on hold keeps its turn."""
         return [*self.closing.dismiss(), *self.cut(now)]
 
     def read_ahead(self) -> list[Effect]:
-        """Have the engine read what the next answer's prompt begins with."""
+        """Have the engine prefill the beginning of the next answer's prompt."""
         return self._probes.read_ahead(self._answers.history, self.config)
 
     # ---- what a silence means
 
     def _silence_s(self) -> float:
-        """Return how long nobody has spoken; where no sound comes, the clock goes on."""
+        """Return how long the turn has been silent; while no sound comes, the clock counts."""
         if self._turn is None or not self._turn.silent:
             return 0.0
         return self._ear.silence(self._ear.heard) / RATE + self.lull.seconds
 
     def consider(self, now: float) -> list[Effect]:
-        """Decide what the sound so far means: an interruption, the end of a turn, or the time to prepare for it."""
+        """Act on the sound so far: an interruption, the end of the turn, or time to prepare an answer."""
         turn, config, heard = self._turn, self.config, self._ear.heard
         if turn is None:
             return self.closing.break_silence((heard + self._gathered) / RATE, now)
@@ -299,7 +300,7 @@ class Floor:
         return []
 
     def _end_turn(self, now: float) -> list[Effect]:
-        """Take the turn as over; its last words are on their way."""
+        """End the turn; its last words are still to come."""
         turn = self._turn
         assert turn is not None
         if turn.failed:
@@ -312,7 +313,7 @@ class Floor:
         if not turn.quiet:
             last = self._ear.heard - (0 if turn.manual else self._ear.silence(self._ear.heard))
             effects.append(Send(SpeechStopped(turn.number, (last + self._gathered) / RATE)))
-        if turn.held:  # the client ended it while the verdict was out, so it was meant
+        if turn.held:  # the client ended it before the verdict, so it was meant
             effects += self._commit(turn, now)
         effects.append(self.closing.remember(turn))
         self._turn, self._muted = None, False
@@ -323,7 +324,7 @@ class Floor:
     # ---- what the client does by itself
 
     def commit_input(self, ref: str, now: float) -> list[Effect]:
-        """Take what was said so far for a turn."""
+        """End the turn with the sound so far."""
         turn = self._turn
         sound_s = 0.0 if turn is None else (self._ear.heard - turn.onset + turn.gathered) / RATE
         if turn is None or (turn.quiet and sound_s < SHORTEST_S):
@@ -332,23 +333,23 @@ class Floor:
         return self._end_turn(now)
 
     def clear_input(self, now: float) -> list[Effect]:
-        """Take what was said so far for nothing."""
+        """Discard the sound so far."""
         effects = self._drop_turn(now)
         self._ear.rest()
         return [*effects, Send(InputCleared())]
 
     def cut(self, now: float) -> list[Effect]:
-        """End the reply because the client has; a voice that had it on hold keeps its turn."""
+        """End the reply because the client asks for it; a voice that has it on hold keeps its turn."""
         if self._turn is not None and self._turn.held:
             return self._commit(self._turn, now)
         return self._answers.cut(now)
 
-    # ---- what the engine brings
+    # ---- messages from the engine
 
     def take(
         self, message: Started | Words | Text | Samples | Finished | Refused | Probability | ToolCall, now: float
     ) -> list[Effect]:
-        """Take what the engine brings; for a request that is not ours it is too late."""
+        """Apply an engine message to its turn or reply; ignore messages of requests that are over."""
         for turn in (self._turn, *self.closing):
             if turn is not None and message.request_id == turn.asr_id:
                 return self._understand(turn, message, now)
@@ -366,7 +367,7 @@ class Floor:
                 if turn.confirmed and not turn.held and (settled or changed):
                     effects.append(Send(UserWords(turn.number, settled, tail)))
                 if settled and turn is self._turn and not turn.held:
-                    # Words that stay are read while the person still speaks; what is left at the end is little.
+                    # Prefill settled words while the person still speaks; little is left to read at the end.
                     effects += self._probes.ask(turn, turn.settled.strip(), self._answers.history, self.config)
                 return effects
             case Finished(reason="failed" | "cancelled") | Refused():
@@ -382,20 +383,20 @@ class Floor:
         effects: list[Effect] = [*self._probes.cancel(turn), *self._answers.withdraw()]
         if turn in self.closing:
             return [*effects, *self.closing.fail(turn)]
-        if turn.quiet:  # its client is told when it commits it
+        if turn.quiet:  # its client learns it with its commit
             turn.failed = True
             return effects
         self._turn = None
         if turn.held:
             effects += interruption.release(turn, self._answers, now)
-        self._ignored = self._failed = True  # else the same voice would ask, fail and tell again 20 times a second
+        self._ignored = self._failed = True  # else the same voice would open a turn and fail 20 times a second
         return [*effects, Send(TurnDone(turn.number, "failed"))] if turn.confirmed else effects
 
     def lose_engine(self, now: float) -> list[Effect]:
-        """Take it that nothing more comes of any voice so far."""
+        """Fail every turn that waits for the engine."""
         self._probes.forget()
         effects: list[Effect] = []
         for turn in (self._turn, *self.closing):
             if turn is not None:
                 effects += self._fail_turn(turn, now)
-        return [effect for effect in effects if isinstance(effect, Send)]  # who is gone needs no commands
+        return [effect for effect in effects if isinstance(effect, Send)]  # a lost engine needs no commands

@@ -1,10 +1,10 @@
-"""What is remembered of a conversation: items in their order, and what the chat model is shown of them.
+"""The history of a conversation: items in order, and which of them the chat model is shown.
 
-The model is shown the last exchanges, as many as a budget of tokens allows, roles in an order that every template
-takes, and each call's result behind it. An exchange is what the person said with all that answers it; it is shown whole
-or not at all. When the budget is spent the oldest exchanges go until half of it is free again: each time the model has
-to read everything anew, so it must not happen in every turn. What the person said of themselves there stays, behind the
-instructions. It knows nothing of epochs, samples or time.
+The model is shown the last exchanges within a token budget, with roles in an order that every template accepts and each
+result behind its call. An exchange is the person's words and everything that answers them; it is shown whole or not at
+all. When the budget is spent, the oldest exchanges are hidden until half of it is free: the model then has to prefill
+everything again, so this must not happen in every turn. Facts about the person from hidden exchanges stay, behind the
+instructions.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from voxlane.server.conversation.memory import RememberedFacts
 from voxlane.server.conversation.values import Item
 
 HISTORY_TOKENS = 2000
-"""What the model is shown, unless told otherwise: some ten minutes of talk, which two cores read in a few seconds."""
+"""The default budget: some ten minutes of talk, which two cores prefill in a few seconds."""
 
 ITEM_TOKENS = 6
-"""What a template writes around a message."""
+"""Tokens that a template writes around a message."""
 
 TURN_SHARE = 8
-"""One part in so many of the budget is left free after a reply, for the next turn: exchanges go while nobody waits."""
+"""After a reply 1/8 of the budget stays free for the next turn: exchanges are hidden while the person does not wait."""
 
 MAX_CHARS = 64_000
-"""Text that is remembered, shown or not: what is beyond is forgotten, oldest first."""
+"""Characters of text that are remembered, shown or not; the oldest items beyond that are forgotten."""
 
 MAX_ITEMS = 1000
-"""And so many items, be they empty."""
+"""Items that are remembered, empty ones included."""
 
 EARLIER = "The person said earlier: "
 
 
 class TokenCount:
-    """How many tokens a text has, as far as prompts before it have shown: the server has no tokenizer."""
+    """Estimates how many tokens a text has from earlier prompts: the server has no tokenizer."""
 
     LEAST, FIRST, MOST = 1.0, 3.0, 6.0
-    """Characters per token: of a vocabulary of bytes; before anything is known, below what English has; of any text."""
+    """Characters per token: the least, with a vocabulary of bytes; the first guess, below that of English; the most."""
 
     def __init__(self) -> None:
         self._ratio = self.FIRST
 
     def of(self, characters: int) -> int:
-        """Return how many tokens so many characters are likely to be."""
+        """Return how many tokens so many characters probably are."""
         return math.ceil(characters / self._ratio)
 
     def learn(self, characters: int, tokens: int) -> None:
-        """Take it that so many characters were so many tokens: at once if that is more than expected, else slowly."""
+        """Learn from a prompt of known size: at once if it had more tokens than expected, else slowly."""
         if characters <= 0 or tokens <= 0:
             return
         found = min(max(characters / tokens, self.LEAST), self.MOST)
@@ -71,9 +71,9 @@ class History:
     """The items of one conversation, without the instructions."""
 
     def __init__(self, tokens: int = HISTORY_TOKENS, context_tokens: int = 0) -> None:
-        """Show the model at most so many tokens of it; `context_tokens` is all that it holds, 0: not known."""
-        self._items: dict[str, Item] = {}  # in their order
-        self._hidden: set[str] = set()  # those the model is no longer shown
+        """Show the model at most `tokens` of it; `context_tokens` is the model's context length, 0: not known."""
+        self._items: dict[str, Item] = {}  # in order
+        self._hidden: set[str] = set()  # ids of items that the model is no longer shown
         self._memory = RememberedFacts()
         self._count = TokenCount()
         self._tokens = self._budget = tokens
@@ -81,33 +81,33 @@ class History:
 
     @property
     def items(self) -> tuple[Item, ...]:
-        """Everything that is remembered."""
+        """All items."""
         return tuple(self._items.values())
 
     @property
     def shown(self) -> tuple[Item, ...]:
-        """What the model is shown of it."""
+        """The items that the model is shown."""
         return tuple(item for name, item in self._items.items() if name not in self._hidden)
 
     @property
     def messages(self) -> tuple[ChatMessage, ...]:
-        """Everything that is remembered, as messages."""
+        """All items as messages."""
         return as_messages(self._items.values())
 
     @property
     def facts(self) -> str:
-        """What the person said of themselves in exchanges that are not shown any more."""
+        """What the person said about themselves in exchanges that are no longer shown."""
         return self._memory.text
 
     def __contains__(self, name: str) -> bool:
         return name in self._items
 
     def get(self, name: str) -> Item | None:
-        """Return an item, None if there is none of this id."""
+        """Return an item, None if no item has this id."""
         return self._items.get(name)
 
     def place(self, item: Item, after: str | None = None) -> str:
-        """Remember an item behind another, None: at the end, "": as the first; return the id of the one before it."""
+        """Insert an item behind the item `after`, None: at the end, "": first; return the id of the item before it."""
         names = list(self._items)
         place = len(names) if after is None else (names.index(after) + 1 if after else 0)
         if place == len(names):
@@ -126,32 +126,32 @@ class History:
             self._settle(self._items[name])
 
     def drop(self, name: str) -> None:
-        """Forget an item, if it is remembered, and what it told of the person."""
+        """Forget an item, if it is remembered, and the facts it held about the person."""
         self._items.pop(name, None)
         self._hidden.discard(name)
         self._memory.forget(name)
 
     def prompt(self, instructions: str, saying: str = "") -> tuple[ChatMessage, ...]:
-        """Return what the model is asked: instructions, history, and what the person is `saying` right now."""
+        """Return the prompt: instructions, history, and what the person is `saying` right now."""
         return prompt_of(self.shown, self.told(instructions), saying)
 
     def told(self, instructions: str) -> str:
-        """Return instructions with what is known of the person behind them."""
+        """Return the instructions with the facts about the person behind them."""
         return "\n".join(filter(None, (instructions, EARLIER + self.facts if self.facts else "")))
 
     def learn(self, characters: int, tokens: int) -> None:
-        """Take it that a prompt of so many characters had so many tokens."""
+        """Learn that a prompt of so many characters had so many tokens."""
         self._count.learn(characters, tokens)
 
     def make_room(self, characters: int, reply_tokens: int) -> None:
-        """Show no more than the model holds beside so many characters of instructions and a reply of so many tokens."""
+        """Hide exchanges that do not fit beside `characters` of instructions and a reply of `reply_tokens`."""
         if self._context:
             room = self._context - self._count.of(characters + len(EARLIER + self.facts)) - reply_tokens
             self._budget = max(min(self._tokens, room), 0)
             self._hide(self._budget)
 
     def shorten(self) -> None:
-        """Show half as much: it was too long for the model."""
+        """Show half as much: the prompt was too long for the model."""
         characters = sum(len(item.text) for item in self.shown)
         self._hide_until(lambda: sum(len(item.text) for item in self.shown) <= characters // 2)
         self._cut(characters // 2, self.shown)
@@ -159,20 +159,20 @@ class History:
     # ---- forgetting
 
     def _settle(self, changed: Item) -> None:
-        """Keep to the budget and to what may be remembered at all, an item having been placed or filled."""
-        if changed.id in self._hidden and changed.kind == "user":  # its words came late
+        """Keep within the budget and the limits after an item was placed or filled."""
+        if changed.id in self._hidden and changed.kind == "user":  # its words came after it was hidden
             self._memory.note(changed.id, changed.text)
         spare = self._budget // TURN_SHARE if changed.kind == "assistant" and changed.text else 0
         self._hide(self._budget - spare)
         self._forget()
 
     def _hide(self, most: int) -> None:
-        """If more than so many tokens are shown, hide the oldest exchanges until half of the budget is free."""
+        """If more than `most` tokens are shown, hide the oldest exchanges until half of the budget is free."""
         if self._shown_tokens() > most:
             self._hide_until(lambda: self._shown_tokens() <= self._budget // 2)
 
     def _hide_until(self, enough: Callable[[], bool]) -> None:
-        """Hide the oldest exchanges one by one, and of the last what was said before the person's last words."""
+        """Hide the oldest exchanges one by one; of the last exchange, only items before the person's last words."""
         *before, last = exchanges(self.shown)
         spoken = [place for place, item in enumerate(last) if item.kind == "user"]
         for exchange in [*before, *(last[start:end] for start, end in pairwise([0, *spoken[1:]]))]:
@@ -187,7 +187,7 @@ class History:
         return sum(ITEM_TOKENS + self._count.of(len(item.text)) for item in self.shown if item.text)
 
     def _forget(self) -> None:
-        """Keep what is remembered within bounds: the oldest goes first, exchange by exchange."""
+        """Keep within MAX_ITEMS and MAX_CHARS: drop the oldest exchanges first."""
         while len(self._items) > MAX_ITEMS or sum(len(item.text) for item in self._items.values()) > MAX_CHARS:
             found = exchanges(self.items)
             if len(found) > 1:
@@ -205,15 +205,15 @@ class History:
             self._hidden.discard(item.id)
 
     def _cut(self, most: int, items: Sequence[Item]) -> None:
-        """Shorten a single exchange to so many characters: what it holds beside the person's words goes first."""
+        """Shorten a single exchange to `most` characters; items that are not the person's words go first."""
         while sum(len(item.text) for item in items) > most:
             longest, half = max(items, key=lambda item: len(item.text)), most // 2
             if len(longest.text) <= half:
                 spoken = [item for item in items if item.text]
                 self._lose([next((item for item in spoken if item.kind != "user"), spoken[0])])
-            elif longest.kind == "call":  # a part of its arguments would be no arguments
+            elif longest.kind == "call":  # truncated arguments are not valid JSON
                 self._lose([longest])
-            else:  # of what was said, the last counts most
+            else:  # the end of what the person said counts most
                 end = len(longest.text)
                 kept = longest.text[end - half :] if longest.kind == "user" else longest.text[:half]
                 self._items[longest.id] = replace(longest, text=kept)
@@ -221,12 +221,12 @@ class History:
 
 
 def exchanges(items: Sequence[Item]) -> list[list[Item]]:
-    """Return items cut before each stretch of the person's words; system messages at the very beginning are left out.
+    """Return items split before each stretch of the person's words, without the system messages at the very beginning.
 
-    Those are instructions of a client's own, which hold for all of it.
+    Those are the client's own instructions, which hold for the whole conversation.
     """
     found: list[list[Item]] = [[]]
-    opening, answered = True, False  # nothing but system messages so far; the person's last words have an answer
+    opening, answered = True, False  # only system messages so far; the person's last words have an answer
     for item in items:
         if opening and item.kind == "system":
             continue
@@ -242,7 +242,7 @@ def exchanges(items: Sequence[Item]) -> list[list[Item]]:
 
 
 def characters_of(messages: Iterable[ChatMessage], tools: Iterable[Tool] = ()) -> int:
-    """Return how many characters of a prompt are not the template's."""
+    """Return how many characters of a prompt do not come from the template."""
     said = sum(
         len(message.content) + sum(len(use.name) + len(use.arguments) for use in message.tool_calls)
         for message in messages
@@ -251,14 +251,14 @@ def characters_of(messages: Iterable[ChatMessage], tools: Iterable[Tool] = ()) -
 
 
 def prompt_of(items: Iterable[Item], instructions: str, saying: str = "") -> tuple[ChatMessage, ...]:
-    """Return what a model is asked: instructions, items, and what the person is `saying` right now."""
+    """Return the prompt: instructions, items, and what the person is `saying` right now."""
     opening = [Item("", "system", instructions)] if instructions else []
     closing = [Item("", "user", saying)] if saying else []
     return as_messages([*opening, *items, *closing])
 
 
 def as_messages(items: Iterable[Item]) -> tuple[ChatMessage, ...]:
-    """Return items as a model is shown them: without empty ones, one message for one voice, results behind calls."""
+    """Return items as messages: without empty items, adjacent ones of one role merged, results behind their calls."""
     kept = [item for item in items if item.kind in ("call", "result") or item.text.strip()]
     results = [item for item in kept if item.kind == "result"]
     groups: list[tuple[ChatMessage, list[ChatMessage]]] = []  # a message, and the results of its calls
@@ -277,7 +277,7 @@ def as_messages(items: Iterable[Item]) -> tuple[ChatMessage, ...]:
                     groups.append((ChatMessage("assistant", ""), []))
                 message, found = groups[-1]
                 result = next((one for one in results if one.call_id == call.call_id), None)
-                if result is not None:  # ids of other servers' calls are not always unique
+                if result is not None:  # call ids from other chat servers are not always unique
                     results.remove(result)
                     found.append(ChatMessage("tool", result.text, call_id=call.call_id))
                 groups[-1] = (replace(message, tool_calls=(*message.tool_calls, call)), found)

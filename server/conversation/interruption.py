@@ -1,6 +1,6 @@
-"""A voice that cuts into a reply: the reply is put on hold, and then either ends there or goes on.
+"""Barge-in: a voice puts a reply on hold, and the reply then ends there or goes on.
 
-It knows the reply and the turn that cuts in. Whether that one means it, others judge. Pure: the clock is an argument.
+turns.py judges whether the voice takes the floor. Pure: the clock is an argument.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def hold(reply: Reply, now: float) -> list[Effect]:
 
 
 def ask_last_words(turn: UserSpeech) -> list[Effect]:
-    """Have the engine say what it understood of a voice that has stopped, before the reply goes on."""
+    """Ask the engine for the last words of a voice that has stopped, before the reply goes on."""
     asked, turn.asked = turn.asked, True
     return [] if asked else [Tell(EndInput(turn.asr_id))]
 
@@ -32,12 +32,12 @@ def commit(turn: UserSpeech, answers: Answers, now: float) -> list[Effect]:
     if reply is None:
         return []
     effects = [Send(_told(turn, reply, now, committed=True)), *answers.cut(now)]
-    # The words so far were kept back while the verdict was out.
+    # The words so far were held back until the verdict.
     return [*effects, Send(UserWords(turn.number, turn.settled, turn.tail))] if turn.text else effects
 
 
 def release(turn: UserSpeech, answers: Answers, now: float) -> list[Effect]:
-    """Go on speaking: it was nothing."""
+    """Let the reply go on: the voice did not take the floor."""
     turn.held = False
     reply = answers.reply
     if reply is None or reply.stage != "held":

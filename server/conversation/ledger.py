@@ -1,7 +1,7 @@
-"""What the person has heard of one reply: which words lie at which samples, what was sent, what was played.
+"""How much of one reply the person has heard: which words lie at which samples, what was sent, what was played.
 
-It knows sample numbers of the reply and character numbers of its text. It never sees a sample, a clock or a socket, and
-whether the numbers come from acks, from a carrier's marks or from a truncation is the same to it.
+It keeps sample numbers of the reply and character numbers of its text, and no audio. The played samples may come from
+acks, from a carrier's marks or from a truncation.
 """
 
 from __future__ import annotations
@@ -12,39 +12,39 @@ from voxlane.engine.api import SpokenWord
 
 
 class LedgerError(ValueError):
-    """Numbers that cannot be true of this reply; the text says which. Always a fault of ours, never of the client."""
+    """Numbers that cannot be true of this reply; the text says which. Always our bug, never the client's."""
 
 
 class Ledger:
-    """One reply's account. Always: played <= sent <= added, and none of the three ever falls."""
+    """The account of one reply. Invariant: played <= sent <= added, and none of the three ever decreases."""
 
     def __init__(self) -> None:
         self._added = 0
         self._sent = 0
         self._played = 0
-        self._end: int | None = None  # of what is played, once that is settled
-        self._chars: list[int] = [0]  # where each word ends in the text, after a first entry for no word at all
-        self._middles: list[int] = [-1]  # the sample by which half of it has sounded, in the same order
-        self._words_end = 0  # the sample at which the last of them ends
+        self._end: int | None = None  # the last sample that is ever played, once known
+        self._chars: list[int] = [0]  # where each word ends in the text; the first entry stands for "no word"
+        self._middles: list[int] = [-1]  # the sample at the middle of each word, in the same order
+        self._words_end = 0  # the sample at which the last word ends
 
     @property
     def added_samples(self) -> int:
-        """Samples that exist."""
+        """Samples that the engine has made."""
         return self._added
 
     @property
     def sent_samples(self) -> int:
-        """Samples that have left for the client."""
+        """Samples that were sent to the client."""
         return self._sent
 
     @property
     def played_samples(self) -> int:
-        """Samples that the client has played, as far as it told."""
+        """Samples that the client has reported as played."""
         return self._played
 
     @property
     def unplayed_samples(self) -> int:
-        """Samples that have left and are not known to be played."""
+        """Samples that were sent and not reported as played."""
         return self._sent - self._played
 
     @property
@@ -53,7 +53,7 @@ class Ledger:
         return self._end is not None
 
     def add(self, offset: int, samples: int, words: tuple[SpokenWord, ...]) -> None:
-        """Take the reply's next samples and words, which end with them; raise LedgerError if they are not the next.
+        """Add the reply's next samples and the words that end in them; raise LedgerError if they are not the next.
 
         A word may begin in samples before these, but not before the last word ends.
         """
@@ -69,15 +69,15 @@ class Ledger:
         self._middles += middles
 
     def sent(self, samples: int) -> None:
-        """Note that `samples` more have left for the client."""
+        """Note that `samples` more were sent to the client."""
         if not 0 <= samples <= self._added - self._sent:
             raise LedgerError(f"{samples} more sent after {self._sent}, of {self._added}")
         self._sent += samples
 
     def played(self, samples: int) -> None:
-        """Note that the reply's first `samples` have been played; never fewer than before, never more than were sent.
+        """Note that the reply's first `samples` were played; never fewer than before, never more than were sent.
 
-        A late ack or one of a client that counts wrongly is no error: it is clamped.
+        A late or wrong ack is not an error: it is clamped.
         """
         limit = self._sent if self._end is None else min(self._sent, self._end)
         self._played = max(self._played, min(samples, limit))
@@ -85,15 +85,15 @@ class Ledger:
     def truncate(self, sample: int) -> None:
         """Note that the client has played up to `sample` and will play nothing more of this reply.
 
-        What was acked before stays heard, however early `sample` is; acks that come later change nothing.
+        Samples acked before stay heard, however early `sample` is; later acks change nothing.
         """
         self.played(sample)
         self._end = self._played
 
     def heard_chars(self, position: int) -> int:
-        """Return how many characters of the text are heard when it is played up to `position`.
+        """Return how many characters of the text are heard when the reply is played up to `position`.
 
-        A word counts when at least half of its sound was played; nothing counts that was not sent.
+        A word counts as heard when at least half of its sound was played. Unsent samples never count.
         """
         return self._chars[bisect_right(self._middles, min(position, self._sent)) - 1]
 
@@ -114,7 +114,7 @@ class Ledger:
                 )
             begin = word.start_sample
             if word.start < ends[-1]:
-                # Several spoken words of one written word, "$4.50" for one: it is heard with half of them all.
+                # Several spoken words for one written word, as for "$4.50": half of all their sound counts.
                 begin = starts.pop()
                 ends.pop()
                 middles.pop()

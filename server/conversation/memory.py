@@ -1,8 +1,8 @@
-"""What a person said of themselves, in their own words: kept when the turns it was said in are no longer shown.
+"""Facts that a person stated about themselves, kept in their own words when the model is no longer shown those turns.
 
 Sentences that state something ("My name is Peter.", "I live in Berlin.", "Remember that …") are kept as they were said,
-one for each subject, the newest; questions, wishes and moods are not. It is a matter of wording alone, so that the same
-talk always leaves the same memory. English only: of other languages nothing is kept. Pure.
+the newest for each subject. Questions, wishes and moods are not kept. Only the wording decides, so the same talk always
+leaves the same facts. English only. Pure.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from dataclasses import dataclass
 from voxlane.server.conversation.speech import sentences
 
 MEMORY_CHARACTERS = 480
-"""All that is kept, some 120 tokens: it is part of every prompt."""
+"""Characters of all facts together, some 120 tokens: they are part of every prompt."""
 
 FACT_CHARACTERS = 160
-"""The longest sentence that is taken for a fact: a longer one is a story."""
+"""The longest sentence that counts as a fact: a longer one is a story."""
 
 _NAME, _WHO = "name", "who "
-"""Subjects that are kept while anything else can go: what the person is called."""
+"""Subjects that are dropped last: what the person is called."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A statement of a person's about themselves."""
+    """A person's statement about themselves."""
 
     subject: str  # a newer fact of the same subject replaces it
     text: str
 
 
 class RememberedFacts:
-    """The facts of one conversation, each with the id of the item it was said in."""
+    """The facts of one conversation, each with the id of the item that stated it."""
 
     def __init__(self) -> None:
         self._facts: dict[str, tuple[str, Fact]] = {}  # by subject, oldest first
 
     @property
     def text(self) -> str:
-        """What is kept, as one line; "" if there is nothing."""
+        """All facts as one line; "" if there are none."""
         return " ".join(fact.text for _, fact in self._facts.values())
 
     def note(self, item: str, words: str) -> None:
-        """Keep what a person stated in these words."""
+        """Keep the facts in a person's words."""
         for fact in facts(words):
             self._facts.pop(fact.subject, None)
             self._facts[fact.subject] = (item, fact)
@@ -52,12 +52,12 @@ class RememberedFacts:
             del self._facts[next(others, next(iter(self._facts)))]
 
     def forget(self, item: str) -> None:
-        """Drop what was said in an item."""
+        """Drop the facts of an item."""
         self._facts = {subject: kept for subject, kept in self._facts.items() if kept[0] != item}
 
 
 def facts(words: str) -> Iterator[Fact]:
-    """Yield what these words state about the person who says them."""
+    """Yield the facts that a person states in these words."""
     for sentence in sentences(words):
         if not sentence.rstrip(_CLOSERS).endswith("?"):
             for clause in _CLAUSES.split(sentence):
@@ -67,7 +67,7 @@ def facts(words: str) -> Iterator[Fact]:
 
 
 def _subject(clause: str) -> str:
-    """Return what a clause is about, "" if it states nothing about the person."""
+    """Return the subject of a clause, "" if it states no fact about the person."""
     if asked := _REMEMBER.match(clause):
         return _subject(clause[asked.end() :]) or _key("remember", clause[asked.end() :])
     if _NAMED.match(clause):
@@ -86,9 +86,9 @@ def _subject(clause: str) -> str:
 
 
 def _state(rest: str) -> str:
-    """Return what "I am" followed by this is about: a name, an age, a trade, where from; moods are nothing."""
+    """Return the subject of "I am" followed by `rest`: a name, an age, a trade, an origin; "" for a mood."""
     if _PROPER.match(rest) and len(rest.split()) <= _NAME_WORDS:
-        return f"{_WHO}{rest.lower()}"  # a name, or a people: one must not replace the other
+        return f"{_WHO}{rest.lower()}"  # a name or a nationality: one must not replace the other
     if _AGE.match(rest):
         return "age"
     if found := _LASTING.match(rest):

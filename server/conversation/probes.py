@@ -1,7 +1,7 @@
-"""Questions to the chat model before an answer is asked for. Pure.
+"""Requests to the chat model before an answer is asked for. Pure.
 
-A probe asks whether a sentence sounds complete, and thereby reads it into the cache. Reading ahead does the same for
-all that comes before the person's next words.
+A probe asks whether a sentence sounds complete, and thereby prefills it into the prefix cache. Reading ahead prefills
+everything before the person's next words.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from voxlane.server.conversation.user_turn import UserSpeech
 from voxlane.server.conversation.values import SessionConfig
 
 OPENING = "Hello"
-"""Stands for the person's next words while the prompt before them is read: the cache keeps what comes before it."""
+"""Stands for the person's next words while the prompt is read ahead: the cache keeps the prompt before it."""
 
 
 class Probes:
-    """The questions of one conversation, at most one at a time about each turn."""
+    """The probes of one conversation, at most one at a time for each turn."""
 
     def __init__(self, session: str, *, enabled: bool) -> None:
         self._session = session
-        self._enabled = enabled  # a chat model elsewhere cannot be asked
+        self._enabled = enabled  # False with a remote chat server, which has no probes
         self._asked = 0
         self._read: tuple[ChatMessage, ...] = ()  # the prompt that was read ahead last
 
     def ask(self, turn: UserSpeech, words: str, history: History, config: SessionConfig) -> list[Effect]:
-        """Ask about the words of a turn, unless that was asked already."""
+        """Probe the words of a turn, unless they were probed already."""
         if not self._enabled or not words or turn.probed == words:
             return []
         effects = self.cancel(turn)
@@ -35,9 +35,9 @@ class Probes:
         return [*effects, Tell(submit)]
 
     def read_ahead(self, history: History, config: SessionConfig) -> list[Effect]:
-        """Read the instructions and the history while nobody speaks, unless that was done already.
+        """Prefill the instructions and the history while the conversation is quiet, unless that was done already.
 
-        The next answer then has only the person's words left to read.
+        The next answer then has only the person's words left to prefill.
         """
         messages = history.prompt(config.instructions, OPENING)
         if not self._enabled or not config.replies or messages == self._read:
@@ -46,7 +46,7 @@ class Probes:
         return [Tell(self._question(messages, config, Priority.NORMAL))]
 
     def forget(self) -> None:
-        """Take it that the engine's cache is gone."""
+        """Forget what was read ahead: the engine's cache is gone."""
         self._read = ()
 
     def _question(self, messages: tuple[ChatMessage, ...], config: SessionConfig, priority: Priority) -> Submit:
@@ -57,11 +57,11 @@ class Probes:
             messages=messages,
             priority=priority,
             tenant=self._session,
-            tools=config.tools,  # the prompt must be the answer's, or its blocks are of no use
+            tools=config.tools,  # the prompt must begin like the answer's, or its KV blocks cannot be reused
             tool_choice=config.tool_choice,
         )
 
     def cancel(self, turn: UserSpeech) -> list[Effect]:
-        """Take a question back."""
+        """Cancel a turn's probe."""
         probe_id, turn.probe_id = turn.probe_id, ""
         return [Tell(Cancel(probe_id))] if probe_id else []

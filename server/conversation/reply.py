@@ -1,7 +1,7 @@
-"""One reply: chat deltas become clauses, clauses become sound, and sound leaves in frames just ahead of the listener.
+"""One reply: chat deltas become clauses, clauses become sound, and sound is sent in frames just ahead of playback.
 
 A reply can be prepared without a trace, go live, be held, go on with the very next sample, and be cut to what was
-heard. Pure: the clock is an argument, and what it wants done it returns. It knows one reply; the floor is session.py's.
+heard. Pure: the clock is an argument, and methods return effects. floor.py decides who has the floor.
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ class Reply:
     ) -> None:
         self.epoch = epoch
         self.turn = turn
-        self.item = item  # the id under which it is remembered; "": it is not
+        self.item = item  # its id in the history; "": an aside, not remembered
         self.tag = tag
         self.chat_id = f"{session}/chat{epoch}"
         self.tts_id = f"{session}/say{epoch}"
         self.stage: Stage = "tentative" if tentative else "live"
         self.text = ""
         self.calls: list[ToolUse] = []
-        self.thought: Thought | None = None  # when the chat model is done
-        self.prompt_characters = 0  # of what the model was asked, less what its template adds
-        self._cost = (0, 0, 0)  # until then: tokens of the prompt, of these cached, and written
+        self.thought: Thought | None = None  # set when the chat model is done
+        self.prompt_characters = 0  # of the prompt, without what the template adds
+        self._cost = (0, 0, 0)  # tokens so far: prompt, cached of these, written
         self.ledger = Ledger()
         self.first_token_s: float | None = None
         self.first_sample_s: float | None = None
@@ -88,17 +88,17 @@ class Reply:
         self._frame = int(FRAME_S * rate)
         self._cleaner = ReplyCleaner(spoken=config.speaks)
         self._cutter = ClauseCutter(WORD_BY_WORD if reads_words else None)
-        self._saying = False  # the engine has a request for its sound
+        self._saying = False  # the engine has a TTS request for it
         self._chat_done = False
         self._sound_done = False
         self._unsent = bytearray()
         self._sent = 0  # samples
-        self._words: deque[SpokenWord] = deque()  # of samples not yet sent
-        self._begins_s = begins_s  # when the listener is done with what came before it
-        self._anchor: tuple[int, float | None] = (0, None)  # (sample, when it was played); None: playing has stopped
+        self._words: deque[SpokenWord] = deque()  # words in samples not yet sent
+        self._begins_s = begins_s  # when the client has played the reply before it
+        self._anchor: tuple[int, float | None] = (0, None)  # (sample, when it was played); None: playback is stopped
         self._told_done = False
 
-    # ---- what the engine brings
+    # ---- messages from the engine
 
     def begin(self, messages: tuple[ChatMessage, ...]) -> list[Effect]:
         """Ask the chat model."""
@@ -117,7 +117,7 @@ class Reply:
             sampling=sampling,
             priority=Priority.HIGH,
             session=self._session,
-            tenant=self._session,  # what is cached of it tells no other conversation what was said here
+            tenant=self._session,  # its prefix cache is separate: no other conversation can find out what was said here
             epoch=self.epoch,
             tools=config.tools,
             tool_choice=config.tool_choice,
@@ -126,18 +126,18 @@ class Reply:
         return [*opening, Tell(submit)]
 
     def begin_with(self, text: str, now: float) -> list[Effect]:
-        """Say a text that no model has to think about."""
+        """Say a given text, without the chat model."""
         return [self._started(), *self.add_text(text, now), *self.end_text()]
 
     def _started(self) -> Effect:
         return Send(ReplyStarted(self.epoch, self.turn, self.item, self.tag))
 
     def prompt_read(self, tokens: int, cached: int) -> None:
-        """Take it that the chat model begins."""
+        """Note that the chat model begins to write, and the size of its prompt."""
         self._cost = (tokens, cached, 0)
 
     def add_text(self, text: str, now: float, tokens: int = 0) -> list[Effect]:
-        """Take more of its words, and how many tokens they are all together."""
+        """Add text from the chat model; `tokens` is the number written so far."""
         self._cost = (*self._cost[:2], tokens)
         if self.first_token_s is None:
             self.first_token_s = now
@@ -145,7 +145,7 @@ class Reply:
         return [*effects, *self._end_early()] if self._cleaner.over else effects
 
     def _add_words(self, text: str) -> list[Effect]:
-        """Show and say more words."""
+        """Send text to the client and its complete clauses to the voice."""
         if not text:
             return []
         self.text += text
@@ -155,11 +155,11 @@ class Reply:
         return effects
 
     def _end_early(self) -> list[Effect]:
-        """Take it that the chat model is done, though it goes on: what it writes now is no reply."""
+        """End the reply's text and cancel the chat request: what the model writes now is not the reply."""
         return [Tell(Cancel(self.chat_id)), *self._end_with(Thought(self.epoch, "stop", *self._cost))]
 
     def end_thought(self, reason: str, stats: RequestStats) -> list[Effect]:
-        """Take it that the chat model is done, and how."""
+        """Note that the chat model is done, and how."""
         return self._end_with(
             Thought(self.epoch, reason, stats.prompt_tokens, stats.cached_tokens, stats.output_tokens)
         )
@@ -170,7 +170,7 @@ class Reply:
         return [*words, *([] if self.stage == "tentative" else [Send(thought)]), *self.end_text()]
 
     def end_text(self) -> list[Effect]:
-        """Take it that there will be no more words."""
+        """Note that no more text comes."""
         self._chat_done = True
         effects = self._add_words(self._cleaner.finish())
         for clause in self._cutter.finish():
@@ -182,7 +182,7 @@ class Reply:
         return effects
 
     def add_samples(self, samples: Samples, now: float) -> None:
-        """Take more of its sound."""
+        """Add synthesised samples."""
         if self.first_sample_s is None:
             self.first_sample_s = now
         self.ledger.add(samples.offset, len(samples.pcm) // SAMPLE_BYTES, samples.words)
@@ -190,13 +190,13 @@ class Reply:
         self._words.extend(samples.words)
 
     def end_samples(self) -> None:
-        """Take it that all of its sound is here."""
+        """Note that no more samples come."""
         self._sound_done = True
 
-    # ---- who has the floor
+    # ---- the floor
 
     def go_live(self) -> list[Effect]:
-        """Let out what was prepared."""
+        """Show the client a prepared reply."""
         assert self.stage == "tentative"
         self.stage = "live"
         effects = [self._started()]
@@ -219,7 +219,7 @@ class Reply:
         return [Send(Release(self.epoch)), *(Tell(Resume(request_id)) for request_id in self.running)]
 
     def interrupt(self, now: float) -> list[Effect]:
-        """End it here; the client throws away what it has queued."""
+        """End it here; the client discards what it has queued."""
         assert self.stage in ("live", "held")
         position = self.position(now)
         self.stage = "over"
@@ -229,13 +229,13 @@ class Reply:
         return effects
 
     def withdraw(self) -> list[Effect]:
-        """End it before anybody knew of it."""
+        """End a prepared reply that the client never saw."""
         assert self.stage == "tentative"
         self.stage = "over"
         return self._cancel()
 
     def break_off(self) -> list[Effect]:
-        """Take it that the engine will bring no more: what is here is all there is."""
+        """Note that the engine sends no more of it; what has come is still sent."""
         self._chat_done = self._sound_done = True
         return self._cancel()
 
@@ -243,42 +243,42 @@ class Reply:
 
     @property
     def speaks(self) -> bool:
-        """Whether it is said aloud."""
+        """Whether it has sound, not only text."""
         return self._config.speaks
 
     @property
     def silent(self) -> bool:
-        """Whether nothing of it was sent: a person who goes on speaking does not interrupt it."""
+        """Whether no sound of it was sent yet."""
         return self._sent == 0
 
     @property
     def generated(self) -> bool:
-        """Whether all its words and sound are here."""
+        """Whether all its text and sound have come."""
         return self._chat_done and self._sound_done
 
     def position(self, now: float) -> int:
-        """Return the sample that is being played, as far as the client has told and the clock says since."""
+        """Return the sample being played, by the client's last report and the clock since then."""
         sample, since = self._anchor
         return sample if since is None else min(self._sent, sample + max(0, int((now - since) * self._rate)))
 
     def played(self, samples: int, now: float) -> None:
-        """Take what the client says it has played; it cannot have played what was not sent, nor unplay anything."""
+        """Note how much the client has played; clamp it to what was sent and to earlier reports."""
         self.ledger.played(min(samples, self._sent))
         known = self.ledger.played_samples
         self._anchor = (known, None if self.stage == "held" else now)
 
     def played_to(self, sample: int) -> None:
-        """Take it that the client has played so far, be that less than the clock says."""
+        """Note that playback stopped at `sample`, even if the clock says more was played."""
         self._anchor = (max(self.ledger.played_samples, min(sample, self._sent)), None)
 
     def heard(self, position: int) -> str:
-        """Return the words heard up to a sample; all of a reply that is only text."""
+        """Return the text heard up to a sample; all of it if the reply is text only."""
         if not self._config.speaks:
             return self.text
         return self.text[: self.ledger.heard_chars(position)]
 
     def pump(self, now: float) -> list[Effect]:
-        """Return the frames that may leave now: as far ahead of the listener as the buffer goes."""
+        """Return the frames to send now: at most `buffer_s` ahead of playback."""
         if self.stage != "live":
             return []
         effects: list[Effect] = []
@@ -286,12 +286,12 @@ class Reply:
         while self._unsent and self._sent - self.position(now) < most:
             size = min(self._frame, len(self._unsent) // SAMPLE_BYTES)
             if size < self._frame and not self._sound_done and self._sent - self.position(now) > 0:
-                break  # a short frame is for the end, or for a listener who waits
+                break  # a short frame is sent only at the end, or during an underrun
             effects.append(Send(self._next_frame(size, now)))
         if self.generated and not self._unsent and not self._told_done:
             self._told_done = True
             if self._config.speaks:
-                if self._words:  # whose times were known only when all of the sound had left
+                if self._words:  # words whose times were known only after all samples were sent
                     effects.append(Send(SpeechFrame(self.epoch, self._sent, b"", tuple(self._words))))
                     self._words.clear()
                 effects.append(Send(SpeechDone(self.epoch, self._sent)))
@@ -299,11 +299,11 @@ class Reply:
 
     @property
     def told(self) -> bool:
-        """Whether all of it was sent: what is left is up to the listener."""
+        """Whether all of it was sent."""
         return self._told_done
 
     def over_at(self, now: float) -> float:
-        """Return when the listener will be done with what was sent."""
+        """Return when everything sent will have been played."""
         return now + (self._sent - self.position(now)) / self._rate
 
     def finished(self, now: float) -> bool:
@@ -311,12 +311,12 @@ class Reply:
         return self.stage == "live" and self._told_done and self.position(now) >= self._sent
 
     def wake_at(self, now: float) -> float | None:
-        """Return when `pump` or `finished` will have something new to say, None if nothing but the engine can."""
+        """Return when `pump` or `finished` may change, None if only a message from the engine can change them."""
         if self.stage != "live" or self._anchor[1] is None:
             return None
         ahead = self._sent - self.position(now)
         if self._unsent:
-            # Half a frame later than the very first moment, so that rounding does not wake for nothing.
+            # Half a frame later than the exact moment, so that rounding causes no useless wake-up.
             return now + max(0.0, (ahead - self._config.buffer_s * self._rate) / self._rate) + FRAME_S / 2
         return now + ahead / self._rate + FRAME_S / 2 if self._told_done else None
 
@@ -325,7 +325,7 @@ class Reply:
             self.first_frame_s = now
         if self._anchor[1] is None or (self._sent and self.position(now) >= self._sent):
             begins_s = now if self._sent or self._begins_s is None else max(now, self._begins_s)
-            self._anchor = (self._sent, begins_s)  # the listener begins, or has waited for this
+            self._anchor = (self._sent, begins_s)  # playback begins, or resumes after an underrun
         stop = self._sent + size
         words = []
         while self._words and self._words[0].start_sample < stop:

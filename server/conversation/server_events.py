@@ -1,6 +1,6 @@
-"""All that a client can be told in a conversation, whatever its dialect.
+"""All events that a client can be sent in a conversation, in any dialect.
 
-Values only. How they are spelt on a wire is protocols/'s business; when they are told is session.py's.
+Values only. session.py sends them; protocols/ writes them to the wire.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from voxlane.server.conversation.values import Item, SessionConfig, StateName, T
 
 @dataclass(frozen=True, slots=True)
 class FloorState:
-    """Who has the floor."""
+    """The state of the floor."""
 
     name: StateName
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechStarted:
-    """The person speaks, since `at_s` of their audio."""
+    """The person speaks, since second `at_s` of their audio."""
 
     turn: int
     at_s: float
@@ -28,7 +28,7 @@ class SpeechStarted:
 
 @dataclass(frozen=True, slots=True)
 class SpeechStopped:
-    """The person's turn is over; their last sound was at `at_s` of their audio."""
+    """The person's turn is over; their last sound was at second `at_s` of their audio."""
 
     turn: int
     at_s: float
@@ -36,7 +36,7 @@ class SpeechStopped:
 
 @dataclass(frozen=True, slots=True)
 class UserWords:
-    """What was understood so far: `settled` is new and final, `tail` replaces the tail before."""
+    """The transcript grows: `settled` is new and final, `tail` replaces the last tail."""
 
     turn: int
     settled: str
@@ -45,7 +45,7 @@ class UserWords:
 
 @dataclass(frozen=True, slots=True)
 class UserTurn:
-    """All that the person said in a turn; it is in the history."""
+    """The transcript of a whole turn; it is in the history."""
 
     turn: int
     text: str
@@ -57,8 +57,8 @@ class ReplyStarted:
 
     epoch: int
     turn: int
-    item: str = ""  # the id under which it is remembered; "": it is not
-    tag: str = ""  # of the Respond that asked for it
+    item: str = ""  # its id in the history; "": it is not remembered
+    tag: str = ""  # the tag of the Respond that asked for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class ReplyText:
 
 @dataclass(frozen=True, slots=True)
 class Speech:
-    """More of a reply's sound. Offsets leave no gap; the words are those that begin in it."""
+    """More of a reply's sound. Offsets leave no gap; the words are those that begin in this piece."""
 
     epoch: int
     offset: int
@@ -81,7 +81,7 @@ class Speech:
 
 @dataclass(frozen=True, slots=True)
 class SpeechDone:
-    """All of a reply's sound was sent; it has so many samples."""
+    """All of a reply's sound was sent: `samples` in all."""
 
     epoch: int
     samples: int
@@ -89,21 +89,21 @@ class SpeechDone:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Somebody began to speak: stop playing, keep what is queued."""
+    """A voice may have begun: stop playing, keep the queued sound."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """It was nothing: go on with the very next sample."""
+    """The voice did not take the floor: go on with the very next sample."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The reply is over: throw away what is queued. `heard` is what the history keeps of it."""
+    """The reply is over: discard the queued sound. `heard` is the text that the history keeps."""
 
     epoch: int
     heard: str
@@ -120,7 +120,7 @@ class ReplyDone:
 
 @dataclass(frozen=True, slots=True)
 class TurnDone:
-    """A turn ended, as every turn does once."""
+    """A turn ended. Every turn ends exactly once."""
 
     turn: int
     how: TurnEnd
@@ -128,34 +128,34 @@ class TurnDone:
 
 @dataclass(frozen=True, slots=True)
 class ToolCalled:
-    """The model wants a tool: the client answers with a ToolResult."""
+    """The model calls a tool: the client answers with a ToolResult."""
 
     epoch: int
     call_id: str
     name: str
     arguments: str  # JSON
-    item: str = ""  # the id under which the call is remembered; "": it is not
+    item: str = ""  # the call's id in the history; "": it is not remembered
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Where the time of a turn went, in milliseconds from the person's last sound; -1: did not happen."""
+    """The latencies of a turn in milliseconds from the person's last sound; -1: did not happen."""
 
     turn: int
-    turn_end_ms: float  # decided that the turn is over
-    words_ms: float  # all words known
+    turn_end_ms: float  # the turn was taken as over
+    words_ms: float  # all words were known
     first_token_ms: float
-    first_sample_ms: float  # synthesised
-    first_frame_ms: float  # sent
+    first_sample_ms: float  # the first sample was synthesised
+    first_frame_ms: float  # the first frame was sent
 
 
 @dataclass(frozen=True, slots=True)
 class BargeIn:
-    """How an interruption went, in milliseconds from the sound that caused it to be noticed; -1: did not happen."""
+    """How a barge-in went."""
 
     epoch: int
-    hold_ms: float  # from the first sound to the hold, in audio time
-    verdict_ms: float  # from the first sound to commit or release
+    hold_ms: float  # milliseconds of audio from the first sound to the hold
+    verdict_ms: float  # milliseconds from the first sound to commit or release
     committed: bool
 
 
@@ -166,13 +166,13 @@ class Fault:
     code: str
     message: str
     retryable: bool
-    ref: str = ""  # the client's word for what went wrong
-    epoch: int = 0  # of the reply that failed; 0: it was none
+    ref: str = ""  # the client's id of the event that failed
+    epoch: int = 0  # of the reply that failed; 0: no reply
 
 
 @dataclass(frozen=True, slots=True)
 class InputCommitted:
-    """What was said is a turn, remembered as an item whose words are yet to come; UserTurn or TurnDone follow."""
+    """A turn is in the history as an item without words so far; UserTurn or TurnDone follow."""
 
     turn: int
     item: str
@@ -181,12 +181,12 @@ class InputCommitted:
 
 @dataclass(frozen=True, slots=True)
 class InputCleared:
-    """What was said before was nothing."""
+    """The sound so far was discarded."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdleTimeout:
-    """Nobody has spoken for long: a reply to the silence follows. Times are of the person's audio."""
+    """The person has been silent for long: a reply follows. Times are seconds of the person's audio."""
 
     turn: int
     item: str
@@ -196,7 +196,7 @@ class IdleTimeout:
 
 @dataclass(frozen=True, slots=True)
 class ItemPlaced:
-    """An item is remembered."""
+    """An item was put into the history."""
 
     item: Item
     after: str  # the item before it; "": it is the first
@@ -204,21 +204,21 @@ class ItemPlaced:
 
 @dataclass(frozen=True, slots=True)
 class ItemDropped:
-    """An item is forgotten."""
+    """An item was deleted from the history."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ItemShown:
-    """What is remembered of an item."""
+    """An item as it is remembered."""
 
     item: Item
 
 
 @dataclass(frozen=True, slots=True)
 class ItemCut:
-    """What is remembered of a reply is what was heard of it."""
+    """A reply in the history was cut to what was heard of it."""
 
     id: str
     seconds: float
@@ -238,7 +238,7 @@ class Thought:
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """What is in force now."""
+    """The configuration that holds now."""
 
     config: SessionConfig
 

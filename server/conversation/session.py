@@ -6,8 +6,8 @@
                             └────────────── it was meant: history is cut ◀──────── held ┘
 
 A turn is one stretch of the person's speech, or a typed text; it ends exactly once: done, interrupted or failed. A
-reply has an epoch; nothing of an epoch is sent after its Interrupted. What the engine brings for a request that is no
-longer ours is dropped where it comes in, and nowhere else.
+reply has an epoch; nothing of an epoch is sent after its Interrupted. Engine messages of requests that are over are
+dropped in `Floor` and `Answers` as they come in, and nowhere else.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from voxlane.server.conversation.server_events import Configured, Fault, FloorSt
 from voxlane.server.conversation.values import SessionConfig, StateName
 
 PIECE_BYTES = 2 * 1600
-"""Sound that is looked at in one go: 0.1 s."""
+"""Sound that is processed at once: 0.1 s."""
 
 
 class Session:
-    """A conversation with one person: their side is the floor, the assistant's are the answers."""
+    """A conversation with one person: `Floor` is the person's side, `Answers` the assistant's."""
 
     def __init__(
         self,
@@ -77,12 +77,12 @@ class Session:
 
     @property
     def config(self) -> SessionConfig:
-        """How the conversation is led now."""
+        """The configuration that holds now."""
         return self._floor.config
 
     @property
     def history(self) -> History:
-        """What was said and heard."""
+        """What the person said and heard."""
         return self.answers.history
 
     def open(self, now: float) -> list[Effect]:
@@ -92,12 +92,12 @@ class Session:
         return self._settle(self.answers.greet(self.config.greeting, self._floor.next_turn(), self.config, now), now)
 
     def feed(self, event: ClientEvent | FromEngine | RequestsLost | Tick, now: float) -> list[Effect]:
-        """Take what happened; return what is to be done about it, in order."""
+        """Process an event; return its effects in order."""
         floor, answers = self._floor, self.answers
-        floor.lull.look(now)  # before the event: sound ends it
+        floor.lull.look(now)  # before the event, since sound resets it
         effects: list[Effect] = []
         match event:
-            case Audio(pcm) if len(pcm) > PIECE_BYTES:  # sent faster than it was said: it may hold several turns
+            case Audio(pcm) if len(pcm) > PIECE_BYTES:  # sent faster than real time: it may hold several turns
                 for at in range(0, len(pcm), PIECE_BYTES):
                     effects += self.feed(Audio(pcm[at : at + PIECE_BYTES]), now)
                 return effects
@@ -118,7 +118,7 @@ class Session:
             case Stop():
                 effects = floor.stop(now)
             case ConfigureSession(config):
-                # A reply that was prepared is taken back: nobody knows of it, so it has not begun.
+                # A prepared reply is withdrawn: the client has not seen it, so it has not begun.
                 effects = [Send(Configured(config)), *answers.withdraw(), *floor.reconfigure(config, now)]
                 if self._state == "listening":
                     effects += floor.read_ahead()
@@ -162,7 +162,7 @@ class Session:
         return [Send(Fault("response_cancel_not_active", told, retryable=False, ref=event.ref))]
 
     def _settle(self, effects: list[Effect], now: float) -> list[Effect]:
-        """Draw the conclusions of an event: who has the floor, what may be sent, what is finished."""
+        """Add what follows from an event: the state of the floor, frames to send, replies that end or begin."""
         effects = [*effects, *self._floor.consider(now), *self.answers.settle(self.config, now)]
         effects += self._floor.closing.catch_up(now)
         state = self._name_state()

@@ -1,6 +1,6 @@
-"""What a silence in a turn means, and when it will mean something else.
+"""Decide what a silence in a turn means, and when its meaning may change.
 
-It knows one turn and the policies. What follows from a meaning is floor.py's business. Pure: the clock is an argument.
+It looks at one turn and the policies; floor.py acts. Pure: the clock is an argument.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from voxlane.server.conversation.user_turn import UserSpeech
 from voxlane.server.conversation.values import SessionConfig
 
 LAST_WORDS_S = 2.0
-"""How long a reply stays on hold for the words of a voice that has stopped: on a busy machine they come late."""
+"""How long a reply stays on hold for the words of a voice that has stopped: a busy engine sends them late."""
 
 LOOK_S = 0.05
-"""How often to look whether sound comes, while its absence may come to mean something."""
+"""How often to check for sound while its absence may end a turn."""
 
 
 @dataclass(slots=True)
 class Lull:
-    """How long no sound has come, as far as anybody has looked.
+    """How long no sound has come, counted from one look to the next.
 
-    Who stands still hears nothing: when a machine or an event loop goes on after a while, what was said meanwhile is
-    still on its way. So the time between two looks counts up to twice what it should be; timers are always a bit late.
+    After a stall of the machine or the event loop, audio is still in flight. So one look adds at most 2 × LOOK_S of
+    silence; twice, since timers are always a bit late.
     """
 
     seconds: float = 0.0
@@ -37,18 +37,18 @@ class Lull:
 
 
 class Meaning(Enum):
-    """What is to be made of the sound so far."""
+    """What the sound so far means."""
 
     UNDECIDED = auto()
     PAUSE = auto()  # the turn may be over
-    END = auto()  # it is
-    MEANT = auto()  # whoever has a reply on hold wants the floor
-    WANTS_WORDS = auto()  # that depends on what was said, and it is not known
-    NOTHING = auto()  # nobody wants the floor
+    END = auto()  # the turn is over
+    MEANT = auto()  # the voice that holds the reply takes the floor
+    WANTS_WORDS = auto()  # that depends on its words, which are not known
+    NOTHING = auto()  # the voice does not take the floor
 
 
 def meaning(turn: UserSpeech, silence_s: float, spoken_s: float, heard: int, config: SessionConfig) -> Meaning:
-    """Return what it means that a turn with so much voice in it has been silent for so long, at sample `heard`."""
+    """Return what `silence_s` means in a turn with `spoken_s` of voice, at sample `heard`."""
     if turn.held:
         verdict = judge(turn.text, turn.confirmed, spoken_s, silence_s, False, config.barge_in)
         if verdict is not Verdict.RELEASE:

@@ -1,13 +1,13 @@
-"""Chat deltas -> clauses fit to be spoken, as early as they are certain.
+"""Cut chat deltas into clauses for the voice, as early as each cut is certain.
 
 The first clause is short, so that sound comes soon; later ones are sentences, or pieces of long ones. A cut never falls
-inside a number, an abbreviation, an address, a Markdown link, inline code or a code block. Every clause says which
-stretch of the reply it is; together they are the reply, once. What is cut where depends on the text alone, never on
-how it was split into deltas. It knows nothing of how words are read: that is the engine's part.
+inside a number, an abbreviation, an address, a Markdown link, inline code or a code block. Each clause carries its
+range in the reply; together they are the reply, once. Cuts depend on the text alone, never on how it was split into
+deltas. The engine decides how words are read aloud.
 
-Text is taken word by word, a word being what stands between spaces. Where every word is to be a clause it also ends at
-a stop of Chinese or Japanese, which have no spaces. A word is settled when the first character of the next one is
-there; then the gap after it gets a grade, and the grade and the length so far decide whether to cut in it.
+A word is the text between spaces. If every word is to be a clause, a word also ends at a Chinese or Japanese
+punctuation mark: these languages have no spaces. A word is settled when the first character of the next one has come.
+Then the gap after it gets a grade; the grade and the length so far decide whether to cut there.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 DIGIT_LENGTH = 5
-"""What a digit counts for in a clause's length: it is read as a word."""
+"""A digit counts as so many characters of a clause's length: it is read as a word."""
 
 MAX_SPAN_CHARS = 1000
 """Longest address, link, tag or run of spaces that is kept together; a longer one is cut like plain text."""
 
 SOFT_WRAP_CHARS = 50
-"""A line at least this long, without final punctuation, is taken to go on in the next one."""
+"""A line at least this long, without final punctuation, continues in the next line."""
 
 FENCE_LINE_CHARS = 200
 """Longest opening line of a code block."""
 
 WIDE_RUN_CHARS = 24
-"""Longest stretch of Chinese or Japanese that is kept together where every word is a clause: four seconds or more."""
+"""Longest stretch of Chinese or Japanese kept together if every word is a clause: four seconds or more."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutPolicy:
-    """When a clause is long enough, and when too long. Lengths are characters, a digit counted DIGIT_LENGTH times."""
+    """When a clause is long enough or too long. Lengths are characters; a digit counts as DIGIT_LENGTH."""
 
-    first_words: int = 3  # the first clause may end at any punctuation from here on
+    first_words: int = 3  # the first clause may end at any punctuation from this many words on
     first_max_words: int = 16
     first_max_length: int = 100
-    sentence_words: int = 3  # a later one ends with its sentence from here on,
-    soft_length: int = 80  # and at a comma from here on
+    sentence_words: int = 3  # a later clause ends with its sentence from this many words on
+    soft_length: int = 80  # a later clause ends at a comma from this length on
     max_words: int = 40
     max_length: int = 200
-    every_word: bool = False  # a clause is as little as holds together: for a voice that is read to while it speaks
+    every_word: bool = False  # every word is a clause, for a voice that takes text while it speaks
 
 
 WORD_BY_WORD = CutPolicy(every_word=True)
@@ -52,7 +52,7 @@ WORD_BY_WORD = CutPolicy(every_word=True)
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """`text` is the reply's `[start:end]`, trailing space included; a silent one holds nothing to say."""
+    """`text` is the reply's `[start:end]`, trailing space included; a silent clause has nothing to say."""
 
     text: str
     start: int
@@ -61,9 +61,9 @@ class Clause:
 
 
 class Grade(IntEnum):
-    """How good a place to cut the gap after a word is."""
+    """How good a place to cut a gap between words is."""
 
-    GLUED = 0  # inside a number, a date or a name with its title: only if there is no other place at all
+    GLUED = 0  # inside a number, a date or a name with its title: only if there is no other place
     SPACE = 1
     JOINER = 2  # before a conjunction or preposition
     SOFT = 3  # after a comma, a colon, a dash
@@ -73,7 +73,7 @@ class Grade(IntEnum):
 
 _WORD = re.compile(rf"\S{{1,{MAX_SPAN_CHARS + 1}}}+")
 _STOP = "，。！？、；："
-# Without Hangul: Korean has spaces.
+# Hangul is not included: Korean has spaces.
 _WIDE = rf"(?![{_STOP}])[\u2e80-\u312f\u3190-\ua95f\uf900-\ufaff\ufe30-\uff9f\U00020000-\U0003ffff]"
 _PIECE = re.compile(
     rf"(?=\S)[^\s{_STOP}]{{0,{MAX_SPAN_CHARS}}}?"
@@ -109,7 +109,7 @@ _NO_START = ".,;:!?)]}…%°"
 
 
 def grade(word: str, following: str) -> Grade:
-    """Grade the gap, a space, between a word and a next one that starts with `following`."""
+    """Return the grade of the space between a word and the next one, which starts with `following`."""
     core = word.rstrip(_CLOSERS)
     last, stem = core[-1:], core[:-1].lstrip(_OPENERS)
     figures = stem[-1:].isdigit() and following.isdigit()
@@ -145,11 +145,11 @@ def _grade_full_stop(stem: str, following: str) -> Grade:
 
 _INLINE_MARK = re.compile(r"`+|[\[\]()>]|<(?=[A-Za-z/!])")
 _INLINE_LIMITS = {"`": 200, "]": 200, ")": MAX_SPAN_CHARS, ">": 300}
-"""Closing mark -> how far from its opening one it may stand, in characters."""
+"""Closing mark -> its greatest distance from the opening mark, in characters."""
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Yield the sentences of a complete text, without the white space around them; a line's end ends one, too."""
+    """Yield the sentences of a complete text, without the white space around them; a line break ends a sentence."""
     start = 0
     for found in re.finditer(r"(\S+)(\s+|\Z)", text):
         following = text[found.end() : found.end() + 1]
@@ -159,21 +159,21 @@ def sentences(text: str) -> Iterator[str]:
 
 
 class _Inline:
-    """Whether the text so far stands inside a Markdown link, inline code or an HTML tag."""
+    """Tracks whether the text so far ends inside a Markdown link, inline code or an HTML tag."""
 
     def __init__(self) -> None:
-        self.closer = ""  # what ends the open span; empty outside
+        self.closer = ""  # the mark that ends the open span; "" outside
         self.opened = 0
         self._nested = 0
 
     def feed(self, text: str, start: int, end: int, ignored: int) -> None:
-        """Go through text[start:end], whole words; marks before `ignored` are plain characters."""
+        """Scan text[start:end], whole words; marks before `ignored` are plain characters."""
         for found in _INLINE_MARK.finditer(text, max(start, ignored), end):
             mark = found[0]
             if not self.closer:
                 self._open(mark, found.start())
             elif mark == self.closer == "]":
-                # A label is a link's only if its target follows at once.
+                # A label belongs to a link only if the target follows at once.
                 self.closer = ")" if text[found.end() : found.end() + 1] == "(" else ""
                 self._nested = 0
             elif self.closer == ")" and mark in "()":
@@ -188,44 +188,44 @@ class _Inline:
             self.closer, self.opened = closer, at
 
     def too_long(self, end: int) -> bool:
-        """Say whether the open span is past what such a span may be."""
+        """Return whether the open span is longer than such a span may be."""
         return self.closer != "" and end - self.opened > _INLINE_LIMITS[self.closer[0]]
 
 
 class ClauseCutter:
-    """Cuts one reply. Push its deltas in order, then finish."""
+    """Cuts one reply into clauses. Push its deltas in order, then finish."""
 
     def __init__(self, policy: CutPolicy | None = None) -> None:
         self._policy = policy or CutPolicy()
-        self._text = ""  # what is not cut off yet
-        self._offset = 0  # where it starts in the reply
-        self._spoken = False  # whether a clause with something to say is out
-        self._line_started = True  # whether nothing but spaces stands between the last line break and the text
-        self._fence = ""  # the mark that opened the code block the text starts with
-        self._line = 0  # in a code block: the first line not looked at
-        self._line_length = 0  # of the line the text starts in, before the text
-        self._structured = False  # whether that line is an item, a heading or a table row
+        self._text = ""  # the text after the last cut
+        self._offset = 0  # where `_text` starts in the reply
+        self._spoken = False  # a clause with something to say was returned
+        self._line_started = True  # only spaces stand between the last line break and `_text`
+        self._fence = ""  # the mark that opened the code block at the start of `_text`
+        self._line = 0  # in a code block: the first line not scanned
+        self._line_length = 0  # characters of the first line that stand before `_text`
+        self._structured = False  # that line is a list item, a heading or a table row
         self._restart(0)
 
     def _restart(self, ignored: int) -> None:
-        """Look at the text from its beginning, with the inline marks before `ignored` taken as plain characters."""
+        """Scan the text from its beginning; inline marks before `ignored` are plain characters."""
         self._ignored = ignored
-        self._at = 0  # the first character no settled word holds
+        self._at = 0  # the first character after the settled words
         self._length = 0
         self._words = 0
-        self._places: list[tuple[int, Grade, int]] = []  # where a cut may fall, how good, and the length up to there
+        self._places: list[tuple[int, Grade, int]] = []  # possible cuts: position, grade, and the length up to there
         self._inline = _Inline()
         self._at_line_start = self._line_started
         self._column = self._line_length
         self._item = self._structured
 
     def push(self, delta: str) -> list[Clause]:
-        """Take more of the reply; return the clauses it completes."""
+        """Add reply text; return the clauses it completes."""
         self._text += delta
         return self._cut(final=False)
 
     def finish(self) -> list[Clause]:
-        """Return what is left, the reply being complete."""
+        """Return the remaining clauses: the reply is complete."""
         clauses = self._cut(final=True)
         if self._text:
             clauses.append(self._take(len(self._text)))
@@ -255,7 +255,7 @@ class ClauseCutter:
         return Clause(text, start, self._offset, silent)
 
     def _next(self, *, final: bool) -> int | None:
-        """Return where the clause that starts the text ends, or None while that is open."""
+        """Return where the next clause ends, None while that is not known."""
         if self._fence:
             return self._fence_end(final=final)
         while self._at < len(self._text):
@@ -282,7 +282,7 @@ class ClauseCutter:
         return None
 
     def _settle(self, word_at: int, word_end: int, gap_end: int) -> int | None:
-        """Count a word in; return the cut after it, if there is one."""
+        """Count a word; return the cut after it, None if there is no cut."""
         word, gap = self._text[word_at:word_end], self._text[word_end:gap_end]
         if self._places and self._places[-1][0] == word_at and word.lower() in _JOINERS:
             place, found, length = self._places[-1]
@@ -302,8 +302,8 @@ class ClauseCutter:
             return gap_end
         if self._inline.closer:
             if self._inline.too_long(gap_end):
-                # Everything up to here counts as plain, not only the opening mark: each stretch is gone over twice
-                # at most, whatever marks are in it.
+                # Everything up to here counts as plain, not only the opening mark, so that no text is scanned more
+                # than twice.
                 self._restart(gap_end)
             return None
         self._places.append((gap_end, found, self._length))
@@ -329,7 +329,7 @@ class ClauseCutter:
         return False
 
     def _forced(self, word_at: int, word_end: int) -> int | None:
-        """Return the best cut before a word that no longer fits, or inside one that is too long by itself."""
+        """Return the best cut before a word that no longer fits, or inside a word that is too long by itself."""
         policy = self._policy
         most = policy.max_length if self._spoken else policy.first_max_length
         most_words = policy.max_words if self._spoken else policy.first_max_words
@@ -344,13 +344,13 @@ class ClauseCutter:
         return self._inside(word_at, word_end)
 
     def _inside(self, word_at: int, word_end: int) -> int | None:
-        """Return the cut inside a word that is longer than a clause, unless it is an address or a link."""
+        """Return the cut inside a word that is longer than a clause, None if it is an address or a link."""
         word = self._text[word_at:word_end]
         length = 0
         for index, char in enumerate(word):
             length += _length(char)
             if length > self._policy.max_length:
-                # Judged by what stands before the cut, which is the same however much of the word has come.
+                # Only the text before the cut decides: it is the same however much of the word has come.
                 if not _ADDRESS.match(word[:index]):
                     return word_at + index
                 return word_at + MAX_SPAN_CHARS if len(word) > MAX_SPAN_CHARS else None
@@ -365,7 +365,7 @@ class ClauseCutter:
         return max(self._places, key=lambda place: (min(place[1], Grade.SPACE), place[0]))[0]
 
     def _fence_starts(self, word_at: int, *, final: bool) -> bool | None:
-        """Say whether a code block starts here; None while its first line is not complete."""
+        """Return whether a code block starts here, None while its first line is not complete."""
         line_end = self._text.find("\n", word_at, word_at + FENCE_LINE_CHARS)
         if line_end < 0 and not final and len(self._text) - word_at < FENCE_LINE_CHARS:
             return None
@@ -378,7 +378,7 @@ class ClauseCutter:
         return True
 
     def _fence_end(self, *, final: bool) -> int | None:
-        """Return the end of the code block the text starts with."""
+        """Return the end of the code block at the start of the text, None while it is open."""
         while True:
             line_end = self._text.find("\n", self._line)
             if line_end < 0 and not final:

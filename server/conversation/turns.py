@@ -1,7 +1,7 @@
-"""Whose turn it is: how long a silence ends a turn, and whether a voice that cuts in takes the floor.
+"""Endpointing and barge-in: how long a silence ends a turn, and whether a voice that cuts in takes the floor.
 
-Pure decisions on words and seconds. It hears nothing and keeps no state: ear.py says when there is a voice, the engine
-which words it said and how complete they sound, and the session acts.
+Pure decisions on words and seconds, without state. ear.py detects the voice, the engine transcribes it and estimates
+how complete the words sound, and floor.py acts.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Eagerness = Literal["low", "medium", "high", "auto"]
 class TurnPolicy:
     """When a turn is over."""
 
-    mode: Mode = "auto"  # manual: begun and ended by the client; buffer: all sound is a turn that the client ends
+    mode: Mode = "auto"  # manual: the client begins and ends turns; buffer: all sound is a turn that the client ends
     eagerness: Eagerness = "auto"
-    min_wait_s: float = 0.25  # no silence below this ends a turn,
-    max_wait_s: float = 2.5  # and every one above it does
-    max_turn_s: float = 120.0  # a turn is over then, whoever still speaks
-    pre_roll_s: float = 0.3  # sound before the onset that is heard with it: the gate opens after a soft consonant
-    threshold: float = 0.5  # how probably it must be speech
-    idle_s: float | None = None  # nobody has spoken for this long after a reply: the assistant speaks again
+    min_wait_s: float = 0.25  # no shorter silence ends a turn
+    max_wait_s: float = 2.5  # every longer silence ends a turn
+    max_turn_s: float = 120.0  # a longer turn is ended, even while the person speaks
+    pre_roll_s: float = 0.3  # sound before the onset that is transcribed, too: the gate opens after a soft consonant
+    threshold: float = 0.5  # the least speech probability
+    idle_s: float | None = None  # after so much silence behind a reply the assistant speaks again; None: never
     language: str = "en"
 
 
@@ -36,22 +36,22 @@ class TurnPolicy:
 class BargePolicy:
     """When a voice that cuts into a reply takes the floor."""
 
-    stop_phrases: tuple[str, ...] | None = None  # take it at once; None: those of the language
-    brief_s: float = 0.6  # speech shorter than this takes it only with words that are known to
-    lasting_s: float = 1.1  # speech this long takes it, words or none
-    release_s: float = 0.5  # silence after which the reply goes on;
-    backchannel_release_s: float = 0.3  # after words that only say "go on";
-    wordless_release_s: float = 0.7  # and after speech whose words may yet come
-    at_once: bool = False  # every voice that is speech takes it
+    stop_phrases: tuple[str, ...] | None = None  # phrases that take the floor at once; None: those of the language
+    brief_s: float = 0.6  # shorter speech takes the floor only with a word of `Phrasebook.claims`
+    lasting_s: float = 1.1  # speech this long takes the floor, with or without words
+    release_s: float = 0.5  # silence after which the reply goes on
+    backchannel_release_s: float = 0.3  # the same after backchannels
+    wordless_release_s: float = 0.7  # the same after speech whose words may still come
+    at_once: bool = False  # every confirmed voice takes the floor
     language: str = "en"
 
 
 class Verdict(Enum):
-    """What becomes of a reply that is held."""
+    """What happens to a reply on hold."""
 
-    COMMIT = "commit"  # it is over: the person has the floor
+    COMMIT = "commit"  # it ends: the person has the floor
     RELEASE = "release"  # it goes on where it stopped
-    WAIT = "wait"  # it is too early to tell
+    WAIT = "wait"  # not decided yet
 
 
 # ---- what words mean, per language
@@ -59,14 +59,14 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Phrasebook:
-    """What a language's words say about turns. All in the spelling of `spell`."""
+    """What the words of one language mean for turns. All are in the spelling of `spell`."""
 
     stop: tuple[str, ...] = ()
-    backchannels: frozenset[str] = frozenset()  # phrases that leave the floor to the other
-    murmur: re.Pattern[str] | None = None  # words of no fixed spelling that do so, too
-    claims: frozenset[str] = frozenset()  # words that take it, be they the only one
-    open: frozenset[str] = frozenset()  # last words of one who thinks, or of half a sentence,
-    closed: frozenset[str] = frozenset()  # except in these
+    backchannels: frozenset[str] = frozenset()  # phrases that leave the floor to the assistant
+    murmur: re.Pattern[str] | None = None  # backchannels without a fixed spelling
+    claims: frozenset[str] = frozenset()  # words that take the floor even alone
+    open: frozenset[str] = frozenset()  # last words of an unfinished sentence or of a person who is thinking
+    closed: frozenset[str] = frozenset()  # endings that are complete although their last word is in `open`
 
 
 def _phrases(text: str) -> frozenset[str]:
@@ -113,22 +113,22 @@ ENGLISH = Phrasebook(
 )  # fmt: skip
 
 PHRASEBOOKS: dict[str, Phrasebook] = {"en": ENGLISH}
-"""By ISO 639-1. Of a language that is not here nothing is known: its words all count as words."""
+"""By ISO 639-1 code. In a language without a phrasebook all words count as plain words."""
 
 _ASIDE = re.compile(r"\[[^\]]*\]?|\([^)]*\)?|\*[^*]*\*?|<[^>]*>?|[♪♫]+")
-"""What recognisers write for sounds that are no words: [laughter], (coughs), *sighs*."""
+"""What recognisers write for sounds that are not words: [laughter], (coughs), *sighs*."""
 
 _APOSTROPHES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "`": "'"})
 
 
 def phrasebook(language: str) -> Phrasebook:
-    """Return what is known of a language; `en-GB` is `en`."""
+    """Return the phrasebook of a language; `en-GB` is `en`."""
     return PHRASEBOOKS.get(language.lower().replace("_", "-").split("-")[0], Phrasebook())
 
 
-@lru_cache(maxsize=1024)  # the same words are asked about with every frame of sound
+@lru_cache(maxsize=1024)  # called with the same words for every frame of sound
 def spell(text: str) -> tuple[str, ...]:
-    """Return the words of a transcript in one plain spelling: small letters, no marks, no asides, no hyphens."""
+    """Return the words of a transcript in one spelling: lower case, no punctuation, no sounds in brackets."""
     plain = _ASIDE.sub(" ", text).translate(_APOSTROPHES).casefold()
     return tuple(re.findall(r"[^\W_]+(?:'[^\W_]+)*", plain))
 
@@ -150,7 +150,7 @@ def leaves_floor(text: str, language: str = "en") -> bool:
 def _leaves_floor(words: tuple[str, ...], language: str) -> bool:
     book = phrasebook(language)
     longest = max((phrase.count(" ") + 1 for phrase in book.backchannels), default=1)
-    reached = {0}  # where a run of whole phrases from the beginning can end
+    reached = {0}  # word numbers at which a run of whole phrases from the beginning can end
     for start in range(len(words)):
         if start not in reached:
             continue
@@ -166,14 +166,14 @@ def _leaves_floor(words: tuple[str, ...], language: str) -> bool:
 
 
 def judge(text: str, confirmed: bool, speech_s: float, silence_s: float, dropped: bool, policy: BargePolicy) -> Verdict:
-    """Return what becomes of a reply that a voice holds up, from all that is known of that voice so far.
+    """Return what happens to a reply on hold, from all that is known of the voice that holds it.
 
-    `text` is its transcript, `confirmed` and `dropped` the ear's word on it, `speech_s` how long it has spoken,
+    `text` is the voice's transcript, `confirmed` and `dropped` the ear's verdict, `speech_s` how long it has spoken,
     `silence_s` how long it has been silent since.
 
-    A recogniser writes words for a hum, too: of three synthetic voices that said "mhm", "hmm", "mm-hmm", "uh-huh" and
-    "aha" in 0.38 to 0.62 s, Moonshine made "Her.", "Tell me.", "I dunno.", "Ma'am." and the like, never what was said.
-    So brief speech needs a word that is known to be meant: "no", "what", a number.
+    A recogniser writes words even for a hum: for three synthetic voices that said "mhm", "hmm", "mm-hmm", "uh-huh" and
+    "aha" in 0.38 to 0.62 s, Moonshine wrote "Her.", "Tell me.", "I dunno.", "Ma'am." and the like, never what was said.
+    So brief speech takes the floor only with certain words: "no", "what", a number.
     """
     if stops(text, policy) or (confirmed and policy.at_once):
         return Verdict.COMMIT
@@ -202,26 +202,26 @@ def _claims(words: tuple[str, ...], language: str) -> bool:
 class SentenceEnding(Enum):
     """How the words so far end."""
 
-    OPEN = "open"  # in the middle of a sentence, or of a thought
-    NUMBER = "number"  # with digits, as of a telephone number: more may follow
+    OPEN = "open"  # in the middle of a sentence or a thought
+    NUMBER = "number"  # with digits, as in a telephone number: more may follow
     PLAIN = "plain"
     QUESTION = "question"
 
 
-# The silence that ends a turn: of a sentence that is surely complete, and of one that surely is not. Between people, a
-# gap between turns lasts 0.2 s, and few pauses inside a turn more than 1 s.
+# Seconds of silence that end a turn: after a certainly complete sentence, and after a certainly incomplete one. Between
+# people, a gap between turns lasts 0.2 s, and few pauses inside a turn last more than 1 s.
 _WAITS_S: dict[Eagerness, tuple[float, float]] = {
     "high": (0.25, 1.2),
     "medium": (0.4, 1.8),
     "low": (0.8, 2.5),
-    "auto": (0.25, 2.2),  # believes the model most
+    "auto": (0.25, 2.2),  # trusts the model's estimate most
 }
 
 _UNKNOWN = 0.6
-"""Taken for the probability of an end if nobody says: of the pauses that are heard at all, most end a turn."""
+"""The probability of an end if no probe has answered: most audible pauses end a turn."""
 
 
-@lru_cache(maxsize=256)  # asked again and again while a turn is silent
+@lru_cache(maxsize=256)  # called again and again while a turn is silent
 def ending(words: str, language: str = "en") -> SentenceEnding:
     """Return how a transcript ends."""
     book, spelt, last = phrasebook(language), spell(words), _ASIDE.sub("", words).rstrip(" \"'”’")
@@ -238,9 +238,9 @@ def ending(words: str, language: str = "en") -> SentenceEnding:
 
 
 def end_wait_s(p_end: float | None, policy: TurnPolicy, words: str, turn_s: float = 0.0) -> float:
-    """Return how long a silence must last to end the turn: infinitely in manual mode, 0 after `max_turn_s` in any.
+    """Return how long a silence must last to end the turn: for ever outside auto mode, 0 after `max_turn_s`.
 
-    `p_end` is how probable it is that the sentence is complete, if anyone knows; `turn_s` how long the turn has been.
+    `p_end` is the probability that the sentence is complete, None if unknown; `turn_s` is the length of the turn.
     """
     if turn_s >= policy.max_turn_s:
         return 0.0
@@ -254,7 +254,7 @@ def end_wait_s(p_end: float | None, policy: TurnPolicy, words: str, turn_s: floa
 def eager_wait_s(p_end: float | None, policy: TurnPolicy, words: str, turn_s: float = 0.0) -> float:
     """Return how long a silence must last for a reply to be prepared, not spoken; never longer than `end_wait_s`.
 
-    A reply to half a sentence is work for nothing: those that are probably not complete get none before their end.
+    A reply to half a sentence is wasted work: none is prepared for a sentence that is probably incomplete.
     """
     wait = end_wait_s(p_end, policy, words, turn_s)
     if (
@@ -272,7 +272,7 @@ _EAGER_S = 0.15
 
 
 def _completeness(p_end: float | None, how: SentenceEnding) -> float:
-    """Return how far to believe that the sentence is complete, the model and the words together."""
+    """Return how certain it is that the sentence is complete, from the model and the words together."""
     believed = _UNKNOWN if p_end is None else min(1.0, max(0.0, p_end))
     at_least, share = _BELIEF[how]
     return at_least + share * believed
@@ -284,4 +284,4 @@ _BELIEF = {
     SentenceEnding.PLAIN: (0.0, 1.0),
     SentenceEnding.QUESTION: (0.5, 0.5),
 }
-"""What the words alone say, and how much the model may add."""
+"""The certainty from the words alone, and the most that the model can add."""

@@ -1,4 +1,4 @@
-"""What the events of a conversation are made of: how it is led, what is remembered of it. Values only."""
+"""Values that events carry: the configuration of a conversation and the items of its history."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ INSTRUCTIONS = (
     "two short, plain sentences, without lists, code, markdown or emoji. You answer questions, chat, and remember what "
     "the person tells you. You are a computer program without internet. If you do not understand, ask what is meant."
 )
-"""What the chat model is told to be. The adapter of the 0.5B model was trained with these very words."""
+"""The default instructions. The adapter of the 0.5B model was trained with exactly these words."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
-    """How one conversation is led. A client may change any of it at any time; what has begun goes on as it was."""
+    """Settings of one conversation. A client may change them at any time; a reply that has begun keeps the old ones."""
 
     instructions: str = INSTRUCTIONS
     voice: str = ""  # "": the engine's default
-    voice_language: str = ""  # what it speaks; "": each reply decides
-    voice_instructions: str = ""  # how it speaks, in plain words
+    voice_language: str = ""  # the language of the voice; "": each reply's text decides
+    voice_instructions: str = ""  # style of speaking, in plain words
     speed: float = 1.0
-    language: str = ""  # "": the listening model decides
+    language: str = ""  # of the person; "": the ASR model decides
     temperature: float | None = None  # None: the model's own
-    max_tokens: int = 256  # of one reply
-    seed: int | None = None  # None: a fresh one for every reply
+    max_tokens: int = 256  # per reply
+    seed: int | None = None  # None: a new one for every reply
     greeting: str = ""  # said when the conversation begins
     tools: tuple[Tool, ...] = ()
     tool_choice: str = "auto"
-    replies: bool = True  # False: turns are answered when the client asks for it
-    chains_tools: bool = True  # False: so are the results of tool calls
+    replies: bool = True  # False: turns are answered only when the client asks for it
+    chains_tools: bool = True  # False: tool results are answered only when the client asks for it
     turns: TurnPolicy = field(default_factory=TurnPolicy)
     barge_in: BargePolicy = field(default_factory=BargePolicy)
     interruptible: bool = True  # False: what is said during a reply is answered after it
     speaks: bool = True  # False: replies are text only
-    buffer_s: float = 1.5  # speech sent ahead of what the client has played
+    buffer_s: float = 1.5  # how far sent speech may be ahead of playback
 
 
 ItemKind = Literal["user", "assistant", "system", "call", "result"]
@@ -49,12 +49,12 @@ ItemKind = Literal["user", "assistant", "system", "call", "result"]
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One piece of a conversation, as it is remembered."""
+    """One entry of the history."""
 
     id: str
     kind: ItemKind
-    text: str = ""  # the words; a call's arguments, as JSON; a result's output
-    name: str = ""  # of the tool that is called
+    text: str = ""  # the words, a call's arguments as JSON, or a result's output
+    name: str = ""  # of the called tool
     call_id: str = ""  # of a call and of its result
-    spoken: bool = False  # the words were said, not written
-    whole: bool = True  # False: of a reply, only what was heard; of speech, what is yet to be understood
+    spoken: bool = False  # the words were spoken, not written
+    whole: bool = True  # False: only the heard part of a reply, or speech not yet transcribed

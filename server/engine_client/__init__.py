@@ -1,1 +1,1 @@
-"""The ways to those who do the work: the engine child, or another chat server."""
+"""Clients of the engine process and of a remote chat server."""

@@ -1,7 +1,6 @@
-"""One conversation's line to the engine: what it says goes out, what is said about its requests comes in.
+"""One conversation's channel to the engine: commands go out, messages about its requests come in.
 
-A conversation does not end with an engine: while there is none, what is said waits, up to a bound, and is said to the
-next one. It knows requests by name; what they are for is the conversation's business.
+A conversation outlives an engine process: while no engine runs, commands wait, up to a bound, for the next one.
 """
 
 from __future__ import annotations
@@ -24,28 +23,28 @@ from voxlane.server.conversation.effects import RequestsLost
 from voxlane.server.errors import VoxlaneError
 
 WAITING_BYTES = 1 << 20
-"""What may wait for the next engine: half a minute of a voice, or forty prompts of the longest kind."""
+"""Bytes that may wait for the next engine: half a minute of sound, or forty prompts of the longest kind."""
 
 GATHERED_BYTES = 1920
-"""Sound that is sent at once, 60 ms: a message costs both sides more than what is in it. Nobody waits for it: the first
-sound of a voice, all of one that interrupts, and the last before anything else is said are sent as they come."""
+"""Sound that is gathered into one message, 60 ms: a message costs both sides more than its content. Gathering delays no
+decision: the first sound of a voice, all sound of an interruption and sound before another command are sent at once."""
 
 Receive = Callable[[FromEngine | RequestsLost], None]
 
 
 class EngineTransport(Protocol):
-    """What a channel needs of the link to the engine."""
+    """What a channel needs of the engine process."""
 
     def send(self, message: ToEngine) -> None:
         """Send a message; raise Overloaded if too much waits."""
 
     @property
     def listening(self) -> bool:
-        """Whether there is an engine now."""
+        """Whether an engine takes messages now."""
 
     @property
     def hopeful(self) -> bool:
-        """Whether there will be one."""
+        """Whether an engine is being started."""
 
 
 class Channel:
@@ -59,13 +58,13 @@ class Channel:
         self._live: set[str] = set()
         self._waiting: list[ToEngine] = []
         self._waiting_bytes = 0
-        self._unhurried = ""  # the request whose sound may be gathered,
-        self._begun = False  # once its first has gone
+        self._unhurried = ""  # id of the request whose sound may be gathered
+        self._begun = False  # its first sound was sent
         self._gathered = bytearray()
         self._closed = False
 
     def tell(self, message: ToEngine) -> FromEngine | None:
-        """Tell the engine; return the answer where it can be known at once: a request that cannot be."""
+        """Send a command to the engine, or keep it; return a Refused if its request cannot go on."""
         if isinstance(message, Append) and message.request_id == self._unhurried:
             if self._gather(message.audio):
                 return None
@@ -73,7 +72,7 @@ class Channel:
         elif self._gathered:
             refused = self._say(Append(self._unhurried, audio=self._take_gathered()))
             if refused is not None and getattr(message, "request_id", "") == self._unhurried:
-                return refused  # what there is to say about it is of no use
+                return refused  # its request is over
         if isinstance(message, Submit):
             if not self._line.listening and not self._line.hopeful:
                 return Refused(message.request_id, message.epoch, "overloaded", "there is no engine")
@@ -88,24 +87,24 @@ class Channel:
         return self._wait(message)
 
     def take(self, message: FromEngine) -> None:
-        """Pass on what the engine says about one of the requests."""
+        """Pass on a message about one of the requests."""
         if isinstance(message, Finished | Refused):
             self._live.discard(message.request_id)
         self._receive(message)
 
     def lost(self) -> None:
-        """Take it that the engine is gone, and all requests with it."""
+        """Note that the engine is gone, and all requests with it."""
         self._live.clear()
         self._forget()
         self._receive(RequestsLost())
 
     def give_up(self) -> None:
-        """Take it that there will be no other engine."""
+        """Note that no other engine will be started."""
         if self._live:
             self.lost()
 
     def back(self) -> None:
-        """Take it that there is an engine again: say what has waited."""
+        """Note that an engine is ready again: send the commands that waited."""
         waiting = self._waiting
         self._forget()
         for message in waiting:
@@ -114,7 +113,7 @@ class Channel:
                 self._receive(answer)
 
     def close(self) -> None:
-        """Cancel every request that may still run, and leave the line."""
+        """Cancel every request that may still run, and close the channel."""
         if self._closed:
             return
         self._closed = True
@@ -126,7 +125,7 @@ class Channel:
         self._leave()
 
     def _gather(self, audio: bytes) -> bool:
-        """Keep sound for later; return False if it is to be sent now."""
+        """Gather sound; return False if it is to be sent now."""
         self._gathered += audio
         begun, self._begun = self._begun, True
         return begun and len(self._gathered) < GATHERED_BYTES and self._line.listening
@@ -156,12 +155,12 @@ class Channel:
         return None
 
     def _unsay(self, request_id: str) -> None:
-        """Forget what waits of a request."""
+        """Drop the waiting commands of a request."""
         self._waiting = [one for one in self._waiting if getattr(one, "request_id", None) != request_id]
         self._waiting_bytes = sum(map(_size, self._waiting))
 
     def _refuse(self, message: ToEngine) -> FromEngine | None:
-        """End the request that a message which cannot be delivered belongs to."""
+        """End the request of a message that cannot be delivered."""
         request_id = getattr(message, "request_id", None)
         if request_id not in self._live:
             return None
@@ -177,7 +176,7 @@ class Channel:
 
 
 def _size(message: ToEngine) -> int:
-    """Return about how many bytes a message is."""
+    """Return the approximate size of a message in bytes."""
     match message:
         case Append(audio=audio, text=text):
             return 64 + len(audio) + len(text)

@@ -1,7 +1,6 @@
-"""The engine child: its process, its socket, its restart.
+"""The engine child process: start, socket, restart, stop.
 
-It turns a Submit into a Stream and a dead child into errors and a new child. It knows processes and packets; it does
-not know what requests mean, who sent them, or HTTP.
+It turns a Submit into a RequestStream. When the child dies, running requests end with errors and a new child starts.
 
     starting ──Ready──▶ ready ──child lost──▶ restarting ──Ready──▶ ready
         └──StartFailed──▶ failed ◀──StartFailed, or too many restarts──┘            stop(): stopped, from anywhere
@@ -82,19 +81,19 @@ _REFUSALS: dict[RefusalCode, type[VoxlaneError]] = {
 
 
 class Observer:
-    """Is told what passes over the link. The base class does not listen; metrics and progress bars do."""
+    """Receives news of the engine. The base class ignores it; metrics and progress bars override methods."""
 
     def loading(self, message: Loading) -> None:
-        """Take a step of the engine's start-up."""
+        """The engine reports a step of its start-up."""
 
     def state_changed(self, state: State) -> None:
-        """Take the link's new state."""
+        """The engine process has a new state."""
 
     def stepped(self, message: StepStats) -> None:
-        """Take what the engine did in the last second."""
+        """The engine reports its steps of the last second."""
 
     def finished(self, message: Finished) -> None:
-        """Take the end of a request, even one whose stream is gone."""
+        """A request has ended; its stream may be closed already."""
 
 
 class RestartBudget:
@@ -106,7 +105,7 @@ class RestartBudget:
         self._times: deque[float] = deque()
 
     def next_delay(self, now: float) -> float | None:
-        """Return the seconds to wait before the restart that `now` asks for, or None to give up."""
+        """Return the seconds to wait before a restart asked for at `now`, None to give up."""
         while self._times and now - self._times[0] > self._window_s:
             self._times.popleft()
         if len(self._times) >= self._most:
@@ -150,7 +149,7 @@ class EngineProcess:
 
     @property
     def ready(self) -> Ready | None:
-        """Return what the engine last said of itself, with the voices that were made for it; None before it did."""
+        """Return the engine's last description, with the kept voices; None before the first one."""
         return None if self._ready is None else self.voices.offered(self._ready)
 
     @property
@@ -159,11 +158,11 @@ class EngineProcess:
         return len(self._inboxes)
 
     def start(self) -> None:
-        """Begin to start the child; wait_ready says when it is there."""
+        """Begin to start the child; `wait_ready` waits for it."""
         self._supervisor = asyncio.create_task(self._supervise(), name="engine supervisor")
 
     async def wait_ready(self) -> Ready:
-        """Wait until the engine can serve, and raise EngineStartFailed when it will not."""
+        """Wait until the engine is ready; raise EngineStartFailed if it cannot start."""
         while self.state != "ready":
             if self.state in ("failed", "stopped"):
                 raise EngineStartFailed(self.failure)
@@ -173,14 +172,14 @@ class EngineProcess:
         return self.ready
 
     async def stop(self) -> None:
-        """Fail what is still running, ask the child to leave, and make sure of it."""
+        """Fail the running requests, ask the child to exit, and kill it if it does not."""
         was_ready = self.state == "ready"
         self._set_state("stopped")
         self.abandon(lambda: EngineLost(detail="stopped"))
         if was_ready and self._pipe is not None:
             self._pipe.send(Shutdown())
         elif self._process is not None:
-            # A child that still loads does not read its socket, and may have a download of its own under way.
+            # A loading child does not read its socket, and may run a download in a process of its own.
             _signal_group(self._process, signal.SIGTERM)
         if self._process is not None:
             await _end(self._process)
@@ -199,7 +198,7 @@ class EngineProcess:
         await self.stop()
 
     def submit(self, submit: Submit) -> RequestStream:
-        """Start a request and return its stream; raise EngineNotReady or Overloaded when it cannot be started."""
+        """Start a request and return its stream; raise EngineNotReady or Overloaded if it cannot start."""
         if self.state != "ready" or self._pipe is None:
             raise EngineNotReady(detail=self.state)
         if submit.request_id in self._inboxes:
@@ -215,7 +214,7 @@ class EngineProcess:
         return RequestStream(submit.request_id, inbox, self._from_stream)
 
     def channel(self, name: str, receive: Receive) -> Channel:
-        """Open a line for all requests whose ids begin with `name` and a slash; it lasts over restarts."""
+        """Open a channel for all requests whose ids begin with `name` and a slash; it survives restarts."""
         assert name not in self._channels
         channel = self._channels[name] = Channel(name, self, receive, lambda: self._drop_channel(name))
         return channel
@@ -225,16 +224,16 @@ class EngineProcess:
 
     @property
     def listening(self) -> bool:
-        """Whether there is an engine that takes requests."""
+        """Whether the engine takes requests."""
         return self.state == "ready" and self._pipe is not None
 
     @property
     def hopeful(self) -> bool:
-        """Whether there will be one."""
+        """Whether an engine is being started."""
         return self.state in ("starting", "restarting")
 
     def abandon(self, make_error: Callable[[], VoxlaneError]) -> int:
-        """End every stream with an error, cancel its request, and return how many there were."""
+        """End every stream with an error and cancel its request; return how many there were."""
         inboxes, self._inboxes = self._inboxes, {}
         running = {request_id: inbox for request_id, inbox in inboxes.items() if not inbox.ended}
         for request_id, inbox in running.items():
@@ -248,15 +247,15 @@ class EngineProcess:
             self._pipe.send(message)
 
     def keep_voice(self, voice: KeptVoice) -> None:
-        """Let a voice be known by its name, in this engine and in those that take its place."""
+        """Keep a voice under its name, in this engine and in restarted ones."""
         self.send(self.voices.keep(voice))
 
     def forget_voice(self, name: str) -> None:
-        """Let a name mean nobody."""
+        """Forget the voice of a name."""
         self.send(self.voices.forget(name))
 
     def _from_stream(self, message: ToEngine) -> None:
-        """Pass on what a stream says; a Cancel gives the stream up, and goes out unless the request has ended."""
+        """Send a stream's message; a Cancel closes the stream and is sent only if the request has not ended."""
         if isinstance(message, Cancel):
             inbox = self._inboxes.pop(message.request_id, None)
             if inbox is None or inbox.ended:
@@ -280,7 +279,7 @@ class EngineProcess:
             await asyncio.sleep(delay)
 
     async def _run_child(self) -> str:
-        """Run one child from spawn to its end; return why it ended."""
+        """Run one child from start to exit; return why it ended."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -289,8 +288,8 @@ class EngineProcess:
                 gone.set_result(reason)
 
         with ours, theirs:
-            # A session of its own: Ctrl-C in the terminal reaches us alone, so that we can drain before the child goes.
-            # stdout belongs to the command (`voxlane chat` prints the reply there): the child's goes to stderr.
+            # A new process session: Ctrl-C in the terminal reaches only the server, which drains, then stops the child.
+            # stdout belongs to the command (`voxlane chat` prints the reply there), so the child's goes to stderr.
             self._process = process = await asyncio.create_subprocess_exec(
                 *self._command,
                 str(theirs.fileno()),
@@ -313,7 +312,7 @@ class EngineProcess:
         return f"{reason}, exit status {process.returncode}"
 
     def _leave_child(self) -> None:
-        """Drop the socket and tell everybody who was waiting for it."""
+        """Close the socket and tell every stream and channel."""
         assert self._pipe is not None
         self._pipe.close()
         self._pipe = None
@@ -325,7 +324,7 @@ class EngineProcess:
 
     def _give_up(self, reason: str) -> None:
         self.failure = reason
-        if self.ready is not None:  # a first start that fails is reported by whoever waits for it
+        if self.ready is not None:  # `wait_ready` reports a failed first start
             logger.error(line("engine failed", reason=reason))
         self._set_state("failed")
         for channel in list(self._channels.values()):
@@ -345,7 +344,7 @@ class EngineProcess:
                     for observer in self._observers:
                         observer.finished(message)
                 self._pass_on(message)
-                # No inbox: the stream was given up, and what was already on its way is dropped here and nowhere else.
+                # No inbox: the stream was closed. Messages in flight are dropped here and nowhere else.
                 if inbox is not None and not inbox.ended:
                     inbox.put(message)
             case Refused():
@@ -361,11 +360,11 @@ class EngineProcess:
                     observer.loading(message)
             case Ready():
                 self._ready = message
-                if self._config.model == AUTO_MODEL:  # a restarted engine takes the same: clients know its name
+                if self._config.model == AUTO_MODEL:  # a restarted engine loads the same model: clients know its name
                     self._config = replace(self._config, model=message.model)
                 if self._pipe is not None:
-                    self._pipe.watch()  # not before: who loads does not read
-                for voice in self.voices.told():  # before anybody can ask for one
+                    self._pipe.watch()  # not before: a loading engine does not read
+                for voice in self.voices.told():  # before the first request
                     self.send(voice)
                 self._set_state("ready")
                 for channel in list(self._channels.values()):
@@ -376,14 +375,14 @@ class EngineProcess:
                     self._pipe.fail("start failed")
 
     def _pass_on(self, message: Output | Refused) -> None:
-        """Give a message about a conversation's request to its channel, if that is still there."""
+        """Give a message to the channel of its conversation, if it is still open."""
         channel = self._channels.get(message.request_id.partition("/")[0])
         if channel is not None:
             channel.take(message)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Wait for a child whose socket is closed or who was told to leave; kill it when it does not."""
+    """Wait for a child that was told to exit; kill it if it does not."""
     try:
         async with asyncio.timeout(limits.ENGINE_STOP_SECONDS):
             await process.wait()

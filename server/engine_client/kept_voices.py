@@ -1,7 +1,7 @@
-"""Voices that clients had made from recordings: what an engine is told of them, and a new one told again. Pure.
+"""Voices that clients made from recordings, kept so that a restarted engine gets them again. Pure.
 
-Of a voice the server holds what the engine made of it, never the recording. It lasts as long as the server does: an
-engine that takes the place of a dead one is given all of them before anybody can ask for one.
+The server keeps the profile that the engine computed, never the recording, for as long as it runs. A restarted engine
+is sent all of them before the first request.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class KeptVoice:
 
 
 class KeptVoices:
-    """All of them, in the order of their making."""
+    """All kept voices, in the order in which they were made."""
 
     def __init__(self, most: int = MAX_VOICES) -> None:
         self._most = most
@@ -34,29 +34,29 @@ class KeptVoices:
         return name in self._voices
 
     def room_for(self, name: str) -> bool:
-        """Return whether a voice of this name can be kept; it takes the place of one that has it."""
+        """Return whether a voice of this name can be kept; it replaces one of the same name."""
         return name in self._voices or len(self._voices) < self._most
 
     def all(self) -> list[KeptVoice]:
-        """Return them, the oldest first."""
+        """Return all voices, oldest first."""
         return list(self._voices.values())
 
     def keep(self, voice: KeptVoice) -> KeepVoice:
-        """Keep one; return what the engine is to be told."""
-        assert self.room_for(voice.name), "who keeps a voice has asked whether there is room"
+        """Keep a voice; return the command for the engine."""
+        assert self.room_for(voice.name), "call room_for first"
         self._voices.pop(voice.name, None)
         self._voices[voice.name] = voice
         return KeepVoice(voice.name, voice.profile)
 
     def forget(self, name: str) -> ForgetVoice:
-        """Let one go; return what the engine is to be told."""
+        """Forget a voice; return the command for the engine."""
         self._voices.pop(name, None)
         return ForgetVoice(name)
 
     def told(self) -> list[KeepVoice]:
-        """Return what a new engine is to be told."""
+        """Return the commands for a new engine."""
         return [KeepVoice(voice.name, voice.profile) for voice in self._voices.values()]
 
     def offered(self, ready: Ready) -> Ready:
-        """Return what an engine says of itself, with these voices after its own."""
+        """Return the engine's description with these voices after its own."""
         return replace(ready, voices=(*ready.voices, *self._voices)) if self._voices else ready

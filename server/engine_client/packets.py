@@ -1,7 +1,4 @@
-"""Whole messages over a non-blocking packet socket, on the event loop.
-
-It knows packets and back-pressure. It does not know processes, requests or what a message asks for.
-"""
+"""Messages over a non-blocking packet socket on the event loop, with back-pressure and a watch over the peer."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from voxlane.server.errors import Overloaded
 
 
 class PacketPipe:
-    """Whole messages over a non-blocking packet socket. Sends at once or keeps in order; reads until end of file."""
+    """Sends messages at once or queues them in order; reads whole messages until end of file."""
 
     def __init__(self, sock: socket.socket, receive: Callable[[FromEngine], None], lost: Callable[[str], None]) -> None:
         sock.setblocking(False)
@@ -42,17 +39,17 @@ class PacketPipe:
         self._loop = asyncio.get_running_loop()
         self._open = True
         self._watch: asyncio.TimerHandle | None = None
-        self._stood_still = 0  # looks in a row that found nothing taken,
-        self._silent = 0  # and those that found nothing said
+        self._stood_still = 0  # looks in a row in which the child read nothing of a non-empty outbox
+        self._silent = 0  # looks in a row in which the child sent nothing
         self._loop.add_reader(sock.fileno(), self._on_readable)
 
     def send(self, message: ToEngine) -> None:
-        """Send the message, or keep it until the socket takes it; raise Overloaded when too much is waiting."""
+        """Send the message, or queue it until the socket takes it; raise Overloaded if too much waits."""
         if not self._open:
             return
         packets = fragments(encode(message))
         size = sum(map(len, packets))
-        # What ends work is always let through: it is what makes room.
+        # Commands that end work always pass: they make room.
         if isinstance(message, Submit | Append) and self._outbox_bytes + size > limits.OUTBOX_BYTES:
             raise Overloaded(detail="outbox full")
         was_empty = not self._outbox
@@ -62,12 +59,12 @@ class PacketPipe:
             self._loop.add_writer(self._sock.fileno(), self._on_writable)
 
     def watch(self) -> None:
-        """Look after the child from now on: it is one that reads."""
+        """Start to check that the child reads and answers."""
         if self._open:  # sending may have closed it
             self._watch = self._loop.call_later(limits.LOOK_SECONDS, self._look)
 
     def close(self) -> None:
-        """Close the socket; the child takes that as its signal to leave."""
+        """Close the socket; the child then exits."""
         if self._open:
             self._open = False
             if self._watch is not None:
@@ -83,7 +80,7 @@ class PacketPipe:
         self._lost(reason)
 
     def _flush(self) -> bool:
-        """Send what the socket takes; return whether nothing is left."""
+        """Send as much as the socket takes; return whether nothing is left."""
         while self._outbox:
             try:
                 self._sock.send(self._outbox[0])
@@ -101,11 +98,11 @@ class PacketPipe:
             self._loop.remove_writer(self._sock.fileno())
 
     def _look(self) -> None:
-        """Give up a child that takes nothing of what waits, or has said nothing for long; else ask it for a word."""
+        """Give up a child that reads nothing or has sent nothing for too long; else ping it."""
         self._silent += 1
         self._stood_still = self._stood_still + 1 if self._outbox else 0
         if self._stood_still > limits.STALL_LOOKS:
-            self.fail("it takes nothing any more")
+            self.fail("it reads nothing any more")
         elif self._silent > limits.SILENT_LOOKS:
             self.fail("it says nothing any more")
         else:
@@ -125,7 +122,7 @@ class PacketPipe:
             self.fail(f"bad message: {error}")
 
     def _read_packet(self) -> int:
-        """Deal with one packet; return how many messages that is, at least one."""
+        """Read one packet; return how many messages it completed, at least 1."""
         packet = self._sock.recv(FRAGMENT_BYTES)
         if not packet:
             self.fail("end of file")
@@ -133,12 +130,12 @@ class PacketPipe:
         self._silent = 0
         messages = self._assembler.messages(packet)
         for message in messages:
-            if self._open:  # what one of them leads to may close it
+            if self._open:  # handling a message may close the pipe
                 self._dispatch(message)
         return max(1, len(messages))
 
     def _dispatch(self, message: Message) -> None:
         if isinstance(message, ToEngine):
             self.fail(f"unexpected {type(message).__name__}")
-        elif not isinstance(message, Pong):  # which has said all it has to
+        elif not isinstance(message, Pong):  # a Pong only shows that the child is alive
             self._receive(message)

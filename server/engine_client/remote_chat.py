@@ -1,7 +1,7 @@
-"""The chat stage on another machine: any server that speaks OpenAI's chat completions, streamed and cancellable.
+"""Chat on a remote server: any server with OpenAI's streamed chat completions.
 
-A conversation's chat requests go there, everything else to the engine; what comes back has the engine's shape, so that
-nobody behind it can tell. A request on hold is not read, which holds the other server too.
+A conversation's chat requests go there, everything else to the engine. Answers become the engine's messages, so the
+conversation sees no difference. The response of a paused request is not read, which pauses the remote server, too.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _REASONS: dict[str, FinishReason] = {"length": "length"}
 
 
 class RemoteFailed(Exception):
-    """The other server did not answer as it should; the text is for our log."""
+    """The remote server's answer is not usable; the text is for our log."""
 
 
 class RemoteChat:
-    """One other server."""
+    """One remote chat server."""
 
     def __init__(self, config: ChatConfig, key: str) -> None:
         self.model = config.model
@@ -56,17 +56,17 @@ class RemoteChat:
         self._client: httpx.AsyncClient | None = None
 
     def open(self, receive: Receive) -> RemoteChannel:
-        """Return a conversation's way to the other server; its line to the engine is for the caller to set."""
+        """Return a conversation's channel to this server; the caller sets its channel to the engine."""
         return RemoteChannel(self, receive)
 
     async def aclose(self) -> None:
-        """Close what is open."""
+        """Close the connections."""
         if self._client is not None:
             await self._client.aclose()
 
     async def stream(self, submit: Submit) -> AsyncIterator[dict[str, Any]]:
-        """Yield the chunks of an answer; raise RemoteFailed when there is none."""
-        import httpx  # only those who have another server need it
+        """Yield the chunks of an answer; raise RemoteFailed if there is none."""
+        import httpx  # needed only with a remote server
 
         if self._client is None:
             self._client = httpx.AsyncClient(
@@ -93,7 +93,7 @@ class RemoteChat:
             "stream": True,
             "max_tokens": sampling.max_tokens,
         }
-        if "temperature" not in sampling.unset:  # else the other server's own
+        if "temperature" not in sampling.unset:  # else the remote server's default
             body["temperature"] = sampling.temperature
         if sampling.seed is not None:
             body["seed"] = sampling.seed
@@ -130,7 +130,7 @@ class _Call:
 
 @dataclass(slots=True)
 class RemoteChannel:
-    """One conversation's chat requests there, and its line to the engine for all others."""
+    """One conversation's chat requests to the remote server, and its engine channel for all other requests."""
 
     _remote: RemoteChat
     _receive: Receive
@@ -138,13 +138,13 @@ class RemoteChannel:
     _requests: dict[str, _Request] = field(default_factory=dict)
 
     def receive(self, message: FromEngine | RequestsLost) -> None:
-        """Pass on what the engine says; a conversation that hears of its loss expects nothing of anybody any more."""
+        """Pass on an engine message; if the engine is lost, cancel the chat requests, too."""
         if isinstance(message, RequestsLost):
             self._cancel_all()
         self._receive(message)
 
     def tell(self, message: ToEngine) -> FromEngine | None:
-        """Tell whoever it concerns."""
+        """Send a command to the remote server or to the engine."""
         assert self.line is not None
         match message:
             case Submit(task="chat"):
@@ -167,7 +167,7 @@ class RemoteChannel:
         return self.line.tell(message)
 
     def close(self) -> None:
-        """Cancel everything, here and there."""
+        """Cancel all requests, at the remote server and in the engine."""
         self._cancel_all()
         if self.line is not None:
             self.line.close()
@@ -189,8 +189,8 @@ class RemoteChannel:
             for call in calls.values():
                 self._say(ToolCall(submit.request_id, submit.epoch, call.call_id, call.name, call.arguments))
         except (RemoteFailed, ValueError, KeyError, TypeError, AttributeError) as error:
-            # The other server's answers are outside our control: whatever is wrong with one, that reply fails. What an
-            # error of Python's says may hold words of the conversation.
+            # A malformed answer of the remote server fails that reply only. The text of a Python error may hold words
+            # of the conversation, so only its type is logged.
             what = str(error) if isinstance(error, RemoteFailed) else type(error).__name__
             logger.warning(line("remote chat failed", session=submit.session, error=what))
             reason = "failed"
@@ -198,7 +198,7 @@ class RemoteChannel:
         self._receive(Finished(submit.request_id, submit.epoch, reason, _NO_STATS))
 
     def _take(self, submit: Submit, chunk: dict[str, Any], calls: dict[int, _Call]) -> FinishReason | None:
-        """Take one chunk; return how the answer ended, if it says so."""
+        """Process one chunk; return how the answer ended, None if it goes on."""
         choices = chunk.get("choices")
         if not choices:
             return None

@@ -1,7 +1,4 @@
-"""One request's two directions: what the engine says about it, and what may be said to the engine about it.
-
-It knows the messages of one request and waiting. It does not know processes, sockets or what the request is for.
-"""
+"""One request's messages in both directions: its output from the engine, its input and control to the engine."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ Output = Started | Text | Words | Samples | ToolCall | Probability | VoiceMade |
 
 
 class ReceivedMessages:
-    """What has arrived for one request and was not yet taken. Bounded by the output that the request asked for."""
+    """The received messages of one request that were not read yet. Bounded by the output that the request asked for."""
 
     __slots__ = ("_items", "_waiter", "ended")
 
@@ -43,14 +40,14 @@ class ReceivedMessages:
         self.ended = False
 
     def put(self, item: Output | VoxlaneError) -> None:
-        """Add what arrived last; nothing may follow an end."""
+        """Add a message; nothing may follow an end."""
         self.ended = isinstance(item, (Finished, VoxlaneError))
         self._items.append(item)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def get(self) -> Output | VoxlaneError:
-        """Take what arrived first, and wait for it if need be."""
+        """Return the oldest message; wait for one if there is none."""
         while not self._items:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
@@ -60,7 +57,7 @@ class ReceivedMessages:
 class RequestStream:
     """One request's output: Started, …, Finished. Leaving it early cancels the request in the engine.
 
-    Input for a request that has ended is dropped: who sends it learns of the end by reading.
+    Input for a request that has ended is dropped: its sender learns of the end by reading.
     """
 
     def __init__(self, request_id: str, inbox: ReceivedMessages, send: Callable[[ToEngine], None]) -> None:
@@ -72,11 +69,11 @@ class RequestStream:
         self._closed = False
 
     def append(self, *, audio: bytes = b"", text: str = "") -> None:
-        """Give the request more to hear or to say. How far ahead of the engine is the caller's care."""
+        """Send the request more audio or text. The caller limits how far this gets ahead of the engine."""
         self._tell(Append(self.request_id, audio, text))
 
     def end_input(self) -> None:
-        """Say that nothing more will be appended."""
+        """End the request's input."""
         self._tell(EndInput(self.request_id))
 
     def pause(self) -> None:
@@ -84,7 +81,7 @@ class RequestStream:
         self._tell(Pause((self.request_id,)))
 
     def resume(self) -> None:
-        """Let a paused request go on."""
+        """Resume a paused request."""
         self._tell(Resume(self.request_id))
 
     def _tell(self, message: ToEngine) -> None:
@@ -112,12 +109,12 @@ class RequestStream:
         self.close()
 
     def close(self) -> None:
-        """Give the stream up; cancel the request unless it has ended."""
+        """Close the stream; cancel the request unless it has ended."""
         if not self._closed:
             self._closed = True
             self._send(Cancel(self.request_id))
 
     def __del__(self) -> None:
-        # A stream that was dropped without `async with` must not keep the engine busy; the collector may run anywhere.
+        # A stream dropped without `async with` must not keep the engine busy; the collector may run in any thread.
         if not self._closed and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._send, Cancel(self.request_id))

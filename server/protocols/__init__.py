@@ -1,1 +1,1 @@
-"""What clients speak: one module per dialect, bytes to events and back. No sockets, no clock; see `dialect`."""
+"""Client protocols, called dialects: bytes to events and back, one module or package each. No sockets, no clock."""

@@ -1,7 +1,7 @@
-"""What every dialect has in common: the values it reads and writes beside the conversation's own events.
+"""What all dialects share: the `Dialect` description, and the values they read and write beside conversation events.
 
-A dialect is a row of this shape: who speaks first and how that is read, what its clients must keep to, and a codec that
-lives as long as the conversation. It knows no bytes; those are each dialect's own.
+A `Dialect` says which side speaks first and how its opening is read, what its clients may send, and how to make a codec
+that lives as long as the conversation. Each dialect defines its own bytes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ CodecName = Literal["pcm16", "mulaw", "alaw", "opus"]
 
 
 class BadMessage(ValueError):
-    """The message is not one of the dialect's; the text says what is wrong, in our words and numbers only."""
+    """The message is not valid in the dialect; the text says what is wrong and quotes nothing from the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class AudioFormat:
-    """How sound travels one way."""
+    """The format of audio in one direction."""
 
     codec: CodecName = "pcm16"
     rate: int = 16_000
@@ -35,21 +35,21 @@ class AudioFormat:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """How a client wants to converse, or which conversation it wants back."""
+    """A client's opening: its formats and configuration, or the conversation it wants to resume."""
 
     input: AudioFormat = AudioFormat()
     output: AudioFormat = AudioFormat(rate=24_000)
     config: SessionConfig = field(default_factory=SessionConfig)
     key: str = ""
-    resume: str = ""  # the last token it was given
-    last_seq: int | None = None  # the last message it has; None: nothing is left of them
-    played: Played | None = None  # where its player stands, in its own samples
-    wishes: object = None  # what else its codec wants to know
+    resume: str = ""  # the last token that it was sent
+    last_seq: int | None = None  # number of the last message it has; None: it has none
+    played: Played | None = None  # its player's position, in the client's samples
+    wishes: object = None  # the dialect's own part, for its codec
 
 
 @dataclass(frozen=True, slots=True)
 class ClientPing:
-    """Answer when all that came before is dealt with."""
+    """Send a ServerPong when all messages before this one are processed."""
 
     mark: int
 
@@ -61,19 +61,19 @@ class Bye:
 
 @dataclass(frozen=True, slots=True)
 class Starved:
-    """The client's player has nothing left to play of a reply; whether that is its end, the server knows."""
+    """The client's player has run out of a reply's sound; the server knows whether that was its end."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """The client said something that cannot be: it is told so, both ways through here, and the conversation goes on."""
+    """A mistake in a client's message. It goes from the codec out to the client again; the conversation goes on."""
 
     code: str
     message: str
     param: str | None = None
-    ref: str = ""  # the client's word for what it said
+    ref: str = ""  # the client's id of its message
 
 
 Incoming = ClientEvent | Hello | ClientPing | Bye | Starved | Complaint
@@ -91,22 +91,22 @@ class Capabilities:
     asr_model: str
     tts_model: str
     languages: tuple[str, ...]
-    voices: tuple[str, ...]  # the default one first
+    voices: tuple[str, ...]  # the default first
     codecs: tuple[str, ...]
-    one_pace: bool = False  # the voices can only speak at their own
-    voice_languages: tuple[str, ...] = ()  # that the voices can be asked to speak
-    instructed: bool = False  # the voices can be told how to speak
+    one_pace: bool = False  # the voices have one speed only
+    voice_languages: tuple[str, ...] = ()  # languages that a client can choose for the voices
+    instructed: bool = False  # the voices follow `voice_instructions`
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a client must keep to."""
+    """The limits that a client is told."""
 
     frame_bytes: int
     frames_per_s: float
     bytes_per_s: float
-    audio_rate: float  # seconds of audio a second,
-    audio_burst_s: float  # and this much at once
+    audio_rate: float  # seconds of audio per second
+    audio_burst_s: float  # seconds of audio at once
     idle_s: float
     session_s: float
     resume_s: float
@@ -114,7 +114,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class SessionReady:
-    """The conversation is on, or on again."""
+    """The conversation has begun or was resumed."""
 
     session: str
     token: str
@@ -124,20 +124,20 @@ class SessionReady:
     bounds: Bounds
     state: StateName
     history: tuple[ChatMessage, ...] = ()
-    position: Played | None = None  # where its sound goes on, in the client's samples
+    position: Played | None = None  # where playback resumes, in the client's samples
 
 
 @dataclass(frozen=True, slots=True)
 class ServerPong:
-    """Everything before the ping was dealt with."""
+    """Everything before the ping was processed."""
 
     mark: int
-    audio_s: float  # of the client's audio
+    audio_s: float  # seconds of the client's audio so far
 
 
 @dataclass(frozen=True, slots=True)
 class GoAway:
-    """The conversation will be closed in so many seconds."""
+    """The conversation will be closed in `seconds`."""
 
     seconds: float
     reason: str
@@ -145,12 +145,12 @@ class GoAway:
 
 @dataclass(frozen=True, slots=True)
 class Farewell:
-    """Nothing follows."""
+    """The last message of a connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionEnd:
-    """The connection is closed because of this."""
+    """The error that closes the connection."""
 
     kind: str  # OpenAI's `type`
     code: str
@@ -163,34 +163,34 @@ Outgoing = ServerEvent | SessionReady | ServerPong | GoAway | Farewell | Complai
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """One message to be written, and what of a reply's sound is in it."""
+    """One message to write, and the position of the sound in it."""
 
     fields: tuple[object, ...]
-    epoch: int = 0  # of the sound; 0: there is none
-    end: int = 0  # sample of the reply after the last one in it, in the client's samples
+    epoch: int = 0  # of the sound; 0: no sound
+    end: int = 0  # the sample of the reply after its last one, in the client's samples
     seconds: float = 0.0
 
 
 class Codec(Protocol):
-    """One conversation's dialect: keeps what its formats need, and the configuration that updates are merged into.
+    """One conversation's encoder and decoder: keeps audio codec state and the configuration that updates merge into.
 
-    Played, both ways, is in the client's samples; every other event is in the session's.
+    `Played`, both ways, counts the client's samples; every other event counts the session's.
     """
 
     def decode(self, message: bytes | str) -> Iterable[Incoming]:
-        """Return what a client says, or raise BadMessage; much of it may be made only as it is taken."""
+        """Return the events of a message, or raise BadMessage; the events may be made lazily."""
 
     def encode(self, event: Outgoing) -> list[Packet]:
-        """Return what to write for an event."""
+        """Return the packets for an event."""
 
     def write(self, packet: Packet, sequence: int) -> bytes | str:
-        """Return a packet's bytes under its number."""
+        """Return a packet's bytes with its sequence number."""
 
     def heard_s(self) -> float:
         """Return how much audio has come, in seconds."""
 
     def session_samples(self, played: Played) -> Played:
-        """Return a position of the client's player in the session's samples."""
+        """Convert a position of the client's player to the session's samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,28 +202,28 @@ class RateLimits:
     frames_burst: int
     bytes_per_s: float
     bytes_burst: int
-    audio_rate: float  # seconds of audio a second,
-    audio_burst_s: float  # and this much at once
+    audio_rate: float  # seconds of audio per second
+    audio_burst_s: float  # seconds of audio at once
 
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """What is known of a client before it has said anything."""
+    """What is known of a client before its first message."""
 
     query: Mapping[str, str]
-    session: Mapping[str, Any] | None  # what its secret stands for
+    session: Mapping[str, Any] | None  # the session settings of its client secret
     capabilities: Capabilities
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one kind of client is served. The client says hello first, unless there is an `opening`."""
+    """How one kind of client is served. The client sends a hello first, unless there is an `opening`."""
 
     subprotocol: str
     pace: RateLimits
-    make: Callable[[Hello, int], Codec]  # the second: samples a second of the session's sound
-    read_hello: Callable[[bytes | str, SessionConfig], Hello] | None = None  # raises BadMessage; the second: defaults
-    opening: Callable[[Handshake, SessionConfig], Hello] | None = None  # the same of a dialect without a hello
+    make: Callable[[Hello, int], Codec]  # the int is the session's sample rate
+    read_hello: Callable[[bytes | str, SessionConfig], Hello] | None = None  # raises BadMessage; the config: defaults
+    opening: Callable[[Handshake, SessionConfig], Hello] | None = None  # for a dialect without a hello
     subprotocol_needed: bool = True
     resumable: bool = True
-    any_voice: bool = False  # a name that no voice has stands for the default one
+    any_voice: bool = False  # an unknown voice name means the default voice

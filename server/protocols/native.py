@@ -1,7 +1,7 @@
 """The native dialect, `voxlane.v1`: msgpack arrays in binary frames; docs/protocol.md is its specification.
 
-A message is an array: its name, for the server's the sequence number, then its fields. Sound is `bin`; what is said
-once is a map. Everything is checked before it is believed.
+A message is an array: its name, the sequence number if the server sends it, then its fields. Sound is `bin`; rare
+messages hold a map. Everything from a client is checked before it is used.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from voxlane.server.protocols.sound import LatePacket, Loudspeaker, Microphone, 
 SUBPROTOCOL = "voxlane.v1"
 
 MOST_ITEMS = 256
-"""Entries of a list or a map in a message."""
+"""Most entries of a list or a map in a message."""
 
 LARGEST = (1 << 53) - 1
-"""Largest number of a message: what JavaScript counts exactly."""
+"""Largest number in a message: the largest that JavaScript counts exactly."""
 
 MOST_FORMATS = 4
-"""Formats that a client may offer each way."""
+"""Formats that a client may offer for each direction."""
 
 _OUTPUT_CHARACTERS = 32_000
 _SECRET_CHARACTERS = 512
 
 
 def unpack(message: bytes | str) -> tuple[str, tuple[Any, ...]]:
-    """Return a message's name and fields, or raise BadMessage before anything large is made of it."""
+    """Return a message's name and fields; raise BadMessage before anything large is allocated."""
     if isinstance(message, str):
         raise BadMessage("messages are binary")
     if len(message) > FRAME_BYTES:
@@ -70,7 +70,7 @@ def unpack(message: bytes | str) -> tuple[str, tuple[Any, ...]]:
 
 
 def read_hello(message: bytes | str, defaults: SessionConfig) -> Hello:
-    """Return the first message of a connection."""
+    """Return the Hello, the first message of a connection."""
     name, fields = unpack(message)
     if name != "hello":
         raise BadMessage("the first message is hello")
@@ -94,13 +94,13 @@ def read_hello(message: bytes | str, defaults: SessionConfig) -> Hello:
 
 
 def _format(key: str, value: object, usual: AudioFormat) -> AudioFormat:
-    """Return the format that a client asks for, or the first this server has of those that it offers."""
+    """Return the first of the client's formats that this server has."""
     if value is None:
         return usual
     offered = value if isinstance(value, tuple) else (value,)
     if not 1 <= len(offered) <= MOST_FORMATS:
         raise BadMessage(f"{key}: a map, or a list of 1 to {MOST_FORMATS} maps")
-    # All are read before one is taken: whether a list is right does not depend on what the server has.
+    # All are read before one is chosen: whether a list is valid must not depend on what the server has.
     for form in [_read_format(key, one, usual) for one in offered]:
         try:
             check_format(form, incoming=key == "input")
@@ -143,13 +143,13 @@ class Native:
         return self._microphone.seconds
 
     def session_samples(self, played: client_events.Played) -> client_events.Played:
-        """Return a position of the client's player in the session's samples."""
+        """Convert a position of the client's player to the session's samples."""
         return replace(played, samples=self._loudspeaker.session_samples(played.samples))
 
     def decode(self, message: bytes | str) -> list[Incoming]:
-        """Return what a client says, or raise BadMessage."""
+        """Return the events of a message, or raise BadMessage."""
         name, fields = unpack(message)
-        if name == "audio":  # fifty times a second, all others now and then
+        if name == "audio":  # the frequent message: fifty a second
             _count(name, fields, 1)
             if not isinstance(fields[0], bytes):
                 raise BadMessage("audio: not bin")
@@ -162,16 +162,16 @@ class Native:
         return read(self, *fields)
 
     def configure(self, values: object) -> list[Incoming]:
-        """Return an update: what is not in it stays."""
+        """Return a configuration update; settings that are not in it stay."""
         self._config = configured(self._config, values)
         return [client_events.ConfigureSession(self._config)]
 
     def respond(self) -> list[Incoming]:
-        """Return a wish for a reply."""
+        """Return a request for a reply."""
         return [client_events.Respond(self._config)]
 
     def encode(self, event: Outgoing) -> list[Packet]:
-        """Return what to write for an event; of items this dialect does not speak."""
+        """Return the packets for an event; events about items have none."""
         match event:
             case server_events.Speech():
                 return [self._sound(piece) for piece in self._loudspeaker.push(event)]
@@ -189,7 +189,7 @@ class Native:
                 return [Packet((name, *fields(event)))]
 
     def write(self, packet: Packet, sequence: int) -> bytes:
-        """Return a packet's bytes under its number."""
+        """Return a packet's bytes with its sequence number."""
         data: bytes = msgpack.packb((packet.fields[0], sequence, *packet.fields[1:]), default=_late)
         return data
 
@@ -251,7 +251,7 @@ _READERS: dict[str, tuple[int, Callable[..., list[Incoming]]]] = {
     "ping": (1, lambda _, mark: [dialect.ClientPing(number("mark", mark, 0, LARGEST))]),
     "bye": (0, lambda _: [dialect.Bye()]),
 }
-"""How many fields a message has, and what becomes of them."""
+"""Client message -> its number of fields, and the function that makes events of them."""
 
 _WRITERS: dict[type, tuple[str, Callable[[Any], tuple[object, ...]]]] = {
     server_events.FloorState: ("state", lambda e: (e.name,)),
@@ -292,7 +292,7 @@ _UNSPOKEN = frozenset(
         server_events.Thought,
     }
 )
-"""What this dialect has no words for: its clients have no items, and turns that need no naming."""
+"""Events without a message in this dialect: its clients have no items."""
 
 PACE = RateLimits(
     frame_bytes=FRAME_BYTES,

@@ -1,7 +1,6 @@
-"""Sound between a client's format and the session's: PCM16 at 16 kHz in, PCM16 at the voice's rate out.
+"""Convert sound between a client's format and the session's: PCM16 at 16 kHz in, PCM16 at the voice's rate out.
 
-It counts samples on both sides, so that a position of the client's player is one of the reply, exactly. It knows no
-messages.
+Samples are counted on both sides, so that a position of the client's player maps exactly to one in the reply.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ TELEPHONE_RATE = 8_000
 
 
 def codecs() -> tuple[CodecName, ...]:
-    """Return the codecs this installation has."""
+    """Return the codecs of this installation."""
     return ("pcm16", "mulaw", "alaw", "opus") if find_spec("av") is not None else ("pcm16", "mulaw", "alaw")
 
 
 def check_format(form: AudioFormat, *, incoming: bool) -> None:
-    """Raise BadMessage unless sound can travel so."""
+    """Raise BadMessage if the server does not support a format."""
     if form.codec not in codecs():
         raise BadMessage(f"this server has the codecs {', '.join(codecs())}")
     rates: tuple[int, ...] = PCM_RATES
@@ -44,7 +43,7 @@ def check_format(form: AudioFormat, *, incoming: bool) -> None:
 
 
 class Microphone:
-    """What comes in."""
+    """Converts a client's sound to the session's format."""
 
     def __init__(self, form: AudioFormat) -> None:
         self._codec = form.codec
@@ -55,11 +54,11 @@ class Microphone:
 
     @property
     def seconds(self) -> float:
-        """Sound so far."""
+        """Seconds of sound so far."""
         return self._heard / self._resampler.source_rate
 
     def push(self, data: bytes) -> bytes:
-        """Return the next sound as the session hears it."""
+        """Return the client's next sound in the session's format."""
         if self._straight:
             if len(data) % 2:
                 raise BadMessage("16-bit audio has an odd number of bytes")
@@ -86,16 +85,16 @@ class Microphone:
 
 
 class LatePacket:
-    """A packet of Opus that is encoded when it is first written; those of a reply must be written in their order.
+    """An Opus packet that is encoded when it is first written. The packets of a reply must be written in order.
 
-    What is sent ahead at a reply's beginning takes 40 ms to encode: the first packet need not wait for the others.
+    The sound sent ahead at a reply's beginning takes 40 ms to encode: the first packet need not wait for the others.
     """
 
     __slots__ = ("_data", "_encoder", "_samples")
 
     def __init__(self, encoder: OpusEncoder, samples: Floats) -> None:
         self._encoder = encoder
-        self._samples: Floats | None = samples  # of just one packet
+        self._samples: Floats | None = samples  # of exactly one packet
         self._data = b""
 
     def __bytes__(self) -> bytes:
@@ -107,22 +106,22 @@ class LatePacket:
 
 @dataclass(frozen=True, slots=True)
 class SoundPiece:
-    """Sound of a reply as the client gets it; all numbers are in the client's samples."""
+    """Sound of a reply in the client's format; all numbers count the client's samples."""
 
     epoch: int
     offset: int
     samples: int
     data: bytes
     words: tuple[SpokenWord, ...]
-    packet: LatePacket | None = None  # of Opus, instead of data
+    packet: LatePacket | None = None  # an Opus packet, instead of data
 
 
 class Loudspeaker:
-    """What goes out: one reply at a time."""
+    """Converts replies to the client's format, one at a time."""
 
     def __init__(self, form: AudioFormat, session_rate: int) -> None:
         self._form = form
-        # Without a voice there is no sound, and no rate: any will do for the arithmetic.
+        # Without a voice there is no sound and no rate; any rate but 0 works for the arithmetic.
         self._session_rate = session_rate or form.rate
         self._epoch = 0
         self._start_reply(0)
@@ -131,12 +130,12 @@ class Loudspeaker:
         self._epoch = epoch
         self._resampler = Resampler(self._session_rate, self._form.rate)
         self._opus: OpusEncoder | None = None
-        self._frame: Floats = np.zeros(0, dtype=np.float32)  # of Opus, and not full yet
+        self._frame: Floats = np.zeros(0, dtype=np.float32)  # an incomplete Opus frame
         self._made = 0
         self._words: deque[SpokenWord] = deque()
 
     def push(self, speech: Speech) -> list[SoundPiece]:
-        """Return what can leave of a reply's next sound; its words leave with the sound they begin in."""
+        """Return the pieces of a reply's next sound that are complete; words go with the sound that they begin in."""
         if speech.epoch != self._epoch:
             self._start_reply(speech.epoch)
         self._words.extend(self._converted(word) for word in speech.words)
@@ -145,14 +144,14 @@ class Loudspeaker:
         return self._encode(self._resampler.push(decode_pcm16(speech.pcm)))
 
     def finish(self, epoch: int, samples: int) -> tuple[list[SoundPiece], int]:
-        """Return what was held back of a reply of `samples` session samples, and how many samples it has."""
+        """Return the last pieces of a reply of `samples` session samples, and its length in the client's samples."""
         if epoch != self._epoch:
             self._start_reply(epoch)
         pieces: list[SoundPiece] = []
         if self._form.codec == "opus" or self._form.rate != self._session_rate:
             pieces = self._encode(self._resampler.flush())
         if self._opus is not None:
-            # The last frame is filled up, and one more brings out what the encoder looks ahead.
+            # Fill up the last frame, and add one to flush the encoder's look-ahead.
             size = self._form.rate // 50
             pieces += self._packets(self._opus, np.zeros(size + -len(self._frame) % size, dtype=np.float32))
         if self._words:
@@ -160,18 +159,18 @@ class Loudspeaker:
         return pieces, self.client_samples(samples, up=True)
 
     def _soundless(self, piece: SoundPiece) -> SoundPiece:
-        """Return a reply's last piece with the words that no sound is left for."""
+        """Return a reply's last piece with the words that begin after all sound."""
         words = (*piece.words, *self._words)
         self._words.clear()
         return replace(piece, words=words)
 
     def client_samples(self, samples: int, *, up: bool = False) -> int:
-        """Return a position in the session's samples as one in the client's; a length is rounded up."""
+        """Convert a position from the session's samples to the client's; `up` rounds up, for a length."""
         scaled = samples * self._form.rate
         return -(-scaled // self._session_rate) if up else scaled // self._session_rate
 
     def session_samples(self, samples: int) -> int:
-        """Return a position in the client's samples as one in the session's."""
+        """Convert a position from the client's samples to the session's."""
         return samples * self._session_rate // self._form.rate
 
     def _encode(self, samples: Floats) -> list[SoundPiece]:

@@ -1,1 +1,1 @@
-"""Conversations that are going on: their WebSockets, and what outlives those."""
+"""Running conversations: their WebSockets, and the state that outlives a WebSocket."""

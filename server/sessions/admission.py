@@ -1,4 +1,4 @@
-"""Who may open a WebSocket: origin, subprotocol, key or client secret. It knows the handshake, not what follows it."""
+"""Check the handshake of a WebSocket: origin, subprotocol, key or client secret."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from voxlane.server.sessions.registry import SessionRegistry
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What a handshake has shown."""
+    """The result of a handshake."""
 
-    subprotocol: str | None  # that is selected
-    keyed: bool  # nothing more is asked for
-    session: Mapping[str, Any] | None = None  # what its client secret stands for
+    subprotocol: str | None  # the selected one
+    keyed: bool  # False: the key must come with the hello
+    session: Mapping[str, Any] | None = None  # the session of its client secret
 
 
 def check_handshake(websocket: WebSocket, dialect: Dialect, hub: SessionRegistry, api_key: str) -> Admission:
-    """Return what a handshake shows, or raise what it is refused with before there is a connection."""
+    """Return the result of a handshake, or raise the error that refuses it before there is a connection."""
     headers, offered = websocket.headers, websocket.scope["subprotocols"]
     host, origin = headers.get("host", ""), headers.get("origin")
     if not origin_allowed(origin, host, hub.config.origins, with_key=bool(api_key)):
@@ -37,12 +37,12 @@ def check_handshake(websocket: WebSocket, dialect: Dialect, hub: SessionRegistry
     says_hello = dialect.opening is None
     if key is not None and key.startswith(SECRET_PREFIX) and not says_hello:
         session = hub.secrets.redeem(key)
-        if session is None:  # also where anybody may come in: its client expects what it stands for
+        if session is None:  # refused even on an open server: the client expects its session
             raise Unauthorized("The client secret is unknown or has expired: have another one made.")
         return Admission(selected, keyed=True, session=session)
     if not api_key:
         return Admission(selected, keyed=True)
-    if key is None and says_hello:  # it may come with the hello
+    if key is None and says_hello:  # the key may come with the hello
         return Admission(selected, keyed=False)
     if key is None or not key_matches(key, api_key):
         raise Unauthorized

@@ -1,10 +1,10 @@
-"""How much a client may send: so many a second, and so many at once. Pure: the clock is an argument."""
+"""Token buckets that limit how much a client may send: a rate and a burst. Pure: the clock is an argument."""
 
 from __future__ import annotations
 
 
 class Bucket:
-    """Fills at a rate up to a size; what is taken must be in it."""
+    """Fills at `rate` per second up to `size`."""
 
     __slots__ = ("_content", "_filled_s", "_rate", "_size")
 
@@ -15,7 +15,7 @@ class Bucket:
         self._filled_s = now
 
     def take(self, count: float, now: float) -> bool:
-        """Take `count` out, or return False if that much is not in it."""
+        """Take `count` out; return False, and take nothing, if there is less."""
         self._content = min(self._size, self._content + (now - self._filled_s) * self._rate)
         self._filled_s = now
         if count > self._content:

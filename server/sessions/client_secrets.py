@@ -1,5 +1,6 @@
-"""Secrets for clients that must not see the key, each with the session it is for: 256 bits, kept as hashes until they
-expire. It knows plain values and times; what a session's settings mean, and who may ask for a secret, others say.
+"""Secrets for clients that must not see the API key: 256 bits, kept as hashes with their session until they expire.
+
+The session's settings are plain values here; api/client_secrets.py checks them and who may ask for a secret.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Any
 from voxlane.server import limits
 
 PREFIX = "ek_"
-"""What browser libraries look for before they take a value for a client secret."""
+"""Browser libraries recognise a client secret by this prefix."""
 
 
 class ClientSecrets:
-    """Which secret stands for which session. The oldest go when there are too many."""
+    """Secrets and their sessions. When there are too many, the oldest are dropped."""
 
     def __init__(self, clock: Callable[[], float] = time.time, most: int = limits.CLIENT_SECRETS) -> None:
         self._clock = clock  # seconds since 1970: clients are told when a secret expires
@@ -36,13 +37,13 @@ class ClientSecrets:
         while len(self._kept) >= self._most:
             del self._kept[next(iter(self._kept))]
         value, expires_at = PREFIX + secrets.token_urlsafe(32), int(now) + seconds
-        # As text: what one connection does with its session must not change the next one's.
+        # Kept as text, so that a change to one connection's session cannot reach the next connection.
         self._kept[_hash(value)] = expires_at, json.dumps(session, ensure_ascii=False, separators=(",", ":")).encode()
         return value, expires_at
 
     def redeem(self, value: str) -> dict[str, Any] | None:
-        """Return the session of a secret, as often as asked until it expires; None if there is no such secret."""
-        # Looked up by hash: how long that takes tells nothing about secrets that exist.
+        """Return the session of a secret, any number of times until it expires; None if there is no such secret."""
+        # Looked up by hash, so that the time it takes reveals nothing about existing secrets.
         hashed = _hash(value)
         expires_at, session = self._kept.get(hashed, (0, b""))
         if expires_at <= self._clock():

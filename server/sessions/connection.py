@@ -1,6 +1,6 @@
-"""One WebSocket: the handshake, one read and one write at a time, the limits, the close.
+"""One WebSocket: handshake, reading, writing, limits, close.
 
-It knows sockets, clocks and limits. What a message means is its dialect's, what follows from it the conversation's.
+The dialect reads the messages; the conversation acts on them.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ logger = logging.getLogger(__name__)
 
 DONE = 1000
 GONE = 1005
-"""What the log shows for a peer that left without a close code."""
+"""The close code in the log for a peer that left without one."""
 
 OWN_CODES = 3000
-"""Close codes from here on are for programs: what a client means by one is its own business."""
+"""Close codes from here on are for applications: a client may use any of them."""
 
 FINISHED = frozenset({DONE, 1002, 1003, 1007, 1009})
-"""Closes after which nobody comes back: the client was done, or broke the rules of WebSockets."""
+"""Close codes after which a client does not resume: it was done, or broke the rules of WebSockets."""
 
 
 async def converse(
@@ -107,18 +107,18 @@ class Connection:
         self._frames = Bucket(pace.frames_per_s, pace.frames_burst, self._began_s)
         self._bytes = Bucket(pace.bytes_per_s, pace.bytes_burst, self._began_s)
         self._audio_began_s: float | None = None
-        self._audio_before_s = 0.0  # audio of connections before this one
+        self._audio_before_s = 0.0  # seconds of audio on earlier connections of the conversation
         self._conversation: Conversation | None = None
         self._news = asyncio.Event()
         self._ended: asyncio.Future[VoxlaneError | None] = self._loop.create_future()
         self._warned = False
-        self._taken_over = False  # by another connection: nothing of the conversation is ours any more
+        self._taken_over = False  # another connection has resumed the conversation
         self._watch: asyncio.TimerHandle | None = None
 
-    # ---- its life
+    # ---- life
 
     async def run(self) -> None:
-        """Greet, converse, close."""
+        """Serve the connection from its hello to its close."""
         code, error = GONE, None
         try:
             error = await self._converse()
@@ -139,7 +139,7 @@ class Connection:
         logger.info(line("voice closed", session=name, client=self._address, close=code, code=reason, seconds=seconds))
 
     async def _converse(self) -> VoxlaneError | None:
-        """Run until somebody ends it; return why, None if the client is simply done."""
+        """Run until the end; return the error that ended it, None if the client is done."""
         try:
             self._greet(await self._hello())
         except TimeoutError:
@@ -151,7 +151,7 @@ class Connection:
         return await self._serve()
 
     async def _serve(self) -> VoxlaneError | None:
-        """Read and write until one of them, or the conversation, comes to an end."""
+        """Read and write until one of them, or the conversation, ends."""
         reader = asyncio.create_task(self._read(), name="voice read")
         writer = asyncio.create_task(self._write(), name="voice write")
         try:
@@ -162,7 +162,7 @@ class Connection:
         except WebSocketDisconnect:
             raise
         except Exception as error:
-            # The boundary of this connection: whatever it was, the others do not notice.
+            # No error crosses this boundary: other connections go on.
             logger.exception(line("bug", client=self._address, error=type(error).__name__))
             return InternalError()
         finally:
@@ -171,7 +171,7 @@ class Connection:
             await asyncio.gather(reader, writer, return_exceptions=True)
 
     def news(self) -> None:
-        """Take it that something waits in the mailbox."""
+        """Wake the writer: a message waits."""
         self._news.set()
 
     def end(self, error: VoxlaneError) -> None:
@@ -183,7 +183,7 @@ class Connection:
     # ---- beginning
 
     async def _hello(self) -> Hello:
-        """Return how the client wants to converse: from its first message, or from its handshake."""
+        """Return the client's Hello from its first message, or from its handshake."""
         if self._dialect.opening is not None:
             query, capabilities = self._websocket.query_params, self._hub.capabilities(self._hub.engine)
             return self._dialect.opening(Handshake(query, self._admission.session, capabilities), self._hub.defaults)
@@ -257,24 +257,24 @@ class Connection:
             while True:
                 message = await self._receive()
                 if self._taken_over:
-                    return None  # why is said by `_ended`
+                    return None  # `_ended` holds the reason
                 for place, incoming in enumerate(conversation.codec.decode(message)):
                     if isinstance(incoming, Bye):
                         conversation.tell(Farewell())
                         return None
                     if place and isinstance(incoming, Audio):
-                        await asyncio.sleep(0)  # a message may hold half a minute of sound: others have their turn
+                        await asyncio.sleep(0)  # a message may hold half a minute of sound: let other tasks run
                     self._take(conversation, incoming)
-                await asyncio.sleep(0)  # messages that came together would otherwise make all others wait
+                await asyncio.sleep(0)  # messages that came together must not block other tasks
         except BadMessage as error:
             return InvalidRequest(str(error))
         except VoxlaneError as error:
             return error
 
     def _take(self, conversation: Conversation, incoming: Incoming) -> None:
-        if self._taken_over:  # while others had their turn
+        if self._taken_over:  # while other tasks ran
             return
-        if not isinstance(incoming, Audio):  # which may have been on its way before `ready`
+        if not isinstance(incoming, Audio):  # audio may have been sent before `ready` came
             self._hub.tokens.arrived(conversation.name)
         match incoming:
             case Audio():
@@ -287,7 +287,7 @@ class Connection:
             case ClientPing(mark):
                 conversation.tell(ServerPong(mark, conversation.codec.heard_s()))
             case ConfigureSession(config) | Respond(config):
-                # Who has named a voice while it was there may go on naming it: others delete voices, too.
+                # A client may keep using the name of its voice after another client has deleted that voice.
                 any_voice = self._dialect.any_voice or config.voice == conversation.voice
                 conversation.feed(replace(incoming, config=self._hub.checked(config, any_voice=any_voice)))
                 conversation.voice = config.voice
@@ -299,13 +299,13 @@ class Connection:
                 conversation.feed(incoming)
 
     def _check_pace(self, conversation: Conversation) -> None:
-        """Raise TooFast when more audio has come than time has passed, with some room for networks that stutter."""
+        """Raise TooFast if more audio has come than time has passed, with room for jitter."""
         now = self._loop.time()
         if self._audio_began_s is None:
             self._audio_began_s = now
         allowed = (now - self._audio_began_s) * self._pace.audio_rate + self._pace.audio_burst_s
         if conversation.codec.heard_s() - self._audio_before_s > allowed:
-            raise TooFast("Audio comes faster than anybody speaks.")
+            raise TooFast("Audio comes faster than it can be spoken.")
 
     # ---- writing
 
@@ -328,7 +328,7 @@ class Connection:
     # ---- time
 
     def _set_watch(self) -> None:
-        """Look again when the next limit may be reached."""
+        """Enforce the time limits, and set a timer for the next one."""
         conversation = self._conversation
         assert conversation is not None
         now, config = self._loop.time(), self._hub.config
@@ -348,7 +348,7 @@ class Connection:
     # ---- ending
 
     def _part(self, code: int, error: VoxlaneError | None) -> None:
-        """Leave the conversation: to another connection, for a while, or for good."""
+        """Leave the conversation: park it or close it, unless another connection has resumed it."""
         conversation = self._conversation
         if conversation is None or self._taken_over:
             return
@@ -358,8 +358,8 @@ class Connection:
             self._hub.close(conversation)
 
     async def _close(self, code: int, error: VoxlaneError | None) -> None:
-        """Say why in band, then close; a peer that does not read is not waited for."""
-        if self._websocket.application_state is not WebSocketState.CONNECTED:  # the writer has seen it go
+        """Send the error as a message, then close; do not wait for a peer that does not read."""
+        if self._websocket.application_state is not WebSocketState.CONNECTED:  # the peer is gone
             return
         with suppress(TimeoutError, WebSocketDisconnect):
             async with asyncio.timeout(limits.VOICE_CLOSE_SECONDS):
@@ -368,12 +368,12 @@ class Connection:
                 await self._websocket.close(code)
 
     def _last_words(self, error: VoxlaneError | None) -> Iterator[bytes | str]:
-        """Yield what is still to be said: what waits but for sound, and the error."""
+        """Yield the last messages: those that wait, without sound, and the error."""
         conversation = self._conversation
         codec = conversation.codec if conversation is not None else self._dialect.make(Hello(), 0)
         ending = None if error is None else ConnectionEnd(error.kind, error.code, error.message, error.retryable)
         last = [] if ending is None else codec.encode(ending)
-        if conversation is None or self._taken_over:  # there is no conversation to count messages in, or no longer
+        if conversation is None or self._taken_over:  # no conversation numbers our messages
             yield from (codec.write(packet, 0) for packet in last)
             return
         for packet in last:

@@ -1,7 +1,7 @@
-"""A session with a body: its clock, its line to the engine, its dialect, and somebody who writes what it says.
+"""Runs one session: gives it a clock, a channel to the engine, a codec and a queue of outbound messages.
 
-It outlives sockets. While nobody is connected its clock stands still, so that a broken line is not taken for silence,
-nor what was sent for played. It applies effects in order and decides nothing about the conversation itself.
+It outlives sockets. While no client is connected its clock stands still, so that a broken line does not count as
+silence, nor unheard sound as played. It applies effects in order; the session decides everything else.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ logger = logging.getLogger(__name__)
 
 
 class ConversationWriter(Protocol):
-    """Who writes what a conversation says."""
+    """The connection that writes a conversation's messages."""
 
     def news(self) -> None:
-        """Take it that something waits in the mailbox."""
+        """Note that a message waits."""
 
     def end(self, error: VoxlaneError) -> None:
-        """Take it that the conversation is over."""
+        """Note that the conversation is over, with an error."""
 
 
 class EngineCommands(Protocol):
-    """Who does what a conversation wants done: the engine, or others in its place."""
+    """Takes a conversation's commands: the engine, or a remote chat server together with it."""
 
     def tell(self, message: ToEngine) -> FromEngine | None:
-        """Pass a message on; return the answer where it can be known at once."""
+        """Send a command; return the answer if it is known at once."""
 
     def close(self) -> None:
-        """Cancel all that is under way."""
+        """Cancel all running requests."""
 
 
 class Conversation:
@@ -62,27 +62,27 @@ class Conversation:
         self.session = session
         self.codec = codec
         self.address = address
-        self.voice = session.config.voice  # as the client named it, be it gone since
+        self.voice = session.config.voice  # as the client named it, even if it was deleted since
         self.mailbox = Outbound(session.config.buffer_s)
         self.state: StateName = "listening"
         self.listener: ConversationWriter | None = None
-        self.acked: Played | None = None  # in the client's samples
+        self.acked: Played | None = None  # playback position, in the client's samples
         self.over = False
-        self.channel: EngineCommands | None = None  # whoever makes the conversation gives it one
+        self.channel: EngineCommands | None = None  # set by the registry
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         self.began_s = self._loop.time()
-        self._behind_s = 0.0  # of the session's clock
-        self._stopped_s: float | None = self.began_s  # when that was stopped
+        self._behind_s = 0.0  # seconds by which the session's clock is behind the loop's
+        self._stopped_s: float | None = self.began_s  # when the session's clock was stopped; None: it runs
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_s = 0.0  # when that is due,
-        self._wake_s = 0.0  # and when the session is to be woken: not earlier
-        self._complete = 0  # the last epoch all sound of which was told
+        self._timer_s = 0.0  # when the timer is due
+        self._wake_s = 0.0  # when the session is to be woken; never before `_timer_s`
+        self._complete = 0  # the last epoch whose sound was sent to its end
 
-    # ---- who listens
+    # ---- the connection
 
     def attach(self, listener: ConversationWriter) -> None:
-        """Let the clock go on; what is said from now on is for this listener."""
+        """Start the clock, and send messages to this connection from now on."""
         assert self.listener is None
         self.listener = listener
         if self._stopped_s is not None:
@@ -91,21 +91,21 @@ class Conversation:
         self._set_timer()
 
     def detach(self) -> None:
-        """Stop the clock; nobody listens."""
+        """Stop the clock: no client is connected."""
         self.listener = None
         if self._stopped_s is None:
             self._stopped_s = self._loop.time()
         self._set_timer()
 
     def close(self) -> None:
-        """End it: cancel its work in the engine."""
+        """End the conversation and cancel its requests in the engine."""
         self.over = True
         self.detach()
         if self.channel is not None:
             self.channel.close()
 
     def resume(self, last_sequence: int | None, played: Played | None) -> None:
-        """Bring a client that comes back to where its player stands, or to where it last said that it stood."""
+        """Resume for a client that is back, at its player's position or the last one that it reported."""
         played = played or self.acked
         if played is not None:
             self.played(played)
@@ -114,21 +114,21 @@ class Conversation:
     # ---- events in
 
     def open(self) -> None:
-        """Begin."""
+        """Begin the conversation."""
         self._apply(None)
 
     def feed(self, event: ClientEvent | FromEngine | RequestsLost | Tick) -> None:
-        """Take what happened."""
+        """Process an event."""
         self._apply(event)
 
     def played(self, played: Played) -> None:
-        """Take what the client says it has played, in its samples."""
+        """Note how much the client has played, in its samples."""
         self.acked = played
         self.mailbox.played(played.epoch, played.samples)
         self.feed(self.codec.session_samples(played))
 
     def starved(self, epoch: int) -> None:
-        """Take it that the client's player has run dry."""
+        """Count an underrun of the client's player, unless the reply's sound is complete."""
         if epoch > self._complete:
             self._metrics.audio_underruns.inc()
 
@@ -145,7 +145,7 @@ class Conversation:
                     case Tell(message=message):
                         self._tell_engine(message)
         except Exception as error:
-            # The boundary of this conversation: whatever it was, it is not the others' and not the engine's.
+            # No error crosses this boundary: other conversations and the engine go on.
             logger.exception(line("bug", session=self.name, error=type(error).__name__))
             self._fail(InternalError())
         self._set_timer()
@@ -154,13 +154,13 @@ class Conversation:
         if self.over or self.channel is None:
             return
         answer = self.channel.tell(message)
-        if answer is not None:  # later, as if it came from the engine: nobody answers within a breath
+        if answer is not None:  # fed later, like a message from the engine
             self._loop.call_soon(self.feed, answer)
 
     # ---- events out
 
     def tell(self, event: Outgoing) -> None:
-        """Put an event into the mailbox; a client that lets too much pile up there loses the conversation."""
+        """Queue an event for the client; end the conversation if too much waits there."""
         if self.over:
             return
         try:
@@ -174,7 +174,7 @@ class Conversation:
         packets = self.codec.encode(event)
         match event:
             case Hold(epoch):
-                for packet in packets:  # who must be quiet now need not first be sent more to say
+                for packet in packets:  # a hold overtakes the sound that it stops
                     self.mailbox.put_before_sound(packet, epoch)
             case Interrupted(epoch):
                 self.mailbox.drop_sound(epoch)
@@ -192,9 +192,9 @@ class Conversation:
             case SpeechDone(epoch) | Interrupted(epoch):
                 self._complete = max(self._complete, epoch)
             case ReplyDone(epoch) if self.acked is None or self.acked.epoch != epoch:
-                # This client does not say what it has played: the session's clock must do.
+                # This client does not report what it has played: the session's clock decides.
                 self.mailbox.played(epoch + 1, 0)
-            case Configured() | ReplyStarted():  # each reply under way has a buffer of its own
+            case Configured() | ReplyStarted():  # each running reply has its own buffer
                 self.mailbox.ahead_s = self.session.config.buffer_s * (1 + len(self.session.answers.asides))
             case _:
                 pass
@@ -214,7 +214,7 @@ class Conversation:
         at = None if self.over or self._stopped_s is not None else self.session.wake_at(self._now())
         if at is not None:
             self._wake_s = at + self._behind_s
-            # While somebody speaks, every frame puts the moment off; the timer looks again when it is due.
+            # While a person speaks, every frame postpones the moment; the timer checks again when it is due.
             if self._timer is not None and self._timer_s <= self._wake_s:
                 return
         if self._timer is not None:

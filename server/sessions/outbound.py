@@ -1,6 +1,6 @@
-"""What a client is told, in order and numbered; and what it was told and may have to be told again after a break.
+"""Messages to a client: a numbered queue, and a store of sent messages that are repeated after a resume.
 
-Pure. It knows packets and numbers; it does not know what they say, who sends them or when.
+Pure; the connection does the sending.
 """
 
 from __future__ import annotations
@@ -12,49 +12,49 @@ from dataclasses import dataclass
 from voxlane.server.protocols.dialect import Packet
 
 LATE_AUDIO_S = 2.0
-"""Sound that may wait beyond what a client asked to have in advance: one that is later than this is not listening."""
+"""Sound that may wait beyond the client's buffer: a client that is later than this does not read."""
 
 WAITING_PACKETS = 2048
-"""Messages that may wait: a reply of a thousand words, and its captions."""
+"""Messages that may wait: those of a reply of a thousand words with its captions."""
 
 KEPT_PACKETS = 512
-"""Messages without sound that are remembered for a client that comes back; what is older is in the history."""
+"""Sent messages without sound that are kept for a resume; older ones are in the history."""
 
 KEPT_SOUND_S = 30.0
-"""Sound that is remembered for a client that comes back: the ten seconds it may have in advance, and twenty for which a
-dead line went unnoticed. A client that says what it has played never comes near it; for others it bounds memory."""
+"""Sent sound that is kept for a resume: the ten seconds that a client may buffer, and twenty for which a dead line went
+unnoticed. A client that reports what it has played never comes near it; for others it bounds memory."""
 
 
 class TooSlow(Exception):
-    """The client does not take what it is told."""
+    """The client does not read its messages fast enough."""
 
 
 @dataclass(slots=True)
 class _Numbered:
     packet: Packet
-    sequence: int = 0  # 0: not yet written
-    told_once: bool = False  # and never again
+    sequence: int = 0  # 0: not written yet
+    told_once: bool = False  # not repeated after a resume
 
 
 class Outbound:
-    """One conversation's way out."""
+    """The outbound messages of one conversation."""
 
     def __init__(self, ahead_s: float) -> None:
-        self.ahead_s = ahead_s  # what the client wants in advance
+        self.ahead_s = ahead_s  # seconds of sound that the client buffers
         self._waiting: deque[_Numbered] = deque()
-        self._new = 0  # of those, not written before,
-        self._new_s = 0.0  # and their sound: what is told again is bounded by what is kept
+        self._new = 0  # waiting messages that were never written
+        self._new_s = 0.0  # seconds of sound in those; repeated messages are bounded by what is kept
         self._kept: deque[_Numbered] = deque(maxlen=KEPT_PACKETS)
         self._kept_sound: deque[_Numbered] = deque()
         self._kept_s = 0.0
         self._sequence = 0
-        self._heard = (0, 0)  # epoch and sample up to which sound needs no repeating
+        self._heard = (0, 0)  # epoch and sample up to which sound was heard
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def put(self, packet: Packet) -> None:
-        """Take the next message; raise TooSlow if too many wait."""
+        """Add a message; raise TooSlow if too much waits."""
         self._waiting.append(_Numbered(packet))
         self._new += 1
         self._new_s += packet.seconds
@@ -62,7 +62,7 @@ class Outbound:
             raise TooSlow
 
     def put_before_sound(self, packet: Packet, epoch: int) -> None:
-        """Take a message that overtakes the sound of its reply which still waits."""
+        """Add a message that overtakes its reply's waiting sound."""
         place = len(self._waiting)
         while place and self._waiting[place - 1].packet.epoch == epoch:
             place -= 1
@@ -70,17 +70,17 @@ class Outbound:
         self._new += 1
 
     def put_first(self, packet: Packet) -> None:
-        """Take a message that comes before all that wait, and that is not told again: another like it will be."""
+        """Add a message before all others. It is not repeated after a resume: a new one is made then."""
         self._waiting.appendleft(_Numbered(packet, told_once=True))
         self._new += 1
 
     def drop_sound(self, epoch: int) -> None:
-        """Forget the sound of a reply, told or not."""
+        """Drop the sound of a reply, sent or not."""
         self._wait_with(item for item in self._waiting if item.packet.epoch != epoch)
         self._keep_sound(item for item in self._kept_sound if item.packet.epoch != epoch)
 
     def next(self) -> tuple[Packet, int] | None:
-        """Return what is to be written now, and its number."""
+        """Return the next message to write and its number, None if none waits."""
         if not self._waiting:
             return None
         item = self._waiting.popleft()
@@ -112,7 +112,7 @@ class Outbound:
         self._kept_s = sum(item.packet.seconds for item in self._kept_sound)
 
     def played(self, epoch: int, samples: int) -> None:
-        """Forget sound that was heard: up to a sample of a reply, in the client's samples, and all before the reply."""
+        """Drop kept sound up to a sample of a reply, in the client's samples, and all sound of earlier replies."""
         self._heard = max(self._heard, (epoch, samples))
         self._keep_sound(item for item in self._kept_sound if self._unheard(item.packet))
 
@@ -120,14 +120,14 @@ class Outbound:
         return (packet.epoch, packet.end) > self._heard
 
     def rewind(self, last_sequence: int | None) -> None:
-        """Tell again what a client that comes back has not got, and all sound it has not heard.
+        """Queue the messages that a resumed client has not received, and all sound that it has not heard.
 
-        Without a number nothing but sound is told again: the client begins from the history.
+        Without a number only sound is repeated: the client begins from the history.
         """
         after = self._sequence if last_sequence is None else last_sequence
         again = [item for item in self._kept if item.sequence > after]
         again += [item for item in self._kept_sound if self._unheard(item.packet)]
         again.sort(key=lambda item: item.sequence)
-        # What was put back for a connection that broke as well is among these; its `ready` is out of date.
+        # Messages queued again for an earlier resume are among `again`; the `ready` of that connection is out of date.
         new = [item for item in self._waiting if not (item.sequence or item.told_once)]
         self._wait_with([*again, *new])

@@ -1,7 +1,4 @@
-"""All conversations of a server: how many there may be, which can be brought back, and how they end when it goes down.
-
-It makes them and keeps them. What is said in them, and over which sockets, is not its business.
-"""
+"""All conversations of a server: makes them, limits their number, keeps them for a resume, ends them at shutdown."""
 
 from __future__ import annotations
 
@@ -75,12 +72,12 @@ class SessionRegistry:
 
     @property
     def defaults(self) -> SessionConfig:
-        """Return how a conversation is led unless its client wants otherwise."""
+        """Return the default configuration of a conversation."""
         return SessionConfig(instructions=dated(self.config.instructions, self._today()), greeting=self.config.greeting)
 
     @property
     def bounds(self) -> Bounds:
-        """Return what clients must keep to."""
+        """Return the limits that clients are told."""
         return Bounds(
             frame_bytes=limits.VOICE_FRAME_BYTES,
             frames_per_s=limits.VOICE_FRAMES_PER_SECOND,
@@ -110,7 +107,7 @@ class SessionRegistry:
 
     @property
     def engine(self) -> EngineReady:
-        """Return what the engine says of itself; raise EngineNotReady while it never did."""
+        """Return the engine's description; raise EngineNotReady before the first one."""
         if self._link.ready is None:
             raise EngineNotReady
         return self._link.ready
@@ -146,7 +143,7 @@ class SessionRegistry:
         while len(self._conversations) >= self.config.sessions:
             if not self._parked:
                 raise Full(detail="voice.sessions")
-            self.close(self._conversations[next(iter(self._parked))])  # nobody may ever come back for it
+            self.close(self._conversations[next(iter(self._parked))])  # the oldest parked one may never be resumed
         session = Session(
             f"voice-{secrets.token_hex(8)}",
             config,
@@ -170,7 +167,7 @@ class SessionRegistry:
         return conversation
 
     def _new_history(self, ready: EngineReady) -> History:
-        """Return the memory of a conversation that begins, sized for whoever does the thinking."""
+        """Return an empty history, sized for the chat model."""
         if self._remote is not None:
             return History(self.config.history_tokens or limits.HISTORY_TOKENS["remote"])
         usual = limits.HISTORY_TOKENS["cpu" if ready.device.startswith("cpu") else "gpu"]
@@ -178,9 +175,9 @@ class SessionRegistry:
         return History(tokens, ready.context_tokens)
 
     def checked(self, config: SessionConfig, *, any_voice: bool = False) -> SessionConfig:
-        """Return a configuration as this server can follow it; raise InvalidRequest if it cannot.
+        """Return a configuration adapted to this server; raise InvalidRequest if it cannot be followed.
 
-        With `any_voice` a name that no voice has stands for the default one.
+        With `any_voice` an unknown voice name means the default voice.
         """
         ready = self.engine
         voice = find_voice(config.voice, ready.voices) if config.voice else ""
@@ -202,13 +199,13 @@ class SessionRegistry:
         return replace(config, voice=voice, voice_language=language, speaks=speaks)
 
     def forget_voice(self, name: str) -> None:
-        """Let the conversations in a voice that is gone go on in the default one."""
+        """Switch the conversations that use a deleted voice to the default voice."""
         for conversation in list(self._conversations.values()):
             if conversation.session.config.voice == name:
                 conversation.feed(ConfigureSession(replace(conversation.session.config, voice="")))
 
     def take_back(self, token: str) -> Conversation:
-        """Return the conversation of a token, as its only user; raise NotResumable if there is none."""
+        """Return the conversation of a resume token and stop its parking timer; raise NotResumable if there is none."""
         name = self.tokens.redeem(token)
         conversation = self._conversations.get(name) if name is not None else None
         if conversation is None or conversation.over:
@@ -219,7 +216,7 @@ class SessionRegistry:
         return conversation
 
     def park(self, conversation: Conversation) -> None:
-        """Keep a conversation whose socket is gone, for a while."""
+        """Keep a conversation without a socket for `resume_s`."""
         conversation.detach()
         if self.draining or conversation.over or not self.config.resume_s:
             self.close(conversation)
@@ -242,7 +239,7 @@ class SessionRegistry:
     # ---- going down
 
     async def drain(self, seconds: float) -> None:
-        """Admit nobody, let what is being said be said for so long, and end the rest."""
+        """Admit no more clients, let conversations finish what is being said for `seconds`, then end the rest."""
         self.draining = True
         running = len(self._conversations)
         for conversation in list(self._conversations.values()):
@@ -265,14 +262,14 @@ class SessionRegistry:
                 await self._quiet.wait()
 
     def end_all(self) -> int:
-        """End what is being said, and return how many conversations that were."""
+        """End all connected conversations; return how many there were."""
         ended = [one.listener for one in self._conversations.values() if one.listener is not None]
         for listener in ended:
             listener.end(Draining())
         return len(ended)
 
     def leave_if_idle(self, conversation: Conversation) -> None:
-        """End a conversation when the server goes down and nobody speaks in it."""
+        """End a conversation in which no one speaks while the server drains."""
         if self.draining and conversation.state == "listening" and conversation.listener is not None:
             conversation.listener.end(Draining())
 

@@ -1,4 +1,4 @@
-"""Tokens that bring a conversation back: 256 bits, used once, kept as hashes. It knows names, not conversations."""
+"""Tokens that resume a conversation: 256 bits, used once, kept as hashes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import secrets
 
 
 class Tokens:
-    """Which token belongs to which conversation.
+    """Tokens and the names of their conversations.
 
-    Each has one that was issued last. The one that was redeemed for it stays good until its client has shown that the
-    new one has arrived: a line may break in between, and then the old one is all that the client has.
+    Each conversation has one issued token. The token redeemed before it stays valid until the client has shown that the
+    new one has arrived: if the line breaks in between, the client has only the old one.
     """
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class Tokens:
         self._redeemed: dict[str, bytes] = {}
 
     def issue(self, name: str) -> str:
-        """Return a new token for a conversation; one that was issued before and not redeemed is worth nothing now."""
+        """Return a new token for a conversation; a token that was issued before and not redeemed becomes invalid."""
         self._forget(self._issued, name)
         token = secrets.token_urlsafe(32)
         hashed = _hash(token)
@@ -27,8 +27,8 @@ class Tokens:
         return token
 
     def redeem(self, token: str) -> str | None:
-        """Return the conversation a token is for."""
-        # Looked up by hash: how long that takes tells nothing about tokens that exist.
+        """Return the name of a token's conversation, None if the token is not valid."""
+        # Looked up by hash, so that the time it takes reveals nothing about existing tokens.
         hashed = _hash(token)
         name = self._names.get(hashed)
         if name is not None and self._issued.get(name) == hashed:
@@ -37,7 +37,7 @@ class Tokens:
         return name
 
     def arrived(self, name: str) -> None:
-        """Take it that a conversation's client has the token that was issued last."""
+        """Note that a conversation's client has the token that was issued last."""
         self._forget(self._redeemed, name)
 
     def revoke(self, name: str) -> None:

@@ -1,7 +1,7 @@
-"""All responses of one conversation in OpenAI Realtime: those that were asked for, those under way, how the last ended.
+"""All responses of one conversation in OpenAI Realtime: requested ones, running ones, and how the last one ended.
 
-It knows which response an event belongs to, and whose wish it was that one ends. What is said of each of them is
-realtime_responses.py's business.
+It finds the response of an event and notes whether the client or the person ended it. responses.py writes each
+response's events.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from voxlane.server.protocols.openai_realtime.responses import Response, Wish
 from voxlane.server.protocols.openai_realtime.values import Wrong
 
 WISHES = 64
-"""Responses that were asked for and have not begun; what is older was refused."""
+"""Requested responses that have not begun; older ones were refused."""
 
 Part = Speech | ReplyText | ToolCalled | Thought | SpeechDone | ReplyDone
-"""What belongs to one response, and can end it."""
+"""Events that belong to one response."""
 
 
 class Exchange:
@@ -36,19 +36,19 @@ class Exchange:
         self._rate = rate
         self._under_way: dict[int, Response] = {}  # by epoch
         self._wishes: dict[str, Wish] = {}  # by tag
-        self._cut_short = False  # the last one, by the person
-        self._cancels_next = False
+        self._cut_short = False  # the person interrupted the last response
+        self._cancels_next = False  # the client has cancelled a response that has not begun
 
-    # ---- what a client wants
+        # ---- requests of the client
 
     def ask(self, tag: str, wish: Wish) -> None:
-        """Take the wish for a response."""
+        """Note that the client asks for a response."""
         self._wishes[tag] = wish
         if len(self._wishes) > WISHES:
             del self._wishes[next(iter(self._wishes))]
 
     def cancel(self, name: str) -> int:
-        """Take it that a response is to end; return its epoch."""
+        """Mark a response as cancelled by the client; return its epoch."""
         for epoch, response in self._under_way.items():
             if response.name == name:
                 response.cancelled = True
@@ -56,31 +56,31 @@ class Exchange:
         raise Wrong("", "Cancellation failed: no response of this id is under way", "response_cancel_not_active")
 
     def cancel_any(self) -> bool:
-        """Take it that the conversation's response is to end; return whether there may be one.
+        """Mark the conversation's response as cancelled by the client; return whether there may be one.
 
-        A wish that crosses the end which the server has put to it is no mistake.
+        A cancel that crosses an interruption by the person is not an error.
         """
         inside = [response for response in self._under_way.values() if not response.aside]
         if self._cut_short and not inside and not self._wishes:
             return False
         for response in inside:
             response.cancelled = True
-        self._cancels_next = not inside  # one that was asked for and has not begun
+        self._cancels_next = not inside  # it was requested and has not begun
         return True
 
     def truncate(self, item: str) -> None:
-        """Take it that the client has stopped playing the response of an item."""
+        """Mark the response of an item as cancelled: the client has stopped playing it."""
         for response in self._under_way.values():
             response.cancelled = response.cancelled or response.item == item
 
     def refused(self) -> None:
-        """Take it that something a client wanted cannot be."""
+        """Note that a request of the client was refused."""
         self._cancels_next = False
 
-    # ---- what becomes of them
+    # ---- events of the conversation
 
     def start(self, event: ReplyStarted, conversation: str, usual: Wish) -> list[Packet]:
-        """Begin the response that was wished for, or the usual one."""
+        """Begin the response that the client asked for, or one with the session's settings."""
         wish = self._wishes.pop(event.tag, None) or usual
         name, item = f"resp_{conversation}_{event.epoch}", event.item or f"item_{conversation}_a{event.epoch}"
         response = Response(name, item, f"conv_{conversation}", wish, self._known, self._rate)
@@ -91,7 +91,7 @@ class Exchange:
         return response.created()
 
     def take(self, event: Part) -> list[Packet]:
-        """Return what to write for more of a response; nothing, if it is over."""
+        """Return the packets for an event of a response; none if the response is over."""
         response = self._under_way.get(event.epoch)
         if response is None:
             return []
@@ -107,12 +107,12 @@ class Exchange:
             case SpeechDone(epoch, samples):
                 del self._under_way[epoch]
                 return response.finish(epoch, samples)
-            case ReplyDone(epoch):  # it was not spoken
+            case ReplyDone(epoch):  # a text response
                 del self._under_way[epoch]
                 return response.finish(epoch, 0)
 
     def interrupt(self, epoch: int) -> tuple[list[Packet], bool]:
-        """End a response at once; return what to write, and whether it was an aside, which nobody hears end."""
+        """End a response at once; return the packets, and whether it was an aside."""
         response = self._under_way.pop(epoch, None)
         closing = [] if response is None else response.cut()
         if response is not None and response.aside:
@@ -121,7 +121,7 @@ class Exchange:
         return closing, False
 
     def fail(self, fault: Fault) -> bool:
-        """Have a response end with what befell it; return whether it befell that one alone."""
+        """Make a response end with a fault; return whether the fault concerns that response alone."""
         if fault.epoch in self._under_way:
             self._under_way[fault.epoch].fault = fault
             return True

@@ -1,4 +1,4 @@
-"""OpenAI Realtime's conversation items: as clients write them, as they are shown, and in the order a client knows."""
+"""OpenAI Realtime's conversation items: reading them, writing them, and the order in which a client knows them."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from voxlane.server.protocols.sound import Microphone
 
 CONTENT_PARTS = 64
 OUTPUT_CHARACTERS = 32_000
-"""Of what a tool brought."""
+"""Of a tool's output."""
 
 INPUT_ITEMS = 256
-"""Items of a response that is not to the conversation."""
+"""Items in a response's own input."""
 
 KNOWN_ITEMS = 2000
-"""Items of which the order is known: twice what a conversation remembers."""
+"""Items whose order is kept: twice what a conversation remembers."""
 
 Shown = dict[str, Any]
 
 _TEXTS = {
     "user": ("input_text", "text"),
     "system": ("input_text", "text"),
-    "assistant": ("output_text", "text", "input_text"),  # the last is what pipecat writes
+    "assistant": ("output_text", "text", "input_text"),  # pipecat writes input_text
 }
 _SOUNDS = {"user": ("input_audio",), "assistant": ("output_audio", "audio")}
 
 
-# ---- as clients write them
+# ---- reading
 
 
 def read_item(param: str, value: object, usual_id: str, form: AudioFormat) -> tuple[Item, bytes]:
-    """Return an item, and its sound at 16 kHz if its words are yet to be found out; raise Wrong if it is none."""
+    """Return an item, and its sound at 16 kHz if it must be transcribed; raise Wrong if it is not valid."""
     given = mapping(param, value)
     name = usual_id if given.get("id") is None else text(f"{param}.id", given["id"], least=1)
     match given.get("type"):
@@ -89,11 +89,11 @@ def _heard(param: str, value: object, form: AudioFormat) -> bytes:
         raise Wrong(param, f"cannot be used: {error}") from error
 
 
-# ---- as they are shown
+# ---- writing
 
 
 def shown_item(item: Item) -> Shown:
-    """Return an item as clients are shown it."""
+    """Return an item as JSON fields."""
     status = "completed"
     match item.kind:
         case "call":
@@ -105,7 +105,7 @@ def shown_item(item: Item) -> Shown:
             status = "completed" if item.whole else "incomplete"
             content = [spoken_part(item.text) if item.spoken else written_part(item.text)]
         case "user" if item.spoken:
-            # Without a transcript key one client's process ends.
+            # One client crashes if the transcript key is missing.
             content = [{"type": "input_audio", "transcript": item.text if item.whole else None}]
         case _:
             content = [{"type": "input_text", "text": item.text}]
@@ -113,7 +113,7 @@ def shown_item(item: Item) -> Shown:
 
 
 def shown_message(name: str, role: str, content: list[Shown], status: str) -> Shown:
-    """Return a message."""
+    """Return a message item."""
     return {
         "id": name,
         "object": "realtime.item",
@@ -125,17 +125,17 @@ def shown_message(name: str, role: str, content: list[Shown], status: str) -> Sh
 
 
 def spoken_part(transcript: str) -> Shown:
-    """Return what a reply said."""
+    """Return the content part of a spoken reply."""
     return {"type": "output_audio", "transcript": transcript}
 
 
 def written_part(words: str) -> Shown:
-    """Return what a reply wrote."""
+    """Return the content part of a written reply."""
     return {"type": "output_text", "text": words}
 
 
 def shown_call(name: str, call_id: str, called: str, arguments: str, status: str = "completed") -> Shown:
-    """Return the call of a tool."""
+    """Return a tool call item."""
     return {
         "id": name,
         "object": "realtime.item",
@@ -147,11 +147,11 @@ def shown_call(name: str, call_id: str, called: str, arguments: str, status: str
     }
 
 
-# ---- their order
+# ---- order
 
 
 class KnownItems:
-    """The items that a client was told of, in their order: what it never heard of must not be named to it."""
+    """The ids of the items that a client was told of, in order; other ids must not be sent to it."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
@@ -160,7 +160,7 @@ class KnownItems:
         return name in self._names
 
     def add(self, name: str, after: str | None = None) -> str | None:
-        """Put an item behind another, "": as the first, else at the end; return the one before it."""
+        """Put an item behind `after`, "": first, None or unknown: at the end; return the id before it."""
         if name in self._names:
             self._names.remove(name)
         place = len(self._names)
@@ -175,7 +175,7 @@ class KnownItems:
         return before
 
     def before(self, name: str) -> str | None:
-        """Return the one before an item."""
+        """Return the id before an item."""
         place = self._names.index(name) if name in self._names else 0
         return self._names[place - 1] if place else None
 

@@ -1,7 +1,7 @@
-"""The person's side of OpenAI Realtime: speech that starts and stops, what is committed of it, and its transcript.
+"""The person's turns in OpenAI Realtime: speech starts and stops, commits, and transcripts.
 
-The dialect knows no hold: its clients stop playing as soon as they are told that somebody speaks. So while a reply is
-on hold, what is heard of the voice that caused it is kept back, and told if it was meant or forgotten if it was not.
+The dialect has no hold: its clients stop playing as soon as they are told that speech started. So while a reply is on
+hold, the events of the voice that caused it are held back. They are sent if the voice takes the floor, else dropped.
 """
 
 from __future__ import annotations
@@ -37,35 +37,35 @@ class _Speech:
     seconds: float = 0.0
     committed: bool = False
     settled: str = ""
-    told: str = ""  # of the transcript
+    told: str = ""  # the transcript sent so far
 
 
 class PersonTurns:
-    """What a client is told of the person's turns."""
+    """Makes the packets about the person's turns."""
 
     def __init__(self, known: KnownItems, heard_s: Callable[[], float]) -> None:
-        self.session = ""  # its name
+        self.session = ""  # name of the session
         self.transcribes = False  # the client wants transcripts
         self._known = known
         self._heard_s = heard_s
-        self._marked_s = 0.0  # up to where sound was committed, or thrown away
+        self._marked_s = 0.0  # up to here sound was committed or cleared
         self._speeches: dict[int, _Speech] = {}  # by turn, until their words are known
         self._holds = False
-        self._kept: list[TurnEvent] = []  # of the turn that caused the hold
+        self._kept: list[TurnEvent] = []  # held-back events of the turn that caused the hold
 
     # ---- holds
 
     def hold(self) -> None:
-        """Keep back what is heard of a voice from now on."""
+        """Hold back the events of a voice that begins from now on."""
         self._holds = True
 
     def release(self) -> None:
-        """Forget it: it was nothing."""
+        """Drop the events that were held back: the voice did not take the floor."""
         self._holds = False
         self._kept.clear()
 
     def interrupted(self, closing: list[Packet]) -> list[Packet]:
-        """Return what ends a response, behind the news that somebody speaks; the rest of what was kept back follows."""
+        """Return the packets of an interruption: speech_started, the response's end, the other held-back events."""
         kept, self._kept, self._holds = self._kept, [], False
         first = [one for event in kept[:1] for one in self.take(event)]
         return [*first, *closing, *(one for event in kept[1:] for one in self.take(event))]
@@ -73,7 +73,7 @@ class PersonTurns:
     # ---- turns
 
     def take(self, event: TurnEvent, fault: Fault | None = None) -> list[Packet]:
-        """Return what a client is told of a turn; `fault` is why one failed."""
+        """Return the packets for an event of a turn; `fault` is why the turn failed."""
         starts = isinstance(event, SpeechStarted)
         if self._holds and (starts or any(kept.turn == event.turn for kept in self._kept)):
             self._kept.append(event)
@@ -90,7 +90,7 @@ class PersonTurns:
             case InputCommitted():
                 return self._commit(event)
         speech_or_none = self._speeches.get(event.turn)
-        if speech_or_none is None:  # typed, or nothing was told of it
+        if speech_or_none is None:  # typed, or the client was not told of it
             return []
         match event:
             case SpeechStopped(at_s=at_s):
@@ -103,12 +103,12 @@ class PersonTurns:
                 return self._complete(speech_or_none, text)
             case TurnDone(turn, how):
                 del self._speeches[turn]
-                if not speech_or_none.committed:  # some clients take it that somebody speaks until they are told
+                if not speech_or_none.committed:  # some clients assume speech until it stops
                     return self._stop(speech_or_none, self._heard_s())
                 return self._fail(speech_or_none, fault) if how == "failed" else self._complete(speech_or_none, "")
 
     def clear(self) -> list[Packet]:
-        """Return that what was said so far was thrown away."""
+        """Return the packet for a cleared input buffer."""
         self._marked_s = self._heard_s()
         return [packet("input_audio_buffer.cleared")]
 
@@ -119,7 +119,7 @@ class PersonTurns:
 
     def _commit(self, event: InputCommitted) -> list[Packet]:
         speech = self._speeches.get(event.turn)
-        if speech is None:  # of a client that does without our ear
+        if speech is None:  # the client ends turns itself: no SpeechStarted
             speech = _Speech(event.item, self._marked_s, max(0.0, self._heard_s() - self._marked_s))
             self._speeches[event.turn] = speech
         speech.committed, self._marked_s = True, self._heard_s()
@@ -136,7 +136,7 @@ class PersonTurns:
     # ---- transcripts
 
     def _tell_words(self, speech: _Speech, words: str) -> list[Packet]:
-        """Return what is new of a transcript; it is told once the item is there."""
+        """Return the new part of a transcript; it is sent only after its item."""
         words = words.lstrip()
         delta = words.removeprefix(speech.told)
         if not (self.transcribes and speech.committed and delta and words.startswith(speech.told)):

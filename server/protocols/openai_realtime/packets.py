@@ -1,4 +1,4 @@
-"""A server event of OpenAI Realtime as a packet: its type and its fields. Its id is its number, when it is written."""
+"""A server event of OpenAI Realtime as a packet: its type and fields. Its event_id is its number, added on writing."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ Event = dict[str, Any]
 
 
 def packet(kind: str, **fields: Any) -> Packet:
-    """Return an event to be written."""
+    """Return an event as a packet."""
     return Packet(({"type": kind, **fields},))

@@ -1,7 +1,7 @@
-"""OpenAI Realtime (GA) over WebSocket: JSON text both ways, the server speaks first; docs/openai.md says what is in it.
+"""OpenAI Realtime (GA) over WebSocket: JSON text both ways, the server speaks first; docs/openai.md lists the events.
 
-What is wrong with an event is told in an `error` event and changes nothing; only a binary message, or one over the size
-limit, ends the connection. Everything is checked before it is believed.
+An invalid event is answered with an `error` event and changes nothing. Only a binary message or one over the size limit
+ends the connection. Everything from a client is checked before it is used.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ from voxlane.server.protocols.sound import Microphone
 SUBPROTOCOL = "realtime"
 
 PIECE_BYTES = 24_000
-"""Of sound, in one event: half a second. Clients may send half a minute at once, which takes 100 ms to convert."""
+"""Sound in one Audio event: half a second. Clients may send half a minute at once, which takes 100 ms to convert."""
 
 LONGEST_S = 86_400.0
-"""No reply is that long: a truncation beyond the end is one to the end."""
+"""Longer than any reply: a truncation beyond the end cuts nothing."""
 
 _REF = "="
-"""Before the client's event_id, so that what a client did is told from what befell it, also without an id."""
+"""Prefix of the client's event_id: a fault with a ref comes from a client event, even one without an id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a conversation begins with."""
+    """The settings that a conversation begins with."""
 
     session: RealtimeSession
-    usual: RealtimeSession  # what a null stands for
+    usual: RealtimeSession  # values for settings that a client sets to null
     base: SessionConfig
     capabilities: Capabilities
 
@@ -80,7 +80,7 @@ _NOBODY = Opening(RealtimeSession(), RealtimeSession(), SessionConfig(), Capabil
 
 
 def opening(handshake: Handshake, defaults: SessionConfig) -> Hello:
-    """Return how a client wants to converse, from its address and from what its secret stands for."""
+    """Return the Hello of a client from its query and the session of its client secret."""
     capabilities = handshake.capabilities
     try:
         model = text("model", handshake.query.get("model", ""))
@@ -103,33 +103,33 @@ class OpenAIRealtime:
         self._session, self._usual = begun.session, begun.usual
         self._base, self._capabilities = begun.base, begun.capabilities
         self._config = hello.config
-        self._name = ""  # of the conversation
+        self._name = ""  # the conversation's short name
         self._microphone = Microphone(FORMATS[self._session.input_format])
-        self._heard_before_s = 0.0  # in formats before this one
+        self._heard_before_s = 0.0  # seconds of audio in earlier formats
         self._known = KnownItems()
         self._listening = PersonTurns(self._known, self.heard_s)
         self._listening.transcribes = transcribes(self._session)
         self._responses = Exchange(self._known, session_rate)
-        self._fault: server_events.Fault | None = None  # what is wrong with a turn that is about to end
-        self._made = 0  # ids
+        self._fault: server_events.Fault | None = None  # the fault of a turn that is about to end
+        self._made = 0  # number of ids made
 
     def heard_s(self) -> float:
         """Return how much audio has come, in seconds."""
         return self._heard_before_s + self._microphone.seconds
 
     def session_samples(self, played: client_events.Played) -> client_events.Played:
-        """Return a position of the client's player, which this dialect's clients do not tell."""
+        """Return the position unchanged: clients of this dialect do not report one."""
         return played
 
     def write(self, packet: Packet, sequence: int) -> str:
-        """Return a packet's text under its number."""
+        """Return a packet's text with its sequence number."""
         event: Any = packet.fields[0]
         return json.dumps({"event_id": f"event_{sequence}", **event}, ensure_ascii=False, separators=(",", ":"))
 
-    # ---- what a client says
+    # ---- events of the client
 
     def decode(self, message: bytes | str) -> Iterable[Incoming]:
-        """Return what a client says, be it wrong; raise BadMessage for what is no text."""
+        """Return the events of a message, a Complaint if it is not valid; raise BadMessage if it is not text."""
         if isinstance(message, bytes):
             raise BadMessage("messages are text")
         event_id = ""
@@ -145,7 +145,7 @@ class OpenAIRealtime:
             return [Complaint(wrong.code, str(wrong), wrong.param, _REF + event_id)]
 
     def update(self, event: Event, _: str) -> list[Incoming]:
-        """Take what is there of an update; all of it, or nothing."""
+        """Apply a session update; all of it, or nothing."""
         session = updated(self._session, event.get("session"), self._usual)
         config = configuration(session, self._base, self._capabilities)
         if session.input_format != self._session.input_format:
@@ -156,7 +156,7 @@ class OpenAIRealtime:
         return [client_events.ConfigureSession(config)]
 
     def append(self, event: Event, _: str) -> Iterable[Incoming]:
-        """Take sound, piece by piece as whoever asked comes for it."""
+        """Yield the sound as Audio events, converted lazily piece by piece."""
         data = sound("audio", event.get("audio"))
         if len(data) % 2 and self._session.input_format == "audio/pcm":
             raise Wrong("audio", "has an odd number of bytes, of 16-bit samples")
@@ -167,7 +167,7 @@ class OpenAIRealtime:
         )
 
     def place(self, event: Event, ref: str) -> list[Incoming]:
-        """Take an item."""
+        """Read an item to be placed."""
         item, pcm = read_item("item", event.get("item"), self._new_id("item"), FORMATS[self._session.input_format])
         after = event.get("previous_item_id")
         if after is not None:
@@ -175,7 +175,7 @@ class OpenAIRealtime:
         return [client_events.PlaceItem(item, "" if after == "root" else after, pcm, ref)]
 
     def truncate(self, event: Event, ref: str) -> list[Incoming]:
-        """Take it that a reply was heard so far."""
+        """Read how much of a reply was played."""
         name = self._item(event)
         number("content_index", event.get("content_index", 0), 0, 0)
         seconds = number("audio_end_ms", event.get("audio_end_ms"), 0, LONGEST_S * 1000) / 1000
@@ -183,7 +183,7 @@ class OpenAIRealtime:
         return [client_events.CutItem(name, seconds, ref)]
 
     def respond(self, event: Event, ref: str) -> list[Incoming]:
-        """Take the wish for a response."""
+        """Read a request for a response."""
         if self._session.type != "realtime":
             raise Wrong("", "A session of type transcription has no responses")
         given = {} if event.get("response") is None else mapping("response", event["response"])
@@ -210,22 +210,22 @@ class OpenAIRealtime:
         return tuple(entries)
 
     def cancel(self, event: Event, ref: str) -> list[Incoming]:
-        """Take it that a response is to end."""
+        """Read a cancel of a response."""
         if event.get("response_id") is None:
             return [client_events.CancelReply(None, ref)] if self._responses.cancel_any() else []
         return [client_events.CancelReply(self._responses.cancel(text("response_id", event["response_id"])), ref)]
 
     def show(self, event: Event, ref: str) -> list[Incoming]:
-        """Take the wish to see an item."""
+        """Read a request to show an item."""
         return [client_events.ShowItem(self._item(event), ref)]
 
     def drop(self, event: Event, ref: str) -> list[Incoming]:
-        """Take it that an item is to be forgotten."""
+        """Read a request to delete an item."""
         return [client_events.DropItem(self._item(event), ref)]
 
     def _item(self, event: Event) -> str:
         name = text("item_id", event.get("item_id"))
-        if name not in self._known:  # it may be that of a reply which has yet to say its first word
+        if name not in self._known:  # a reply's item is known from its first word on
             what = event["type"].rpartition(".")[2]
             raise Wrong("item_id", "is not that of an item", f"item_{what}_invalid_item_id")
         return name
@@ -234,10 +234,10 @@ class OpenAIRealtime:
         self._made += 1
         return f"{kind}_{self._name}_{self._made}"
 
-    # ---- what it is told
+    # ---- events to the client
 
     def encode(self, event: Outgoing) -> list[Packet]:
-        """Return what to write for an event."""
+        """Return the packets for an event."""
         match event:
             case (
                 server_events.Speech()
@@ -280,7 +280,7 @@ class OpenAIRealtime:
         return []
 
     def _tell(self, event: Outgoing) -> list[Packet]:
-        """Return what concerns neither a turn nor a reply."""
+        """Return the packets for an event that belongs to neither a turn nor a reply."""
         match event:
             case dialect.SessionReady():
                 self._name = event.session.rpartition("-")[2]
@@ -303,13 +303,13 @@ class OpenAIRealtime:
                 return [_error("invalid_request_error", code, message, param, ref)]
             case dialect.ConnectionEnd(kind, code, message):
                 return [_error(kind, code, message)]
-            case _:  # states, latencies and the like: the dialect has no words for them
+            case _:  # states, latencies and the like: the dialect has no event for them
                 return []
 
     def _fail(self, fault: server_events.Fault) -> list[Packet]:
-        """Take what went wrong. What befalls a client is told by how its response or transcription ends.
+        """Return an `error` event only for a fault that a client event caused; others end a response or transcription.
 
-        Some clients take every `error` for the end of the conversation, which it is not.
+        Some clients take every `error` for the end of the conversation.
         """
         if fault.ref:
             self._responses.refused()
@@ -341,7 +341,7 @@ _READERS: dict[str, Callable[[OpenAIRealtime, Event, str], Iterable[Incoming]]] 
     "response.cancel": OpenAIRealtime.cancel,
     "output_audio_buffer.clear": _no_buffer,
 }
-"""The client events, and what becomes of them."""
+"""Client event type -> the function that reads it."""
 
 PACE = RateLimits(
     frame_bytes=limits.REALTIME_FRAME_BYTES,

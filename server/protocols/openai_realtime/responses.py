@@ -1,7 +1,7 @@
 """One response of OpenAI Realtime, from `response.created` to `response.done`.
 
-A reply's events in, the dialect's events out, in the order that its clients rely on: an item is added before anything
-is said of it, done after all of it, and the response after all its items. It knows one reply, and sound as pieces.
+A reply's events in, the dialect's events out, in the order that clients rely on: an item is added before its other
+events, done after them, and the response is done after all its items.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from voxlane.server.protocols.openai_realtime.session import FORMATS, RealtimeSe
 from voxlane.server.protocols.sound import Loudspeaker, SoundPiece
 
 DELTA_BYTES = 256 * 1024
-"""Sound in one delta: a third more as base64, and well below the MiB that one client takes in a message."""
+"""Sound in one delta: a third more as base64, and well below the 1 MiB that one client accepts in a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is known of a response before it begins."""
+    """The settings of a response before it begins."""
 
-    session: RealtimeSession  # as this response wants it
+    session: RealtimeSession  # with the response's own overrides
     speaks: bool
     metadata: Mapping[str, str] | None = None
     aside: bool = False
 
 
 class Response:
-    """A response under way."""
+    """A running response."""
 
     def __init__(self, name: str, item: str, conversation: str, wish: Wish, known: KnownItems, rate: int) -> None:
         self.name = name
         self.item = item
         self.aside = wish.aside
-        self.cancelled = False  # by the client: it is not what was said that ends it
+        self.cancelled = False  # the client ended it, not the person's voice
         self.fault: Fault | None = None
         self._wish = wish
         self._conversation = conversation
@@ -54,7 +54,7 @@ class Response:
         self._form = FORMATS[wish.session.output_format]
         self._loudspeaker = Loudspeaker(self._form, rate)
         self._text = ""
-        self._begun = False  # its message
+        self._begun = False  # its message item was added
         self._calls: list[ToolCalled] = []
         self._thought: Thought | None = None
         self._output: list[Shown] = []
@@ -62,32 +62,32 @@ class Response:
     # ---- events
 
     def created(self) -> list[Packet]:
-        """Return its beginning."""
+        """Return `response.created`."""
         return [packet("response.created", response=self._shown("in_progress", None))]
 
     def say(self, text: str) -> list[Packet]:
-        """Take more of its words."""
+        """Return the packets for more text."""
         packets = [] if self._begun else self._begin()
         self._text += text
         kind = "output_audio_transcript" if self._wish.speaks else "output_text"
         return [*packets, self._of_part(f"response.{kind}.delta", delta=text)]
 
     def sound(self, speech: Speech) -> list[Packet]:
-        """Take more of its sound."""
+        """Return the packets for more sound."""
         return [one for piece in self._loudspeaker.push(speech) for one in self._deltas(piece)]
 
     def call(self, called: ToolCalled) -> list[Packet]:
-        """Take a call; it is told when all was said, since clients answer it at once and may not before."""
+        """Keep a tool call for the end: clients answer it at once, and may not do so before the response is done."""
         self._calls.append(called)
         return []
 
     def think(self, thought: Thought) -> list[Packet]:
-        """Take what it has cost."""
+        """Note its token counts."""
         self._thought = thought
         return []
 
     def finish(self, epoch: int, samples: int) -> list[Packet]:
-        """Return its end, when all was said."""
+        """Return its end after all text and sound."""
         rest = self._loudspeaker.finish(epoch, samples)[0] if self._wish.speaks else []
         packets = [one for piece in rest for one in self._deltas(piece)]
         if self.fault is not None:
@@ -98,7 +98,7 @@ class Response:
         return packets + self._end("completed", None)
 
     def cut(self) -> list[Packet]:
-        """Return its end, when it was interrupted."""
+        """Return its end after an interruption."""
         reason = "client_cancelled" if self.cancelled else "turn_detected"
         return self._end("cancelled", {"type": "cancelled", "reason": reason})
 
@@ -181,7 +181,7 @@ class Response:
         for place, called in enumerate(self._calls):
             packets += self._tell_call(called, place)
         done = packet("response.done", response=self._shown(status, details))
-        # Nothing is rationed by the minute here; some clients wait for the event all the same.
+        # This server has no limits per minute, but some clients wait for the event.
         return [*packets, done, packet("rate_limits.updated", rate_limits=[])]
 
     def _shown(self, status: str, details: Event | None) -> Event:
@@ -202,7 +202,7 @@ class Response:
         }
 
     def _usage(self) -> Event:
-        """Return what it has cost; our models count tokens of text only."""
+        """Return its token counts; our models count text tokens only."""
         thought = self._thought
         given, cached, made = (
             (thought.prompt_tokens, thought.cached_tokens, thought.output_tokens) if thought else (0, 0, 0)
