@@ -135,8 +135,11 @@ VOICE_NAME_CHARACTERS = 64
 FORM_PARTS = 64
 """Parts of an upload: OpenAI's has 13 parameters, some of which may be repeated."""
 
+FORM_HEADERS = 8
+"""Headers of one part: the standard knows three."""
+
 FORM_HEADER_BYTES = 4096
-"""Header of one part: a name, a file name and a content type."""
+"""One header of a part: the longest holds a name and a file name."""
 
 FORM_FIELD_BYTES = 16 * 1024
 """Value of a part that is not the file: the longest is a prompt."""

@@ -22,7 +22,7 @@ SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob
 
 PURE = {
     "server.errors", "server.limits", "server.player",
-    "server.api.chat_reply", "server.api.chat_request", "server.api.fields", "server.api.multipart",
+    "server.api.chat_reply", "server.api.chat_request", "server.api.fields", "server.api.form",
     "server.api.speech_request", "server.api.transcription_request",
     "server.audio.clip", "server.audio.transcript", "server.audio.voices",
     "server.engine_client.channel", "server.sessions.buckets", "server.sessions.outbound",
