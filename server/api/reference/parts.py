@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from voxlane.codecs.encode import SpeechFormat
 from voxlane.server import limits
 from voxlane.server.config import PRIORITIES, LimitsConfig
@@ -118,6 +120,42 @@ def body(properties: Mapping[str, Schema], required: Sequence[str] = (), descrip
     """Return the schema of an object that we read: everything may be left out unless required, all else is refused."""
     schema: Schema = {"type": "object", "properties": dict(properties), "additionalProperties": False}
     return _told(schema | ({"required": list(required)} if required else {}), description)
+
+
+def body_schemas(name: str, kind: type[msgspec.Struct]) -> dict[str, Schema]:
+    """Return the schema of a request's body under `name`, and the schemas that it refers to under theirs."""
+    _, found = msgspec.json.schema_components([kind], ref_template="#/components/schemas/{name}")
+    whole_body = found.pop(kind.__name__)
+    # The description says that null counts as absent: it is not repeated at each parameter.
+    whole_body["properties"] = {key: _not_null(schema) for key, schema in whole_body["properties"].items()}
+    return {one: _tidy(schema) for one, schema in {name: whole_body, **found}.items()}
+
+
+def _not_null(schema: Schema) -> Schema:
+    """Return the schema of a value without null."""
+    if "anyOf" not in schema:
+        return schema
+    others = [one for one in schema["anyOf"] if one != {"type": "null"}]
+    rest = {key: value for key, value in schema.items() if key != "anyOf"}
+    return {**others[0], **rest} if len(others) == 1 else {**rest, "anyOf": others}
+
+
+def _tidy(schema: Schema) -> Schema:
+    """Return one of msgspec's schemas without what tells a reader nothing."""
+    tidy: Schema = {}
+    for key, value in schema.items():
+        if key == "title" or (key in ("default", "required") and value in (None, [], {})):
+            continue
+        if key == "properties":
+            value = {name: _tidy(one) for name, one in value.items()}
+        elif key == "anyOf":
+            value = [_tidy(one) for one in value]
+        elif key in ("items", "additionalProperties") and isinstance(value, dict):
+            value = _tidy(value)
+        elif key == "enum" and all(isinstance(one, str) for one in value):
+            tidy["type"] = "string"
+        tidy[key] = value
+    return tidy
 
 
 def either(description: str, *schemas: Schema) -> Schema:

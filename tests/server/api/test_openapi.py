@@ -137,9 +137,6 @@ def take_names(module: Any, parse: Callable[[], object], monkeypatch: pytest.Mon
 
 
 def test_parameters_are_those_that_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    def chat() -> object:
-        return chat_request.parse({"messages": MESSAGES})
-
     def speech() -> object:
         return speech_request.parse({"input": "x"}, 10, (), formats())
 
@@ -153,7 +150,6 @@ def test_parameters_are_those_that_are_read(monkeypatch: pytest.MonkeyPatch) -> 
         return voice_request.parse([("consent", "true"), ("name", "x")], ())
 
     known: list[tuple[str, Any, Callable[[], object], str, frozenset[str]]] = [
-        ("ChatRequest", chat_request, chat, "RequestFields", chat_request.HARMLESS),
         ("SpeechRequest", speech_request, speech, "RequestFields", speech_request.HARMLESS),
         (
             "TranscriptionRequest",
@@ -180,7 +176,7 @@ def probes(schema: Mapping[str, Any]) -> Iterator[Any]:
         yield from ("", "x" * schema["maxLength"], "x" * (schema["maxLength"] + 1))
     if "maxItems" in schema:
         item = schema["items"].get("$ref", "")
-        one = {"ChatMessage": MESSAGES[0], "ChatTool": TOOL}.get(item.rpartition("/")[2], "x")
+        one = {"SentMessage": MESSAGES[0], "ChatTool": TOOL}.get(item.rpartition("/")[2], "x")
         yield from ([one] * schema["maxItems"], [one] * (schema["maxItems"] + 1))
     for one in schema.get("anyOf", ()):
         yield from probes(one)
