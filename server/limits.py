@@ -48,6 +48,9 @@ WRITTEN_LOOP_TOKENS = 256
 CHOICES = 8
 """Choices (`n`) of one request: each is a request in the engine, and one client must not fill its batch."""
 
+MOST_TEMPERATURE = 2.0
+"""Highest temperature of chat sampling, as OpenAI has it."""
+
 TOP_LOGPROBS = 20
 """Alternatives per token, as OpenAI has it."""
 
@@ -136,8 +139,11 @@ VOICE_NAME_CHARACTERS = 64
 FORM_PARTS = 64
 """Parts of an upload: OpenAI's has 13 parameters, and some may be repeated."""
 
+FORM_HEADERS = 8
+"""Headers of one part: the standard knows three."""
+
 FORM_HEADER_BYTES = 4096
-"""Bytes of one part's header: a name, a file name and a content type."""
+"""One header of a part: the longest holds a name and a file name."""
 
 FORM_FIELD_BYTES = 16 * 1024
 """Bytes of a part that is not the file: the longest is a prompt."""

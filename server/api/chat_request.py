@@ -1,30 +1,29 @@
-"""The body of POST /v1/chat/completions into one checked value.
-
-Every parameter is honoured, known to be harmless, or refused by name: a parameter that is silently ignored is a lie.
-It knows JSON and OpenAI's vocabulary; it does not know the engine's state.
-"""
+"""The body of POST /v1/chat/completions: its description, and what it means for the engine. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, field
 
 from voxlane.engine.api import ChatMessage, Priority, SamplingParams, Tool, sampling_of
 from voxlane.server import limits
 from voxlane.server.api import tool_request
-from voxlane.server.api.fields import RequestFields, in_range, wrong
+from voxlane.server.api.bodies import (
+    Body,
+    CacheSalt,
+    Deadline,
+    Ignored,
+    Name,
+    PriorityName,
+    read_body,
+    wrong,
+)
+from voxlane.server.api.tool_request import ChatTool, MadeCall, NamedFunction, ResponseFormat
 from voxlane.server.config import PRIORITIES
 from voxlane.server.errors import UnsupportedParameter
-from voxlane.server.log import quote
-
-HARMLESS = frozenset(
-    {
-        "metadata", "prediction", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier",
-        "store", "user",
-    }
-)  # fmt: skip
-"""Parameters that change nothing in the answer here: bookkeeping, and hints for another company's caches."""
 
 UNSUPPORTED = frozenset(
     {
@@ -40,25 +39,176 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "reasoning_effort": ("none",),
 }
 
-ROLES: Mapping[str, str] = {
-    "system": "system",
-    "developer": "system",  # OpenAI's newer word for the same thing
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-}
-
-# What clients send back when they append our own answer to the history, and what may stand in it.
-_MESSAGE_EXTRAS = frozenset({"name", "tool_call_id", "tool_calls"})
-_MESSAGE_MUST_BE_EMPTY = frozenset({"refusal", "annotations", "audio", "function_call"})
-
 LEAST_TOP_P = 1e-6
 """OpenAI takes top_p 0 and means: only the likeliest token."""
+
+_OWN = "Absent: the model's own, see `/v1/models`."
+_MUST_BE_EMPTY = ("refusal", "annotations", "audio", "function_call")
+
+Empty = Annotated[
+    Any,
+    Meta(
+        description="Part of our own answers when they are sent back; always empty.",
+        extra_json_schema={"enum": [None, [], "", {}]},
+    ),
+]
+Tokens = Annotated[int, Meta(ge=1, le=1 << 24)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+StopString = Annotated[str, Meta(min_length=1, max_length=limits.STOP_CHARACTERS)]
+TokenNumber = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
+
+
+class TextPart(Body, forbid_unknown_fields=False):
+    """A piece of a message's text."""
+
+    type: Annotated[Literal["text"], Meta(extra={"unsupported": "only text can be read here"})]
+    text: str
+
+
+class SentMessage(Body):
+    """One message of the conversation."""
+
+    role: Annotated[
+        Literal["system", "developer", "user", "assistant", "tool"],
+        Meta(description="`developer` is another word for `system`."),
+    ]
+    content: Annotated[
+        str | Annotated[list[TextPart], Meta(min_length=1, max_length=limits.CONTENT_PARTS)] | None,
+        Meta(description="The text. An assistant's may be `null`."),
+    ] = None
+    name: Ignored = None
+    tool_calls: Annotated[
+        Annotated[list[MadeCall], Meta(max_length=limits.TOOLS)] | None,
+        Meta(description="The calls that the assistant made."),
+    ] = None
+    tool_call_id: Annotated[Name | None, Meta(description="Which call a tool's message answers.")] = None
+    refusal: Empty = None
+    annotations: Empty = None
+    audio: Empty = None
+    function_call: Empty = None
+
+
+class StreamOptions(Body):
+    """Only with `stream`."""
+
+    include_usage: Annotated[bool | None, Meta(description="Whether a last chunk tells the usage.")] = None
+    # Padding against traffic analysis: nothing in the answer depends on it.
+    include_obfuscation: Ignored = None
+
+
+class ChatBody(Body):
+    """A conversation, and how it is to go on."""
+
+    messages: Annotated[
+        list[SentMessage], Meta(min_length=1, max_length=limits.MESSAGES, description="The conversation so far.")
+    ]
+    model: Annotated[Name, Meta(description="A name from `/v1/models`; the model served if absent.")] | None = None
+    max_completion_tokens: (
+        Annotated[Tokens, Meta(description="Most tokens of the answer; as many as fit the context if absent.")] | None
+    ) = None
+    max_tokens: Annotated[Tokens, Meta(description="The older name of the same.")] | None = None
+    stream: Annotated[bool, Meta(description="Send the answer as events while it is made.")] = False
+    stream_options: StreamOptions | None = None
+    temperature: (
+        Annotated[
+            float,
+            Meta(ge=0, le=limits.MOST_TEMPERATURE, description=f"0 takes the likeliest token. {_OWN}"),
+        ]
+        | None
+    ) = None
+    top_p: (
+        Annotated[Share, Meta(description=f"Only the likeliest tokens that together are this likely. {_OWN}")] | None
+    ) = None
+    top_k: (
+        Annotated[
+            int,
+            Meta(ge=-1, le=1 << 24, description=f"Only so many of the likeliest tokens; 0 or -1: all. {_OWN}"),
+        ]
+        | None
+    ) = None
+    min_p: (
+        Annotated[Share, Meta(description=f"Only tokens this likely, compared with the likeliest. {_OWN}")] | None
+    ) = None
+    presence_penalty: Annotated[Penalty, Meta(description="Against tokens that have occurred.")] = 0
+    frequency_penalty: Annotated[Penalty, Meta(description="Against tokens, by how often they have occurred.")] = 0
+    repetition_penalty: (
+        Annotated[float, Meta(ge=0.01, le=10, description=f"Divides the score of tokens that have occurred. {_OWN}")]
+        | None
+    ) = None
+    logit_bias: Annotated[
+        dict[TokenNumber, Annotated[float, Meta(ge=-100, le=100)]],
+        Meta(
+            max_length=limits.LOGIT_BIASES,
+            description="What is added to the scores of tokens, by their numbers.",
+            extra={
+                "rule": f"must be an object of up to {limits.LOGIT_BIASES} entries, from token numbers to numbers"
+                " from -100 to 100"
+            },
+        ),
+    ] = field(default_factory=dict)
+    seed: (
+        Annotated[
+            int,
+            Meta(
+                ge=-(1 << 63),
+                le=(1 << 63) - 1,
+                description="The same seed gives the same answer, as long as `system_fingerprint` is the same.",
+            ),
+        ]
+        | None
+    ) = None
+    stop: Annotated[
+        StopString | Annotated[list[StopString], Meta(max_length=limits.STOP_STRINGS)] | None,
+        Meta(description="Texts that end the answer, and are not part of it."),
+    ] = None
+    n: Annotated[int, Meta(ge=1, le=limits.CHOICES, description="How many answers to make.")] = 1
+    logprobs: Annotated[bool, Meta(description="Tell how likely each token was.")] = False
+    top_logprobs: (
+        Annotated[
+            int,
+            Meta(ge=0, le=limits.TOP_LOGPROBS, description="So many alternatives to each token; needs `logprobs`."),
+        ]
+        | None
+    ) = None
+    response_format: Annotated[
+        ResponseFormat | None, Meta(description="Make the answer JSON, of any kind or of a schema.")
+    ] = None
+    tools: Annotated[
+        list[ChatTool], Meta(max_length=limits.TOOLS, description="Functions that the model may call.")
+    ] = field(default_factory=list)
+    tool_choice: Annotated[
+        Literal["auto", "none", "required"] | NamedFunction | None,
+        Meta(
+            description="Whether it calls one: as it likes, never, in any case, or this one. The last two need `tools`."
+        ),
+    ] = None
+    parallel_tool_calls: Annotated[bool, Meta(description="Whether one answer may hold several calls.")] = True
+    loop_guard: Annotated[
+        bool,
+        Meta(
+            description="End an answer that says the same over and over, four times and"
+            f" {limits.WRITTEN_LOOP_TOKENS} tokens at least, as `stop`, without most of its repeats. JSON of a schema"
+            " and required calls never end so."
+        ),
+    ] = True
+    ignore_eos: Annotated[bool, Meta(description="Go on to `max_tokens`, whatever the model wants.")] = False
+    priority: PriorityName = "normal"
+    deadline_ms: Deadline | None = None
+    cache_salt: CacheSalt | None = None
+    metadata: Ignored = None
+    prediction: Ignored = None
+    prompt_cache_key: Ignored = None
+    prompt_cache_retention: Ignored = None
+    safety_identifier: Ignored = None
+    service_tier: Ignored = None
+    store: Ignored = None
+    user: Ignored = None
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """What a client asks for."""
+    """A chat request in the engine's values."""
 
     model: str | None
     messages: tuple[ChatMessage, ...]
@@ -75,150 +225,80 @@ class ChatRequest:
     parallel_calls: bool  # whether one answer may hold several
 
 
-def parse(body: Mapping[str, Any]) -> ChatRequest:
-    """Return the request in `body`, or raise an error that names the parameter."""
-    fields = RequestFields(body)
-    stream = fields.flag("stream")
-    tools = tool_request.tools(fields.take("tools"))
-    request = ChatRequest(
-        model=fields.text("model"),
-        messages=_messages(fields.take("messages")),
-        sampling=_sampling(fields),
-        max_tokens=_max_tokens(fields),
-        choices=fields.whole("n", 1, limits.CHOICES) or 1,
-        stream=stream,
-        include_usage=_stream_options(fields.take("stream_options"), stream),
-        priority=PRIORITIES[fields.choice("priority", PRIORITIES) or "normal"],
-        deadline_s=fields.seconds("deadline_ms", 1, 3_600_000),
-        tenant=fields.text("cache_salt") or "",
+def parse(values: Mapping[str, Any]) -> ChatRequest:
+    """Return the request in a JSON object, or raise an error that names the parameter."""
+    body = read_body(ChatBody, values, UNSUPPORTED, _NEUTRAL)
+    if body.stream_options is not None and not body.stream:
+        raise wrong("stream_options", "needs stream to be true")
+    tools = tuple(tool_request.declared(tool) for tool in body.tools)
+    return ChatRequest(
+        model=body.model,
+        messages=tuple(_message(f"messages[{index}]", message) for index, message in enumerate(body.messages)),
+        sampling=_sampling(body),
+        max_tokens=_max_tokens(body),
+        choices=body.n,
+        stream=body.stream,
+        include_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
+        priority=PRIORITIES[body.priority],
+        deadline_s=None if body.deadline_ms is None else body.deadline_ms / 1000,
+        tenant=body.cache_salt or "",
         tools=tools,
-        tool_choice=tool_request.tool_choice(fields.take("tool_choice"), tools),
-        parallel_calls=fields.flag("parallel_tool_calls", usual=True),
+        tool_choice=tool_request.chosen(body.tool_choice, tools),
+        parallel_calls=body.parallel_tool_calls,
     )
-    fields.refuse_the_rest(harmless=HARMLESS, unsupported=UNSUPPORTED, neutral=_NEUTRAL)
-    return request
 
 
-def _sampling(fields: RequestFields) -> SamplingParams:
-    top_k, top_p = fields.whole("top_k", -1, 1 << 24), fields.number("top_p", 0, 1)
+def _sampling(body: ChatBody) -> SamplingParams:
     return replace(
         sampling_of(
-            fields.number("temperature", 0, 2),
-            None if top_k is None else max(top_k, 0),  # -1 is vLLM's word for off
-            None if top_p is None else max(top_p, LEAST_TOP_P),
-            fields.number("min_p", 0, 1),
-            fields.number("repetition_penalty", 0.01, 10),
+            body.temperature,
+            None if body.top_k is None else max(body.top_k, 0),  # -1 is vLLM's word for off
+            None if body.top_p is None else max(body.top_p, LEAST_TOP_P),
+            body.min_p,
+            body.repetition_penalty,
         ),
-        presence_penalty=fields.number("presence_penalty", -2, 2) or 0.0,
-        frequency_penalty=fields.number("frequency_penalty", -2, 2) or 0.0,
-        logit_bias=_logit_bias(fields.take("logit_bias")),
-        seed=fields.whole("seed", -(1 << 63), (1 << 63) - 1),
-        stop=_stop(fields.take("stop")),
-        logprobs=_logprobs(fields),
-        ignore_eos=fields.flag("ignore_eos"),
-        loop_tokens=limits.WRITTEN_LOOP_TOKENS if fields.flag("loop_guard", usual=True) else 0,
-        schema=tool_request.response_format(fields.take("response_format")),
+        presence_penalty=float(body.presence_penalty),
+        frequency_penalty=float(body.frequency_penalty),
+        logit_bias=tuple((int(token), bias) for token, bias in body.logit_bias.items()),
+        seed=body.seed,
+        stop=_stop(body.stop),
+        logprobs=_logprobs(body),
+        ignore_eos=body.ignore_eos,
+        loop_tokens=limits.WRITTEN_LOOP_TOKENS if body.loop_guard else 0,
+        schema=tool_request.schema_of(body.response_format),
     )
 
 
-def _max_tokens(fields: RequestFields) -> int | None:
-    old = fields.whole("max_tokens", 1, 1 << 24)
-    new = fields.whole("max_completion_tokens", 1, 1 << 24)
+def _max_tokens(body: ChatBody) -> int | None:
+    old, new = body.max_tokens, body.max_completion_tokens
     if old is not None and new is not None and old != new:
         raise wrong("max_tokens", "and max_completion_tokens differ: give one of them")
     return new if new is not None else old
 
 
-def _logprobs(fields: RequestFields) -> int:
-    wanted = fields.flag("logprobs")
-    top = fields.whole("top_logprobs", 0, limits.TOP_LOGPROBS)
-    if top is not None and not wanted:
+def _logprobs(body: ChatBody) -> int:
+    if body.top_logprobs is not None and not body.logprobs:
         raise wrong("top_logprobs", "needs logprobs to be true")
-    return (top or 0) if wanted else -1
+    return (body.top_logprobs or 0) if body.logprobs else -1
 
 
-def _stop(value: Any) -> tuple[str, ...]:
-    stops = [value] if isinstance(value, str) else ([] if value is None else value)
-    if not isinstance(stops, list) or len(stops) > limits.STOP_STRINGS:
-        raise wrong("stop", f"must be a string or a list of up to {limits.STOP_STRINGS} strings")
-    for stop in stops:
-        if not isinstance(stop, str) or not 0 < len(stop) <= limits.STOP_CHARACTERS:
-            raise wrong("stop", f"must hold strings of 1 to {limits.STOP_CHARACTERS} characters")
-    return tuple(dict.fromkeys(stops))
+def _stop(given: str | list[str] | None) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(dict.fromkeys(given or ()))
 
 
-def _logit_bias(value: Any) -> tuple[tuple[int, float], ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, dict) or len(value) > limits.LOGIT_BIASES:
-        raise wrong("logit_bias", f"must be an object of up to {limits.LOGIT_BIASES} entries")
-    biases = []
-    for token, bias in value.items():
-        if not (token.isascii() and token.isdigit() and len(token) < 10):
-            raise wrong("logit_bias", "must have token numbers as its keys")
-        biases.append((int(token), in_range("logit_bias", bias, -100, 100)))
-    return tuple(biases)
-
-
-def _stream_options(value: Any, stream: bool) -> bool:
-    if value is None:
-        return False
-    if not isinstance(value, dict):
-        raise wrong("stream_options", "must be an object")
-    if not stream:
-        raise wrong("stream_options", "needs stream to be true")
-    options = RequestFields(value)
-    wanted = options.flag("include_usage")
-    options.take("include_obfuscation")  # padding against traffic analysis: nothing in the answer depends on it
-    for name in options.rest():
-        raise wrong(f"stream_options.{quote(name)}", "is not known")
-    return wanted
-
-
-def _messages(value: Any) -> tuple[ChatMessage, ...]:
-    if not isinstance(value, list) or not 0 < len(value) <= limits.MESSAGES:
-        raise wrong("messages", f"must be a list of 1 to {limits.MESSAGES} messages")
-    return tuple(_message(f"messages[{index}]", message) for index, message in enumerate(value))
-
-
-def _message(path: str, value: Any) -> ChatMessage:
-    if not isinstance(value, dict):
-        raise wrong(path, "must be an object with role and content")
-    role = value.get("role")
-    if not isinstance(role, str) or role not in ROLES:
-        raise wrong(f"{path}.role", f"must be one of {', '.join(ROLES)}")
-    for name, extra in value.items():
-        if name in _MESSAGE_MUST_BE_EMPTY:
-            if extra:
-                raise UnsupportedParameter(f"{path}.{name} is not supported.", param=f"{path}.{name}")
-        elif name == "tool_calls" and extra and role != "assistant":
-            raise wrong(f"{path}.tool_calls", "can only be the assistant's")
-        elif name not in _MESSAGE_EXTRAS and name not in ("role", "content"):
-            raise wrong(f"{path}.{quote(name)}", "is not known")
-    content = value.get("content")
-    if role == "assistant" and content is None:
-        content = ""  # an answer without text, as clients send it back
+def _message(path: str, message: SentMessage) -> ChatMessage:
+    for name in _MUST_BE_EMPTY:
+        if getattr(message, name):
+            raise UnsupportedParameter(f"{path}.{name} is not supported.", param=f"{path}.{name}")
+    if message.tool_calls and message.role != "assistant":
+        raise wrong(f"{path}.tool_calls", "can only be the assistant's")
+    # An assistant's answer without text is sent back as null.
+    if message.content is None and message.role != "assistant":
+        raise wrong(f"{path}.content", f"must be a string or a list of 1 to {limits.CONTENT_PARTS} text parts")
+    content = message.content or ""
     return ChatMessage(
-        ROLES[role],
-        _content(f"{path}.content", content),
-        tool_request.tool_calls(f"{path}.tool_calls", value.get("tool_calls")),
-        tool_request.call_id(f"{path}.tool_call_id", value.get("tool_call_id") if role == "tool" else None),
+        "system" if message.role == "developer" else message.role,
+        content if isinstance(content, str) else "\n".join(part.text for part in content),
+        tuple(tool_request.made(call) for call in message.tool_calls or ()),
+        (message.tool_call_id or "") if message.role == "tool" else "",
     )
-
-
-def _content(path: str, value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list) or not 0 < len(value) <= limits.CONTENT_PARTS:
-        raise wrong(path, f"must be a string or a list of 1 to {limits.CONTENT_PARTS} text parts")
-    texts = []
-    for index, part in enumerate(value):
-        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-            raise wrong(f"{path}[{index}]", "must be an object with a type")
-        if part["type"] != "text":
-            param = f"{path}[{index}].type"
-            raise UnsupportedParameter(f"{param}: only text can be read here.", param=param)
-        if not isinstance(part.get("text"), str):
-            raise wrong(f"{path}[{index}].text", "must be a string")
-        texts.append(part["text"])
-    return "\n".join(texts)

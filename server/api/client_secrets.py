@@ -1,21 +1,21 @@
 """POST /v1/realtime/client_secrets: a secret that a page or a phone may hold, for conversations set up beforehand.
 
-It knows the order of things. How secrets are kept is the server's client_secrets.py, what a session may hold is the
-dialect's: it checks the settings now, and reads them again when somebody connects.
+The secrets are kept by sessions/client_secrets.py. The dialect checks the session's settings now, and reads them again
+when a client connects.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from msgspec import Meta, field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from voxlane.server import limits
-from voxlane.server.api.fields import RequestFields, wrong
+from voxlane.server.api.bodies import Body, read_body, wrong
 from voxlane.server.audio.voices import served_name
 from voxlane.server.errors import Draining, InvalidRequest, TooLarge
 from voxlane.server.http.body import read_object
@@ -25,41 +25,57 @@ from voxlane.server.protocols.openai_realtime.update import updated
 from voxlane.server.protocols.openai_realtime.values import Wrong
 from voxlane.server.service import Service, service_of
 
+_SESSION_TYPE = {
+    "type": "string",
+    "enum": ["realtime", "transcription"],
+    "default": "realtime",
+    "description": "Converse, or only transcribe.",
+}
+_LEAST_S, _MOST_S = limits.CLIENT_SECRET_SECONDS
 
-@dataclass(frozen=True, slots=True)
-class SecretRequest:
-    """What a client asks for."""
 
-    session: Mapping[str, Any]  # as it came
-    seconds: int
+class ExpiresAfter(Body):
+    """How long the secret can be used."""
+
+    anchor: Annotated[Literal["created_at"], Meta(description="From when.")] = "created_at"
+    seconds: Annotated[int, Meta(ge=_LEAST_S, le=_MOST_S, description="For how long.")] = (
+        limits.CLIENT_SECRET_USUAL_SECONDS
+    )
+
+
+class ClientSecretBody(Body):
+    """A secret's life, and the session that it stands for."""
+
+    expires_after: ExpiresAfter = ExpiresAfter()
+    session: Annotated[
+        dict[str, Any],
+        Meta(
+            description="The session that connections with this secret begin with, in OpenAI's words. "
+            f"Up to {limits.CLIENT_SECRET_SESSION_BYTES // 1024} KiB of JSON.",
+            extra_json_schema={"properties": {"type": _SESSION_TYPE}},
+        ),
+    ] = field(default_factory=dict)
 
 
 async def client_secrets(request: Request) -> Response:
     """Answer POST /v1/realtime/client_secrets."""
     service = service_of(request)
     if service.voice.draining:
-        raise Draining  # nobody could connect with it
+        raise Draining  # no client could connect with it
     ask = parse(await read_object(request, service.config.limits))
     session = effective_session(service, ask.session)
-    value, expires_at = service.voice.secrets.issue(ask.session, ask.seconds)
+    value, expires_at = service.voice.secrets.issue(ask.session, ask.expires_after.seconds)
     return json_response({"value": value, "expires_at": expires_at, "session": session})
 
 
-def parse(body: Mapping[str, Any]) -> SecretRequest:
-    """Return the request in `body`, or raise an error that names the parameter."""
-    fields = RequestFields(body)
-    seconds = _seconds(fields.take("expires_after"))
-    session = fields.take("session")
-    fields.refuse_the_rest(harmless=(), unsupported=())
-    if session is None:
-        session = {}
-    if not isinstance(session, dict):
-        raise wrong("session", "must be an object")
-    if _deeper(session, limits.CLIENT_SECRET_SESSION_LEVELS):
+def parse(values: Mapping[str, Any]) -> ClientSecretBody:
+    """Return the request in a JSON object, or raise an error that names the parameter."""
+    body = read_body(ClientSecretBody, values)
+    if _deeper(body.session, limits.CLIENT_SECRET_SESSION_LEVELS):
         raise wrong("session", f"must not be nested more than {limits.CLIENT_SECRET_SESSION_LEVELS} levels deep")
-    if len(to_json(session)) > limits.CLIENT_SECRET_SESSION_BYTES:
+    if len(to_json(body.session)) > limits.CLIENT_SECRET_SESSION_BYTES:
         raise TooLarge(f"session may have {limits.CLIENT_SECRET_SESSION_BYTES} bytes.", param="session")
-    return SecretRequest(session, seconds)
+    return body
 
 
 def effective_session(service: Service, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,20 +91,8 @@ def effective_session(service: Service, asked: Mapping[str, Any]) -> dict[str, A
     return shown(session, f"sess_{secrets.token_hex(12)}")
 
 
-def _seconds(value: Any) -> int:
-    if value is None:
-        return limits.CLIENT_SECRET_USUAL_SECONDS
-    if not isinstance(value, dict):
-        raise wrong("expires_after", "must be an object")
-    fields = RequestFields({f"expires_after.{name}": given for name, given in value.items()})
-    fields.choice("expires_after.anchor", ("created_at",))
-    seconds = fields.whole("expires_after.seconds", *limits.CLIENT_SECRET_SECONDS)
-    fields.refuse_the_rest(harmless=(), unsupported=())
-    return limits.CLIENT_SECRET_USUAL_SECONDS if seconds is None else seconds
-
-
 def _deeper(value: object, levels: int) -> bool:
-    """Return whether objects and lists are nested deeper than that; without recursion, whatever somebody sends."""
+    """Return whether objects and lists are nested deeper than that; without recursion, whatever is sent."""
     inside = [value]
     for _ in range(levels):
         holders = [one for one in inside if isinstance(one, dict | list)]

@@ -1,31 +1,79 @@
-"""The body of POST /v1/audio/speech into one checked value.
+"""The body of POST /v1/audio/speech: its description, and what it means for the engine. Pure.
 
-Every parameter is honoured, known to be harmless, or refused by name. `instructions` are followed by voices that can be
-told how to speak, and else without effect, as they are with OpenAI's older models. It knows JSON and OpenAI's
-vocabulary; it does not know the engine's state.
+`instructions` change voices that can be told how to speak, and no others, as with OpenAI's older models.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from voxlane.codecs.encode import SpeechFormat
 from voxlane.engine.api import Priority, SpeakParams
 from voxlane.server import limits
-from voxlane.server.api.fields import RequestFields, wrong
-from voxlane.server.audio.speech_file import CONTENT_TYPES
+from voxlane.server.api.bodies import Body, Deadline, Ignored, Name, PriorityName, read_body, wrong
 from voxlane.server.audio.voices import find_voice, language_named, names
 from voxlane.server.config import PRIORITIES
 from voxlane.server.errors import UnsupportedParameter
 
-HARMLESS = frozenset({"user", "safety_identifier"})
+
+class OwnVoice(Body, forbid_unknown_fields=False):
+    """A voice of one's own, as OpenAI names it."""
+
+    id: str
+
+
+class SpeechBody(Body):
+    """A text, and how to say it."""
+
+    input: Annotated[str, Meta(min_length=1, max_length=limits.SPEECH_CHARACTERS, description="The text to say.")]
+    model: (
+        Annotated[
+            Name,
+            Meta(description="The model that speaks, under its own name or one of OpenAI's; it may be left out."),
+        ]
+        | None
+    ) = None
+    voice: Annotated[str | OwnVoice | None, Meta(description="Who says it; the default voice if absent.")] = None
+    speed: Annotated[float, Meta(ge=limits.SPEEDS[0], le=limits.SPEEDS[1], description="1 is the voice's own.")] = 1.0
+    response_format: (
+        Annotated[SpeechFormat, Meta(description="What the sound is packed in; `pcm` is 16 bit, 24 kHz.")] | None
+    ) = None
+    stream_format: Annotated[Literal["audio", "sse"], Meta(description="Bytes of the file, or events.")] = "audio"
+    seed: Annotated[int, Meta(ge=0, le=limits.LARGEST_SEED, description="The same seed gives the same sound.")] = 0
+    language: (
+        Annotated[
+            Name,
+            Meta(
+                description="What is spoken, as `en` or `english`, by a model of several languages; it finds out if"
+                " absent."
+            ),
+        ]
+        | None
+    ) = None
+    instructions: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                max_length=limits.INSTRUCTION_CHARACTERS,
+                description="How to say it, in plain words; without effect on a voice that takes none.",
+            ),
+        ]
+        | None
+    ) = None
+    priority: PriorityName = "normal"
+    deadline_ms: Deadline | None = None
+    safety_identifier: Ignored = None
+    user: Ignored = None
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechRequest:
-    """What a client asks for."""
+    """A speech request in the engine's values."""
 
     model: str | None
     text: str
@@ -37,7 +85,7 @@ class SpeechRequest:
 
 
 def parse(
-    body: Mapping[str, Any],
+    values: Mapping[str, Any],
     most_characters: int,
     voices: Sequence[str],
     formats: Sequence[SpeechFormat],
@@ -46,46 +94,41 @@ def parse(
     instructed: bool = False,
     one_pace: bool = False,
 ) -> SpeechRequest:
-    """Return the request in `body`, or raise an error that names the parameter.
+    """Return the request in a JSON object, or raise an error that names the parameter.
 
-    `languages` are those that can be asked for, if any; `instructed`: the voice follows instructions; `one_pace`: it
-    knows no other.
+    `most_characters` is the operator's limit. `languages` are those that can be asked for, if any. `instructed`: the
+    voice follows instructions. `one_pace`: the voice has one speed.
     """
-    fields = RequestFields(body)
-    text = fields.text("input", most_characters)
-    if text is None:
+    body = read_body(SpeechBody, values)
+    if len(body.input) > most_characters:
         raise wrong("input", f"must be a string of 1 to {most_characters} characters")
-    speed = fields.number("speed", *limits.SPEEDS)
-    if one_pace and speed not in (None, 1):
+    if one_pace and body.speed != 1:
         raise wrong("speed", "must be 1: this voice has one pace")
-    instructions = fields.text("instructions", limits.INSTRUCTION_CHARACTERS) or ""
-    request = SpeechRequest(
-        model=fields.text("model"),
-        text=text,
+    return SpeechRequest(
+        model=body.model,
+        text=body.input,
         speak=SpeakParams(
-            voice=_voice(fields.take("voice"), voices),
-            speed=1.0 if speed is None else speed,
-            seed=fields.whole("seed", 0, limits.LARGEST_SEED) or 0,
-            language=_language(fields.text("language"), languages),
-            instructions=instructions if instructed else "",
+            voice=_voice(body.voice, voices),
+            speed=body.speed,
+            seed=body.seed,
+            language=_language(body.language, languages),
+            instructions=(body.instructions or "") if instructed else "",
         ),
-        response_format=_format(fields.choice("response_format", CONTENT_TYPES), formats),
-        events=fields.choice("stream_format", ("audio", "sse")) == "sse",
-        priority=PRIORITIES[fields.choice("priority", PRIORITIES) or "normal"],
-        deadline_s=fields.seconds("deadline_ms", 1, 3_600_000),
+        response_format=_format(body.response_format, formats),
+        events=body.stream_format == "sse",
+        priority=PRIORITIES[body.priority],
+        deadline_s=None if body.deadline_ms is None else body.deadline_ms / 1000,
     )
-    fields.refuse_the_rest(harmless=HARMLESS, unsupported=())
-    return request
 
 
-def _format(asked: str | None, formats: Sequence[SpeechFormat]) -> SpeechFormat:
+def _format(asked: SpeechFormat | None, formats: Sequence[SpeechFormat]) -> SpeechFormat:
     if asked is None:
         # OpenAI's default, or the next best thing that can be written here.
         return "mp3" if "mp3" in formats else "wav"
     if asked not in formats:
         hint = f"{asked} needs PyAV on the server: pip install -e '.[opus]'. Without it: {', '.join(formats)}."
         raise UnsupportedParameter(hint, param="response_format")
-    return cast(SpeechFormat, asked)
+    return asked
 
 
 def _language(asked: str | None, languages: Sequence[str]) -> str:
@@ -96,12 +139,11 @@ def _language(asked: str | None, languages: Sequence[str]) -> str:
     return language
 
 
-def _voice(asked: Any, voices: Sequence[str]) -> str:
-    if isinstance(asked, dict):  # OpenAI's way to name a voice of one's own
-        asked = asked.get("id")
-    if asked is None:
+def _voice(asked: str | OwnVoice | None, voices: Sequence[str]) -> str:
+    name = asked.id if isinstance(asked, OwnVoice) else asked
+    if name is None:
         return ""
-    found = find_voice(asked, voices) if isinstance(asked, str) else None
+    found = find_voice(name, voices)
     if found is None:
-        raise wrong("voice", f"must be one of {names(voices)}" if voices else "is nobody's: none has been made yet")
+        raise wrong("voice", f"must be one of {names(voices)}" if voices else "does not exist: none has been made yet")
     return found

@@ -1,122 +1,123 @@
-"""Function calling and response formats in the words of OpenAI's chat completions, into the engine's values.
+"""Functions, calls of them and response formats in a chat request: their description, and the engine's values. Pure.
 
-It knows shapes; whether a schema can be enforced is the engine's to say.
+Whether a JSON schema can be enforced is decided by the engine.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from voxlane.engine.api import Tool, ToolUse
-from voxlane.server import limits
-from voxlane.server.api.fields import RequestFields, wrong
-from voxlane.server.errors import UnsupportedParameter
-from voxlane.server.log import quote
+from voxlane.server.api.bodies import Body, Ignored, Name, wrong
+
+FunctionType = Annotated[Literal["function"], Meta(extra={"unsupported": "only functions are supported"})]
+JsonSchema = Annotated[dict[str, Any], Meta(extra={"rule": "must be a JSON schema"})]
 
 
-def tools(value: Any) -> tuple[Tool, ...]:
-    """Return the declared functions."""
-    if value is None:
-        return ()
-    if not isinstance(value, list) or len(value) > limits.TOOLS:
-        raise wrong("tools", f"must be a list of up to {limits.TOOLS} functions")
-    return tuple(_tool(f"tools[{index}]", tool) for index, tool in enumerate(value))
+class DeclaredFunction(Body):
+    """A function that the model may call."""
+
+    name: Annotated[Name, Meta(description="What the model calls it.")]
+    description: Annotated[str | None, Meta(description="What it does, for the model.")] = None
+    parameters: Annotated[JsonSchema | None, Meta(description="The JSON schema of its arguments.")] = None
+    strict: Annotated[
+        Any, Meta(description="Accepted, without effect: arguments always fit where a call is required.")
+    ] = None
 
 
-def tool_choice(value: Any, declared: tuple[Tool, ...]) -> str:
+class ChatTool(Body, forbid_unknown_fields=False):
+    """A tool; all of them are functions."""
+
+    type: FunctionType
+    function: DeclaredFunction
+
+
+class FunctionName(Body, forbid_unknown_fields=False):
+    """A function by its name."""
+
+    name: Name
+
+
+class NamedFunction(Body, forbid_unknown_fields=False):
+    """The one function to call."""
+
+    type: FunctionType
+    function: FunctionName
+
+
+class CalledFunction(Body, forbid_unknown_fields=False):
+    """The function that was called."""
+
+    name: Name
+    arguments: Annotated[str, Meta(description="A JSON object, as text.")]
+
+
+class MadeCall(Body, forbid_unknown_fields=False):
+    """A call that the assistant made."""
+
+    id: Name
+    type: FunctionType
+    function: CalledFunction
+
+
+class AnySchema(Body):
+    """The schema of an answer, by a name."""
+
+    schema: Annotated[dict[str, Any], Meta(extra={"rule": "must be a JSON schema"})]
+    name: Ignored = None
+    description: Ignored = None
+    strict: Ignored = None
+
+
+class TextFormat(Body, forbid_unknown_fields=False, tag_field="type", tag="text"):
+    """Any text."""
+
+
+class JsonFormat(Body, forbid_unknown_fields=False, tag_field="type", tag="json_object"):
+    """Any JSON object."""
+
+
+class SchemaFormat(Body, forbid_unknown_fields=False, tag_field="type", tag="json_schema"):
+    """JSON that follows a schema."""
+
+    json_schema: AnySchema
+
+
+ResponseFormat = TextFormat | JsonFormat | SchemaFormat
+
+
+def declared(tool: ChatTool) -> Tool:
+    """Return a function as the engine wants it."""
+    function = tool.function
+    return Tool(
+        function.name, function.description or "", json.dumps(function.parameters) if function.parameters else ""
+    )
+
+
+def chosen(choice: str | NamedFunction | None, tools: tuple[Tool, ...]) -> str:
     """Return "auto", "none", "required" or a declared function's name."""
-    if value is None or value in ("auto", "none"):
-        return value or "auto"
-    if value == "required":
-        if not declared:
-            raise wrong("tool_choice", "needs tools to choose from")
-        return "required"
-    if isinstance(value, str):
-        raise wrong("tool_choice", "must be none, auto, required or an object that names a function")
-    name = _function("tool_choice", value).text("name")
-    if name not in {tool.name for tool in declared}:
-        raise wrong("tool_choice", "must name one of the tools")
-    assert name is not None
-    return name
+    if isinstance(choice, NamedFunction):
+        if choice.function.name not in {tool.name for tool in tools}:
+            raise wrong("tool_choice", "must name one of the tools")
+        return choice.function.name
+    if choice == "required" and not tools:
+        raise wrong("tool_choice", "needs tools to choose from")
+    return choice or "auto"
 
 
-def response_format(value: Any) -> str:
-    """Return the schema the answer must follow as the engine wants it: "" for none, "json" for any object."""
-    if value is None:
-        return ""
-    kind = value.get("type") if isinstance(value, dict) else None
-    if kind == "text":
-        return ""
-    if kind == "json_object":
-        return "json"
-    if kind != "json_schema":
-        raise wrong("response_format", "must be an object whose type is text, json_object or json_schema")
-    fields = _object("response_format.json_schema", value.get("json_schema"))
-    schema = fields.take("schema")
-    if not isinstance(schema, dict):
-        raise wrong("response_format.json_schema.schema", "must be a JSON schema")
-    _only(fields, "response_format.json_schema", "name", "description", "strict")
-    return json.dumps(schema)
+def schema_of(wanted: ResponseFormat | None) -> str:
+    """Return the schema of the answer as the engine wants it: "" for none, "json" for any object."""
+    match wanted:
+        case SchemaFormat():
+            return json.dumps(wanted.json_schema.schema)
+        case JsonFormat():
+            return "json"
+    return ""
 
 
-def tool_calls(path: str, value: Any) -> tuple[ToolUse, ...]:
-    """Return the calls in an assistant's message."""
-    if not value:
-        return ()
-    if not isinstance(value, list) or len(value) > limits.TOOLS:
-        raise wrong(path, f"must be a list of up to {limits.TOOLS} calls")
-    uses = []
-    for index, call in enumerate(value):
-        at = f"{path}[{index}]"
-        function = _function(at, call)
-        name, arguments = function.text("name"), function.take("arguments")
-        if name is None or not isinstance(arguments, str):
-            raise wrong(f"{at}.function", "must have a name and arguments")
-        uses.append(ToolUse(_text(f"{at}.id", call.get("id")), name, arguments))
-    return tuple(uses)
-
-
-def call_id(path: str, value: Any) -> str:
-    """Return the id of the call that a tool's message answers; absent is "", for those who have only one."""
-    return "" if value is None else _text(path, value)
-
-
-def _tool(path: str, value: Any) -> Tool:
-    function = _function(path, value)
-    name = function.text("name")
-    if name is None:
-        raise wrong(f"{path}.function.name", "is missing")
-    description, parameters = function.take("description"), function.take("parameters")
-    if not isinstance(description, str | None):
-        raise wrong(f"{path}.function.description", "must be a string")
-    if not isinstance(parameters, dict | None):
-        raise wrong(f"{path}.function.parameters", "must be a JSON schema")
-    _only(function, f"{path}.function", "strict")  # calls are always made to fit, where a call is asked for
-    return Tool(name, description or "", json.dumps(parameters) if parameters else "")
-
-
-def _function(path: str, value: Any) -> RequestFields:
-    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
-        raise wrong(path, "must be an object with a type")
-    if value["type"] != "function":
-        raise UnsupportedParameter(f"{path}.type: only functions are supported.", param=f"{path}.type")
-    return _object(f"{path}.function", value.get("function"))
-
-
-def _object(path: str, value: Any) -> RequestFields:
-    if not isinstance(value, dict):
-        raise wrong(path, "must be an object")
-    return RequestFields(value)
-
-
-def _only(fields: RequestFields, path: str, *harmless: str) -> None:
-    for name in fields.rest():
-        if name not in harmless:
-            raise wrong(f"{path}.{quote(name)}", "is not known")
-
-
-def _text(path: str, value: Any) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= limits.NAME_CHARACTERS:
-        raise wrong(path, f"must be a string of 1 to {limits.NAME_CHARACTERS} characters")
-    return value
+def made(call: MadeCall) -> ToolUse:
+    """Return an assistant's call as the engine wants it."""
+    return ToolUse(call.id, call.function.name, call.function.arguments)

@@ -1,33 +1,81 @@
-"""The form of POST /v1/audio/transcriptions into one checked value.
-
-Every parameter is honoured, known to be harmless, or refused by name. `prompt` and `temperature` are among the harmless
-ones: our models take no prompt and always write the likeliest words. It does not know audio.
-"""
+"""The form of POST /v1/audio/transcriptions: its description, and what it means for the engine. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
 
 from voxlane.engine.api import Priority
 from voxlane.server import limits
-from voxlane.server.api.fields import FormFields, wrong
+from voxlane.server.api.bodies import (
+    Body,
+    CacheSalt,
+    Deadline,
+    Ignored,
+    Name,
+    PriorityName,
+    read_fields,
+    wrong,
+)
 from voxlane.server.config import PRIORITIES
 from voxlane.server.errors import UnsupportedParameter
 
 TranscriptFormat = Literal["json", "text", "srt", "verbose_json", "vtt"]
 
-HARMLESS = frozenset({"user", "safety_identifier"})
 UNSUPPORTED = frozenset(
     {"include", "chunking_strategy", "keywords", "languages", "known_speaker_names", "known_speaker_references"}
 )
-_NEUTRAL: dict[str, tuple[object, ...]] = {"chunking_strategy": (["auto"],)}
+"""Parameters of OpenAI's that we know and do not honour; their neutral values are let through."""
+
+_NEUTRAL: dict[str, tuple[object, ...]] = {"chunking_strategy": ("auto",)}
+
+
+class TranscriptionBody(Body):
+    """How to write down a recording; the recording itself is the form's file."""
+
+    model: (
+        Annotated[
+            Name,
+            Meta(description="The model that listens, under its own name or one of OpenAI's; it may be left out."),
+        ]
+        | None
+    ) = None
+    language: (
+        Annotated[Name, Meta(description="What is spoken, as `en` or `en-US`; the model decides if absent.")] | None
+    ) = None
+    response_format: Annotated[TranscriptFormat, Meta(description="What the words come in.")] = "json"
+    stream: Annotated[bool, Meta(description="Send the words as events, as `json` or `text`.")] = False
+    timestamp_granularities: Annotated[
+        list[Literal["word", "segment"]], Meta(description="Which times to tell; only with `verbose_json`.")
+    ] = field(name="timestamp_granularities[]", default_factory=list)
+    priority: PriorityName = "normal"
+    deadline_ms: Deadline | None = None
+    cache_salt: CacheSalt | None = None
+    prompt: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                max_length=limits.FORM_FIELD_BYTES,
+                description="Accepted, without effect: our models take no prompt.",
+            ),
+        ]
+        | None
+    ) = None
+    temperature: (
+        Annotated[float, Meta(ge=0, le=1, description="Accepted, without effect: the likeliest words are written.")]
+        | None
+    ) = None
+    safety_identifier: Ignored = None
+    user: Ignored = None
 
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionRequest:
-    """What a client asks for, beside the audio."""
+    """A transcription request in the engine's values, without the audio."""
 
     model: str | None
     language: str  # "": the model decides
@@ -42,31 +90,24 @@ class TranscriptionRequest:
 
 def parse(parts: Iterable[tuple[str, str]], languages: Collection[str]) -> TranscriptionRequest:
     """Return the request in a form's fields, or raise an error that names the parameter."""
-    fields = FormFields(parts)
-    fields.text("prompt", limits.FORM_FIELD_BYTES)
-    fields.number("temperature", 0, 1)
-    response_format = cast(
-        TranscriptFormat, fields.choice("response_format", get_args(TranscriptFormat)) or get_args(TranscriptFormat)[0]
-    )
-    times = fields.several("timestamp_granularities", ("word", "segment"))
-    request = TranscriptionRequest(
-        model=fields.text("model"),
-        language=_language(fields.text("language"), languages),
-        response_format=response_format,
-        stream=fields.flag("stream"),
-        segments="segment" in times or not times,
-        # Subtitles are cut between words, so they need to know when each was said.
-        words="word" in times or response_format in ("srt", "vtt"),
-        priority=PRIORITIES[fields.choice("priority", PRIORITIES) or "normal"],
-        deadline_s=fields.seconds("deadline_ms", 1, 3_600_000),
-        tenant=fields.text("cache_salt") or "",
-    )
-    if times and response_format != "verbose_json":
+    body = read_fields(TranscriptionBody, parts, UNSUPPORTED, _NEUTRAL)
+    times = body.timestamp_granularities
+    if times and body.response_format != "verbose_json":
         raise wrong("timestamp_granularities[]", "needs response_format verbose_json")
-    if request.stream and response_format not in ("json", "text"):
-        raise UnsupportedParameter(f"A stream cannot be {response_format}, only json or text.", param="stream")
-    fields.refuse_the_rest(harmless=HARMLESS, unsupported=UNSUPPORTED, neutral=_NEUTRAL)
-    return request
+    if body.stream and body.response_format not in ("json", "text"):
+        raise UnsupportedParameter(f"A stream cannot be {body.response_format}, only json or text.", param="stream")
+    return TranscriptionRequest(
+        model=body.model,
+        language=_language(body.language, languages),
+        response_format=body.response_format,
+        stream=body.stream,
+        segments="segment" in times or not times,
+        # Subtitles are cut between words, so they need the time of each word.
+        words="word" in times or body.response_format in ("srt", "vtt"),
+        priority=PRIORITIES[body.priority],
+        deadline_s=None if body.deadline_ms is None else body.deadline_ms / 1000,
+        tenant=body.cache_salt or "",
+    )
 
 
 def _language(asked: str | None, languages: Collection[str]) -> str:

@@ -1,23 +1,24 @@
-"""The form of POST /v1/audio/voices into one checked value.
+"""The form of POST /v1/audio/voices: its description, and what it means for the engine. Pure.
 
 The names are those of OpenAI's custom voices. There, `consent` names a recording in which the person agrees; here it is
-`true`, and whoever sends it vouches for that. It does not know audio, nor which voices there are.
+`true`, and the sender vouches for that.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from voxlane.engine.api import CLIP_TEXT_CHARS
 from voxlane.server import limits
-from voxlane.server.api.fields import FormFields, wrong
+from voxlane.server.api.bodies import Body, Ignored, Name, read_fields, wrong
 from voxlane.server.audio.voices import OPENAI_VOICES, language_named
 
-HARMLESS = frozenset({"user", "safety_identifier"})
 UNSUPPORTED = frozenset({"prompt", "model", "script_hint"})
-"""OpenAI's way to a voice that nobody has."""
+"""Parameters of OpenAI's for a voice that is described in words; we do not honour them."""
 
 NAME_RULE = (
     f"must be 1 to {limits.VOICE_NAME_CHARACTERS} letters, digits, spaces, '_', '-' or '.', and begin with one of the"
@@ -28,12 +29,51 @@ CONSENT_RULE = (
 )
 TEXT_RULE = f"must be what is said in audio_sample, in at most {CLIP_TEXT_CHARS} characters, or be left out"
 
-_NAME = re.compile(rf"[^\W_][\w .-]{{0,{limits.VOICE_NAME_CHARACTERS - 1}}}(?<! )")
+
+class VoiceBody(Body):
+    """A voice to be made; the recording is the form's file."""
+
+    # Not a flag, so that only the word itself is consent: not 1, and not the id that OpenAI's clients send.
+    consent: Annotated[
+        Any,
+        Meta(
+            description="Must be true: the person who is heard agrees.",
+            extra_json_schema={"type": "boolean", "const": True},
+            extra={"rule": CONSENT_RULE},
+        ),
+    ]
+    name: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=limits.VOICE_NAME_CHARACTERS,
+            pattern=r"^[^\W_][\w .\-]*(?<! )$(?!\n)",
+            description="What the voice is asked for by.",
+            extra={"rule": NAME_RULE},
+        ),
+    ]
+    text: Annotated[
+        str,
+        Meta(
+            max_length=CLIP_TEXT_CHARS,
+            description="What is said there: the voice then speaks in that manner too.",
+            extra={"rule": TEXT_RULE},
+        ),
+    ] = ""
+    language: (
+        Annotated[
+            Name, Meta(description="What the voice will speak, as `en` or `english`; decided by each text if absent.")
+        ]
+        | None
+    ) = None
+    type: Annotated[Literal["audio_sample"], Meta(description="How the voice is made.")] = "audio_sample"
+    safety_identifier: Ignored = None
+    user: Ignored = None
 
 
 @dataclass(frozen=True, slots=True)
 class VoiceRequest:
-    """What a client asks for, beside the recording."""
+    """A voice request in the engine's values, without the recording."""
 
     name: str
     text: str  # said in the recording; "": not known
@@ -43,30 +83,17 @@ class VoiceRequest:
 def parse(parts: Iterable[tuple[str, str]], taken: Collection[str], languages: Collection[str] = ()) -> VoiceRequest:
     """Return the request in a form's fields, or raise an error that names the parameter.
 
-    `taken` names are others'; `languages` are those that can be asked for, none if that is the engine's to say.
+    `taken` are names of the model's own voices. `languages` are those that can be asked for; if there are none, the
+    engine decides.
     """
-    fields = FormFields(parts)
-    if not _agreed(fields):
+    body = read_fields(VoiceBody, parts, UNSUPPORTED)
+    if str(body.consent).lower() != "true":
         raise wrong("consent", CONSENT_RULE)
-    name = fields.take("name")
-    if name is None or not _NAME.fullmatch(name):
-        raise wrong("name", NAME_RULE)
-    if name in taken:
+    if body.name in taken:
         raise wrong("name", "is the name of a voice that was not made here")
-    if name.rpartition("_")[2] in OPENAI_VOICES:  # as `alloy` is `af_alloy`: find_voice
+    if body.name.rpartition("_")[2] in OPENAI_VOICES:  # as `alloy` is `af_alloy`: find_voice
         raise wrong("name", "is one that programs mean another voice by: it is OpenAI's, or ends with such a one")
-    text = fields.take("text") or ""
-    if len(text) > CLIP_TEXT_CHARS:
-        raise wrong("text", f"{TEXT_RULE}: it has {len(text)}")
-    language = language_named(fields.text("language") or "")
+    language = language_named(body.language or "")
     if language and languages and language not in languages:
         raise wrong("language", f"must be one of {', '.join(sorted(languages))}")
-    fields.choice("type", ("audio_sample",))
-    fields.refuse_the_rest(harmless=HARMLESS, unsupported=UNSUPPORTED)
-    return VoiceRequest(name, text, language)
-
-
-def _agreed(fields: FormFields) -> bool:
-    """Return whether consent is given in so many words; anything else, another server's consent too, is none."""
-    value = fields.take("consent")
-    return value is not None and value.lower() == "true"
+    return VoiceRequest(body.name, body.text, language)

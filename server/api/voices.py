@@ -16,8 +16,8 @@ from starlette.types import Receive, Scope, Send
 from voxlane.engine.api import CLIP_RATE, CLIP_SECONDS, CloneParams, Finished, Submit, VoiceMade
 from voxlane.server import limits
 from voxlane.server.api import voice_request
+from voxlane.server.api.bodies import wrong
 from voxlane.server.api.disconnect import unless_disconnected
-from voxlane.server.api.fields import wrong
 from voxlane.server.api.upload import read_form, to_samples
 from voxlane.server.api.voice_request import TEXT_RULE, VoiceRequest
 from voxlane.server.audio.feeding import checked

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
-from voxlane.server import limits
 from voxlane.server.api import speech_request, transcription_request
 from voxlane.server.api.reference.parts import (
     EVENTS,
@@ -15,17 +12,14 @@ from voxlane.server.api.reference.parts import (
     Schema,
     answer,
     binary,
-    body,
-    choice,
+    body_schemas,
     either,
     enumerated,
     events,
     fixed,
-    flag,
-    lane,
+    form_schemas,
     listing,
     media,
-    name,
     number,
     operation,
     record,
@@ -33,9 +27,7 @@ from voxlane.server.api.reference.parts import (
     request_body,
     string,
     whole,
-    without_effect,
 )
-from voxlane.server.api.transcription_request import TranscriptFormat
 from voxlane.server.audio.speech_file import CONTENT_TYPES
 from voxlane.server.errors import BadAudio
 
@@ -111,58 +103,23 @@ def schemas(facts: Facts) -> dict[str, Schema]:
     text = record({"type": fixed("transcript.text.delta"), "delta": string("The next words; they will not change.")})
     whole_text = {"text": string("All of it."), "usage": record({"type": fixed("tokens"), **tokens})}
     return {
-        "SpeechRequest": _speech(facts),
+        **_speech(facts),
         "SpeechEvent": either("", delta, record({"type": fixed("speech.audio.done"), "usage": record(tokens)})),
-        "TranscriptionRequest": _transcription(),
+        **form_schemas("TranscriptionRequest", transcription_request.TranscriptionBody, "file", "The recording."),
         "Transcription": record({"text": string(), "usage": usage}),
         "VerboseTranscription": _verbose(usage),
         "TranscriptEvent": either("", text, record({"type": fixed("transcript.text.done"), **whole_text})),
     }
 
 
-def _speech(facts: Facts) -> Schema:
+def _speech(facts: Facts) -> dict[str, Schema]:
+    """Return the schemas of a speech request, with what depends on this server."""
+    schemas = body_schemas("SpeechRequest", speech_request.SpeechBody)
+    properties = schemas["SpeechRequest"]["properties"]
     usual = "mp3" if "mp3" in facts.formats else "wav"
-    return body(
-        {
-            "input": string("The text to say.", 1, facts.limits.speech_characters),
-            "model": name("The model that speaks, under its own name or one of OpenAI's; it may be left out."),
-            "voice": either("Who says it; the default voice if absent.", string(), record({"id": string()})),
-            "speed": number("1 is the voice's own.", *limits.SPEEDS, 1),
-            "response_format": choice("What the sound is packed in; `pcm` is 16 bit, 24 kHz.", facts.formats, usual),
-            "stream_format": choice("Bytes of the file, or events.", ("audio", "sse"), "audio"),
-            "seed": whole("The same seed gives the same sound.", 0, limits.LARGEST_SEED, 0),
-            "language": name(
-                "What is spoken, as `en` or `english`, by a model of several languages; it finds out if absent."
-            ),
-            "instructions": string(
-                "How to say it, in plain words; without effect on a voice that takes none.",
-                *(1, limits.INSTRUCTION_CHARACTERS),
-            ),
-            **lane(salt=False),
-            **without_effect(speech_request.HARMLESS),
-        },
-        ["input"],
-    )
-
-
-def _transcription() -> Schema:
-    return body(
-        {
-            "file": binary("The recording."),
-            "model": name("The model that listens, under its own name or one of OpenAI's; it may be left out."),
-            "language": name("What is spoken, as `en` or `en-US`; the model decides if absent."),
-            "response_format": choice("What the words come in.", get_args(TranscriptFormat), "json"),
-            "stream": flag("Send the words as events, as `json` or `text`.", usual=False),
-            "timestamp_granularities[]": listing(
-                choice("", ("word", "segment")), "Which times to tell; only with `verbose_json`."
-            ),
-            **lane(),
-            "prompt": string("Accepted, without effect: our models take no prompt.", 1, limits.FORM_FIELD_BYTES),
-            "temperature": number("Accepted, without effect: the likeliest words are written.", 0, 1),
-            **without_effect(transcription_request.HARMLESS),
-        },
-        ["file"],
-    )
+    properties["input"]["maxLength"] = facts.limits.speech_characters
+    properties["response_format"] |= {"enum": list(facts.formats), "default": usual}
+    return schemas
 
 
 def _verbose(usage: Schema) -> Schema:

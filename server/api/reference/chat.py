@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from voxlane.server import limits
 from voxlane.server.api import chat_request
 from voxlane.server.api.reference.parts import (
     EVENTS,
@@ -12,17 +11,13 @@ from voxlane.server.api.reference.parts import (
     Facts,
     Schema,
     answer,
-    body,
+    body_schemas,
     choice,
-    either,
     enumerated,
     events,
     fixed,
-    flag,
-    lane,
     listing,
     media,
-    name,
     number,
     operation,
     or_null,
@@ -31,7 +26,6 @@ from voxlane.server.api.reference.parts import (
     request_body,
     string,
     whole,
-    without_effect,
 )
 from voxlane.server.errors import ContextTooLong
 
@@ -47,8 +41,6 @@ Known and refused, unless set to what happens anyway: {enumerated(chat_request.U
 
 With `stream`, the answer is server-sent events: each is a `ChatCompletionChunk`, the last is `data: [DONE]`. What goes
 wrong after the first of them comes as an event with an `error`."""
-
-_OWN = "Absent: the model's own, see `/v1/models`."
 
 _WEATHER = {
     "type": "function",
@@ -122,9 +114,7 @@ def schemas(facts: Facts) -> dict[str, Schema]:
         "tool_calls": listing(_tool_call(), "The functions to call."),
     }
     return {
-        "ChatRequest": _request(),
-        "ChatMessage": _message(),
-        "ChatTool": _tool(),
+        **body_schemas("ChatRequest", chat_request.ChatBody),
         "ChatCompletion": record(
             {
                 **_head("chat.completion"),
@@ -144,113 +134,6 @@ def schemas(facts: Facts) -> dict[str, Schema]:
         ),
         "ChatUsage": _usage(),
     }
-
-
-def _request() -> Schema:
-    options = {
-        "include_usage": flag("Whether a last chunk tells the usage.", usual=False),
-        "include_obfuscation": {"description": "Accepted, without effect."},
-    }
-    named = body({"type": fixed("function"), "function": body({"name": name("")}, ["name"])}, ["type", "function"])
-    schema = {"name": {}, "description": {}, "strict": {}, "schema": {"type": "object"}}
-    response_format = (
-        record({"type": choice("", ("text", "json_object"))}),
-        record({"type": fixed("json_schema"), "json_schema": body(schema, ["schema"])}),
-    )
-    tokens = "Most tokens of the answer; as many as fit the context if absent."
-    return body(
-        {
-            "messages": listing(ref("ChatMessage"), "The conversation so far.", 1, limits.MESSAGES),
-            "model": name("A name from `/v1/models`; the model served if absent."),
-            "max_completion_tokens": whole(tokens, 1, 1 << 24),
-            "max_tokens": whole("The older name of the same.", 1, 1 << 24),
-            "stream": flag("Send the answer as events while it is made.", usual=False),
-            "stream_options": body(options, description="Only with `stream`."),
-            "temperature": number(f"0 takes the likeliest token. {_OWN}", 0, 2),
-            "top_p": number(f"Only the likeliest tokens that together are this likely. {_OWN}", 0, 1),
-            "top_k": whole(f"Only so many of the likeliest tokens; 0 or -1: all. {_OWN}", -1, 1 << 24),
-            "min_p": number(f"Only tokens this likely, compared with the likeliest. {_OWN}", 0, 1),
-            "presence_penalty": number("Against tokens that have occurred.", -2, 2, 0),
-            "frequency_penalty": number("Against tokens, by how often they have occurred.", -2, 2, 0),
-            "repetition_penalty": number(f"Divides the score of tokens that have occurred. {_OWN}", 0.01, 10),
-            "logit_bias": {
-                "type": "object",
-                "propertyNames": {"pattern": "^[0-9]{1,9}$"},
-                "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
-                "maxProperties": limits.LOGIT_BIASES,
-                "description": "What is added to the scores of tokens, by their numbers.",
-            },
-            "seed": whole("The same seed gives the same answer, as long as `system_fingerprint` is the same.")
-            | {"minimum": -(1 << 63), "maximum": (1 << 63) - 1},
-            "stop": either(
-                "Texts that end the answer, and are not part of it.",
-                _stop_string(),
-                listing(_stop_string(), most=limits.STOP_STRINGS),
-            ),
-            "n": whole("How many answers to make.", 1, limits.CHOICES, 1),
-            "logprobs": flag("Tell how likely each token was.", usual=False),
-            "top_logprobs": whole("So many alternatives to each token; needs `logprobs`.", 0, limits.TOP_LOGPROBS),
-            "response_format": either("Make the answer JSON, of any kind or of a schema.", *response_format),
-            "tools": listing(ref("ChatTool"), "Functions that the model may call.", most=limits.TOOLS),
-            "tool_choice": either(
-                "Whether it calls one: as it likes, never, in any case, or this one. The last two need `tools`.",
-                choice("", ("auto", "none", "required")),
-                named,
-            ),
-            "parallel_tool_calls": flag("Whether one answer may hold several calls.", usual=True),
-            "loop_guard": flag(
-                f"End an answer that says the same over and over, four times and {limits.WRITTEN_LOOP_TOKENS} tokens "
-                "at least, as `stop`, without most of its repeats. JSON of a schema and required calls never end so.",
-                usual=True,
-            ),
-            "ignore_eos": flag("Go on to `max_tokens`, whatever the model wants.", usual=False),
-            **lane(),
-            **without_effect(chat_request.HARMLESS),
-        },
-        ["messages"],
-    )
-
-
-def _message() -> Schema:
-    part = record({"type": fixed("text"), "text": string()})
-    call = record({"id": name(""), "type": fixed("function"), "function": _called()})
-    return body(
-        {
-            "role": choice("`developer` is another word for `system`.", chat_request.ROLES),
-            "content": either(
-                "The text. An assistant's may be `null`.",
-                string(),
-                listing(part, "", 1, limits.CONTENT_PARTS),
-                {"type": "null"},
-            ),
-            "name": {"description": "Accepted, without effect."},
-            "tool_calls": or_null(listing(call, "The calls that the assistant made.", most=limits.TOOLS)),
-            "tool_call_id": or_null(name("Which call a tool's message answers.")),
-            "refusal": _empty(),
-            "annotations": _empty(),
-            "audio": _empty(),
-            "function_call": _empty(),
-        },
-        ["role"],
-    )
-
-
-def _tool() -> Schema:
-    function = {
-        "name": name("What the model calls it."),
-        "description": string("What it does, for the model."),
-        "parameters": {"type": "object", "description": "The JSON schema of its arguments."},
-        "strict": {"description": "Accepted, without effect: arguments always fit where a call is required."},
-    }
-    return record({"type": fixed("function"), "function": body(function, ["name"])})
-
-
-def _stop_string() -> Schema:
-    return string("", 1, limits.STOP_CHARACTERS)
-
-
-def _empty() -> Schema:
-    return {"enum": [None, [], "", {}], "description": "Part of our own answers when they are sent back; always empty."}
 
 
 def _called() -> Schema:

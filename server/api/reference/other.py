@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import get_args
 
-from voxlane.server import limits
 from voxlane.server.api.assets import TYPES
+from voxlane.server.api.client_secrets import ClientSecretBody
 from voxlane.server.api.reference.parts import (
     JSON,
     READING,
     Facts,
     Schema,
     answer,
-    body,
+    body_schemas,
     choice,
     either,
     fixed,
@@ -71,7 +71,7 @@ def schemas(facts: Facts) -> dict[str, Schema]:
         "Error": record({"error": record(message)}),
         "Model": record(model),
         "ModelList": record({"object": fixed("list"), "data": listing(ref("Model"))}),
-        "ClientSecretRequest": _secret_request(),
+        **body_schemas("ClientSecretRequest", ClientSecretBody),
         "ClientSecret": record(
             {
                 "value": string("The secret: `ek_` and 43 characters."),
@@ -177,21 +177,6 @@ def _secrets() -> Schema:
         request=request_body(JSON, "ClientSecretRequest", _SECRET_EXAMPLES),
     )
     return {"/v1/realtime/client_secrets": {"post": post}}
-
-
-def _secret_request() -> Schema:
-    usual = limits.CLIENT_SECRET_USUAL_SECONDS
-    after = {
-        "anchor": choice("From when.", ("created_at",), "created_at"),
-        "seconds": whole("For how long.", *limits.CLIENT_SECRET_SECONDS, usual),
-    }
-    session = {
-        "type": "object",
-        "properties": {"type": choice("Converse, or only transcribe.", _SESSION_TYPES, _SESSION_TYPES[0])},
-        "description": "The session that connections with this secret begin with, in OpenAI's words. "
-        f"Up to {limits.CLIENT_SECRET_SESSION_BYTES // 1024} KiB of JSON.",
-    }
-    return body({"expires_after": body(after), "session": session})
 
 
 def _health() -> Schema:

@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from voxlane.codecs.encode import SpeechFormat
-from voxlane.server import limits
-from voxlane.server.config import PRIORITIES, LimitsConfig
+from voxlane.server.config import LimitsConfig
 from voxlane.server.errors import (
     Draining,
     EngineLost,
@@ -68,11 +69,6 @@ def string(description: str = "", least: int | None = None, most: int | None = N
     return _told({"type": "string"} | _present(minLength=least, maxLength=most), description)
 
 
-def name(description: str) -> Schema:
-    """Return the schema of an identifier that a client sends."""
-    return string(description, 1, limits.NAME_CHARACTERS)
-
-
 def number(description: str, least: float | None = None, most: float | None = None, usual: object = None) -> Schema:
     """Return the schema of a number in that range."""
     return _told({"type": "number"} | _present(minimum=least, maximum=most, default=usual), description)
@@ -114,10 +110,49 @@ def record(properties: Mapping[str, Schema], optional: Collection[str] = (), des
     return _told({"type": "object", "properties": dict(properties), "required": required}, description)
 
 
-def body(properties: Mapping[str, Schema], required: Sequence[str] = (), description: str = "") -> Schema:
-    """Return the schema of an object that we read: everything may be left out unless required, all else is refused."""
-    schema: Schema = {"type": "object", "properties": dict(properties), "additionalProperties": False}
-    return _told(schema | ({"required": list(required)} if required else {}), description)
+def body_schemas(name: str, kind: type[msgspec.Struct]) -> dict[str, Schema]:
+    """Return the schema of a request's body under `name`, and the schemas that it refers to under theirs."""
+    _, found = msgspec.json.schema_components([kind], ref_template="#/components/schemas/{name}")
+    whole_body = found.pop(kind.__name__)
+    # The description says that null counts as absent: it is not repeated at each parameter.
+    whole_body["properties"] = {key: _not_null(schema) for key, schema in whole_body["properties"].items()}
+    return {one: _tidy(schema) for one, schema in {name: whole_body, **found}.items()}
+
+
+def form_schemas(name: str, kind: type[msgspec.Struct], file_field: str, description: str) -> dict[str, Schema]:
+    """Return the schemas of a form: that of its fields, with its file, which is required."""
+    schemas = body_schemas(name, kind)
+    form = schemas[name]
+    form["properties"] = {file_field: binary(description), **form["properties"]}
+    form["required"] = [file_field, *form.get("required", ())]
+    return schemas
+
+
+def _not_null(schema: Schema) -> Schema:
+    """Return the schema of a value without null."""
+    if "anyOf" not in schema:
+        return schema
+    others = [one for one in schema["anyOf"] if one != {"type": "null"}]
+    rest = {key: value for key, value in schema.items() if key != "anyOf"}
+    return {**others[0], **rest} if len(others) == 1 else {**rest, "anyOf": others}
+
+
+def _tidy(schema: Schema) -> Schema:
+    """Return one of msgspec's schemas without what tells a reader nothing."""
+    tidy: Schema = {}
+    for key, value in schema.items():
+        if key == "title" or (key in ("default", "required") and value in (None, [], {})):
+            continue
+        if key == "properties":
+            value = {name: _tidy(one) for name, one in value.items()}
+        elif key == "anyOf":
+            value = [_tidy(one) for one in value]
+        elif key in ("items", "additionalProperties") and isinstance(value, dict):
+            value = _tidy(value)
+        elif key == "enum" and all(isinstance(one, str) for one in value):
+            tidy["type"] = "string"
+        tidy[key] = value
+    return tidy
 
 
 def either(description: str, *schemas: Schema) -> Schema:
@@ -136,21 +171,6 @@ def or_null(schema: Schema) -> Schema:
 def enumerated(names: Iterable[str]) -> str:
     """Return names of parameters as they stand in a sentence."""
     return ", ".join(f"`{one}`" for one in sorted(names))
-
-
-def without_effect(names: Iterable[str]) -> dict[str, Schema]:
-    """Return the schemas of parameters that are let through and change nothing."""
-    return {key: {"description": "Accepted, without effect."} for key in sorted(names)}
-
-
-def lane(*, salt: bool = True) -> dict[str, Schema]:
-    """Return the schemas of our own parameters: how urgent a request is, and with whom it shares."""
-    shared = name("Requests with another salt never share cached work with this one.")
-    return {
-        "priority": choice("How urgent it is; `critical` is the interrupt lane.", PRIORITIES, "normal"),
-        "deadline_ms": number("When the first output is due: what is due sooner is computed sooner.", 1, 3_600_000),
-        **({"cache_salt": shared} if salt else {}),
-    }
 
 
 # ---- operations

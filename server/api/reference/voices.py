@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from voxlane.engine.api import CLIP_SECONDS, CLIP_TEXT_CHARS, MAX_VOICES
-from voxlane.server import limits
+from voxlane.engine.api import CLIP_SECONDS, MAX_VOICES
 from voxlane.server.api import voice_request
 from voxlane.server.api.reference.parts import (
     JSON,
@@ -12,22 +11,18 @@ from voxlane.server.api.reference.parts import (
     Facts,
     Schema,
     answer,
-    binary,
-    body,
-    choice,
     enumerated,
     fixed,
     flag,
+    form_schemas,
     listing,
     media,
-    name,
     operation,
     record,
     ref,
     request_body,
     string,
     whole,
-    without_effect,
 )
 from voxlane.server.errors import BadAudio, VoiceNotFound
 
@@ -88,19 +83,7 @@ def schemas(facts: Facts) -> dict[str, Schema]:
     least_s, most_s = CLIP_SECONDS
     told = f"The recording, {least_s:g} to {most_s:g} s; of the formats that can be transcribed, 10 MiB at most."
     return {
-        "VoiceRequest": body(
-            {
-                "name": string("What the voice is asked for by.", 1, limits.VOICE_NAME_CHARACTERS)
-                | {"pattern": r"^[^\W_][\w .\-]*$"},
-                "audio_sample": binary(told),
-                "consent": flag("Must be true: the person who is heard agrees.") | {"const": True},
-                "text": string("What is said there: the voice then speaks in that manner too.", 1, CLIP_TEXT_CHARS),
-                "language": name("What the voice will speak, as `en` or `english`; decided by each text if absent."),
-                "type": choice("How the voice is made.", ("audio_sample",), "audio_sample"),
-                **without_effect(voice_request.HARMLESS),
-            },
-            ["name", "audio_sample", "consent"],
-        ),
+        **form_schemas("VoiceRequest", voice_request.VoiceBody, "audio_sample", told),
         "Voice": record(
             {
                 "id": string("Its name."),

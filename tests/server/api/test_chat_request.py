@@ -6,15 +6,20 @@ import contextlib
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from voxlane.engine.api import MODEL_DECIDES, ChatMessage, Priority, Submit, Tool, ToolUse, decode, encode
-from voxlane.server.api.chat_request import HARMLESS, UNSUPPORTED, parse
+from voxlane.server.api.bodies import Ignored
+from voxlane.server.api.chat_request import UNSUPPORTED, ChatBody, parse
 from voxlane.server.errors import InvalidRequest, UnsupportedParameter, VoxlaneError
 from voxlane.server.http.body import parse_json
+from voxlane.server.validation import fields_of
 
+IGNORED = msgspec.inspect.type_info(Ignored)
+HARMLESS = {name for name, field in fields_of(ChatBody).items() if field.type == IGNORED}
 HELLO = [{"role": "user", "content": "hello"}]
 
 
@@ -142,7 +147,7 @@ def test_an_assistants_message_may_be_without_content() -> None:
         ({"messages": [{"role": "assistant", "tool_calls": [{**CALL, "id": 3}]}]}, "messages[0].tool_calls[0].id"),
         (
             {"messages": [{"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f"}}]}]},
-            "messages[0].tool_calls[0].function",
+            "messages[0].tool_calls[0].function.arguments",
         ),
         ({"messages": [{"role": "tool", "content": "x", "tool_call_id": 3}]}, "messages[0].tool_call_id"),
     ],
@@ -222,14 +227,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
-KNOWN = sorted(
-    HARMLESS | UNSUPPORTED
-    | {
-        "model", "messages", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "n", "max_tokens", "logprobs",
-        "logit_bias", "stream", "stream_options", "priority", "deadline_ms", "cache_salt", "tools", "tool_choice",
-        "parallel_tool_calls", "response_format",
-    }
-)  # fmt: skip
+KNOWN = sorted(UNSUPPORTED | set(fields_of(ChatBody)))
 
 
 def refusal_of(data: bytes) -> VoxlaneError | None:
