@@ -120,7 +120,7 @@ def judge(exchange: Exchange, seed: int, turns: Sequence[Answered]) -> Judged:
 
 
 class Progress:
-    """The progress of a run on stderr: a line that is overwritten on a terminal, else a line for every tenth exchange."""
+    """The progress of a run on stderr: one line that is overwritten on a terminal, else a line every ten exchanges."""
 
     def __init__(self, what: str, total: int) -> None:
         self._what, self._total, self._held, self._right = what, total, 0, 0

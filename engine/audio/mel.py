@@ -77,7 +77,8 @@ def mel_filters(bins: int, window: int = WINDOW, sample_rate: int = SAMPLE_RATE)
         filters = functional.melscale_fbanks(
             window // 2 + 1, 0.0, sample_rate / 2, bins, sample_rate, norm="slaney", mel_scale="slaney"
         )
-    return filters.T.to(torch.float32).contiguous()
+    banks: Tensor = filters.T.to(torch.float32).contiguous()
+    return banks
 
 
 class _LinspaceInDouble(TorchFunctionMode):

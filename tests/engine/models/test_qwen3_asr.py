@@ -18,8 +18,8 @@ from voxlane.engine.api import SamplingParams
 from voxlane.engine.errors import ModelConfigError, TensorError, WeightsError
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.memory.pages import KVCache
-from voxlane.engine.models.loading import Mode
 from voxlane.engine.models import Qwen3ASR, load_recogniser
+from voxlane.engine.models.loading import Mode
 from voxlane.engine.models.qwen3_asr.config import Qwen3ASRConfig
 from voxlane.engine.models.qwen3_asr.prompt import LANGUAGES
 from voxlane.engine.runners.recogniser import Recogniser, TranscriptionOutcome, TranscriptionPayload, payload_of
