@@ -27,7 +27,7 @@ from voxlane.engine.memory.pages import KVCache  # noqa: E402
 from voxlane.engine.models.decoder import Decoder  # noqa: E402
 from voxlane.engine.models.loading import Mode  # noqa: E402
 from voxlane.engine.runners.cuda.decoder import CudaRunner  # noqa: E402
-from voxlane.engine.runners.decoder import TokenOutcome
+from voxlane.engine.runners.decoder import TokenOutcome  # noqa: E402
 from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Row  # noqa: E402
 from voxlane.engine.schedule.request import Request  # noqa: E402
 from voxlane.engine.schedule.scheduler import Scheduler  # noqa: E402
