@@ -120,7 +120,7 @@ def judge(exchange: Exchange, seed: int, turns: Sequence[Answered]) -> Judged:
 
 
 class Progress:
-    """The progress of a run on stderr: a line that is overwritten on a terminal, else a line for every tenth exchange."""
+    """The progress of a run on stderr: one moving line on a terminal, else a line for every tenth exchange."""
 
     def __init__(self, what: str, total: int) -> None:
         self._what, self._total, self._held, self._right = what, total, 0, 0
@@ -329,9 +329,7 @@ def parse(catalogue: Catalogue, arguments: Sequence[str] | None = None) -> argpa
     parser.epilog = f"categories:\n{kinds}"
     parser.add_argument("--model", nargs="+", help="names of the catalog, or paths (all installed chat models)")
     parser.add_argument("--through", choices=("text", "speech", "both"), default="text", help="(%(default)s)")
-    parser.add_argument(
-        "--only", nargs="+", metavar="CATEGORY", choices=list(catalogue.titles), help="categories, listed below"
-    )
+    parser.add_argument("--only", nargs="+", metavar="CATEGORY", choices=list(catalogue.titles), help="listed below")
     parser.add_argument("--seed", nargs="+", type=int, default=[1], help="hold every exchange once with each (1)")
     parser.add_argument("--sample", type=int, default=34, metavar="N", help="how many to speak (%(default)s), evenly")
     parser.add_argument("--all", action="store_true", help="speak all of them")
