@@ -32,7 +32,7 @@ BARS = {
     "smollm2-135m-instruct": {"decode, batch 1": 0.9, "decode, batch 8": 1.2, "prefill 512": 2.5},
     "qwen2.5-coder-0.5b-instruct": {"decode, batch 1": 1.2, "decode, batch 8": 1.2, "prefill 512": 2.5},
 }
-"""The models that are measured, and the ratios they should reach."""
+"""The models, and the ratios they should reach."""
 
 
 class Peer:
@@ -42,7 +42,7 @@ class Peer:
         import llama_cpp
 
         self._llama: Any = llama_cpp
-        self._log: Any = llama_cpp.llama_log_callback(_say_nothing)  # kept: the library does not
+        self._log: Any = llama_cpp.llama_log_callback(_say_nothing)  # kept alive here: the library keeps no reference
         self._llama.llama_log_set(self._log, None)
         self._llama.llama_backend_init()
         path = str(store.resolve(model)).encode()
@@ -71,7 +71,7 @@ class Peer:
         return rate
 
     def close(self) -> None:
-        """Give the model's memory back."""
+        """Free the model's memory."""
         self._llama.llama_model_free(self._model)
 
     def _context(self, sequences: int) -> object:
@@ -120,7 +120,7 @@ class Ours:
 
 
 def _text_of(tokens: int, model: str) -> str:
-    """Return a text of exactly that many tokens."""
+    """Return a text of exactly this many tokens."""
     words = " word" * tokens
     if len(Tokenizer.from_weights(open_weights(store.resolve(model))).encode(words)) != tokens:
         raise RuntimeError("the benchmark's text does not tokenise as expected")
@@ -128,7 +128,7 @@ def _text_of(tokens: int, model: str) -> str:
 
 
 def _say_nothing(level: int, text: bytes, data: object) -> None:
-    """Drop what llama.cpp says: it is chatty."""
+    """Drop llama.cpp's log."""
 
 
 def measure(model: str) -> None:

@@ -53,7 +53,7 @@ from voxlane.engine.models.loading import Mode
 
 BATCHES = (1, 8, 32, 128, 256)
 CONTEXT = 512
-COMPILE_SECONDS = 60.0  # what is not compiled by then is compiled when it is needed
+COMPILE_SECONDS = 60.0  # a kernel not compiled by then is compiled at its first use
 BARS: dict[str, Callable[[dict[str, float]], bool]] = {
     "qwen3-0.6b batch 1 step <= 1.0 ms": lambda found: found.get("step qwen3-0.6b 1", 9.0) <= 1.0e-3,
     "workload of 256 >= 18,000 tok/s": lambda found: found.get("workload fcfs", 0.0) >= 18_000,
@@ -71,10 +71,10 @@ class Session(Report):
     dry: bool
     folder: Path
     deadline: float
-    blocks: list[int]  # sizes of pages to run the workload with
-    overlaps: bool = False  # run it also with host and device one after the other
+    blocks: list[int]  # page sizes for the workload
+    overlaps: bool = False  # run the workload also without overlapping host and device
     bandwidth: float = 1e9
-    fused: bool = True  # products of few rows with what is around them, unless `variants` found that they do not run
+    fused: bool = True  # fuse products of few rows with their neighbours; `variants` clears it if they do not run
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -88,7 +88,7 @@ class Session(Report):
         return model
 
     def attempt(self, name: str, work: Callable[[], None]) -> bool:
-        """Do a piece of a part, and give the device's memory back."""
+        """Do a piece of a part, then free the device's memory."""
         try:
             return super().attempt(name, work)
         finally:
@@ -96,24 +96,24 @@ class Session(Report):
 
     @property
     def mode(self) -> Mode:
-        """How weights are kept."""
+        """The type of the weights."""
         return "float32" if self.dry else "bfloat16"
 
     @property
     def pages(self) -> torch.dtype:
-        """How keys and values are kept."""
+        """The type of keys and values."""
         return torch.float32 if self.dry else torch.bfloat16
 
 
 def clear() -> None:
-    """Give the device's memory back."""
+    """Free the device's memory."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 def compile_shape(shape: str) -> None:
-    """Compile what a shape needs, steps with prompts too: its kernels are on disk then."""
+    """Compile a shape's kernels into the cache on disk, steps with prompts included."""
     model = parts.make_model({**random_models.SHAPES[shape], "num_hidden_layers": 2}, "cuda")
     with compiling_only():
         parts.make_bench(model, max(BATCHES) * 64, max_batch=max(BATCHES), prompts=True)
@@ -141,7 +141,7 @@ def check(session: Session) -> None:
 
 
 def variants(session: Session) -> None:
-    """What fusing and overlapping launches bring at small batches; what is right serves the parts after this."""
+    """Time fused and overlapped launches at small batches; later parts use them if they are right."""
     from voxlane.engine.kernels import triton_overlap
     from voxlane.engine.kernels.linear import skinny as few
     from voxlane.engine.kernels.linear import skinny_triton
@@ -178,7 +178,7 @@ def variants(session: Session) -> None:
 
 
 def steps(session: Session) -> None:
-    """Decode steps of every shape and batch beside their floor."""
+    """Time decode steps of every shape and batch beside their floor."""
     for shape in session.shapes:
         session.attempt(f"step {shape}", partial(_steps, session, shape))
 
@@ -200,7 +200,7 @@ def _steps(session: Session, shape: str) -> None:
 
 
 def workload(session: Session) -> None:
-    """256 requests of 100 to 1024 random tokens in and out, through the core."""
+    """Run 256 requests of 100 to 1024 random tokens in and out through the core."""
     for block_tokens in session.blocks:
         session.attempt(f"workload block {block_tokens}", partial(_workload, session, block_tokens))
 
@@ -229,7 +229,7 @@ def _workload(session: Session, block_tokens: int) -> None:
 
 
 def transformers(session: Session) -> None:
-    """The same requests through transformers' continuous batching and through us, on weights from the same files."""
+    """Run the same requests through transformers' continuous batching and through ours, with the same weight files."""
     from voxlane.engine.weights.safetensors import SafetensorsDirectory
 
     shape = "speck" if session.dry else "qwen3-0.6b"

@@ -104,7 +104,7 @@ FIRST_BAR_S, IDLE_RATIO_BAR = 0.025, 2.0
 
 
 Figures = dict[str, Any]
-"""What was found, as it goes into a file."""
+"""The figures of a run, as they go into a file."""
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class Lane:
     failures: list[str] = field(default_factory=list)
 
     async def run(self, count: int, mean_gap_s: float, most_s: float = PATIENCE_S) -> None:
-        """Interrupt so many times, then wait until all are served."""
+        """Interrupt so many times, then wait until all critical requests are served."""
         due_s = time.monotonic()
         while len(self.calls) < count:
             now = time.monotonic()
@@ -167,7 +167,7 @@ class Lane:
             listen = Submit(name, "asr", priority=Priority.CRITICAL, session=session)
             return listen, Append(name, audio=self.sound.piece(0, 1.0)), EndInput(name)
         sampling = SamplingParams(max_tokens=CRITICAL_TOKENS, ignore_eos=True)
-        # Numbered, so that the prefix cache holds none of it.
+        # Numbered, so that the prefix cache has no part of it.
         text = f"{len(self.calls)}. {QUESTION}"
         return (Submit(name, "complete", text=text, sampling=sampling, priority=Priority.CRITICAL, session=session),)
 
@@ -201,7 +201,7 @@ class Lane:
         ]
 
     def gone(self) -> list[float]:
-        """Return how long it took until the interrupted were out of the batch."""
+        """Return how long each interrupted request took to leave the batch."""
         return [
             max(call.gone_s, call.victim.late_s - call.sent_s if call.victim is not None else 0.0)
             for call in self.calls.values()
@@ -234,7 +234,7 @@ def compare(pairs: Sequence[tuple[str, str]]) -> Same:
 
 
 async def ask_again(engine: Engine, load: Load) -> dict[str, Same]:
-    """Ask again for answers that are complete, without interruptions, and compare."""
+    """Ask again, without interruptions, for answers that are complete, and compare."""
     done = [answer for answer in load.answers.values() if answer.done]
     interrupted = [answer for answer in done if answer.interrupted][:COMPARED]
     others = [answer for answer in done if not answer.interrupted][:COMPARED]
@@ -264,7 +264,7 @@ async def ask_again(engine: Engine, load: Load) -> dict[str, Same]:
 
 
 def figures(lane: Lane, load: Load | None, engine: Engine) -> Figures:
-    """Return what a run found."""
+    """Return the figures of a run."""
     found: Figures = {
         "gone_ms": quantiles_ms(lane.gone()),
         "first_ms": quantiles_ms(lane.times(heard=False)),
@@ -292,14 +292,14 @@ async def saturated(engine: Engine, sizes: Sizes, sound: Sound | None, count: in
     await load.until(lambda: time.monotonic() > settled, SETTLE_S)
     answering = len(load.answering)
     engine.stats.clear()
-    await load.until(lambda: bool(engine.stats), REPORT_S)  # it tells of the filling, too
+    await load.until(lambda: bool(engine.stats), REPORT_S)  # the first report covers the filling too
     engine.stats.clear()
     cpu_s, begin = engine.cpu_s(), time.monotonic()
     await lane.run(count, MEAN_GAP_S)
     found = figures(lane, load, engine)
     found["answering"] = answering
     found["cpu"] = round((engine.cpu_s() - cpu_s) / (time.monotonic() - begin), 2)
-    enough = time.monotonic() + (3.0 if sizes is FULL else 1.0)  # for the interrupted to come to their end
+    enough = time.monotonic() + (3.0 if sizes is FULL else 1.0)  # for interrupted answers to finish
     await load.until(lambda: time.monotonic() > enough, 10.0)
     load.end()
     for name, same in (await ask_again(engine, load)).items():
@@ -316,7 +316,7 @@ async def idle(engine: Engine, sound: Sound | None, count: int) -> Figures:
 
 
 async def alone(engine: Engine, sound: Sound | None, count: int) -> Figures:
-    """Do the same with one at a time."""
+    """Send the same critical requests one at a time to an idle engine."""
     engine.stats.clear()
     lane = Lane(engine, sound, random.Random(11), None)
     while len(lane.calls) < count:
@@ -341,7 +341,7 @@ async def measure(options: Options, folder: Path, count: int, *, exact: bool) ->
                 for policy in options.policies:
                     await engine.switch(policy)
                     report(found, policy, await saturated(engine, sizes, sound, count), options.json)
-    except RuntimeError as error:  # what was found is told
+    except RuntimeError as error:  # print the figures so far
         print(f"FAILED: {error}", flush=True)
     if exact:
         fewer = {} if options.dry else {"max_batch": 64, "gpu_memory_share": 0.25}
@@ -353,7 +353,7 @@ async def measure(options: Options, folder: Path, count: int, *, exact: bool) ->
 
 
 def report(found: dict[str, Figures], name: str, figures: Figures, path: str = "") -> None:
-    """Keep what was found, and print it as it comes; what is in the file holds if a later part fails."""
+    """Print new figures and write the file again, so that it is right if a later part fails."""
     found[name] = figures
     print(name, json.dumps(figures), flush=True)
     if path:

@@ -31,7 +31,7 @@ PROMPTS = {"short": "Once upon a time", "long": LONG, "scored": LONG}
 
 
 def answer(core: Core, prompts: dict[str, str]) -> dict[str, tuple[str, str]]:
-    """Run prompts together; return what each was answered and how it ended."""
+    """Run prompts together; return each answer and how it ended."""
     sampling = SamplingParams(max_tokens=24, ignore_eos=True)
     messages = core.handle(
         [
@@ -58,7 +58,7 @@ def told(when: str, found: dict[str, tuple[str, str]]) -> dict[str, tuple[str, s
 
 
 def fill_device() -> list[torch.Tensor]:
-    """Take what is free on the device, in ever smaller pieces, and return it."""
+    """Allocate all free memory of the device, in ever smaller pieces, and return it."""
     taken: list[torch.Tensor] = []
     size = LIMIT_BYTES
     while size >= 1 << 20:
@@ -70,7 +70,7 @@ def fill_device() -> list[torch.Tensor]:
 
 
 def main() -> int:
-    """Start, rob, ask; return 1 if the engine did not live through it."""
+    """Start an engine, take the memory, ask; return 1 if the engine did not survive."""
     parser = command_line(__doc__)
     parser.add_argument("--model", default="smollm2-135m-instruct", help="a name from `voxlane models list`, or a file")
     parser.add_argument("--dry-run", action="store_true", help="on the CPU: does the script run?")

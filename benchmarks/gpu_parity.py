@@ -67,9 +67,9 @@ QUESTIONS = (
     "What is the difference between a frog and a toad?",
 )
 OUTPUTS = 64
-COMPILE_SECONDS = 35.0  # what is not compiled by then is compiled when it is needed
+COMPILE_SECONDS = 35.0  # a kernel not compiled by then is compiled at its first use
 BATCHES = (1, 2, 8, 32, 128)
-IN_COMPANY = 10  # of the questions
+IN_COMPANY = 10  # questions of the part `batches`
 
 
 @dataclass(slots=True)
@@ -84,12 +84,12 @@ class Session:
 
     @property
     def outputs(self) -> int:
-        """Tokens asked of each question."""
+        """Tokens of each answer."""
         return 6 if self.dry else OUTPUTS
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """Sizes of the company a question is asked in, itself included."""
+        """Batch sizes of a question, itself included."""
         return (1, 2, 4) if self.dry else BATCHES
 
     def model(self, where: str | torch.device, mode: Mode) -> Decoder:
@@ -97,13 +97,13 @@ class Session:
         return Decoder.load(open_weights(self.path), mode, device=where, context_tokens=1024)
 
     def bench(self, where: str | torch.device, mode: Mode, max_batch: int) -> parts.Bench:
-        """Return the model with a runner and a cache of its own type."""
+        """Return the model with a runner and a cache of this type."""
         pages = torch.float32 if mode == "float32" else torch.bfloat16
         return parts.make_bench(self.model(where, mode), max_batch * 512, max_batch=max_batch, pages=pages)
 
 
 def logits_after(model: Decoder, tokens: list[int], pages: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return the logits [vocabulary] of what follows a sequence, on the CPU."""
+    """Return the logits [vocabulary] after a sequence, on the CPU."""
     count, size = len(tokens), 64
     blocks = -(-count // size)
     cache = KVCache(model.layers, model.kv_heads, model.head_dim, blocks, size, pages, device)
@@ -117,12 +117,12 @@ def logits_after(model: Decoder, tokens: list[int], pages: torch.dtype, device: 
 
 
 def first_difference(one: list[int], other: list[int]) -> int | None:
-    """Return where two answers part."""
+    """Return the first position where two answers differ."""
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=True)) if a != b), None)
 
 
 def answers_of_cpu(session: Session) -> tuple[list[Answer], float]:
-    """Return what the CPU says in float32, and the seconds that took."""
+    """Return the CPU's answers in float32, and the seconds they took."""
     use_threads(0)
     begin = time.monotonic()
     bench = session.bench("cpu", "float32", len(session.prompts))
@@ -130,7 +130,7 @@ def answers_of_cpu(session: Session) -> tuple[list[Answer], float]:
 
 
 def compile_all(session: Session, names: list[str]) -> None:
-    """Compile the kernels of both types and all batches at once, by a process for each: they are on disk then."""
+    """Compile the kernels of both types and all batches into the cache on disk, each in a process."""
     begin = time.monotonic()
     most = {"greedy": len(session.prompts), "batches": max(session.batches)}
     modes: tuple[Mode, ...] = ("bfloat16", "float32")
@@ -146,14 +146,14 @@ def compile_all(session: Session, names: list[str]) -> None:
 
 
 def compile_kind(kind: tuple[Session, Mode, int]) -> None:
-    """Compile what a type and a batch need, prompts included."""
+    """Compile the kernels of a type and a batch, prompts included."""
     session, mode, max_batch = kind
     with compiling_only():
         session.bench(session.device, mode, max_batch).runner.rehearse(parts.STEP_TOKENS)
 
 
 def greedy(session: Session) -> None:
-    """The CPU's float32 against the GPU's float32 and bfloat16."""
+    """Compare the CPU's float32 with the GPU's float32 and bfloat16."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         coming = pool.submit(answers_of_cpu, session)
         wide = session.bench(session.device, "float32", len(session.prompts))
@@ -171,7 +171,7 @@ def greedy(session: Session) -> None:
 
 
 def narrow(session: Session, reference: list[Answer], wide: Decoder) -> None:
-    """Explain where bfloat16 parts from float32: the gap of the two logits beside what bfloat16 is off in general."""
+    """Print, where bfloat16 differs, the gap of the two logits in float32 beside bfloat16's usual error."""
     bench = session.bench(session.device, "bfloat16", len(session.prompts))
     answers = ask(bench, session.prompts, session.outputs)
     rows = []
@@ -195,7 +195,7 @@ def narrow(session: Session, reference: list[Answer], wide: Decoder) -> None:
 
 
 def batches(session: Session) -> None:
-    """Each question alone and in company: the same tokens, the same bits?"""
+    """Compare the tokens and bits of each question alone and in batches."""
     vocabulary = 1000
     source = random.Random(11)
     company = [
@@ -229,7 +229,7 @@ PARTS: dict[str, Callable[[Session], None]] = {"greedy": greedy, "batches": batc
 
 
 def main() -> int:
-    """Run what was asked for; one part's failure does not stop the other."""
+    """Run the named parts; a failure does not stop the next part."""
     parser = command_line(__doc__)
     parser.add_argument("--model", default="smollm2-135m-instruct", help="a name from `voxlane models list`, or a file")
     parser.add_argument("--parts", default=",".join(PARTS), help="(%(default)s)")

@@ -44,7 +44,7 @@ CROWD_TOKENS = 128
 
 
 def post(url: str, body: bytes, kind: str = "application/json") -> bytes:
-    """Return the answer to a POST, or raise with what the server said."""
+    """Return the answer to a POST; raise with the server's error text."""
     request = urllib.request.Request(url, body, {"Content-Type": kind})
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
@@ -66,7 +66,7 @@ def complete(url: str, question: str, tokens: int) -> dict[str, Any]:
 
 
 def first_token_ms(url: str, question: str) -> float:
-    """Return how long the first piece of a streamed answer takes."""
+    """Return the seconds until the first piece of a streamed answer."""
     body = {"temperature": 0, "max_tokens": 8, "stream": True}
     data = json.dumps({**body, "messages": [{"role": "user", "content": question}]}).encode()
     request = urllib.request.Request(f"{url}/v1/chat/completions", data, {"Content-Type": "application/json"})
@@ -98,7 +98,7 @@ def chat(url: str, options: argparse.Namespace) -> None:
 
 
 def speech(url: str, options: argparse.Namespace) -> None:
-    """Say sentences and hear them again."""
+    """Speak sentences and transcribe them again."""
     wrong = total = 0
     for sentence in SENTENCES:
         begin = time.perf_counter()
@@ -116,7 +116,7 @@ def speech(url: str, options: argparse.Namespace) -> None:
 
 
 def transcribe(url: str, wav: bytes) -> str:
-    """Return what is said in a WAV file."""
+    """Return the transcript of a WAV file."""
     mark = "voxlane-part"
     head = f'--{mark}\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper-1\r\n--{mark}\r\n'
     head += 'Content-Disposition: form-data; name="file"; filename="a.wav"\r\nContent-Type: audio/wav\r\n\r\n'
@@ -143,7 +143,7 @@ def edits(one: list[str], other: list[str]) -> int:
 
 
 def voice(url: str, options: argparse.Namespace) -> None:
-    """Let people speak to it."""
+    """Let people talk with the server."""
     clips = [spoken(url, question) for question in voice_to_voice.QUESTIONS[: options.questions]]
     results = {}
     for sessions in map(int, options.sessions.split(",")):
@@ -157,7 +157,7 @@ PARTS: dict[str, Callable[[str, argparse.Namespace], None]] = {"chat": chat, "sp
 
 
 def attempt(name: str, url: str, options: argparse.Namespace) -> bool:
-    """Run a part; its failure is told and does not stop the others."""
+    """Run a part; print its failure and go on."""
     try:
         PARTS[name](url, options)
     except (RuntimeError, OSError, ValueError, KeyError) as error:
@@ -167,7 +167,7 @@ def attempt(name: str, url: str, options: argparse.Namespace) -> bool:
 
 
 def main() -> int:
-    """Start the server, run the parts, stop it; print the end of its log if something failed."""
+    """Start the server, run the parts, stop it; print the end of its log if a part failed."""
     parser = command_line(__doc__)
     parser.add_argument("--parts", default=",".join(PARTS), help="(%(default)s)")
     parser.add_argument("--device", default="auto", help="as of `voxlane serve` (%(default)s)")

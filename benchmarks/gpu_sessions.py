@@ -54,17 +54,17 @@ from support.sessions.speakers import QUESTIONS, Diary, Speaker, Turn
 
 FIRST_AUDIO_S, INTERRUPT_S = 0.3, 0.025
 JOIN_S, SETTLE_S = 10.0, 3.0
-"""How long it takes until those who join have all begun to speak, and until what they begin is under way. A turn and
-its reply take some ten seconds: people who all join within two speak, and want answers, all at once."""
+"""How long people take to join, and how long before counting begins after that. A turn and its reply take some ten
+seconds; people who all joined within two seconds would all speak, and want answers, at once."""
 
 TICK_S = 0.004
 ENOUGH = 0.3
-"""A policy with fewer sessions than this share within targets, twice in a row, is not asked for more."""
+"""A policy with a smaller share within targets, twice in a row, gets no more sessions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What was found with one number of sessions. Times are milliseconds."""
+    """The figures for one number of sessions. Times are milliseconds."""
 
     sessions: int
     judged: int
@@ -73,9 +73,9 @@ class Level:
     turns_per_s: float
     first_audio_p50: float
     first_audio_p95: float
-    words_p50: float  # from the end of the turn until its words were known,
-    token_p50: float  # and from then until the chat model's first token
-    voice_p50: float  # from that to the first sound
+    words_p50: float  # from the end of the turn to its text
+    token_p50: float  # from the text to the chat model's first token
+    voice_p50: float  # from the first token to the first sound
     underruns: int
     silence: float  # all underruns together
     interrupts: int
@@ -83,14 +83,14 @@ class Level:
     interrupt_p99: float
     faults: int
     words_right: float
-    engine: float  # of a core
+    engine: float  # share of a core
     people: float
     late: float  # how late this process was at most
     steps: dict[str, float]
 
     @property
     def share(self) -> float:
-        """The share of the judged that were within targets."""
+        """The share of judged sessions within targets."""
         return self.good / max(1, self.judged)
 
 
@@ -116,11 +116,11 @@ def _ms(values: Sequence[float], share: float) -> float:
 def level_of(
     speakers: Sequence[Speaker], begin: float, end: float, shares: tuple[float, float, float], steps: dict[str, float]
 ) -> Level:
-    """Return what happened from `begin` to `end`."""
+    """Return the figures from `begin` to `end`."""
     diaries = [speaker.diary for speaker in speakers]
     verdicts = [verdict for diary in diaries if (verdict := judge(diary, begin, end)) is not None]
     turns = [turn for diary in diaries for turn in diary.turns if begin <= turn.ended_s < end - FIRST_AUDIO_S]
-    # Who still waits has waited this long at least.
+    # A turn that still waits has waited at least this long.
     audio = [end - turn.ended_s if turn.first_audio_s is None else _first_audio(turn) for turn in turns]
     words = [turn.words_s - turn.ended_s for turn in turns if turn.words_s]
     tokens = [turn.first_token_s - turn.words_s for turn in turns if turn.first_token_s and turn.words_s]
@@ -154,7 +154,7 @@ def level_of(
 
 
 class Crowd:
-    """Everybody who talks to one engine, and the clock that moves them."""
+    """The people who talk to one engine, and the clock that drives them."""
 
     def __init__(self, engine: Engine, sounds: list[Sound], join_s: float) -> None:
         self.speakers: list[Speaker] = []
@@ -164,14 +164,14 @@ class Crowd:
         self._random = random.Random(5)
 
     def join(self, count: int) -> None:
-        """Let more people come, until there are so many."""
+        """Let people join until there are so many."""
         now = time.monotonic()
         for number in range(len(self.speakers), count):
             begins_s = now + self._random.uniform(0.1, self._join_s)
             self.speakers.append(Speaker(self._engine, f"s{number}", self._sounds, number, begins_s))
 
     async def live(self, seconds: float) -> float:
-        """Let them live for a while; return how late their clock was at most."""
+        """Run the people for some seconds; return how late their clock was at most."""
         end, late, due = time.monotonic() + seconds, 0.0, time.monotonic()
         while (now := time.monotonic()) < end:
             late = max(late, now - due)
@@ -182,7 +182,7 @@ class Crowd:
         return late
 
     async def measure(self, count: int, seconds: float) -> Level:
-        """Return what happens with so many sessions."""
+        """Return the figures for so many sessions."""
         self.join(count)
         await self.live(self._join_s + SETTLE_S)
         self._engine.stats.clear()
@@ -195,7 +195,7 @@ class Crowd:
         return level_of(self.speakers, begin, end, shares, steps_of(self._engine.stats))
 
     def hang_up(self) -> None:
-        """Let everybody go."""
+        """End all sessions."""
         for speaker in self.speakers:
             speaker.hang_up()
 
@@ -203,7 +203,7 @@ class Crowd:
 async def ramp(
     engine: Engine, sounds: list[Sound], counts: Sequence[int], seconds: float, join_s: float = JOIN_S
 ) -> list[Level]:
-    """Let more and more people talk to an engine until it is no use any more."""
+    """Measure ever more sessions on an engine until too few are within targets."""
     crowd = Crowd(engine, sounds, join_s)
     levels: list[Level] = []
     for count in counts:
@@ -227,7 +227,7 @@ async def measure(options: Options, folder: Path, counts: Sequence[int]) -> dict
             for policy in options.policies:
                 await engine.switch(policy)
                 found[policy] = await ramp(engine, sounds, counts, options.seconds, 0.5 if options.dry else JOIN_S)
-    except RuntimeError as error:  # what was found is told
+    except RuntimeError as error:  # print the figures so far
         print(f"FAILED: {error}", flush=True)
     return found
 

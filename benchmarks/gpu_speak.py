@@ -64,7 +64,7 @@ def say(voice: CudaVoice, clauses: Sequence[ClausePayload]) -> list[SynthesisedC
 
 
 def difference(one: SynthesisedClause, other: SynthesisedClause) -> str:
-    """Return how far two ways to say a clause are apart, in words."""
+    """Return the difference of two recordings of a clause as text."""
     if one.words != other.words or len(one.samples) != len(other.samples):
         return "OTHER WORDS' TIMES"
     error = np.abs(one.samples - other.samples)
@@ -73,7 +73,7 @@ def difference(one: SynthesisedClause, other: SynthesisedClause) -> str:
 
 
 def check(model: Hibari, voice: CudaVoice, cpu: CudaVoice, say_line: Callable[[str], None]) -> None:
-    """Compare the device with the CPU, and alone with together."""
+    """Compare the device with the CPU, and a clause alone with one in a batch."""
     clauses = [
         ClausePayload(model.prepare(text), model.default_voice, speed, seed)
         for seed, (text, speed) in enumerate(itertools.product(CHECKED, (1.0, 0.7)))
@@ -127,7 +127,7 @@ def measure_host(model: Hibari, text: str, times: int) -> dict[str, float]:
 
 
 def main() -> int:
-    """Check, measure, print the table last."""
+    """Check and measure; print the table last."""
     parser = command_line(__doc__)
     parser.add_argument("--times", type=int, default=20, help="steps to take the median of (%(default)d)")
     parser.add_argument("--dry-run", action="store_true", help="on the CPU, a few clauses: does the script run?")

@@ -329,9 +329,7 @@ def parse(catalogue: Catalogue, arguments: Sequence[str] | None = None) -> argpa
     parser.epilog = f"categories:\n{kinds}"
     parser.add_argument("--model", nargs="+", help="names of the catalog, or paths (all installed chat models)")
     parser.add_argument("--through", choices=("text", "speech", "both"), default="text", help="(%(default)s)")
-    parser.add_argument(
-        "--only", nargs="+", metavar="CATEGORY", choices=list(catalogue.titles), help="categories, listed below"
-    )
+    parser.add_argument("--only", nargs="+", metavar="CATEGORY", choices=list(catalogue.titles), help="listed below")
     parser.add_argument("--seed", nargs="+", type=int, default=[1], help="hold every exchange once with each (1)")
     parser.add_argument("--sample", type=int, default=34, metavar="N", help="how many to speak (%(default)s), evenly")
     parser.add_argument("--all", action="store_true", help="speak all of them")

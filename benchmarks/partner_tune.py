@@ -40,7 +40,7 @@ RANK, ALPHA = 32, 64
 RATE, EPOCHS, BATCH_TOKENS, WARM_UP_STEPS = 4e-4, 3, 16_384, 20
 LONGEST_TOKENS = 1400
 CLOSE = 0.6
-"""Words in common, over words in either, from which on two turns are too close."""
+"""Two turns with at least this share of words in common (over words in either) are too close."""
 
 USUAL_SHARE = 0.88
 OTHER_INSTRUCTIONS = (
@@ -56,7 +56,7 @@ Dialogue = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A dialogue as tokens, and which of them are to be learnt."""
+    """A dialogue as tokens, and which of them count in the loss."""
 
     tokens: list[int]
     learnt: list[bool]
@@ -68,7 +68,7 @@ def words(text: str) -> frozenset[str]:
 
 
 def benchmark_turns() -> list[frozenset[str]]:
-    """Return the words of everything that is said in the partner benchmark."""
+    """Return the words of every turn of the partner benchmark."""
 
     def texts(value: object) -> Iterator[str]:
         if isinstance(value, str):
@@ -82,13 +82,13 @@ def benchmark_turns() -> list[frozenset[str]]:
 
 
 def is_close(dialogue: Dialogue, turns: Sequence[frozenset[str]]) -> bool:
-    """Return whether the person says something that is close to one of `turns`."""
+    """Return whether a turn of the person is close to one of `turns`."""
     said = [words(text) for role, text in dialogue["turns"] if role == "user"]
     return any(len(one & other) / max(1, len(one | other)) >= CLOSE for one in said for other in turns)
 
 
 def instructions(chance: random.Random, dialogue: Dialogue) -> str:
-    """Return the usual instructions on the dialogue's day or any other, or now and then other instructions."""
+    """Return the usual instructions with the dialogue's date or a random one, or sometimes other instructions."""
     if not dialogue.get("tools") and "date" not in dialogue and chance.random() >= USUAL_SHARE:
         return chance.choice(OTHER_INSTRUCTIONS)
     day = date.fromisoformat(dialogue.get("date", "2025-01-01"))
@@ -117,7 +117,7 @@ def messages(dialogue: Dialogue, system: str) -> list[ChatMessage]:
 
 
 def sample(dialogue: Dialogue, tokenizer: Tokenizer, chance: random.Random) -> Sample | None:
-    """Return a dialogue as tokens; None if it is too long or its replies cannot be told apart."""
+    """Return a dialogue as tokens; None if it is too long or its replies cannot be located."""
     said = messages(dialogue, instructions(chance, dialogue))
     tools = tuple(
         Tool(tool["name"], tool.get("description", ""), json.dumps(tool["parameters"]))
@@ -132,13 +132,13 @@ def sample(dialogue: Dialogue, tokenizer: Tokenizer, chance: random.Random) -> S
         end = tokenizer.encode_chat(said[: place + 1], tools=tools, add_generation_prompt=False)
         if tokens[: len(begin)] != begin or tokens[: len(end)] != end:
             return None
-        last = len(end) - (not tokenizer.decode(end[-1:]).strip())  # the line break behind a turn is the template's
+        last = len(end) - (not tokenizer.decode(end[-1:]).strip())  # the line break after a turn is the template's
         learnt[len(begin) : last] = [True] * (last - len(begin))
     return Sample(tokens, learnt) if len(tokens) <= LONGEST_TOKENS else None
 
 
 def samples(tokenizer: Tokenizer) -> list[Sample]:
-    """Return all dialogues that may be trained on, in an order drawn by chance."""
+    """Return all dialogues for training, in random order."""
     chance, turns = random.Random(7), benchmark_turns()
     lines = [line for path in sorted(FOLDER.glob("partner_dialogues/*.jsonl")) for line in path.open("rb")]
     dialogues = [dialogue for line in lines if not is_close(dialogue := json.loads(line), turns)]
@@ -149,7 +149,7 @@ def samples(tokenizer: Tokenizer) -> list[Sample]:
 
 
 class LowRank(nn.Module):
-    """A matrix that stays, and a product of two small ones that is learnt."""
+    """A fixed matrix plus a trained product of two small ones."""
 
     def __init__(self, base: nn.Linear) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ def load(device: torch.device) -> Any:
 
 
 def adapt(model: Any) -> dict[str, LowRank]:
-    """Put a product beside every attention matrix; return them by PEFT's names."""
+    """Add a trained product to every attention matrix; return the products by PEFT's names."""
     found = {}
     for index, layer in enumerate(model.model.layers):
         for target in TARGETS:
@@ -190,7 +190,7 @@ def adapt(model: Any) -> dict[str, LowRank]:
 
 
 def batches(rows: Sequence[Sample], chance: random.Random) -> list[list[Sample]]:
-    """Return the samples in batches of about as many tokens, alike in length."""
+    """Return the samples in batches of similar lengths and about equal numbers of tokens."""
     made: list[list[Sample]] = []
     order = chance.sample(list(rows), len(rows))
     for start in range(0, len(order), 512):
@@ -205,7 +205,7 @@ def batches(rows: Sequence[Sample], chance: random.Random) -> list[list[Sample]]
 
 
 def loss(model: Any, batch: Sequence[Sample], device: torch.device) -> tuple[Tensor, int]:
-    """Return the summed surprise at what is to be learnt, and of how many tokens."""
+    """Return the summed cross-entropy of the trained tokens, and their number."""
     longest = max(len(row.tokens) for row in batch)
     tokens = torch.zeros(len(batch), longest, dtype=torch.long)
     there, learnt = torch.zeros_like(tokens), torch.zeros(len(batch), longest, dtype=torch.bool)
@@ -221,14 +221,14 @@ def loss(model: Any, batch: Sequence[Sample], device: torch.device) -> tuple[Ten
 
 
 def judge(model: Any, held: Sequence[Sample], device: torch.device) -> float:
-    """Return the mean surprise over dialogues that are not trained on."""
+    """Return the mean cross-entropy of dialogues held out from training."""
     with torch.no_grad():
         found = [loss(model, batch, device) for batch in batches(held, random.Random(0))]
     return sum(float(one) for one, _ in found) / sum(count for _, count in found)
 
 
 def train(model: Any, products: dict[str, LowRank], rows: Sequence[Sample], device: torch.device, steps: int) -> None:
-    """Learn the products; `steps` ends it sooner, 0 does not."""
+    """Train the products; stop after `steps`, unless that is 0."""
     learnt = [number for product in products.values() for number in (product.a, product.b)]
     optimiser, chance = torch.optim.AdamW(learnt, lr=RATE, betas=(0.9, 0.98), weight_decay=0.01), random.Random(1)
     plan = [batch for _ in range(EPOCHS) for batch in batches(rows, chance)][: steps or None]
@@ -247,7 +247,7 @@ def train(model: Any, products: dict[str, LowRank], rows: Sequence[Sample], devi
 
 
 def write(products: dict[str, LowRank], target: Path) -> None:
-    """Write the adapter as PEFT would."""
+    """Write the adapter in PEFT's layout."""
     target.mkdir(parents=True, exist_ok=True)
     tensors = {}
     for name, product in products.items():

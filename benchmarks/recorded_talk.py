@@ -42,7 +42,7 @@ PAUSE_S = 0.6
 
 @dataclass(slots=True)
 class Caption:
-    """Who said what, from when to when."""
+    """One caption: the speaker, the words, begin and end."""
 
     speaker: str
     begin_s: float
@@ -60,18 +60,18 @@ class Recording:
 
     @property
     def seconds(self) -> float:
-        """How long it is so far."""
+        """The length so far."""
         return sum(map(len, self.left)) / OUT_RATE
 
     def add(self, person_pcm: NDArray[np.int16], assistant_pcm: NDArray[np.int16]) -> None:
-        """Add a stretch; the shorter side is filled with silence."""
+        """Add sound to both sides; fill the shorter one with silence."""
         length = max(len(person_pcm), len(assistant_pcm))
         self.left.append(np.pad(person_pcm, (0, length - len(person_pcm))))
         self.right.append(np.pad(assistant_pcm, (0, length - len(assistant_pcm))))
 
 
 def say(text: str) -> NDArray[np.int16]:
-    """Return a text as the person says it, at the recording's rate."""
+    """Return a text in the person's voice, at the recording's rate."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "said.wav"
         command = [sys.executable, "-m", "voxlane.server.cli", "say", text, "--model", "kokoro-82m"]
@@ -140,7 +140,7 @@ def write(kept: Recording) -> None:
 
 
 def main() -> None:
-    """Talk, judge, print the table, and write the recording if asked to."""
+    """Hold the conversations, print the table, and write the recording with --write."""
     parser = command_line(__doc__)
     parser.add_argument("--model", default="auto", help="the chat model (%(default)s)")
     parser.add_argument("--write", action="store_true", help="write docs/audio/")

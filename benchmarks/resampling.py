@@ -48,7 +48,7 @@ def _soxr(source: int, target: int) -> Push:
 
 
 def makers() -> dict[str, Maker]:
-    """Return what can be measured here."""
+    """Return the resamplers that are installed."""
     found: dict[str, Maker] = {"voxlane": _ours}
     if find_spec("samplerate"):
         found["libsamplerate sinc_fastest"] = _libsamplerate

@@ -31,7 +31,7 @@ PARAGRAPH = (
 
 
 def clauses(text: str) -> list[str]:
-    """Return a text as a reply would be cut."""
+    """Return a text cut into clauses, as a reply is."""
     cutter = ClauseCutter()
     return [clause.text for clause in (*cutter.push(text), *cutter.finish())]
 
@@ -75,7 +75,7 @@ class Package:
         self._tts("Ready.")
 
     def first(self, text: str) -> float:
-        """Return the seconds until all of it is there: it has no earlier sample."""
+        """Return the seconds until the whole sentence is there: the package gives no earlier sample."""
         return seconds(lambda: self._tts(text))
 
     def factor(self, text: str) -> float:

@@ -519,7 +519,7 @@ def test_models_are_those_of_the_catalog_that_are_here(
     monkeypatch.setattr(partner.store, "list_models", lambda: [*listings, listing("d", "asr", 1, here)])
     assert partner.parse(CATALOGUE, []).model == ["a", "b"]
     monkeypatch.setattr(partner.store, "list_models", list)
-    for arguments, told in ([], "no chat model is here"), (["--model", "x", "--sample", "0"], "at least 1"):
+    for arguments, told in ([], "no chat model is installed"), (["--model", "x", "--sample", "0"], "at least 1"):
         with pytest.raises(SystemExit):
             partner.parse(CATALOGUE, arguments)
         assert told in capsys.readouterr().err

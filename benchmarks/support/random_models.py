@@ -1,11 +1,4 @@
-"""Models of real shapes with random weights, for text and speech: tensors on demand, or directories in HF's layout.
-
-    python benchmarks/random_models.py qwen3-0.6b /some/folder
-
-It measures nothing.
-
-Time: some seconds.
-"""
+"""Models of real shapes with random weights, for text and speech: tensors on demand, or directories in HF's layout."""
 
 from __future__ import annotations
 
@@ -129,7 +122,7 @@ SHAPES: dict[str, dict[str, object]] = {
         "tie_word_embeddings": True,
         "mlp_bias": False,
     },
-    # Small enough for a CPU, odd enough to find mistakes: three query heads to a key head, a ragged vocabulary.
+    # Small enough for a CPU, odd enough to find mistakes: three query heads to a key head, an uneven vocabulary.
     "tiny": _qwen3(
         *(192, 320, 3, 6),
         tied=True,
@@ -153,7 +146,7 @@ SHAPES: dict[str, dict[str, object]] = {
 
 
 def tensor_shapes(config: dict[str, object]) -> dict[str, tuple[int, ...]]:
-    """Return every tensor's name and shape, written from the config's keys."""
+    """Return every tensor's name and shape, derived from the config."""
     if config["model_type"] in _SPEECH:
         return _SPEECH[str(config["model_type"])](config)
     number = {key: value for key, value in config.items() if isinstance(value, int)}
@@ -166,7 +159,7 @@ def tensor_shapes(config: dict[str, object]) -> dict[str, tuple[int, ...]]:
 
 
 def decoder_shapes(prefix: str, number: Mapping[str, int], *, head_norms: bool) -> dict[str, tuple[int, ...]]:
-    """Return the tensors of a decoder's layers, and of the norm after them, by the numbers of its config."""
+    """Return the tensors of a decoder's layers and of the norm after them."""
     hidden, inner, head_dim = number["hidden_size"], number["intermediate_size"], number["head_dim"]
     q, kv = number["num_attention_heads"] * head_dim, number["num_key_value_heads"] * head_dim
     block: dict[str, tuple[int, ...]] = {
@@ -251,7 +244,7 @@ _SPEECH = {"whisper": _whisper_shapes, "moonshine": _moonshine_shapes}
 
 
 class RandomWeights:
-    """A model that is on no disk, as a WeightFile: a tensor's numbers depend on its name alone."""
+    """A model without a file, as a WeightFile: a tensor's numbers depend on its name alone."""
 
     def __init__(self, config: dict[str, object], device: str = "cpu", dtype: torch.dtype = torch.bfloat16) -> None:
         self.config = config

@@ -1,13 +1,8 @@
-"""Qwen3-TTS checkpoints with random weights: folders as they are published, true shapes, noise for a voice.
+"""Qwen3-TTS checkpoints with random weights: folders in the published layout, true shapes, noise for a voice.
 
-    python benchmarks/random_talkers.py 1.7b /some/folder
-
-Kind `custom_voice`: nothing needs a recording. The end of speech is never chosen (its logit is nought, and the codes
-that are chosen from are the fifty likeliest), so that an utterance is as long as its listener wants it, up to the
-longest that generation_config.json allows. The encoder of the speech tokenizer has no weights: nobody is listened to.
-It measures nothing.
-
-Time: some seconds.
+Their kind is `custom_voice`, so no recording is needed. The end of speech is never chosen (its logit is zero, and only
+the fifty likeliest codes are sampled), so an utterance is as long as its listener wants, up to the limit of
+generation_config.json. The encoder of the speech tokenizer has no weights.
 """
 
 from __future__ import annotations
@@ -33,9 +28,9 @@ Config = dict[str, object]
 SPEAKER, LANGUAGE = "ryan", "english"
 MAX_FRAMES = 400  # 32 seconds
 END_LOUDNESS = 1.6
-"""How loudly an unwritten talker thinks of the end of speech, beside other codes."""
+"""Factor on an Unwritten talker's output weights for the end of speech, so that it ends sometimes."""
 
-_NO_SOUND = 1024  # tokens of the talker's vocabulary behind its codes
+_NO_SOUND = 1024  # tokens of the talker's vocabulary after its codes
 _HEADS: Config = {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}
 _SMALL_HEADS: Config = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
 _SMALL_ENCODER: Config = {
@@ -99,7 +94,7 @@ def _true(size: str, hidden: int, inner: int) -> Config:
     return _config(size, talker, _PREDICTOR, _TRUE_VOCABULARY, 2048)
 
 
-SHAPES: dict[str, tuple[Config, Config]] = {  # the talker's and the speech tokenizer's decoder's
+SHAPES: dict[str, tuple[Config, Config]] = {  # the configurations of the talker and of the speech tokenizer's decoder
     "0.6b": (_true("0b6", 1024, 3072), TRUE),
     "1.7b": (_true("1b7", 2048, 6144), TRUE),
     "small": (  # the true heads and numbers of codes: what kernels are compiled for
@@ -169,10 +164,10 @@ def _tensor(name: str, shape: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 class Unwritten:
-    """A talker that is on no disk, in float32: the same numbers wherever they go. It comes to an end now and then."""
+    """A talker without a file, in float32, the same on every device. It ends its speech sometimes."""
 
     def __init__(self, shape: str, off: float = 0.0) -> None:
-        """Take a shape, and how far every number is off what it should be, as a part of it."""
+        """Take a shape, and the relative error to add to every number."""
         self.config, self._off = SHAPES[shape][0], off
         self._shapes = tensor_shapes(self.config)
 
@@ -181,7 +176,7 @@ class Unwritten:
         return list(self._shapes)
 
     def blocks(self, name: str) -> Blocks | None:
-        """Return nothing: these are floats."""
+        """Return None: these are floats."""
         return None
 
     def tensor(self, name: str) -> Tensor:
@@ -195,7 +190,7 @@ class Unwritten:
 
 
 class _Kept(RandomReader):
-    """Remembers what it is asked for: all the tensors of a decoder, under the names they are published by."""
+    """Keeps the tensors that are read: all of a decoder, under their published names."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
@@ -238,7 +233,7 @@ def _save(tensors: dict[str, Tensor], folder: Path, dtype: torch.dtype) -> None:
 def _write_vocabulary(folder: Path, config: Config) -> None:
     first = config["im_start_token_id"]
     assert isinstance(first, int)
-    data = vocabulary(first - 1 + 2)["model"]  # and two controls, which are not its
+    data = vocabulary(first - 1 + 2)["model"]  # with two control tokens, which are not part of it
     assert isinstance(data, dict)
     merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in data["merges"]]
     merges = list(dict.fromkeys([*_make_word("assistant", data["vocab"]), *merges]))
@@ -252,7 +247,7 @@ def _write_vocabulary(folder: Path, config: Config) -> None:
 
 
 def _make_word(word: str, words: dict[str, int]) -> list[str]:
-    """Make a word one token, as a role's name is everywhere, in place of made-up ones; return the merges it takes."""
+    """Make a word one token, as a role's name is everywhere, in place of made-up words; return its merges."""
     starts = [word[:length] for length in range(2, len(word) + 1)]
     last = list(words)[-len(starts) :]
     for start, made_up in zip(starts, last, strict=True):

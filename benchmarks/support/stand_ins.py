@@ -1,6 +1,6 @@
 """Empty stand-ins for packages that a machine with a GPU may lack and that the measured parts of the engine never call.
 
-Import this before anything of voxlane. What is installed stays as it is.
+Import this before anything of voxlane. Installed packages are left alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Kind(type):
 
 
 class _Anything(metaclass=_Kind):
-    """Whatever is asked of it, it is that."""
+    """An object that allows every use."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -47,7 +47,7 @@ class _Anything(metaclass=_Kind):
 class _StandIn(ModuleType):
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.__path__ = []  # what makes it a package
+        self.__path__ = []  # makes it a package
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -56,7 +56,7 @@ class _StandIn(ModuleType):
 
 
 def fill_in() -> list[str]:
-    """Put a stand-in for each missing package; return their names."""
+    """Install a stand-in for each missing package; return their names."""
     missing: list[str] = []
     for name in PACKAGES:
         top = name.partition(".")[0]

@@ -1,4 +1,4 @@
-"""Is it right, before it is fast: kernels against references on the device, greedy tokens against the CPU's."""
+"""Compare kernels with their references on the device, and greedy tokens with the CPU's, before anything is timed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from voxlane.engine.schedule.plan import Row
 
 
 def interpret_kernels() -> None:
-    """Let CPU tensors go to the Triton kernels, under Triton's interpreter."""
+    """Send CPU tensors to the Triton kernels, under Triton's interpreter."""
     from voxlane.engine.kernels.attention import rope_triton as ropes
     from voxlane.engine.kernels.attention.paged_triton import paged_attention_triton
     from voxlane.engine.kernels.linear import skinny_triton as few
@@ -63,7 +63,7 @@ def _error(got: Tensor, expected: Tensor) -> float:
 
 
 def kernels(device: torch.device) -> Iterator[str]:
-    """Compare each kernel with its reference on fresh random input; yield a line each."""
+    """Compare each kernel with its reference on random input; yield a line for each."""
     if device.type != "cuda":
         return
     for dtype, bound in ((torch.float32, 1e-5), (torch.bfloat16, 1e-2)):
@@ -179,7 +179,7 @@ def _swapping(device: torch.device) -> str:
 
 
 def greedy(device: torch.device, *, dry: bool) -> Iterator[str]:
-    """Compare greedy tokens of a small model with the CPU's; where bfloat16 goes another way, say how close it was."""
+    """Compare greedy tokens of a small model with the CPU's; where bfloat16 differs, say how close the logits are."""
     config = random_models.SHAPES["speck" if dry else "tiny"]
     prompts, outputs = (2, 3) if dry else (20, 48)
     work = parts.random_work(prompts, 5, 20 if dry else 300, 97 if dry else 1031, seed=3)
@@ -212,7 +212,7 @@ def _alike(one: list[list[int]], other: list[list[int]]) -> int:
 
 
 def _gap(model: decoder.Decoder, tokens: list[int], one: int, other: int) -> float:
-    """Return how far apart the float32 logits of two tokens are after a sequence."""
+    """Return the difference of two tokens' float32 logits after a sequence."""
     bench = parts.make_bench(model, 1024, max_batch=1, pages=torch.float32)
     request = bench.request("gap", tokens, SamplingParams())
     request.table.append(len(tokens))
@@ -235,7 +235,7 @@ def transformers_rate(folder: Path, prompts: list[list[int]], outputs: int, devi
         seconds = time.monotonic() - begin
         stamps = [stamp for result in results.values() for stamp in (getattr(result, "timestamps", None) or [])]
         if stamps and max(stamps) > min(stamps):
-            # From the first token on, so that its own warm-up is not held against it.
+            # From the first token on, so that its own warm-up does not count.
             seconds = max(stamps) - min(stamps)
         rate = sum(len(result.generated_tokens) for result in results.values()) / seconds
     return rate

@@ -1,4 +1,4 @@
-"""Cuts of the products of few rows, timed under graphs over matrices that no cache holds, beside the library's."""
+"""Ways to cut the products of few rows, timed in graphs over more matrices than the L2 holds, beside the library's."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def sweep(device: torch.device, *, dry: bool, deadline: float) -> Iterator[str]:
             skinny_triton.tuning = lambda *_, cut=cut, **__: cut
             try:
                 found.append((_time(partial(_ours, operation, rows), matrices, device), cut))
-            except FAILURES as error:  # a cut that does not compile is told and left out
+            except FAILURES as error:  # a cut that does not compile is reported and left out
                 print(f"tune {name} {cut}: {type(error).__name__}: {str(error)[:120]}", flush=True)
             if dry or time.monotonic() > deadline:
                 break
@@ -86,7 +86,7 @@ def _ours(operation: str, rows: int, matrix: Tensor) -> object:
 
 
 def _library(operation: str, rows: int, matrix: Tensor) -> object:
-    """Do the same with torch's product and our kernels around it."""
+    """Return the time of torch's product with our kernels around it."""
     residual, gain, x, total = _inputs(rows, matrix)
     if operation == "linear_wide":
         return torch.mm(x, matrix.t(), out_dtype=torch.float32) if x.is_cuda else F.linear(x, matrix)
@@ -110,7 +110,7 @@ def _inputs(rows: int, matrix: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _time(work: Callable[[Tensor], object], matrices: list[Tensor], device: torch.device) -> float:
-    """Return the seconds of one product: a graph over all matrices, by their number."""
+    """Return the seconds of one product: the time of a graph over all matrices, divided by their number."""
 
     def everything() -> None:
         for matrix in matrices:

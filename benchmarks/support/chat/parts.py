@@ -1,4 +1,4 @@
-"""What the GPU benchmarks share: a model with its cache and runner, requests, a loop without text, and timing."""
+"""A model with its cache and runner, requests, a loop without text, and timing, for gpu_engine.py and gpu_parity.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support import stand_ins
 from support.gpu.clock import copy_bandwidth as copy_bandwidth
 from support.gpu.clock import time_device as time_device
 
-assert stand_ins.MISSING is not None  # first, so that what follows can be imported
+assert stand_ins.MISSING is not None  # imported first: voxlane needs the packages
 
 from support.random_models import RandomWeights  # noqa: E402
 
@@ -37,11 +37,11 @@ STEP_TOKENS, STEP_BUDGET_S = 16_384, 0.06
 CONTEXT_TOKENS = 4096
 
 Work = list[tuple[list[int], int]]
-"""Prompts, each with the number of tokens to be written after it."""
+"""Prompts, each with its number of output tokens."""
 
 
 class Codec:
-    """A tokenizer whose every token is the same letter."""
+    """A tokenizer in which every token is the same letter."""
 
     vocab_size = 1 << 30
     eos_ids: frozenset[int] = frozenset()
@@ -61,7 +61,7 @@ class Bench:
     station: ModelResources
     runner: CudaRunner
     device: torch.device
-    start_s: float = 0.0  # how long compiling and graphs took
+    start_s: float = 0.0  # seconds for compiling and graph capture
 
     def request(self, name: str, tokens: list[int], sampling: SamplingParams) -> Request:
         """Return a request for a prompt of tokens."""
@@ -73,7 +73,7 @@ class Bench:
 def make_model(
     config: dict[str, object], device: str, mode: Mode = "bfloat16", context: int = CONTEXT_TOKENS, drawn_on: str = ""
 ) -> Decoder:
-    """Return a decoder with random weights that were never on a disk; they depend on the device they are drawn on."""
+    """Return a decoder with random weights, made in memory; they differ from device to device."""
     weights = RandomWeights(config, drawn_on or device, torch.bfloat16 if mode == "bfloat16" else torch.float32)
     return Decoder.load(weights, mode, device=device, context_tokens=context)
 
@@ -109,14 +109,14 @@ def make_bench(
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a model wrote after one prompt."""
+    """A model's output after one prompt."""
 
     tokens: list[int]
     logprobs: list[float]
 
 
 def ask(bench: Bench, prompts: Sequence[Sequence[int]], outputs: int, chunk: int = 1 << 30) -> list[Answer]:
-    """Run prompts by hand as one batch, cut into chunks, greedily; return `outputs` tokens after each."""
+    """Run prompts as one batch without a scheduler, in chunks, greedily; return `outputs` tokens after each."""
     sampling = SamplingParams(max_tokens=1 << 20, logprobs=0, ignore_eos=True)
     requests = [bench.request(str(n), list(prompt), sampling) for n, prompt in enumerate(prompts)]
     answers = [Answer([], []) for _ in requests]
@@ -141,7 +141,7 @@ def ask(bench: Bench, prompts: Sequence[Sequence[int]], outputs: int, chunk: int
 
 
 def fill(bench: Bench, batch: int, context: int) -> list[Request]:
-    """Return requests that stand at `context` tokens, their pages full of noise."""
+    """Return requests of `context` tokens whose pages hold noise."""
     source = random.Random(1)
     requests = []
     for number in range(batch):
@@ -158,7 +158,7 @@ def fill(bench: Bench, batch: int, context: int) -> list[Request]:
 
 
 def step(bench: Bench, requests: Iterable[Request]) -> None:
-    """Decode one token of each."""
+    """Decode one token of each request."""
     rows = []
     for request in requests:
         rows.append(Row(request, request.table.length, 1))
@@ -169,7 +169,7 @@ def step(bench: Bench, requests: Iterable[Request]) -> None:
 
 
 def step_times(bench: Bench, batch: int, context: int, steps: int) -> tuple[float, float]:
-    """Return the seconds of a decode step, median: as the host sees it with a plan ready, and the graph's own."""
+    """Return the median seconds of a decode step: the host's with a plan ready, and the graph's own."""
     requests = fill(bench, batch, context)
     for _ in range(3):
         step(bench, requests)
@@ -191,12 +191,12 @@ _tokens = 0
 
 
 def last_tokens() -> int:
-    """Return a hash of what the last measured rows wrote: two ways to the same bits show the same."""
+    """Return a hash of the last measured rows' output, equal for equal bits."""
     return _tokens
 
 
 def floor_s(bench: Bench, batch: int, context: int, bandwidth: float) -> float:
-    """Return the seconds it takes to read the weights a step needs and the rows' keys and values once."""
+    """Return the seconds to read a step's weights and the rows' keys and values once."""
     model = bench.model
     embedding = 0 if model._embedding is model._head else model.vocab_size * model.config.hidden_size
     weights = (model.parameters - embedding) * (2 if model.mode == "bfloat16" else 4)
@@ -204,7 +204,7 @@ def floor_s(bench: Bench, batch: int, context: int, bandwidth: float) -> float:
 
 
 class Desk:
-    """Opens jobs for prompts of tokens that were laid down here before."""
+    """Opens jobs for prompts of tokens that were added here before."""
 
     def __init__(self, bench: Bench, work: Work) -> None:
         self._bench = bench
@@ -224,22 +224,22 @@ class Desk:
 
 
 Overlap = Literal["apart", "told late", "ahead"]
-"""How host and device share a step: one after the other; the host tells the last step while the device runs the next;
-the host plans the next one meanwhile too, as an engine does."""
+"""How host and device share a step: one after the other; the host delivers the last step while the device runs one;
+or the host also plans the next step meanwhile, as an engine does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a workload took."""
+    """The times of a workload."""
 
     seconds: float
     output_tokens: int
     steps: int
-    device_s: float  # of it, the device had a step
-    plan_s: float  # planning, whether meanwhile or not
-    prompt_s: float  # steps that read prompts
+    device_s: float  # of these, with a step on the device
+    plan_s: float  # planning, overlapped or not
+    prompt_s: float  # steps with prompts
     longest_s: float  # the longest step on the device
-    tokens: int  # a hash of all that came out
+    tokens: int  # a hash of all output
 
     @property
     def rate(self) -> float:
@@ -255,7 +255,7 @@ def run_workload(
     *,
     overlap: Overlap = "ahead",
 ) -> Run:
-    """Send work to a core all at once and step until all of it is done."""
+    """Send all work to a core at once and step until it is done."""
     desk, runner = Desk(bench, work), bench.runner
     runner.overlaps = overlap != "apart"
     limits = Limits(max_batch=max_batch, max_step_tokens=STEP_TOKENS, step_budget_s=STEP_BUDGET_S, policy=policy)
@@ -266,7 +266,7 @@ def run_workload(
         clock=time.monotonic,
         max_waiting=len(work) + 1,
     )
-    vars(runner).pop("samples_on_device", None)  # of a run before this one
+    vars(runner).pop("samples_on_device", None)  # set by an earlier run
     if overlap != "ahead":
         runner.samples_on_device = lambda request: False  # type: ignore[method-assign]
     begin = time.monotonic()
@@ -297,7 +297,7 @@ def run_workload(
 
 
 def random_work(count: int, low: int, high: int, vocabulary: int, seed: int = 0) -> Work:
-    """Return prompts of low to high random tokens, each with as random a number of outputs."""
+    """Return prompts of `low` to `high` random tokens, each with a random number of outputs in that range."""
     source = random.Random(seed)
     return [
         ([source.randrange(vocabulary) for _ in range(source.randint(low, high))], source.randint(low, high))

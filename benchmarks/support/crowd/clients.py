@@ -1,7 +1,7 @@
-"""Many clients of the native dialect in one thread, as cheap as can be: they must not be what is measured.
+"""Many clients of the native dialect in one thread, cheap enough not to disturb the measured server.
 
 A microphone's frames are masked and packed before the first is sent, so that 20 ms of sound cost one system call. Of
-what the server says only the names of messages are read. It knows WebSockets as far as an honest server goes.
+the server's messages only the names are read. The WebSocket code trusts the server.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ READ_BYTES = 1 << 18
 
 
 def framed(data: bytes, opcode: int = BINARY) -> bytes:
-    """Return a client's WebSocket frame; its mask is zero, which costs the server what any other does."""
+    """Return a client's WebSocket frame; its mask is zero, which costs the server as much as any other."""
     length = bytes([0x80 | len(data)]) if len(data) < 126 else bytes([0xFE]) + len(data).to_bytes(2, "big")
     return bytes([0x80 | opcode]) + length + bytes(4) + data
 
 
 def microphone(speech: bytes, frame_bytes: int) -> list[bytes]:
-    """Return sound as the frames that carry it."""
+    """Return speech as WebSocket frames."""
     starts = range(0, len(speech) - frame_bytes + 1, frame_bytes)
     return [framed(msgpack.packb(("audio", speech[start : start + frame_bytes]))) for start in starts]
 
@@ -36,14 +36,14 @@ class Caller:
     """One client."""
 
     def __init__(self, address: tuple[str, int], heard: Counter[str]) -> None:
-        self.close_code: int | None = None  # what the server has closed with
+        self.close_code: int | None = None  # of the server's close frame
         self._address = address
-        self._heard = heard  # how often each message came, for all callers together
+        self._heard = heard  # count of each message, over all callers
         self._socket = socket.socket()
         self._data = bytearray()
 
     async def connect(self, **hello: object) -> None:
-        """Shake hands and say hello."""
+        """Do the handshake and send hello."""
         loop, host = asyncio.get_running_loop(), "{}:{}".format(*self._address)
         self._socket.setblocking(False)
         await loop.sock_connect(self._socket, self._address)
@@ -66,12 +66,12 @@ class Caller:
         loop.add_reader(self._socket.fileno(), self._on_readable)
 
     def send(self, frame: bytes) -> None:
-        """Send a frame; a server that does not read for so long that it does not fit is an error."""
+        """Send a frame; raise ConnectionError if the buffer is full because the server does not read."""
         if self.close_code is None and self._socket.send(frame) != len(frame):
             raise ConnectionError("the server does not read")
 
     def hang_up(self) -> None:
-        """Be gone."""
+        """Close the connection."""
         asyncio.get_running_loop().remove_reader(self._socket.fileno())
         self._socket.close()
 
@@ -98,7 +98,7 @@ class Caller:
 
     def _take(self, opcode: int, start: int, length: int) -> None:
         data = self._data
-        if opcode == BINARY:  # an array of up to 15, that begins with a name of up to 31 bytes
+        if opcode == BINARY:  # an array of up to 15 values that begins with a name of up to 31 bytes
             self._heard[data[start + 2 : start + 2 + (data[start + 1] & 31)].decode()] += 1
         elif opcode == PING:
             self.send(framed(bytes(data[start : start + length]), PONG))
@@ -107,9 +107,9 @@ class Caller:
 
 
 async def speak(callers: Sequence[Caller], frames: Sequence[bytes], spread: int, stop: asyncio.Event) -> float:
-    """Let each send its next frame every 20 ms, evenly spread as clocks are; return how late one was at most.
+    """Send the next frame of every caller every 20 ms, evenly spread; return how late one was at most.
 
-    Each begins `spread` frames after the one before it.
+    Each caller begins `spread` frames after the one before it.
     """
     loop = asyncio.get_running_loop()
     began, sent, late = loop.time(), 0, 0.0

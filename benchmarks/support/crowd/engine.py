@@ -1,7 +1,7 @@
-"""An engine that thinks nothing: fixed words for a voice, a fixed answer for a question, silence for a clause.
+"""An engine that computes nothing: fixed words for speech, a fixed answer for a question, silence for a clause.
 
 It speaks the real messages on the real socket, so that a server can be measured without the models' share of the
-processor. Started by crowded_server.py as the engine's child is.
+processor. support/crowd/server.py starts it as the engine's child process.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ CLAUSE_SAMPLES = RATE
 
 
 class Engine:
-    """What is under way, and what comes of each message."""
+    """The open requests, and the answer to each message."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, Submit] = {}
         self._said: dict[str, int] = {}
 
     def take(self, message: object) -> list[FromEngine]:
-        """Return the answer to a message, all at once."""
+        """Return the whole answer to a message."""
         match message:
             case Configure():
                 numbers = (1, 1024, "none", "none", 1, 1, 1, "none")
@@ -81,7 +81,7 @@ class Engine:
 
 
 def main() -> None:
-    """Answer until the server hangs up, or says so."""
+    """Answer until the server closes the socket or sends Shutdown."""
     parser = command_line(__doc__)
     parser.add_argument("fd", type=int, metavar="FD", help="the socket to the server")
     engine, assembler = Engine(), Assembler()

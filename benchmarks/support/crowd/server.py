@@ -1,7 +1,7 @@
-"""The server that many_sessions.py measures: the real one but for its engine, with a probe of its event loop.
+"""The server that many_sessions.py measures: the real one with another engine and a probe of its event loop.
 
-It prints its port, and for every line of input what happened since the one before. It imports what `voxlane serve`
-does and no more: torch's objects alone would double what the garbage collector has to look at.
+It prints its port, and for every line of input the figures since the line before. It imports what `voxlane serve`
+imports and no more: torch's objects alone would double the work of the garbage collector.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ ENGINE = (sys.executable, "-m", "support.crowd.engine")
 
 
 def memory_kib() -> int:
-    """Return what this process holds."""
+    """Return the memory of this process in KiB."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4
 
 
 async def serve() -> None:
-    """Be the server until the end of input."""
+    """Serve until the end of input."""
     lags: list[float] = []
-    works: list[float] = []  # of each lag, what this process worked meanwhile: the rest is others' share of the machine
+    works: list[float] = []  # of each lag, the time in which this process worked
 
     async def probe() -> None:
         while True:

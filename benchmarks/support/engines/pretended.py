@@ -1,12 +1,11 @@
-"""The engine's process on a device that takes the time an H200 takes, and computes nothing: what is left is the host.
+"""The engine's process on a device that takes an H200's time and computes nothing, to measure the host alone.
 
-    python benchmarks/pretended_engine.py [FILE] FD      # FD: the engine's socket; FILE: where its time goes, see
-                                                         # sampled_engine.py
+    python -m support.engines.pretended [FILE] FD      # FD: the engine's socket; FILE: as for support.engines.sampled
 
-The chat model writes the same words over and over, the listener understands nonsense at a usual pace, a voice hums as
-long as speech takes, and who is loud speaks. All else is the engine's own: queues, plans, texts, sound, blocks. The
-times were read off steps with 384 conversations (gpu_sessions.py); launches, which cost the host time too, are not in
-them. Signals change the policy as switched_engine.py says.
+The chat model writes the same words over and over, the recogniser writes nonsense at a usual pace, the voice hums as
+long as speech takes, and loud audio counts as speech. All else is the engine's own: queues, plans, texts, sound,
+blocks. The times are those of steps with 384 conversations (gpu_sessions.py), without the host's time for launches.
+Signals change the policy as in support.engines.switched.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from voxlane.engine.schedule.plan import ModelBatch, Row
 
 PHONEME_S, RATE = 0.055, 24_000  # as hibari's
 STATES_OF_A_TOKEN = 12  # three tokens a second
-WORDS = [1000 + 37 * number for number in range(400)]  # tokens of any model that listens
+WORDS = [1000 + 37 * number for number in range(400)]  # tokens that every recogniser has
 LOUD = 0.005
 
 
 @dataclass(slots=True)
 class Ticket:
-    """A step under way: from when, until when its clips are encoded and all of it is done, and what comes of it."""
+    """A running step: when it began, when its clips are encoded, when it is done, and its outcome."""
 
     begin: float
     encoded: float
@@ -49,7 +48,7 @@ class Ticket:
 
 
 class Pretended(Immediate):
-    """What an engine on a device looks like to the host."""
+    """A runner on a device, as the host sees it."""
 
     overlaps = True
 
@@ -58,23 +57,23 @@ class Pretended(Immediate):
         self.phases: dict[str, tuple[float, float]] = {}
 
     def launch(self, load: ModelBatch) -> Ticket:
-        """Note when it will be done."""
+        """Launch a step: note when it will be done."""
         begin = time.monotonic()
         encoding_ms, rest_ms = self._ms(load)
         encoded = begin + encoding_ms / 1e3
         return Ticket(begin, encoded, encoded + rest_ms / 1e3, [self._outcome(row) for row in load.rows])
 
     def done(self, ticket: Ticket) -> bool:
-        """Return whether it is."""
+        """Return whether the step is done."""
         return time.monotonic() >= ticket.until
 
     def wait(self, ticket: Ticket) -> None:
-        """Wait until it is, as one waits for a device: without rest."""
+        """Wait for the step in a busy loop, as for a device."""
         while not self.done(ticket):
             pass
 
     def collect(self, ticket: Ticket) -> Sequence[Outcome]:
-        """Return what came of it."""
+        """Return the outcomes of the step."""
         self.wait(ticket)
         self.phases = {"encode": (ticket.begin, ticket.encoded), "device": (ticket.begin, ticket.until)}
         return ticket.outcomes
@@ -84,7 +83,7 @@ class Pretended(Immediate):
         return True
 
     def prepare(self, load: ModelBatch) -> None:
-        """There is nothing to prepare."""
+        """Do nothing: there is nothing to prepare."""
 
     def _ms(self, load: ModelBatch) -> tuple[float, float]:
         raise NotImplementedError
@@ -94,7 +93,7 @@ class Pretended(Immediate):
 
 
 class Chat(Pretended):
-    """Writes."""
+    """The chat model."""
 
     def _ms(self, load: ModelBatch) -> tuple[float, float]:
         work = load.work
@@ -106,7 +105,7 @@ class Chat(Pretended):
 
 
 class Listener(Pretended):
-    """Listens."""
+    """The recogniser."""
 
     def _ms(self, load: ModelBatch) -> tuple[float, float]:
         clips = load.encoding.rows
@@ -120,7 +119,7 @@ class Listener(Pretended):
 
 
 class Voice(Pretended):
-    """Speaks."""
+    """The voice."""
 
     def _ms(self, load: ModelBatch) -> tuple[float, float]:
         return 0.0, 0.7 + 0.004 * load.work.prefill_tokens
@@ -136,7 +135,7 @@ class Voice(Pretended):
 
 
 class Ears(vad.DeviceEars):
-    """Takes whatever is loud for speech."""
+    """A voice activity detector that takes loud audio for speech."""
 
     def _run(self, shape: vad.Shape) -> None:
         streams, frames = shape
@@ -146,7 +145,7 @@ class Ears(vad.DeviceEars):
 
 
 def pretend() -> None:
-    """Let the engine that is assembled next have such a device."""
+    """Give the next assembled engine this device."""
     stand_ins = {"Recogniser": Listener, "Voice": Voice, "Voicing": Ears(torch.device("cpu")).open}
     for name, stand_in in stand_ins.items():
         setattr(asr_tts, name, stand_in)

@@ -1,9 +1,10 @@
-"""The engine's process and a clock that notes every few milliseconds where its thread is; at the end it tells.
+"""The engine's process with a sampling profiler: every few milliseconds it notes the position of the engine's thread.
 
-    python benchmarks/sampled_engine.py FILE FD      # FD: the engine's socket, as for voxlane.engine.process
+    python -m support.engines.sampled FILE FD      # FD: the engine's socket, as for voxlane.engine.process
 
-A function's share is the time it, and whatever it called, was found at work; "alone" is without what it called. Time
-inside one call to a library is told when it returns. This costs far less than a profiler that follows every call.
+"within" is a function's share of the time, with the functions that it called; "alone" is the share of a line, without
+them. Time in one call to a library counts when the call returns. This costs far less than a profiler that follows every
+call.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ STARTING = frozenset({"assemble", "_find_and_load"})
 
 
 class Samples:
-    """Where the time went."""
+    """Seconds by function and by line."""
 
     def __init__(self) -> None:
-        self._within: defaultdict[CodeType, float] = defaultdict(float)  # seconds by function,
-        self._alone: defaultdict[tuple[CodeType, int], float] = defaultdict(float)  # and by line
+        self._within: defaultdict[CodeType, float] = defaultdict(float)  # by function
+        self._alone: defaultdict[tuple[CodeType, int], float] = defaultdict(float)  # by line
         self._last_s = time.monotonic()
 
     def take(self, number: int, frame: FrameType | None) -> None:
-        """Add the time since the last sample to whoever is at work now, unless the engine is still starting."""
+        """Add the time since the last sample to the running functions, unless the engine is still starting."""
         now = time.monotonic()
         spent, self._last_s = now - self._last_s, now
         leaf, codes = frame, set[CodeType]()
@@ -71,7 +72,7 @@ def _name(code: CodeType) -> str:
 
 
 def main() -> int:
-    """Run the engine; leave the tables in the file."""
+    """Run the engine; write the tables to the file at the end."""
     parser = command_line(__doc__)
     parser.add_argument("file", type=Path, metavar="FILE")
     parser.add_argument("fd", type=int, metavar="FD")

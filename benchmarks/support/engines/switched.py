@@ -1,9 +1,9 @@
-"""The engine's process with a policy that can be changed while it is idle: its start takes as long as measuring.
+"""The engine's process with a policy that can be changed while it is idle: a new start would take as long as measuring.
 
-    python benchmarks/switched_engine.py FD      # FD: the engine's socket, as for voxlane.engine.process
+    python -m support.engines.switched FD      # FD: the engine's socket, as for voxlane.engine.process
 
-SIGNALS says which signal means which policy. The prefix cache is emptied with it: the next measurement asks for the
-same prompts. What steps cost, as the engine has learnt, stays.
+SIGNALS maps each policy to a signal. The signal also empties the prefix cache, because the next measurement asks for
+the same prompts. The step costs that the engine has learnt stay.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SIGNALS: dict[Policy, signal.Signals] = {
 
 
 def listen() -> None:
-    """Let the engine that is assembled next follow the signals."""
+    """Make the next assembled engine follow the signals."""
     made = assemble.assemble
 
     def assembled(config: EngineConfig, progress: Progress = lambda what, done: None) -> assemble.Assembly:

@@ -1,4 +1,4 @@
-"""Times on a device by its own events, the bandwidth that figures are measured against, and what may fail there."""
+"""Time work by a device's own events, measure its bandwidth, and name the exceptions that a device may raise."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import torch
 from triton.errors import TritonError
 
 FAILURES = (RuntimeError, AssertionError, ImportError, OSError, TritonError)
-"""What a device, a compiler, a peer that is not there or a figure that cannot be may raise. All else is our mistake."""
+"""The exceptions of a device, a compiler, a missing peer or an impossible figure. Any other is a bug of ours."""
 WARM_SECONDS = 0.01
-"""How long a device works before it is timed: an idle one has lowered its clocks."""
+"""Seconds of work before timing: an idle device has lowered its clocks."""
 
 
 def time_device(work: Callable[[], object], times: int, device: torch.device) -> float:
-    """Return the median seconds of `work` on the device; without events, on a CPU, those of one run.
+    """Return the median seconds of `work` on the device; on a CPU, which has no events, those of one run.
 
-    Nothing waits between the runs: a device that stands idle would count the host's time to launch.
+    There is no wait between the runs: on an idle device the host's launch time would count.
     """
     if device.type != "cuda":
         begin = time.perf_counter()
@@ -36,9 +36,9 @@ def time_device(work: Callable[[], object], times: int, device: torch.device) ->
 
 
 def time_in_turns(works: Sequence[Callable[[], object]], rounds: int, device: torch.device) -> list[list[float]]:
-    """Return the seconds of each work in every round, shortest first: all of them in one loop, on a warm device.
+    """Return the seconds of each work in every round, shortest first; all run in one loop on a warm device.
 
-    A round is each of them once, and begins with another one every time, so that none has a place of its own.
+    A round runs each work once and begins with another work every time, so that the order favours none.
     """
     if device.type != "cuda":
         return [[time_device(work, 1, device)] for work in works]
@@ -49,7 +49,7 @@ def time_in_turns(works: Sequence[Callable[[], object]], rounds: int, device: to
         torch.cuda.synchronize()
     turns = [(round_ + place) % len(works) for round_ in range(rounds) for place in range(len(works))]
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(len(turns) + 1)]  # type: ignore[no-untyped-call]
-    works[0]()  # the first mark comes while something runs, as all others do
+    works[0]()  # the first mark too is recorded on a busy device
     for mark, turn in zip(marks, turns, strict=False):
         mark.record()
         works[turn]()
@@ -64,7 +64,7 @@ def time_in_turns(works: Sequence[Callable[[], object]], rounds: int, device: to
 def copy_bandwidth(device: torch.device) -> float:
     """Return the bytes a second, read and written, of a large copy on the device.
 
-    Launched, not captured: the same copy as a node of a CUDA graph was seen at 2.8 TB/s, this at 4.3.
+    It is launched, not captured: the same copy as a node of a CUDA graph reached 2.8 TB/s, this one 4.3.
     """
     size = (4 << 30) if device.type == "cuda" else (1 << 20)
     source = torch.empty(size, dtype=torch.uint8, device=device).random_()

@@ -1,4 +1,4 @@
-"""Triton's interpreter, for runs that try a benchmark on a CPU: what it takes to get to our kernels and through."""
+"""Make Triton's interpreter run our kernels on a CPU, for dry runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def mend() -> None:
-    """Let a loop run to a scalar: Triton 3.6 makes a number of it in a way that numpy 2.4 refuses."""
+    """Let a loop run to a scalar: Triton 3.6 converts it in a way that numpy 2.4 refuses."""
     from triton.runtime import interpreter
 
     whole = interpreter._patch_lang_tensor
@@ -19,6 +19,6 @@ def mend() -> None:
 
 
 def put(module: object, **functions: object) -> None:
-    """Let a module call other functions under these names: kernels, where a CPU's tensors would go to references."""
+    """Replace functions of a module: kernels in place of the references that CPU tensors would use."""
     for name, function in functions.items():
         setattr(module, name, function)

@@ -1,4 +1,4 @@
-"""What a benchmark on a GPU tells while it runs: lines, kept for the end; pieces that may fail; figures for a file."""
+"""The report of a GPU benchmark: lines that are printed again at the end, parts that may fail, figures for a file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Report:
         self.table.append(line)
 
     def attempt(self, name: str, work: Callable[[], None]) -> bool:
-        """Do a piece of a part; if it fails that is told, and the next piece can be done."""
+        """Do a piece of a part; print its failure, if any; return whether it succeeded."""
         try:
             work()
         except FAILURES as error:

@@ -1,7 +1,4 @@
-"""Work for all cores of a machine with one device: kernels are compiled so, and compared with their references there.
-
-It knows processes, threads and deadlines, no kernels.
-"""
+"""Run work in many processes or threads on a machine with one device: compiling kernels, comparing with references."""
 
 from __future__ import annotations
 
@@ -19,16 +16,16 @@ Given = TypeVar("Given")
 Made = TypeVar("Made")
 
 _IMPORTED = ["torch", "torch.nn.attention.bias", "triton.language", "voxlane.engine.runners.cuda.selfcheck"]
-"""What takes long to import: in every process of its own it would cost as much as compiling thirty kernels."""
+"""Slow imports: done anew in each process, they would cost as much as compiling thirty kernels."""
 _started: list[Pool] = []
 
 
 def elsewhere(
     work: Callable[[Given], Made], given: Iterable[Given], deadline: float, *, fork: bool = True
 ) -> Iterator[Made]:
-    """Begin some work in other processes; return what comes of it, in its order, or raise TimeoutError if it is late.
+    """Run work in other processes; return the results in order; raise TimeoutError if they are late.
 
-    A process that dies leaves its work undone, which is late too.
+    A process that dies leaves its work undone, which is also late.
     """
     return _until(pool(fork=fork).imap(work, given), deadline)
 
@@ -43,9 +40,9 @@ def _until(results: IMapIterator[Made], deadline: float) -> Iterator[Made]:
 
 @cache
 def pool(*, fork: bool = True) -> Pool:
-    """Return processes forked from one that has imported much and never touched the device, or without `fork` new ones.
+    """Return processes forked from one that has done the imports and not touched the device; new ones without `fork`.
 
-    A memory checker sees what starts anew, and follows no fork.
+    A memory checker follows new processes, but no fork.
     """
     context = multiprocessing.get_context("forkserver" if fork else "spawn")
     context.set_forkserver_preload(_IMPORTED)
@@ -54,7 +51,7 @@ def pool(*, fork: bool = True) -> Pool:
 
 
 def stop_compiling() -> None:
-    """Give up what is still under way, and wait until it is gone: who leaves a device holds up who uses it."""
+    """Kill the processes and wait until they are gone: a process that leaves the device delays the others on it."""
     for each in _started:
         each.terminate()
     for each in _started:
@@ -65,7 +62,7 @@ def stop_compiling() -> None:
 
 @contextmanager
 def compiling_only() -> Iterator[None]:
-    """Let launches of Triton kernels compile them, by many threads at once, and do nothing else: results are noise."""
+    """Make launches of Triton kernels only compile, in many threads at once; their results are noise."""
     from triton import AsyncCompileMode
     from triton.runtime.jit import JITFunction
 

@@ -41,12 +41,12 @@ from voxlane.engine.kernels.attention.paged_triton import paged_attention_triton
 from voxlane.engine.kernels.attention.pages import Layout, Pages
 from voxlane.engine.kernels.attention.triton_tuning import AttentionTuning, decode_tuning, hopper_tuning, prefill_tuning
 
-Variant = tuple[Case, AttentionTuning | None]  # how its rows are served, all of one kind; None: as they are
+Variant = tuple[Case, AttentionTuning | None]  # the way to serve a case's rows; None: the present one
 
 BF16, INT8 = torch.bfloat16, torch.int8
 ROUNDS = 15
 LONGEST_CHECKED = 300
-"""Queries a row in the comparison: longer than what is cut, and small enough for all processes' scores in float64."""
+"""Queries a row in the comparison: more than the cut size, few enough for all processes' scores in float64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ class Group:
 
 
 def decode_ways(case: Case) -> tuple[AttentionTuning, ...]:
-    """Return ways for rows of one query. `programs` is what fits, by --compile: twelve warps of 168 registers.
+    """Return ways for rows of one query. `programs` is what fits according to --compile: twelve warps of 168 registers.
 
-    The cap is said wherever it counts: left to itself the compiler takes 168 at one shape and 220 at the next.
+    The cap is given wherever it matters: without it the compiler takes 168 at one shape and 220 at the next.
     """
     changes: dict[tuple[int, torch.dtype], list[dict[str, Any]]] = {
         (64, BF16): [
@@ -101,7 +101,7 @@ def decode_ways(case: Case) -> tuple[AttentionTuning, ...]:
 
 
 def chunk_ways(case: Case) -> tuple[AttentionTuning, ...]:
-    """Return ways for short chunks over long contexts on Hopper: how finely they are cut."""
+    """Return ways for short chunks over long contexts on Hopper, which differ in how finely they are cut."""
     first = hopper_tuning(case.head_dim, case.batch * case.queries * case.heads)
     return changed(
         first,
@@ -112,7 +112,7 @@ def chunk_ways(case: Case) -> tuple[AttentionTuning, ...]:
 
 
 def groups() -> list[Group]:
-    """Return what is tried: shapes that miss a bar, and others that are served alike."""
+    """Return the groups to try: shapes that miss a bar, and others that are served alike."""
     clips = [Case(20, 20, 64, 1500, batch, causal=False) for batch in (64, 8)]
     llama = [Case(32, 8, 64, context, batch) for context, batch in ((2048, 64), (4096, 64), (512, 8))]
     words = {dim: [Case(2048 // dim, 8, dim, 8192, rows, kind=INT8) for rows in (8, 64)] for dim in (64, 128)}
@@ -140,7 +140,7 @@ def changed(base: AttentionTuning, *changes: dict[str, Any]) -> tuple[AttentionT
 
 
 def as_a_try(group: Group) -> Group:
-    """Return a group that an interpreter gets through, of ways that differ there; it cannot run what Hopper has."""
+    """Return a group that is small enough for an interpreter, without the ways that only Hopper runs."""
     case = group.cases[0]
     small = replace(case, heads=case.heads // case.kv_heads, kv_heads=1, context=200, batch=2, queries=1)
     ways = [replace(way, warps=1, stages=1, registers=None) for way in group.ways]
@@ -160,7 +160,7 @@ def launches(variant: Variant, q: Tensor, sets: list[Pages], layout: Layout) -> 
 
 
 def ragged(case: Case) -> tuple[Tensor, list[Pages], Layout]:
-    """Return queries, pages and layout of a case's rows, no two as long, many empty; chunks are cut as in the case."""
+    """Return queries, pages and layout of rows of different lengths, many empty; chunks are cut as in the case."""
     count = min(case.queries, LONGEST_CHECKED)
     longest = case.context - count if count > 1 else 407
     rows = [(max(longest - 37 * row, 0), count) for row in range(min(case.batch, 12))]
@@ -172,13 +172,13 @@ def ragged(case: Case) -> tuple[Tensor, list[Pages], Layout]:
 
 
 def present(case: Case) -> AttentionTuning | None:
-    """Return how a case is served, where fewer queries would be served otherwise."""
+    """Return the present way of a case; None where fewer queries are served in another way."""
     chunk = case.queries > 1 and case.kind is BF16 and paged_triton._is_hopper(DEVICE)
     return hopper_tuning(case.head_dim, case.batch * case.queries * case.heads) if chunk else None
 
 
 def compile_one(variant: Variant) -> str:
-    """Compile what a variant needs and compare it with float64 on ragged rows; return what is wrong, or ""."""
+    """Compile a variant and compare it with float64 on ragged rows; return the mistake, or ""."""
     case, _ = variant
     q, sets, layout = ragged(case)
     expected = exact(q, sets[0], layout, case.head_dim**-0.5, causal=case.causal)
@@ -186,7 +186,7 @@ def compile_one(variant: Variant) -> str:
 
 
 def wrong(call: Callable[[], Tensor], expected: Tensor) -> str:
-    """Return what is wrong with what a call returns, or ""."""
+    """Return the mistake in a call's result, or ""."""
     try:
         got = call()
         error = relative_error(got, expected)
@@ -196,7 +196,7 @@ def wrong(call: Callable[[], Tensor], expected: Tensor) -> str:
 
 
 def _kernel(variant: Variant) -> Variant:
-    """Return what is equal where the compiled code is."""
+    """Return a key that is equal for equal compiled code."""
     case, way = variant
     rows = paged_triton._row_room(case.batch)
     case = replace(case, context=0, batch=rows, queries=min(case.queries, LONGEST_CHECKED))
@@ -204,7 +204,7 @@ def _kernel(variant: Variant) -> Variant:
 
 
 def compile_all(variants: Sequence[Variant], deadline: float) -> list[Variant]:
-    """Compile variants in parallel; return those that do, in time."""
+    """Compile variants in parallel; return those that compile in time."""
     if not CUDA:
         return list(variants)
     kernels = {_kernel(variant): variant for variant in variants}
@@ -223,7 +223,7 @@ def compile_all(variants: Sequence[Variant], deadline: float) -> list[Variant]:
 
 
 def times_of(case: Case, ways: Sequence[AttentionTuning]) -> dict[AttentionTuning, float]:
-    """Return the µs of the ways that are right at a case, timed in turns."""
+    """Return the µs of the correct ways of a case, timed in turns."""
     batch = prepare(case)
     expected = exact(batch[0], batch[1][0], batch[2], case.head_dim**-0.5, causal=case.causal)
     entries: dict[AttentionTuning, Captured] = {}
@@ -238,12 +238,12 @@ def times_of(case: Case, ways: Sequence[AttentionTuning]) -> dict[AttentionTunin
 
 
 def tune(deadline: float, *, dry: bool) -> None:
-    """Time every group's ways, print what each case takes as it comes, and at the end the lines to be kept."""
+    """Time every group's ways; print each case's times at once, and at the end the lines to keep."""
     begin = time.monotonic()
     tried = [as_a_try(group) for group in groups()] if dry else groups()
     half = begin + (deadline - begin) / 2
     ready = set(compile_all([(case, way) for group in tried for case in group.cases for way in group.ways], half))
-    stop_compiling()  # else they would compare on the device while it is timed
+    stop_compiling()  # they would use the device while it is timed
     print(f"compiled after {time.monotonic() - begin:.0f} s", flush=True)
     lines: list[str] = []
     figures: dict[str, dict[str, float]] = {}
@@ -258,7 +258,7 @@ def tune(deadline: float, *, dry: bool) -> None:
             for line in told(case, found[case], group.ways[0]):
                 print(line, flush=True)
             figures[case.name] = {line_of(way): took for way, took in found[case].items()}
-            write_out("gpu_attention_tune", figures)
+            write_out("gpu_kernels_tune", figures)
             if CUDA:
                 torch.cuda.empty_cache()
         lines += choice(group, found)
@@ -273,7 +273,7 @@ def told(case: Case, found: dict[AttentionTuning, float], present: AttentionTuni
 
 
 def choice(group: Group, found: dict[Case, dict[AttentionTuning, float]]) -> Iterator[str]:
-    """Yield the way whose worst loss is least, a case's time over its shortest, and how the present one compares."""
+    """Yield the way with the smallest worst ratio to the fastest way of a case, beside the present way."""
     shortest = {case: min(times.values()) for case, times in found.items() if times}
 
     def loss(way: AttentionTuning) -> float:
@@ -287,7 +287,7 @@ def choice(group: Group, found: dict[Case, dict[AttentionTuning, float]]) -> Ite
 
 
 def line_of(way: AttentionTuning | None) -> str:
-    """Return a way as it is written in attention_tuning.py."""
+    """Return a way as it is written in triton_tuning.py."""
     if way is None:
         return "as it is"
     usual = AttentionTuning(0, 0, 0, 0)
@@ -297,7 +297,7 @@ def line_of(way: AttentionTuning | None) -> str:
 
 
 def report(tried: Sequence[Group]) -> None:
-    """Print what every way needs on an H200, whether there is one or not."""
+    """Print what every way needs of an H200, on any machine."""
     paged_triton._multiprocessors = lambda device: MULTIPROCESSORS  # type: ignore[assignment]
     paged_triton._is_hopper = lambda device: True  # type: ignore[assignment]
     triton_overlap._can_overlap = lambda device: True  # type: ignore[assignment]

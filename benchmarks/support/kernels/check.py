@@ -1,7 +1,7 @@
-"""Is every kernel right on the device: attention over a grid of shapes against float64, bits against bits, the rest.
+"""Check every kernel on the device: attention over a grid of shapes against float64, bits against bits, and the rest.
 
-The rest is what an engine tries before it is ready, on the sizes of two models and in every type, and the sampler with
-all that a request may ask of it. It knows what is right; gpu_kernels.py asks, and times.
+The rest are the checks that an engine makes before it is ready, on the sizes of two models and in every type, and the
+sampler with every option of a request.
 """
 
 from __future__ import annotations
@@ -58,12 +58,13 @@ TRIALS = [(STAND_IN, F32, F32), (STAND_IN, BF16, INT8), (QWEN3, BF16, BF16), (QW
 """Sizes, and the types of rows and pages."""
 
 GRID_ROWS = [(0, 700), (2000, 1), (1290, 300), (0, 1), (1270, 2), (5, 0), (4095, 1), (300, 130), (511, 1), (512, 1)]
-GRID_ROWS += [(3000, 40), (64, 64)]  # a chunk so short over so much that prefill cuts it, and one without a ragged end
+GRID_ROWS += [
+    (3000, 40),
+    (64, 64),
+]  # a chunk that prefill cuts, for its long context, and one without a ragged end
 DRY_ROWS = [(0, 20), (70, 1), (40, 2), (0, 1), (5, 0)] + [(2100, 20)] * CUDA
-FEW_ROWS = [(3000, 40), (100, 1), (900, 200), (0, 5)]  # so few that attention_hopper.py cuts them
-PADDED = [(200, 300)] * 3 + [
-    (800, 300)
-]  # all may have as many queries; the last has fewer, so few that it could be cut
+FEW_ROWS = [(3000, 40), (100, 1), (900, 200), (0, 5)]  # few enough that the Hopper kernel cuts them
+PADDED = [(200, 300)] * 3 + [(800, 300)]  # the last row has fewer queries than the others, few enough to be cut
 GRID_SHAPES = [(9, 3, 64), (16, 8, 128), (32, 8, 64), (20, 20, 64), (8, 1, 128), (4, 4, 80), (2, 1, 256), (40, 2, 32)]
 GRID_TYPES = [(BF16, INT8), (BF16, BF16), (F32, INT8), (F16, F16), (F32, F32), (F32, BF16)]
 GRID_OPTIONS = [(0, 0.0, True), (50, 0.0, True), (1000, 30.0, True), (0, 0.0, False)]
@@ -73,13 +74,13 @@ CHAINED = [
     *(Case(16, 8, 128, 2048, 64), Case(16, 8, 128, 2048, 8, queries=16), Case(32, 8, 64, 512, 8, queries=512)),
     Case(16, 8, 128, 0, 0),
 ]
-"""Decodes, chunks that are cut, prompts that are not, and FEW_ROWS: launched while the launch before still runs."""
+"""Decodes, chunks that are cut, prompts that are not, and FEW_ROWS, each launched while the last launch still runs."""
 
 Ragged = tuple[Case, int, float, bool]  # window, softcap, causal
 
 
 def grid(*, dry: bool) -> list[Ragged]:
-    """Return every shape with every type, by types, the other properties in turn."""
+    """Return every shape with every type, ordered by type, with the other properties in turn."""
     shapes = [(6, 2, 16), (9, 3, 64)] if dry else GRID_SHAPES
     chosen = []
     for number, (shape, types) in enumerate(itertools.product(shapes, GRID_TYPES)):
@@ -87,7 +88,7 @@ def grid(*, dry: bool) -> list[Ragged]:
             window, softcap, causal = GRID_OPTIONS[(number // 2 + page // 64) % len(GRID_OPTIONS)]
             if not dry or number % 5 < 2:
                 chosen.append((Case(*shape, 0, 0, compute=types[0], kind=types[1], page=page), window, softcap, causal))
-    # What attention_hopper.py serves: no row that it cuts may be left out, nor one that it does not.
+    # For the Hopper kernel: rows that it cuts and rows that it does not must both be there.
     chosen += [(Case(*shape, 0, 0), 0, 0.0, causal) for shape in ((9, 3, 64), (16, 8, 128)) for causal in (True, False)]
     return sorted(chosen, key=lambda one: GRID_TYPES.index((one[0].compute, one[0].kind)))
 
@@ -101,9 +102,9 @@ def batch(case: Case, rows: list[tuple[int, int]]) -> tuple[Tensor, Pages, Layou
 
 
 def check(deadline: float, *, dry: bool) -> bool:
-    """Compare everything with its reference, print what came of it; return whether all is well and was done in time."""
+    """Compare everything with its reference and print the result; return whether all is right and done in time."""
     numbers, cases = range(2 if dry else len(TRIALS)), grid(dry=dry)
-    kernels = outcomes(try_kernels, numbers, deadline, dry=dry)  # what takes longest is begun first
+    kernels = outcomes(try_kernels, numbers, deadline, dry=dry)  # the longest check begins first
     bits = outcomes(partial(try_bits, dry=dry), bits_of(dry=dry), deadline, dry=dry)
     replays = outcomes(try_replay, [Case(16, 8, 128, 4096, 8)] if CUDA else [], deadline, dry=dry)
     chains = outcomes(try_chain, CHAINED if CUDA and not dry else [], deadline, dry=dry)
@@ -124,7 +125,7 @@ def check(deadline: float, *, dry: bool) -> bool:
 
 
 def in_time(told: Iterable[bool]) -> bool:
-    """Return whether all is well; what does not come in time is not."""
+    """Return whether all checks are right; a late one is not."""
     good = True
     try:
         for each in told:
@@ -136,9 +137,9 @@ def in_time(told: Iterable[bool]) -> bool:
 
 
 def outcomes(work: Callable[[Given], Made], given: Sequence[Given], deadline: float, *, dry: bool) -> Iterable[Made]:
-    """Begin work in other processes, return what comes of it.
+    """Run work in other processes and return the results.
 
-    A dry run does it again in this process, where all is compiled by then: a memory checker need look nowhere else.
+    A dry run does it again in this process, with everything compiled, so that a memory checker can watch it.
     """
     if not CUDA:
         return map(work, given)
@@ -147,9 +148,9 @@ def outcomes(work: Callable[[Given], Made], given: Sequence[Given], deadline: fl
 
 
 def try_batch(ragged: Ragged, *, dry: bool) -> tuple[float, str]:
-    """Return the norm of the error against float64 over the result's, and why there is none.
+    """Return the norm of the error against float64 over the result's, and why if there is none.
 
-    What attention_hopper.py serves is tried in all its ways, of a batch that it cuts too; the worst error counts.
+    The Hopper kernel is tried in all its ways, also with a batch that it cuts; the worst error counts.
     """
     case, window, softcap, causal = ragged
     scale = case.head_dim**-0.5
@@ -165,13 +166,13 @@ def try_batch(ragged: Ragged, *, dry: bool) -> tuple[float, str]:
                 call = partial(paged_attention_triton, causal=causal, softcap=softcap, prefill=way)
                 errors.append(relative_error(call(q, pages, layout, scale, window), expected))
         errors.append(0.0 if dry and not CUDA else padded_error(ragged))
-        return float(torch.tensor(errors).max()), ""  # no number, if one of them is none
+        return float(torch.tensor(errors).max()), ""  # NaN if one of them is NaN
     except FAILURES as failure:
         return float("nan"), f"{type(failure).__name__} {' '.join(str(failure).split())[:300]}"
 
 
 def padded_error(ragged: Ragged) -> float:
-    """Return the error of a launch that says how many queries its rows may have, and one has fewer."""
+    """Return the error of a launch with a maximum of queries a row, where one row has fewer."""
     case, window, softcap, causal = ragged
     q, pages, layout = batch(case, PADDED)
     starts, lengths = layout.query_starts.clone(), layout.context_lengths.clone()
@@ -185,7 +186,7 @@ def padded_error(ragged: Ragged) -> float:
 
 
 def tell_batches(cases: list[Ragged], found: Iterable[tuple[float, str]]) -> Iterator[bool]:
-    """Print the worst error of every type once its batches are through; yield whether all are well."""
+    """Print the worst error of every type when its batches are done; yield whether they are right."""
     done = wrong = 0
     pairs = zip(cases, found, strict=True)
     for types, group in itertools.groupby(pairs, key=lambda pair: (pair[0][0].compute, pair[0][0].kind)):
@@ -205,13 +206,13 @@ def tell_batches(cases: list[Ragged], found: Iterable[tuple[float, str]]) -> Ite
 
 
 def bits_of(*, dry: bool) -> list[Case]:
-    """Return what try_bits() looks at."""
+    """Return the cases of try_bits()."""
     shapes = [(6, 2, 16)] if dry else [(16, 8, 128), (9, 3, 64)]
     return [Case(*shape, 0, 0, kind=kind) for shape, kind in itertools.product(shapes, (BF16, INT8))]
 
 
 def try_bits(case: Case, *, dry: bool) -> tuple[Case, bool, bool]:
-    """Return whether bits are the same every time, and a row's in every batch if pieces have a fixed length."""
+    """Return whether bits repeat every time, and for a row in every batch if pieces have a fixed length."""
     rows = [(0, 20), (190, 2), (150, 1)] if dry else [(0, 700), (3000, 2), (1500, 1), (4095, 1)]
     q, pages, layout = batch(case, rows)
     run = partial(paged_attention_triton, scale=0.1)
@@ -231,7 +232,7 @@ def try_bits(case: Case, *, dry: bool) -> tuple[Case, bool, bool]:
 
 
 def tell_bits(found: tuple[Case, bool, bool]) -> bool:
-    """Print whether bits were equal, and return it."""
+    """Print and return whether bits were equal."""
     case, *same = found
     words = ["equal" if each else "DIFFER" for each in same]
     name = f"{case.heads}/{case.kv_heads}×{case.head_dim} {case.kind}"
@@ -242,7 +243,7 @@ def tell_bits(found: tuple[Case, bool, bool]) -> bool:
 def try_replay(case: Case) -> bool:
     """Return whether a captured launch follows lengths that change after the capture."""
     q, sets, layout = prepare(case)
-    paged_attention_triton(q, sets[0], layout, 0.1)  # compiled before it is captured
+    paged_attention_triton(q, sets[0], layout, 0.1)  # compile before the capture
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         out = paged_attention_triton(q, sets[0], layout, 0.1)
@@ -257,13 +258,13 @@ def try_replay(case: Case) -> bool:
 
 
 def tell_replay(good: bool) -> bool:
-    """Print whether a captured launch followed, and return it."""
+    """Print and return whether a captured launch followed."""
     print(f"  a captured launch follows its lengths: {'yes' if good else 'NO'}", flush=True)
     return good
 
 
 def try_chain(case: Case) -> bool:
-    """Return whether launches come to the same if they overlap: the result of one is queries and pages of the next."""
+    """Return whether overlapped launches give the same result: one's result is the next one's queries and pages."""
     q, _, layout = prepare(case) if case.batch else batch(case, FEW_ROWS)
     page = (case.kv_heads, case.page, case.head_dim)
     blocks = q.numel() // math.prod(page)
@@ -292,21 +293,21 @@ def try_chain(case: Case) -> bool:
 
 
 def tell_chain(case: Case, good: bool) -> bool:
-    """Print whether launches waited for each other, and return it."""
+    """Print and return whether launches waited for each other."""
     name = case.name if case.batch else "decodes and chunks"
     print(f"  {name}: each launch waits for the one before: {'yes' if good else 'NO'}", flush=True)
     return good
 
 
 def try_kernels(number: int) -> list[Agreement]:
-    """Return how close every kernel comes to its reference on a model's sizes."""
+    """Return the error of every kernel against its reference on a model's sizes."""
     shape, rows, pages = TRIALS[number]
     first = number == 0
     return list(agreements(Trial(shape, rows, pages, 64, DEVICE, ears=first, voice=first, talker=number <= 1)))
 
 
 def tell_kernels(number: int, found: list[Agreement]) -> bool:
-    """Print how close kernels came, and return whether all are right."""
+    """Print the kernels' errors, and return whether all are right."""
     shape, rows, pages = TRIALS[number]
     print(f"heads of {shape.head_dim}, {rows} rows, {pages} pages".replace("torch.", ""))
     for each in found:
@@ -316,9 +317,9 @@ def tell_kernels(number: int, found: list[Agreement]) -> bool:
 
 
 def try_sampler(dry: bool) -> tuple[int, int, float, bool]:
-    """Choose by every mix of filters, half of the rows with penalties, three tokens each.
+    """Sample with every mix of filters, half of the rows with penalties, three tokens each.
 
-    Return how many choices of how many are float64's, how far log-probabilities are off, and whether all was counted.
+    Return how many of the choices equal float64's, the error of log-probabilities, and whether all were counted.
     """
     rows, vocabulary = (16, 701) if dry else (48, 20_011)
     packet = torch.zeros((rows, PACKET), dtype=torch.int32)
@@ -348,7 +349,7 @@ def try_sampler(dry: bool) -> tuple[int, int, float, bool]:
 
 
 def tell_sampler(found: tuple[int, int, float, bool]) -> bool:
-    """Print how the sampler did, and return whether it is right."""
+    """Print the sampler's result, and return whether it is right."""
     same, asked, off, counted = found
     print(
         f"sampler: {same} of {asked} choices as in float64, log-probabilities within {off:.1e}, {counted=}", flush=True

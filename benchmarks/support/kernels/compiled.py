@@ -1,7 +1,4 @@
-"""What the compiler makes of a Triton kernel for an H200, on a machine that has none: registers, spills, shared memory.
-
-Launches are compiled and not begun. It knows devices and compilers, no kernels.
-"""
+"""Compile a Triton kernel for an H200 on any machine, without running it: registers, spills, shared memory."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ MULTIPROCESSORS = 132
 _QUARTERS = 4
 _QUARTER_REGISTERS = 16_384
 _SHARED_BYTES = 227 << 10
-_OWN_BYTES = 1 << 10  # of shared memory, that the system takes for every program
+_OWN_BYTES = 1 << 10  # shared memory that the system takes for every program
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,21 +24,21 @@ class Compiled:
 
     name: str
     registers: int  # a thread
-    stack_bytes: int  # a thread: what did not fit into registers
+    stack_bytes: int  # a thread: spilled registers
     shared_bytes: int  # a program
     warps: int
-    serial: bool = False  # products of the tensor cores wait for the one before: registers were too few
+    serial: bool = False  # tensor core products wait for each other, for lack of registers
 
     @property
     def fits(self) -> int:
-        """How many programs a multiprocessor holds: its registers are four quarters, each for whole warps."""
+        """The programs that a multiprocessor holds: its registers are four quarters, each for whole warps."""
         a_warp = -(-self.registers // 8) * 8 * 32
         by_registers = _QUARTERS * (_QUARTER_REGISTERS // a_warp) // self.warps
         return min(by_registers, _SHARED_BYTES // (self.shared_bytes + _OWN_BYTES), 64 // self.warps, 32)
 
 
 class _Absent:
-    """A driver that says an H200 is there, and can start nothing."""
+    """A driver that reports an H200 and can start nothing."""
 
     def get_current_target(self) -> Any:
         from triton.backends.compiler import GPUTarget
@@ -59,7 +56,7 @@ class _Absent:
 
 
 def compiled(launch: Callable[[], object]) -> list[Compiled]:
-    """Return what the kernels need that `launch` would start, each compiled for an H200."""
+    """Return the needs of the kernels that `launch` would start, compiled for an H200."""
     from triton.runtime import driver
     from triton.runtime.jit import JITFunction
 
@@ -89,7 +86,7 @@ def _look(kernel: Any) -> Compiled:
         said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     figures = {name: int(number) for name, number in re.findall(r"(REG|STACK):(\d+)", said)}
     products = re.findall(r"HGMMA.*", said)
-    waited = sum("gsb" in product for product in products)  # the last of a series alone should: one of four or more
+    waited = sum("gsb" in product for product in products)  # only the last of a series should wait: one of four or more
     serial = 2 * waited > len(products)
     meta = kernel.metadata
     return Compiled(meta.name, figures["REG"], figures["STACK"], meta.shared, meta.num_warps, serial)

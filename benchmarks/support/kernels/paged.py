@@ -1,7 +1,4 @@
-"""Batches for the GPU's kernel benchmarks: pages full of random numbers, a float64 reference, graphs that race.
-
-It knows shapes and clocks; which figures matter is gpu_kernels.py's business.
-"""
+"""Batches for the kernel benchmarks: pages of random numbers, a float64 reference, graphs timed in turns."""
 
 from __future__ import annotations
 
@@ -18,12 +15,12 @@ from voxlane.engine.kernels.attention.pages import Layout, Pages, new_arrivals
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda", 0) if CUDA else torch.device("cpu")
 COLD_BYTES = 768 << 20
-"""A graph walks over so many bytes of pages before it comes back to the first: the L2 holds 60 MB."""
+"""A graph reads this many bytes of pages before it returns to the first: the L2 holds 60 MB."""
 TOLERANCES = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 """The error's norm over the result's, by the queries' type."""
 MOST_SETS = 32
 LEAST_CALLS = 8
-"""In a graph, however few layers it walks over: the gap between two replays is then no part of a call worth naming."""
+"""Calls in a graph, at least: enough that the gap between two replays does not matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +58,7 @@ class Case:
 
     @property
     def sets(self) -> int:
-        """How many layers' pages it takes to keep the L2 cold."""
+        """The number of layers whose pages keep the L2 cold."""
         return max(2, min(MOST_SETS, -(-COLD_BYTES // max(1, self.kv_bytes)))) if CUDA else 2
 
 
@@ -108,7 +105,7 @@ def prepare(case: Case) -> tuple[Tensor, list[Pages], Layout]:
 def exact(
     q: Tensor, pages: Pages, layout: Layout, scale: float, window: int = 0, *, causal: bool = True, softcap: float = 0.0
 ) -> Tensor:
-    """Return attention's output [T, H * D] in float64, without a trick."""
+    """Return attention's output [T, H * D] in float64, by the plain formula."""
     out = torch.zeros(q.shape, dtype=torch.float64, device=q.device)
     starts = layout.query_starts.tolist()
     for row, length in enumerate(layout.context_lengths.tolist()):
@@ -134,18 +131,18 @@ def exact(
 
 
 def relative_error(got: Tensor, expected: Tensor) -> float:
-    """Return the norm of the error over the result's; what is no number makes it none."""
+    """Return the norm of the error over the result's; NaN if a value is NaN."""
     return float(torch.linalg.vector_norm(got.double() - expected) / torch.linalg.vector_norm(expected))
 
 
 class Captured:
-    """Calls as one CUDA graph; what they read lives as long. On a CPU, where scripts are tried, they stay calls."""
+    """Calls as one CUDA graph, which keeps their inputs alive. On a CPU, in dry runs, they stay calls."""
 
     def __init__(self, calls: Sequence[Callable[[], object]]) -> None:
         self._calls = list(calls) * -(-LEAST_CALLS // len(calls)) if CUDA else list(calls)
         self.replay: Callable[[], object] = self._run
         if CUDA:
-            for call in calls[:2]:  # what is compiled or allocated once is no part of the graph
+            for call in calls[:2]:  # compile and allocate before the capture
                 call()
             torch.cuda.synchronize()
             self._graph = torch.cuda.CUDAGraph()
@@ -163,7 +160,7 @@ class Captured:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """The µs of one call in the middle of all rounds, and between which those of the rounds' middle half lie."""
+    """The µs of one call: the median of all rounds, and the range of their middle half."""
 
     median: float
     low: float
@@ -171,7 +168,7 @@ class Took:
 
 
 def race(entries: Sequence[Captured], rounds: int) -> list[Took]:
-    """Return how long one call of each took, all of them timed round by round in one loop."""
+    """Return the times of one call of each entry, all timed round by round in one loop."""
     found = []
     for entry, spans in zip(entries, time_in_turns([entry.replay for entry in entries], rounds, DEVICE), strict=True):
         count = len(spans)

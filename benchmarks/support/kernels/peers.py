@@ -1,8 +1,8 @@
-"""Other people's attention on the same shapes: FlashAttention-3 and FlashInfer on pages, torch SDPA and FlexAttention.
+"""Other implementations of attention on the same shapes: FlashAttention-3 and FlashInfer on pages, SDPA, FlexAttention.
 
 SDPA and Flex have contiguous keys, which favours them: they follow no block table. Each peer can be called in several
-ways, of which its fastest counts; what it plans on the host before a call does not. FlashAttention-3 is the library
-that vLLM ships (_vllm_fa3_C.abi3.so), loaded from the path in GPU_PEERS_FA3.
+ways; its fastest counts, without its planning on the host before a call. FlashAttention-3 is the library that vLLM
+ships (_vllm_fa3_C.abi3.so), loaded from the path in GPU_PEERS_FA3.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
 DECLINES = (*FAILURES, ValueError, TypeError, AttributeError)
-"""What a peer may raise at a shape that it does not take, or whose calls are not those that are made here."""
+"""What a peer may raise for a shape that it does not support, or if its functions have changed."""
 
 Way = tuple[str, Sequence[Callable[[], object]]]
 """A name, and one call for every layer."""
@@ -63,7 +63,7 @@ def sdpa(case: Case) -> Iterator[Way]:
         options["attn_mask"] = causal_lower_right(case.queries, case.context)
     ways: list[tuple[Tensor, dict[str, Any]]] = [(q, options)]
     if case.queries == 1:
-        # The heads of a group as that many queries: keys are read once a group.
+        # The heads of a group become queries, so that keys are read once a group.
         ways.append((q.view(case.batch, case.kv_heads, -1, case.head_dim), {}))
     for backend, (q, options) in itertools.product(BACKENDS, ways):
         yield f"SDPA by {backend.name}", [partial(sdpa_by, backend, q, k, v, **options) for k, v in layers]
@@ -81,7 +81,7 @@ def flex(case: Case) -> Iterator[Way]:
 
 
 def flex_calls(case: Case, layers: list[tuple[Tensor, Tensor]]) -> list[Callable[[], object]]:
-    """Return one call for every layer, with a block mask where there is a triangle to leave out."""
+    """Return one call for every layer, with a block mask where attention is causal."""
     module = importlib.import_module("torch.nn.attention.flex_attention")
     torch._dynamo.reset()
     compiled = torch.compile(module.flex_attention, dynamic=False)
@@ -112,7 +112,7 @@ def fa3(case: Case) -> Iterator[Way]:
 def fa3_calls(
     case: Case, page: int, table: Tensor, layers: list[tuple[Tensor, Tensor]]
 ) -> Iterator[Callable[[], object]]:
-    """Yield one call for every layer's pages; which block does what is planned before, as vLLM plans it."""
+    """Yield one call for every layer's pages; the work is divided among blocks before, as vLLM does it."""
     starts = torch.arange(case.batch + 1, dtype=torch.int32, device=DEVICE) * case.queries
     lengths = torch.full((case.batch,), case.context, dtype=torch.int32, device=DEVICE)
     causal, scale, q = case.causal and case.queries > 1, case.head_dim**-0.5, flat_queries(case)
@@ -130,7 +130,7 @@ def fa3_calls(
 def flashinfer(case: Case) -> Iterator[Way]:
     """Yield FlashInfer on pages, by its kernels of the second generation.
 
-    Left to itself it takes its Hopper prefill kernel for tensor cores, seen at up to four times the time of this one.
+    By default it takes its Hopper prefill kernel, which took up to four times the time of this one.
     """
     if case.kind is not torch.bfloat16:
         return
@@ -179,10 +179,10 @@ def plan_flashinfer(case: Case, table: Tensor, order: str, *, tensor_cores: bool
 
 @cache
 def narrowed_flashinfer() -> Any:
-    """Return the flashinfer module, told to compile no kernel that is not called here.
+    """Return the flashinfer module, set to compile only kernels that are called here.
 
-    Of a module's ten sources seven are for ragged keys and other masks. What refers to them is left unresolved, which
-    a library that is bound lazily never notices.
+    Of a module's ten sources seven are for ragged keys and other masks. References to them stay unresolved, which
+    lazy binding never notices.
     """
     os.environ["FLASHINFER_EXTRA_LDFLAGS"] = "-Wl,-z,lazy"
     modules: Any = importlib.import_module("flashinfer.jit.attention.modules")

@@ -1,4 +1,4 @@
-"""Does a GPU hear what a CPU hears: looks at whole clips, and streams in pieces through the whole engine."""
+"""Compare a GPU's transcripts with a CPU's: of whole clips, and of streams in pieces through the whole engine."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from voxlane.engine.schedule.request import Request
 from voxlane.engine.weights.files import open_weights
 
 PIECE_SAMPLES = RATE // 10
-STREAM_SAMPLES = 5 * RATE  # of each recording: a CPU takes as long as it does to hear it
+STREAM_SAMPLES = 5 * RATE  # of each recording: a CPU needs about real time
 COPIES = 2
-"""Streams of each recording at once, each a piece behind the one before it."""
+"""Streams of each recording at once, each one piece behind the one before."""
 
 
 @dataclass(slots=True)
 class Heard:
-    """What came of one look."""
+    """The result of one transcription."""
 
     request: Request
     logprobs: list[float] = field(default_factory=list)
@@ -47,12 +47,12 @@ class Heard:
 
     @property
     def tokens(self) -> list[int]:
-        """What was written after the prompt."""
+        """The tokens after the prompt."""
         return self.request.tokens[self.request.prompt_tokens :]
 
 
 def hear(bench: Bench, clips: list[NDArray[np.float32]], drafts: Sequence[Sequence[int]] = ()) -> list[Heard]:
-    """Decode clips together, each to its end; drafts are tried in the first step."""
+    """Decode clips together to their ends; verify drafts in the first step."""
     looks = [Heard(bench.request(str(number), clip, attention=True)) for number, clip in enumerate(clips)]
     guesses = {id(look): list(guess) for look, guess in zip(looks, drafts, strict=False)}
     while live := [look for look in looks if not look.done]:
@@ -80,7 +80,7 @@ def _advance(model: Model, look: Heard, tokens: list[int]) -> None:
 
 
 def looks(folder: Path, sounds: list[Path], device: torch.device) -> Iterator[str]:
-    """Yield what a real model hears on the CPU and on a device, whole clips and pieces, alone and together."""
+    """Compare a real model's transcripts on the CPU and a device: whole clips and pieces, alone and together."""
     clips, truth, wanted = _heard_on_cpu(folder, sounds)
     for path, look in zip(sounds, wanted, strict=False):
         yield f"looks CPU float32 {path.name}: {truth.text_of(look.tokens).strip()}"
@@ -99,7 +99,7 @@ def looks(folder: Path, sounds: list[Path], device: torch.device) -> Iterator[st
 
 
 def rounded(folder: Path, sounds: list[Path], device: torch.device) -> Iterator[str]:
-    """Yield what the same model hears in bfloat16."""
+    """Compare the same model's transcripts in bfloat16."""
     clips, truth, wanted = _heard_on_cpu(folder, sounds)
     narrow = make_bench(_load(folder, "bfloat16", device), device, streams=len(clips))
     found = hear(narrow, clips)
@@ -120,13 +120,13 @@ def _heard_on_cpu(folder: Path, sounds: list[Path]) -> tuple[list[NDArray[np.flo
 def _load(folder: Path, mode: Mode, device: torch.device) -> Model:
     model = load_recogniser(open_weights(folder), mode, device=device)
     if not isinstance(model, Model):
-        raise RuntimeError(f"{folder} is neither a Moonshine nor a Whisper: see gpu_qwen3_asr.py")
+        raise RuntimeError(f"{folder} is neither a Moonshine nor a Whisper: see gpu_listen.py --qwen3-asr")
     return model
 
 
 @contextmanager
 def beside(device: torch.device) -> Iterator[None]:
-    """Keep the current stream busy with products and paged attention, the pieces of which are counted by stream."""
+    """Keep the current stream busy with products and paged attention, whose pieces are counted by stream."""
     matrix = torch.randn((4096, 4096), device=device, dtype=torch.bfloat16)
     places = ClipPlaces.of([3000] * 8, 64)
     layout = replace(places.layout(device), query_starts=torch.arange(9, dtype=torch.int32, device=device), max_query=1)
@@ -151,8 +151,8 @@ def beside(device: torch.device) -> Iterator[None]:
 
 
 def small(device: torch.device) -> Iterator[str]:
-    """Yield whether small random models of both kinds write the same on the CPU and on a device, in float32."""
-    # Under an interpreter a second of sound is a minute, and Whisper knows nothing below thirty.
+    """Compare the output of small random models of both kinds on the CPU and a device, in float32."""
+    # Under an interpreter a second of sound takes a minute, and Whisper always takes thirty seconds.
     dry = device.type == "cpu"
     clips = [noise(seconds, seed) for seed, seconds in enumerate((0.1,) if dry else (3.0, 0.3, 10.0, 1.0))]
     for shape in ("moonshine-speck",) if dry else ("whisper-speck", "moonshine-speck"):
@@ -170,11 +170,11 @@ def _alike(one: list[Heard], other: list[Heard]) -> str:
 
 
 def _times_off(model: Model, one: list[Heard], other: list[Heard], clips: list[NDArray[np.float32]]) -> float:
-    """Return how far apart the words' times are at most, in seconds."""
+    """Return the largest difference of the words' times in seconds."""
     worst = 0.0
     for mine, theirs, clip in zip(one, other, clips, strict=True):
         found = [look.attention for look in (mine, theirs) if look.attention is not None]
-        if len(found) < 2:  # a text that came to no end
+        if len(found) < 2:  # a text without an end
             continue
         words = [model.words_of(mine.tokens, attention, len(clip)) for attention in found]
         worst = max(
@@ -184,7 +184,7 @@ def _times_off(model: Model, one: list[Heard], other: list[Heard], clips: list[N
 
 
 def streams(folder: Path, sounds: list[Path], device: torch.device) -> Iterator[str]:
-    """Yield what whole engines hear, one on the CPU and one on a device, of recordings that come in pieces."""
+    """Compare the transcripts of two whole engines, on the CPU and a device, of recordings in pieces."""
     from voxlane.engine.build.assemble import assemble
 
     wanted: dict[str, str] = {}
@@ -221,7 +221,7 @@ def _listen(core: Core, sounds: list[Path]) -> tuple[dict[str, str], int, float]
             if not len(left[name]):
                 del left[name]
                 messages += core.handle([EndInput(name)])
-        while core.busy:  # to the end of it, so that what is looked at does not depend on how fast a device is
+        while core.busy:  # finish, so that the transcribed clips do not depend on the device's speed
             begin = time.monotonic()
             messages += core.step()
             steps, longest = steps + 1, max(longest, time.monotonic() - begin)

@@ -1,4 +1,4 @@
-"""What gpu_listen.py is made of: models with their recognisers, clips, timing, and the same model in transformers."""
+"""Models with their recognisers, clips, timing, and the same models in transformers, for gpu_listen.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.gpu.clock import time_device
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-assert stand_ins.MISSING is not None  # first, so that what follows can be imported
+assert stand_ins.MISSING is not None  # imported first: voxlane needs the packages
 
 from support.random_models import SHAPES, RandomWeights  # noqa: E402
 
@@ -40,13 +40,13 @@ Model = Moonshine | Whisper
 
 RATE = 16_000
 CONTEXT = 24
-"""Tokens a stream has written when its decode step is measured: those of some seconds of speech."""
+"""Tokens of a stream when its decode step is timed: some seconds of speech."""
 
 BLOCK_TOKENS = 64
 
 
 def interpret_kernels() -> None:
-    """Let CPU tensors go to the Triton kernels, under Triton's interpreter."""
+    """Send CPU tensors to the Triton kernels, under Triton's interpreter."""
     from voxlane.engine.kernels.attention import rope_triton
     from voxlane.engine.kernels.attention.paged_triton import paged_attention_triton
     from voxlane.engine.kernels.norm import activation_triton, layer_norm_triton
@@ -72,7 +72,7 @@ def matrix_rate(mode: str, device: torch.device) -> float:
 
 
 def make_model(shape: str, mode: Mode, device: torch.device, drawn_on: str = "", context_tokens: int = 0) -> Model:
-    """Return a model with random weights that were never on a disk; they depend on the device they are drawn on."""
+    """Return a model with random weights, made in memory; they differ from device to device."""
     config = dict(SHAPES[shape])
     if context_tokens:
         config["max_target_positions"] = config["max_position_embeddings"] = context_tokens
@@ -95,10 +95,10 @@ class Bench:
     runner: Recogniser
     pool: BlockPool
     device: torch.device
-    start_s: float = 0.0  # how long compiling and graphs took
+    start_s: float = 0.0  # seconds for compiling and graph capture
 
     def request(self, name: str, samples: NDArray[np.float32], *, attention: bool = False) -> Request:
-        """Return a look at a clip."""
+        """Return a request that transcribes a clip."""
         prompt = self.model.prompt_tokens(self.model.languages[0])
         return Request(
             id=name,
@@ -114,7 +114,7 @@ class Bench:
         )
 
     def row(self, request: Request, drafts: Sequence[int] = ()) -> Row:
-        """Take the places of a request's next row."""
+        """Allocate the positions of a request's next row."""
         fresh = request.unencoded
         if fresh and request.cross is not None:
             request.cross.append(request.states)
@@ -138,12 +138,12 @@ def make_bench(model: Model, device: torch.device, *, streams: int, plain: bool 
 
 @dataclass(frozen=True, slots=True)
 class EncodeTimes:
-    """Seconds of a step that encodes clips and reads their prompts, median."""
+    """Median seconds of a step that encodes clips and prefills their prompts."""
 
     encoder: float  # on the device
-    device: float  # all of it
+    device: float  # the whole step on the device
     host: float  # from the plan to the outcomes
-    launch: float  # of it, until everything was queued
+    launch: float  # of these, until everything is queued
 
 
 def noise(seconds: float, seed: int) -> NDArray[np.float32]:
@@ -152,7 +152,7 @@ def noise(seconds: float, seed: int) -> NDArray[np.float32]:
 
 
 def encode_times(bench: Bench, seconds: float, batch: int, times: int) -> EncodeTimes:
-    """Encode `batch` clips in one step, again and again."""
+    """Time steps that encode `batch` clips."""
     clips = [noise(seconds, seed) for seed in range(batch)]
     found: list[tuple[float, ...]] = []
     for number in range(times + 2):
@@ -169,7 +169,7 @@ def encode_times(bench: Bench, seconds: float, batch: int, times: int) -> Encode
 
 
 def encode_operations(model: Model, seconds: float) -> float:
-    """Return the operations of one clip's way through the encoder: products and attention, convolutions left out."""
+    """Return the encoder's operations for one clip: products and attention, without convolutions."""
     rows, parts = model.states(int(seconds * RATE)), model._parts
     hidden, layers = model.hidden_size, len(parts.encoder)
     weights = sum(
@@ -182,7 +182,7 @@ def encode_operations(model: Model, seconds: float) -> float:
 
 
 def standing(bench: Bench, streams: int) -> list[Request]:
-    """Return streams that have written some words about 30 s, their pages full of noise."""
+    """Return streams with some words of a 30 s clip, their pages full of noise."""
     requests = []
     for number in range(streams):
         request = bench.request(str(number), np.zeros(min(30 * RATE, bench.model.max_samples), np.float32))
@@ -201,7 +201,7 @@ def standing(bench: Bench, streams: int) -> list[Request]:
 
 
 def step_times(bench: Bench, streams: int, times: int) -> tuple[float, float, float]:
-    """Return the seconds of a decode step, median: the host's, its share to launch, and the graph's own."""
+    """Return the median seconds of a decode step: the host's, its launch time, and the graph's own."""
     requests = standing(bench, streams)
     runner = bench.runner
     assert isinstance(runner, CudaRecogniser)
@@ -224,7 +224,7 @@ def step_times(bench: Bench, streams: int, times: int) -> tuple[float, float, fl
 
 
 def step_bytes(bench: Bench, streams: int) -> float:
-    """Return the bytes a decode step must read: the decoder's weights, and what the streams look at."""
+    """Return the bytes that a decode step must read: the decoder's weights, and the streams' keys and values."""
     model, cache = bench.model, bench.runner.cache
     matrices = [
         matrix.weight
@@ -254,21 +254,21 @@ class Peer:
         self._model.load_state_dict({key: weights.tensor(key) for key in weights.names()}, strict=False)
         self._model.tie_weights()
         bins = config.get("num_mel_bins")
-        self._bins = bins if isinstance(bins, int) else None  # of a spectrogram; None: it hears samples
+        self._bins = bins if isinstance(bins, int) else None  # of a spectrogram; None: its input is samples
         self._device = device
 
     def encode(self, seconds: float, batch: int, times: int) -> float:
-        """Return the seconds its encoder takes; spectrograms are made before, and not counted."""
+        """Return the seconds of its encoder, without those for spectrograms."""
         sound = self._sound(seconds, batch)
         with torch.inference_mode():
             self._model.model.encoder(sound)
             return time_device(lambda: self._model.model.encoder(sound), times, self._device)
 
     def step(self, seconds: float, streams: int, times: int) -> float:
-        """Return the seconds of a decode step with its own growing cache, as the host sees it."""
+        """Return the host's seconds of a decode step with its own growing cache."""
         from transformers.modeling_outputs import BaseModelOutput
 
-        # Not cuDNN's attention: it plans anew, for 30 ms, whenever the cache has grown.
+        # Without cuDNN's attention, which plans for 30 ms whenever the cache has grown.
         kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
         with torch.inference_mode(), sdpa_kernel(kernels):
             one = self._model.model.encoder(self._sound(seconds, 1)).last_hidden_state

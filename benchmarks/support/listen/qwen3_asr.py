@@ -126,7 +126,7 @@ class Bench:
 
     @classmethod
     def of(cls, weights: StateDict, mode: Mode, device: torch.device, streams: int, *, plain: bool = False) -> Bench:
-        """Return one with room for so many streams, its graphs captured."""
+        """Return a bench with room for so many streams, its graphs captured."""
         model = Qwen3ASR.load(weights, weights, mode, device=device)
         blocks = streams * -(-model.context_tokens // BLOCK_TOKENS) + 1
         cache = KVCache(model.layers, model.kv_heads, model.head_dim, blocks, BLOCK_TOKENS, model.dtype, device)
@@ -136,7 +136,7 @@ class Bench:
         return cls(model, runner, BlockPool(blocks, BLOCK_TOKENS))
 
     def request(self, clip: NDArray[np.float32]) -> Request:
-        """Return a look at a clip."""
+        """Return a request that transcribes a clip."""
         states = self.model.states(len(clip))
         prompt = self.model.prompt_tokens("en", states)
         return Request(
@@ -152,7 +152,7 @@ class Bench:
         )
 
     def step(self, requests: list[Request], drafts: list[list[int]] | None = None) -> list[int]:
-        """Run one step of requests, take what it chose; return how many tokens each got."""
+        """Run one step and append the chosen tokens; return how many each request got."""
         rows = []
         for index, request in enumerate(requests):
             own, encode, start = (drafts[index] if drafts else []), request.unencoded, request.table.length
@@ -169,7 +169,7 @@ class Bench:
         return found
 
     def look(self, clips: list[NDArray[np.float32]], tokens: int) -> list[list[int]]:
-        """Return the first tokens of clips, all of them heard in the same steps."""
+        """Return the first tokens of clips, all transcribed in the same steps."""
         requests = [self.request(clip) for clip in clips]
         for _ in range(tokens):
             self.step(requests)
@@ -178,7 +178,7 @@ class Bench:
         return [request.tokens[request.prompt_tokens :] for request in requests]
 
     def next_look(self, clips: list[NDArray[np.float32]], before: list[list[int]]) -> list[int]:
-        """Hear the same clips again with what was heard before as drafts; return how many tokens each got."""
+        """Transcribe the same clips again with the earlier tokens as drafts; return how many tokens each got."""
         requests = [self.request(clip) for clip in clips]
         found = self.step(requests, before)
         for request in requests:
@@ -199,7 +199,7 @@ def median_ms(work: Callable[[], object], times: int, device: torch.device) -> f
 
 
 def features(peer: Any, clips: list[NDArray[np.float32]], device: torch.device) -> dict[str, Tensor]:
-    """Return what transformers' model is given of clips that are all as long."""
+    """Return the input of transformers' model for clips of equal length."""
     from transformers.models.qwen3_asr.feature_extraction_qwen3_asr import Qwen3ASRFeatureExtractor
 
     extractor = Qwen3ASRFeatureExtractor(feature_size=peer.config.audio_config.num_mel_bins)
@@ -289,7 +289,7 @@ def compare(peer: Any, bench: Bench, device: torch.device) -> None:
 
 
 def run(parts: Sequence[str], times: int, *, dry: bool) -> None:
-    """Do the parts, and print how long each took; one that fails does not stop the others."""
+    """Run the parts and print how long each took; a failure does not stop the next part."""
     device = torch.device("cpu" if dry else "cuda")
     mode: Mode = "float32" if dry else "bfloat16"
     shape, times = ("speck", 1) if dry else ("0.6b", times)

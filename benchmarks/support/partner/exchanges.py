@@ -1,4 +1,4 @@
-"""The exchanges of partner.py, read from partner_exchanges.toml and checked. Pure but for the file."""
+"""The exchanges of partner.py, read from partner_exchanges.toml and checked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE = BENCHMARKS / "partner_exchanges.toml"
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """A tool that a model may call, and what it answers."""
+    """A tool that a model may call, and its answer."""
 
     name: str
     description: str
@@ -24,13 +24,13 @@ class OfferedTool:
     result: str
 
     def declared(self) -> dict[str, str]:
-        """Return it as a conversation is told of it."""
+        """Return the tool as a conversation's settings describe it."""
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What a person says in one conversation, and what the replies must be."""
+    """The turns of a person in one conversation, and the rules for the replies."""
 
     name: str  # the category and a number
     category: str
@@ -39,7 +39,7 @@ class Exchange:
     tools: tuple[OfferedTool, ...] = ()
 
     def broken_by(self, replies: Sequence[Reply]) -> list[str]:
-        """Return in what the replies are wrong, in words; nothing if all is right."""
+        """Return the broken rules as text; empty if all replies are right."""
         found = []
         for turn, rules in self.rules.items():
             if turn > len(replies):
@@ -53,14 +53,14 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All exchanges, and what their categories are called."""
+    """All exchanges, and the titles of their categories."""
 
     titles: Mapping[str, str]
     exchanges: tuple[Exchange, ...]
 
 
 def load(text: str) -> Catalogue:
-    """Return the exchanges that a TOML text holds, or raise RuleError that names what is wrong."""
+    """Return the exchanges of a TOML text; raise RuleError that names the mistake."""
     tables = tomllib.loads(text)
     tools = {name: _tool(name, values) for name, values in tables.pop("tool", {}).items()}
     categories: dict[str, dict[str, Any]] = tables.pop("category")

@@ -1,6 +1,6 @@
-"""The rules by which a reply of partner.py is right or wrong. Pure: text and calls in, the broken rules out.
+"""The rules by which a reply of partner.py is right or wrong: text and calls in, the broken rules out.
 
-Rules look at what a listener would hear. Patterns are searched for in the text as normalise() writes it, so that
+Rules judge what a listener would hear. Patterns are searched in the text as normalise() writes it, so that
 "Ninety-six!", "96" and "96.0" are one answer.
 """
 
@@ -70,7 +70,7 @@ def _written(value: float) -> str:
 
 
 def _digits(tokens: Sequence[str], at: int) -> str:
-    """Return the digits behind a point that are said one by one."""
+    """Return the digits after a point that are spoken one by one."""
     found = ""
     while at < len(tokens) and _SMALL.get(tokens[at], 10) < 10:
         found += str(_SMALL[tokens[at]])
@@ -157,22 +157,22 @@ _UNSURE = tuple(
         r"\bhow (can|may) i (help|assist)\b",
     )
 )
-"""What people say who do not know, do not understand, or ask what was meant."""
+"""Phrases of people who do not know, do not understand, or ask what was meant."""
 
 
 def count_words(text: str) -> int:
-    """Return how many words are said; "twenty-one" and "3.5" are one each."""
+    """Return the number of spoken words; "twenty-one" and "3.5" are one each."""
     return len(_WORD.findall(text))
 
 
 def count_sentences(text: str) -> int:
-    """Return how many sentences a text has; a line without a full stop is one."""
+    """Return the number of sentences; a line without a full stop is one."""
     parts = _SENTENCE_END.split(_ABBREVIATED.sub("x", text))
     return sum(1 for part in parts if _WORD.search(part))
 
 
 def markup(text: str) -> list[str]:
-    """Return what of a text is made for the eye."""
+    """Return the parts of a text that are written for the eye, such as Markdown."""
     return [name for name, pattern in _MARKUP.items() if pattern.search(text)]
 
 
@@ -200,7 +200,7 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back for one turn."""
+    """The reply to one turn."""
 
     text: str
     calls: tuple[Called, ...] = ()
@@ -208,7 +208,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What must hold of a reply. partner_exchanges.toml says what each rule means."""
+    """The rules for a reply. partner_exchanges.toml explains each rule."""
 
     any_of: tuple[str, ...] = ()
     all_of: tuple[str, ...] = ()
@@ -225,7 +225,7 @@ class Rules:
     no_call: bool = False
 
     def broken_by(self, reply: Reply, before: str = "") -> list[str]:
-        """Return in what a reply is wrong, in words; `before` is the text of the reply before it."""
+        """Return the rules that a reply breaks, as text; `before` is the text of the reply before it."""
         return [*self._wrong_words(reply.text), *self._wrong_form(reply, before), *self._wrong_calls(reply.calls)]
 
     def _wrong_words(self, text: str) -> Iterator[str]:
@@ -274,7 +274,7 @@ class Rules:
 
 
 def _distinct(patterns: Sequence[str], said: str) -> int:
-    """Return how many of the patterns are there, each longer one taken away before a shorter one can match in it."""
+    """Return how many patterns match; a longer match is removed before a shorter pattern can match in it."""
     found = 0
     for pattern in patterns:
         said, times = re.subn(rf"\b(?:{pattern})\b", "·", said)
@@ -294,7 +294,7 @@ _NAMES = frozenset(one.name for one in fields(Rules))
 
 
 def read_rules(values: Mapping[str, Any], where: str) -> Rules:
-    """Return rules as a table of the file gives them, or raise RuleError that names the wrong one."""
+    """Return the rules of a table of the file; raise RuleError that names the wrong one."""
     if unknown := values.keys() - _NAMES:
         raise RuleError(f"{where}: {min(unknown)} is no rule; there are {', '.join(sorted(_NAMES))}")
     for pattern in _patterns(values):

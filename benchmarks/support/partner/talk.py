@@ -1,6 +1,6 @@
-"""How partner.py leads one exchange with a server: typed, or spoken in real time.
+"""How partner.py holds one exchange with a server: typed, or spoken in real time.
 
-It takes down what came back for each turn. It knows no rules and no tables.
+It keeps the reply to each turn, and judges nothing.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from websockets.exceptions import ConnectionClosed
 from voxlane.server.client import Event, VoiceClient
 
 TURN_S = 600.0
-"""The longest that one turn is waited for: 256 tokens fit even on a machine that is busy with something else."""
+"""The longest wait for one turn: enough for 256 tokens even on a busy machine."""
 
 MOST_CALLS = 4
-"""Calls in one turn that are answered; a model that goes on calling is stopped."""
+"""Most calls that are answered in one turn; a model that goes on calling is stopped."""
 
 LISTENS_AT = 4.0
-"""How fast replies are listened to. Their words do not depend on it, and nobody waits for their sound."""
+"""How fast replies are played; their words do not depend on it."""
 
 UNHEARD_S = 5.0
-"""How long after the person's last sound a server may take to notice that somebody spoke."""
+"""How long after the person's last sound a server may take to notice the speech."""
 
 LOOK_S = 0.1
-"""How often it is looked whether the person is done, which no event tells."""
+"""How often to check whether the person is done, for which there is no event."""
 
 PAUSE_S = 0.4
-"""Between a reply's end and the person's next words."""
+"""The pause between a reply's end and the person's next words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One turn: what was said, what was understood, what came back."""
+    """One turn: what was said, what was understood, and the reply."""
 
     said: str
     heard: str
     reply: Reply
     first_s: float | None  # from the end of what was said to the first word of the reply, or to its first sound
-    fault: str = ""  # what went wrong, if something did
+    fault: str = ""  # the failure, if any
 
 
 @dataclass(slots=True)
 class TurnNotes:
-    """What a server tells of one turn, event by event. A pause may cut what is said into two turns: the last counts."""
+    """The events of one turn. A pause may cut what is said into two turns: the last counts."""
 
     turn: int = 0
     heard: dict[int, str] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class TurnNotes:
     _first: dict[tuple[int, str], float] = field(default_factory=dict)  # by turn and kind of event
 
     def take(self, at_s: float, event: Event) -> None:
-        """Take down one event."""
+        """Note one event."""
         match event.name:
             case "speech_started":
                 self.turn = max(self.turn, event["turn"])
@@ -91,16 +91,16 @@ class TurnNotes:
 
     @property
     def over(self) -> bool:
-        """Whether the last turn that was begun has ended."""
+        """Whether the last begun turn has ended."""
         return self.turn in self.done
 
     @property
     def calls(self) -> int:
-        """How many tools were called."""
+        """The number of calls."""
         return len(self._calls)
 
     def answered(self, said: str, since_s: float, *, spoken: bool) -> Answered:
-        """Return what became of the turn, its times from `since_s` on."""
+        """Return the turn, with its times from `since_s` on."""
         epochs = [epoch for epoch, turn in sorted(self._turns.items()) if turn == self.turn]
         text = " ".join(self._texts.get(epoch, "").strip() for epoch in epochs).strip()
         reply = Reply(text, tuple(call for epoch, call in self._calls if epoch in epochs))
@@ -111,13 +111,13 @@ class TurnNotes:
 
 
 def _config(exchange: Exchange, seed: int) -> dict[str, object]:
-    """Return what of a conversation differs from a server's defaults: the seed, so that a run can be repeated."""
+    """Return the settings of a conversation: the seed, so that a run can be repeated, and the tools."""
     tools = [tool.declared() for tool in exchange.tools]
     return {"seed": seed, **({"tools": tools} if tools else {})}
 
 
 async def typed(url: str, exchange: Exchange, seed: int) -> list[Answered]:
-    """Type an exchange and return what came back."""
+    """Type an exchange and return its turns."""
     address = url.replace("http", "ws", 1) + "/v1/voice"
     found: list[Answered] = []
     async with VoiceClient(address, config={"speaks": False, **_config(exchange, seed)}, comes_back=False) as client:
@@ -135,7 +135,7 @@ async def typed(url: str, exchange: Exchange, seed: int) -> list[Answered]:
 
 @contextlib.asynccontextmanager
 async def _patience(notes: TurnNotes) -> AsyncIterator[None]:
-    """Give a turn up that takes too long or whose connection is lost, and note that."""
+    """Give up a turn that takes too long or loses its connection, and note that."""
     try:
         async with asyncio.timeout(TURN_S):
             yield
@@ -154,7 +154,7 @@ async def _until_over(events: AsyncIterator[Event], notes: TurnNotes, client: Vo
 
 
 async def _serve_call(client: VoiceClient, exchange: Exchange, event: Event, calls: int) -> None:
-    """Answer a call as the tool would; stop a model that does nothing but call."""
+    """Answer a call as the tool would; stop a model that only calls."""
     results = {tool.name: tool.result for tool in exchange.tools}
     await client.tool_result(event["call_id"], results.get(event["name"], "there is no such tool"))
     if calls >= MOST_CALLS:
@@ -164,7 +164,7 @@ async def _serve_call(client: VoiceClient, exchange: Exchange, event: Event, cal
 async def spoken_aloud(
     url: str, exchange: Exchange, seed: int, clip: Callable[[str], NDArray[np.int16]]
 ) -> list[Answered]:
-    """Speak an exchange in real time and return what came back; `clip` gives the sound of a text."""
+    """Speak an exchange in real time and return its turns; `clip` gives the sound of a text."""
     sounds = [clip(said) for said in exchange.turns]
     found: list[Answered] = []
     async with person(url, **_config(exchange, seed)) as somebody:
@@ -182,7 +182,7 @@ async def spoken_aloud(
 
 
 async def _follow(somebody: Person, notes: TurnNotes, since: int, exchange: Exchange) -> None:
-    """Take down what happens until all was said and the last turn of it has ended, or nothing was heard."""
+    """Note events until all was said and its last turn has ended, or the server heard nothing."""
     at = since
     while True:
         for at_s, event in somebody.events[at:]:

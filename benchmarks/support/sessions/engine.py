@@ -1,8 +1,8 @@
-"""What the benchmarks of voices on a GPU share: engines as the server runs them, a chat model, sound, and figures.
+"""Engine processes as the server runs them, a random chat model, sound and options, for benchmarks of whole sessions.
 
 The engine is the server's own child process at the other end of its packet socket. The chat model has a real shape,
-random weights, and a vocabulary of made-up words: each of its tokens is a word of its own, so that what it has said is
-read back as the same tokens, as a real model's answer would be. It knows no policy and no conversation.
+random weights, and a vocabulary of made-up words: each of its tokens is a word, so that its answers are tokenized into
+the same tokens again, as a real model's answers are.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ TEMPLATE = (
 )
 CONTROLS = ("<|im_start|>", "<|im_end|>")
 LEARNT = 8192
-"""Tokens learnt from the pages of this repository; the rest of a vocabulary are made-up words."""
+"""Tokens learnt from the pages of this repository; the rest of a vocabulary is made-up words."""
 
 GPU_LIMITS: dict[str, object] = {
     "device": "cuda",
@@ -90,16 +90,16 @@ PRETENDED_LIMITS: dict[str, object] = {
 DRY_LIMITS: dict[str, object] = {"device": "cpu", "max_batch": 8, "threads": 1, "kv_memory_mib": 64}
 
 DRY_S = 8.0
-"""Most of what a dry run measures at a time: all of it is to be over in a minute."""
+"""The longest measurement of a dry run, which should take a minute in all."""
 
 STOP_S = 5.0
 """How long an engine may take to end."""
 
 QUIET_S = 1.5
-"""An engine that says nothing for so long has nothing to do: a busy one reports every second."""
+"""An engine that sends nothing for so long is idle: a busy one reports every second."""
 
 Told = Started | Text | Words | Samples | Rewound | ToolCall | Probability | VoiceMade | Finished | Refused
-"""What an engine says of one request."""
+"""An engine's messages about one request."""
 
 Receive = Callable[[Told, float], None]
 
@@ -119,7 +119,7 @@ def write_chat_model(shape: str, folder: Path, device: str = "cpu") -> None:
 
 
 def vocabulary(size: int) -> dict[str, object]:
-    """Return a byte-level tokenizer of so many tokens, learnt from our own pages and filled up with made-up words."""
+    """Return a byte-level tokenizer of this size, learnt from our own pages and filled with made-up words."""
     pages = [page.read_text(encoding="utf-8") for page in sorted(REPOSITORY.glob("docs/*.md"))]
     learner = tokenizers.Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -136,7 +136,7 @@ def vocabulary(size: int) -> dict[str, object]:
     while len(words) < size - len(CONTROLS):
         word = next(made_up)
         words.setdefault(word, len(words))
-    data["model"]["ignore_merges"] = True  # a word that is a token is that token: made-up ones are read back
+    data["model"]["ignore_merges"] = True  # a word that is a token becomes that token
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     added = [{"id": len(words) + number, "content": text, **flags} for number, text in enumerate(CONTROLS)]
     return {**data, "added_tokens": added}
@@ -146,7 +146,7 @@ def vocabulary(size: int) -> dict[str, object]:
 
 
 class Engine:
-    """An engine child: messages to it, and what it says by the part of a request's id before the slash."""
+    """An engine process. Its messages go to the receiver named by the request's id before the slash."""
 
     def __init__(self, config: EngineConfig, command: Sequence[str] = ()) -> None:
         self.config = config
@@ -157,11 +157,11 @@ class Engine:
         self._process: asyncio.subprocess.Process | None = None
         self._pipe: PacketPipe | None = None
         self._began: asyncio.Future[Ready] | None = None
-        self._gone = ""  # why
-        self._told_s = 0.0  # when it last said something
+        self._gone = ""  # why the engine ended
+        self._told_s = 0.0  # when its last message came
 
     async def start(self) -> Ready:
-        """Start the child and wait until it can serve; raise RuntimeError if it cannot."""
+        """Start the process and wait until it is ready; raise RuntimeError if it cannot start."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._began = asyncio.get_running_loop().create_future()
         with theirs:
@@ -175,7 +175,7 @@ class Engine:
         return self.ready
 
     def send(self, *messages: ToEngine) -> None:
-        """Send messages, in order; raise RuntimeError if nobody is there to take them."""
+        """Send messages, in order; raise RuntimeError if the engine has ended."""
         assert self._pipe is not None
         if self._gone:
             raise RuntimeError(f"the {self.config.policy} engine is lost: {self._gone}")
@@ -183,11 +183,11 @@ class Engine:
             self._pipe.send(message)
 
     async def switch(self, policy: Policy) -> None:
-        """Let a switched_engine.py that everybody has left go on with a policy; raise RuntimeError if it is busy."""
+        """Change the policy of an idle support.engines.switched; raise RuntimeError if it stays busy."""
         assert self._process is not None
         if policy == self.config.policy:
             return
-        self.stats.clear()  # one of before may tell of a moment in which nobody wanted anything
+        self.stats.clear()  # an earlier report may show an idle moment
 
         def is_idle() -> bool:
             quiet = time.monotonic() - self._told_s > QUIET_S
@@ -199,7 +199,7 @@ class Engine:
         self.config = replace(self.config, policy=policy)
 
     async def stop(self) -> None:
-        """End the child."""
+        """End the process."""
         if self._process is not None and not self._gone:
             self.send(Shutdown())
             try:
@@ -212,12 +212,12 @@ class Engine:
             self._pipe.close()
 
     def cpu_s(self) -> float:
-        """Return the processor time the child has taken, all threads."""
+        """Return the processor time of the engine, all threads."""
         assert self._process is not None
         return processor_s(self._process.pid)
 
     async def until(self, condition: Callable[[], bool], most_s: float) -> bool:
-        """Wait until a condition holds that messages bring about; return whether it does."""
+        """Wait until a condition holds that depends on messages; return whether it does."""
         give_up = time.monotonic() + most_s
         while not condition() and time.monotonic() < give_up:  # noqa: ASYNC110  # conditions look at the clock, too
             await asyncio.sleep(0.002)
@@ -255,18 +255,18 @@ def _is_idle(stats: StepStats) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Sound:
-    """What somebody says, as the engine hears it."""
+    """A person's speech, at the engine's sample rate."""
 
     words: str
     samples: NDArray[np.int16]
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """The length in seconds."""
         return len(self.samples) / LISTEN_RATE
 
     def piece(self, start_s: float, stop_s: float) -> bytes:
-        """Return the bytes from one moment to another; there is silence around the words."""
+        """Return the bytes from one moment to another, with silence around the words."""
         first, last = round(start_s * LISTEN_RATE), round(stop_s * LISTEN_RATE)
         part = self.samples[max(first, 0) : max(last, 0)]
         quiet = np.zeros(max(0, min(0, last) - first), np.int16)
@@ -275,10 +275,10 @@ class Sound:
 
 
 async def spoken(engine: Engine, texts: Sequence[str]) -> list[Sound]:
-    """Return texts as the engine's own voice says them, each in another seed, without the silence around them."""
+    """Return texts in the engine's own voice, each with another seed, without the silence around them."""
     assert engine.ready is not None
     parts: dict[str, list[bytes]] = {f"voice/{number}": [] for number in range(len(texts))}
-    ended: dict[str, str] = {}  # how
+    ended: dict[str, str] = {}  # the reason
 
     def take(message: Told, now: float) -> None:
         match message:
@@ -311,7 +311,7 @@ def _trimmed(pcm: bytes, rate: int) -> NDArray[np.int16]:
 
 
 def steps_of(stats: Sequence[StepStats]) -> dict[str, float]:
-    """Return what some reports of an engine say of its steps."""
+    """Return the engine's step figures over these reports."""
     steps = max(1, sum(one.steps for one in stats))
     return {
         "steps": steps,
@@ -329,21 +329,21 @@ def steps_of(stats: Sequence[StepStats]) -> dict[str, float]:
 
 @dataclass(slots=True)
 class Options:
-    """What these benchmarks are told."""
+    """The options of these benchmarks."""
 
     policies: list[Policy]
     shape: str
     asr_model: str
     tts_model: str
     dry: bool
-    pretended: bool  # the device
+    pretended: bool  # the device is support.engines.pretended
     json: str
     profile: str
     seconds: float
     limits: dict[str, object] = field(default_factory=dict)
 
     def engine(self, policy: Policy, folder: Path, **changes: object) -> Engine:
-        """Return an engine that is not yet started."""
+        """Return an engine, not yet started."""
         config = replace(
             EngineConfig(model=str(folder), asr_model=self.asr_model, tts_model=self.tts_model, max_waiting=4096),
             **{**self.limits, "policy": policy, **changes},  # type: ignore[arg-type]
@@ -353,7 +353,7 @@ class Options:
 
 
 def parser(page: str | None, seconds: float = 0.0, *, policies: bool = True) -> argparse.ArgumentParser:
-    """Return a command line with what these benchmarks take; some measure for a while, some with several policies."""
+    """Return a command line with the common options; --seconds and --policies only where they apply."""
     found = command_line(page)
     found.set_defaults(policies="", seconds=seconds, pretend=False)
     if policies:
@@ -371,7 +371,7 @@ def parser(page: str | None, seconds: float = 0.0, *, policies: bool = True) -> 
 
 
 def read_options(chosen: argparse.Namespace, name: str) -> Options:
-    """Return what the command line says."""
+    """Return the options of the command line."""
     out, limits = os.environ.get("OUT", ""), PRETENDED_LIMITS if chosen.pretend else GPU_LIMITS
     dry_policies = "deadline,fcfs" if chosen.dry_run else ",".join(POLICIES)
     policies = [POLICIES[POLICIES.index(one)] for one in (chosen.policies or dry_policies).split(",")]
@@ -391,7 +391,7 @@ def read_options(chosen: argparse.Namespace, name: str) -> Options:
 
 @contextlib.contextmanager
 def chat_folder(options: Options) -> Iterator[Path]:
-    """Keep a folder with the chat model while it is needed."""
+    """Yield a folder with the chat model."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_chat_model(options.shape, folder, "cuda" if options.limits["device"] == "cuda" else "cpu")
@@ -400,7 +400,7 @@ def chat_folder(options: Options) -> Iterator[Path]:
 
 @contextlib.asynccontextmanager
 async def running(engine: Engine) -> AsyncIterator[Engine]:
-    """Keep an engine running, and say how long its start took."""
+    """Run an engine, and print how long its start took."""
     begin = time.monotonic()
     try:
         ready = await engine.start()

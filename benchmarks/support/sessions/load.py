@@ -1,8 +1,8 @@
-"""A load that keeps an engine full: answers being written, long prompts arriving, people speaking, voices talking.
+"""A load that keeps an engine full: answers being written, long prompts arriving, people speaking, voices speaking.
 
-Answers and prompts are a closed loop: for each that ends another is asked for, so that there are always more than the
-batch holds. Speech goes by the clock: who listens gets sound as a microphone gives it, who speaks is given a clause
-when the listener is about to have heard those before. It measures nothing.
+Answers and prompts are a closed loop: each that ends is replaced, so that there are always more than the batch holds.
+Speech runs in real time: a recogniser gets sound as from a microphone, and a voice gets its next clause shortly before
+its listener has heard the ones before.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from voxlane.engine.api import (
 
 PIECE_S = 0.02
 TURN_S = 6.0
-"""How long somebody of the load speaks before the next turn."""
+"""How long a person of the load speaks before the next turn."""
 
 AHEAD_S = 1.5
-"""How far ahead of the listener a voice of the load is: what the server sends to a client in advance."""
+"""How far a voice is ahead of its listener: as much as the server sends in advance."""
 
 NEWS = (
     "The morning train is ten minutes late, so there is time for another cup of coffee.",
@@ -47,12 +47,12 @@ WORDS = " ".join(NEWS).split()
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much of everything there is; tokens are about words."""
+    """The size of the load; a word is about a token."""
 
-    answers: int  # asked for at any time
-    streams: int  # who speak, and voices that talk
+    answers: int  # open at any time
+    streams: int  # of people who speak, and as many voices
     prompt_words: tuple[int, int]
-    long_words: int  # of every sixteenth prompt
+    long_words: int  # in every sixteenth prompt
     answer_tokens: tuple[int, int]
 
 
@@ -64,20 +64,20 @@ SMALL = Sizes(answers=10, streams=1, prompt_words=(10, 40), long_words=150, answ
 class Answer:
     """One of the load's answers."""
 
-    name: str  # of its session as well
+    name: str  # also of its session
     prompt: str
     tokens: int
     text: str = ""
     begun: bool = False
     done: bool = False
-    called: bool = False  # an interruption is on its way to it,
-    interrupted: bool = False  # and has found it unfinished
+    called: bool = False  # an interruption was sent
+    interrupted: bool = False  # the interruption found it unfinished
     paused: bool = False
-    late: int = 0  # tokens that came when it was paused: of the step that was under way,
-    late_s: float = 0.0  # and when the last of them came
+    late: int = 0  # tokens that came after the pause, of the running step
+    late_s: float = 0.0  # when the last of them came
 
     def submit(self, name: str = "") -> Submit:
-        """Return what asks for it, greedily, so that it can be asked for again."""
+        """Return its request, greedy, so that it can be repeated."""
         sampling = SamplingParams(max_tokens=self.tokens, ignore_eos=True)
         name = name or self.name
         return Submit(f"{name}/answer", "complete", text=self.prompt, sampling=sampling, session=name)
@@ -106,7 +106,7 @@ class Load:
 
     engine: Engine
     sizes: Sizes
-    sound: Sound | None  # None: nobody speaks
+    sound: Sound | None  # None: without speech
     talks: bool
     random: random.Random
     answers: dict[str, Answer] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class Load:
     _mouths: list[_Mouth] = field(default_factory=list)
 
     def begin(self, now: float) -> None:
-        """Ask for everything."""
+        """Submit the whole load."""
         self._running = True
         for _ in range(self.sizes.answers):
             self._ask()
@@ -141,7 +141,7 @@ class Load:
                 self.engine.send(Append(f"{mouth.name}/say", text=next(mouth.clauses)))
 
     async def until(self, condition: Callable[[], bool], most_s: float) -> bool:
-        """Go on until a condition holds; return whether it does."""
+        """Run the load until a condition holds; return whether it does."""
 
         def ticked() -> bool:
             self.tick(time.monotonic())
@@ -150,7 +150,7 @@ class Load:
         return await self.engine.until(ticked, most_s)
 
     def end(self) -> None:
-        """Take back all that still runs."""
+        """Cancel all open requests."""
         self._running = False
         for answer in self.answers.values():
             if not answer.done:
@@ -162,7 +162,7 @@ class Load:
 
     @property
     def answering(self) -> list[Answer]:
-        """Those being written that nobody has interrupted."""
+        """Answers in progress that were not interrupted."""
         return [answer for answer in self.answers.values() if answer.begun and not answer.done and not answer.called]
 
     def _ask(self) -> None:
@@ -177,7 +177,7 @@ class Load:
 
     @property
     def _longest_prompt(self) -> int:
-        """Return how many characters fit with the longest answer; a token has at least one."""
+        """Return how many characters of prompt fit with the longest answer; a token has at least one character."""
         ready = self.engine.ready
         assert ready is not None
         return min(ready.context_tokens, ready.kv_blocks * ready.block_tokens) - self.sizes.answer_tokens[1] - 8

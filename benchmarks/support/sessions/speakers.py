@@ -1,10 +1,10 @@
-"""People in conversation with an engine, and the little of the server that is between them: a life per session.
+"""Simulated people in conversation with an engine, and the part of the server between them, one Speaker a session.
 
-Somebody speaks, is answered, listens, sometimes cuts in, thinks, speaks again. What is sent to the engine, with which
-priority and in which order, is what the server sends; where a decision takes the server's ears and judgement, a script
-decides. Two things are made up. People speak with the engine's own voice, and their turns end 250 ms after the last
-sound. And the chat model's random weights write noise: its tokens set the pace, and with each of them a token's worth
-of a real reply goes to the clauses that are spoken. The clock is an argument.
+A person speaks, is answered, listens, sometimes interrupts, thinks, speaks again. The engine gets the commands that the
+server would send, with the same priorities and order; a script takes the decisions that need the server's VAD and
+judgement. Two things are artificial. People speak with the engine's own voice, and their turns end 250 ms after the
+last sound. The chat model's random weights write noise: its tokens set the pace, and each of them adds a token's worth
+of a real reply to the clauses that are spoken. The clock is an argument.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from voxlane.server.conversation.speech import ClauseCutter
 
 PIECE_S = 0.02
 PRE_ROLL_S = 0.3
-CONFIRM_S = 0.06  # of voice, before an onset is believed
-END_WAIT_S = 0.25  # the silence that ends a turn,
-PROBE_S = 0.1  # and the one after which the chat model is asked whether it may
-VERDICT_S = 0.6  # of voice, before a reply that is held is given up;
-COUGH_S = 0.35  # a voice shorter than that was nothing,
-RELEASE_S = 0.5  # and after so much silence the reply goes on
+CONFIRM_S = 0.06  # of voice before a turn begins
+END_WAIT_S = 0.25  # of silence that ends a turn
+PROBE_S = 0.1  # of silence before the chat model is asked whether the turn is over
+VERDICT_S = 0.6  # of voice before a held reply is given up
+COUGH_S = 0.35  # a shorter voice is no interruption
+RELEASE_S = 0.5  # of silence before a held reply goes on
 THINK_S = (0.4, 1.6)
-CUTS_IN = 0.3  # share of replies somebody cuts into,
-COUGHS = 0.33  # and share of those that are only a cough
+CUTS_IN = 0.3  # share of replies that are interrupted
+COUGHS = 0.33  # share of interruptions that are only a cough
 CHARACTERS_PER_TOKEN = 4.3
 
 INSTRUCTIONS = (
@@ -81,28 +81,28 @@ State = Literal["quiet", "speaking", "heard", "answered"]
 
 @dataclass(slots=True)
 class Turn:
-    """What one turn of the person led to. Times are the clock's."""
+    """One turn of the person and its times on the clock."""
 
-    ended_s: float  # when it was over
-    words_s: float | None = None  # when its last words were known
+    ended_s: float  # when the turn ended
+    words_s: float | None = None  # when its last words were recognised
     first_token_s: float | None = None
     first_audio_s: float | None = None
-    words_right: float = 0.0  # share of the words that were understood
+    words_right: float = 0.0  # share of the words that were recognised
 
 
 @dataclass(slots=True)
 class Diary:
-    """What happened to one session."""
+    """The events of one session."""
 
     turns: list[Turn] = field(default_factory=list)
     underruns: list[tuple[float, float]] = field(default_factory=list)  # (when, silence in seconds)
-    interrupts: list[tuple[float, float | None]] = field(default_factory=list)  # (when, seconds until nothing came)
+    interrupts: list[tuple[float, float | None]] = field(default_factory=list)  # (when, seconds until it was in force)
     faults: list[tuple[float, str]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Reply:
-    """The assistant's turn, and how far the listener has come."""
+    """The assistant's turn, and the listener's position in it."""
 
     epoch: int
     text: str
@@ -112,14 +112,14 @@ class Reply:
     written: int = 0  # tokens
     given: int = 0  # characters
     saying: bool = False
-    said: bool = False  # all of its sound is here
-    heard_until_s: float = 0.0  # when the listener will have played what is here
-    held_s: float | None = None  # since when it is on hold,
-    refused: bool = False  # and the engine has said so
-    cut_in_s: float | None = None  # when somebody will
+    said: bool = False  # all of its sound has come
+    heard_until_s: float = 0.0  # when the listener will have played all that has come
+    held_s: float | None = None  # since when it is on hold
+    refused: bool = False  # the engine has confirmed the hold
+    cut_in_s: float | None = None  # when the person will interrupt
 
     def delta(self, *, final: bool = False) -> list[str]:
-        """Return the clauses that the tokens so far complete."""
+        """Return the clauses that are complete with the tokens so far."""
         share = 1.0 if final else min(1.0, self.written / self.tokens)
         upto = round(share * len(self.text))
         piece, self.given = self.text[self.given : upto], upto
@@ -138,12 +138,12 @@ class Speaker:
         self._random = random.Random(seed)
         self._history = [ChatMessage("system", INSTRUCTIONS)]
         self._state: State = "quiet"
-        self._next_s = begins_s  # when a quiet person will speak
+        self._next_s = begins_s  # when the person will speak next
         self._turns = 0
         self._sound = sounds[0]
         self._cough = False
-        self._began_s = 0.0  # of the voice; its sound before that is the pre-roll
-        self._sent_s = 0.0  # of its sound
+        self._began_s = 0.0  # when the voice began; the pre-roll is before that
+        self._sent_s = 0.0  # up to when its sound was sent
         self._probed = False
         self._words = ""
         self._tail = ""
@@ -165,14 +165,14 @@ class Speaker:
             self._listen(now)
 
     def hang_up(self) -> None:
-        """Take everything back."""
+        """Cancel all open requests."""
         turn, epoch = self._turns, self._epoch
         for what in (f"hear{turn}", f"probe{turn}", f"chat{epoch}", f"say{epoch}"):
             self._engine.send(Cancel(f"{self._name}/{what}"))
         self._engine.receivers.pop(self._name, None)
 
     def _open(self, now: float, priority: Priority, *, cough: bool = False) -> None:
-        """Begin to speak, as far as the server knows: some of it has been said."""
+        """Begin a turn, when the server has confirmed the voice: some of it has been said already."""
         self._turns += 1
         self._state, self._cough, self._probed = "speaking", cough, False
         self._sound = self._random.choice(self._sounds)
@@ -186,7 +186,7 @@ class Speaker:
         return f"{self._name}/hear{self._turns}"
 
     def _speak(self, now: float) -> None:
-        """Send the sound since the last time, and find the end of it."""
+        """Send the sound since the last call, and find the end of the turn."""
         at_s = now - self._began_s
         stop_s = self._sent_s + int((at_s - self._sent_s) / PIECE_S) * PIECE_S
         voice_s = COUGH_S if self._cough else self._sound.seconds
@@ -220,19 +220,19 @@ class Speaker:
             self._remember(reply, 1.0)
             self._state, self._next_s = "quiet", now + self._random.uniform(*THINK_S)
 
-    # ---- cutting in
+    # ---- interruptions
 
     def _cut_in(self, reply: Reply, now: float) -> None:
         reply.cut_in_s, reply.held_s = None, now
         self.diary.interrupts.append((now, None))
-        # Commands are carried out in order: that the second is refused says that the first is in force.
+        # Commands are carried out in order: the refusal of the second shows that the first is in force.
         mark = Submit(f"{self._name}/mark", "tts", speak=SpeakParams(voice="nobody"), session=self._name)
         running = (f"{self._name}/chat{reply.epoch}", *((f"{self._name}/say{reply.epoch}",) if reply.saying else ()))
         self._engine.send(Pause(running), mark)
         self._open(now, Priority.CRITICAL, cough=self._random.random() < COUGHS)
 
     def _release(self, reply: Reply, now: float) -> None:
-        """Go on with the reply: it was nothing."""
+        """Resume the reply: it was only a cough."""
         assert reply.held_s is not None
         self._engine.send(Cancel(self._asr), Resume(f"{self._name}/chat{reply.epoch}"))
         if reply.saying:
@@ -241,7 +241,7 @@ class Speaker:
         reply.held_s, reply.refused, self._state = None, False, "answered"
 
     def _give_up(self, reply: Reply, now: float) -> None:
-        """Give the floor to the person."""
+        """Give up the reply and give the floor to the person."""
         assert reply.held_s is not None
         self._engine.send(Cancel(f"{self._name}/chat{reply.epoch}"))
         if reply.saying:
@@ -249,15 +249,15 @@ class Speaker:
         self._remember(reply, 0.5)
 
     def _remember(self, reply: Reply, share: float) -> None:
-        """Keep in mind what was heard, as the chat model wrote it."""
+        """Add the heard part of the reply to the history, as the chat model wrote it."""
         words = reply.generated.split(" ")
         self._history.append(ChatMessage("assistant", " ".join(words[: max(1, round(share * len(words)))])))
         self._reply = None
 
-    # ---- what the engine says
+    # ---- messages of the engine
 
     def take(self, message: Told, now: float) -> None:
-        """Take a message; one of a reply or a turn that is over comes too late."""
+        """Handle a message; ignore one of a reply or turn that is over."""
         reply = self._reply
         kind = message.request_id.partition("/")[2]
         if isinstance(message, Refused):
@@ -265,7 +265,7 @@ class Speaker:
         elif kind == f"hear{self._turns}":
             self._understand(message, now)
         elif reply is not None and kind in (f"chat{reply.epoch}", f"say{reply.epoch}"):
-            if reply.refused and isinstance(message, Text | Samples):  # of the step that was under way
+            if reply.refused and isinstance(message, Text | Samples):  # from the running step
                 sent_s, _ = self.diary.interrupts[-1]
                 self.diary.interrupts[-1] = (sent_s, now - sent_s)
             self._answer(reply, message, now)
@@ -355,7 +355,7 @@ class Speaker:
 
 
 def words_right(said: str, understood: str) -> float:
-    """Return the share of the words said that are among those understood."""
+    """Return the share of the spoken words that were recognised."""
     found = set(_spelt(understood))
     words = _spelt(said)
     return sum(word in found for word in words) / len(words)

@@ -32,12 +32,12 @@ CHECKED_FRAMES, CHECKED_STREAMS = 6, (1, 16, 64)
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a codec may be computed."""
+    """A way to compute the codec."""
 
     name: str
     dtype: torch.dtype
     rounded: bool = False  # products of float32 in TF32
-    ours: bool = True  # convolutions by our own kernel, where there is much to do
+    ours: bool = True  # large convolutions by our own kernel
 
 
 WAYS = (
@@ -52,7 +52,7 @@ WAYS = (
 
 @contextlib.contextmanager
 def computed(way: Way) -> Iterator[None]:
-    """Compute so meanwhile."""
+    """Compute this way within the block."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = way.rounded
     try:
@@ -63,14 +63,14 @@ def computed(way: Way) -> Iterator[None]:
 
 
 class RandomReader:
-    """Tensors that are on no disk: the numbers of one depend on its name alone."""
+    """Random tensors: the numbers of one depend on its name alone."""
 
     def __init__(self, device: torch.device) -> None:
         self.parameters = 0
         self._device = device
 
     def floats(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Return a tensor whose size keeps sound from growing on its way."""
+        """Return a tensor scaled so that the signal keeps its size from layer to layer."""
         self.parameters += math.prod(shape)
         if name.endswith(("norm.weight", "cluster_usage")):
             return torch.ones(shape, device=self._device)
@@ -100,7 +100,7 @@ def build(config: CodecConfig, dtype: torch.dtype, device: torch.device) -> Qwen
 
 
 def random_codes(config: CodecConfig, streams: int, frames: int) -> Tensor:
-    """Return the same codes every time."""
+    """Return random codes, the same every time."""
     return torch.randint(config.codebook_size, (streams, frames, config.groups), generator=torch.Generator())
 
 

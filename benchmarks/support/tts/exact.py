@@ -37,10 +37,10 @@ from voxlane.engine.schedule.request import Request
 REQUESTS, FRAMES = 8, 24
 BLOCK, BLOCKS, TOKENS = 16, 64, 512
 PROMPT_SIZES = ((32, REQUESTS), (128, REQUESTS))
-"""Fewer than an engine has: each is compiled for."""
+"""Fewer than an engine has, to save compilation."""
 
 CLOSE = 1e-3
-"""Samples, -1 to 1, that are called the same: sums of another order."""
+"""The largest difference of samples (-1 to 1) that count as equal: sums in another order."""
 
 MILLIONTH = 1e-6
 SEED = 8
@@ -49,7 +49,7 @@ REWOUND, REWOUND_AT, REWOUND_TO = 3, 9, 4
 
 @dataclass(slots=True)
 class Speaker:
-    """One request and what came of it."""
+    """One request with its frames and samples."""
 
     number: int
     request: Request
@@ -65,7 +65,7 @@ class Speaker:
         return np.concatenate(self.pieces) if self.pieces else np.zeros(0, np.float32)
 
     def row(self) -> Row:
-        """Return its next positions: prompts in pieces of five, for every second request."""
+        """Return its next row: every second request has its prompt in pieces of five."""
         table, utterance = self.request.table, self.stream.utterance
         start = table.length
         count = min(utterance.available - start, 5 if self.number % 2 else 1000)
@@ -77,7 +77,7 @@ class Speaker:
     def take(self, spoken: FrameOutcome, frame_samples: int, end_code: int) -> None:
         """Keep what a step brought."""
         if spoken.frame is None:
-            if self.stream.utterance.frame_due(self.request.table.length):  # not caught up: the same again
+            if self.stream.utterance.frame_due(self.request.table.length):  # still due: decode again
                 self.request.table.rewind(self.request.table.length - 1)
             return
         self.pieces.append(spoken.samples)
@@ -98,10 +98,10 @@ class Speaker:
 
 
 def enter(engine: Talker, pool: BlockPool, number: int) -> Speaker:
-    """Return a request of its own kind."""
+    """Return the request of this number; each is of another kind."""
     own, config = random.Random(number), engine.model.config
     utterance = open_utterance(config, [1, 2, 3], language=LANGUAGE, speaker=SPEAKER)
-    if number % 3 == 0:  # a voice out of a clip
+    if number % 3 == 0:  # a voice from a clip
         voice = torch.randn(config.talker.hidden_size, generator=torch.Generator().manual_seed(number))
         head = [(1, NOTHING), (config.text.pad, VOICE), (config.text.bos, config.codec.pad)]
         utterance = Utterance(config, head, Clone(voice), whole_text=False)
@@ -116,7 +116,7 @@ def enter(engine: Talker, pool: BlockPool, number: int) -> Speaker:
 
 
 def speak(engine: Talker, numbers: Sequence[int]) -> list[Speaker]:
-    """Let requests speak, two of them joining at each of the first steps."""
+    """Run the requests to their end, two joining at each of the first steps."""
     pool = BlockPool(BLOCKS, BLOCK, prefix_cache=False)
     waiting, speakers = list(numbers), list[Speaker]()
     while waiting or any(not one.over for one in speakers):
@@ -133,7 +133,7 @@ def speak(engine: Talker, numbers: Sequence[int]) -> list[Speaker]:
 
 
 def compare(name: str, expected: Sequence[Speaker], got: Sequence[Speaker]) -> bool:
-    """Print how many frames are the same, and how far samples are apart; return whether all is."""
+    """Print how many frames are equal, and the samples' difference; return whether all are equal."""
     same, off, pairs = 0, 0.0, list(zip(expected, got, strict=True))
     for one, other in pairs:
         same += sum(a == b for a, b in zip(one.frames, other.frames, strict=False))
@@ -160,7 +160,7 @@ def _difference(expected: Sequence[Codes], got: Sequence[Codes]) -> str:
 
 
 def talker(device: torch.device, *, graphs: bool, off: float = 0.0) -> Talker:
-    """Return an engine: the host's on a CPU, unless it is the device's that is asked for."""
+    """Return a talker: the host's on a CPU, unless `graphs` asks for the device's."""
     shape = SHAPES["small"]
     model = Qwen3TTS.load(Unwritten("small", off), "float32", device=device)
     config = CodecConfig.from_dict({"model_type": MODEL_TYPE, "decoder_config": shape[1]})

@@ -1,9 +1,8 @@
-"""People who listen to voices: each plays from the first packet on, and notes when the sound came and when it was dry.
+"""People who listen to voices: each plays from the first packet on and notes arrivals and underruns.
 
-An utterance ends when its listener has got as much of it as was wanted: a voice of random weights never comes to its
-end. Four kinds of load: listeners who hear one utterance after the other, callers who arrive at random, crowds who all
-ask at once, and a prober who asks again and again for a moment of speech. It knows neither the voice nor the other
-tasks of the engine.
+An utterance ends when its listener has enough of it: a voice with random weights never ends. Four kinds of load:
+Listeners hear one utterance after the other, Callers arrive at random, a Crowd asks at once, and a Prober asks again
+and again for a moment of speech.
 """
 
 from __future__ import annotations
@@ -34,31 +33,31 @@ FRAME_S = 0.08
 UTTERANCE_S = (4.0, 8.0)
 PROBE_S = 5 * FRAME_S
 PROBE_GAP_S = (0.0, 0.06)
-"""How long a prober waits before asking again: at no fixed point of a step."""
+"""How long a prober waits before asking again: random, so that it meets no fixed point of a step."""
 
 EARLY_FRAMES = 12
-"""How fast frames come is taken of so many after the first packet, a second of speech: a listener who is further ahead
-is let wait, and then the times between packets tell what it had, not what the engine could do."""
+"""Frames after the first packet that count for the pace: a second of speech. The engine lets a listener who is further
+ahead wait, so later times between packets would not show the engine's speed."""
 
 
 @dataclass(slots=True)
 class Utterance:
-    """What one listener got. Times are seconds on the listener's clock."""
+    """One utterance as its listener got it. Times are seconds on the listener's clock."""
 
     name: str
     session: str
     asked_s: float
     wanted_s: float
     arrivals: list[tuple[float, float]] = field(default_factory=list)  # when, and seconds of speech
-    heard_until_s: float = 0.0  # when the listener will have played what is here
-    margins_s: list[float] = field(default_factory=list)  # before each later packet: sound that was left; below 0: none
+    heard_until_s: float = 0.0  # when the listener will have played all that has come
+    margins_s: list[float] = field(default_factory=list)  # sound left before each later packet; below 0: silence
     done: bool = False
-    cut_s: float | None = None  # when it was interrupted,
-    late_s: float = 0.0  # when the last packet after that came,
-    gone_s: float | None = None  # and when the engine said that it is over
+    cut_s: float | None = None  # when it was interrupted
+    late_s: float = 0.0  # when the last packet after that came
+    gone_s: float | None = None  # when the engine reported its end
 
     def take(self, now: float, speech_s: float) -> None:
-        """Play a packet after those before it."""
+        """Play a packet after the earlier ones."""
         if self.arrivals:
             self.margins_s.append(self.heard_until_s - now)
         self.heard_until_s = max(now, self.heard_until_s) + speech_s
@@ -66,16 +65,16 @@ class Utterance:
 
     @property
     def speech_s(self) -> float:
-        """How much has come."""
+        """Seconds of speech that have come."""
         return sum(speech_s for _, speech_s in self.arrivals)
 
     @property
     def first_s(self) -> float | None:
-        """How long the first packet took."""
+        """Seconds until the first packet."""
         return self.arrivals[0][0] - self.asked_s if self.arrivals else None
 
     def frame_times(self) -> list[float]:
-        """Return for every early frame after the first packet its share of the time since the packet before."""
+        """Return, for every early frame after the first packet, its share of the time since the last packet."""
         times: list[float] = []
         for (before, _), (at, speech_s) in itertools.pairwise(self.arrivals):
             frames = max(1, round(speech_s / FRAME_S))
@@ -85,7 +84,7 @@ class Utterance:
         return times
 
     def pace(self) -> float | None:
-        """Return seconds of speech a second after the first packet, until there is a second of it; None: never."""
+        """Return seconds of speech a second after the first packet, over a second of speech; None if there is less."""
         made = 0.0
         for at, speech_s in self.arrivals[1:]:
             made += speech_s
@@ -95,7 +94,7 @@ class Utterance:
 
 
 class Voices:
-    """All the utterances asked of one engine."""
+    """All utterances of one engine."""
 
     def __init__(self, engine: Engine, seed: int = 0) -> None:
         assert engine.ready is not None
@@ -107,7 +106,7 @@ class Voices:
         self._open: dict[str, Utterance] = {}
 
     def say(self, now: float, wanted_s: float, session: str = "") -> Utterance:
-        """Ask for an utterance."""
+        """Submit an utterance."""
         number = len(self.utterances)
         name = f"voice{number}/say"
         utterance = Utterance(name, session, now, wanted_s)
@@ -126,7 +125,7 @@ class Voices:
         self._engine.send(Pause((utterance.name,)), Cancel(utterance.name))
 
     def end(self) -> None:
-        """Take back all that still runs."""
+        """Cancel all open utterances."""
         for name in self._open:
             self._engine.send(Cancel(name))
         for utterance in self._open.values():
@@ -134,7 +133,7 @@ class Voices:
 
     @property
     def open(self) -> int:
-        """How many the engine has not yet said the end of."""
+        """The number of utterances that the engine has not ended."""
         return len(self._open)
 
     def _take(self, message: Told, now: float) -> None:
@@ -159,7 +158,7 @@ class Voices:
 
     def _close(self, utterance: Utterance, now: float, reason: str) -> None:
         utterance.gone_s = now
-        if not utterance.done and reason != "eos":  # a voice that can speak ends by itself
+        if not utterance.done and reason != "eos":  # a real voice ends by itself
             self.failures.append(f"{utterance.name}: {reason} after {utterance.speech_s:.2f} s of speech")
         utterance.done = True
         self._open.pop(utterance.name)
@@ -168,21 +167,21 @@ class Voices:
 
 @dataclass(slots=True)
 class Listeners:
-    """So many who listen to one utterance after the other: the next is asked for when the last has been heard."""
+    """People who listen to one utterance after the other: the next is submitted when the last has been heard."""
 
     voices: Voices
     sessions: Sequence[str]
-    begins_s: list[float]  # of each: not all at once
+    begins_s: list[float]  # of each listener: not all at once
     _hearing: dict[str, Utterance] = field(default_factory=dict)
 
     @classmethod
     def join(cls, voices: Voices, count: int, now: float, within_s: float) -> Listeners:
-        """Return so many, who begin one after the other."""
+        """Return this many listeners, who begin one after the other."""
         begins = [now + within_s * voices.random.random() for _ in range(count)]
         return cls(voices, [f"listener{number}" for number in range(count)], begins)
 
     def tick(self, now: float) -> None:
-        """Ask for what is due. The first utterance of each is cut short somewhere, so that they do not end together."""
+        """Submit due utterances. The first of each listener is cut short, so that they do not end together."""
         for number, session in enumerate(self.sessions):
             hearing = self._hearing.get(session)
             if hearing is None:
@@ -193,13 +192,13 @@ class Listeners:
                 self._hearing[session] = self.voices.say(now, self.voices.random.uniform(*UTTERANCE_S), session)
 
     def speaking(self, now: float) -> list[Utterance]:
-        """Return what is being heard and has more to come."""
+        """Return the utterances that are being heard and are not complete."""
         return [one for one in self._hearing.values() if not one.done and one.arrivals and one.heard_until_s > now]
 
 
 @dataclass(slots=True)
 class Prober:
-    """Somebody who asks for a moment of speech again and again."""
+    """A person who asks for a moment of speech again and again."""
 
     voices: Voices
     wanted_s: float = PROBE_S
@@ -207,7 +206,7 @@ class Prober:
     _next_s: float = 0.0
 
     def tick(self, now: float) -> None:
-        """Ask again, a while after the last one is over."""
+        """Ask again, a while after the last utterance ended."""
         if self._asked is not None and self._asked.gone_s is not None:
             self._next_s = self._asked.gone_s + self.voices.random.uniform(*PROBE_GAP_S)
             self._asked = None
@@ -217,14 +216,14 @@ class Prober:
 
 @dataclass(slots=True)
 class Callers:
-    """Requests that arrive at random, whatever became of those before."""
+    """Requests that arrive at random, however many are open."""
 
     voices: Voices
     per_s: float
     due_s: float
 
     def tick(self, now: float) -> None:
-        """Ask for what has arrived. The clock of an utterance begins when it was due, not when this process looked."""
+        """Submit arrived requests. An utterance's time runs from when it was due, not from this call."""
         while now >= self.due_s:
             self.voices.say(self.due_s, self.voices.random.uniform(*UTTERANCE_S))
             self.due_s += self.voices.random.expovariate(self.per_s)
@@ -232,7 +231,7 @@ class Callers:
 
 @dataclass(slots=True)
 class Crowd:
-    """So many who ask in the same moment, hear a little, and ask again together when all of them are through."""
+    """People who ask in the same moment, hear a little, and ask again together when all are done."""
 
     voices: Voices
     count: int
@@ -240,7 +239,7 @@ class Crowd:
     _asked: list[Utterance] = field(default_factory=list)
 
     def tick(self, now: float) -> None:
-        """Ask again, if all are through."""
+        """Ask again if all are done."""
         if all(one.gone_s is not None for one in self._asked):
             self._asked = [self.voices.say(now, self.wanted_s) for _ in range(self.count)]
 
@@ -250,24 +249,24 @@ class Crowd:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What utterances asked for in some time were like."""
+    """The figures of the utterances of some time."""
 
     asked: int
     unserved: int  # no packet ever came
     first_ms: dict[str, float]
     frame_ms: dict[str, float]  # of early frames
-    paces: int  # streams that had a second of speech after the first packet, and asked for it in that time;
-    pace_p50: float  # seconds of speech a second in that,
-    pace_min: float  # and of the slowest
-    listeners: int  # who heard more than a prober,
-    dry: int  # and how many of them ran dry
+    paces: int  # streams asked for in that time with a second of speech after the first packet
+    pace_p50: float  # their seconds of speech a second
+    pace_min: float  # of the slowest
+    listeners: int  # with more audio than a prober
+    dry: int  # of these, with an underrun
     underruns: int
     silence_ms: float
-    left_ms: dict[str, float]  # of sound when a packet came: half, 95 and 99 in a hundred had as much or more
+    left_ms: dict[str, float]  # sound left when a packet came: half, 95 and 99 in a hundred had as much or more
 
 
 def heard(utterances: Sequence[Utterance], begin: float, end: float) -> Heard:
-    """Return the figures of all utterances from `begin` to `end`: packets that came then, first ones asked for then."""
+    """Return the figures from `begin` to `end`: of packets that came then, and of first packets asked for then."""
     asked = [one for one in utterances if begin <= one.asked_s < end]
     firsts = [one.first_s for one in asked if one.first_s is not None]
     paces = [pace for one in asked if (pace := one.pace()) is not None]
@@ -277,7 +276,7 @@ def heard(utterances: Sequence[Utterance], begin: float, end: float) -> Heard:
     for one in long:
         own = [margin for (at, _), margin in zip(one.arrivals[1:], one.margins_s, strict=True) if begin <= at < end]
         if not one.done and one.heard_until_s < end:
-            own.append(one.heard_until_s - end)  # and nothing has come since
+            own.append(one.heard_until_s - end)  # nothing has come since
         margins += own
         dry += any(margin < 0 for margin in own)
     less = [-margin for margin in margins]

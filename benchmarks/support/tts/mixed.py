@@ -1,7 +1,8 @@
-"""Voices among other work: answers being written and microphones being heard beside those who listen, who also cut in.
+"""Voices among other work: listeners who also interrupt, beside answers being written and speech being transcribed.
 
-Answers and microphones are gpu_load.py's. Who cuts in says a second of something critical, and is spoken to again when
-that is over. It takes the times of the cutting in; those of the voices are gpu_tts_load.py's.
+Answers and microphones are those of support/sessions/load.py. A person who interrupts says a second of critical speech
+and is spoken to again after it. This module takes the times of the interruptions; support/tts/load.py takes those of
+the voices.
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ from voxlane.codecs.wav import decode_wav
 from voxlane.engine.api import LISTEN_RATE, Append, EndInput, Priority, Refused, Submit, Words
 
 CALL_S = 1.0
-"""How long somebody who cuts in speaks."""
+"""How long a person who interrupts speaks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Barged:
-    """What became of those who cut in, and of the other work."""
+    """The figures of the interruptions and of the other work."""
 
     cuts: int
-    silence_ms: dict[str, float]  # until the last packet came,
-    gone_ms: dict[str, float]  # and until the engine said that it is over
-    late: int  # of whom any packet came after
-    words_ms: dict[str, float]  # until something of the critical second was understood
-    heard_share: float  # of those who cut in, of whom anything was
+    silence_ms: dict[str, float]  # until the last packet came
+    gone_ms: dict[str, float]  # until the engine reported the end
+    late: int  # interruptions after which a packet came
+    words_ms: dict[str, float]  # until the first words of the critical second
+    heard_share: float  # share of interruptions with any words
     tokens_per_s: float  # of the answers
 
 
 @dataclass(slots=True)
 class Mixture:
-    """Everybody."""
+    """All people and work of the mixed load."""
 
     engine: Engine
     voices: Voices
@@ -51,11 +52,11 @@ class Mixture:
     random: random.Random
     failures: list[str] = field(default_factory=list)
     _gap_s: float = 0.0
-    _next_s: float = float("inf")  # nobody cuts in
+    _next_s: float = float("inf")  # infinity: no interruptions
     _since_s: float = 0.0
-    _written: int = 0  # tokens, up to then
+    _written: int = 0  # tokens up to the last begin()
     _calls: int = 0
-    _cuts: dict[str, Utterance] = field(default_factory=dict)  # since then, by the name of the call
+    _cuts: dict[str, Utterance] = field(default_factory=dict)  # since begin(), by the name of the call
     _words_s: dict[str, float] = field(default_factory=dict)
 
     def tick(self, now: float) -> None:
@@ -68,14 +69,14 @@ class Mixture:
             self._next_s = max(now, self._next_s + self._gap_s)
 
     def begin(self, gap_s: float) -> None:
-        """Forget what was, and let somebody cut in as often as that."""
+        """Reset the figures, and interrupt once every `gap_s`."""
         self._gap_s, self._since_s = gap_s, time.monotonic()
         self._next_s = self._since_s + gap_s
         self._written = self._tokens()
         self._cuts, self._words_s = {}, {}
 
     def end(self) -> None:
-        """Take the other work back."""
+        """Cancel the other work."""
         self.load.end()
         self.failures += self.load.failures
 
@@ -101,7 +102,7 @@ class Mixture:
         self._cuts[call] = utterance
         self.engine.receivers[call] = self._take
         self.voices.cut(utterance, now)
-        utterance.heard_until_s = now + CALL_S  # is spoken to again after that
+        utterance.heard_until_s = now + CALL_S  # the next utterance begins after the call
         if self.engine.config.asr_model:
             name = f"{call}/hear"
             listen = Submit(name, "asr", priority=Priority.CRITICAL, session=utterance.session)
@@ -121,7 +122,7 @@ class Mixture:
 
 
 def talk_over(engine: Engine, voices: Voices, sound: Sound, sessions: int, join_s: float, *, small: bool) -> Mixture:
-    """Return so many listeners, answers and microphones, which begin now."""
+    """Return a mixture of so many listeners, answers and microphones, which begin now."""
     sizes = replace(SMALL if small else FULL, answers=sessions, streams=sessions)
     heard = sound if engine.config.asr_model else None
     load = Load(engine, sizes, heard, talks=False, random=random.Random(7))
@@ -131,11 +132,11 @@ def talk_over(engine: Engine, voices: Voices, sound: Sound, sessions: int, join_
 
 
 def recording(path: Path | None) -> Sound:
-    """Return somebody who speaks from the start, from a WAV file; without one, six seconds of noise in syllables."""
+    """Return speech from a WAV file, without leading silence; without a file, six seconds of noise in syllables."""
     if path is not None:
         samples, rate = decode_wav(path.read_bytes())
         speech = np.asarray(resample(samples, rate, LISTEN_RATE))
-        speech = speech[int(np.argmax(np.abs(speech) > 0.25 * np.abs(speech).max())) :]  # who cuts in says something
+        speech = speech[int(np.argmax(np.abs(speech) > 0.25 * np.abs(speech).max())) :]  # begins with a voice
     else:
         time_s = np.arange(6 * LISTEN_RATE) / LISTEN_RATE
         noise = np.random.default_rng(3).standard_normal(len(time_s))

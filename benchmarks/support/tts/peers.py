@@ -1,17 +1,15 @@
 """qwen-tts and faster-qwen3-tts on a checkpoint, each in a process of its own: the peers of gpu_tts.py.
 
-    PYTHONPATH=… python3 benchmarks/gpu_tts_peers.py PACKAGE CHECKPOINT FILE      # figures as JSON; one at a time
+    PYTHONPATH=… python3 -m support.tts.peers PACKAGE CHECKPOINT FILE      # figures as JSON; one at a time
 
 Each has a folder that only its process sees: qwen-tts with the transformers it pins (4.57.3), faster-qwen3-tts with its
-qwen-tts-hf. They are left as they are; audio files, which nothing here reads, are stood in for
-(tests/support/qwen_tts_peer_imports.py). Both speak as we do: bfloat16, scaled dot-product attention, the checkpoint's
-sampling, text read while speaking.
+qwen-tts-hf. They are unchanged; stand-ins replace their packages for audio files, which are not used here
+(tests/support/qwen_tts_peer_imports.py). Both speak as ours does: bfloat16, scaled dot-product attention, the
+checkpoint's sampling, text read while speaking.
 
-    first    milliseconds from the call until sound can be played. qwen-tts has none before all of it is there.
+    first    milliseconds from the call until sound can be played; qwen-tts has none before the end
     frame    milliseconds a frame (80 ms of speech), codec included, over the rest of the utterance
     × real   seconds of speech made in a second, all streams together
-
-Time: all of them together are given two minutes.
 """
 
 from __future__ import annotations
@@ -44,12 +42,12 @@ CHUNKS = (1, 12)
 REPEATS = 3
 DEADLINE_S = 120.0
 LOCK = "speaking.lock"
-"""Shared by who loads, held by who speaks."""
+"""Loading processes share this lock; a speaking one holds it alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What one way of calling a package takes; the middle one of several calls."""
+    """The figures of one way to call a package; the median of several calls."""
 
     peer: str
     streams: int
@@ -64,12 +62,12 @@ Figures = dict[str, list[Figure]]  # by checkpoint
 
 @contextlib.contextmanager
 def loading(checkpoints: Mapping[str, Path], site: Path, *, dry: bool = False) -> Iterator[Callable[[], Figures]]:
-    """Start each package, which lies in a folder of `site`, on each checkpoint; give a call that lets them speak.
+    """Start each package (a folder of `site`) on each checkpoint; yield a call that measures them.
 
-    They load side by side, and whatever else is started in that time with them. When they may, and all have loaded,
-    they speak one after the other. One that fails is said so and left out.
+    They load at the same time, also beside other processes. The call waits until all have loaded; then they speak one
+    after the other. A failure is printed, and the package is left out.
     """
-    packages = PACKAGES[: 1 if dry else None]  # the second is nothing without CUDA graphs
+    packages = PACKAGES[: 1 if dry else None]  # the second needs CUDA graphs
     with tempfile.TemporaryDirectory() as name, (Path(name) / LOCK).open("w") as lock:
         folder = Path(name)
         fcntl.flock(lock, fcntl.LOCK_SH)
@@ -115,7 +113,7 @@ def _start(package: str, checkpoint: Path, site: Path, file: Path) -> subprocess
     quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     environment = {**os.environ, **quiet, "PYTHONPATH": os.pathsep.join(map(str, (site, BENCHMARKS, SUPPORT)))}
     command = [sys.executable, "-m", "support.tts.peers", package, str(checkpoint), str(file)]
-    with file.with_suffix(".errors").open("w") as errors:  # a pipe that nobody empties would stop it while it loads
+    with file.with_suffix(".errors").open("w") as errors:  # an unread pipe would block it while it loads
         return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=errors)
 
 
@@ -123,7 +121,7 @@ def _start(package: str, checkpoint: Path, site: Path, file: Path) -> subprocess
 
 
 def _middle(speak: Callable[[], tuple[float, float, int]], peer: str, streams: int, chunk: int) -> Figure:
-    """Return the figures of a call that tells when the first sound came, when all was there, and frames a stream."""
+    """Return the figures of a call that returns the times of the first sound and of the end, and frames a stream."""
     speak()  # compiles, tunes and captures
     first, total, frames = sorted(speak() for _ in range(REPEATS))[REPEATS // 2]
     rest = (total - first) / (frames - chunk) if chunk else total / frames
@@ -133,7 +131,7 @@ def _middle(speak: Callable[[], tuple[float, float, int]], peer: str, streams: i
 
 
 def _whole(checkpoint: str, device: str) -> list[Callable[[], Figure]]:
-    """Return what qwen-tts is asked."""
+    """Return the measurements of qwen-tts."""
     import torch
     from qwen_tts import Qwen3TTSModel
 
@@ -145,7 +143,7 @@ def _whole(checkpoint: str, device: str) -> list[Callable[[], Figure]]:
         begin = time.perf_counter()
         sounds, rate = model.generate_custom_voice(
             [TEXT] * streams, ["ryan"] * streams, ["english"] * streams, non_streaming_mode=False,
-            max_new_tokens=frames + 1,  # it throws the last one away
+            max_new_tokens=frames + 1,  # it drops the last one
         )  # fmt: skip
         total = time.perf_counter() - begin
         assert all(len(sound) == frames * rate * FRAME_S for sound in sounds), [len(sound) for sound in sounds]
@@ -156,11 +154,11 @@ def _whole(checkpoint: str, device: str) -> list[Callable[[], Figure]]:
 
 
 def _streamed(checkpoint: str, device: str) -> list[Callable[[], Figure]]:
-    """Return what faster-qwen3-tts is asked."""
+    """Return the measurements of faster-qwen3-tts."""
     from faster_qwen3_tts import FasterQwen3TTS
     from transformers import MimiConfig
 
-    # Looked for where weights are missing: those of the encoder, which nobody uses.
+    # It is read where weights are missing: those of the encoder, which is not used.
     MimiConfig.rope_theta = 10_000.0
     model: Any = FasterQwen3TTS.from_pretrained(checkpoint, device=device)
     model.warmup()
@@ -180,16 +178,16 @@ def _streamed(checkpoint: str, device: str) -> list[Callable[[], Figure]]:
 
 
 def main(package: str, checkpoint: str, file: str) -> None:
-    """Measure one package; write what was found even if a later call fails."""
+    """Measure one package; write the figures after each call, in case a later one fails."""
     with Path(file).with_name(LOCK).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)  # nobody speaks while one of them loads,
+        fcntl.flock(lock, fcntl.LOCK_SH)  # no process speaks while another loads
         import qwen_tts_peer_imports  # noqa: F401  # first: stands in for audio files
         import torch
 
         device = "cuda" if torch.cuda.is_available() else "cpu"
         found: list[Figure] = []
         asked = {PACKAGES[0]: _whole, PACKAGES[1]: _streamed}[package](checkpoint, device)
-        fcntl.flock(lock, fcntl.LOCK_EX)  # nor while another speaks
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one process speaks at a time
         for ask in asked:
             found.append(ask())
             Path(file).write_text(json.dumps([asdict(one) for one in found]), encoding="utf-8")

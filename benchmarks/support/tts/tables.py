@@ -1,4 +1,4 @@
-"""The tables and bars of gpu_tts.py: what its columns mean is said there."""
+"""The tables and bars of gpu_tts.py, whose page explains the columns."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HEADER = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one load of one voice was like."""
+    """The figures of one load of one voice."""
 
     size: str
     load: str
@@ -81,7 +81,7 @@ def summary(rows: Sequence[Row], peers: dict[str, list[tts_peers.Figure]]) -> No
 
 
 def bars(rows: Sequence[Row], failed: Sequence[str] = ()) -> list[str]:
-    """Return the bars and whether they are met; sizes of which anything failed meet none for streams."""
+    """Return the bars and whether they are met; a size with a failure does not meet those for streams."""
     lines = []
     for rate, bar in FIRST_BARS_MS.items():
         for row in rows:
@@ -99,5 +99,5 @@ def bars(rows: Sequence[Row], failed: Sequence[str] = ()) -> list[str]:
 
 
 def _kept_up(heard: Heard) -> bool:
-    """Return whether everybody was served, and somebody listened and never ran dry."""
+    """Return whether all requests were served, and there were listeners and no underruns."""
     return heard.listeners > 0 and not heard.unserved and not heard.underruns
