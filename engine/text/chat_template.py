@@ -1,15 +1,17 @@
-"""Chat templates: a model's own Jinja, rendered in a sandbox that bounds time and memory.
+"""Chat templates: a model's own Jinja, rendered in Jinja's sandbox with a limit on time and on text.
 
-A template comes with a model file, so it is input, not code of ours: it can neither reach Python nor run for long. This
-module knows text; it does not know tokens.
+A template comes with a model file, so it is input. It can neither reach Python nor run for long. This module knows
+text; it does not know tokens.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -19,17 +21,18 @@ from jinja2 import meta, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
 
 from voxlane.engine.text.tools import CALL, CallStyle
 
 MAX_SOURCE_CHARACTERS = 256 * 1024
 """The longest published templates, with tool calling, have 20,000."""
-MAX_STEPS = 200_000
-"""Loop rounds and calls of one rendering, each weighing 1 more per KiB of template: 4,000 messages and to spare."""
-CALL_STEPS = 4
-"""What a call weighs, in loop rounds: about the ratio of their times."""
-MAX_TEXT_CHARACTERS = 16 * 1024 * 1024
-"""Longest text a template may build: the longest message the engine accepts."""
+MAX_SECONDS = 1.0
+"""Processor time of one rendering. A conversation of 4,000 messages takes 0.2 s."""
+MAX_CHARACTERS = 64 * 1024 * 1024
+"""Characters that one rendering may write, intermediate texts included. The longest message has a quarter of them."""
+ITEM_CHARACTERS = 8
+"""What an item of a list counts for: its bytes."""
 
 FALLBACK_SOURCE = (
     "{% for message in messages %}{{ message['role'] | capitalize }}: {{ message['content'] | trim }}\n{% endfor %}"
@@ -37,8 +40,10 @@ FALLBACK_SOURCE = (
 )
 """For a model without a template: one "Role: text" line per message, then "Assistant:"."""
 
-_WIDE = re.compile(r"[0-9]{6}")  # a field width in a format string that no chat needs
-_GROWING = frozenset({"replace", "join", "format", "indent", "expandtabs", "translate", "format_map"})
+_WIDE = re.compile(r"[0-9]{6}")
+"""A field width in a format string that no chat needs."""
+_READING = frozenset({"length", "count", "first", "last", "default", "d"})
+"""Filters that make nothing. Templates use them on the whole conversation in each round of a loop."""
 
 
 class ChatTemplateError(ValueError):
@@ -52,14 +57,13 @@ class ChatTemplate:
         if len(source) > MAX_SOURCE_CHARACTERS:
             raise ChatTemplateError(f"the chat template is longer than {MAX_SOURCE_CHARACTERS} characters")
         self.source = source
-        self._environment = _Environment(step_cost=1 + len(source) // 1024)
+        self._environment = _Environment()
         self._one_at_a_time = threading.Lock()
         try:
             tree = self._environment.parse(source)
             # Only a template that writes both the tools and the calls can be trusted with either.
             self.knows_tools = "tool_calls" in source and "tools" in meta.find_undeclared_variables(tree)
-            _count_loops(tree)
-            code = self._environment.compile(tree)
+            code = self._environment.compile(_Limits().visit(tree))
             self._template = jinja2.Template.from_code(self._environment, code, self._environment.globals)
         except (jinja2.TemplateError, SyntaxError, RecursionError, MemoryError, ValueError) as error:
             raise ChatTemplateError(f"the chat template does not compile: {error}") from error
@@ -73,25 +77,20 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, object]) -> str:
         """Return the conversation as the template writes it, or raise ChatTemplateError."""
-        with self._one_at_a_time:  # the environment counts what a rendering does
-            self._environment.reset()
+        with self._one_at_a_time:  # the environment holds the limits of one rendering
+            self._environment.begin()
             return self._render(messages, variables)
 
     def _render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, object]) -> str:
-        parts: list[str] = []
-        size = 0
         try:
-            for part in self._template.generate(messages=[dict(message) for message in messages], **variables):
-                parts.append(part)
-                size += len(part)
-                _check_size(size)
+            parts = self._template.generate(messages=[dict(message) for message in messages], **variables)
+            return "".join(map(self._environment.made, parts))
         except _Refused as error:
             raise ChatTemplateError(f"the model's chat template refuses this conversation: {error}") from error
         except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
             raise ChatTemplateError(f"the model's chat template fails: {error}") from error
         except (RecursionError, MemoryError) as error:
             raise ChatTemplateError("the model's chat template needs too much memory") from error
-        return "".join(parts)
 
 
 class _Refused(jinja2.TemplateError):
@@ -103,11 +102,11 @@ class _OverLimit(jinja2.TemplateRuntimeError):
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """Jinja as chat templates expect it, with every loop, call and growing text counted."""
+    """Jinja as chat templates expect it. Loops, calls and filters check the time; results count as written text."""
 
     intercepted_binops = frozenset({"*", "**", "+", "%"})
 
-    def __init__(self, step_cost: int) -> None:
+    def __init__(self) -> None:
         # Unoptimised, and with a finalizer that needs a context: otherwise Jinja would run constant expressions while
         # it compiles, before any limit holds.
         super().__init__(
@@ -118,92 +117,121 @@ class _Environment(ImmutableSandboxedEnvironment):
             finalize=_finalize,
             extensions=["jinja2.ext.loopcontrols", _Generation],
         )
-        self._step_cost = step_cost  # a step can at most write the whole template
-        self._steps = self._characters = 0
-        self.globals |= {
-            "raise_exception": _raise_exception,
-            "strftime_now": lambda text: datetime.now().strftime(text),
-        }
+        self._characters_left, self._ends_s = 0, 0.0
+        self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
         self.globals.pop("lipsum", None)
-        self.filters |= {"tojson": _to_json, "join": self._join}
-        self.filters = {name: self._measured(name, function) for name, function in self.filters.items()}
-        self.filters |= {"counted": self._counted, "concatenated": self._concatenated}
+        self.filters["tojson"] = _to_json
+        self.filters = {name: self._limited(name, function) for name, function in self.filters.items()}
+        self.filters["timed"] = self._timed
 
-    def reset(self) -> None:
-        """Start a rendering with all its steps and characters left."""
-        self._steps, self._characters = MAX_STEPS, 4 * MAX_TEXT_CHARACTERS  # a text may be written again on its way out
+    def begin(self) -> None:
+        """Start the limits of a rendering."""
+        self._characters_left, self._ends_s = MAX_CHARACTERS, time.thread_time() + MAX_SECONDS
+
+    def check_time(self) -> None:
+        """Raise _OverLimit after MAX_SECONDS."""
+        if time.thread_time() > self._ends_s:
+            raise _OverLimit(f"it runs for more than {MAX_SECONDS:g} s")
+
+    def check_size(self, characters: int) -> None:
+        """Raise _OverLimit if a text of this length may not be written any more."""
+        if characters > self._characters_left:
+            raise _OverLimit(f"it writes more than {MAX_CHARACTERS} characters")
+
+    def check_growth(self, *operands: object) -> None:
+        """Raise _OverLimit if an operation could write too much. No result is longer than the product of two operands.
+
+        A number counts as a length: it may be a width or a count.
+        """
+        largest, second, *_ = sorted([1, 1, *map(self.weigh, operands)], reverse=True)
+        self.check_size(largest * second)
+
+    def weigh(self, value: object) -> int:
+        """Return about how long the text of a value is, or raise _OverLimit if it takes too long to find out."""
+        match value:
+            case str():
+                return len(value)
+            case int():
+                return abs(value)
+            case list() | tuple():
+                self.check_time()
+                return sum(map(self.weigh, value)) + len(value)
+            case Mapping():
+                return self.weigh([*value.keys(), *value.values()])
+        return 1
+
+    def made(self, value: Any) -> Any:
+        """Count a result as written and return it; an iterator becomes a list."""
+        if isinstance(value, Iterator):
+            value = list(self._timed(value))
+        if isinstance(value, str | list | tuple):
+            size = len(value) * (1 if isinstance(value, str) else ITEM_CHARACTERS)
+            self.check_size(size)
+            self._characters_left -= size
+        return value
+
+    def concat(self, parts: Iterable[str]) -> str:  # type: ignore[override]
+        """Join the output of a macro or a block; Jinja calls this."""
+        texts = list(parts)
+        self.check_size(sum(map(len, texts)))
+        return str(self.made("".join(texts)))
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call a function, method or macro, and charge for it."""
-        __self.charge(CALL_STEPS)
-        name, owner = getattr(__obj, "__name__", ""), getattr(__obj, "__self__", None)
-        if name == "join" and isinstance(owner, str) and len(args) == 1:
-            args = (__self._counted(args[0]),)
-        _check_growth(name, owner, *args, *kwargs.values())
-        return _checked(super().call(__context, __obj, *args, **kwargs))
+        """Call a function, a method or a macro."""
+        __self.check_time()
+        owner = getattr(__obj, "__self__", None)
+        if isinstance(owner, str | int | float):
+            __self.check_growth(owner, *args, *kwargs.values())
+        return __self.made(super().call(__context, __obj, *args, **kwargs))
 
     def wrap_str_format(self, value: Any) -> Any:
         """Return str.format made safe, or None for anything else."""
         wrapped = super().wrap_str_format(value)
-        if wrapped is not None and _WIDE.search(value.__self__):
-            raise _OverLimit("a format string this wide is not allowed in a chat template")
+        if wrapped is not None:
+            _check_format(value.__self__)
         return wrapped
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Compute `left operator right`, unless the result would be huge."""
-        if operator == "**":
-            raise _OverLimit("powers are not allowed in a chat template")
+        if operator == "**" or (operator == "%" and isinstance(left, str)):
+            raise _OverLimit(f"{operator} is not allowed here in a chat template")
         if operator == "*":
-            for sequence, times in ((left, right), (right, left)):
-                if isinstance(sequence, str | list | tuple) and isinstance(times, int):
-                    _check_size(len(sequence) * times)
-        elif operator == "%" and isinstance(left, str):
-            raise _OverLimit("the % operator on text is not allowed in a chat template")
-        return _checked(super().call_binop(context, operator, left, right))
+            self.check_growth(left, right)
+        return self.made(super().call_binop(context, operator, left, right))
 
-    def charge(self, steps: int) -> None:
-        """Take `steps` from what this rendering may still use."""
-        self._steps -= steps * self._step_cost
-        if self._steps < 0:
-            raise _OverLimit(f"it takes more than {MAX_STEPS // self._step_cost} steps")
+    def _timed(self, items: Iterable[Any]) -> Iterator[Any]:
+        for item in items:
+            self.check_time()
+            yield item
 
-    def charge_text(self, characters: int) -> None:
-        """Take `characters` from what this rendering may still write."""
-        self._characters -= characters
-        if self._characters < 0:
-            raise _OverLimit(f"it writes more than {MAX_TEXT_CHARACTERS} characters")
+    def _limited(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a filter with the limits of a call, keeping what Jinja notes on the function."""
 
-    def _counted(self, iterable: Any) -> list[Any]:
-        items: list[Any] = []
-        for item in iterable:
-            self.charge(1)
-            items.append(item)
-        return items
+        @functools.wraps(function)
+        def limited(*args: Any, **kwargs: Any) -> Any:
+            self.check_time()
+            if name not in _READING:
+                self.check_growth(*args, *kwargs.values())
+            if name == "format":
+                _check_format(str(args[0]))
+            return self.made(function(*args, **kwargs))
 
-    def _join(self, value: Any, d: str = "", attribute: str | int | None = None) -> str:
-        items = self._counted(value)
-        if attribute is not None:
-            items = [self.getitem(item, attribute) for item in items]
-        texts = [str(item) for item in items]
-        _check_size(sum(map(len, texts)) + len(d) * len(texts))
-        return d.join(texts)
+        return limited
 
-    def _concatenated(self, items: list[Any]) -> str:
-        texts = [str(item) for item in items]
-        _check_size(sum(map(len, texts)))
-        return "".join(texts)
 
-    def _measured(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a filter that checks what goes in, keeping what Jinja notes on the function."""
-        context_arguments = 1 if hasattr(function, "jinja_pass_arg") else 0
+class _Limits(NodeTransformer):
+    """Routes loops and `~` through filters of the environment: Jinja's sandbox has no hook for either."""
 
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            self.charge(1)
-            _check_growth(name, *args[context_arguments:], *kwargs.values())
-            return _checked(function(*args, **kwargs))
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        """Return the loop with a check of the time in each round."""
+        self.generic_visit(node)
+        node.iter = nodes.Filter(node.iter, "timed", [], [], None, None, lineno=node.lineno)
+        return node
 
-        wrapper.__dict__.update(getattr(function, "__dict__", {}))
-        return wrapper
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        """Return `a ~ b` as `[a, b] | join`."""
+        self.generic_visit(node)
+        return nodes.Filter(nodes.List(node.nodes), "join", [], [], None, None, lineno=node.lineno)
 
 
 class _Generation(Extension):
@@ -217,35 +245,12 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _count_loops(tree: nodes.Template) -> None:
-    """Wrap what every loop runs over, and every `~`, so that the environment can count."""
-    for loop in tree.find_all(nodes.For):
-        loop.iter = nodes.Filter(loop.iter, "counted", [], [], None, None, lineno=loop.lineno)
-    for node in list(_walk(tree)):
-        for name, value in list(node.iter_fields()):
-            if isinstance(value, nodes.Concat):
-                setattr(node, name, _concatenation(value))
-            elif isinstance(value, list):
-                value[:] = [_concatenation(item) if isinstance(item, nodes.Concat) else item for item in value]
-
-
-def _walk(node: nodes.Node) -> Iterator[nodes.Node]:
-    yield node
-    for child in node.iter_child_nodes():
-        yield from _walk(child)
-
-
-def _concatenation(node: nodes.Concat) -> nodes.Filter:
-    items = nodes.List(node.nodes, lineno=node.lineno)
-    return nodes.Filter(items, "concatenated", [], [], None, None, lineno=node.lineno)
-
-
 @jinja2.pass_context
 def _finalize(context: jinja2.runtime.Context, value: Any) -> Any:
     environment = context.environment
     assert isinstance(environment, _Environment)
-    if isinstance(value, str):
-        environment.charge_text(len(value))
+    if not isinstance(value, str | int):
+        environment.check_size(environment.weigh(value))
     return value
 
 
@@ -253,38 +258,15 @@ def _raise_exception(message: str) -> None:
     raise _Refused(message)
 
 
+def _strftime_now(text: str) -> str:
+    _check_format(text)
+    return datetime.now().strftime(text)
+
+
 def _to_json(value: object, indent: int | None = None) -> str:
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
-def _check_size(characters: int) -> None:
-    if characters > MAX_TEXT_CHARACTERS:
-        raise _OverLimit(f"it writes more than {MAX_TEXT_CHARACTERS} characters")
-
-
-def _check_growth(name: str, subject: object, *arguments: object) -> None:
-    """Refuse a call whose result could not be held, before it is made."""
-    for argument in arguments:
-        if isinstance(argument, int) and not isinstance(argument, bool):
-            _check_size(abs(argument))
-    if name not in _GROWING or not isinstance(subject, str):
-        return
-    match subject, arguments:
-        case str(text), (str(old), str(new), *_) if name == "replace":
-            _check_size(len(text) + text.count(old) * len(new))
-        case str(glue), (list(items),) if name == "join":
-            _check_size(len(glue) * len(items) + sum(len(item) for item in items if isinstance(item, str)))
-        case str(text), _ if name == "format" and not _WIDE.search(text):
-            _check_size(len(text) + sum(len(item) for item in arguments if isinstance(item, str)))
-        case str(text), (int(width), *_) if name == "indent":
-            _check_size((text.count("\n") + 1) * width + len(text))
-        case str(), () if name == "indent":
-            pass
-        case _:
-            raise _OverLimit(f"{name} is not allowed here in a chat template")
-
-
-def _checked(value: Any) -> Any:
-    if isinstance(value, str | list | tuple):
-        _check_size(len(value))
-    return value
+def _check_format(text: str) -> None:
+    if _WIDE.search(text):
+        raise _OverLimit("a format string this wide is not allowed in a chat template")

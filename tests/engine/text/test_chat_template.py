@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import tracemalloc
 
 import pytest
@@ -78,6 +79,11 @@ HOSTILE = {
     "recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     "branching": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(40) }}",
     "captured text": "{% set y = 'a' * 1000000 %}{% set x %}{% for a in range(9999) %}{{ y }}{% endfor %}{% endset %}",
+    "many texts": "{% set n = namespace() %}{% for a in range(99) %}{% set n.x = [n.x, a ~ 'a' * 999999] %}{% endfor %}",
+    "nested lists": "{% set n = namespace() %}{% for a in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x }}",
+    "loops over a variable": "{% set r = range(99999) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}",
+    "long bytes": "{{ (1).to_bytes(10000000000) }}",
+    "wide date": "{{ strftime_now('%10000000000d') }}",
     "captured source": "{% set x %}{% for a in range(99999) %}" + "a" * 50_000 + "{% endfor %}{% endset %}",
     "division": "{{ 1 // 0 }}",
     "missing": "{{ nothing.at.all }}",
@@ -112,6 +118,17 @@ def test_a_failed_rendering_leaves_the_template_usable() -> None:
     assert template.render(MESSAGES, {}) == "systemuser"
 
 
-def test_steps_are_counted_per_rendering() -> None:
+def test_the_limits_are_those_of_one_rendering() -> None:
     template = ChatTemplate("{% for a in range(50000) %}{% endfor %}ok")
     assert [template.render(MESSAGES, {}) for _ in range(10)] == ["ok"] * 10
+
+
+def test_a_long_conversation_is_far_from_the_limits() -> None:
+    source = (
+        "{% for m in messages %}{% if messages | length > 1 and loop.index0 % 2 == 0 %}{{ '<|' + m.role ~ '|>' }}"
+        "{{ m.content | trim | replace('a', 'aa') }}{{ m['content'].split('x') | join(' ') }}{% endif %}{% endfor %}"
+    )
+    messages = [{"role": "user", "content": "some words to say " * 50}] * 4000
+    begun = time.thread_time()
+    assert ChatTemplate(source).render(messages, {})
+    assert time.thread_time() - begun < 0.7
