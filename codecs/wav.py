@@ -19,7 +19,7 @@ from voxlane.codecs.limits import AudioLimits
 from voxlane.codecs.pcm import Buffer, Floats, decode_pcm16, encode_pcm16
 
 MAX_CHUNKS = 1_000
-"""Chunks read before the data chunk. Real files have a handful; a file of nothing but chunks would cost 60 ms per MiB."""
+"""Chunks read before the data chunk. Real files have a handful; a file of chunks alone would cost 60 ms per MiB."""
 
 _PCM, _FLOAT, _ALAW, _MULAW, _EXTENSIBLE = 1, 3, 6, 7, 0xFFFE
 _WIDTHS = {_PCM: (1, 2, 3, 4), _FLOAT: (4, 8), _ALAW: (1,), _MULAW: (1,)}
