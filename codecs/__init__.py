@@ -1,1 +1,1 @@
-"""Pure functions on bytes and arrays. They know formats; they do not know the engine or the server."""
+"""Audio formats, resampling and voice detection: pure functions on bytes and arrays. No engine, no server."""

@@ -1,8 +1,8 @@
-"""Audio files of any kind to mono float32: WAV by ourselves, the rest through PyAV (extra `opus`).
+"""Decode audio files of any kind to mono float32: WAV with our own reader, the rest with PyAV (extra `opus`).
 
-The kind is read from the first bytes, never from a name, and only the demuxer of that kind is run: libav's own probing
-would also take playlists, which open other files. Lengths in headers are ignored; decoding stops at the limits. It does
-not resample.
+The first bytes decide the kind of file, never its name. Only the demuxer of that kind runs, because libav's own probing
+also accepts playlists, which open other files. Lengths in headers are ignored; decoding stops at the limits. The sample
+rate is left as it is.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def decode_audio(data: Buffer, limits: AudioLimits | None = None) -> tuple[Float
 
 
 def _demuxer(head: bytes) -> str | None:
-    """Return libav's name for the kind of file that begins like this."""
+    """Return the name of libav's demuxer for a file that begins with `head`, or None."""
     if head[:4] in _BY_MAGIC:
         return _BY_MAGIC[head[:4]]
     if head[4:8] == b"ftyp":
@@ -46,7 +46,7 @@ def _demuxer(head: bytes) -> str | None:
     if head[:3] == b"ID3":
         return "mp3"
     if len(head) > 1 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0:
-        return "mp3" if head[1] & 0x06 else "aac"  # two layer bits, which ADTS keeps zero
+        return "mp3" if head[1] & 0x06 else "aac"  # the two layer bits are zero in ADTS
     return None
 
 
@@ -57,7 +57,7 @@ def _decode_libav(data: Buffer, demuxer: str, limits: AudioLimits) -> tuple[Floa
     with needs_pyav("this kind of audio file"):
         import av
     try:
-        # Tags in an unknown encoding must not raise: nothing here reads them.
+        # Tags in an unknown encoding must not raise: they are not read.
         with av.open(BytesIO(data), "r", format=demuxer, metadata_errors="ignore") as container:
             return _collect(container, limits)
     except av.FFmpegError as error:
@@ -65,22 +65,21 @@ def _decode_libav(data: Buffer, demuxer: str, limits: AudioLimits) -> tuple[Floa
 
 
 def _collect(container: InputContainer, limits: AudioLimits) -> tuple[Floats, int]:
-    """Decode the first audio track up to the limits."""
+    """Return the samples of the first audio track, mixed to mono, and their rate; raise beyond the limits."""
     import av
 
     if not container.streams.audio:
         raise InvalidAudio("the file has no audio track")
     pieces: list[Floats] = []
     total, rate, kind = 0, 0, None
-    # Interleaved floats, never planes: PyAV (18.1) counts nine planes in a frame of eight channels, and crashes.
+    # Interleaved floats, not planes: PyAV 18.1 counts nine planes in a frame of eight channels and crashes.
     to_float = av.AudioResampler(format="flt")
     for frame in _frames(container):
         rate = frame.sample_rate
-        # The first limit is what one frame unpacks to, with all its channels; the second what is kept of all of them.
         channels = len(frame.layout.channels)
-        limits.check(frame.samples, channels, rate)
+        limits.check(frame.samples, channels, rate)  # one frame unpacked, with all its channels
         total += frame.samples
-        limits.check(total, 1, rate)
+        limits.check(total, 1, rate)  # what is kept of all frames
         kind = kind or (rate, frame.layout.name, frame.format.name)
         if kind != (rate, frame.layout.name, frame.format.name):
             raise InvalidAudio("the audio file changes its format under way")
@@ -93,7 +92,7 @@ def _collect(container: InputContainer, limits: AudioLimits) -> tuple[Floats, in
 
 
 def _frames(container: InputContainer) -> Iterator[av.AudioFrame]:
-    """Yield what can be decoded, passing over broken packets as players do."""
+    """Yield the frames that can be decoded; skip broken packets, as players do."""
     import av
 
     for packet in container.demux(container.streams.audio[0]):

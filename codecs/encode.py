@@ -1,6 +1,6 @@
-"""Streaming encoders for finished speech: samples in, bytes of a file out as early as the format lets them.
+"""Streaming encoders for speech files: samples in, bytes of a file out as early as the format allows.
 
-WAV and PCM always; MP3, Opus in Ogg, FLAC and AAC through PyAV (extra `opus`). All mono. It knows nothing of HTTP.
+WAV and PCM are always there; MP3, Opus in Ogg, FLAC and AAC need PyAV (extra `opus`). All files are mono.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ SpeechFormat = Literal["wav", "pcm", "mp3", "opus", "flac", "aac"]
 
 
 class AudioEncoder(Protocol):
-    """One file in the making. A rate that the format lacks is resampled to one that it has."""
+    """Encodes one file. Samples at a rate that the format lacks are resampled to one that it has."""
 
     def push(self, samples: ArrayLike) -> bytes:
         """Take the next samples and return the bytes that are ready."""
 
     def finish(self) -> bytes:
-        """Return the last bytes; the encoder is then used up."""
+        """Return the last bytes; the encoder cannot be used after that."""
 
 
 def formats() -> tuple[SpeechFormat, ...]:
-    """Return the formats that can be written on this installation."""
+    """Return the formats that this installation can write."""
     everything: tuple[SpeechFormat, ...] = get_args(SpeechFormat)
     return everything if find_spec("av") else everything[:2]
 
@@ -52,7 +52,7 @@ def encoder(kind: SpeechFormat, rate: int) -> AudioEncoder:
 
 
 class _Plain:
-    """16-bit PCM behind an optional header."""
+    """Writes 16-bit PCM after an optional header."""
 
     __slots__ = ("_header",)
 
@@ -69,7 +69,7 @@ class _Plain:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """How libav is asked for one format."""
+    """libav's names and options for one format."""
 
     muxer: str
     codec: str
@@ -81,9 +81,9 @@ class _Target:
 
 _MPEG_RATES = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
 _TARGETS = {
-    # A seekable file would get its length and gaps in a first frame; a stream cannot go back to write it.
+    # No Xing frame: it holds the file's length, and a stream cannot go back to write it.
     "mp3": _Target("mp3", "libmp3lame", "fltp", _MPEG_RATES, 64_000, {"write_xing": "0", "id3v2_version": "0"}),
-    # Pages of 20 ms rather than 1 s: sound starts at once, for 28 bytes a page.
+    # Pages of 20 ms instead of 1 s: sound starts at once and costs 28 bytes a page.
     "opus": _Target("ogg", "libopus", "flt", OPUS_RATES, 48_000, {"page_duration": "20000"}),
     "flac": _Target("flac", "flac", "s16", _MPEG_RATES),
     "aac": _Target("adts", "aac", "fltp", _MPEG_RATES, 64_000),
@@ -91,7 +91,7 @@ _TARGETS = {
 
 
 class _Sink:
-    """A file that can only be written: what libav gives it is fetched with take()."""
+    """A write-only file for libav; take() returns what was written."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -107,7 +107,7 @@ class _Sink:
 
 
 class _Libav:
-    """One of libav's encoders behind one of its muxers."""
+    """Writes one file with an encoder and a muxer of libav."""
 
     def __init__(self, kind: str, target: _Target, rate: int) -> None:
         with needs_pyav(f"writing {kind}"):
@@ -120,7 +120,7 @@ class _Libav:
         self._file = av.open(self._sink, "w", format=target.muxer, options={**target.options, "flush_packets": "1"})
         try:
             stream = self._file.add_stream(target.codec, rate=written_rate)
-        except ValueError as error:  # PyAV built without this encoder
+        except ValueError as error:  # this PyAV was built without the encoder
             raise CodecMissing(f"this PyAV cannot write {kind}") from error
         assert isinstance(stream, av.AudioStream)
         self._stream = stream
@@ -128,7 +128,7 @@ class _Libav:
         self._stream.format = target.sample_format
         if target.bit_rate:
             self._stream.bit_rate = target.bit_rate
-        self._file.start_encoding()  # so that even a file without sound has its header
+        self._file.start_encoding()  # a file without sound gets its header too
 
     def push(self, samples: ArrayLike) -> bytes:
         floats = np.asarray(samples, dtype=np.float32)

@@ -1,13 +1,12 @@
-"""What can be wrong with audio.
+"""Errors about audio.
 
 AudioError
 ├── InvalidAudio       the bytes are broken, or not what they claim to be
-├── UnsupportedAudio   sound, but of a kind that we do not read or write
-├── TooMuchAudio       longer or larger than the caller allows
-└── CodecMissing       readable or writable once the extra `opus` (PyAV) is installed
+├── UnsupportedAudio   the audio is of a kind that we do not read or write
+├── TooMuchAudio       the audio is longer or larger than the caller allows
+└── CodecMissing       the audio needs the extra `opus` (PyAV)
 
-A reason is one line made of our words and of numbers, never of the bytes at fault: it may be shown to the sender. This
-module does not know how a protocol spells an error.
+A reason is one line and may be shown to the sender: it holds our own words and numbers, never the bytes at fault.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from contextlib import contextmanager
 
 
 class AudioError(Exception):
-    """Carry a one-line reason, `str(error)`."""
+    """Carries a one-line reason, `str(error)`."""
 
 
 class InvalidAudio(AudioError):
@@ -38,7 +37,7 @@ class CodecMissing(AudioError):
 
 @contextmanager
 def needs_pyav(what: str) -> Iterator[None]:
-    """Turn a failed import of PyAV inside the block into CodecMissing, naming what needs it."""
+    """Turn a failed import of PyAV inside the block into CodecMissing; the reason names `what` needs it."""
     try:
         yield
     except ImportError as missing:

@@ -1,8 +1,7 @@
 """G.711, the two codes of the telephone network: 8-bit μ-law and A-law to and from float32, by table.
 
-Encoding follows ITU-T G.191's reference, which mirrors negative values by their ones' complement. Python's `audioop`
-negates instead and therefore puts μ-law's negative decision values up to three 16-bit steps off; decoding is the same.
-It knows neither rates nor packets.
+Encoding follows ITU-T G.191's reference, which takes the ones' complement of negative values. Python's `audioop`
+negates them, so its μ-law decision values for negative samples are up to three 16-bit steps off. Decoding is the same.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def _magnitudes() -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
 
 def _mulaw_codes() -> NDArray[np.uint8]:
     magnitude, negative = _magnitudes()
-    biased = np.minimum((magnitude >> 2) + 33, 8191)  # 14 bits, the top of the last segment at most
+    biased = np.minimum((magnitude >> 2) + 33, 8191)  # 14 bits; at most the top of the last segment
     exponent = np.log2(biased).astype(np.int32) - 5
     code = (exponent << 4) | ((biased >> (exponent + 1)) & 15)
     line: NDArray[np.int32] = ~(code | np.where(negative, 0x80, 0)) & 0xFF

@@ -1,4 +1,4 @@
-"""How much audio one decode may produce. It counts samples and knows no format."""
+"""Limits on the audio that one decode may produce."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ HIGHEST_RATE = 192_000
 
 @dataclass(frozen=True, slots=True)
 class AudioLimits:
-    """What a caller is ready to take from one file."""
+    """What a caller accepts from one file."""
 
     seconds: float = 600.0
     decoded_bytes: int = 512 * 1024 * 1024  # float32 samples of all channels, before they are mixed down
     channels: int = 8
 
     def check(self, frames: int, channels: int, rate: int) -> None:
-        """Raise unless this much audio may be decoded; call it before anything is allocated."""
+        """Raise if this much audio may not be decoded; call it before anything is allocated."""
         if not LOWEST_RATE <= rate <= HIGHEST_RATE:
             raise UnsupportedAudio(f"the sample rate must lie between {LOWEST_RATE} and {HIGHEST_RATE} Hz")
         if not 1 <= channels <= self.channels:

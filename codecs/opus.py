@@ -1,7 +1,7 @@
-"""Opus packets for live audio, through PyAV (extra `opus`): 20 ms in, one packet out, and back.
+"""Opus packets for live audio, through PyAV (extra `opus`): 20 ms of samples to one packet, and back.
 
-Bare packets, as WebCodecs and RTP carry them; Ogg files are for `container` and `encode`. It knows mono: a stereo
-packet is mixed down by the decoder. PyAV's wheel brings codecs of its own, some of them GPL, so it is an extra.
+Packets are bare, as WebCodecs and RTP carry them; `container` and `encode` handle Ogg files. Audio is mono: the decoder
+mixes a stereo packet down. PyAV is an extra because its wheel brings codecs of its own, some of them GPL.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from voxlane.codecs.errors import InvalidAudio, UnsupportedAudio, needs_pyav
 from voxlane.codecs.pcm import Floats, decode_pcm16
 
 RATES = (8_000, 12_000, 16_000, 24_000, 48_000)
-"""Rates that Opus takes in as they are."""
+"""Sample rates that Opus encodes without resampling."""
 
 DECODED_RATE = 48_000
 """Opus always decodes to this rate."""
 
 PACKET_MS = 20
 MAX_PACKET_BYTES = 4_000
-"""More than a sender of speech makes: the largest frame of 20 ms is 1,275 bytes, and three fit a packet."""
+"""More than speech needs: the largest frame of 20 ms has 1,275 bytes, and a packet holds three."""
 
 
 class OpusEncoder:
@@ -42,14 +42,14 @@ class OpusEncoder:
         self._packet_samples = rate * PACKET_MS // 1000
 
     def push(self, samples: ArrayLike) -> list[bytes]:
-        """Take the next samples and return the packets that are full."""
+        """Take the next samples and return the packets that they fill."""
         self._pending = np.concatenate((self._pending, np.asarray(samples, dtype=np.float32)))
         whole = len(self._pending) // self._packet_samples * self._packet_samples
         ready, self._pending = self._pending[:whole], self._pending[whole:].copy()
         return [packet for piece in ready.reshape(-1, self._packet_samples) for packet in self._encode(piece)]
 
     def finish(self) -> list[bytes]:
-        """Fill the last packet with silence and return what is left; the encoder is then used up."""
+        """Fill the last packet with silence and return the rest; the encoder cannot be used after that."""
         missing = -len(self._pending) % self._packet_samples
         packets = self.push(np.zeros(missing, dtype=np.float32))
         return packets + [bytes(packet) for packet in self._context.encode(None)]
@@ -76,10 +76,10 @@ class OpusDecoder:
         self._context.open()
 
     def decode(self, packet: bytes) -> Floats:
-        """Return the samples of one packet; after a broken one the next can be decoded as usual."""
+        """Return the samples of one packet; after a broken packet, the next one decodes as usual."""
         import av
 
-        # libav takes an empty packet for the end of the stream and would refuse all that follow.
+        # libav takes an empty packet for the end of the stream and refuses all later ones.
         if not 0 < len(packet) <= MAX_PACKET_BYTES:
             raise InvalidAudio("the Opus packet is empty or too large")
         try:

@@ -1,8 +1,7 @@
-"""16-bit little-endian PCM to and from float32 in [-1, 1). It knows neither rates nor channels.
+"""16-bit little-endian PCM to and from float32 in [-1, 1).
 
-The scale is 32768 both ways, so that PCM → float → PCM gives the same bytes. On the way out values are clipped, then
-rounded to the nearest integer, halves to even; NaN and infinity are refused, because a model that produced one produced
-no sound.
+The scale is 32768 both ways, so PCM → float → PCM gives the same bytes. Encoding clips, then rounds to the nearest
+integer, halves to even. NaN and infinity are refused: they mean that a model failed.
 """
 
 from __future__ import annotations

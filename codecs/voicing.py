@@ -1,7 +1,4 @@
-"""Whether a short piece of sound is a voice: WebRTC's quick detector and Silero's careful one, one state per stream.
-
-It knows samples at 16 kHz; what follows from an answer is for those who ask.
-"""
+"""Voice activity detectors for 16 kHz sound, one state per stream: WebRTC's is quick, Silero's is careful."""
 
 from __future__ import annotations
 
@@ -15,14 +12,14 @@ from voxlane.codecs import silero
 
 RATE = 16_000
 FRAME_SAMPLES = silero.FRAME_SAMPLES
-"""32 ms: what Silero looks at at a time."""
+"""32 ms: Silero's frame."""
 
 GATE_SAMPLES = 160
-"""10 ms: what WebRTC's detector looks at at a time, in about 4 µs."""
+"""10 ms: the frame of WebRTC's detector, which takes about 4 µs."""
 
 
 class Voicing:
-    """Silero's detector of one stream."""
+    """Silero's detector for one stream."""
 
     def __init__(self) -> None:
         self._network = silero.network()
@@ -39,9 +36,9 @@ class Voicing:
 
 
 def voice_gate(strictness: int) -> Callable[[bytes], bool]:
-    """Return WebRTC's detector of one stream: it says of 10 ms of PCM16 whether it may be a voice.
+    """Return WebRTC's detector for one stream: whether 10 ms of PCM16 may be a voice.
 
-    `strictness` goes from 0, which lets almost everything pass, to 3.
+    `strictness` goes from 0, which accepts almost everything, to 3.
     """
     detector = webrtcvad.Vad(strictness)
     return lambda frame: bool(detector.is_speech(frame, RATE))

@@ -1,8 +1,8 @@
 """WAV files to and from float32.
 
 Reads PCM of 8, 16, 24 and 32 bits, float32 and float64, A-law and μ-law, plain or WAVE_FORMAT_EXTENSIBLE, RIFF or RF64.
-A header says what the bytes mean, never how many there are: a file cut short gives the frames that came, and one whose
-header was never completed (a stream) is read to its end. It does not resample.
+The header's format is believed, its lengths are not: a truncated file gives the frames that are there, and a stream,
+which never completed its header, is read to its end. The sample rate is left as it is.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from voxlane.codecs.limits import AudioLimits
 from voxlane.codecs.pcm import Buffer, Floats, decode_pcm16, encode_pcm16
 
 MAX_CHUNKS = 1_000
-"""Chunks looked at before the data. Real files have a handful; a file of nothing else would cost 60 ms per MiB."""
+"""Chunks read before the data chunk. Real files have a handful; a file of chunks alone would cost 60 ms per MiB."""
 
 _PCM, _FLOAT, _ALAW, _MULAW, _EXTENSIBLE = 1, 3, 6, 7, 0xFFFE
 _WIDTHS = {_PCM: (1, 2, 3, 4), _FLOAT: (4, 8), _ALAW: (1,), _MULAW: (1,)}
-_GUID_TAIL = bytes.fromhex("000000001000800000aa00389b71")  # what follows the tag in every subformat we read
+_GUID_TAIL = bytes.fromhex("000000001000800000aa00389b71")  # follows the tag in every subformat that we read
 _UNKNOWN_BYTES = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What the bytes of the data chunk mean."""
+    """The format of the data chunk."""
 
     tag: int
     channels: int
@@ -42,12 +42,12 @@ class _Layout:
 
 
 def is_wav(data: Buffer) -> bool:
-    """Return whether the bytes begin as a WAV file does."""
+    """Return whether the bytes begin like a WAV file."""
     return bytes(data[:4]) in (b"RIFF", b"RF64") and bytes(data[8:12]) == b"WAVE"
 
 
 def decode_wav(data: Buffer, limits: AudioLimits | None = None, *, mono: bool = True) -> tuple[Floats, int]:
-    """Return the samples, mixed to mono or else (frames, channels), and the sample rate."""
+    """Return the samples, mixed to mono or as (frames, channels), and the sample rate."""
     layout, body = _find(memoryview(data))
     frames = len(body) // layout.frame_bytes
     (limits or AudioLimits()).check(frames, layout.channels, layout.rate)
@@ -68,7 +68,7 @@ def encode_wav(samples: ArrayLike, rate: int) -> bytes:
 
 
 def wav_stream_header(rate: int, channels: int = 1) -> bytes:
-    """Return the header of a 16-bit WAV whose length is not known yet; PCM follows until the stream ends."""
+    """Return the header of a 16-bit WAV stream of unknown length; PCM follows until the stream ends."""
     return _header(rate, channels, None)
 
 
@@ -83,7 +83,7 @@ def _header(rate: int, channels: int, body_bytes: int | None) -> bytes:
 
 
 def _find(data: memoryview) -> tuple[_Layout, memoryview]:
-    """Return the layout and the bytes of the data chunk that are there."""
+    """Return the format, and the bytes of the data chunk that are there."""
     if not data:
         raise InvalidAudio("the audio is empty")
     if not is_wav(data):
@@ -108,8 +108,8 @@ def _present(data: memoryview, start: int, declared: int) -> int:
     """Return how many bytes of the data chunk there are."""
     if declared:
         return min(declared, len(data) - start)
-    # A recorder that never came back to its header leaves 0 here, and the file's end at this place or unknown. If the
-    # file's end lies further on, the chunk is truly empty and what follows are other chunks.
+    # A recorder that did not complete its header leaves 0 here, and a file length that ends here or is unknown. If the
+    # file length goes beyond this place, the chunk is really empty and other chunks follow.
     (whole,) = struct.unpack_from("<I", data, 4)
     truly_empty = whole != _UNKNOWN_BYTES and whole + 8 > start
     return 0 if truly_empty else len(data) - start
@@ -125,7 +125,7 @@ def _layout(chunk: memoryview) -> _Layout:
         if bytes(chunk[26:40]) != _GUID_TAIL:
             raise UnsupportedAudio("the WAV file's encoding is not supported")
         (tag,) = struct.unpack_from("<H", chunk, 24)
-    width = (bits + 7) // 8  # 12 or 20 bits lie at the top of the next whole bytes
+    width = (bits + 7) // 8  # samples of 12 or 20 bits fill the top bits of whole bytes
     if width not in _WIDTHS.get(tag, ()):
         raise UnsupportedAudio("the WAV file's encoding is not supported")
     if channels == 0 or frame_bytes != channels * width:

@@ -1,1 +1,1 @@
-"""Sound on its way to the recogniser: mel spectra, voice activity, segments, transcripts."""
+"""Audio before and after the recogniser: mel spectra, voice activity, segments, transcripts, word times."""

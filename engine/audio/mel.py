@@ -1,4 +1,4 @@
-"""Log-mel spectrograms as Whisper was trained on them. It knows samples and frequencies, and no model."""
+"""Log-mel spectrograms as Whisper was trained on them."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ WINDOW_SECONDS = 30
 WINDOW_SAMPLES = WINDOW_SECONDS * SAMPLE_RATE
 FRAMES = WINDOW_SAMPLES // HOP
 
-_FLOOR = 1e-10  # power below which everything is silence
-_RANGE = 8.0  # factors of ten kept below the loudest place of the clip
+_FLOOR = 1e-10  # smaller powers are raised to this
+_RANGE = 8.0  # powers of ten kept below the loudest value of the clip
 
 
 def window_mels(windows: Tensor, bins: int) -> Tensor:
-    """Return the spectrograms [clips, 3000, bins] of whole windows [clips, 480000] of 16 kHz sound, all at once."""
+    """Return the spectrograms [clips, 3000, bins] of whole windows [clips, 480000] of 16 kHz sound, in one batch."""
     padded = F.pad(windows[:, None], (WINDOW // 2, WINDOW // 2), mode="reflect")[:, 0]
     mel = log_powers(padded, bins)[:, :FRAMES]
     return scaled(mel, mel.amax(dim=(1, 2), keepdim=True))
 
 
 def log_powers(pieces: Tensor, bins: int) -> Tensor:
-    """Return the logarithms of mel powers [pieces, frames, bins] of pieces of sound [pieces, samples], unmirrored."""
+    """Return log mel powers [pieces, frames, bins] of pieces of sound [pieces, samples], without padding."""
     window, filters = _constants(bins, pieces.device)
     spectrum = torch.stft(pieces, WINDOW, HOP, window=window, center=False, return_complex=True)
     power = spectrum.real.square() + spectrum.imag.square()  # [pieces, 201, frames]
@@ -40,7 +40,7 @@ def log_powers(pieces: Tensor, bins: int) -> Tensor:
 
 
 def scaled(mel: Tensor, loudest: Tensor) -> Tensor:
-    """Return logarithms as models see them, nothing more than `_RANGE` below the loudest."""
+    """Return log powers scaled for the models, with nothing more than `_RANGE` below the loudest."""
     return torch.maximum(mel, loudest - _RANGE).add_(4.0).div_(4.0)
 
 
@@ -50,16 +50,16 @@ def _constants(bins: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def log_mel(samples: Tensor, bins: int) -> Tensor:
-    """Return the spectrogram [3000, bins] of at most 30 s of 16 kHz sound, silence after its end.
+    """Return the spectrogram [3000, bins] of at most 30 s of 16 kHz sound, padded with silence.
 
-    Frames that only see the silence are not computed: for a short turn that is most of them.
+    Frames that see only padding are not computed: for a short turn that is most of them.
     """
     if samples.ndim != 1 or len(samples) > WINDOW_SAMPLES:
         raise ValueError(f"samples {tuple(samples.shape)}: one dimension of at most {WINDOW_SAMPLES} is needed")
     half = WINDOW // 2
     whole = len(samples) > WINDOW_SAMPLES - WINDOW
     heard = F.pad(samples.to(torch.float32), (0, WINDOW_SAMPLES - len(samples) if whole else WINDOW))
-    # Both ends are mirrored; away from the end of the 30 s there is only silence to mirror.
+    # Both ends are mirrored. Unless the sound reaches the end of the 30 s, only silence is mirrored there.
     padded = F.pad(heard[None, None], (half, half), mode="reflect")[0, 0]
     window = torch.hann_window(WINDOW, device=samples.device)
     spectrum = torch.stft(padded, WINDOW, HOP, window=window, center=False, return_complex=True)[:, :FRAMES]
@@ -72,7 +72,7 @@ def log_mel(samples: Tensor, bins: int) -> Tensor:
 
 @functools.cache
 def mel_filters(bins: int, window: int = WINDOW, sample_rate: int = SAMPLE_RATE) -> Tensor:
-    """Return the triangles [bins, window / 2 + 1] that sum a spectrum into mel bands of the same area (Slaney's)."""
+    """Return Slaney's filters [bins, window / 2 + 1]: triangles of equal area that sum a spectrum into mel bands."""
     with _LinspaceInDouble():
         filters = functional.melscale_fbanks(
             window // 2 + 1, 0.0, sample_rate / 2, bins, sample_rate, norm="slaney", mel_scale="slaney"

@@ -1,13 +1,12 @@
-"""What to decode of a stream of audio, when, and which of the words will not change any more.
+"""Decide what to decode of a stream of audio, when, and which words are settled, that is, will not change any more.
 
-Audio goes in, in pieces of any size; looks come out: stretches of it that somebody else should decode now; their tokens
-go back in, and out come the settled words. It knows samples, probabilities of speech and token numbers; what a token
-spells, how it is decoded and what time it is are others' business.
+Audio goes in, in pieces of any size. Looks come out: stretches of audio to decode now. Their tokens go back in, and the
+settled words come out. There is no model and no clock in this module: a token is a number.
 
-How an engine uses it, one look at a time:
+The job uses it like this, one look at a time:
 
     listener.hear(samples)  or  listener.end()
-    for heard in listener.settled(): publish              segments that closed on what their last look had found
+    for heard in listener.settled(): publish              segments that closed where their last look had ended
     while look := listener.next_look():                   always the newest audio
         publish(listener.looked(look, tokens, logprobs))  decoded from listener.clip(look)
     if listener.done: finish
@@ -28,29 +27,29 @@ from voxlane.engine.audio.segmenter import FRAME_SAMPLES, RATE, ListenPolicy, Se
 Samples = NDArray[np.float32]
 
 _ROOM_SAMPLES = 128 * FRAME_SAMPLES
-"""Room for audio at first: about four seconds. Later there is room for twice what is needed."""
+"""Buffer for audio at first: about four seconds. Later it is twice as large as needed."""
 
 MIN_LOGPROB, MIN_LOGPROB_IF_SILENT, SILENT = -1.2, -0.6, 0.6
-"""Bounds on the mean logprob of what was said, and on the probability of silence; is_speech() says where from."""
+"""Bounds on a transcript's mean logprob and on the probability of silence; is_speech() gives the measurements."""
 
 DEFAULT_POLICY = ListenPolicy()
 WINDOW_POLICY = ListenPolicy(max_segment_s=28.0, short_segment_s=10.0, look_every_s=1.0, look_share=0.0)
-"""For a model that takes as long for a second as for its whole window. Whisper tiny.en got 3.5 % of words wrong with
-it, 5.4 % with the other, on the speech that ListenPolicy was tuned with."""
+"""For a model whose cost does not depend on the clip's length. On the speech that ListenPolicy was tuned with, Whisper
+tiny.en got 3.5 % of words wrong with this policy and 5.4 % with the default."""
 
 LOOP_TOKENS = 16
-"""A decoder that repeats itself over this many tokens, and four times, has lost the thread."""
+"""A decoder is in a loop if it repeats itself four times or more, over at least this many tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeRequest:
     """One decode of a stretch of audio."""
 
-    start: int  # samples from the first of the stream
+    start: int  # sample, counted from the first of the stream
     end: int
-    final: bool  # of a closed segment: what it brings is settled
-    forced: tuple[int, ...]  # tokens already settled: the decode goes on after them
-    drafts: tuple[int, ...]  # what the look before found after them: guesses that one pass can verify
+    final: bool  # its segment is closed: all its tokens will be settled
+    forced: tuple[int, ...]  # settled tokens: the decode continues after them
+    drafts: tuple[int, ...]  # tokens that the last look found after them: guesses that one pass can verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,35 +58,35 @@ class Closed:
 
     start: int
     end: int
-    tokens: tuple[int, ...]  # empty: nobody spoke, or nothing was understood
+    tokens: tuple[int, ...]  # empty: no speech, or nothing was understood
     logprobs: tuple[float, ...]
     no_speech: float
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a look brought. All that was heard is every `settled` so far, then `tail`."""
+    """The result of a look. The transcript so far is every `settled`, then the newest `tail`."""
 
-    settled: tuple[int, ...]  # new; it ends before a token that starts a word, or with its segment
-    tail: tuple[int, ...]  # may change: it replaces the tail before
-    closed: Closed | None = None  # the segment that this completes; its tokens have all been settled
+    settled: tuple[int, ...]  # new settled tokens; they end before a token that starts a word, or with the segment
+    tail: tuple[int, ...]  # tokens that may change; they replace the last tail
+    closed: Closed | None = None  # the segment that this completes; all its tokens are settled
 
 
 @dataclass(slots=True)
 class _Segment:
-    """A stretch and what its looks have found."""
+    """A stretch and the results of its looks."""
 
     stretch: Stretch
-    settled: int = 0  # tokens that will not change
-    tokens: tuple[int, ...] = ()  # of the newest look, the settled ones among them
+    settled: int = 0  # number of settled tokens
+    tokens: tuple[int, ...] = ()  # of the newest look, the settled ones included
     logprobs: tuple[float, ...] = ()
     no_speech: float = 0.0
-    looked: int = -1  # where the newest look ended
-    history: deque[tuple[int, tuple[int, ...]]] = field(default_factory=deque)  # (end, tokens), oldest first
+    looked: int = -1  # sample at which the newest look ended
+    history: deque[tuple[int, tuple[int, ...]]] = field(default_factory=deque)  # (end, tokens) of looks, oldest first
 
 
 class Transcriber:
-    """A stream of audio that is being transcribed."""
+    """The state of one stream's transcription."""
 
     def __init__(
         self,
@@ -98,7 +97,7 @@ class Transcriber:
         partials: bool,
         policy: ListenPolicy = DEFAULT_POLICY,
     ) -> None:
-        """Listen with a fresh `voicing`: one probability per complete frame, the remainder kept for its next call."""
+        """Begin. `voicing` is a fresh detector: it returns a probability per complete frame and keeps the remainder."""
         self._voicing = voicing
         self._starts_word = starts_word
         self._partials = partials
@@ -112,7 +111,7 @@ class Transcriber:
         self._heard = 0
 
     def hear(self, samples: Samples) -> None:
-        """Take more audio, as much as there is."""
+        """Take more audio, of any length."""
         if self._ended:
             raise ValueError("the stream has ended")
         self._audio.append(samples)
@@ -122,19 +121,19 @@ class Transcriber:
         self._forget()
 
     def end(self) -> None:
-        """Close what is open: no more audio will come."""
+        """Take the end of the audio; the open segment closes."""
         if not self._ended:
             self._ended = True
             self._move(self._segmenter.finish(self._audio.end))
             self._forget()
 
     def settled(self) -> list[Heard]:
-        """Return, once, the segments that closed exactly where their last look had ended: that look was the final."""
+        """Return, once, the segments that closed exactly where their last look had ended: they need no other look."""
         told, self._told = self._told, []
         return told
 
     def next_look(self) -> DecodeRequest | None:
-        """Return what to decode now, or None until more audio comes or a look returns."""
+        """Return what to decode now, or None if more audio or the result of a look must come first."""
         segment = self._closed[0] if self._closed else self._open
         if segment is None or not (self._closed or self._is_due(segment)):
             return None
@@ -149,16 +148,16 @@ class Transcriber:
     def looked(
         self, look: DecodeRequest, tokens: Sequence[int], logprobs: Sequence[float], no_speech: float = 0.0
     ) -> Heard:
-        """Take what a look found: its tokens without the end, the forced ones among them, and their logprobs."""
+        """Take a look's result: its tokens without the end token, the forced ones included, and their logprobs."""
         segment = self._closed[0] if self._closed else self._open
         if segment is None or segment.stretch.start != look.start or look.end == segment.looked:
-            raise ValueError("this is not the look that was asked for")
+            raise ValueError("this is not the look that next_look() returned")
         count = unlooped(tokens)
         if not is_speech(logprobs[:count], no_speech):
             count = 0
         count = max(count, segment.settled)
         if tuple(tokens[: segment.settled]) != segment.tokens[: segment.settled]:
-            raise ValueError("a look must begin with the tokens it was forced to")
+            raise ValueError("a look must begin with its forced tokens")
         segment.tokens, segment.logprobs = tuple(tokens[:count]), tuple(logprobs[:count])
         segment.no_speech, segment.looked = no_speech, look.end
         if self._closed and look.end == segment.stretch.end:
@@ -171,16 +170,16 @@ class Transcriber:
 
     @property
     def done(self) -> bool:
-        """Whether the stream has ended, every segment is settled and settled() has told so."""
+        """Return whether the stream has ended, every segment is settled and settled() has returned them."""
         return self._ended and not self._closed and not self._told
 
     @property
     def heard(self) -> int:
-        """Samples that are dealt with: what was said in them is settled, and their audio may be gone."""
+        """Return how many samples are done: their words are settled, and their audio may be dropped."""
         return self._heard
 
     def _is_due(self, segment: _Segment) -> bool:
-        """Tell whether an open segment has enough new audio, or has fallen silent since its last look."""
+        """Return whether an open segment has enough new audio, or has fallen silent since its last look."""
         stretch, policy = segment.stretch, self._policy
         if not self._partials or stretch.voiced < policy.min_voiced or stretch.end == segment.looked:
             return False
@@ -192,7 +191,7 @@ class Transcriber:
         return stretch.end - segment.looked >= every
 
     def _move(self, closed: Stretch | None) -> None:
-        """Follow the segmenter past one frame."""
+        """Update the segments after one frame; `closed` is the stretch that it closed, if any."""
         opened = self._segmenter.open
         segment = self._open
         if segment is not None and segment.stretch is not opened:
@@ -205,7 +204,7 @@ class Transcriber:
             self._open = _Segment(opened)
 
     def _forget(self) -> None:
-        """Let go of audio that nobody can ask for."""
+        """Drop audio that no look can need."""
         if self._ended and not self._closed:
             self._heard = self._audio.end
         else:
@@ -214,10 +213,10 @@ class Transcriber:
         self._audio.drop(self._heard)
 
     def _settle(self, segment: _Segment) -> int:
-        """Return how many tokens of a segment will stay: those that have stayed for long enough."""
+        """Return how many tokens of a segment are settled: those that were stable for long enough."""
         tokens = segment.tokens
         if segment.looked > self._segmenter.uncut(segment.stretch.start):
-            return segment.settled  # a cut may part these words from their segment
+            return segment.settled  # a cut may move these words into the next segment
         history = segment.history
         history.append((segment.looked, tokens))
         since = segment.looked - self._policy.settle_s * RATE
@@ -226,7 +225,7 @@ class Transcriber:
         if history[0][0] > since:
             return segment.settled
         agreed = min(_common(tokens, older) for _, older in history)
-        # The token that starts the next word must have stayed too, or the word before it may yet grow.
+        # The token that starts the next word must be stable too, or the last word may still grow.
         starts = (at for at in range(segment.settled, agreed) if self._starts_word(tokens[at]))
         return max(starts, default=segment.settled)
 
@@ -238,12 +237,12 @@ def _finished(segment: _Segment) -> Heard:
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return the length of the common beginning."""
+    """Return the length of the common prefix."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def unlooped(tokens: Sequence[int]) -> int:
-    """Return how many tokens to keep of a hypothesis: if it ends in a loop, those up to the end of its first round."""
+    """Return how many tokens of a hypothesis to keep: if it ends in a loop, those up to the end of the first round."""
     for period in range(1, len(tokens) // 4 + 1):
         same = len(tokens) - period
         while same > 0 and tokens[same - 1] == tokens[same - 1 + period]:
@@ -254,35 +253,35 @@ def unlooped(tokens: Sequence[int]) -> int:
 
 
 def max_tokens(samples: int) -> int:
-    """Return how many tokens speech of this length can hold: a model that writes more than that makes it up.
+    """Return how many tokens speech of this length can hold: a model that writes more hallucinates.
 
-    Moonshine was taught with at most 6.5 a second; a short clip may be all speech, and quick.
+    Moonshine was trained with at most 6.5 a second; a short clip may be all speech, and fast.
     """
     return 10 + 8 * samples // RATE
 
 
 def is_speech(logprobs: Sequence[float], no_speech: float) -> bool:
-    """Tell whether somebody said what a look found, or the model made it up.
+    """Return whether a look's tokens were really said, rather than hallucinated.
 
-    Mean logprobs, measured with both models: words and sentences, also 30 dB softer and as loud as the noise around
-    them, -0.02 to -0.87; what was made up from the end of a breath, from an artificial vowel or from twelve voices at
-    once, -1.35 to -2.1. Whisper put silence at 0.74 to 0.85 in the latter two, at 0.23 or less in speech.
+    Mean logprobs, measured with both models: words and sentences, also 30 dB softer or in noise as loud as they are,
+    have -0.02 to -0.87. Hallucinations from the end of a breath, from an artificial vowel or from twelve voices at once
+    have -1.35 to -2.1. Whisper's probability of silence is 0.74 to 0.85 in the latter two, and at most 0.23 in speech.
     """
     mean = sum(logprobs) / max(1, len(logprobs))
     return mean >= (MIN_LOGPROB_IF_SILENT if no_speech > SILENT else MIN_LOGPROB)
 
 
 class _Audio:
-    """The samples that are still needed, in one run of memory."""
+    """The samples that are still needed, contiguous in memory."""
 
     def __init__(self) -> None:
         self._kept: Samples = np.zeros(_ROOM_SAMPLES, np.float32)
-        self._begin = 0  # the sample of the stream that lies first
-        self._needed = 0  # those before it may go
-        self.end = 0  # samples so far, whether or not they are still here
+        self._begin = 0  # the stream's index of the first sample in the buffer
+        self._needed = 0  # samples before this one may be dropped
+        self.end = 0  # samples so far, dropped ones included
 
     def append(self, samples: Samples) -> None:
-        """Keep more."""
+        """Add samples."""
         if self.end - self._begin + len(samples) > len(self._kept):
             self._make_room(len(samples))
         first = self.end - self._begin
@@ -292,7 +291,7 @@ class _Audio:
     def energies(self, start: int, end: int) -> list[int]:
         """Return the energy of each frame of the samples [start, end), which must not have been dropped."""
         frames = self.clip(start, end).reshape(-1, FRAME_SAMPLES)
-        # Whole numbers, and fewer than 2^53: their sum is the same in any order.
+        # Sums of whole numbers below 2^53 are exact in any order.
         loud = (frames * 32768.0).clip(-32768.0, 32767.0).astype(np.int32).astype(np.float64)
         energies: list[int] = np.einsum("ij,ij->i", loud, loud).astype(np.int64).tolist()
         return energies
@@ -300,15 +299,15 @@ class _Audio:
     def clip(self, start: int, end: int) -> Samples:
         """Return the samples [start, end), which must not have been dropped."""
         if not self._needed <= start <= end <= self.end:
-            raise ValueError(f"samples {start} to {end} are not here")
+            raise ValueError(f"samples {start} to {end} were dropped or have not come")
         return self._kept[start - self._begin : end - self._begin].copy()
 
     def drop(self, before: int) -> None:
-        """Let go of what lies before a sample."""
+        """Allow samples before this one to be dropped."""
         self._needed = max(self._needed, before)
 
     def _make_room(self, count: int) -> None:
-        """Move what is needed to the front of as much again."""
+        """Move the needed samples to the front of a buffer with room for as many again."""
         first = self._needed
         kept = self._kept[first - self._begin : self.end - self._begin]
         moved = np.zeros(max(_ROOM_SAMPLES, 2 * (len(kept) + count)), np.float32)

@@ -1,6 +1,8 @@
-"""One stream's detector of speech among many that are listened to together: told as sound comes, asked for it later.
+"""One stream's view of a voice detector that batches the frames of many streams: audio goes in now, answers come later.
 
-It knows samples and frames; who listens, and what follows from an answer, is for others.
+The server's ear also runs Silero, on other frames: behind its gate, every other frame within speech, a fresh state for
+each voice. Segments cut by its answers move by up to 0.35 s, and 6 of 12 recordings (plain, 20 dB softer, with noise)
+got another transcript. The engine's own detector takes 3 to 4 % of a live stream's CPU time, so it stays.
 """
 
 from __future__ import annotations
@@ -17,32 +19,33 @@ Samples = NDArray[np.float32]
 
 
 class VoiceDetector(Protocol):
-    """Who listens to the frames of all streams."""
+    """Runs the frames of all streams."""
 
     def expect(self, ear: VadStream) -> None:
-        """Note that a stream has a frame to listen to."""
+        """Note that a stream has a frame to run."""
 
     def attend(self) -> None:
-        """Take the answers that have come, and see to it that others will."""
+        """Take the probabilities that are ready, and start the next batch if there is one."""
 
     def listen(self, ear: VadStream) -> None:
-        """Wait for the answer to a stream's next frame."""
+        """Wait for the probability of a stream's next frame."""
 
 
 class VadStream:
-    """The detector of one stream."""
+    """The detector's input, output and state for one stream."""
 
     def __init__(self, ears: VoiceDetector) -> None:
         self._ears = ears
         self._rest: Samples = np.zeros(0, np.float32)
-        self._expected = self._heard = 0  # samples
-        self.memory: Samples = np.zeros(2 * HIDDEN, np.float32)  # its last answer, and the cell behind it
-        self.frames: deque[Samples] = deque()  # that nobody has listened to
-        self.known: deque[float] = deque()  # of frames that nobody has asked for
-        self.listening = False  # a frame of it is with somebody who will answer later
+        self._expected = 0  # samples passed to expect()
+        self._heard = 0  # samples whose probabilities were asked for
+        self.memory: Samples = np.zeros(2 * HIDDEN, np.float32)  # the network's last output, then its cell
+        self.frames: deque[Samples] = deque()  # frames that no batch has taken
+        self.known: deque[float] = deque()  # probabilities that were not asked for yet
+        self.listening = False  # a frame of this stream is in the running batch
 
     def expect(self, samples: Samples) -> None:
-        """Take sound that will be asked about later, in the same order."""
+        """Take audio whose probabilities will be asked for later, in the same order."""
         joined = np.concatenate([self._rest, samples]) if len(self._rest) else samples
         whole = len(joined) // FRAME_SAMPLES * FRAME_SAMPLES
         self.frames.extend(joined[:whole].reshape(-1, FRAME_SAMPLES))
@@ -53,7 +56,7 @@ class VadStream:
 
     @property
     def ready_samples(self) -> int:
-        """How many samples of what was expected can be asked about and nobody has to wait for the answer."""
+        """Return how many of the expected samples have their probabilities ready."""
         self._ears.attend()
         if not self.known and (self.frames or self.listening):
             return 0

@@ -1,8 +1,8 @@
-"""When each word was said, from what a decoder looked at while writing it.
+"""Word times from a decoder's cross-attention.
 
-Cross-attention weights of heads that follow the sound are evened out, smoothed and averaged, and the cheapest monotone
-path through them (dynamic time warping) says which encoder state each token begins at: the method of OpenAI's Whisper,
-here for any encoder–decoder. It knows weights and pieces of text; which heads to ask is the model's business.
+The weights of heads that follow the sound are normalised, smoothed and averaged. The cheapest monotone path through
+them (dynamic time warping) gives the encoder state at which each token begins. This is the method of OpenAI's Whisper,
+for any encoder–decoder; the model names the heads.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from torch import Tensor
 from voxlane.engine.api import Word
 
 MEDIAN_WIDTH = 7
-"""Encoder states that the weights are smoothed over: 140 ms of Whisper's, 168 ms of Moonshine's."""
+"""Encoder states that the weights are smoothed over: 140 ms for Whisper, 168 ms for Moonshine."""
 
 
 def starts_word(piece: bytes) -> bool:
-    """Tell whether a word begins with this piece: with a space, or in a script that writes none between words.
+    """Return whether a word begins with this piece: it begins with a space, or its script has none between words.
 
-    Those are Chinese and Japanese, U+3040 to U+9FFF, and Thai and Lao, U+0E00 to U+0EFF; a character counts as a word.
+    Those scripts are Chinese and Japanese, U+3040 to U+9FFF, and Thai and Lao, U+0E00 to U+0EFF; there a character
+    counts as a word.
     """
     if piece[:1] == b"\xe0":
         return b"\xb8" <= piece[1:2] <= b"\xbb"
@@ -35,8 +36,8 @@ def starts_word(piece: bytes) -> bool:
 def token_states(weights: Tensor) -> list[int]:
     """Return the encoder state at which each row of `weights` [heads, rows, states] begins.
 
-    Row i holds what was looked at while token i was being chosen; the last row is the end of the text, so that its
-    state is where the last token ends.
+    Row i holds the attention while token i was chosen. The last row belongs to the end token, so its state is where
+    the last token ends.
     """
     deviation, mean = torch.std_mean(weights, dim=1, keepdim=True, correction=0)
     even = (weights - mean) / deviation.clamp(min=1e-9)
@@ -48,9 +49,9 @@ def token_states(weights: Tensor) -> list[int]:
 
 
 def word_times(pieces: Sequence[bytes], states: Sequence[int], seconds_per_state: float) -> list[Word]:
-    """Return the words that tokens spell, `pieces` their bytes and `states` where they begin and the last one ends.
+    """Return the words of tokens: `pieces` are their bytes, `states` where each begins and the last one ends.
 
-    Whatever follows the piece that a word begins with belongs to it.
+    A word is a piece that starts one and all pieces up to the next such piece.
     """
     words: list[Word] = []
     begins = [index for index, piece in enumerate(pieces) if index == 0 or starts_word(piece)]
@@ -73,7 +74,7 @@ def _median(x: Tensor, width: int) -> Tensor:
 def cheapest_path(cost: NDArray[np.float64]) -> list[tuple[int, int]]:
     """Return the cells of the cheapest path from the first to the last corner of `cost` [rows, columns].
 
-    A path goes right, down, or both at once. Sums are filled in along diagonals, each of them at once.
+    A path goes right, down, or both at once. Sums are computed one diagonal at a time.
     """
     rows, columns = cost.shape
     total = np.full((rows + 1, columns + 1), np.inf)
@@ -83,7 +84,7 @@ def cheapest_path(cost: NDArray[np.float64]) -> list[tuple[int, int]]:
         column = diagonal - row
         before = np.minimum(total[row, column], np.minimum(total[row, column + 1], total[row + 1, column]))
         total[row + 1, column + 1] = cost[row, column] + before
-    total[0, 0] = np.inf  # from here on a border, like the rest of the first row and column
+    total[0, 0] = np.inf  # now a border, like the rest of the first row and column
     path = [(rows - 1, columns - 1)]
     while path[-1] != (0, 0):
         r, c = path[-1]

@@ -1,7 +1,7 @@
-"""A stream of audio being transcribed: what the listener wants looked at becomes requests, their tokens become words.
+"""Transcribe a stream of audio: the transcriber's looks become requests, and their tokens become words.
 
-It joins listening.py to the scheduler. Between two looks a stream holds no blocks: an encoder that sees the whole clip
-makes everything computed before stale with the next word.
+Between two looks a stream holds no KV blocks: the encoder sees the whole clip, so new audio makes everything computed
+before stale.
 """
 
 from __future__ import annotations
@@ -44,55 +44,56 @@ from voxlane.engine.schedule.plan import Row
 from voxlane.engine.schedule.request import ClipStates, Request
 
 PARTIAL_TARGET_S = 1.0
+"""A look at an open segment is due after this long: it yields to listeners who are about to run out of sound."""
+
 FINAL_TARGET_S = 0.1
-"""When a look is due. Somebody waits for the words of a finished turn; those of a running one can wait for a listener
-who is about to run out of sound."""
+"""A look at a closed segment is due after this long: a person waits for the words of a finished turn."""
 
 WORK_SAMPLES = LISTEN_RATE // 2
 """Audio that goes through the voice detector between two steps: a few milliseconds of work."""
 
 REPORT_SAMPLES = 2 * LISTEN_RATE
-"""Silence that passes before the sender is told that it has been heard."""
+"""Audio without new words after which the sender is told how much was processed."""
 
 SAMPLE_BYTES = 2
 
 
 class SpellingModel(Protocol):
-    """What a listening job needs of a model: how to ask it, and what its tokens mean."""
+    """What a transcription job needs of a model: its prompts, its limits and the meaning of its tokens."""
 
     languages: tuple[str, ...]
     detects_language: bool
     fixed_window: bool  # a short clip costs as much as a long one
-    inline: bool  # a clip lies among its tokens
-    nobody: int  # the token it writes for a language where nobody speaks; -1: it has none
+    inline: bool  # a clip's encoder states lie among the tokens
+    nobody: int  # the token that it writes instead of a language where there is no speech; -1: it has none
     max_samples: int
     context_tokens: int
     eos_ids: frozenset[int]
 
     def states(self, samples: int) -> int:
-        """Return how many encoder states a clip becomes."""
+        """Return the number of encoder states of a clip of `samples`."""
 
     def prompt_tokens(self, language: str, states: int) -> list[int]:
-        """Return what a transcript of a clip of so many states starts with; "" leaves the language to the model."""
+        """Return the prompt for a clip of `states` encoder states; with the language "" the model detects it."""
 
     def after_language(self, token: int) -> list[int]:
-        """Return what follows the token of a language."""
+        """Return the prompt's tokens after the token of a language."""
 
     def language_of(self, token: int) -> str:
-        """Return the language a token names."""
+        """Return the language that a token names."""
 
     def text_of(self, tokens: Sequence[int]) -> str:
-        """Return what tokens spell, with the space before them."""
+        """Return the text of tokens, with the space before it."""
 
     def starts_word(self, token: int) -> bool:
         """Return whether a word begins with this token."""
 
     def words_of(self, tokens: Sequence[int], weights: Tensor, samples: int) -> list[tuple[str, float, float]]:
-        """Return words with the seconds from and to which they sound in a clip of so many samples."""
+        """Return the words of a clip of `samples`, each with the seconds at which it begins and ends."""
 
 
 class TranscribeJobFactory:
-    """Opens jobs for the listening model."""
+    """Opens transcription jobs for the recogniser."""
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class TranscribeJobFactory:
 
 
 class ListenJob(Job):
-    """One stream."""
+    """Transcribes one stream."""
 
     def __init__(
         self,
@@ -133,27 +134,27 @@ class ListenJob(Job):
         now: float,
         ear: VadStream | None = None,
     ) -> None:
-        """Begin; an ear among many is told what to expect as it comes, and asked when it has the answer."""
+        """Begin. An `ear` shared by many streams gets audio as it comes and is asked when its answer is ready."""
         super().__init__(submit, now)
         self._model = model
         self._pool = pool
         self._listener = listener
         self._language = submit.listen.language or ("" if model.detects_language else model.languages[0])
-        self._guess = ""  # what the look under way takes it for; believed once a segment has words in it
-        self._unheard = bytearray()
+        self._guess = ""  # the language that the current look detected; kept once a segment has words
+        self._unheard = bytearray()  # audio that has not gone to the listener
         self._ear = ear
-        self._expected = 0  # bytes of what is unheard that the detector was told of
-        self._ended = False  # no more input will come,
-        self._told = False  # and the listener knows
+        self._expected = 0  # bytes of `_unheard` that the detector has got
+        self._ended = False  # no more input will come
+        self._told = False  # the listener knows that the input has ended
         self._look: DecodeRequest | None = None  # under way
-        self._logprobs: list[float] = []
+        self._logprobs: list[float] = []  # of the look under way
         self._no_speech = 0.0
-        self._before: tuple[int, list[float]] = (-1, [])  # the last hypothesis: where its segment starts, its logprobs
-        self._attention: tuple[tuple[int, int], Tensor | None] = ((-1, -1), None)  # of the last look, by its place
+        self._before: tuple[int, list[float]] = (-1, [])  # the last look's segment start and its logprobs
+        self._attention: tuple[tuple[int, int], Tensor | None] = ((-1, -1), None)  # of the last look, with its place
         self._tail = ""
         self._space: str | None = ""  # goes before a segment's first word; None: its first word is settled
-        self._reported = 0  # samples
-        self._total = 0  # samples
+        self._reported = 0  # samples that the sender was told of
+        self._total = 0  # samples that went to the listener
         self._looks = 0
         self._tokens = 0
         self._logprob_sum = 0.0
@@ -162,13 +163,13 @@ class ListenJob(Job):
 
     @property
     def unfinished(self) -> bool:
-        """Whether another whole frame is there, or the end is to be told."""
+        """Return whether a whole frame waits, or the listener must be told of the end."""
         whole = self._total % FRAME_SAMPLES + len(self._unheard) // SAMPLE_BYTES >= FRAME_SAMPLES
         return not self.paused and (whole or (self._ended and not self._told))
 
     @property
     def wants_work(self) -> bool:
-        """Whether that is so, and the detector has its answer."""
+        """Return whether the job is unfinished and the detector has its answer."""
         if not self.unfinished:
             return False
         return self._ear is None or len(self._unheard) < SAMPLE_BYTES or self._ear.ready_samples > 0
@@ -183,13 +184,13 @@ class ListenJob(Job):
         return Change(end="failed" if waiting > MAX_UNHEARD_S * LISTEN_RATE else None)
 
     def end_input(self, now: float) -> Change:
-        """Take it that the audio is complete."""
+        """Take the end of the audio."""
         self._ended = True
         self._expect()
         return Change()
 
     def work(self, now: float) -> Change:
-        """Listen to a little of what has come, and look at it if it is time to."""
+        """Pass a little of the waiting audio to the listener, and begin a look if one is due."""
         change = Change()
         most = WORK_SAMPLES if self._ear is None else min(WORK_SAMPLES, self._ear.ready_samples)
         size = min(len(self._unheard) // SAMPLE_BYTES, most) * SAMPLE_BYTES
@@ -207,7 +208,7 @@ class ListenJob(Job):
         return change
 
     def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
-        """Take the tokens a look brought; at its end, tell the words."""
+        """Take a look's new tokens; publish its words when it ends."""
         request, change = row.request, Change()
         assert isinstance(outcome, TranscriptionOutcome)
         if row.encode:
@@ -231,7 +232,7 @@ class ListenJob(Job):
         return change
 
     def stats(self, now: float) -> RequestStats:
-        """Return what it has cost so far."""
+        """Return the job's statistics so far."""
         return RequestStats(
             prompt_tokens=0,
             output_tokens=self._tokens,
@@ -247,7 +248,7 @@ class ListenJob(Job):
         )
 
     def _expect(self) -> None:
-        """Tell the detector what will come: whole frames, since each telling takes time, or what is left at the end."""
+        """Give the detector new audio: whole frames, because each call takes time; at the end also the rest."""
         if self._ear is None:
             return
         size = SAMPLE_BYTES if self._ended else FRAME_SAMPLES * SAMPLE_BYTES
@@ -258,7 +259,7 @@ class ListenJob(Job):
     # ---- looks
 
     def _go_on(self, change: Change, now: float) -> None:
-        """Tell what is settled, and begin the next look unless one is under way."""
+        """Publish what is settled, and begin the next look unless one is under way."""
         for heard in self._listener.settled():
             self._tell(heard, change, now)
         if self._look is None:
@@ -271,7 +272,7 @@ class ListenJob(Job):
             self._publish("", change)
 
     def _abandon(self, change: Change) -> None:
-        """Give up a look that the end of the input has overtaken: somebody waits for the one after it."""
+        """Drop a look that the end of the input has made stale: a person waits for the final look after it."""
         after = self._listener.next_look()
         if self._look is None or after is None or (after.start, after.end) == (self._look.start, self._look.end):
             return
@@ -281,7 +282,7 @@ class ListenJob(Job):
 
     def _request(self, look: DecodeRequest, now: float) -> Request:
         clip = self._listener.clip(look)
-        # A guess holds for what was settled by it; a new look may think better of it.
+        # A detected language is kept while settled tokens depend on it; otherwise the look detects it again.
         language = self._language or (self._guess if look.forced else "")
         states = self._model.states(len(clip))
         prompt = self._model.prompt_tokens(language, states)
@@ -329,11 +330,12 @@ class ListenJob(Job):
         self._go_on(change, now)
 
     def _timed(self, closed: Closed) -> tuple[Word, ...]:
-        """Return the words of a segment with their times, if its last look was asked where it looked."""
+        """Return the words of a segment with their times, if its last look has its attention weights."""
         place, attention = self._attention
         if attention is None or place != (closed.start, closed.end):
             return ()
-        begin_s, rows = closed.start / LISTEN_RATE, attention[:, : len(closed.tokens) + 1]  # a loop may be cut off
+        # The transcriber may have cut off a loop: then there are more rows than tokens.
+        begin_s, rows = closed.start / LISTEN_RATE, attention[:, : len(closed.tokens) + 1]
         found = self._model.words_of(closed.tokens, rows, closed.end - closed.start)
         return tuple(Word(text, begin_s + start, begin_s + end) for text, start, end in found)
 
@@ -355,7 +357,7 @@ class ListenJob(Job):
         self._publish(settled, change, segments)
 
     def _joined(self, tokens: Sequence[int]) -> str:
-        """Return tokens as text that goes after what is settled; some models put a space before a clip's first word."""
+        """Return tokens as text that follows the settled text; some models put a space before a clip's first word."""
         text = self._model.text_of(tokens)
         return text if self._space is None or not text.strip() else self._space + text.lstrip()
 

@@ -1,1 +1,1 @@
-"""Clips in, sound out: files, formats and names of voices for the HTTP endpoints and the commands."""
+"""Audio for the HTTP endpoints and the commands: decoding files, transcribing, speaking, writing files."""

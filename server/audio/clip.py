@@ -1,4 +1,4 @@
-"""An audio file to what the engine hears: mono, 16 bits, of one rate. Pure: bytes in, bytes out, in slices."""
+"""Convert an audio file to the engine's input: mono PCM16 at one rate. Pure: bytes in, bytes out, in slices."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from voxlane.codecs.resample import Resampler
 from voxlane.engine.api import LISTEN_RATE
 
 USUAL_RATE = 48_000
-"""The decoded size is limited to what a recording of the allowed length has at this rate."""
+"""The decoded size is limited to that of a recording of the allowed length at this rate."""
 
 SLICES_PER_SECOND = 4
-"""How finely a file is converted: half a millisecond of work, after which others may have their turn."""
+"""A slice is half a millisecond of work. Between two slices other tasks may run."""
 
 
 def limits_for(seconds: float) -> AudioLimits:
-    """Return the limits that go with a longest recording."""
-    # A short limit must still let in the few seconds that a file of 8 channels at 192 kHz may have.
+    """Return the limits for recordings of at most `seconds`."""
+    # Even a short limit must admit a few seconds of 8 channels at 192 kHz.
     return AudioLimits(seconds, max(int(seconds * USUAL_RATE * 4), 64 * 1024 * 1024))
 
 
 def to_listening(data: Buffer, limits: AudioLimits, wanted_rate: int = LISTEN_RATE) -> Iterator[bytes]:
-    """Yield a file's samples as the engine hears them; raise AudioError before the first if it cannot be decoded."""
+    """Yield a file's samples as PCM16 at `wanted_rate`; raise AudioError before the first if it cannot be decoded."""
     samples, rate = decode_audio(data, limits)
     resampler = Resampler(rate, wanted_rate)
-    # A little at a time: the copies of an hour would be as large as the hour itself.
+    # In slices: a copy of a whole hour would be as large as the hour itself.
     size = rate // SLICES_PER_SECOND
     for start in range(0, len(samples), size):
         yield encode_pcm16(resampler.push(samples[start : start + size]))

@@ -1,7 +1,7 @@
-"""A process that decodes one audio file from stdin to stdout and ends; its one argument is the limits.
+"""A process that decodes one audio file from stdin to stdout and ends; its arguments are the limits and the rate.
 
-libav reads what strangers send. Here it has bounded memory and time, can open no file, and takes nobody down with it.
-The first byte out is a code: 0, then samples; otherwise which of ERRORS, then its reason.
+libav reads files from strangers. In this process it has limited memory and time and can open no file, and if it crashes
+the server goes on. The first byte of the output is a code: 0, then samples; or the number of an error, then its reason.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from voxlane.engine.api import LISTEN_RATE
 from voxlane.server.audio.clip import to_listening
 
 ERRORS: tuple[type[AudioError], ...] = (InvalidAudio, UnsupportedAudio, TooMuchAudio, CodecMissing)
-"""Code n on the wire is ERRORS[n - 1]."""
+"""Code n of the output is ERRORS[n - 1]."""
 
 SPARE_BYTES = 512 * 1024 * 1024
-"""Address space beside the samples: the file itself, libav's buffers, the stacks of its threads."""
+"""Address space for everything but the file and its samples: libav's buffers and the stacks of its threads."""
 
 
 def main() -> None:
@@ -40,15 +40,15 @@ def main() -> None:
         out.write(bytes([ERRORS.index(type(error)) + 1]) + str(error).encode())
     except MemoryError:
         out.write(bytes([ERRORS.index(TooMuchAudio) + 1]) + b"decoding it needs too much memory")
-    # What fails from here on is told by the exit status: samples are already out.
+    # Samples are already written: from here on only the exit status can tell of a failure.
     for piece in pieces:
         out.write(piece)
     out.flush()
 
 
 def warm_up() -> None:
-    """Decode a file of our own, so that PyAV opens what it needs before it may open nothing."""
-    with contextlib.suppress(CodecMissing):  # the decoder says so if the file needs it
+    """Decode a file of our own, so that PyAV opens what it needs before confine() forbids opening files."""
+    with contextlib.suppress(CodecMissing):  # decoding raises it again if the file needs PyAV
         own = encoder("flac", LISTEN_RATE)
         tiny = own.push(np.zeros(LISTEN_RATE // 100, dtype=np.float32)) + own.finish()
         for _ in to_listening(tiny, AudioLimits()):
@@ -56,9 +56,9 @@ def warm_up() -> None:
 
 
 def confine(more_bytes: int, cpu_s: int) -> None:
-    """Let this process grow by `more_bytes`, compute for `cpu_s`, and open nothing."""
+    """Limit this process to `more_bytes` more memory and `cpu_s` of CPU time, and forbid it to open files."""
     statm = Path("/proc/self/statm")
-    if statm.exists():  # elsewhere the system does not say how large we are, and the time limit must do
+    if statm.exists():  # without it the process's size is unknown, and only the time limit holds
         size = int(statm.read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + more_bytes, size + more_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))

@@ -1,7 +1,4 @@
-"""Audio files from strangers, decoded beside the event loop: small WAVs in a thread, all else in a child process.
-
-It knows processes and limits. What is in a file is clip.py's; what becomes of the samples is the caller's.
-"""
+"""Decode audio files from strangers off the event loop: small WAVs in a thread, all others in a child process."""
 
 from __future__ import annotations
 
@@ -22,17 +19,18 @@ from voxlane.server.audio.decode_child import ERRORS
 from voxlane.server.errors import BadAudio, TooLarge, VoxlaneError
 
 PIECE_BYTES = 256 * 1024
-"""What goes to or comes from a decoder at once: copying it takes a tenth of a millisecond."""
+"""Bytes written to or read from a decoder at once: copying them takes a tenth of a millisecond."""
 
 CHILD = (sys.executable, "-P", "-m", "voxlane.server.audio.decode_child")
 
-# One thread each: threads of numpy's libraries would only take address space. Nothing else of ours, keys least of all.
+# One thread: more threads in numpy's libraries would only take address space.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
+# The child gets only these variables of our environment: no API keys.
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
 
 class AudioDecoder:
-    """Turns files into 16-bit mono samples, a few at a time."""
+    """Turns files into 16-bit mono samples, at most `at_once` files at a time in child processes."""
 
     def __init__(self, seconds: float, at_once: int, decode_s: float = limits.DECODE_SECONDS) -> None:
         self._limits = limits_for(seconds)
@@ -42,9 +40,9 @@ class AudioDecoder:
     async def decode(
         self, data: bytes | bytearray, rate: int = LISTEN_RATE, seconds: float | None = None, param: str = "file"
     ) -> bytes | bytearray:
-        """Return the samples of a file at `rate`, or raise BadAudio or TooLarge that names `param`.
+        """Return the samples of a file at `rate`; raise BadAudio or TooLarge, which name `param`.
 
-        A recording may be as long as any, or `seconds`.
+        The longest recording allowed is `seconds`, or the decoder's own limit.
         """
         most = self._limits if seconds is None else limits_for(seconds)
         try:
@@ -90,7 +88,7 @@ class AudioDecoder:
 
 
 def audio_refusal(error: AudioError, param: str = "file") -> VoxlaneError:
-    """Return what the sender of such audio is told."""
+    """Return the error that the sender of such audio gets."""
     reason = str(error)
     kind = TooLarge if isinstance(error, TooMuchAudio) else BadAudio
     return kind(f"{reason[:1].upper()}{reason[1:]}.", param=param)
@@ -100,13 +98,13 @@ def _decode_here(data: bytes | bytearray, most: AudioLimits, rate: int) -> bytes
     pieces = []
     for piece in to_listening(data, most, rate):
         pieces.append(piece)
-        time.sleep(0)  # hands the interpreter to the event loop, which would else wait 5 ms to be let in
+        time.sleep(0)  # gives the interpreter to the event loop, which would otherwise wait 5 ms for it
     return b"".join(pieces)
 
 
 def _result(output: bytearray, status: int | None) -> bytearray:
     if status != 0 or not output:
-        # Killed: out of memory or time, or broken by the file. Whatever it was, it stayed in there.
+        # The child was killed: it ran out of memory or time, or the file crashed it.
         raise InvalidAudio("the audio file is broken")
     if output[0]:
         raise ERRORS[output[0] - 1](output[1:].decode())
@@ -116,7 +114,7 @@ def _result(output: bytearray, status: int | None) -> bytearray:
 
 async def _give(stdin: asyncio.StreamWriter, data: bytes | bytearray) -> None:
     try:
-        with contextlib.suppress(ConnectionError):  # it is gone
+        with contextlib.suppress(ConnectionError):  # the child is gone
             for start in range(0, len(data), PIECE_BYTES):
                 stdin.write(data[start : start + PIECE_BYTES])
                 await stdin.drain()
@@ -134,6 +132,6 @@ async def _take(stdout: asyncio.StreamReader, most: int) -> bytearray:
 
 
 async def _discard(stdout: asyncio.StreamReader) -> None:
-    """Read to the end what a killed decoder had written: a process is only waited for when its pipes are empty."""
+    """Read what a killed decoder had written: asyncio's wait for a process ends only when its pipes are empty."""
     while await stdout.read(PIECE_BYTES):
         pass

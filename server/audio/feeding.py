@@ -1,8 +1,4 @@
-"""Requests whose input is still coming while their output is already there: one task gives, the other takes.
-
-It knows a stream's input and output, and how far the one may run ahead of the other. It does not know what is heard or
-said.
-"""
+"""Feed a request while its output already comes: one task for each, with a limit on the lead of the input."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ Result = TypeVar("Result")
 
 
 class Lead:
-    """How far input may run ahead of what the engine has made of it, in whatever unit both are counted in."""
+    """Limits how far input runs ahead of the engine's progress; both are counted in the same unit."""
 
     def __init__(self, most: float) -> None:
         self._most = most
@@ -27,20 +23,20 @@ class Lead:
 
     async def room_for(self, amount: float) -> None:
         """Wait until `amount` more may be given, and count it as given."""
-        # Something must be under way, or nothing would ever move.
+        # If nothing is under way, no progress will ever come: then any amount may be given.
         while self._given > self._taken and self._given + amount - self._taken > self._most:
             self._moved.clear()
             await self._moved.wait()
         self._given += amount
 
     def reached(self, position: float) -> None:
-        """Note that everything before `position` is dealt with."""
+        """Note that the engine has processed everything before `position`."""
         self._taken = max(self._taken, position)
         self._moved.set()
 
 
 async def feed_beside(feed: Coroutine[Any, Any, None], take: Coroutine[Any, Any, Result]) -> Result:
-    """Run both until `take` ends, and return what it returns; an error of either ends both and is raised."""
+    """Run both until `take` ends, and return its result; an error in either ends both and is raised."""
 
     async def take_and_leave() -> Result:
         result = await take
@@ -57,11 +53,11 @@ async def feed_beside(feed: Coroutine[Any, Any, None], take: Coroutine[Any, Any,
 
 
 def checked(end: Finished) -> Finished:
-    """Return the end of a request that went well; raise for one that did not."""
+    """Return the end of a request that succeeded; raise for one that did not."""
     if end.reason == "failed":
         raise ModelFailed
     if end.reason == "cancelled":
-        raise InternalError(detail="cancelled by nobody")
-    if end.reason == "length":  # what is heard or said is not all there was, and half of it is no answer
+        raise InternalError(detail="cancelled, but not by its owner")
+    if end.reason == "length":  # the output is incomplete, so it is no answer
         raise ModelFailed("The model reached its limit before the end.")
     return end

@@ -1,7 +1,4 @@
-"""Audio to one `asr` request: in pieces, never far ahead of the engine, with what was understood handed on as it comes.
-
-It knows seconds of audio at the engine's rate. Files and their formats are decoding.py's; text is transcript.py's.
-"""
+"""Feed audio to one `asr` request in pieces, never far ahead of the engine, and pass its words on as they come."""
 
 from __future__ import annotations
 
@@ -13,16 +10,16 @@ from voxlane.server.engine_client.stream import RequestStream
 from voxlane.server.errors import InternalError
 
 PIECE_BYTES = LISTEN_RATE * 2
-"""One second: fits one packet to the engine, and long files need few of them."""
+"""One second of audio: it fits one packet to the engine, and long files need few packets."""
 
 AHEAD_S = MAX_UNHEARD_S / 2
-"""Audio sent and not yet heard: more than any model's window, and half of what would lose the request."""
+"""Audio sent and not yet processed: more than any model's window, and half of what would fail the request."""
 
 
 async def hear(
     stream: RequestStream, audio: AsyncIterator[bytes | bytearray], take: Callable[[Words], Awaitable[None]]
 ) -> RequestStats:
-    """Feed 16-bit samples to the request, give all that is understood to `take`, and return what it cost."""
+    """Feed 16-bit samples to the request, pass its words to `take`, and return its statistics."""
     lead = Lead(AHEAD_S)
 
     async def feed() -> None:
@@ -46,5 +43,5 @@ async def hear(
 
 
 async def whole(samples: bytes | bytearray) -> AsyncIterator[bytes | bytearray]:
-    """Yield a recording that is all there."""
+    """Yield a complete recording."""
     yield samples

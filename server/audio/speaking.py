@@ -1,7 +1,6 @@
-"""Text to one `tts` request, clause by clause; its samples come out as fast as they are taken and not much faster.
+"""Feed text to one `tts` request clause by clause, and pass its samples on at the pace of their consumer.
 
-A listener who reads slowly pauses the engine's work, so that an hour of speech never lies in memory. It knows clauses
-and samples; it does not know formats, players or HTTP.
+A consumer that reads slowly pauses the request, so that an hour of speech never lies in memory.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from voxlane.server.errors import InvalidRequest
 from voxlane.server.limits import SPEECH_CHARACTERS
 
 PAUSE_BYTES = 4 * 1024 * 1024
-"""Samples that wait for the listener when the engine is told to pause: about a minute and a half of speech."""
+"""The request is paused when this much waits for the consumer: about a minute and a half of speech."""
 
 RESUME_BYTES = PAUSE_BYTES // 2
-"""Samples that still wait when it may go on: many clauses' worth, so that the listener never notices."""
+"""The request is resumed when this much still waits: many clauses, so that the consumer notices nothing."""
 
 DELTA_CHARACTERS = 512
-"""How much of a text is cut into clauses at once: a millisecond or two."""
+"""Characters cut into clauses at once: a millisecond or two of work."""
 
 
 async def speak(
     stream: RequestStream, text: AsyncIterator[str], take: Callable[[Samples], Awaitable[None]]
 ) -> RequestStats:
-    """Say the text as it comes, give the samples in order to `take`, and return what it cost."""
+    """Feed the text as it comes, pass the samples in order to `take`, and return the request's statistics."""
     backlog = _Backlog(stream)
 
     async def feed() -> None:
@@ -39,7 +38,7 @@ async def speak(
         length = 0
         async for delta in text:
             length += len(delta)
-            # All of a text may wait in the engine at once; beyond this it would take the request for a mistake.
+            # All of a text may wait in the engine at once; the engine refuses longer texts.
             if length > SPEECH_CHARACTERS:
                 raise InvalidRequest(f"The text is longer than {SPEECH_CHARACTERS} characters.", param="input")
             for clause in cutter.push(delta):
@@ -55,7 +54,7 @@ async def speak(
 
 
 def _to_say(clause: Clause) -> str:
-    """Return what the engine gets: blanks for a silent clause, as word times count every character."""
+    """Return a clause's text for the engine; a silent one becomes blanks, because word times count every character."""
     return _VISIBLE.sub(" ", clause.text) if clause.silent else clause.text
 
 
@@ -63,7 +62,7 @@ _VISIBLE = re.compile(r"\S")
 
 
 class _Backlog:
-    """Samples between the engine and a listener: pauses the request while too much waits."""
+    """Samples that wait for their consumer; pauses the request while there are too many."""
 
     def __init__(self, stream: RequestStream) -> None:
         self._stream = stream
@@ -73,7 +72,7 @@ class _Backlog:
         self._arrived = asyncio.Event()
 
     async def fill(self) -> None:
-        """Take what the engine makes."""
+        """Take the engine's output."""
         async for output in self._stream:
             if isinstance(output, Samples):
                 self._bytes += len(output.pcm)
@@ -85,7 +84,7 @@ class _Backlog:
                 self._arrived.set()
 
     async def drain(self, take: Callable[[Samples], Awaitable[None]]) -> RequestStats:
-        """Hand it on, up to the end."""
+        """Pass the output to `take`, up to its end."""
         while True:
             while not self._waiting:
                 self._arrived.clear()
@@ -101,7 +100,7 @@ class _Backlog:
 
 
 async def whole(text: str) -> AsyncIterator[str]:
-    """Yield a text that is all there, and let others work in between: cutting 100,000 characters takes a while."""
+    """Yield a complete text in parts; other tasks run in between, because cutting 100,000 characters takes a while."""
     for start in range(0, len(text), DELTA_CHARACTERS):
         yield text[start : start + DELTA_CHARACTERS]
         await asyncio.sleep(0)

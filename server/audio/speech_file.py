@@ -1,4 +1,4 @@
-"""Samples from the engine to a file's bytes, in the six formats people ask for. Where the bytes go is others' care."""
+"""Encode the engine's samples as a file in one of six formats."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from voxlane.codecs.resample import Resampler
 from voxlane.codecs.wav import encode_wav
 
 PCM_RATE = 24_000
-"""Bare PCM has no header to say its rate, and every program that asks for it expects OpenAI's."""
+"""Bare PCM has no header for its rate; programs that ask for it expect OpenAI's rate."""
 
 CONTENT_TYPES: dict[SpeechFormat, str] = {
     "mp3": "audio/mpeg",
@@ -23,7 +23,7 @@ CONTENT_TYPES: dict[SpeechFormat, str] = {
 
 
 class SpeechFile:
-    """One file in the making. Its methods may take a while: call them off the event loop."""
+    """Encodes one file. Its methods may take a while: call them off the event loop."""
 
     def __init__(self, kind: SpeechFormat, rate: int) -> None:
         self._kind = kind
@@ -40,6 +40,6 @@ class SpeechFile:
     def finish(self) -> bytes:
         """Return the last bytes."""
         if self._empty and self._kind == "wav":
-            # Nothing is out yet, so that the header can say for certain that there is nothing.
+            # No header was written yet, so it can still state the true length: none.
             return encode_wav(np.zeros(0, dtype=np.float32), self._rate)
         return self._encoder.push(self._resampler.flush()) + self._encoder.finish()

@@ -1,7 +1,4 @@
-"""What was heard, as it grows, and in the shapes people ask for: plain text, JSON, SRT, WebVTT. Pure.
-
-It knows words, segments and times. It does not know where the audio came from or who reads the result.
-"""
+"""A transcript that grows, and its output formats: plain text, JSON, SRT, WebVTT. Pure."""
 
 from __future__ import annotations
 
@@ -12,32 +9,34 @@ from dataclasses import dataclass, field
 from voxlane.engine.api import Segment, Word, Words
 
 CUE_SECONDS = 7.0
+"""A subtitle stays on the screen for at most this long, as broadcasters do it."""
+
 CUE_CHARACTERS = 84
-"""A subtitle stays on the screen at most this long and holds at most two lines of 42 characters, as broadcasters do."""
+"""A subtitle holds at most two lines of 42 characters, as broadcasters do it."""
 
 LEAST_LOGPROB = -9999.0
-"""JSON has no minus infinity; this is what OpenAI writes for the impossible."""
+"""JSON has no minus infinity; OpenAI writes this instead."""
 
 
 @dataclass(slots=True)
 class Transcript:
-    """One transcript in the making: what `add` and `finish` return, joined, is its text."""
+    """One transcript. All that `add` and `finish` return, joined, is its text."""
 
     text: str = ""
-    tail: str = ""  # what may still change
+    tail: str = ""  # words that may still change
     heard_s: float = 0.0
     segments: list[Segment] = field(default_factory=list)
-    _space: str = ""  # white space that is only written if something follows
+    _space: str = ""  # white space that is written only if text follows
 
     def add(self, words: Words) -> str:
-        """Take more of it; return what is new and will not change."""
+        """Take more words; return the new text that will not change."""
         self.tail = words.tail
         self.heard_s = max(self.heard_s, words.heard_s)
         self.segments.extend(words.segments)
         return self._settle(words.settled)
 
     def finish(self) -> str:
-        """Take the tail as it is, the audio being at its end."""
+        """Settle the tail at the end of the audio; return the new text."""
         tail, self.tail = self.tail, ""
         return self._settle(tail)
 
@@ -67,7 +66,7 @@ class Cue:
 
 
 def cues(segment: Segment) -> Iterator[Cue]:
-    """Yield a segment as subtitles: whole if it fits, else cut between words, after punctuation where there is some."""
+    """Yield a segment as subtitles: whole if it fits, otherwise cut between words, after punctuation if possible."""
     text = segment.text.strip()
     fits = len(text) <= CUE_CHARACTERS and segment.end_s - segment.start_s <= CUE_SECONDS
     if not text:
@@ -96,7 +95,7 @@ def _cue_words(words: Sequence[Word]) -> int:
             best = count
     if most == len(words):
         return most
-    # A break after punctuation is worth a shorter cue, but not one of a word or two.
+    # A break after punctuation may make the cue shorter, but not shorter than a third.
     return best if best * 3 >= most and best else max(most, 1)
 
 
@@ -132,7 +131,7 @@ def _clock(seconds: float, point: str) -> str:
 
 
 def segment_object(number: int, segment: Segment) -> dict[str, object]:
-    """Return a segment as OpenAI's verbose_json has it; the token numbers are nobody's business."""
+    """Return a segment in the form of OpenAI's verbose_json, without its token numbers."""
     return {
         "id": number,
         "seek": round(segment.start_s * 100),
@@ -148,12 +147,12 @@ def segment_object(number: int, segment: Segment) -> dict[str, object]:
 
 
 def word_object(word: Word) -> dict[str, object]:
-    """Return a word as OpenAI's verbose_json has it."""
+    """Return a word in the form of OpenAI's verbose_json."""
     return {"word": word.text.strip(), "start": round(word.start_s, 3), "end": round(word.end_s, 3)}
 
 
 def verbose(transcript: Transcript, duration_s: float, *, segments: bool, words: bool) -> dict[str, object]:
-    """Return OpenAI's verbose_json without its usage; the language is a code, as in ISO 639-1."""
+    """Return OpenAI's verbose_json without its usage; the language is an ISO 639-1 code."""
     found: dict[str, object] = {
         "task": "transcribe",
         "language": transcript.language,

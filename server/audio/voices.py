@@ -1,7 +1,7 @@
-"""Which voice and which language are meant by a name, and what a model is called outside. Pure.
+"""Look up voices and languages by name, and name models for clients. Pure.
 
-Programs written for OpenAI must name one of its voices. Those names are taken for our voice of that name where the
-model has one (`alloy` is Kokoro's `af_alloy`), and for the default voice otherwise. Any other name must be one of ours.
+Programs written for OpenAI must name one of its voices. Such a name means our voice of that name if the model has one
+(`alloy` is Kokoro's `af_alloy`), and otherwise the default voice. Any other name must be one of ours.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _LANGUAGES = {
 
 
 def language_named(asked: str) -> str:
-    """Return a language by the engine's name for it: "en-US" is English."""
+    """Return the engine's name for a language: "english" for "en-US"."""
     code = asked.replace("_", "-").partition("-")[0].lower()
     return _LANGUAGES.get(code, asked.lower())
 
 
 def find_voice(asked: str, voices: Sequence[str]) -> str | None:
-    """Return which of `voices` is meant, "" for the default one, or None if there is none of that name."""
+    """Return the voice of `voices` that is meant, "" for the default voice, or None if no voice has that name."""
     if asked in voices:
         return asked
     if asked not in OPENAI_VOICES:
@@ -38,11 +38,11 @@ def find_voice(asked: str, voices: Sequence[str]) -> str | None:
 
 
 def names(voices: Sequence[str], most: int = 12) -> str:
-    """Return the voices as a person would list them."""
+    """Return at most `most` voices as a list for a sentence."""
     more = f" and {len(voices) - most} more" if len(voices) > most else ""
     return ", ".join(voices[:most]) + more
 
 
 def served_name(model: str) -> str:
-    """Return what a model is called outside: where its file lies on this machine is nobody's business."""
+    """Return a model's name for clients: without the folder that its file lies in."""
     return model if model.startswith("hf:") else PurePath(model).name.removesuffix(".gguf") or model

@@ -107,7 +107,10 @@ class PagedClips:
             starts.append(len(positions))
             self._lengths[row] = start + len(tokens)
         layout = Layout(
-            *(int32(positions), int32(slots), int32(starts), int32([self._lengths[row] for row in chunks])),
+            int32(positions),
+            int32(slots),
+            int32(starts),
+            int32([self._lengths[row] for row in chunks]),
             _padded([self._tables[row] for row in chunks]),
         )
         cross = Cross(
