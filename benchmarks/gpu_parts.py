@@ -27,7 +27,7 @@ from voxlane.engine.memory.pages import KVCache  # noqa: E402
 from voxlane.engine.models.decoder import Decoder  # noqa: E402
 from voxlane.engine.models.loading import Mode  # noqa: E402
 from voxlane.engine.runners.cuda.decoder import CudaRunner  # noqa: E402
-from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Row  # noqa: E402
+from voxlane.engine.schedule.plan import TEXT, Limits, ModelBatch, ModelResources, Row  # noqa: E402
 from voxlane.engine.schedule.request import Request  # noqa: E402
 from voxlane.engine.schedule.scheduler import Scheduler  # noqa: E402
 from voxlane.engine.weights.tensors import WeightFile  # noqa: E402
@@ -102,7 +102,12 @@ def make_bench(
     if device.type == "cuda":
         runner.capture()
     return Bench(
-        model, cache, build_station(cache, prefix_cache=False), runner, device, start_s=time.monotonic() - begin
+        model,
+        cache,
+        build_station(cache, prefix_cache=False, abilities=TEXT),
+        runner,
+        device,
+        start_s=time.monotonic() - begin,
     )
 
 

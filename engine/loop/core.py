@@ -36,7 +36,7 @@ from voxlane.engine.loop.outbox import Outbox, Tell
 from voxlane.engine.loop.telemetry import Record
 from voxlane.engine.loop.trace import Trace
 from voxlane.engine.schedule.plan import Plan
-from voxlane.engine.schedule.plan_ahead import completed, plan_ahead, take_back
+from voxlane.engine.schedule.plan_ahead import can_take_back, completed, plan_ahead, take_back
 from voxlane.engine.schedule.request import ModelName, RequestState
 from voxlane.engine.schedule.scheduler import Scheduler
 
@@ -176,8 +176,8 @@ class Core:
 
     def _stands(self, plan: Plan) -> bool:
         """Return whether a plan can be launched; not if somebody in it has just been stopped: it is taken back then."""
-        if not self._engines.overlap or any(name != "chat" or load.moves for name, load in plan.loads.items()):
-            return True  # what was moved cannot be taken back
+        if not self._engines.overlap or not can_take_back(self.scheduler, plan):
+            return True
         self._glance()
         if all(row.request.state is RequestState.RUNNING for row in plan.rows):
             return True
@@ -185,13 +185,13 @@ class Core:
         return False
 
     def _launch(self, track: StepGroup, plan: Plan, planning: tuple[float, float]) -> RunningStep:
-        if "chat" in track.models:
+        if self._lane.model in track.models:
             self._lane.stepped()
         return self._engines.launch(plan, planning)
 
     def _gives_way(self, track: StepGroup) -> bool:
         """Return whether a step waits for critical prompts of its model, which are on the device."""
-        return "chat" in track.models and self._lane.holds()
+        return self._lane.model in track.models and self._lane.holds()
 
     def _await_one(self) -> None:
         """Plan what follows the steps under way; with one track, do what is asked for until its step is over."""

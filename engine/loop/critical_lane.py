@@ -22,10 +22,12 @@ class Lane:
     """What goes beside the steps: a few flights, each of all who wait when it begins."""
 
     def __init__(self, engines: Mapping[ModelName, Engine], scheduler: Scheduler, clock: Callable[[], float]) -> None:
-        self._lanes: dict[ModelName, ConcurrentPrefill] = {
-            name: lane for name, engine in engines.items() if (lane := engine.express) is not None
-        }
-        self.engines = Engines(self._lanes, scheduler, clock, learns=False)  # beside a step all takes longer
+        prefills = {name: engine.express for name, engine in engines.items() if engine.express is not None}
+        assert len(prefills) <= 1, "one model at most reads prompts beside its steps"
+        self.model: ModelName | None = next(iter(prefills), None)  # the model whose prompts go this way
+        self._prefill: ConcurrentPrefill | None = None if self.model is None else prefills[self.model]
+        # Beside a step everything takes longer, so nothing is learnt from these.
+        self.engines = Engines(prefills, scheduler, clock, learns=False)
         self._scheduler = scheduler
         self._clock = clock
         self._waiting: list[Request] = []
@@ -58,7 +60,7 @@ class Lane:
     def offer(self, request: Request) -> None:
         """Let a new request go this way if it may; if the lane is full it waits, never for long."""
         critical = request.priority is Priority.CRITICAL and self._scheduler.limits.policy == "deadline"
-        if critical and request.model in self._lanes:
+        if critical and request.model == self.model:
             request.offered = True
             self._waiting.append(request)
 
@@ -67,7 +69,7 @@ class Lane:
 
         Nobody goes while a step moves blocks: what it swaps out is free already, and not read yet.
         """
-        if not self._waiting or len(self._flights) == self._lanes["chat"].flights:
+        if self._prefill is None or not self._waiting or len(self._flights) == self._prefill.flights:
             return None
         begin = self._clock()
         waiting, self._waiting = self._waiting, []
@@ -75,7 +77,7 @@ class Lane:
             request.offered = False
         if any(load.moves for step in steps for load in step.plan.loads.values()):
             return None
-        plan = plan_express(self._scheduler, waiting, begin, self._lanes["chat"].takes)
+        plan = plan_express(self._scheduler, waiting, begin, self._prefill.takes)
         if plan is not None:
             self._flights.append(self.engines.launch(plan, (begin, self._clock())))
         return plan

@@ -20,7 +20,7 @@ from voxlane.engine.memory.blocks import BlockPool
 from voxlane.engine.runners.decoder import Immediate, Outcome
 from voxlane.engine.runners.sampler import SampledToken
 from voxlane.engine.schedule.cost import CostModel
-from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Row
+from voxlane.engine.schedule.plan import TEXT, Limits, ModelBatch, ModelResources, Row
 from voxlane.engine.schedule.request import Request, RequestState
 from voxlane.engine.schedule.scheduler import Scheduler
 from voxlane.engine.schedule.speculation import accepted
@@ -311,7 +311,9 @@ class Simulation:
         self.pool = BlockPool(blocks, block_tokens, key=b"test", prefix_cache=prefix_cache)
         host = BlockPool(host_blocks, block_tokens, prefix_cache=False)
         self.engine = make_engine(self.clock, block_tokens)
-        self.scheduler = Scheduler({"chat": ModelResources(self.pool, host, CostModel())}, Limits(**limits))
+        self.scheduler = Scheduler(
+            {"chat": ModelResources(self.pool, host, CostModel(), abilities=TEXT)}, Limits(**limits)
+        )
         self.intake = Intake(Letters(), self.pool, vocabulary=VOCABULARY, context_tokens=10_000, draw_seed=lambda: 0)
         self.letters = Letters()
         desk = ChatJobFactory(self.intake, self.letters)
