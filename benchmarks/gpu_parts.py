@@ -281,13 +281,13 @@ def run_workload(
         if runner.phases is not told:
             start, stop = runner.phases["device"]
             spans["device"].append(stop - start)
-            if core._record._meter._prefill != prefilled:
+            if core._telemetry._meter._prefill != prefilled:
                 spans["prompts"].append(spans["device"][-1])
-                prefilled = core._record._meter._prefill
+                prefilled = core._telemetry._meter._prefill
         letters += sum(len(message.text) for message in messages if isinstance(message, Text))
         ended += sum(1 for message in messages if isinstance(message, Finished))
     seconds = time.monotonic() - begin
-    plan_s = core._record._meter._phases["schedule"]
+    plan_s = core._telemetry._meter._phases["schedule"]
     core.idle()
     wanted = sum(count for _, count in work)
     assert (letters, ended) == (wanted, len(work)), f"{letters} of {wanted} tokens, {ended} of {len(work)} requests"

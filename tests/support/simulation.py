@@ -330,7 +330,7 @@ class Simulation:
 
     def pause_session(self, session: str) -> Pause:
         """Return a command that pauses all requests of a session that the core knows by now."""
-        jobs = self.core._roster.jobs.items()
+        jobs = self.core._jobs.jobs.items()
         return Pause(tuple(name for name, job in jobs if job.submit.session == session))
 
     def _note(self, commands: Sequence[ToEngine]) -> None:

@@ -22,7 +22,7 @@ from voxlane.engine.api import (
     Text,
     ToEngine,
 )
-from voxlane.engine.loop.outbox import Outbox
+from voxlane.engine.loop.delivery import Outbox
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.schedule.cost import CostModel, Work
 from voxlane.engine.schedule.plan import TEXT, Limits, ModelBatch, ModelResources, Plan
@@ -268,7 +268,7 @@ def test_a_step_that_gave_way_goes_on_with_what_was_planned_ahead(monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr(simulation.scheduler, "schedule", planned_anew)
         simulation.step(replace(ask("z", "CBA"), priority=Priority.CRITICAL))
-        while simulation.core._flights:
+        while simulation.core._running_steps:
             simulation.step()
         assert simulation.core._lane.holding, "no step gives way"
         simulation.step(Pause(("b",)), Cancel("c"))
