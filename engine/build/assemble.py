@@ -33,7 +33,7 @@ from voxlane.engine.models.decoder_config import DecoderConfig
 from voxlane.engine.models.sampling_defaults import defaults_of
 from voxlane.engine.runners.cuda.selfcheck import check_kernels
 from voxlane.engine.runners.decoder import Runner
-from voxlane.engine.schedule.plan import Limits
+from voxlane.engine.schedule.plan import TEXT, Limits
 from voxlane.engine.schedule.request import ModelName, Request
 from voxlane.engine.schedule.scheduler import Scheduler
 from voxlane.engine.text.constraint import Grammars
@@ -223,7 +223,7 @@ def _chat_part(config: EngineConfig, device: torch.device, progress: Progress) -
     )
     tokenizer = Tokenizer.from_weights(weights)
     cache, runner = _engine(config, model, device, progress)
-    station = build_station(cache, prefix_cache=config.prefix_cache)
+    station = build_station(cache, prefix_cache=config.prefix_cache, abilities=TEXT)
     sampling = defaults_of(weights, model.parameters)
     log.info("sampling=%s", sampling)
     intake = Intake(

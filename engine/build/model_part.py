@@ -19,7 +19,7 @@ from voxlane.engine.memory.blocks import BlockPool
 from voxlane.engine.memory.pages import PAGE_DTYPES, KVCache
 from voxlane.engine.runners.decoder import Outcome, TokenOutcome
 from voxlane.engine.schedule.cost import CostModel
-from voxlane.engine.schedule.plan import Limits, ModelResources, Row
+from voxlane.engine.schedule.plan import PLAIN, Abilities, Limits, ModelResources, Row
 from voxlane.engine.schedule.request import ModelName, Request
 from voxlane.engine.schedule.scheduler import Scheduler
 from voxlane.engine.weights import store
@@ -93,7 +93,9 @@ def make_cache(
         raise EngineConfigError(f"engine.{key}: {memory_mib} MiB are not free on {device}") from error
 
 
-def build_station(cache: KVCache, *, prefix_cache: bool, encoder: CostModel | None = None) -> ModelResources:
+def build_station(
+    cache: KVCache, *, prefix_cache: bool, encoder: CostModel | None = None, abilities: Abilities = PLAIN
+) -> ModelResources:
     """Return a station over a cache's blocks, nothing learnt yet."""
     return ModelResources(
         BlockPool(cache.num_blocks, cache.block_tokens, key=secrets.token_bytes(32), prefix_cache=prefix_cache),
@@ -101,6 +103,7 @@ def build_station(cache: KVCache, *, prefix_cache: bool, encoder: CostModel | No
         CostModel(),
         encoder,
         _swap_block_s(cache),
+        abilities,
     )
 
 

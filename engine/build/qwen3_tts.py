@@ -22,7 +22,7 @@ from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.models.qwen3_tts.prompt import Clone, open_utterance
 from voxlane.engine.runners.codec_tts import FrameOutcome, Talker, UtteranceStream, stream_of
 from voxlane.engine.runners.decoder import Outcome
-from voxlane.engine.schedule.plan import Row
+from voxlane.engine.schedule.plan import SPEECH_FRAMES, Row
 from voxlane.engine.schedule.request import Request
 from voxlane.engine.text.tokenizer import Tokenizer
 from voxlane.engine.voices.cloned import Cloner, Voices
@@ -60,7 +60,7 @@ def talking_part(config: EngineConfig, path: Path, device: torch.device, progres
     codec = _codec(model.config, codec_weights, model.talker.dtype, device)
     engine = _engine(config, model, codec, device, progress)
     cache = engine.cache
-    station = build_station(cache, prefix_cache=False)
+    station = build_station(cache, prefix_cache=False, abilities=SPEECH_FRAMES)
     facts = TalkerFacts(
         end_code=model.end_code,
         frame_samples=codec.frame_samples,

@@ -1,6 +1,7 @@
-"""A step under way: launched on every model of its plan, waited for, collected. A model's fault is its rows' alone.
+"""A step on its way: launched on every model of its plan, waited for, collected.
 
-It knows engines, what their work costs and a clock; what is in a step, and what its outcomes mean, is the core's.
+A fault of one model fails the rows of that model only. This module knows engines, what their work costs and a clock;
+core.py decides what a step holds, and delivery.py what becomes of its outcomes.
 """
 
 from __future__ import annotations
@@ -21,22 +22,24 @@ _FAULTS = (RuntimeError, ValueError, IndexError, TypeError, OSError, MemoryError
 
 
 class Engine(Protocol):
-    """What runs one model's part of a plan, or in a simulation something that pretends to."""
+    """Runs one model's part of a plan; a simulation pretends to."""
 
-    phases: dict[str, tuple[float, float]]  # of the step that was collected last
-    overlaps: bool  # whether a launch returns before its work is done
+    # When each phase of the step that was collected last began and ended.
+    phases: dict[str, tuple[float, float]]
+    # Whether a launch returns before its work is done.
+    overlaps: bool
 
     def run(self, load: ModelBatch) -> Sequence[Outcome]:
         """Launch and collect."""
 
     def launch(self, load: ModelBatch) -> Any:
-        """Begin; return what the others want to know of it. At most one step is neither waited for nor collected."""
+        """Begin a step; return its ticket. At most one step is neither waited for nor collected."""
 
     def done(self, ticket: Any) -> bool:
         """Return whether `wait` would return at once, or cannot say."""
 
     def wait(self, ticket: Any) -> None:
-        """Wait until what was launched is done, and what it brought is safe from the next launch."""
+        """Wait until a step is done and its outcomes are safe from the next launch."""
 
     def collect(self, ticket: Any) -> Sequence[Outcome]:
         """Return the outcomes, in the order of the load's rows; another step may have been launched meanwhile."""
@@ -45,17 +48,18 @@ class Engine(Protocol):
         """Return whether a step can be launched that goes on with a token of the request the host has not seen."""
 
     def prepare(self, load: ModelBatch) -> None:
-        """Make ready what `launch` of this load will need, while a step is under way; it may never come."""
+        """Make ready what `launch` of this load will need, while a step is under way; the launch may never come."""
 
     @property
     def express(self) -> ConcurrentPrefill | None:
-        """What runs prompts of the same model beside a step under way, if anything does."""
+        """The engine that runs prompts of the same model beside a step under way, if there is one."""
 
 
 class ConcurrentPrefill(Engine, Protocol):
     """Runs prompts beside an engine's step: on the same pages, and on nothing else that the other writes to."""
 
-    flights: int  # how many launches may be neither waited for nor collected
+    # How many launches may be under way at the same time.
+    flights: int
 
     def takes(self, request: Request) -> bool:
         """Return whether it can run this request's prompt, if that is short enough."""
@@ -66,15 +70,20 @@ class RunningStep:
     """A step under way."""
 
     plan: Plan
-    planning: tuple[float, float]  # from when to when
-    launched: float
-    overlaps: bool  # it goes on while the host does something else
-    landed: float = 0.0  # all models were waited for
-    tickets: dict[ModelName, Any] = field(default_factory=dict)  # of models without a fault so far
-    spent_s: dict[ModelName, float] = field(default_factory=dict)  # by the host in calls of each engine
+    # When planning began and ended.
+    planning: tuple[float, float]
+    launched_s: float
+    # Whether it goes on while the host does something else.
+    overlaps: bool
+    # When all models were waited for; 0: not yet.
+    ended_s: float = 0.0
+    # By model, of models without a fault so far.
+    tickets: dict[ModelName, Any] = field(default_factory=dict)
+    # Seconds the host spent in calls of each engine.
+    spent_s: dict[ModelName, float] = field(default_factory=dict)
 
     @property
-    def sound(self) -> bool:
+    def healthy(self) -> bool:
         """Whether no model had a fault so far."""
         return len(self.tickets) == len(self.plan.loads)
 
@@ -84,9 +93,11 @@ class StepGroup:
     """Models that step together: on a device each by itself, on the host all of them."""
 
     models: frozenset[ModelName]
-    flight: RunningStep | None = None
-    ahead: Plan | None = None  # what follows it, if nothing comes between,
-    planning: tuple[float, float] | None = None  # and from when to when that was looked for
+    running_step: RunningStep | None = None
+    # The plan of the step after that, made ahead; None: it is planned when the step under way has ended.
+    next_plan: Plan | None = None
+    # When planning ahead began and ended; None: that was not tried for the step under way.
+    next_planning: tuple[float, float] | None = None
 
 
 class Engines:
@@ -100,7 +111,7 @@ class Engines:
         *,
         learns: bool = True,
     ) -> None:
-        """Run engines; with `learns`, take what their steps cost for what such steps cost."""
+        """Run engines; with `learns`, the cost models learn from their steps."""
         self._engines = engines
         self._scheduler = scheduler
         self._clock = clock
@@ -111,7 +122,7 @@ class Engines:
         return self._engines[model]
 
     def prepare(self, plan: Plan) -> None:
-        """Make a plan ready for its launch, while another is under way; it may never come."""
+        """Make a plan ready for its launch while another is under way; the launch may never come."""
         for model, load in plan.loads.items():
             self._engines[model].prepare(load)
 
@@ -121,57 +132,56 @@ class Engines:
             for model in plan.loads:
                 self._scheduler.stations[model].pool.cool()
         overlaps = all(self._engines[model].overlaps for model in plan.loads)
-        flight = RunningStep(plan, planning, self._clock(), overlaps, spent_s=dict.fromkeys(plan.loads, 0.0))
+        step = RunningStep(plan, planning, self._clock(), overlaps, spent_s=dict.fromkeys(plan.loads, 0.0))
         for model in sorted(plan.loads, key=lambda model: not self._engines[model].overlaps):
-            ticket = self._attempt(flight, model, self._engines[model].launch, plan.loads[model])
+            ticket = self._attempt(step, model, self._engines[model].launch, plan.loads[model])
             if ticket is not None:
-                flight.tickets[model] = ticket
-        return flight
+                step.tickets[model] = ticket
+        return step
 
-    def done(self, flight: RunningStep) -> bool:
+    def done(self, step: RunningStep) -> bool:
         """Return whether there is nothing to wait for, as far as the engines can say."""
         return all(
-            self._attempt(flight, model, self._engines[model].done, ticket) is not False
-            for model, ticket in list(flight.tickets.items())
+            self._attempt(step, model, self._engines[model].done, ticket) is not False
+            for model, ticket in list(step.tickets.items())
         )
 
-    def wait(self, flight: RunningStep) -> None:
+    def wait(self, step: RunningStep) -> None:
         """Wait for a step on every model, unless that was done."""
-        if flight.landed:
+        if step.ended_s:
             return
-        for model, ticket in list(flight.tickets.items()):
-            self._attempt(flight, model, self._engines[model].wait, ticket)
-        flight.landed = self._clock()
+        for model, ticket in list(step.tickets.items()):
+            self._attempt(step, model, self._engines[model].wait, ticket)
+        step.ended_s = self._clock()
 
-    def collect(self, flight: RunningStep) -> dict[ModelName, Sequence[Outcome]]:
+    def collect(self, step: RunningStep) -> dict[ModelName, Sequence[Outcome]]:
         """Return the outcomes of a step that was waited for, by model; learn what it cost."""
         found: dict[ModelName, Sequence[Outcome]] = {}
-        for model, load in flight.plan.loads.items():
+        for model, load in step.plan.loads.items():
             outcomes: Sequence[Outcome] | None = None
-            if model in flight.tickets:
-                outcomes = self._attempt(flight, model, self._engines[model].collect, flight.tickets[model])
+            if model in step.tickets:
+                outcomes = self._attempt(step, model, self._engines[model].collect, step.tickets[model])
             if outcomes is None:
                 found[model] = [Outcome(failed=True) for _ in load.rows]
-            else:
-                found[model] = outcomes
-                if not self._learns:
-                    continue
+                continue
+            found[model] = outcomes
+            if self._learns:
                 phases = self._engines[model].phases
-                observe(self._scheduler.stations[model], load, phases, flight.spent_s[model])
+                observe(self._scheduler.stations[model], load, phases, step.spent_s[model])
         return found
 
-    def _attempt(self, flight: RunningStep, model: ModelName, call: Callable[[Any], Any], argument: object) -> Any:
+    def _attempt(self, step: RunningStep, model: ModelName, call: Callable[[Any], Any], argument: object) -> Any:
         """Call an engine; after a fault the model has no ticket any more, and None is returned."""
         begin = self._clock()
         try:
             return call(argument)
         except _FAULTS:
-            log.exception("step failed model=%s rows=%d", model, len(flight.plan.loads[model].rows))
-            flight.tickets.pop(model, None)
+            log.exception("step failed model=%s rows=%d", model, len(step.plan.loads[model].rows))
+            step.tickets.pop(model, None)
             self._scheduler.drop_swapped(model)
             return None
         finally:
-            flight.spent_s[model] += self._clock() - begin
+            step.spent_s[model] += self._clock() - begin
 
 
 def observe(

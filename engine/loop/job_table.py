@@ -20,8 +20,8 @@ from voxlane.engine.api import (
 from voxlane.engine.errors import REQUEST_FAULTS, Refusal, describe_fault
 from voxlane.engine.jobs.factory import Desks
 from voxlane.engine.jobs.job import Change, Job
-from voxlane.engine.loop.critical_lane import Lane
-from voxlane.engine.loop.telemetry import Record
+from voxlane.engine.loop.critical_lane import CriticalLane
+from voxlane.engine.loop.telemetry import Telemetry
 from voxlane.engine.schedule.plan import Plan
 from voxlane.engine.schedule.request import Request, RequestState
 from voxlane.engine.schedule.scheduler import Scheduler
@@ -38,15 +38,15 @@ class JobTable:
     def __init__(
         self,
         scheduler: Scheduler,
-        lane: Lane,
+        lane: CriticalLane,
         desks: Desks,
-        record: Record,
+        telemetry: Telemetry,
         clock: Callable[[], float],
     ) -> None:
         self._scheduler = scheduler
         self._lane = lane
         self._desks = desks
-        self._record = record
+        self._telemetry = telemetry
         self._clock = clock
         self.jobs: dict[str, Job] = {}
         self._owner: dict[str, Job] = {}  # by the id of a request, of which a job may have several
@@ -105,7 +105,7 @@ class JobTable:
         job.paused = False
         for request in job.requests.values():
             if request.state is RequestState.PAUSED:
-                self._record.resumed(request, now)
+                self._telemetry.resumed(request, now)
             self._scheduler.resume(request, now)
 
     # ---- what jobs want
@@ -135,7 +135,7 @@ class JobTable:
         for request in plan.admitted:
             request.started_s = now
             job = self._owner[request.id]
-            self._record.admitted(request, now)
+            self._telemetry.admitted(request, now)
             if not job.started:
                 job.started_s = now
                 if request.task != "score":

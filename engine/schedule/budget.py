@@ -7,11 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from voxlane.engine.schedule.cost import Work
-from voxlane.engine.schedule.plan import ModelBatch, ModelResources, Plan
+from voxlane.engine.schedule.plan import MIN_CHUNK, ModelBatch, ModelResources, Plan
 from voxlane.engine.schedule.request import ModelName, Request
-
-MIN_CHUNK = 16
-"""Fewest prefill tokens worth a place in a step, unless fewer are left: below this the weights are read for nothing."""
 
 NOTHING = ModelBatch()
 """What a plan without a model's rows asks of it; never added to."""

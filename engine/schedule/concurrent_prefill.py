@@ -7,8 +7,10 @@ Whoever does not fit waits for the next step, where the scheduler makes room.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
+from voxlane.engine.schedule.budget import StepTime
 from voxlane.engine.schedule.plan import Plan
 from voxlane.engine.schedule.request import Request, RequestState
 from voxlane.engine.schedule.scheduler import CACHED_TASKS, Scheduler
@@ -23,17 +25,19 @@ def plan_express(
 ) -> Plan | None:
     """Return a plan of those requests that can run at once, their blocks taken; None if there are none."""
     plan, left = Plan(), EXPRESS_TOKENS
-    pool = scheduler.stations["chat"].pool
+    time = StepTime(scheduler.stations, math.inf, lane_in_use=True)
+
+    def room(request: Request, count: int) -> bool:
+        return request.table.needed(count) <= scheduler.stations[request.model].pool.untouched
+
     for request in requests:
-        swapped, told = bool(request.host_blocks), request.task not in CACHED_TASKS
-        if request.state is not RequestState.WAITING or swapped or told or not takes(request):
+        if len(plan.rows) == EXPRESS_ROWS:
+            break
+        waits = request.state is RequestState.WAITING and not request.host_blocks
+        if not waits or request.task not in CACHED_TASKS or not takes(request):
             continue
-        request.table.adopt(request.tokens)
-        count = request.pending
-        if len(plan.rows) == EXPRESS_ROWS or count > left or request.table.needed(count) > pool.untouched:
-            request.free()
-            continue
-        left -= scheduler.place(request, count, plan)
-        request.state, request.progress_s = RequestState.EXPRESS, now
+        if (row := scheduler.place_prompt(request, plan, time, left, room, whole=True)) is not None:
+            left -= row.tokens
+            request.state, request.progress_s = RequestState.EXPRESS, now
     plan.predicted_s = plan.seconds(scheduler.stations)
     return plan if plan.rows else None

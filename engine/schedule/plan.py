@@ -13,6 +13,9 @@ from voxlane.engine.schedule.request import ModelName, Request, RequestState
 
 MoveKind = Literal["copy", "swap_out", "swap_in"]
 
+MIN_CHUNK = 16
+"""Fewest prefill tokens worth a place in a step, unless fewer are left: below this the weights are read for nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -25,15 +28,42 @@ class Limits:
     lookup_tokens: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What the planners may do with the requests of a model."""
+
+    # Whether a step may be planned while the one before runs. Its rows are tokens in block tables, nothing else.
+    plans_ahead: bool = False
+    # Seconds from one token of a request until the next is due. None: only what the request says is due.
+    next_token_s: float | None = None
+    # Tokens of the smallest step worth running; the step budget is never too short for it. 0: the model sets no bound.
+    smallest_step: int = 0
+
+
+PLAIN = Abilities()
+
+TEXT = Abilities(plans_ahead=True, next_token_s=0.15, smallest_step=MIN_CHUNK)
+"""A chat model. 0.15 s a token is about twice as fast as speech uses words."""
+
+SPEECH_FRAMES = Abilities(smallest_step=1)
+"""A speech model that decodes frame by frame."""
+
+
 @dataclass(slots=True)
 class ModelResources:
-    """One model as the scheduler sees it: its blocks, none if it has no cache, and what its work costs."""
+    """One model as the scheduler sees it."""
 
+    # Blocks of its KV cache on the device; none if it has no cache.
     pool: BlockPool
+    # Blocks in host memory that requests are swapped out to.
     host: BlockPool
+    # What its work costs, without the encoder's part.
     cost: CostModel
-    encoder: CostModel | None = None  # what the encoder's part of the work costs, for a model that has one
-    swap_block_s: float = 1e-5  # seconds to move one block to the host or back
+    # What the encoder's part of its work costs; None: it has no encoder.
+    encoder: CostModel | None = None
+    # Seconds to move one block to the host or back.
+    swap_block_s: float = 1e-5
+    abilities: Abilities = PLAIN
 
 
 @dataclass(slots=True)
@@ -45,6 +75,11 @@ class Row:
     count: int
     drafts: Sequence[int] = ()
     encode: bool = False  # the request's clip goes through the encoder first
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens it adds to the request's block table; a unit adds none."""
+        return 0 if self.request.unit else self.count + len(self.drafts)
 
     @property
     def reaches_end(self) -> bool:

@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from voxlane.engine.api import Priority
-from voxlane.engine.schedule.budget import MIN_CHUNK
 from voxlane.engine.schedule.cost import Work
-from voxlane.engine.schedule.plan import ModelBatch, Plan, Row
+from voxlane.engine.schedule.plan import MIN_CHUNK, ModelBatch, Plan, Row
 from voxlane.engine.schedule.request import ModelName, Request, RequestState
-from voxlane.engine.schedule.scheduler import CACHED_TASKS, PATIENCE_S, Scheduler
+from voxlane.engine.schedule.scheduler import PATIENCE_S, Scheduler
 
 
 def plan_ahead(
@@ -33,7 +32,10 @@ def plan_ahead(
 
     Requests of models other than `models` have steps of their own.
     """
-    if set(plan.loads) != {"chat"} or scheduler.limits.lookup_tokens:
+    if len(plan.loads) != 1 or scheduler.limits.lookup_tokens:
+        return None
+    (model,) = plan.loads
+    if not scheduler.stations[model].abilities.plans_ahead:
         return None
     there: set[Request] = set()
     staying: list[Request] = []
@@ -56,16 +58,16 @@ def plan_ahead(
             staying.append(request)
         else:
             reading = True
-    left_out = _left_out(scheduler, there, now, models)
+    left_out = _left_out(scheduler, model, there, now, models)
     if left_out is None:
         return None
-    rows = _fitting(scheduler, _first_first([*left_out, *staying]))
+    rows = _fitting(scheduler, model, _first_first([*left_out, *staying]))
     if not rows or (reading and len(rows) == scheduler.limits.max_batch):
         return None
-    available = scheduler.stations["chat"].pool.available
+    available = scheduler.stations[model].pool.available
     if len(rows) > available and sum(request.table.needed(1) for request in rows) > available:
         return None
-    return _place(rows)
+    return _place(model, rows)
 
 
 def completed(scheduler: Scheduler, plan: Plan, now: float) -> Plan | None:
@@ -74,16 +76,17 @@ def completed(scheduler: Scheduler, plan: Plan, now: float) -> Plan | None:
     Whoever was stopped since is not in it, whoever came back is, and then prompts. It is another plan if who decodes
     has changed.
     """
+    (model,) = plan.loads
     there = {row.request for row in plan.rows}
     rows = [row for row in plan.rows if row.request.state is RequestState.RUNNING]
     others: list[Request] = []
-    if len(chat := scheduler.of("chat")) > len(rows):
-        others = [one for one in chat if one not in there and one.ready and one.not_needed_before_s <= now]
+    if len(live := scheduler.of(model)) > len(rows):
+        others = [one for one in live if one not in there and one.ready and one.not_needed_before_s <= now]
     if not any(request.starved or request.host_blocks or _starves(request, now) for request in others):
         back = [request for request in others if request.decoding]
         prompts = [request for request in others if request.pending > 0 and not request.decoding]
         if len(rows) < len(plan.rows) or back:
-            plan = _changed(scheduler, plan, rows, back)
+            plan = _changed(scheduler, model, plan, rows, back)
         missed = {request for request in back if _goes_first(request)} - {row.request for row in plan.rows}
         if plan.rows and not missed and _add_prompts(scheduler, plan, prompts, now):
             for row in plan.rows:  # only now: whoever is planned for again and again, and in no step, waits
@@ -94,6 +97,11 @@ def completed(scheduler: Scheduler, plan: Plan, now: float) -> Plan | None:
     return None
 
 
+def can_take_back(scheduler: Scheduler, plan: Plan) -> bool:
+    """Return whether `take_back` undoes all that a plan did: it only takes tokens out of block tables."""
+    return all(scheduler.stations[model].abilities.plans_ahead and not load.moves for model, load in plan.loads.items())
+
+
 def take_back(plan: Plan) -> None:
     """Undo a plan that was made ahead and not launched."""
     for row in plan.rows:
@@ -101,7 +109,7 @@ def take_back(plan: Plan) -> None:
             row.request.table.rewind(row.start)
 
 
-def _changed(scheduler: Scheduler, plan: Plan, rows: list[Row], back: list[Request]) -> Plan:
+def _changed(scheduler: Scheduler, model: ModelName, plan: Plan, rows: list[Row], back: list[Request]) -> Plan:
     """Return a plan of some rows of another, and of those who fit of others that decode; the same if none change."""
     for row in plan.rows:
         if row.request.state is RequestState.PAUSED:
@@ -111,11 +119,11 @@ def _changed(scheduler: Scheduler, plan: Plan, rows: list[Row], back: list[Reque
         row = rows.pop()
         row.request.table.rewind(row.start)
     load = ModelBatch(list(rows), work=Work(len(rows), context_tokens=sum(row.start + 1 for row in rows)))
-    made = Plan(list(rows), {"chat": load})
-    pool, budget_s = scheduler.stations["chat"].pool, scheduler.budget_s
+    made = Plan(list(rows), {model: load})
+    station, budget_s = scheduler.stations[model], scheduler.budget_s
     for request in sorted(back, key=lambda request: not _goes_first(request)):
-        fits = len(made.rows) < most and request.table.needed(1) <= pool.available
-        cost = scheduler.stations["chat"].cost.predict_with(load.work, 1, request.computed + 1)
+        fits = len(made.rows) < most and request.table.needed(1) <= station.pool.available
+        cost = station.cost.predict_with(load.work, 1, request.computed + 1)
         if fits and (cost <= budget_s or not made.rows or _goes_first(request)):
             scheduler.place(request, 1, made)
     return plan if made.rows == plan.rows else made
@@ -128,35 +136,34 @@ def _add_prompts(scheduler: Scheduler, plan: Plan, prompts: list[Request], now: 
     """
     if any(_goes_first(request) for request in prompts):
         return False
-    limits, pool, added = scheduler.limits, scheduler.stations["chat"].pool, False
+    limits, added = scheduler.limits, False
     time, left = scheduler.time(row.request for row in plan.rows), limits.max_step_tokens - len(plan.rows)
+
+    def room(request: Request, count: int) -> bool:
+        return scheduler.missing(request, count) <= scheduler.stations[request.model].pool.available
+
     for request in scheduler.in_order(prompts, now):
         if len(plan.rows) == limits.max_batch or left <= 0 or not time.chunk(plan, request, MIN_CHUNK):
             return added or not _pressing(scheduler, request)
-        if request.state is RequestState.WAITING and request.task in CACHED_TASKS:
-            request.table.adopt(request.tokens)
-        count = time.chunk(plan, request, left)
-        cut = count < request.pending and _pressing(scheduler, request) and not added
-        if cut or scheduler.missing(request, count) > pool.available:
-            if request.state is RequestState.WAITING:
-                request.free()
-            if not added or limits.policy == "fcfs":  # where nobody overtakes
-                return added
-            continue
-        left -= scheduler.place(request, count, plan)
-        added = True
+        whole = not added and _pressing(scheduler, request)
+        row = scheduler.place_prompt(request, plan, time, left, room, whole=whole)
+        if row is not None:
+            left -= row.tokens
+            added = True
+        elif not added or limits.policy == "fcfs":  # no request overtakes another
+            return added
     return True
 
 
 def _left_out(
-    scheduler: Scheduler, there: set[Request], now: float, models: frozenset[ModelName]
+    scheduler: Scheduler, model: ModelName, there: set[Request], now: float, models: frozenset[ModelName]
 ) -> list[Request] | None:
     """Return who decodes but is not `there`; None if somebody may have to go first."""
     left_out = []
     for request in scheduler.requests.values():
         if request in there or request.model not in models or not request.ready or request.not_needed_before_s > now:
             continue
-        if request.model != "chat" or request.starved or _starves(request, now):
+        if request.model != model or request.starved or _starves(request, now):
             return None
         if request.state is RequestState.RUNNING and request.decoding:
             left_out.append(request)
@@ -173,9 +180,9 @@ def _pressing(scheduler: Scheduler, request: Request) -> bool:
     return bool(begun) or request.due_s is not None or request.priority > Priority.NORMAL
 
 
-def _fitting(scheduler: Scheduler, requests: list[Request]) -> list[Request]:
+def _fitting(scheduler: Scheduler, model: ModelName, requests: list[Request]) -> list[Request]:
     """Return the first of them, as many as a step has room and time for."""
-    cost, budget_s = scheduler.stations["chat"].cost, scheduler.budget_s
+    cost, budget_s = scheduler.stations[model].cost, scheduler.budget_s
     fitting = requests[: _most(scheduler)]
     if cost.predict(_work(fitting)) <= budget_s:
         return fitting
@@ -196,14 +203,14 @@ def _work(requests: list[Request]) -> Work:
     return Work(len(requests), context_tokens=sum(request.table.length + 1 for request in requests))
 
 
-def _place(requests: list[Request]) -> Plan:
+def _place(model: ModelName, requests: list[Request]) -> Plan:
     load = ModelBatch(work=_work(requests))
     for request in requests:
         table = request.table
         load.rows.append(Row(request, table.length, 1))
         copies = [] if table.grow() else table.append(1)
         assert not copies, "a decoding request writes to a block of its own"
-    return Plan(list(load.rows), {"chat": load})
+    return Plan(list(load.rows), {model: load})
 
 
 def _first_first(requests: list[Request]) -> list[Request]:

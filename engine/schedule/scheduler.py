@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from voxlane.engine.api import Priority
-from voxlane.engine.schedule.budget import MIN_CHUNK, NOTHING, StepTime, seconds_with
+from voxlane.engine.schedule.budget import NOTHING, StepTime, seconds_with
 from voxlane.engine.schedule.cost import Work
-from voxlane.engine.schedule.plan import Limits, ModelResources, Move, Plan, Row, recompute
+from voxlane.engine.schedule.plan import MIN_CHUNK, Limits, ModelResources, Move, Plan, Row, recompute
 from voxlane.engine.schedule.request import ModelName, Request, RequestState
 from voxlane.engine.schedule.speculation import guess
 
@@ -31,16 +31,11 @@ PATIENCE_S = 4.0
 FIRST_TOKEN_TARGET_S = {Priority.NORMAL: 2.0, Priority.HIGH: 0.5, Priority.CRITICAL: 0.1}
 """When a first token is due if the sender gave no deadline."""
 
-NEXT_TOKEN_TARGET_S = 0.15
-"""When each further token is due: about twice as fast as speech uses words."""
-
 CACHED_TASKS = frozenset({"chat", "complete", "probe"})
 """What they share with others need not be computed again."""
 
 SLOW_MACHINE_FACTOR = 2.0
 """A step may always take this many times what a model's least work takes, or a slow machine would batch nothing."""
-
-_SMALLEST: Mapping[ModelName, Work] = {"chat": Work().plus(MIN_CHUNK, MIN_CHUNK), "tts": Work().plus(1, 1)}
 
 
 class Scheduler:
@@ -133,14 +128,17 @@ class Scheduler:
         time = self.time(order)
         roomy = time.fits_all(order)  # as long as there are only decodes in the step, and no guesses
         full: set[ModelName] = set()  # no time for this prompt means none for the model's next: a long queue is cheap
+
+        def room(request: Request, count: int) -> bool:
+            return self._make_room(request, count, plan, placed)
+
         lane_alone = False  # a critical prompt, clip or clause has the step to itself; never two steps in a row
         for request in order:
             if len(plan.rows) == self.limits.max_batch or tokens_left <= 0:
                 break
             if lane_alone and request.priority is not Priority.CRITICAL:
                 break
-            decoding = request.decoding
-            if decoding:
+            if decoding := request.decoding:
                 if not roomy and not time.fits_one(plan, request):
                     continue
                 if not self.limits.lookup_tokens and plan.decode(request):  # nearly every row of a full step
@@ -148,29 +146,23 @@ class Scheduler:
                     tokens_left -= 1
                     request.progress_s = now
                     continue
-                count = 1
+                row = self.place(request, 1, plan, tokens_left - 1) if room(request, 1) else None
             else:
                 if request.model in full:
                     continue
                 if not time.chunk(plan, request, MIN_CHUNK):
                     full.add(request.model)
                     continue
-                # A score wants the logits of every token, so it can take nothing from the cache.
-                if request.state is RequestState.WAITING and not request.host_blocks and request.task in CACHED_TASKS:
-                    request.table.adopt(request.tokens)
-                count = time.chunk(plan, request, tokens_left)
-            if count and self._make_room(request, count, plan, placed):
+                row = self.place_prompt(request, plan, time, tokens_left, room)
+            if row is not None:
                 placed.add(request.id)
                 roomy = roomy and decoding and not self.limits.lookup_tokens
                 if request.priority is Priority.CRITICAL and not decoding and time.budget_s < math.inf:
                     lane_alone = models not in self._was_alone
-                tokens_left -= self.place(request, count, plan, tokens_left - count)
+                tokens_left -= row.tokens
                 request.progress_s = now
-                continue
-            if request.state is RequestState.WAITING:
-                request.free()
-            if count and self.limits.policy == "fcfs":
-                break  # nobody overtakes
+            elif self.limits.policy == "fcfs":
+                break  # no request overtakes another
         (self._was_alone.add if lane_alone else self._was_alone.discard)(models)
         self._count_left_out(plan, placed, models)
         plan.predicted_s = plan.seconds(self.stations)
@@ -182,10 +174,9 @@ class Scheduler:
         if self.limits.policy != "deadline":
             return math.inf
         budget_s = self.limits.step_budget_s
-        for model, work in _SMALLEST.items():
-            station = self.stations.get(model)
-            if station is not None and station.pool.num_blocks:
-                budget_s = max(budget_s, SLOW_MACHINE_FACTOR * station.cost.predict(work))
+        for station in self.stations.values():
+            if (least := station.abilities.smallest_step) and station.pool.num_blocks:
+                budget_s = max(budget_s, SLOW_MACHINE_FACTOR * station.cost.predict_with(Work(), least, least))
         return budget_s
 
     def time(self, order: Iterable[Request]) -> StepTime:
@@ -232,8 +223,9 @@ class Scheduler:
         Lanes: who starved; critical; who is being listened to, or has a promise; new prompts. Without the last two
         apart, an overloaded engine would let every answer stand still until all prompts were read.
         """
-        if request.first_token_s and request.model == "chat":
-            due = request.last_token_s + NEXT_TOKEN_TARGET_S
+        next_token_s = self.stations[request.model].abilities.next_token_s
+        if request.first_token_s and next_token_s is not None:
+            due = request.last_token_s + next_token_s
         elif request.due_s is not None:
             due = request.due_s
         else:
@@ -245,8 +237,8 @@ class Scheduler:
             lane = 1
         else:
             lane = 2 if promised else 3
-        if request.model == "chat" and request.decoding:
-            return lane, due - now  # a token more takes all of them as long
+        if next_token_s is not None and request.decoding:
+            return lane, due - now  # each of them needs one token, which takes as long for all
         needed_s = seconds_with(self.stations[request.model], NOTHING, request, request.pending)
         return lane, due - now - needed_s
 
@@ -331,25 +323,50 @@ class Scheduler:
         victim.preemptions += 1
         plan.preempted += 1
 
-    def place(self, request: Request, count: int, plan: Plan, tokens_left: int = 0) -> int:
-        """Put `count` tokens of a request, and guesses up to `tokens_left`, into the plan; return how many it adds."""
+    def place_prompt(
+        self,
+        request: Request,
+        plan: Plan,
+        time: StepTime,
+        most: int,
+        room: Callable[[Request, int], bool],
+        *,
+        whole: bool = False,
+    ) -> Row | None:
+        """Put as much of a prompt into the plan as the step has time for, up to `most` tokens; return its row.
+
+        What the prefix cache holds of it counts as computed. `room` says whether there are blocks for so many tokens.
+        With `whole`, all of the prompt is placed or nothing, and no guesses. None: what waits holds no blocks.
+        """
+        waiting = request.state is RequestState.WAITING
+        # A score wants the logits of every token, so it can take nothing from the cache.
+        if waiting and not request.host_blocks and request.task in CACHED_TASKS:
+            request.table.adopt(request.tokens)
+        count = time.chunk(plan, request, most)
+        if count and (count == request.pending or not whole) and room(request, count):
+            return self.place(request, count, plan, 0 if whole else most - count)
+        if waiting:
+            request.free()
+        return None
+
+    def place(self, request: Request, count: int, plan: Plan, drafts_left: int = 0) -> Row:
+        """Put `count` tokens of a request, and up to `drafts_left` guesses, into the plan; return its row."""
         load = plan.load(request.model)
         if request.state is RequestState.WAITING:
             self._admit(request, plan)
         start, encode = request.table.length, request.unencoded
-        drafts = [] if request.unit else self._drafts(request, start + count, tokens_left)
+        drafts = [] if request.unit else self._drafts(request, start + count, drafts_left)
+        row = Row(request, start, count, drafts, encode)
         size = count + len(drafts)
-        tokens = 0 if request.unit else size
         load.work.add(size, request.computed + size)
         if encode:
             load.encoding.add(request.states, request.states)
         if encode and request.cross is not None:
             request.cross.append(request.states)
-        load.moves += [Move("copy", source, target) for source, target in request.table.append(tokens)]
-        row = Row(request, start, count, drafts, encode)
+        load.moves += [Move("copy", source, target) for source, target in request.table.append(row.tokens)]
         load.rows.append(row)
         plan.rows.append(row)
-        return tokens
+        return row
 
     def _admit(self, request: Request, plan: Plan) -> None:
         """Make a waiting request a running one: swapped-out blocks come back, a cached prefix counts as computed."""

@@ -20,7 +20,7 @@ from voxlane.engine.memory.blocks import BlockPool
 from voxlane.engine.runners.decoder import Immediate, Outcome, ScoreOutcome, TokenOutcome
 from voxlane.engine.runners.sampler import SampledToken
 from voxlane.engine.schedule.cost import CostModel
-from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Row
+from voxlane.engine.schedule.plan import TEXT, Limits, ModelBatch, ModelResources, Row
 from voxlane.engine.schedule.request import Request, RequestState
 from voxlane.engine.schedule.scheduler import Scheduler
 from voxlane.engine.schedule.speculation import accepted
@@ -314,7 +314,9 @@ class Simulation:
         self.pool = BlockPool(blocks, block_tokens, key=b"test", prefix_cache=prefix_cache)
         host = BlockPool(host_blocks, block_tokens, prefix_cache=False)
         self.engine = make_engine(self.clock, block_tokens)
-        self.scheduler = Scheduler({"chat": ModelResources(self.pool, host, CostModel())}, Limits(**limits))
+        self.scheduler = Scheduler(
+            {"chat": ModelResources(self.pool, host, CostModel(), abilities=TEXT)}, Limits(**limits)
+        )
         self.intake = Intake(Letters(), self.pool, vocabulary=VOCABULARY, context_tokens=10_000, draw_seed=lambda: 0)
         self.letters = Letters()
         desk = ChatJobFactory(self.intake, self.letters)
@@ -331,7 +333,7 @@ class Simulation:
 
     def pause_session(self, session: str) -> Pause:
         """Return a command that pauses all requests of a session that the core knows by now."""
-        jobs = self.core._roster.jobs.items()
+        jobs = self.core._jobs.jobs.items()
         return Pause(tuple(name for name, job in jobs if job.submit.session == session))
 
     def _note(self, commands: Sequence[ToEngine]) -> None:

@@ -27,7 +27,7 @@ from voxlane.engine.models.qwen3_tts.prompt import Clone, Codes, Utterance, open
 from voxlane.engine.runners.codec_tts import FrameOutcome, UtteranceStream, stream_of
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.schedule.cost import CostModel
-from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Row
+from voxlane.engine.schedule.plan import SPEECH_FRAMES, Limits, ModelBatch, ModelResources, Row
 from voxlane.engine.schedule.scheduler import Scheduler
 from voxlane.engine.text.incremental import Reader
 from voxlane.engine.voices.prompt import VoicePrompt
@@ -218,7 +218,9 @@ class TalkerSimulation(Simulation):
         super().__init__(blocks=40, host_blocks=0, **settings)  # type: ignore[arg-type]
         size = self.pool.block_tokens
         self.tts_pool = BlockPool(tts_blocks, size, prefix_cache=False)
-        station = ModelResources(self.tts_pool, BlockPool(tts_host, size, prefix_cache=False), CostModel())
+        station = ModelResources(
+            self.tts_pool, BlockPool(tts_host, size, prefix_cache=False), CostModel(), abilities=SPEECH_FRAMES
+        )
         limits = self.scheduler.limits
         assert isinstance(limits, Limits)
         self.scheduler = Scheduler({**self.scheduler.stations, "tts": station}, limits)

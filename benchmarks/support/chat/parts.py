@@ -28,7 +28,7 @@ from voxlane.engine.models.decoder import Decoder  # noqa: E402
 from voxlane.engine.models.loading import Mode  # noqa: E402
 from voxlane.engine.runners.cuda.decoder import CudaRunner  # noqa: E402
 from voxlane.engine.runners.decoder import TokenOutcome  # noqa: E402
-from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Row  # noqa: E402
+from voxlane.engine.schedule.plan import TEXT, Limits, ModelBatch, ModelResources, Row  # noqa: E402
 from voxlane.engine.schedule.request import Request  # noqa: E402
 from voxlane.engine.schedule.scheduler import Scheduler  # noqa: E402
 from voxlane.engine.weights.tensors import WeightFile  # noqa: E402
@@ -103,7 +103,12 @@ def make_bench(
     if device.type == "cuda":
         runner.capture()
     return Bench(
-        model, cache, build_station(cache, prefix_cache=False), runner, device, start_s=time.monotonic() - begin
+        model,
+        cache,
+        build_station(cache, prefix_cache=False, abilities=TEXT),
+        runner,
+        device,
+        start_s=time.monotonic() - begin,
     )
 
 
@@ -279,13 +284,13 @@ def run_workload(
         if runner.phases is not told:
             start, stop = runner.phases["device"]
             spans["device"].append(stop - start)
-            if core._record._meter._prefill != prefilled:
+            if core._telemetry._meter._prefill != prefilled:
                 spans["prompts"].append(spans["device"][-1])
-                prefilled = core._record._meter._prefill
+                prefilled = core._telemetry._meter._prefill
         letters += sum(len(message.text) for message in messages if isinstance(message, Text))
         ended += sum(1 for message in messages if isinstance(message, Finished))
     seconds = time.monotonic() - begin
-    plan_s = core._record._meter._phases["schedule"]
+    plan_s = core._telemetry._meter._phases["schedule"]
     core.idle()
     wanted = sum(count for _, count in work)
     assert (letters, ended) == (wanted, len(work)), f"{letters} of {wanted} tokens, {ended} of {len(work)} requests"

@@ -13,7 +13,7 @@ from voxlane.engine.loop.core import AUDIT_EVERY_S
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.schedule.budget import StepTime
 from voxlane.engine.schedule.cost import CostModel, Work
-from voxlane.engine.schedule.plan import ModelResources, Plan, Row
+from voxlane.engine.schedule.plan import TEXT, ModelResources, Plan, Row
 from voxlane.engine.schedule.request import Request, RequestState
 from voxlane.engine.schedule.scheduler import Scheduler
 
@@ -218,7 +218,7 @@ def test_a_prompt_that_must_be_read_is_not_read_by_a_thimble(prompts_s, fewest, 
         work = Work().plus(1, 50).plus(count, count)
         cost.observe(work, 5e-3 + 1e-5 * work.prefill_tokens + (prompts_s if work.prompts else 0.0))
     pool = BlockPool(100, 16)
-    stations = {"chat": ModelResources(pool, BlockPool(0, 16), cost)}
+    stations = {"chat": ModelResources(pool, BlockPool(0, 16), cost, abilities=TEXT)}
     plan, decode, prompt = Plan(), request("d", 50, pool), request("p", 2000, pool)
     plan.load("chat").work.add(1, 50)
     plan.rows.append(Row(decode, 49, 1))

@@ -210,14 +210,14 @@ def test_a_step_that_gave_way_waits_for_no_more_work_than_one_under_way(monkeypa
     for _ in range(4):
         simulation.step()
     simulation.step(greedy("d", "DCBA", 1, Priority.CRITICAL))
-    while simulation.core._flights:
+    while simulation.core._running_steps:
         simulation.step()
     assert simulation.core._lane.holding, "no step gives way"
     jobs = [Worker(greedy(f"w{number}", "A", 1), simulation.clock) for number in range(40)]
-    simulation.core._roster.jobs.update({job.submit.request_id: job for job in jobs})
+    simulation.core._jobs.jobs.update({job.submit.request_id: job for job in jobs})
     simulation.step()
     assert 10 <= Worker.done < 40
-    assert simulation.core._flights, "the step goes on"
+    assert simulation.core._running_steps, "the step goes on"
 
 
 CROWD = [greedy(f"c{number}", "CBA", 2, Priority.CRITICAL, session=f"t{number}") for number in range(300)]

@@ -425,7 +425,9 @@ def test_who_is_stopped_while_a_step_is_handed_out_writes_only_the_token_under_w
     def receive() -> list[ToEngine]:
         core = simulation.core
         handing_out = (
-            core._handing._landed is not None if moment == "before" else 0 < len(core._handing._untold) < len(names)
+            core._delivery._ended is not None
+            if moment == "before"
+            else 0 < len(core._delivery._undelivered) < len(names)
         )
         if not handing_out or simulation.engine.under_way is None:
             return []
@@ -487,7 +489,7 @@ def test_nobody_is_read_beside_a_step_that_moves_blocks() -> None:
     lane = simulation.engine.express
     lane.takes = lambda request: request.id == "lane"  # the other wants something that the host has to choose
     simulation.send(greedy("big", "ZZZZZYYYYYXXXXXWWWWW", 2, priority=Priority.CRITICAL))
-    while not any(flight.plan.loads["chat"].moves for flight in simulation.core._flights):
+    while not any(flight.plan.loads["chat"].moves for flight in simulation.core._running_steps):
         simulation.step()
     simulation.step(greedy("lane", "MMMMNNNN", 1, priority=Priority.CRITICAL))
     simulation.run(most=600)
@@ -528,7 +530,7 @@ def test_who_comes_while_a_prompt_is_read_goes_too_and_the_third_waits_for_that_
     assert lane.launched == len(lane.together) == 2
     seen: set[str] = set()
     while simulation.core.busy:
-        seen |= {row.request.id for flight in simulation.core._flights for row in flight.plan.rows}
+        seen |= {row.request.id for flight in simulation.core._running_steps for row in flight.plan.rows}
         simulation.step()
     assert lane.launched == 3
     assert seen == {"a"}

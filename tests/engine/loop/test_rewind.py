@@ -41,7 +41,7 @@ from voxlane.engine.models.synthesis import Prepared, SynthesisedClause, TimedWo
 from voxlane.engine.runners.codec_tts import Talker
 from voxlane.engine.runners.cuda.codec_tts import CudaTalker
 from voxlane.engine.schedule.cost import CostModel
-from voxlane.engine.schedule.plan import Limits, ModelResources
+from voxlane.engine.schedule.plan import SPEECH_FRAMES, Limits, ModelResources
 from voxlane.engine.schedule.scheduler import Scheduler
 from voxlane.engine.text.incremental import Reader
 from voxlane.engine.voices.prompt import VoicePrompt
@@ -155,7 +155,7 @@ def core_of(talker: type[Talker], model: Qwen3TTS, codec: Qwen3TTSCodec) -> Core
     size, blocks, sizes = 8, 64, model.talker
     cache = KVCache(sizes.layers, sizes.kv_heads, sizes.head_dim, blocks, size, torch.float32)
     pool = BlockPool(blocks, size, prefix_cache=False)
-    station = ModelResources(pool, BlockPool(0, size, prefix_cache=False), CostModel())
+    station = ModelResources(pool, BlockPool(0, size, prefix_cache=False), CostModel(), abilities=SPEECH_FRAMES)
     more: dict[str, Any] = {"slots": 2, "max_rows": 2}
     if talker is CudaTalker:
         more |= {"device": torch.device("cpu"), "max_tokens": 256}

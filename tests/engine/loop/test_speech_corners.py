@@ -44,7 +44,7 @@ from voxlane.engine.runners.clause_tts import ClauseOutcome, ClausePayload, Clau
 from voxlane.engine.runners.recogniser import TranscriptionOutcome, payload_of
 from voxlane.engine.runners.sampler import SampledToken
 from voxlane.engine.schedule.cost import CostModel, Work
-from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Row
+from voxlane.engine.schedule.plan import PLAIN, TEXT, Limits, ModelBatch, ModelResources, Row
 from voxlane.engine.schedule.request import ClipStates, Request
 from voxlane.engine.schedule.scheduler import Scheduler
 
@@ -306,7 +306,9 @@ def test_a_reply_that_was_held_for_a_minute_is_not_a_minute_late():
 
 def station(*, encoder: bool = False) -> ModelResources:
     pool, host = BlockPool(1000, 16, prefix_cache=False), BlockPool(0, 16, prefix_cache=False)
-    return ModelResources(pool, host, CostModel(), CostModel() if encoder else None)
+    return ModelResources(
+        pool, host, CostModel(), CostModel() if encoder else None, abilities=PLAIN if encoder else TEXT
+    )
 
 
 def work(*rows: int) -> Work:

@@ -206,9 +206,7 @@ def test_with_a_quick_device_jobs_take_turns_and_nobody_is_forgotten():
     turns = []
     for _ in range(4):
         simulation.step()
-        turns.append(
-            {name for name, job in simulation.core._roster.jobs.items() if job.worked == simulation.core._round}
-        )
+        turns.append({name for name, job in simulation.core._jobs.jobs.items() if job.worked == simulation.core._round})
     assert [len(names) for names in turns] == [2, 2, 2, 2]
     assert set.union(*turns) == {f"a{number}" for number in range(8)}
 

@@ -14,7 +14,7 @@ from voxlane.engine.loop.trace import REQUESTS, STEPS, Trace
 def traced(path, *, close: bool):
     simulation = Simulation(blocks=20, host_blocks=0, max_step_tokens=8)
     with Trace(path) as trace:
-        simulation.core._record._trace = trace
+        simulation.core._telemetry._trace = trace
         sampling = SamplingParams(max_tokens=4, ignore_eos=True)
         simulation.send(Submit("secret-id", "complete", text="ABCDEFGHIJ", sampling=sampling))
         simulation.send(
@@ -52,7 +52,7 @@ def test_a_trace_without_its_end_can_be_read_up_to_there(tmp_path):
 
 def test_a_full_disk_ends_the_trace_and_not_the_engine(caplog):
     simulation = Simulation(blocks=20, host_blocks=0)
-    simulation.core._record._trace = Trace(Path("/dev/full"))
+    simulation.core._telemetry._trace = Trace(Path("/dev/full"))
     for name in "abc":
         simulation.send(Submit(name, "complete", text="AB", sampling=SamplingParams(max_tokens=4, ignore_eos=True)))
         simulation.run()
@@ -60,7 +60,7 @@ def test_a_full_disk_ends_the_trace_and_not_the_engine(caplog):
     assert set(simulation.ends) == set("abc")
     assert "No space left" in caplog.text
     assert caplog.text.count("trace=off") == 1
-    simulation.core._record._trace.close()
+    simulation.core._telemetry._trace.close()
 
 
 def test_it_holds_neither_text_nor_ids(tmp_path):

@@ -42,7 +42,7 @@ from voxlane.engine.runners import codec_tts
 from voxlane.engine.runners.codec_tts import MAX_CHUNK, FrameOutcome, Talker, UtteranceStream
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.schedule.cost import CostModel
-from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Row
+from voxlane.engine.schedule.plan import SPEECH_FRAMES, Limits, ModelBatch, ModelResources, Row
 from voxlane.engine.schedule.request import Request
 from voxlane.engine.schedule.scheduler import Scheduler
 from voxlane.engine.text.tokenizer import Tokenizer
@@ -103,7 +103,13 @@ class House:
         sizes, size = model.talker, 8
         cache = KVCache(sizes.layers, sizes.kv_heads, sizes.head_dim, blocks, size, torch.float32, host_blocks=host)
         self.pool = BlockPool(blocks, size, prefix_cache=False)
-        station = ModelResources(self.pool, BlockPool(host, size, prefix_cache=False), CostModel(), swap_block_s=1e-9)
+        station = ModelResources(
+            self.pool,
+            BlockPool(host, size, prefix_cache=False),
+            CostModel(),
+            swap_block_s=1e-9,
+            abilities=SPEECH_FRAMES,
+        )
         self.scheduler = Scheduler({"tts": station}, Limits(max_batch=max_batch, step_budget_s=10.0))
         self.talker = Talker(model, codec, cache, slots=8, max_rows=8)
         facts = TalkerFacts(model.end_code, codec.frame_samples, codec.sample_rate, limit, self.talker.slots)

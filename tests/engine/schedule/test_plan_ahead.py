@@ -22,10 +22,10 @@ from voxlane.engine.api import (
     Text,
     ToEngine,
 )
-from voxlane.engine.loop.outbox import Outbox
+from voxlane.engine.loop.delivery import Outbox
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.schedule.cost import CostModel, Work
-from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Plan
+from voxlane.engine.schedule.plan import TEXT, Limits, ModelBatch, ModelResources, Plan
 from voxlane.engine.schedule.plan_ahead import completed, plan_ahead
 from voxlane.engine.schedule.request import Request
 from voxlane.engine.schedule.scheduler import PATIENCE_S, Scheduler
@@ -84,7 +84,7 @@ def test_what_is_added_is_what_a_plan_from_the_start_would_hold(
     cost = CostModel()
     for count in range(1, 60):
         cost.observe(Work().plus(count, count), 5e-3 + 5e-4 * count)
-    station = ModelResources(BlockPool(blocks, SIZE, key=b"t"), BlockPool(0, SIZE), cost)
+    station = ModelResources(BlockPool(blocks, SIZE, key=b"t"), BlockPool(0, SIZE), cost, abilities=TEXT)
     scheduler = Scheduler({"chat": station}, Limits(batch, tokens, budget, policy))
     now, under_way, made = 0.0, Plan(), 0
     for prompts in arrivals:
@@ -268,7 +268,7 @@ def test_a_step_that_gave_way_goes_on_with_what_was_planned_ahead(monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr(simulation.scheduler, "schedule", planned_anew)
         simulation.step(replace(ask("z", "CBA"), priority=Priority.CRITICAL))
-        while simulation.core._flights:
+        while simulation.core._running_steps:
             simulation.step()
         assert simulation.core._lane.holding, "no step gives way"
         simulation.step(Pause(("b",)), Cancel("c"))

@@ -30,7 +30,7 @@ from voxlane.engine.runners.cuda.device import Stopwatch
 from voxlane.engine.runners.cuda.rows import DecodeRows, buckets_up_to, is_penalised, needs_host, write_rules
 from voxlane.engine.runners.decoder import Outcome, Runner
 from voxlane.engine.schedule.cost import CostModel
-from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Move, Row
+from voxlane.engine.schedule.plan import TEXT, Limits, ModelBatch, ModelResources, Move, Row
 from voxlane.engine.schedule.request import ChatPayload, Request
 from voxlane.engine.schedule.scheduler import Scheduler
 from voxlane.engine.weights.safetensors import SafetensorsDirectory
@@ -437,7 +437,7 @@ def a_core(
             return TextJob(submit, [made[int(submit.request_id)]], Letters(), now)  # type: ignore[arg-type]
 
     both.cuda.overlaps = overlaps
-    station = ModelResources(pool, BlockPool(0, BLOCK_TOKENS), CostModel())
+    station = ModelResources(pool, BlockPool(0, BLOCK_TOKENS), CostModel(), abilities=TEXT)
     limits = Limits(policy="fcfs", max_batch=6, max_step_tokens=12)
     core = Core(Scheduler({"chat": station}, limits), {"chat": both.cuda}, {"chat": Desk()}, clock=time.monotonic)
     core.handle([Submit(one.id, "complete", sampling=one.sampling) for one in made])
