@@ -20,11 +20,11 @@ from voxlane.engine.jobs.transcribe import TranscribeJobFactory
 from voxlane.engine.loop.execution import Engine
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.memory.pages import KVCache
-from voxlane.engine.models import Moonshine, Qwen3ASR, Whisper, load_recogniser
 from voxlane.engine.models.hibari.model import Hibari
 from voxlane.engine.models.kokoro import Kokoro
 from voxlane.engine.models.loading import Mode
 from voxlane.engine.models.qwen3_asr.config import Qwen3ASRConfig
+from voxlane.engine.models.registry import Recognition, load_recogniser
 from voxlane.engine.models.synthesis import Synthesiser
 from voxlane.engine.runners.clause_tts import ClausePayload, ClauseTTS, VoiceBeside
 from voxlane.engine.runners.cuda.recogniser import CudaRecogniser
@@ -37,8 +37,6 @@ from voxlane.engine.weights import store
 from voxlane.engine.weights.files import open_weights
 
 log = logging.getLogger(__name__)
-
-Recognition = Moonshine | Whisper | Qwen3ASR
 
 HIBARI = "hibari"
 """The voice that comes with its package; every other one is named by the catalog or a path."""

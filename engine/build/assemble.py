@@ -28,8 +28,7 @@ from voxlane.engine.loop.core import Core
 from voxlane.engine.loop.trace import Trace
 from voxlane.engine.memory.blocks import BlockTable
 from voxlane.engine.memory.pages import KVCache
-from voxlane.engine.models import Decoder, architecture_of, load_model
-from voxlane.engine.models.decoder_config import DecoderConfig
+from voxlane.engine.models.registry import ChatModel, architecture_of, chat_spec, load_model
 from voxlane.engine.models.sampling_defaults import defaults_of
 from voxlane.engine.runners.cuda.selfcheck import check_kernels
 from voxlane.engine.runners.decoder import Runner
@@ -141,9 +140,9 @@ def assemble(config: EngineConfig, progress: Progress = lambda what, done: None)
 
 def _try_kernels(config: EngineConfig, device: torch.device, progress: Progress) -> None:
     """Raise KernelError if a kernel is wrong on this device, before anything is built upon them."""
-    shape = DecoderConfig.from_dict(_open_chat_model(config, progress).config) if config.model else None
+    spec = chat_spec(_open_chat_model(config, progress).config) if config.model else None
     progress("checking kernels", 0.0)
-    check_kernels(trial(config, device, shape))
+    check_kernels(trial(config, device, spec))
     torch.cuda.empty_cache()
 
 
@@ -165,7 +164,7 @@ def _adapted(config: EngineConfig, base: WeightFile, progress: Progress) -> Weig
     adapter = Adapter(own or locate(config.adapter, lambda done: progress("fetching the adapter", done)))
     names = map(json.dumps, (config.adapter, adapter.config.base))  # both come from outside
     log.info("adapter=%s trained_on=%s low_rank=%d whole=%d", *names, len(adapter.low_rank), len(adapter.replaced))
-    return AdaptedWeights(base, adapter, tied=DecoderConfig.from_dict(base.config).tied)
+    return AdaptedWeights(base, adapter, tied=chat_spec(base.config).tied)
 
 
 def _parts(config: EngineConfig, device: torch.device, progress: Progress) -> dict[ModelName, ModelPart]:
@@ -247,7 +246,7 @@ def _chat_part(config: EngineConfig, device: torch.device, progress: Progress) -
     return part
 
 
-def _engine(config: EngineConfig, model: Decoder, device: torch.device, progress: Progress) -> tuple[KVCache, Runner]:
+def _engine(config: EngineConfig, model: ChatModel, device: torch.device, progress: Progress) -> tuple[KVCache, Runner]:
     """Return a cache for the model and what runs the two together."""
     pages = pages_of(config, device.type)
     if device.type == "cpu":
@@ -257,7 +256,9 @@ def _engine(config: EngineConfig, model: Decoder, device: torch.device, progress
     return cache, make_runner(config, model, cache, device, progress)
 
 
-def _chat_ready(config: EngineConfig, settings: dict[str, object], model: Decoder, cache: KVCache) -> dict[str, object]:
+def _chat_ready(
+    config: EngineConfig, settings: dict[str, object], model: ChatModel, cache: KVCache
+) -> dict[str, object]:
     return {
         "model": config.model,
         "adapter": config.adapter,
@@ -272,7 +273,7 @@ def _chat_ready(config: EngineConfig, settings: dict[str, object], model: Decode
     }
 
 
-def _warm_up(part: ModelPart, model: Decoder, max_batch: int) -> None:
+def _warm_up(part: ModelPart, model: ChatModel, max_batch: int) -> None:
     """Run a growing batch of prompts and decodes, so that the first user pays for nothing and costs are known."""
     pool = part.station.pool
     crowd = part.engine.overlaps

@@ -18,8 +18,7 @@ import torch
 from voxlane.engine.api import EngineConfig
 from voxlane.engine.build.machine import free_memory_bytes, weights_per_second
 from voxlane.engine.errors import ModelError, StoreError
-from voxlane.engine.models import architecture_of
-from voxlane.engine.models.decoder_config import DecoderConfig
+from voxlane.engine.models.registry import chat_spec
 from voxlane.engine.weights import store
 from voxlane.engine.weights.catalog import CatalogModel, load_catalog
 from voxlane.engine.weights.files import open_weights
@@ -174,8 +173,6 @@ def pulled_models() -> list[Candidate]:
 def _chat_parameters(folder: Path) -> int:
     """Return how many parameters a chat model in a folder has; 0 if it is no chat model of ours."""
     try:
-        settings = open_weights(folder).config
-        architecture_of(settings)
-        return DecoderConfig.from_dict(settings).parameters
+        return chat_spec(open_weights(folder).config).parameters
     except (ModelError, OSError):
         return 0

@@ -17,6 +17,7 @@ from voxlane.engine.jobs.factory import Cloning, JobFactory
 from voxlane.engine.loop.execution import Engine, observe
 from voxlane.engine.memory.blocks import BlockPool
 from voxlane.engine.memory.pages import PAGE_DTYPES, KVCache
+from voxlane.engine.models.spec import ModelSpec
 from voxlane.engine.runners.decoder import Outcome, TokenOutcome
 from voxlane.engine.schedule.cost import CostModel
 from voxlane.engine.schedule.plan import Limits, ModelResources, Row
@@ -46,12 +47,7 @@ class ModelPart:
 class CachedModel(Protocol):
     """What a cache has to know of a model."""
 
-    layers: int
-    kv_heads: int
-    head_dim: int
-
-    def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
-        """Return the cache bytes one token takes."""
+    spec: ModelSpec
 
 
 def check_task(key: str, name: str, task: str) -> None:
@@ -75,7 +71,7 @@ def make_cache(
 ) -> KVCache:
     """Return a cache of the size that `key` of a settled configuration says; raise if `least_tokens` do not fit."""
     dtype, block_tokens = PAGE_DTYPES[pages], config.block_tokens
-    block_bytes = model.kv_bytes_per_token(dtype) * block_tokens
+    block_bytes = model.spec.cache_bytes_per_token(dtype) * block_tokens
     memory_mib: int = getattr(config, key)
     blocks = memory_mib * MEBIBYTE // block_bytes
     least = max(2, -(-least_tokens // block_tokens))
@@ -86,8 +82,7 @@ def make_cache(
         )
     try:
         return KVCache(
-            *(model.layers, model.kv_heads, model.head_dim, blocks, block_tokens, dtype, device),
-            host_blocks=host_mib * MEBIBYTE // block_bytes,
+            model.spec.pages, blocks, block_tokens, dtype, device, host_blocks=host_mib * MEBIBYTE // block_bytes
         )
     except torch.OutOfMemoryError as error:
         raise EngineConfigError(f"engine.{key}: {memory_mib} MiB are not free on {device}") from error

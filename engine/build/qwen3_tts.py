@@ -20,6 +20,7 @@ from voxlane.engine.models.qwen3_tts.config import Qwen3TTSConfig, SpeechSamplin
 from voxlane.engine.models.qwen3_tts.encoder import Qwen3TTSEncoder
 from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.models.qwen3_tts.prompt import Clone, open_utterance
+from voxlane.engine.models.registry import QWEN3_TTS
 from voxlane.engine.runners.codec_tts import FrameOutcome, Talker, UtteranceStream, stream_of
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.schedule.plan import Row
@@ -31,8 +32,6 @@ from voxlane.engine.weights.files import OpenedWeights, open_weights
 from voxlane.engine.weights.json_files import read_json
 
 log = logging.getLogger(__name__)
-
-ARCHITECTURE = "Qwen3TTSForConditionalGeneration"
 
 CODEC = "speech_tokenizer"
 """The folder in a checkpoint where its codec lies."""
@@ -49,7 +48,7 @@ WARM_UP_STEPS = 5
 def is_talker(path: Path) -> bool:
     """Return whether a path is a checkpoint of Qwen3-TTS."""
     config = path / "config.json"
-    return config.is_file() and read_json(config).get("architectures") == [ARCHITECTURE]
+    return config.is_file() and read_json(config).get("architectures") == [QWEN3_TTS]
 
 
 def talking_part(config: EngineConfig, path: Path, device: torch.device, progress: Progress) -> ModelPart:

@@ -101,7 +101,7 @@ def _checks(trial: Trial) -> dict[str, Callable[[Trial], Iterator[Outcome]]]:
 
 
 def _norms(trial: Trial) -> Iterator[Outcome]:
-    size, close = trial.shape.hidden_size, trial.tolerance
+    size, close = trial.spec.hidden_size, trial.tolerance
     x, weight, bias = trial.noise(3, size), trial.gain(size), trial.gain(size)
     residual, wide = trial.noise(3, size, dtype=torch.float32), x.to(torch.float32)
     yield rms_norm.rms_norm(x, weight, 1e-5), rms_norm.rms_norm_ref(wide, weight, 1e-5), close
@@ -116,22 +116,22 @@ def _norms(trial: Trial) -> Iterator[Outcome]:
 
 
 def _gate(trial: Trial) -> Iterator[Outcome]:
-    x = trial.noise(3, 2 * trial.shape.intermediate_size)
+    x = trial.noise(3, 2 * trial.spec.intermediate_size)
     wide = x.to(torch.float32)
-    if trial.shape.activation == "silu":
+    if trial.spec.activation == "silu":
         yield activation.silu_mul(x), activation.silu_mul_ref(wide), trial.tolerance
     else:
         yield activation.gelu_tanh_mul(x), activation.gelu_tanh_mul_ref(wide), trial.tolerance
 
 
 def _rope(trial: Trial) -> Iterator[Outcome]:
-    shape = trial.shape
+    heads = trial.attention
     place = _layout(trial, queries=(5, 1, 30), contexts=(5, 1, 30))
-    qkv = trial.noise(36, (shape.heads + 2 * shape.kv_heads) * shape.head_dim)
-    angles = torch.rand((30, shape.head_dim // 2), generator=trial.random, device=trial.device) * 6.0
-    gain = trial.gain(shape.head_dim) if shape.qk_norm else None
+    qkv = trial.noise(36, heads.columns)
+    angles = torch.rand((30, heads.head_dim // 2), generator=trial.random, device=trial.device) * 6.0
+    gain = trial.gain(heads.head_dim) if heads.qk_norm else None
     stored = [_pages(trial, place) for _ in range(2)]
-    sizes = (shape.heads, shape.kv_heads, shape.head_dim, angles.cos(), angles.sin(), place)
+    sizes = (heads.heads, heads.kv_heads, heads.head_dim, angles.cos(), angles.sin(), place)
     got = rope.rope_write(qkv, *sizes, stored[0], gain, gain, 1e-6)
     expected = rope.rope_write_ref(qkv.to(torch.float32), *sizes, stored[1], gain, gain, 1e-6)
     yield got, expected, trial.tolerance
@@ -160,18 +160,18 @@ def _listening(trial: Trial) -> Iterator[Outcome]:
 
 
 def _attend(trial: Trial, queries: Sequence[int], contexts: Sequence[int], *, alike: bool = False) -> Iterator[Outcome]:
-    shape, place = trial.shape, _layout(trial, queries, contexts)
+    heads, place = trial.attention, _layout(trial, queries, contexts)
     if alike:
         place = replace(place, max_query=max(queries))
     pages = _pages(trial, place, filled=True)
-    q = trial.noise(sum(queries), shape.heads, shape.head_dim)
+    q = trial.noise(sum(queries), heads.heads, heads.head_dim)
     calls: list[Callable[[Tensor, Pages, Layout, float, int], Tensor]] = [paged.paged_attention]
     if max(queries) == 1 and len(queries) < _CROWD and trial.dtype is torch.bfloat16:
         calls.append(skinny.attend)
-    for window in sorted(set(shape.windows)):
-        expected = paged.paged_attention_ref(q.to(torch.float32), pages, place, shape.attention_scale, window)
+    for window in sorted({layer.window for layer in trial.spec.attention}):
+        expected = paged.paged_attention_ref(q.to(torch.float32), pages, place, heads.scale, window)
         for call in [*calls, *_by_hopper(q, pages, window)] if max(queries) > 1 else calls:
-            yield call(q, pages, place, shape.attention_scale, window), expected, trial.tolerance
+            yield call(q, pages, place, heads.scale, window), expected, trial.tolerance
 
 
 def _by_hopper(q: Tensor, pages: Pages, window: int) -> Iterator[Callable[..., Tensor]]:
@@ -206,7 +206,7 @@ def _rows(trial: Trial) -> Iterator[Outcome]:
 
 def _sampling(trial: Trial) -> Iterator[Outcome]:
     """Choose the largest, draw by every filter, do both with penalties; what was chosen is counted and fed again."""
-    rows, vocabulary = len(_WAYS), trial.shape.vocab_size
+    rows, vocabulary = len(_WAYS), trial.spec.vocab_size
     logits = trial.noise(rows, vocabulary, dtype=torch.float32) * 3.0
     packet = torch.zeros((rows, PACKET), dtype=torch.int32)
     floats = packet.view(torch.float32)
@@ -238,7 +238,7 @@ def _sampling(trial: Trial) -> Iterator[Outcome]:
 
 
 def _copies(trial: Trial) -> Iterator[Outcome]:
-    shape = (2, 2, 6, trial.shape.kv_heads, trial.block_tokens, trial.shape.head_dim)
+    shape = (2, 2, 6, trial.attention.kv_heads, trial.block_tokens, trial.attention.head_dim)
     storage = (trial.noise(*shape, dtype=torch.float32) * 50).to(trial.pages)
     before = storage.clone()
     host = torch.zeros_like(storage, device="cpu")
@@ -252,16 +252,16 @@ def _copies(trial: Trial) -> Iterator[Outcome]:
 
 
 def _few(trial: Trial) -> Iterator[Outcome]:
-    shape, tolerance = trial.shape, trial.tolerance
-    residual, gain = trial.noise(1, shape.hidden_size, dtype=torch.float32), trial.gain(shape.hidden_size)
+    spec, heads, tolerance = trial.spec, trial.attention, trial.tolerance
+    residual, gain = trial.noise(1, spec.hidden_size, dtype=torch.float32), trial.gain(spec.hidden_size)
     normed = rms_norm.rms_norm_ref(residual, gain, 1e-6)
-    matrix = trial.noise(_CUT, shape.hidden_size) * 0.05
+    matrix = trial.noise(_CUT, spec.hidden_size) * 0.05
     wide = matrix.to(torch.float32)
     yield skinny.norm_linear(residual, gain, 1e-6, matrix), normed @ wide.T, tolerance
-    gated = activation.silu_mul_ref if shape.activation == "silu" else activation.gelu_tanh_mul_ref
-    got = skinny.norm_gate(residual, gain, 1e-6, matrix, gelu=shape.activation != "silu")
+    gated = activation.silu_mul_ref if spec.activation == "silu" else activation.gelu_tanh_mul_ref
+    got = skinny.norm_gate(residual, gain, 1e-6, matrix, gelu=spec.activation != "silu")
     yield got, gated(normed @ wide.T), tolerance
-    for inputs in (shape.heads * shape.head_dim, shape.intermediate_size):
+    for inputs in (heads.heads * heads.head_dim, spec.intermediate_size):
         x, matrix = trial.noise(1, inputs), trial.noise(_CUT, inputs) * 0.05
         expected = x.to(torch.float32) @ matrix.to(torch.float32).T
         total = torch.zeros((1, _CUT), device=trial.device)
@@ -272,13 +272,13 @@ def _few(trial: Trial) -> Iterator[Outcome]:
 
 def _graph(trial: Trial) -> Iterator[Outcome]:
     """Capture two kernels on one input, replay them on another."""
-    x, weight = trial.noise(3, trial.shape.hidden_size), trial.gain(trial.shape.hidden_size)
+    x, weight = trial.noise(3, trial.spec.hidden_size), trial.gain(trial.spec.hidden_size)
     rms_norm.rms_norm(x, weight, 1e-5)  # compiled, which a capture cannot do
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         out = rms_norm.rms_norm(rms_norm.rms_norm(x, weight, 1e-5), weight, 1e-5)
-    x.copy_(trial.noise(3, trial.shape.hidden_size))
+    x.copy_(trial.noise(3, trial.spec.hidden_size))
     graph.replay()
     torch.cuda.synchronize()
     yield out, rms_norm.rms_norm(rms_norm.rms_norm(x, weight, 1e-5), weight, 1e-5), 1e-9
@@ -308,7 +308,7 @@ def _layout(trial: Trial, queries: Sequence[int], contexts: Sequence[int]) -> La
 
 def _pages(trial: Trial, place: Layout, *, filled: bool = False) -> Pages:
     blocks = int(place.block_tables.max()) + 1
-    size = (blocks, trial.shape.kv_heads, trial.block_tokens, trial.shape.head_dim)
+    size = (blocks, trial.attention.kv_heads, trial.block_tokens, trial.attention.head_dim)
     factor = (40.0 if trial.pages is torch.int8 else 1.0) if filled else 0.0
     k, v = ((trial.noise(*size, dtype=torch.float32) * factor).clamp(-127, 127).to(trial.pages) for _ in range(2))
     if trial.pages is not torch.int8:

@@ -26,8 +26,9 @@ from torch import Tensor
 
 from voxlane.codecs.resample import resample
 from voxlane.codecs.wav import decode_wav
-from voxlane.engine.models import Moonshine, load_recogniser
 from voxlane.engine.models.loading import Mode
+from voxlane.engine.models.moonshine import Moonshine
+from voxlane.engine.models.registry import load_recogniser
 from voxlane.engine.weights.files import open_weights
 from voxlane.engine.weights.importers.ort import read_pieces
 from voxlane.engine.weights.store import resolve

@@ -102,7 +102,7 @@ class House:
         max_batch: int = 8,
     ) -> None:
         sizes, size = model.talker, 8
-        cache = KVCache(sizes.layers, sizes.kv_heads, sizes.head_dim, blocks, size, torch.float32, host_blocks=host)
+        cache = KVCache(sizes.spec.pages, blocks, size, torch.float32, host_blocks=host)
         self.pool = BlockPool(blocks, size, prefix_cache=False)
         station = ModelResources(self.pool, BlockPool(host, size, prefix_cache=False), CostModel(), swap_block_s=1e-9)
         self.scheduler = Scheduler({"tts": station}, Limits(max_batch=max_batch, step_budget_s=10.0))

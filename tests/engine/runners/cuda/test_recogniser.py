@@ -187,7 +187,7 @@ def hear(runner: Recogniser, model: Moonshine | Whisper, seed: int, sizes: list[
 
 def cache_for(model: Moonshine | Whisper, sizes: list[int]) -> KVCache:
     blocks = sum(-(-model.states(samples) // BLOCK_TOKENS) + 9 for samples in sizes)
-    return KVCache(model.layers, model.kv_heads, model.head_dim, blocks, BLOCK_TOKENS, torch.float32)
+    return KVCache(model.spec.pages, blocks, BLOCK_TOKENS, torch.float32)
 
 
 def on_device(model: Moonshine | Whisper, sizes: list[int]) -> CudaRecogniser:
