@@ -108,7 +108,7 @@ class Stream:
     drafts: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     no_speech: float = -1.0
-    paged_triton: torch.Tensor | None = None
+    attention: torch.Tensor | None = None
     done: bool = False
 
 
