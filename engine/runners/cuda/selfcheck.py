@@ -1,7 +1,6 @@
-"""One small call of every kernel on the device against its reference, on a model's own sizes, and a graph replayed.
+"""Checks one small call of every kernel on the device against its reference, on a model's own sizes, and one graph.
 
-The kernels that are compiled for it are those the model runs with. It knows shapes that reach each code path;
-thoroughness is the tests' business.
+It compiles the kernels that the model runs with, and reaches each code path once; the tests are thorough.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _ONE_CODE = 0.02
 """Keys that differ in their last bit may be stored one int8 or bfloat16 code apart."""
 
 _CUT = 256
-"""Rows of a matrix that are enough to see whether a product is right."""
+"""Rows of a matrix: enough to see whether a product is right."""
 
 _WAYS = (
     (0.0, 0, 1.0, 0.0, False),
@@ -62,7 +61,7 @@ def check_kernels(trial: Trial) -> None:
 
 
 def agreements(trial: Trial) -> Iterator[Agreement]:
-    """Try every kernel and a graph; the first that does not run at all is the last."""
+    """Check every kernel and a graph; stop at the first that does not run."""
     from triton.errors import TritonError  # here: without a device there may be no Triton
 
     for name, check in _checks(trial).items():
@@ -72,7 +71,7 @@ def agreements(trial: Trial) -> Iterator[Agreement]:
         except (RuntimeError, ValueError, TritonError) as error:
             found = Agreement(name, math.inf, trial.tolerance, " ".join(str(error).split())[:200] or repr(error))
         yield found
-        if found.failure:  # the device may answer nothing any more
+        if found.failure:  # the device may no longer answer
             return
 
 
@@ -145,12 +144,12 @@ def _prompts(trial: Trial) -> Iterator[Outcome]:
     # The last row of either is cut into pieces.
     yield from _attend(trial, queries=(1, 33, 17), contexts=(1, 33, 1100))
     yield from _attend(trial, queries=(1, 17, 250), contexts=(1, 17, 2100))
-    yield from _attend(trial, queries=(300, 300), contexts=(300, 420), alike=True)  # where nothing is cut
+    yield from _attend(trial, queries=(300, 300), contexts=(300, 420), alike=True)  # no row is cut
 
 
 def _decodes(trial: Trial) -> Iterator[Outcome]:
     yield from _attend(trial, queries=(1, 1, 1), contexts=(1, 80, 1100))
-    yield from _attend(trial, queries=[1] * _CROWD, contexts=range(1, _CROWD + 1))  # mostly served otherwise
+    yield from _attend(trial, queries=[1] * _CROWD, contexts=range(1, _CROWD + 1))  # often another kernel serves these
 
 
 def _listening(trial: Trial) -> Iterator[Outcome]:
@@ -175,7 +174,7 @@ def _attend(trial: Trial, queries: Sequence[int], contexts: Sequence[int], *, al
 
 
 def _by_hopper(q: Tensor, pages: Pages, window: int) -> Iterator[Callable[..., Tensor]]:
-    """Yield every way in which attention_hopper.py would serve such queries, were they fewer or more."""
+    """Yield every variant with which triton_hopper.py would serve such queries in smaller or larger numbers."""
     if q.device.type == "cuda":
         from voxlane.engine.kernels.attention import paged_triton as by_triton  # here: Triton need not be installed
         from voxlane.engine.kernels.attention.triton_tuning import hopper_tuning
@@ -205,7 +204,7 @@ def _rows(trial: Trial) -> Iterator[Outcome]:
 
 
 def _sampling(trial: Trial) -> Iterator[Outcome]:
-    """Choose the largest, draw by every filter, do both with penalties; what was chosen is counted and fed again."""
+    """Choose the largest, draw with every filter, do both with penalties; count the choices and feed them back."""
     rows, vocabulary = len(_WAYS), trial.spec.vocab_size
     logits = trial.noise(rows, vocabulary, dtype=torch.float32) * 3.0
     packet = torch.zeros((rows, PACKET), dtype=torch.int32)
@@ -273,7 +272,7 @@ def _few(trial: Trial) -> Iterator[Outcome]:
 def _graph(trial: Trial) -> Iterator[Outcome]:
     """Capture two kernels on one input, replay them on another."""
     x, weight = trial.noise(3, trial.spec.hidden_size), trial.gain(trial.spec.hidden_size)
-    rms_norm.rms_norm(x, weight, 1e-5)  # compiled, which a capture cannot do
+    rms_norm.rms_norm(x, weight, 1e-5)  # compiles it: a capture cannot
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -285,7 +284,7 @@ def _graph(trial: Trial) -> Iterator[Outcome]:
 
 
 def _layout(trial: Trial, queries: Sequence[int], contexts: Sequence[int]) -> Layout:
-    """Return rows whose last tokens are queries, each in blocks of its own."""
+    """Return a layout of rows, each in blocks of its own; their last tokens are the queries."""
     size = trial.block_tokens
     widths = [-(-length // size) for length in contexts]
     tables = torch.zeros((len(contexts), max(widths)), dtype=torch.int32)

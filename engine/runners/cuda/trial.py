@@ -1,4 +1,4 @@
-"""What kernels are tried on when an engine starts or a person asks. It knows sizes, types and noise; no kernel."""
+"""The sizes, types and random numbers that kernels are checked on, at start or when a person asks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from voxlane.engine.models.spec import AttentionLayer, ModelSpec
 
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
-"""What a result may be off, as a part of its largest number: sums in another order, one rounding of the type."""
+"""What a result may be off, as a part of its largest number: another order of sums, one rounding of the type."""
 
 STAND_IN = ModelSpec(
     layers=(AttentionLayer(heads=9, kv_heads=3, head_dim=64, scale=64**-0.5),) * 30,
@@ -20,7 +20,7 @@ STAND_IN = ModelSpec(
     context_tokens=2048,
     parameters=134_500_000,
 )
-"""The default chat model's sizes, for where there is none to ask."""
+"""The default chat model's sizes, for an engine without a chat model."""
 
 LISTENER = replace(
     STAND_IN,
@@ -32,16 +32,16 @@ LISTENER = replace(
 
 @dataclass(slots=True)
 class Trial:
-    """What kernels are tried on: a model's sizes, the types of its rows and pages, and a device."""
+    """What kernels are checked on: a model's sizes, the types of its rows and pages, and a device."""
 
     spec: ModelSpec
     dtype: torch.dtype  # of what lies between kernels; float32 or bfloat16
     pages: torch.dtype
     block_tokens: int
     device: torch.device
-    ears: bool = False  # whether attention is tried as a listening model has it,
-    voice: bool = False  # and the voice's own kernels,
-    talker: bool = False  # or those of a codec language model
+    ears: bool = False  # check attention with a listening model's sizes too
+    voice: bool = False  # check the voice's kernels
+    talker: bool = False  # check the kernels of a codec language model
     random: torch.Generator = field(init=False)
 
     def __post_init__(self) -> None:
