@@ -1,7 +1,7 @@
-"""What an engine would do on this machine, and whether it could: the child process behind `voxlane doctor`.
+"""Checks whether an engine could run on this machine: the child process behind `voxlane doctor`.
 
-Started as `python -m voxlane.engine.build.doctor` with a Configure message on its standard input; it
-writes one JSON object a line, a finding each, as soon as it is found. It loads no model and fetches nothing.
+It is started as `python -m voxlane.engine.build.doctor` with a Configure message on its standard input, and writes one
+JSON object per finding and line, as soon as it is found. It loads no model and fetches nothing.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from voxlane.engine.weights.adapter import SHIPPED, AdaptedWeights, Adapter, loc
 from voxlane.engine.weights.files import open_weights
 
 CONVERSATION_TOKENS = 2048
-"""What a conversation is taken to hold when the cache's size is put into words: some ten minutes of talk."""
+"""Tokens of a conversation, some ten minutes of talk: the report counts the cache in conversations."""
 
 PACKAGED_VOICE = "hibari"
-"""The voice that comes with its package and is no file of the store."""
+"""The voice that is a Python package and no file of the store."""
 
 BYTES: Mapping[Mode, float] = {"packed": 0.6, "bfloat16": 2, "float32": 4}
-"""What a weight takes: packed ones are 4 or 8 bits and their share of a scale."""
+"""Bytes of a weight: packed ones are 4 or 8 bits and their share of a scale."""
 
 State = Literal["good", "note", "bad"]
 
@@ -64,13 +64,13 @@ class Finding:
 
     section: str
     name: str
-    state: State  # bad: the engine would not start, or not be right
+    state: State  # bad: the engine would not start, or give wrong results
     detail: str
     advice: str = ""  # what to do about it
 
 
 def examine(config: EngineConfig) -> Iterator[Finding]:
-    """Look at everything an engine with this configuration needs; the cheap and the decisive first."""
+    """Check everything an engine with this configuration needs; cheap and decisive checks first."""
     yield from _system()
     try:
         device = choose_device(config)
@@ -124,7 +124,7 @@ def _device(config: EngineConfig, device: torch.device) -> Iterator[Finding]:
 
 
 def _driver() -> str:
-    """Return the kernel driver's version as it tells it itself."""
+    """Return the version that the kernel driver reports."""
     try:
         told = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace").split()
     except OSError:
@@ -171,14 +171,14 @@ def _model(key: str, task: str, name: str) -> tuple[Finding, ModelSpec | None]:
 
 
 def _adapter(config: EngineConfig) -> Iterator[tuple[Finding, ModelSpec | None]]:
-    """Look whether the adapter fits the chat model, if both are here."""
+    """Check that the adapter fits the chat model, if both are on this machine."""
     if not config.adapter or not config.model:
         return
     try:
         weights = open_weights(store.resolve(config.model, pull_missing=False))
         tied = chat_spec(weights.config).tied
     except ModelError:
-        return  # _models said so
+        return  # _models reported it
     try:
         own = shipped(config.model) if config.adapter == SHIPPED else None
         adapter = Adapter(own or locate(config.adapter, pull_missing=False))
@@ -268,7 +268,7 @@ def _host_memory(config: EngineConfig, others_mib: int) -> Iterator[Finding]:
 
 
 def main() -> int:
-    """Examine what the Configure message on standard input asks for; write findings to standard output."""
+    """Check the configuration of the Configure message on standard input; write findings to standard output."""
     logging.basicConfig(level=logging.ERROR)
     message = decode(sys.stdin.buffer.read())
     assert isinstance(message, Configure)
