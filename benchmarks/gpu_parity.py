@@ -106,7 +106,7 @@ def logits_after(model: Decoder, tokens: list[int], pages: torch.dtype, device: 
     """Return the logits [vocabulary] after a sequence, on the CPU."""
     count, size = len(tokens), 64
     blocks = -(-count // size)
-    cache = KVCache(model.layers, model.kv_heads, model.head_dim, blocks, size, pages, device)
+    cache = KVCache(model.spec.pages, blocks, size, pages, device)
     index = torch.arange(count, dtype=torch.int32, device=device)
     ends = torch.tensor([0, count], dtype=torch.int32, device=device)
     table = torch.arange(blocks, dtype=torch.int32, device=device)[None]

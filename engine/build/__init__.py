@@ -1,1 +1,1 @@
-"""Settings into a running engine: models found, loaded, checked and measured."""
+"""Builds a running engine from settings: finds, loads, checks and measures the models."""

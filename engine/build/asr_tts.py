@@ -1,4 +1,4 @@
-"""The models that listen and speak, loaded and warm, as parts of an engine."""
+"""Loads the models that listen and speak, and warms them up, as parts of an engine."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from voxlane.engine.jobs.transcribe import TranscribeJobFactory
 from voxlane.engine.loop.execution import Engine
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.memory.pages import KVCache
-from voxlane.engine.models import Moonshine, Qwen3ASR, Whisper, load_recogniser
 from voxlane.engine.models.hibari.model import Hibari
 from voxlane.engine.models.kokoro import Kokoro
 from voxlane.engine.models.loading import Mode
 from voxlane.engine.models.qwen3_asr.config import Qwen3ASRConfig
+from voxlane.engine.models.registry import Recognition, load_recogniser
 from voxlane.engine.models.synthesis import Synthesiser
 from voxlane.engine.runners.clause_tts import ClausePayload, ClauseTTS, VoiceBeside
 from voxlane.engine.runners.cuda.recogniser import CudaRecogniser
@@ -38,14 +38,12 @@ from voxlane.engine.weights.files import open_weights
 
 log = logging.getLogger(__name__)
 
-Recognition = Moonshine | Whisper | Qwen3ASR
-
 HIBARI = "hibari"
-"""The voice that comes with its package; every other one is named by the catalog or a path."""
+"""The voice that is a Python package; all others are named by the catalog or a path."""
 
 FLOAT32_WIDTH = 512
-"""On a GPU models up to this wide (Moonshine, Whisper tiny and base) are kept in float32: they cost little there, and a
-rounded number can cost a word. Wider ones are kept in bfloat16, which multiplies fifteen times as fast."""
+"""On a GPU models up to this hidden size (Moonshine, Whisper tiny and base) are kept in float32: they cost little
+there, and rounding can cost a word. Larger ones are kept in bfloat16, which multiplies fifteen times as fast."""
 
 WARM_UP_CLIPS_S = (1.0, 6.0, 3.0)
 WARM_UP_CLAUSES = ("Yes.", "This is a short clause,", "and this one is there to show what a longer one costs.")
@@ -64,14 +62,14 @@ def listening_part(config: EngineConfig, device: torch.device, progress: Progres
     mode = listening_mode(config, weights.config, device)
     model = load_recogniser(weights, mode, lambda done: progress("loading the listening model", done), device)
     window = model.context_tokens + (0 if model.inline else model.states(model.max_samples))
-    # Whatever the chat model's pages are: these hold seconds, and a rounded one can cost a word.
+    # Independent of the chat model's pages: these hold seconds, and rounding can cost a word.
     pages = "bfloat16" if model.dtype is torch.bfloat16 else "float32"
     cache = make_cache(config, model, "asr_memory_mib", pages, host_mib=0, least_tokens=window, device=device)
     station = build_station(cache, prefix_cache=False, encoder=CostModel())
     part = ModelPart(
         station,
         _listening_engine(config, model, cache, device, progress),
-        # A GPU serves so many streams that their detectors would keep the host busy.
+        # A GPU serves so many streams that their voice activity detection would keep the host busy.
         TranscribeJobFactory(model, station.pool, Voicing if device.type == "cpu" else _device_ears(device).open),
         {"asr_model": config.asr_model, "asr_languages": model.languages},
     )
@@ -88,7 +86,7 @@ def _device_ears(device: torch.device) -> DeviceEars:
 
 
 def listening_mode(config: EngineConfig, settings: dict[str, object], device: torch.device) -> Mode:
-    """Return how the weights of the model that listens are kept."""
+    """Return the type in which the listening model's weights are kept."""
     if device.type == "cpu":
         return "packed" if config.weights == "auto" else config.weights
     if config.weights == "packed":
@@ -96,7 +94,7 @@ def listening_mode(config: EngineConfig, settings: dict[str, object], device: to
     if config.weights != "auto":
         return config.weights
     width = settings.get("hidden_size", settings.get("d_model"))
-    if "thinker_config" in settings or "text_config" in settings:  # a text model with ears
+    if "thinker_config" in settings or "text_config" in settings:  # a language model that reads sound
         width = Qwen3ASRConfig.from_dict(settings).text.hidden_size
     return "bfloat16" if isinstance(width, int) and width > FLOAT32_WIDTH else "float32"
 

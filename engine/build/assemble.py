@@ -1,4 +1,4 @@
-"""From a configuration to an engine that is loaded, sized and warm. It builds the parts; it runs none of the loop."""
+"""Builds an engine from a configuration: loads the models, sizes their caches and warms them up."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ from voxlane.engine.loop.core import Core
 from voxlane.engine.loop.trace import Trace
 from voxlane.engine.memory.blocks import BlockTable
 from voxlane.engine.memory.pages import KVCache
-from voxlane.engine.models import Decoder, architecture_of, load_model
-from voxlane.engine.models.decoder_config import DecoderConfig
+from voxlane.engine.models.registry import ChatModel, architecture_of, chat_spec, load_model
 from voxlane.engine.models.sampling_defaults import defaults_of
 from voxlane.engine.runners.cuda.selfcheck import check_kernels
 from voxlane.engine.runners.decoder import Runner
@@ -47,17 +46,17 @@ log = logging.getLogger(__name__)
 
 WARM_UP_PROMPTS = (16, 128, 32, 16, 64, 16, 16, 16)
 WARM_UP_STEPS = 3
-"""Prompts that join one by one at start, and steps after each: they touch every kernel, and they show the cost model
-what a row, a prompt token and a context token cost apart from each other."""
+"""Lengths of prompts that join one by one at start, and the steps after each: they run every kernel, and the cost model
+learns what a row, a prompt token and a context token cost."""
 
 WARM_UP_CROWD = (16, 512, 128, 1024, 32, 64, 16, 256, *[16] * 248)
 WARM_UP_TOGETHER = (*[1] * 8, 8, 16, 32, 64, 64, 64)
-"""The same for a GPU, where the second row costs more than the hundred after it, and how many join at a time."""
+"""The same for a GPU, where the second row costs more than the next hundred, and how many join at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """An engine ready to step, and what it says of itself."""
+    """An engine that is ready to step, and its Ready message."""
 
     core: Core
     ready: Ready
@@ -65,7 +64,7 @@ class Assembly:
     closers: tuple[Callable[[], object], ...] = ()
 
     def close(self) -> None:
-        """End what goes on beside the steps, so that the process can; the trace first: who waits long is killed."""
+        """End the threads beside the steps, so that the process can end; the trace first: a slow end is killed."""
         with contextlib.ExitStack() as ending:
             for close in reversed(self.closers):
                 ending.callback(close)
@@ -74,7 +73,7 @@ class Assembly:
 
 
 class _Stages:
-    """Passes progress on, and logs how long each stage of the start took."""
+    """Forwards progress, and logs how long each stage of the start took."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -88,7 +87,7 @@ class _Stages:
         self._progress(what, done)
 
     def end(self) -> None:
-        """Log the stage that is over."""
+        """Log how long the stage took."""
         log.info('stage="%s" seconds=%.1f', self._what, time.monotonic() - self._begin)
 
 
@@ -113,7 +112,7 @@ def assemble(config: EngineConfig, progress: Progress = lambda what, done: None)
         raise EngineConfigError(f"engine.device: {device} has too little free memory for the models") from error
     stages.end()
     if device.type == "cuda":
-        torch.set_num_threads(1)  # what the host still multiplies is small, and threads that wait for it would spin
+        torch.set_num_threads(1)  # the host's products are small, and waiting threads would spin
     limits = Limits(
         max_batch=config.max_batch,
         max_step_tokens=config.max_step_tokens,
@@ -140,10 +139,10 @@ def assemble(config: EngineConfig, progress: Progress = lambda what, done: None)
 
 
 def _try_kernels(config: EngineConfig, device: torch.device, progress: Progress) -> None:
-    """Raise KernelError if a kernel is wrong on this device, before anything is built upon them."""
-    shape = DecoderConfig.from_dict(_open_chat_model(config, progress).config) if config.model else None
+    """Raise KernelError if a kernel gives wrong results on this device."""
+    spec = chat_spec(_open_chat_model(config, progress).config) if config.model else None
     progress("checking kernels", 0.0)
-    check_kernels(trial(config, device, shape))
+    check_kernels(trial(config, device, spec))
     torch.cuda.empty_cache()
 
 
@@ -158,21 +157,21 @@ def _open_chat_model(config: EngineConfig, progress: Progress) -> OpenedWeights:
 
 
 def _adapted(config: EngineConfig, base: WeightFile, progress: Progress) -> WeightFile:
-    """Return the chat model's weights with the configured adapter in them, if there is one."""
+    """Return the chat model's weights, with the configured adapter merged if there is one."""
     if not config.adapter:
         return base
     own = shipped(config.model) if config.adapter == SHIPPED else None
     adapter = Adapter(own or locate(config.adapter, lambda done: progress("fetching the adapter", done)))
-    names = map(json.dumps, (config.adapter, adapter.config.base))  # both come from outside
+    names = map(json.dumps, (config.adapter, adapter.config.base))  # both are untrusted text
     log.info("adapter=%s trained_on=%s low_rank=%d whole=%d", *names, len(adapter.low_rank), len(adapter.replaced))
-    return AdaptedWeights(base, adapter, tied=DecoderConfig.from_dict(base.config).tied)
+    return AdaptedWeights(base, adapter, tied=chat_spec(base.config).tied)
 
 
 def _parts(config: EngineConfig, device: torch.device, progress: Progress) -> dict[ModelName, ModelPart]:
-    """Load the chat model last: on a GPU its cache takes a share of what the others left."""
+    """Load the models, the chat model last: on a GPU its cache takes a share of the memory that is left."""
     parts: dict[ModelName, ModelPart] = {}
     if config.asr_model or config.tts_model:
-        # An engine that only chats need not load what the others stand on.
+        # Imported here: an engine that only chats does not need these modules.
         from voxlane.engine.build.asr_tts import listening_part, speaking_part
 
         if config.asr_model:
@@ -183,8 +182,8 @@ def _parts(config: EngineConfig, device: torch.device, progress: Progress) -> di
 
 
 def use_threads(wanted: int) -> None:
-    """Share the cores out: our kernels bring their own threads, and torch's would only fight with them."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # or the tokenizer's own would be woken for every prompt
+    """Set the number of threads: our kernels have their own, and torch's would compete with them."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # else every prompt would wake the tokenizer's own threads
     threads = wanted or len(os.sched_getaffinity(0))
     native.set_threads(threads)
     torch.set_num_threads(1 if native.load() else threads)
@@ -211,7 +210,7 @@ def _ready(parts: dict[ModelName, ModelPart], device: str) -> Ready:
     }
     for part in parts.values():
         told |= part.ready
-    return Ready(**told)  # type: ignore[arg-type]  # every part tells its own fields
+    return Ready(**told)  # type: ignore[arg-type]  # every part gives its own fields
 
 
 def _chat_part(config: EngineConfig, device: torch.device, progress: Progress) -> ModelPart:
@@ -247,8 +246,8 @@ def _chat_part(config: EngineConfig, device: torch.device, progress: Progress) -
     return part
 
 
-def _engine(config: EngineConfig, model: Decoder, device: torch.device, progress: Progress) -> tuple[KVCache, Runner]:
-    """Return a cache for the model and what runs the two together."""
+def _engine(config: EngineConfig, model: ChatModel, device: torch.device, progress: Progress) -> tuple[KVCache, Runner]:
+    """Return a cache and a runner for the model."""
     pages = pages_of(config, device.type)
     if device.type == "cpu":
         cache = make_cache(config, model, "kv_memory_mib", pages, host_mib=config.swap_memory_mib)
@@ -257,7 +256,9 @@ def _engine(config: EngineConfig, model: Decoder, device: torch.device, progress
     return cache, make_runner(config, model, cache, device, progress)
 
 
-def _chat_ready(config: EngineConfig, settings: dict[str, object], model: Decoder, cache: KVCache) -> dict[str, object]:
+def _chat_ready(
+    config: EngineConfig, settings: dict[str, object], model: ChatModel, cache: KVCache
+) -> dict[str, object]:
     return {
         "model": config.model,
         "adapter": config.adapter,
@@ -272,8 +273,8 @@ def _chat_ready(config: EngineConfig, settings: dict[str, object], model: Decode
     }
 
 
-def _warm_up(part: ModelPart, model: Decoder, max_batch: int) -> None:
-    """Run a growing batch of prompts and decodes, so that the first user pays for nothing and costs are known."""
+def _warm_up(part: ModelPart, model: ChatModel, max_batch: int) -> None:
+    """Run a growing batch of prompts and decodes: kernels are compiled and costs measured before the first request."""
     pool = part.station.pool
     crowd = part.engine.overlaps
     lengths = (WARM_UP_CROWD if crowd else WARM_UP_PROMPTS)[:max_batch]

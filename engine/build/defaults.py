@@ -1,4 +1,4 @@
-"""What a configuration leaves to the machine. It knows kinds of devices, not devices; it loads nothing."""
+"""The defaults of settings that depend on the kind of device."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "max_step_tokens": 512,
         "step_budget_ms": 60.0,
         "asr_memory_mib": 128,
-        # Six minutes of speech of a model of 1.7B.
+        # Six minutes of speech with a model of 1.7B.
         "tts_memory_mib": 512,
     },
     "cuda": {
-        # 16,500 tok/s on the workload of 256 requests, where blocks of 16 have 14,600.
+        # 16,500 tok/s on the workload of 256 requests; blocks of 16 gave 14,600.
         "block_tokens": 64,
-        # Twice the rows cost a decode step of a small model far less than twice the time.
+        # Twice the rows take a decode step of a small model far less than twice the time.
         "max_batch": 256,
         "max_step_tokens": 4096,
-        # 256 decodes of a model of 0.6B take 6 ms: less would leave rows out, and only a step that has all of them is
-        # planned ahead. A critical request waits no longer than this.
+        # 256 decodes of a model of 0.6B take 6 ms. A smaller budget would leave rows out, and only a step with all
+        # rows is planned ahead. A critical request waits no longer than this.
         "step_budget_ms": 10.0,
         # Encoder states of some 130 streams of a large Whisper, 30 s each.
         "asr_memory_mib": 4096,
@@ -36,17 +36,17 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "tts_memory_mib": 8192,
     },
 }
-"""What zero in the configuration means, by the kind of device."""
+"""The values of settings that are zero in the configuration, by the kind of device."""
 
 
 SPEECH_SHARE = 16
-"""A speech model's cache takes at most one part in so many of a GPU's memory, if nobody says otherwise."""
+"""Without a setting, a speech model's cache takes at most 1 / SPEECH_SHARE of a GPU's memory."""
 
 
 def settle(config: EngineConfig, kind: str, device_mib: int = 0) -> EngineConfig:
     """Return the configuration with every zero that means "choose" replaced by the choice for a kind of device.
 
-    `device_mib` is what a GPU has in all; a small one gives less of it to speech.
+    `device_mib` is a GPU's whole memory; a small GPU gives less to speech.
     """
     chosen = {key: value for key, value in DEFAULTS[kind].items() if not getattr(config, key)}
     for key in {"asr_memory_mib", "tts_memory_mib"} & chosen.keys() if device_mib else ():
@@ -55,14 +55,14 @@ def settle(config: EngineConfig, kind: str, device_mib: int = 0) -> EngineConfig
 
 
 def settle_adapter(config: EngineConfig) -> EngineConfig:
-    """Return the configuration of a chosen chat model with the adapter that "auto" means for it."""
+    """Return the configuration with the adapter that "auto" means for its chat model."""
     if config.adapter != AUTO_ADAPTER:
         return config
     return replace(config, adapter=SHIPPED if shipped(config.model) else "")
 
 
 def weights_of(config: EngineConfig, kind: str) -> Mode:
-    """Return how the chat model's weights are held on a kind of device, or raise EngineConfigError."""
+    """Return the type of the chat model's weights on a kind of device, or raise EngineConfigError."""
     if config.weights == "auto":
         return "packed" if kind == "cpu" else "bfloat16"
     if config.weights == "packed" and kind != "cpu":

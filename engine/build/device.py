@@ -1,4 +1,4 @@
-"""The chat model on a CUDA device: which device, how large a cache, kernels that are right, steps that are captured."""
+"""Prepares the chat model on a CUDA device: chooses the device, sizes the cache, and captures the steps."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ from voxlane.engine.api import EngineConfig
 from voxlane.engine.build.defaults import pages_of, settle, weights_of
 from voxlane.engine.build.model_part import MEBIBYTE, Progress
 from voxlane.engine.errors import EngineConfigError
-from voxlane.engine.kernels.attention.pages import ATTENTION_PARTS
-from voxlane.engine.memory.pages import PAGE_DTYPES, KVCache, page_bytes_per_token
-from voxlane.engine.models import Decoder
-from voxlane.engine.models.decoder_config import DecoderConfig
+from voxlane.engine.memory.pages import PAGE_DTYPES, KVCache
+from voxlane.engine.models.registry import ChatModel
+from voxlane.engine.models.spec import ModelSpec
 from voxlane.engine.runners.cuda.decoder import CudaRunner
 from voxlane.engine.runners.cuda.trial import STAND_IN, Trial
 
 log = logging.getLogger(__name__)
 
 LEAST_CAPABILITY = (8, 0)
-"""The first generation whose matrix units take bfloat16."""
+"""The first generation with matrix units for bfloat16."""
 
 _SMALLER = 7 / 8
-"""A cache that does not fit after all is tried again at this part of its size."""
+"""If a cache does not fit after all, try this part of its size."""
 
 
 def without_cuda() -> str:
-    """Return why this machine has no device for us, or ""."""
+    """Return why this machine has no usable device; "" if it has one."""
     if not torch.cuda.is_available():
         return "torch sees no CUDA device"
-    if torch.version.cuda is None:  # ROCm's torch answers to the same name
+    if torch.version.cuda is None:  # ROCm's torch uses the name cuda too
         return "torch was built for another kind of GPU than CUDA's"
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed (pip install -e '.[gpu]')"
@@ -44,7 +43,7 @@ def without_cuda() -> str:
 
 
 def choose_device(config: EngineConfig) -> torch.device:
-    """Return where the models run, or raise EngineConfigError if they cannot run where the configuration says."""
+    """Return the device of the models, or raise EngineConfigError if the configured one cannot be used."""
     missing = "" if config.device == "cpu" else without_cuda()
     if config.device == "cuda" and missing:
         raise EngineConfigError(f"engine.device: {missing}")
@@ -56,32 +55,32 @@ def choose_device(config: EngineConfig) -> torch.device:
 
 
 def settle_for(config: EngineConfig, device: torch.device) -> EngineConfig:
-    """Return the configuration with what it leaves open decided for a device."""
+    """Return the configuration with the device's defaults filled in."""
     total = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else 0
     return settle(config, device.type, total // MEBIBYTE)
 
 
 @dataclass(frozen=True, slots=True)
 class CachePlan:
-    """How a device's free memory is shared out, in bytes."""
+    """How a device's free memory is divided, in bytes."""
 
     free: int
-    step: int  # what the largest step takes beside weights and cache
+    step: int  # what the largest step and the states of its requests take beside weights and cache
     block: int
     blocks: int
 
 
-def plan_cache(config: EngineConfig, shape: DecoderConfig, pages: str, free_bytes: int) -> CachePlan:
-    """Return how many blocks fit into the configured share of what is free, less what a step needs."""
-    block = page_bytes_per_token(shape.layers, shape.kv_heads, shape.head_dim, PAGE_DTYPES[pages]) * config.block_tokens
-    step = step_memory_bytes(config, shape)
+def plan_cache(config: EngineConfig, spec: ModelSpec, pages: str, free_bytes: int) -> CachePlan:
+    """Return how many blocks fit into the configured share of free memory, less what a step needs."""
+    block = spec.cache_bytes_per_token(PAGE_DTYPES[pages]) * config.block_tokens
+    step = step_memory_bytes(config, spec)
     return CachePlan(free_bytes, step, block, max(int(free_bytes * config.gpu_memory_share) - step, 0) // block)
 
 
-def device_cache(config: EngineConfig, model: Decoder, pages: str, device: torch.device) -> KVCache:
-    """Return a cache of what is free on the device, less what a step needs, or raise EngineConfigError."""
+def device_cache(config: EngineConfig, model: ChatModel, pages: str, device: torch.device) -> KVCache:
+    """Return a cache of the planned size on the device, or raise EngineConfigError."""
     torch.cuda.empty_cache()
-    plan = plan_cache(config, model.config, pages, torch.cuda.mem_get_info(device)[0])
+    plan = plan_cache(config, model.spec, pages, torch.cuda.mem_get_info(device)[0])
     blocks = plan.blocks
     while blocks >= 2:
         if cache := _cache_beside_a_step(config, model, pages, device, blocks, plan):
@@ -98,12 +97,16 @@ def device_cache(config: EngineConfig, model: Decoder, pages: str, device: torch
 
 
 def _cache_beside_a_step(
-    config: EngineConfig, model: Decoder, pages: str, device: torch.device, blocks: int, plan: CachePlan
+    config: EngineConfig, model: ChatModel, pages: str, device: torch.device, blocks: int, plan: CachePlan
 ) -> KVCache | None:
-    """Return a cache if it fits and leaves room for a step, else None: others may take memory while we plan."""
+    """Return a cache if it fits beside a step, else None: other processes may take memory meanwhile."""
     try:
         cache = KVCache(
-            *(model.layers, model.kv_heads, model.head_dim, blocks, config.block_tokens, PAGE_DTYPES[pages], device),
+            model.spec.pages,
+            blocks,
+            config.block_tokens,
+            PAGE_DTYPES[pages],
+            device,
             host_blocks=config.swap_memory_mib * MEBIBYTE // plan.block,
         )
         torch.empty(plan.step, dtype=torch.uint8, device=device)
@@ -112,28 +115,25 @@ def _cache_beside_a_step(
     return cache
 
 
-def step_memory_bytes(config: EngineConfig, shape: DecoderConfig) -> int:
-    """Return about what the largest step takes beside weights and cache: activations, logits, what attention cuts."""
-    heads = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
-    columns = 2 * heads + 3 * shape.intermediate_size + 4 * shape.hidden_size
-    penalties = 6 * config.max_batch * shape.vocab_size
-    parts = ATTENTION_PARTS * shape.heads * shape.head_dim
-    return 4 * (config.max_step_tokens * columns + 2 * config.max_batch * shape.vocab_size + parts) + penalties
+def step_memory_bytes(config: EngineConfig, spec: ModelSpec) -> int:
+    """Return about what the largest step and the states of its requests take beside weights and cache."""
+    states = config.max_batch * spec.state_bytes_per_request(torch.float32)
+    return spec.step_bytes(config.max_step_tokens, config.max_batch) + states
 
 
-def trial(config: EngineConfig, device: torch.device, shape: DecoderConfig | None = None) -> Trial:
-    """Return what the kernels of a settled configuration are tried on, without a chat model on a stand-in's sizes."""
+def trial(config: EngineConfig, device: torch.device, spec: ModelSpec | None = None) -> Trial:
+    """Return what the kernels of a settled configuration are checked on; without a chat model, a stand-in's sizes."""
     dtype = torch.bfloat16 if weights_of(config, device.type) == "bfloat16" else torch.float32
     pages, size = PAGE_DTYPES[pages_of(config, device.type)], config.block_tokens
     ears, voice = bool(config.asr_model), config.tts_model == "hibari"
     talker = bool(config.tts_model) and not voice
-    return Trial(shape or STAND_IN, dtype, pages, size, device, ears=ears, voice=voice, talker=talker)
+    return Trial(spec or STAND_IN, dtype, pages, size, device, ears=ears, voice=voice, talker=talker)
 
 
 def make_runner(
-    config: EngineConfig, model: Decoder, cache: KVCache, device: torch.device, progress: Progress
+    config: EngineConfig, model: ChatModel, cache: KVCache, device: torch.device, progress: Progress
 ) -> CudaRunner:
-    """Return a runner whose decode steps are captured, and whose others are compiled."""
+    """Return a runner with captured decode steps and compiled kernels."""
     context_tokens = min(model.context_tokens, cache.num_blocks * cache.block_tokens)
     runner = CudaRunner(model, cache, device, max_batch=config.max_batch, context_tokens=context_tokens)
     progress("compiling steps with prompts", 0.0)
@@ -144,5 +144,5 @@ def make_runner(
 
 
 def describe(device: torch.device, config: EngineConfig) -> str:
-    """Return what runs the models, for people."""
+    """Return a description of the device, for people."""
     return f"cuda, {torch.cuda.get_device_name(device)}, graphs up to {config.max_batch} rows"

@@ -1,7 +1,7 @@
-"""What an engine would do on this machine, and whether it could: the child process behind `voxlane doctor`.
+"""Checks whether an engine could run on this machine: the child process behind `voxlane doctor`.
 
-Started as `python -m voxlane.engine.build.doctor` with a Configure message on its standard input; it
-writes one JSON object a line, a finding each, as soon as it is found. It loads no model and fetches nothing.
+It is started as `python -m voxlane.engine.build.doctor` with a Configure message on its standard input, and writes one
+JSON object per finding and line, as soon as it is found. It loads no model and fetches nothing.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from voxlane.engine.build.model_part import MEBIBYTE, check_task
 from voxlane.engine.build.qwen3_tts import is_talker
 from voxlane.engine.errors import ModelError, StoreError
 from voxlane.engine.kernels import native, selfcheck
-from voxlane.engine.memory.pages import PAGE_DTYPES, page_bytes_per_token
-from voxlane.engine.models import architecture_of
-from voxlane.engine.models.decoder_config import DecoderConfig
+from voxlane.engine.memory.pages import PAGE_DTYPES
 from voxlane.engine.models.loading import Mode
+from voxlane.engine.models.registry import chat_spec
+from voxlane.engine.models.spec import ModelSpec
 from voxlane.engine.runners.cuda.selfcheck import agreements
 from voxlane.engine.weights import store
 from voxlane.engine.weights.adapter import SHIPPED, AdaptedWeights, Adapter, locate, shipped
 from voxlane.engine.weights.files import open_weights
 
 CONVERSATION_TOKENS = 2048
-"""What a conversation is taken to hold when the cache's size is put into words: some ten minutes of talk."""
+"""Tokens of a conversation, some ten minutes of talk: the report counts the cache in conversations."""
 
 PACKAGED_VOICE = "hibari"
-"""The voice that comes with its package and is no file of the store."""
+"""The voice that is a Python package and no file of the store."""
 
 BYTES: Mapping[Mode, float] = {"packed": 0.6, "bfloat16": 2, "float32": 4}
-"""What a weight takes: packed ones are 4 or 8 bits and their share of a scale."""
+"""Bytes of a weight: packed ones are 4 or 8 bits and their share of a scale."""
 
 State = Literal["good", "note", "bad"]
 
@@ -64,13 +64,13 @@ class Finding:
 
     section: str
     name: str
-    state: State  # bad: the engine would not start, or not be right
+    state: State  # bad: the engine would not start, or give wrong results
     detail: str
     advice: str = ""  # what to do about it
 
 
 def examine(config: EngineConfig) -> Iterator[Finding]:
-    """Look at everything an engine with this configuration needs; the cheap and the decisive first."""
+    """Check everything an engine with this configuration needs; cheap and decisive checks first."""
     yield from _system()
     try:
         device = choose_device(config)
@@ -85,13 +85,13 @@ def examine(config: EngineConfig) -> Iterator[Finding]:
         settled = replace(settled, model=models[0].name)
         yield Finding("models", "auto", "good", f"{settled.model}: {reason}", "engine.model names another")
     settled = settle_adapter(settled)
-    shape: DecoderConfig | None = None
+    spec: ModelSpec | None = None
     for finding, found in itertools.chain(_models(settled), _adapter(settled)):
-        shape = found or shape
+        spec = found or spec
         yield finding
-    yield from _kernels(settled, device, shape)
+    yield from _kernels(settled, device, spec)
     yield from _settings(config, settled, device)
-    yield from _memory(settled, device, shape)
+    yield from _memory(settled, device, spec)
 
 
 def _system() -> Iterator[Finding]:
@@ -124,7 +124,7 @@ def _device(config: EngineConfig, device: torch.device) -> Iterator[Finding]:
 
 
 def _driver() -> str:
-    """Return the kernel driver's version as it tells it itself."""
+    """Return the version that the kernel driver reports."""
     try:
         told = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace").split()
     except OSError:
@@ -132,7 +132,7 @@ def _driver() -> str:
     return next((word for word in told if word[:1].isdigit() and "." in word), "unknown")
 
 
-def _models(config: EngineConfig) -> Iterator[tuple[Finding, DecoderConfig | None]]:
+def _models(config: EngineConfig) -> Iterator[tuple[Finding, ModelSpec | None]]:
     for key, task in (("model", "chat"), ("asr_model", "asr"), ("tts_model", "tts")):
         name: str = getattr(config, key)
         if not name:
@@ -154,7 +154,7 @@ def _packaged_voice() -> Finding:
     return Finding("models", "tts", "bad", "the package hibari-tts is missing", "pip install hibari-tts")
 
 
-def _model(key: str, task: str, name: str) -> tuple[Finding, DecoderConfig | None]:
+def _model(key: str, task: str, name: str) -> tuple[Finding, ModelSpec | None]:
     check_task(key, name, task)
     try:
         path = store.resolve(name, pull_missing=False)
@@ -164,27 +164,25 @@ def _model(key: str, task: str, name: str) -> tuple[Finding, DecoderConfig | Non
         advice = f"`voxlane models pull {name}` fetches it now"
         return Finding("models", task, "note", f"{name} is not here: the first start fetches it", advice), None
     size = sum(file.stat().st_size for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file())
-    shape = None
+    spec = None
     if task == "chat":
-        settings = open_weights(path).config
-        architecture_of(settings)
-        shape = DecoderConfig.from_dict(settings)
-    return Finding("models", task, "good", f"{name}, {size / 1e6:,.0f} MB"), shape
+        spec = chat_spec(open_weights(path).config)
+    return Finding("models", task, "good", f"{name}, {size / 1e6:,.0f} MB"), spec
 
 
-def _adapter(config: EngineConfig) -> Iterator[tuple[Finding, DecoderConfig | None]]:
-    """Look whether the adapter fits the chat model, if both are here."""
+def _adapter(config: EngineConfig) -> Iterator[tuple[Finding, ModelSpec | None]]:
+    """Check that the adapter fits the chat model, if both are on this machine."""
     if not config.adapter or not config.model:
         return
     try:
         weights = open_weights(store.resolve(config.model, pull_missing=False))
-        tied = DecoderConfig.from_dict(weights.config).tied
+        tied = chat_spec(weights.config).tied
     except ModelError:
-        return  # _models said so
+        return  # _models reported it
     try:
         own = shipped(config.model) if config.adapter == SHIPPED else None
         adapter = Adapter(own or locate(config.adapter, pull_missing=False))
-        shape = DecoderConfig.from_dict(AdaptedWeights(weights, adapter, tied=tied).config)
+        spec = chat_spec(AdaptedWeights(weights, adapter, tied=tied).config)
     except StoreError as error:
         state: State = "note" if config.adapter.startswith("hf:") else "bad"  # the first start fetches it
         yield Finding("models", "adapter", state, str(error)), None
@@ -194,10 +192,10 @@ def _adapter(config: EngineConfig) -> Iterator[tuple[Finding, DecoderConfig | No
     else:
         trained = f", trained on {adapter.config.base}" if adapter.config.base else ""
         told = f"{config.adapter}: changes {len(adapter.low_rank)} matrices, replaces {len(adapter.replaced)} tensors"
-        yield Finding("models", "adapter", "good", told + trained), shape
+        yield Finding("models", "adapter", "good", told + trained), spec
 
 
-def _kernels(config: EngineConfig, device: torch.device, shape: DecoderConfig | None) -> Iterator[Finding]:
+def _kernels(config: EngineConfig, device: torch.device, spec: ModelSpec | None) -> Iterator[Finding]:
     if device.type == "cpu":
         library = native.load()
         if library is None:
@@ -207,7 +205,7 @@ def _kernels(config: EngineConfig, device: torch.device, shape: DecoderConfig | 
         yield Finding("kernels", "native", "good", native.description())
         found = selfcheck.agreements(library)
     else:
-        found = agreements(trial(config, device, shape))
+        found = agreements(trial(config, device, spec))
     for each in found:
         detail = each.failure or f"error {each.error:.1e}, at most {each.tolerance:.1e}"
         advice = "" if each.good else 'please report this; engine.device = "cpu" works meanwhile'
@@ -223,15 +221,15 @@ def _settings(config: EngineConfig, settled: EngineConfig, device: torch.device)
         yield Finding("settings", key, "good", f"{getattr(settled, key):g} ({reason})")
 
 
-def _memory(config: EngineConfig, device: torch.device, shape: DecoderConfig | None) -> Iterator[Finding]:
-    if shape is None:
+def _memory(config: EngineConfig, device: torch.device, spec: ModelSpec | None) -> Iterator[Finding]:
+    if spec is None:
         yield Finding("memory", "chat cache", "note", "not known without the chat model's file")
         return
-    weights_mib = int(shape.parameters * BYTES[weights_of(config, device.type)]) // MEBIBYTE
+    weights_mib = int(spec.parameters * BYTES[weights_of(config, device.type)]) // MEBIBYTE
     speech_mib = config.asr_memory_mib if config.asr_model else 0
     if config.tts_model and is_talker(Path(config.tts_model).expanduser()):
         speech_mib += config.tts_memory_mib
-    plan = _plan(config, device, shape, (weights_mib + speech_mib) * MEBIBYTE)
+    plan = _plan(config, device, spec, (weights_mib + speech_mib) * MEBIBYTE)
     first = f"chat weights {weights_mib:,} MiB, speech cache {speech_mib:,} MiB, a step {plan.step // MEBIBYTE:,} MiB"
     yield Finding("memory", "taken first", "good", first)
     tokens = plan.blocks * config.block_tokens
@@ -245,13 +243,13 @@ def _memory(config: EngineConfig, device: torch.device, shape: DecoderConfig | N
         yield from _host_memory(config, weights_mib + speech_mib)
 
 
-def _plan(config: EngineConfig, device: torch.device, shape: DecoderConfig, taken_bytes: int) -> CachePlan:
+def _plan(config: EngineConfig, device: torch.device, spec: ModelSpec, taken_bytes: int) -> CachePlan:
     pages = pages_of(config, device.type)
     if device.type == "cuda":
-        return plan_cache(config, shape, pages, torch.cuda.mem_get_info(device)[0] - taken_bytes)
+        return plan_cache(config, spec, pages, torch.cuda.mem_get_info(device)[0] - taken_bytes)
     room = config.kv_memory_mib * MEBIBYTE
-    block = page_bytes_per_token(shape.layers, shape.kv_heads, shape.head_dim, PAGE_DTYPES[pages]) * config.block_tokens
-    return CachePlan(room, step_memory_bytes(config, shape), block, room // block)
+    block = spec.cache_bytes_per_token(PAGE_DTYPES[pages]) * config.block_tokens
+    return CachePlan(room, step_memory_bytes(config, spec), block, room // block)
 
 
 def _host_memory(config: EngineConfig, others_mib: int) -> Iterator[Finding]:
@@ -270,7 +268,7 @@ def _host_memory(config: EngineConfig, others_mib: int) -> Iterator[Finding]:
 
 
 def main() -> int:
-    """Examine what the Configure message on standard input asks for; write findings to standard output."""
+    """Check the configuration of the Configure message on standard input; write findings to standard output."""
     logging.basicConfig(level=logging.ERROR)
     message = decode(sys.stdin.buffer.read())
     assert isinstance(message, Configure)

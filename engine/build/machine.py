@@ -1,6 +1,6 @@
 """What this machine can do: how much memory is free, and how quickly it multiplies packed weights.
 
-The speed is measured once and kept in the cache folder, so that later starts are quick and choose as the first did.
+The speed is measured once and kept in the cache folder, so that later starts are quick and make the same choice.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _OUTPUTS, _INPUTS = 8192, 8192
 """67 million weights, 42 MB: more than the caches of most processors hold, as a model's layers are."""
 
 _TILE_BYTES = 320
-"""16 outputs by 32 inputs of a 4-bit matrix with minimums: see kernels/linear.py."""
+"""16 outputs by 32 inputs of a 4-bit matrix with minimums: see kernels/linear/linear.py."""
 
 _FILL = 0x33
-"""Every byte of the trial's matrix. Read as two float16 bytes it is 0.22: neither zero nor denormal."""
+"""Every byte of the measured matrix. Two of them as a float16 are 0.22: neither zero nor denormal."""
 
 _AGREE, _WITHIN, _MOST_S = 3, 1.05, 2.0
-"""A time is believed when so many others are as short within this factor: a busy machine seldom repeats a good one.
-After so many seconds the shortest so far is believed all the same."""
+"""The shortest time counts when _AGREE times are within this factor of it: a busy machine seldom repeats a good time.
+After _MOST_S seconds the shortest time counts anyway."""
 
 
 def free_memory_bytes() -> int:
     """Return the memory that this process may still take: the machine's, or its control group's if that is less."""
     free = [room for room in (_meminfo(), _control_group()) if room is not None]
-    return min(free) if free else 1 << 62  # neither is told: a limit that nobody states is none
+    return min(free) if free else 1 << 62  # neither is known: assume no limit
 
 
 def weights_per_second(threads: int) -> float:
-    """Return how many packed 4-bit weights a second this machine multiplies for one row; measured at the first call."""
+    """Return how many packed 4-bit weights a second this machine multiplies for one row; the first call measures it."""
     kind = f"{platform.machine()} {native.description()} {_processor()}"
     kept = store.cache_root() / SPEED_FILE
     known = _read(kept)
@@ -56,7 +56,7 @@ def weights_per_second(threads: int) -> float:
 
 
 def measure() -> float:
-    """Multiply one row with a large packed matrix until the quickest time repeats; return its weights a second."""
+    """Multiply one row with a large packed matrix until the shortest time repeats; return weights a second."""
     tiles = torch.full((_OUTPUTS // 16, _INPUTS // 32 * _TILE_BYTES), _FILL, dtype=torch.uint8)
     weight = PackedWeight([PackedPart(4, True, _OUTPUTS, _INPUTS, tiles)])
     row = torch.ones(1, _INPUTS)
@@ -78,7 +78,7 @@ def _meminfo() -> int | None:
 
 
 def _control_group(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int | None:
-    """Return what the control group (a container's limit, say) leaves free, None if it limits nothing."""
+    """Return what the control group, such as a container's limit, leaves free; None if it sets no limit."""
     try:
         group = next(line[3:] for line in own.read_text(encoding="ascii").splitlines() if line.startswith("0::"))
         folder = root / group.strip().lstrip("/")
@@ -99,7 +99,7 @@ def _processor() -> str:
 
 
 def _read(path: Path) -> dict[str, float]:
-    """Return what was measured before; a file that is missing or damaged says nothing."""
+    """Return earlier measurements; none if the file is missing or damaged."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -110,7 +110,7 @@ def _read(path: Path) -> dict[str, float]:
 
 
 def _write(path: Path, speeds: dict[str, float]) -> None:
-    """Keep what was measured; a folder that takes no file costs the next start a tenth of a second, no more."""
+    """Keep the measurements; if the folder takes no file, the next start measures again, a tenth of a second."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
-"""Which chat model `engine.model = "auto"` means on this machine, and why.
+"""Chooses the chat model for `engine.model = "auto"` on this machine, and says why.
 
 On a CPU the measured speed and the free memory decide among three models of the catalog: the largest that writes words
-faster than a voice says them, with time to spare for listening and speaking. On a GPU it is the largest model that the
-user has pulled and that fits, else the largest of the three. If a file cannot be fetched, the next smaller model
-serves, and `ModelChoice.missed` says why.
+faster than a voice speaks them, with time to spare for listening and speaking. On a GPU it is the largest model that
+the user has pulled and that fits, else the largest of the three. If a file cannot be fetched, the next smaller model is
+taken, and `ModelChoice.missed` says why.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import torch
 from voxlane.engine.api import EngineConfig
 from voxlane.engine.build.machine import free_memory_bytes, weights_per_second
 from voxlane.engine.errors import ModelError, StoreError
-from voxlane.engine.models import architecture_of
-from voxlane.engine.models.decoder_config import DecoderConfig
+from voxlane.engine.models.registry import chat_spec
 from voxlane.engine.weights import store
 from voxlane.engine.weights.catalog import CatalogModel, load_catalog
 from voxlane.engine.weights.files import open_weights
@@ -39,14 +38,14 @@ first clause of 8 takes less than half a second.
 """
 
 EFFICIENCY = 0.75
-"""A model's tokens a second, as a share of what the products alone would allow: attention, norms and sampling take the
-rest."""
+"""A model's tokens a second as a share of what its matrix products alone would allow: attention, norms and sampling
+take the rest."""
 
 PACKED_SHARE = 1.25
-"""Memory of packed weights over their file: some types are kept in wider groups than the file has."""
+"""Memory of packed weights relative to their file: some types are kept in wider groups than in the file."""
 
 SPEECH_BYTES = 900 << 20
-"""What the engine takes beside the chat model and its cache: torch, the listening and the speaking model."""
+"""What the engine needs beside the chat model and its cache: torch, the listening and the speaking model."""
 
 DEVICE_SHARE = 0.6
 """The part of a GPU's free memory that weights may take: the rest is for the cache and the steps."""
@@ -60,7 +59,7 @@ class ModelChoice:
 
     model: str
     reason: str
-    missed: str = ""  # why a better model does not serve; "": nothing went wrong
+    missed: str = ""  # why a better model was not taken; "": nothing went wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ class Candidate:
 
 Progress = Callable[[str, float], None]
 Fetch = Callable[[Candidate], object]
-"""Makes a model present, or raises StoreError."""
+"""Fetches a model if it is missing, or raises StoreError."""
 
 
 def choose_model(config: EngineConfig, device: torch.device, progress: Progress) -> ModelChoice:
@@ -91,7 +90,7 @@ def choose_model(config: EngineConfig, device: torch.device, progress: Progress)
 
 
 def rank_models(config: EngineConfig, device: torch.device) -> tuple[list[Candidate], str]:
-    """Return the models to try on a device, best first, and why the first of them is the first."""
+    """Return the models to try on a device, best first, and the reason for the first."""
     if device.type == "cuda":
         return for_gpu(candidates(), pulled_models(), torch.cuda.mem_get_info(device)[0])
     cache_bytes = (config.kv_memory_mib + config.swap_memory_mib) << 20
@@ -111,7 +110,7 @@ def _candidate(model: CatalogModel, least: float) -> Candidate:
 def for_cpu(
     models: Sequence[Candidate], weights_s: float, free_bytes: int, cache_bytes: int
 ) -> tuple[list[Candidate], str]:
-    """Return the models to try on a CPU, best first, and why the first of them is the first. Pure."""
+    """Return the models to try on a CPU, best first, and the reason for the first. Pure."""
     passed_over = []
     for place, model in enumerate(models):
         tokens_s = EFFICIENCY * weights_s / model.parameters
@@ -128,7 +127,7 @@ def for_cpu(
 
 
 def for_gpu(models: Sequence[Candidate], pulled: Sequence[Candidate], free_bytes: int) -> tuple[list[Candidate], str]:
-    """Return the models to try on a GPU, best first, and why. Pure."""
+    """Return the models to try on a GPU, best first, and the reason for the first. Pure."""
     room = DEVICE_SHARE * free_bytes
     fitting = [model for model in pulled if model.parameters * _BFLOAT16_BYTES <= room]
     if fitting:
@@ -172,10 +171,8 @@ def pulled_models() -> list[Candidate]:
 
 
 def _chat_parameters(folder: Path) -> int:
-    """Return how many parameters a chat model in a folder has; 0 if it is no chat model of ours."""
+    """Return how many parameters the chat model in a folder has; 0 if it is no supported chat model."""
     try:
-        settings = open_weights(folder).config
-        architecture_of(settings)
-        return DecoderConfig.from_dict(settings).parameters
+        return chat_spec(open_weights(folder).config).parameters
     except (ModelError, OSError):
         return 0

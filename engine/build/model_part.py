@@ -1,4 +1,4 @@
-"""What it takes to add a model to an engine: its cache, its station, its desk, and a rehearsal. It loads nothing."""
+"""What adds a model to an engine: its cache, its resources, its job factory, and a rehearsal of its steps."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from voxlane.engine.jobs.factory import Cloning, JobFactory
 from voxlane.engine.loop.execution import Engine, observe
 from voxlane.engine.memory.blocks import BlockPool
 from voxlane.engine.memory.pages import PAGE_DTYPES, KVCache
+from voxlane.engine.models.spec import ModelSpec
 from voxlane.engine.runners.decoder import Outcome, TokenOutcome
 from voxlane.engine.schedule.cost import CostModel
 from voxlane.engine.schedule.plan import PLAIN, Abilities, Limits, ModelResources, Row
@@ -39,23 +40,18 @@ class ModelPart:
     engine: Engine
     desk: JobFactory
     ready: dict[str, object] = field(default_factory=dict)  # its fields of Ready
-    cloning: Cloning | None = None  # where voices are made for it, if it can take them on
-    close: Callable[[], object] | None = None  # ends what goes on for it beside the steps, if anything does
+    cloning: Cloning | None = None  # makes voices from recordings, if the model can speak with them
+    close: Callable[[], object] | None = None  # ends its threads beside the steps, if it has any
 
 
 class CachedModel(Protocol):
-    """What a cache has to know of a model."""
+    """What a cache needs to know of a model."""
 
-    layers: int
-    kv_heads: int
-    head_dim: int
-
-    def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
-        """Return the cache bytes one token takes."""
+    spec: ModelSpec
 
 
 def check_task(key: str, name: str, task: str) -> None:
-    """Raise EngineConfigError if the catalog knows a model for something else."""
+    """Raise EngineConfigError if the catalog has the model for another task."""
     found = store.task_of(name)
     if found not in (None, task):
         raise EngineConfigError(
@@ -73,9 +69,9 @@ def make_cache(
     least_tokens: int = 0,
     device: torch.device = CPU,
 ) -> KVCache:
-    """Return a cache of the size that `key` of a settled configuration says; raise if `least_tokens` do not fit."""
+    """Return a cache of the size in `key` of a settled configuration; raise if it cannot hold `least_tokens`."""
     dtype, block_tokens = PAGE_DTYPES[pages], config.block_tokens
-    block_bytes = model.kv_bytes_per_token(dtype) * block_tokens
+    block_bytes = model.spec.cache_bytes_per_token(dtype) * block_tokens
     memory_mib: int = getattr(config, key)
     blocks = memory_mib * MEBIBYTE // block_bytes
     least = max(2, -(-least_tokens // block_tokens))
@@ -86,8 +82,7 @@ def make_cache(
         )
     try:
         return KVCache(
-            *(model.layers, model.kv_heads, model.head_dim, blocks, block_tokens, dtype, device),
-            host_blocks=host_mib * MEBIBYTE // block_bytes,
+            model.spec.pages, blocks, block_tokens, dtype, device, host_blocks=host_mib * MEBIBYTE // block_bytes
         )
     except torch.OutOfMemoryError as error:
         raise EngineConfigError(f"engine.{key}: {memory_mib} MiB are not free on {device}") from error
@@ -96,7 +91,7 @@ def make_cache(
 def build_station(
     cache: KVCache, *, prefix_cache: bool, encoder: CostModel | None = None, abilities: Abilities = PLAIN
 ) -> ModelResources:
-    """Return a station over a cache's blocks, nothing learnt yet."""
+    """Return the resources of a model with this cache; its costs are not measured yet."""
     return ModelResources(
         BlockPool(cache.num_blocks, cache.block_tokens, key=secrets.token_bytes(32), prefix_cache=prefix_cache),
         BlockPool(cache.host_blocks, cache.block_tokens, prefix_cache=False),
@@ -120,9 +115,9 @@ def rehearse(
     together: Sequence[int] = (),
     take: Callable[[Row, Outcome], None] = _take_tokens,
 ) -> None:
-    """Let requests join one by one, or so many `together`, and keep what steps after each show of the model's costs.
+    """Run requests, which join one by one or so many `together`, for some steps after each join; learn the costs.
 
-    `take` gives a request what a step brought for it.
+    `take` gives a request its outcome of a step.
     """
     station, engine = part.station, part.engine
     trial = Scheduler({name: station}, Limits(max_batch=len(requests) or 1, max_step_tokens=1 << 20, policy="fcfs"))
@@ -149,12 +144,12 @@ def rehearse(
 
 
 def _swap_block_s(cache: KVCache) -> float:
-    """Measure what moving one block to the host costs."""
+    """Measure how long one block takes to the host."""
     count = min(8, cache.num_blocks, cache.host_blocks)
     if count == 0:
         return 0.0
     pairs = [(block, block) for block in range(count)]
-    cache.swap_out(pairs)  # the first pass pays for touching the memory
+    cache.swap_out(pairs)  # the first pass touches the memory
     begin = time.monotonic()
     cache.swap_out(pairs)
     return (time.monotonic() - begin) / count

@@ -1,4 +1,4 @@
-"""A checkpoint of Qwen3-TTS as part of an engine: talker, codec and vocabulary loaded, voices named, costs known."""
+"""Loads a checkpoint of Qwen3-TTS as part of an engine: talker, codec, vocabulary and voices."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from voxlane.engine.models.qwen3_tts.config import Qwen3TTSConfig, SpeechSamplin
 from voxlane.engine.models.qwen3_tts.encoder import Qwen3TTSEncoder
 from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.models.qwen3_tts.prompt import Clone, open_utterance
+from voxlane.engine.models.registry import QWEN3_TTS
 from voxlane.engine.runners.codec_tts import FrameOutcome, Talker, UtteranceStream, stream_of
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.schedule.plan import SPEECH_FRAMES, Row
@@ -32,24 +33,22 @@ from voxlane.engine.weights.json_files import read_json
 
 log = logging.getLogger(__name__)
 
-ARCHITECTURE = "Qwen3TTSForConditionalGeneration"
-
 CODEC = "speech_tokenizer"
-"""The folder in a checkpoint where its codec lies."""
+"""The folder of the codec in a checkpoint."""
 
 LEAST_TOKENS = 512
-"""Positions that a cache must have room for: half a minute of speech behind a prompt."""
+"""Positions that a cache must hold at least: half a minute of speech after a prompt."""
 
 WARM_UP_TOGETHER = (1, 1, 1)
 WARM_UP_CROWD = (1, 1, 2, 4, 8, 16, 32)
 WARM_UP_STEPS = 5
-"""Utterances that join at a time at start, on the host and on a device, and steps after each: a prompt and frames."""
+"""Utterances that join at a time at start, on the host and on a device, and the steps after each join."""
 
 
 def is_talker(path: Path) -> bool:
     """Return whether a path is a checkpoint of Qwen3-TTS."""
     config = path / "config.json"
-    return config.is_file() and read_json(config).get("architectures") == [ARCHITECTURE]
+    return config.is_file() and read_json(config).get("architectures") == [QWEN3_TTS]
 
 
 def talking_part(config: EngineConfig, path: Path, device: torch.device, progress: Progress) -> ModelPart:
@@ -89,9 +88,9 @@ def talking_part(config: EngineConfig, path: Path, device: torch.device, progres
 
 
 def _codec(config: Qwen3TTSConfig, weights: OpenedWeights, dtype: torch.dtype, device: torch.device) -> Qwen3TTSCodec:
-    """Return the codec of a talker in some type; on a device float16 takes bfloat16's place.
+    """Return the codec of a talker; on a device float16 replaces bfloat16.
 
-    It takes as long, and its sound is 18 dB nearer to that of float32 (random weights: -47 dB, bfloat16 -29).
+    It is as fast, and its sound is 18 dB nearer to float32's (random weights: -47 dB, bfloat16 -29).
     """
     narrow = device.type == "cuda" and dtype is torch.bfloat16
     codec = Qwen3TTSCodec.load(weights, torch.float16 if narrow else dtype, device=device)
@@ -140,7 +139,7 @@ def _pages(config: EngineConfig, model: Qwen3TTS, device: torch.device) -> KVCac
 def _cloning(
     model: Qwen3TTS, codec: OpenedWeights, manners: VoicePrompts, voices: Voices
 ) -> CloneVoiceJobFactory | None:
-    """Return where voices are made from recordings, if the checkpoint can speak with them."""
+    """Return the factory of jobs that make voices, if the checkpoint can speak with them."""
     if model.speaker_encoder is None:
         return None
     encoder = Qwen3TTSEncoder.load(codec)
@@ -150,7 +149,7 @@ def _cloning(
 
 
 def _warm_up(part: ModelPart, engine: Talker, model: Qwen3TTS) -> None:
-    """Let a few utterances speak, so that the first listener pays for nothing and costs are known."""
+    """Run a few utterances, so that kernels are warm and costs known before the first request."""
     together = WARM_UP_CROWD if engine.overlaps else WARM_UP_TOGETHER
     slots = [engine.slots.take() for _ in range(min(sum(together), engine.slots.count))]
     nothing = (0,) * model.config.groups

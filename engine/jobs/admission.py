@@ -1,4 +1,4 @@
-"""From a Submit message to requests the scheduler can hold, or a refusal that says why. Nothing unchecked gets past."""
+"""Turns a Submit message into requests, or refuses it and says why. It checks every field."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class TextCodec(Protocol):
         """How the model writes a call."""
 
     def encode_chat(self, messages: Sequence[ChatMessage], *, tools: Sequence[Tool], begin: str) -> list[int]:
-        """Return the tokens of a conversation, up to where the assistant has said `begin`."""
+        """Return the tokens of a conversation; the assistant's reply starts with `begin`."""
 
     def encode_open(
         self, messages: Sequence[ChatMessage], *, tools: Sequence[Tool]
     ) -> tuple[list[int], frozenset[int]]:
-        """Return the tokens of a conversation whose last message is not over, and those that would end it."""
+        """Return the tokens of a conversation whose last message is unfinished, and the tokens that would end it."""
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes a token stands for."""
@@ -85,7 +85,7 @@ class Intake:
         draw_seed: Callable[[], int],
         sampling: SamplingDefaults | None = None,
     ) -> None:
-        """Take `sampling` where a request leaves parameters to the model; without it, be greedy."""
+        """Use `sampling` where a request leaves parameters to the model; without it, sample greedily."""
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary  # the model's; a tokenizer may know more tokens or fewer
         self._pool = pool
@@ -99,7 +99,7 @@ class Intake:
         return self.read(submit, now)
 
     def check(self, submit: Submit) -> None:
-        """Raise Refusal if that can be said of `submit` before it is read."""
+        """Raise Refusal if `submit` can be refused before its text is tokenised."""
         check_sampling(submit.sampling, self._vocabulary)
         if submit.deadline_s is not None and not math.isfinite(submit.deadline_s):
             raise Refusal("bad_request", "deadline_s must be a finite number")
@@ -114,9 +114,9 @@ class Intake:
             raise Refusal("bad_request", str(error)) from error
 
     def read(self, submit: Submit, now: float) -> list[Request]:
-        """Return the requests that serve what was checked: one, or for a long text to score one per window.
+        """Return the requests that serve a checked `submit`: one, or for a long text to score one per window.
 
-        What takes time is done here, and any thread may do it.
+        This takes time and may run in any thread.
         """
         tokens, ends = self._tokens(submit)
         if submit.task == "score":
@@ -128,7 +128,7 @@ class Intake:
         return [self._request(submit, submit.request_id, tokens, now, ends)]
 
     def grammar(self, submit: Submit) -> str:
-        """Return the grammar that a submission's output must follow, "" if it is free."""
+        """Return the grammar that a submission's output must follow; "" if there is none."""
         style = self._tokenizer.call_style
         try:
             if must_call(submit):
@@ -141,7 +141,7 @@ class Intake:
         return ""
 
     def _tokens(self, submit: Submit) -> tuple[list[int], frozenset[int]]:
-        """Return the prompt, and for a probe the tokens whose probability is wanted."""
+        """Return the prompt's tokens, and for a probe the tokens whose probability is wanted."""
         tools = () if submit.tool_choice == "none" else submit.tools
         ends: frozenset[int] = frozenset()
         try:
@@ -193,7 +193,7 @@ class Intake:
 
 
 def must_call(submit: Submit) -> bool:
-    """Return whether the output is to be a call and nothing else."""
+    """Return whether the output must be a tool call and nothing else."""
     return submit.task == "chat" and submit.tool_choice not in ("auto", "none")
 
 
@@ -203,7 +203,7 @@ def schema_refusal(error: SchemaError) -> Refusal:
 
 
 def check_submit(submit: Submit) -> None:
-    """Raise ValueError unless tools and schema go with the task."""
+    """Raise ValueError unless the task takes these tools and this schema."""
     if submit.tools or submit.tool_choice != "auto":
         if submit.task not in ("chat", "probe"):
             raise ValueError(f"the task {submit.task} takes no tools")

@@ -1,7 +1,4 @@
-"""Chat, completion and scoring: tokens to text and calls as they come, and when to stop.
-
-It knows no schedule and no tensor.
-"""
+"""Chat, completion, scoring and probes: turns tokens into text and tool calls, and decides when to stop."""
 
 from __future__ import annotations
 
@@ -41,16 +38,16 @@ from voxlane.engine.text.tools import Call, CallReader
 log = logging.getLogger(__name__)
 
 LONG_CHARACTERS = 1000
-"""From here on a prompt is long: reading this much takes 0.6 ms on a Neoverse-N1 core, 1,500 words take 6."""
+"""A prompt of this many characters is long: tokenising it takes 0.6 ms on a Neoverse-N1 core, 1,500 words take 6."""
 
 CRITICAL_LONG_CHARACTERS = 16_000
-"""From here on a critical one is, too: a shorter one waits for nothing but itself, this much takes the others 10 ms."""
+"""The same for a critical prompt. A shorter one is read at once; reading this much delays others by 10 ms."""
 
 THOUGHT, THOUGHT_TOKENS = "<think>", 6
-"""How some templates let a reply begin, and more than the tokens of it: readers are told it as part of the reply."""
+"""How some templates begin a reply, and an upper bound of its tokens: it is sent as part of the reply."""
 
 EVEN = 0.01
-"""The probability at which a probe's answer is one half: half sentences are far below it and whole ones far above."""
+"""The probability at which a probe answers one half: unfinished sentences are far below it, whole ones far above."""
 
 
 class ChatJobFactory:
@@ -63,7 +60,7 @@ class ChatJobFactory:
         grammars: Grammars | None = None,
         readers: Mapping[Priority, Executor] | None = None,
     ) -> None:
-        """Have long prompts of some priorities read by `readers`, beside the steps."""
+        """Tokenise long prompts in the `readers` of their priority, beside the steps."""
         self.intake = intake
         self._tokenizer = tokenizer
         self._grammars = grammars
@@ -90,7 +87,7 @@ class ChatJobFactory:
         return job
 
     def close(self) -> None:
-        """End the threads that read prompts and compile grammars; what they have not begun is left."""
+        """End the threads that read prompts and compile grammars; drop what they have not begun."""
         for reader in self._readers.values():
             reader.shutdown(cancel_futures=True)
         if self._grammars is not None:
@@ -106,24 +103,24 @@ class ChatJobFactory:
 
 
 class TextJob(Job):
-    """One sequence whose new tokens are told as text, or as calls."""
+    """One sequence whose new tokens are sent as text or as tool calls."""
 
     def __init__(
         self, submit: Submit, requests: list[Request] | Future[list[Request]], tokenizer: TextCodec, now: float
     ) -> None:
         super().__init__(submit, now)
-        self.grammar: Future[Grammar] | None = None  # the output follows it; None too once it is in use
-        self._constraint: Constraint | None = None  # that grammar, as far as the output has followed it
-        self._reading: Future[list[Request]] | None = None  # until what it is to go on with is known
+        self.grammar: Future[Grammar] | None = None  # of the output, until it is compiled and in use
+        self._constraint: Constraint | None = None  # that grammar in use
+        self._reading: Future[list[Request]] | None = None  # the prompt, until it is tokenised
         self._tokenizer = tokenizer
-        # A step of 256 rows asks for these 256 times.
+        # Copies of attributes that a step of 256 rows reads 256 times.
         self._silent_ids, self._vocabulary = tokenizer.special_ids, tokenizer.vocab_size
         self._bytes_of = tokenizer.token_bytes
         self._eos_ids = frozenset() if submit.sampling.ignore_eos else tokenizer.eos_ids
         self._waiting: list[Request] = []
         self._last: Request | None = None
         self._stream = TextStream(submit.sampling.stop)
-        self._logprobs: list[TokenLogprob] = []  # of text that is still held back
+        self._logprobs: list[TokenLogprob] = []  # of text that is held back
         self._prompt_tokens = 0
         self._calls = 0
         self._lookup_proposed = 0
@@ -133,8 +130,8 @@ class TextJob(Job):
         self._reader = CallReader(submit.tools, whole=forced) if submit.tools and (forced or free) else None
         least, bound = submit.sampling.loop_tokens, forced or submit.sampling.schema or submit.sampling.ignore_eos
         self._guard = LoopGuard(least) if least and not bound else None
-        self._repeated = ""  # text that is dropped if it turns out to be a loop
-        self._opening = ""  # what the prompt has begun to write of the reply
+        self._repeated = ""  # held back: dropped if it proves to be a loop
+        self._opening = ""  # the part of the reply that the prompt has already begun
         if isinstance(requests, Future):
             self._reading = requests
         else:
@@ -142,12 +139,12 @@ class TextJob(Job):
 
     @property
     def wants_work(self) -> bool:
-        """Whether what it waited for is there."""
+        """Whether the prompt or grammar it waited for is ready."""
         return self.awaited is not None and self.awaited.done()
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for its first step, or for what it needs before that."""
+        """Whether it waits for its first step, its prompt or its grammar."""
         return not self.started
 
     @property
@@ -156,11 +153,11 @@ class TextJob(Job):
         return self._reading or self.grammar
 
     def open(self, now: float) -> Change:
-        """Begin with the whole prompt, once that is read and its grammar is there."""
+        """Begin once the prompt is tokenised and the grammar compiled."""
         return self.work(now)
 
     def work(self, now: float) -> Change:
-        """Begin if all is there."""
+        """Begin if both are ready."""
         try:
             if self._reading is not None and self._reading.done():
                 self._take_prompt(self._reading.result())
@@ -183,7 +180,7 @@ class TextJob(Job):
         return Change(begin=requests)
 
     def close(self) -> None:
-        """Leave the prompt unread."""
+        """Cancel the reading of the prompt."""
         if self._reading is not None:
             self._reading.cancel()
 
@@ -195,7 +192,7 @@ class TextJob(Job):
             self._opening = f"{THOUGHT}\n" if end.rstrip().endswith(THOUGHT) else ""
 
     def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
-        """Tell the new tokens, and end with the last."""
+        """Send the new tokens' text; end after the last one."""
         request = row.request
         assert isinstance(outcome, TokenOutcome)
         if row.drafts:
@@ -210,14 +207,14 @@ class TextJob(Job):
                 text += self._stream.finish()
                 break
         if row.drafts and outcome.choices:
-            request.table.rewind(len(request.tokens) - 1)  # rejected guesses go
-        # What comes after may have a place already, in a step under way.
+            request.table.rewind(len(request.tokens) - 1)  # drop rejected drafts
+        # Later tokens may have places already, in a step under way: do not seal them.
         computed = row.start + row.count + len(row.drafts)
         request.table.seal(request.tokens, min(computed, len(request.tokens) - 1))
         return self._told(self._unless_looping(text, reason), reason)
 
     def _unless_looping(self, text: str, reason: FinishReason | None) -> str:
-        """Return new text that may be shown: none while it repeats itself, all of it once that was no loop."""
+        """Return new text that may be sent: none while the output repeats itself, all of it once it was no loop."""
         if self._guard is None:
             return text
         if self._guard.looping:
@@ -231,7 +228,7 @@ class TextJob(Job):
         return text
 
     def _told(self, text: str, reason: FinishReason | None) -> Change:
-        """Return what new text and the end mean: text, calls, or nothing yet."""
+        """Return the messages for new text and the end: text, calls, or nothing yet."""
         if self._reader is None:
             return Change(self._text(text, last=reason is not None), end=reason)
         pieces = self._reader.push(text)
@@ -244,14 +241,14 @@ class TextJob(Job):
     def _messages(self, pieces: Iterable[str | Call], *, last: bool) -> Iterable[FromEngine]:
         for is_call, group in itertools.groupby(pieces, key=lambda piece: isinstance(piece, Call)):
             if is_call:
-                self._logprobs.clear()  # of the call's own text, which is not shown
+                self._logprobs.clear()  # of the call's own text, which is not sent
                 yield from (self._tool_call(call) for call in group if isinstance(call, Call))
             else:
                 yield from self._text("".join(map(str, group)), last=False)
         yield from self._text("", last=last)
 
     def _text(self, text: str, *, last: bool) -> list[FromEngine]:
-        """Return new text with what is known of its tokens; at the end also what is known of tokens without text."""
+        """Return new text with its tokens' log-probabilities; at the end also those of tokens without text."""
         if not text and not (last and self._logprobs):
             return []
         logprobs: tuple[TokenLogprob, ...] = ()
@@ -283,7 +280,7 @@ class TextJob(Job):
         request.tokens.append(token)
         request.first_token_s = request.first_token_s or now
         request.last_token_s = now
-        # A model's vocabulary may be padded past the tokenizer's: such a token says nothing.
+        # A model's vocabulary may be padded past the tokenizer's: such a token has no text.
         silent = token in self._silent_ids or token >= self._vocabulary
         piece = b"" if silent else self._bytes_of(token)
         if choice.logprob is not None and not silent:
@@ -315,7 +312,7 @@ class ScoreJob(TextJob):
     _scored = 0
 
     def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
-        """Add what a window's chunk brought."""
+        """Add the score of a window's chunk."""
         request = row.request
         assert isinstance(outcome, ScoreOutcome)
         self._sum += outcome.logprob_sum
@@ -344,7 +341,7 @@ class ProbeJob(TextJob):
     """
 
     def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
-        """Tell the number once the whole prompt is through."""
+        """Send the number once the whole prompt is computed."""
         request = row.request
         assert isinstance(outcome, TokenOutcome)
         request.table.seal(request.tokens, row.start + row.count)

@@ -1,7 +1,7 @@
-"""A voice being made from a recording: the clip as it comes, then a thread beside the steps, then the voice.
+"""Makes a voice from a recording: it collects the clip, then a thread beside the steps makes the voice.
 
-Hearing half a minute takes seconds of one core. No step waits for it, and no device is asked: whoever interrupts
-somebody meanwhile does not notice. It knows the clip's length and the thread; what a voice is, voices.py knows.
+Encoding half a minute of sound takes seconds of one core. No step waits for it and it uses no device, so other
+requests, interruptions among them, are not delayed. voices/cloned.py defines what a voice is.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from voxlane.engine.voices.cloned import ClonedVoice, Cloner, ProfileError, TooM
 log = logging.getLogger(__name__)
 
 MAX_CLIPS = 8
-"""Recordings at one time: they wait for one thread, and each may be 1.4 MB."""
+"""Most recordings at one time: they wait for one thread, and each may be 1.4 MB."""
 
 NICENESS = 10
-"""How gladly the thread gives way to the steps where they want its core: it gets a tenth of it then. On two busy cores
-steps took 1.1 times as long, and 1.6 times at 0; at 19 a voice of 10 s was not made in twenty."""
+"""Niceness of the thread. Where steps want its core it gets a tenth of it. On two busy cores steps took 1.1 times as
+long, at niceness 0 1.6 times; at 19 a voice of 10 s was not made within 20 s."""
 
 _SAMPLE_BYTES = 2
 
@@ -62,7 +62,7 @@ class CloneVoiceJobFactory:
         return job
 
     def rename(self, command: KeepVoice | ForgetVoice) -> None:
-        """Let a name mean a voice, or nobody; a voice of another checkpoint is left alone."""
+        """Give a voice a name, or forget the name; a voice of another checkpoint is not kept."""
         if isinstance(command, ForgetVoice):
             self._voices.forget(command.name)
             return
@@ -72,7 +72,7 @@ class CloneVoiceJobFactory:
             log.error("voice not kept error=%r", str(error))
 
     def begin(self, pcm: bytes, submit: Submit, given_up: threading.Event) -> Future[ClonedVoice]:
-        """Return the voice in a clip, or the promise of it unless it is given up."""
+        """Return the future voice of a clip; setting `given_up` stops the thread."""
         language = submit.clone.language or "auto"
         found = self._voices.alike(digest_of(pcm, submit.text, language))
         if found is None:
@@ -82,11 +82,11 @@ class CloneVoiceJobFactory:
         return known
 
     def leave(self, request_id: str) -> None:
-        """Note that a job is over."""
+        """Forget a job that is over."""
         self._open.pop(request_id, None)
 
     def close(self) -> None:
-        """Leave every voice half made: the thread ends soon, and the process with it."""
+        """Stop making voices, so that the thread and the process can end soon."""
         for job in list(self._open.values()):
             job.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -105,12 +105,12 @@ class CloneJob(Job):
 
     @property
     def wants_work(self) -> bool:
-        """Whether a voice is being made, or is there."""
+        """Whether a voice is being made or is ready."""
         return self._voice is not None and not self.paused
 
     @property
     def awaited(self) -> Future[ClonedVoice] | None:
-        """What the thread is making."""
+        """The voice that the thread is making."""
         return None if self.paused else self._voice
 
     def append(self, more: Append, now: float) -> Change:
@@ -123,7 +123,7 @@ class CloneJob(Job):
         return Change()
 
     def end_input(self, now: float) -> Change:
-        """Take it that the recording is complete."""
+        """Note that the recording is complete, and begin to make the voice."""
         if self._voice is not None:
             return Change()
         if self._seconds < CLIP_SECONDS[0]:
@@ -135,7 +135,7 @@ class CloneJob(Job):
         return Change()
 
     def work(self, now: float) -> Change:
-        """Hand the voice out, if it is there."""
+        """Send the voice if it is ready."""
         voice = self._voice
         if voice is None or not voice.done():
             return Change()
@@ -149,7 +149,7 @@ class CloneJob(Job):
         return Change([made], end="eos")
 
     def close(self) -> None:
-        """Take back what the thread has not begun, and have it leave what it has."""
+        """Cancel the thread's work on this recording."""
         self._desk.leave(self.submit.request_id)
         self._given_up.set()
         if self._voice is not None:
@@ -180,5 +180,5 @@ class CloneJob(Job):
 
 def _give_way() -> None:
     own = threading.get_native_id()
-    # Who was started with more may not go back to less, and a thread that cannot begin breaks the pool.
+    # A process may not lower its niceness, and a thread whose initialiser fails breaks the pool.
     os.setpriority(os.PRIO_PROCESS, own, max(os.getpriority(os.PRIO_PROCESS, own), NICENESS))

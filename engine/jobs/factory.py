@@ -1,4 +1,4 @@
-"""Where submissions become jobs, each at the desk of its model, or are refused. It knows no job and no schedule."""
+"""Turns each submission into a job of its model's factory, or refuses it."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ CANNOT_CLONE = "this engine cannot make voices from recordings; with a Qwen3-TTS
 
 
 class JobFactory(Protocol):
-    """Where jobs for one model are opened."""
+    """Opens jobs for one model."""
 
     def open(self, submit: Submit, now: float) -> Job:
         """Return the job that serves `submit`, or raise Refusal."""
 
 
 class Cloning(JobFactory, Protocol):
-    """Where voices are made, and known by their names."""
+    """Makes voices from recordings, and knows them by name."""
 
     def rename(self, command: KeepVoice | ForgetVoice) -> None:
-        """Let a name mean a voice, or nobody."""
+        """Give a voice a name, or forget the name."""
 
     def close(self) -> None:
-        """Leave every voice half made."""
+        """Stop making voices."""
 
 
 class Desks:
-    """The desks of all models."""
+    """The job factories of all models."""
 
     def __init__(self, desks: Mapping[ModelName, JobFactory], cloning: Cloning | None, max_waiting: int) -> None:
         self._desks = desks
@@ -52,7 +52,7 @@ class Desks:
         self._max_waiting = max_waiting
 
     def open(self, submit: Submit, jobs: Mapping[str, Job], now: float) -> Job:
-        """Return a job for a submission beside the `jobs` there are, or raise Refusal."""
+        """Return a job for a submission, or raise Refusal; `jobs` are those under way."""
         if submit.request_id in jobs:
             raise Refusal("duplicate_id", "a request with this id is running")
         most = self._max_waiting * (CRITICAL_QUEUE_FACTOR if submit.priority is Priority.CRITICAL else 1)
@@ -65,6 +65,6 @@ class Desks:
         return desk.open(submit, now)
 
     def rename(self, command: KeepVoice | ForgetVoice) -> None:
-        """Let a name mean a voice, or nobody, where voices have names."""
+        """Give a voice a name or forget the name, if this engine can make voices."""
         if self._cloning is not None:
             self._cloning.rename(command)

@@ -1,4 +1,4 @@
-"""What every job has in common, and how it tells the core what to do. It knows no model and no policy."""
+"""What every job has in common: how it takes commands and outcomes, and how it tells the core what to do."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Change:
 
     messages: list[FromEngine] = field(default_factory=list)
     begin: list[Request] = field(default_factory=list)  # to be scheduled
-    drop: list[Request] = field(default_factory=list)  # done with
+    drop: list[Request] = field(default_factory=list)  # to be removed from the scheduler
     end: FinishReason | None = None
-    refusal: Refusal | None = None  # it cannot be served after all; nothing of it has run
+    refusal: Refusal | None = None  # the job cannot be served after all; none of it has run
 
 
 class Job:
-    """A submission under way. `requests` are those of its that the scheduler holds, kept by the core."""
+    """A submission under way. The core keeps `requests`: those of the job that the scheduler holds."""
 
     def __init__(self, submit: Submit, now: float) -> None:
         self.submit = submit
@@ -33,12 +33,12 @@ class Job:
         self.arrival_s = now
         self.started_s: float | None = None
         self.paused = False
-        self.number = 0  # order of arrival,
-        self.worked = 0  # and the round in which it last did its work between steps; both kept by the core
+        self.number = 0  # order of arrival; kept by the core
+        self.worked = 0  # the round in which `work` was last called; kept by the core
 
     @property
     def started(self) -> bool:
-        """Whether any of it has been in a step."""
+        """Whether any of its requests has been in a step."""
         return self.started_s is not None
 
     @property
@@ -48,17 +48,17 @@ class Job:
 
     @property
     def awaited(self) -> Future[Any] | None:
-        """What somebody else is making ready for `work`, if that is all it wants."""
+        """What another thread makes ready for `work`, if the job waits for nothing else."""
         return None
 
     @property
     def wants_work(self) -> bool:
-        """Whether `work` has something to do that no step waits for."""
+        """Whether `work` has something to do now."""
         return False
 
     @property
     def unfinished(self) -> bool:
-        """Whether `work` has something to do, or will have without another command: the engine may not rest."""
+        """Whether `work` has something to do now, or will have without another command: the engine may not sleep."""
         return self.wants_work or self.awaited is not None
 
     def open(self, now: float) -> Change:
@@ -66,7 +66,7 @@ class Job:
         return Change()
 
     def take(self, command: Append | EndInput | Rewind, now: float) -> Change:
-        """Take what somebody says to it."""
+        """Take a command for this job."""
         match command:
             case Append():
                 return self.append(command, now)
@@ -76,27 +76,27 @@ class Job:
                 return self.rewind(max(sample, 0), now)
 
     def append(self, more: Append, now: float) -> Change:
-        """Take more input; a job that has all of it from the start needs none."""
+        """Take more input; a job that has all of it from the start ignores it."""
         return Change()
 
     def end_input(self, now: float) -> Change:
-        """Take it that the input is complete."""
+        """Note that the input is complete."""
         return Change()
 
     def rewind(self, sample: int, now: float) -> Change:
-        """Say again what was said from a sample on; a job that says nothing has nothing to repeat."""
+        """Speak again from a sample on; a job that does not speak ignores it."""
         return Change()
 
     def work(self, now: float) -> Change:
-        """Do a few milliseconds of what has to be done between steps."""
+        """Do a few milliseconds of the job's work between steps."""
         return Change()
 
     def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
-        """Take what a step brought for one of its requests."""
+        """Take a step's outcome for one of its requests."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Give up what is being made for it elsewhere: nobody will ask for it any more."""
+        """Cancel what other threads make for it: the job is over."""
 
     def stats(self, now: float) -> RequestStats:
         """Return what it has cost so far."""

@@ -1,8 +1,8 @@
-"""A text being said: clauses in the order they came, one unit of work each, samples with offsets that leave no gap.
+"""Speaks a text clause by clause: each clause is one unit of work, and the samples' offsets are contiguous.
 
-It joins a synthesiser to the scheduler. It takes clauses as they are cut; only one that is too much for the model is
-cut once more here. A model that would hold up the steps of a faster device is asked in a thread beside them instead. To
-say something again it has the clause made again, and leaves out what lies before the sample.
+Clauses are spoken as they came; one that is too long for the model is cut in two. A model that would delay the steps of
+a faster device runs in a thread beside them. To rewind, the job synthesises the clause again and skips the samples
+before the one asked for.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from voxlane.engine.schedule.request import Request
 log = logging.getLogger(__name__)
 
 FIRST_TARGET_S = 0.1
-"""When the first clause of a reply is due. Each further one is due when the listener has heard those before it."""
+"""When the first clause of a reply is due. Each later one is due when the listener has heard those before it."""
 
 MAX_UNIT = 160
-"""Most phonemes of a unit, if the clause can be cut: some 7 s of speech, 0.15 s of work. Nobody is heard meanwhile."""
+"""Most phonemes of a unit, if the clause can be cut: some 7 s of speech, 0.15 s of work that delays other steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A clause whose sound has left."""
+    """A clause whose samples were sent."""
 
     piece: TextPiece
     unit: int  # its number
-    sample: int  # where it begins
+    sample: int  # its first
 
 
 class SpeakClausesJobFactory:
-    """Opens jobs for the speaking model; with a thread `beside`, they have it speak there and not in steps."""
+    """Opens jobs for the speaking model; with a thread `beside`, it runs there and not in steps."""
 
     def __init__(self, model: Synthesiser, pool: BlockPool, beside: Executor | None = None) -> None:
         self._model = model
@@ -84,28 +84,28 @@ class SpeakJob(Saying):
     ) -> None:
         super().__init__(submit, now, model.sample_rate)
         self._beside = beside
-        self._sound: Future[SynthesisedClause] | None = None  # of the unit, if it is said beside the steps
+        self._sound: Future[SynthesisedClause] | None = None  # the clause that the thread synthesises
         self._model = model
-        self._pool = pool  # of no blocks
+        self._pool = pool  # has no blocks
         self._voice = voice
         self._unit: TextPiece | None = None  # in the scheduler
         self._told: list[Told] = []
-        self._skip = 0  # samples of the next clause that are not said again
+        self._skip = 0  # samples of the next clause that are not sent again
 
     @property
     def wants_work(self) -> bool:
-        """Whether a clause can be made ready or waits to be sent, or the end can be told."""
+        """Whether a clause can be prepared or sent, or the end can be reported."""
         if self.paused or (self._unit is not None and self._sound is None):
             return False
         return self._sound is not None or bool(self._queue) or self._ended
 
     @property
     def awaited(self) -> Future[SynthesisedClause] | None:
-        """The clause that is being said beside the steps."""
+        """The clause that the thread synthesises."""
         return None if self.paused else self._sound
 
     def work(self, now: float) -> Change:
-        """Make one clause ready: its phonemes say what it will cost. Or send one that was said beside the steps."""
+        """Prepare one clause (its phonemes say what it will cost), or send one that the thread has finished."""
         change = Change()
         if self._sound is not None:
             self._take(self._sound, change, now)
@@ -116,14 +116,14 @@ class SpeakJob(Saying):
         return change
 
     def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
-        """Send a clause's sound."""
+        """Send a clause's samples."""
         assert isinstance(outcome, ClauseOutcome)
         change = Change(drop=[row.request])
         self._send(outcome.speech, change, now)
         return change
 
     def _take(self, sound: Future[SynthesisedClause], change: Change, now: float) -> None:
-        """Send what was said beside the steps, if it is ready."""
+        """Send the clause that the thread synthesised, if it is ready."""
         if not sound.done():
             return
         self._sound = None
@@ -153,9 +153,9 @@ class SpeakJob(Saying):
             self._emit(samples, words, change, now)
 
     def _return_to(self, sample: int, change: Change, now: float) -> int:
-        """Let the clause that holds a sample be the next, and all after it follow once more."""
+        """Queue the clause that holds a sample, and all clauses after it, once more."""
         begin = self._spoken - self._skip
-        if sample >= begin:  # it is on its way already
+        if sample >= begin:  # that clause is being synthesised already
             self._skip = sample - begin
             return sample
         self.close()
@@ -216,7 +216,7 @@ class SpeakJob(Saying):
         )
 
     def close(self) -> None:
-        """Take back a clause that the thread has not begun: others wait behind it."""
+        """Cancel a clause that the thread has not begun: other jobs wait for it."""
         if self._sound is not None:
             self._sound.cancel()
 

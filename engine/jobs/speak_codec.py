@@ -1,11 +1,11 @@
-"""A text being said by a codec language model: one utterance that text is appended to while it speaks.
+"""Speaks a text with a codec language model: one utterance, to which text is appended while it speaks.
 
-Frames leave as soon as there is one, then more together the more the listener has; who has enough of them lets others
-go first. An utterance that has run out of text waits where it is. One that ends before it has read all its text, which
-a model may do by mistake, is followed by another for the rest. An utterance may only last so long: text that would take
-longer is cut at the end of a sentence, and what is not said when one is full is said by the next, as far as words can
-be told apart. To go back to a frame, an utterance is begun once more with the frames before it, as another request: of
-the first, what a step under way brings is dropped. It joins a talker to the scheduler; it runs nothing.
+The first frame is sent at once; later ones in larger chunks the more audio the listener has. A stream whose listener
+has enough audio is scheduled last. An utterance that has run out of text waits. If the model ends an utterance before
+it has read all of its text, another utterance speaks the rest. An utterance has a maximum length: longer text is cut at
+the end of a sentence, and the next utterance speaks what the full one did not, from the first word that was not spoken.
+To rewind to a frame, a new request begins the utterance with the frames before it; the old request's outcome of a step
+under way is dropped.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from voxlane.engine.voices.word_timing import LETTERS_PER_S, WordTimer
 log = logging.getLogger(__name__)
 
 LOW_S, AHEAD_S = 1.36, 2.0
-"""A listener who has as much sound as the first lets others go first. From there on up to the second a frame is made
-where others need one anyway: so replies are made together, in few steps, and the device is free between them."""
+"""Seconds of audio that the listener has. From LOW_S on the stream is scheduled last; up to AHEAD_S it joins steps that
+other streams need anyway. So few steps make the frames of many streams, and the device is free between them."""
 
 CUT_AT_SENTENCE, CUT_AT_WORD = 0.5, 0.75
-"""From these shares of what an utterance has time for, at the pace of ordinary speech, it takes no more text: from the
-first when a sentence ends, from the second in any case. A slow voice takes half as long again."""
+"""Shares of an utterance's maximum length, at ordinary pace, from which it takes no more text: from the first at
+the end of a sentence, from the second in any case. A slow voice takes half as long again."""
 
 LEAST_LETTERS = 300.0
-"""Text is not cut into less, some 20 s: where two utterances meet there is a pause."""
+"""An utterance takes at least this much text, some 20 s: there is a pause between two utterances."""
 
 
 @dataclass(frozen=True, slots=True)
 class TalkerFacts:
-    """What jobs have to know of a talker."""
+    """What jobs need to know of a talker."""
 
     end_code: int
     frame_samples: int
@@ -65,17 +65,17 @@ class TalkerFacts:
 
 @dataclass(slots=True)
 class UtterancePart:
-    """How an utterance of a reply began, and once it is over, what it said."""
+    """Where an utterance of a reply began, and once it is over, its frames."""
 
-    text: list[int]  # of a word that the one before it broke off in
-    word: int  # the first of its own, among all of the reply
-    known: int  # words that were told before it
-    frame: int  # its first, among all of the reply
+    text: list[int]  # tokens of the word in which the utterance before broke off
+    word: int  # its first word, counted in the reply
+    known: int  # words that were sent before it
+    frame: int  # its first frame, counted in the reply
     frames: NDArray[np.int32] | None = None  # [frames, groups]
 
 
 class SpeakCodecJobFactory:
-    """Opens jobs for a talker; `manner` says how a submission speaks, or raises PromptError."""
+    """Opens jobs for a talker; `manner` returns a submission's voice prompt, or raises PromptError."""
 
     def __init__(self, facts: TalkerFacts, pool: BlockPool, manner: Callable[[Submit], VoicePrompt]) -> None:
         self._facts = facts
@@ -110,20 +110,20 @@ class UtterJob(Saying):
         self._manner = manner
         self._pace = WordTimer(facts.sample_rate)
         self._slot = -1
-        self._text: list[int] = []  # of this utterance
-        self._firsts: list[int] = []  # where its words begin in that
-        self._letters = 0.0  # of them
-        self._words: list[Said] = []  # of the reply,
-        self._taken = 0  # and how many of them are in this utterance or before it
-        self._closed = False  # no more of the text will come
+        self._text: list[int] = []  # tokens of this utterance
+        self._firsts: list[int] = []  # where its words begin in `_text`
+        self._letters = 0.0  # in this utterance
+        self._words: list[Said] = []  # of the reply
+        self._taken = 0  # words that are in this utterance or in one before it
+        self._closed = False  # no more text will come
         self._parts = [UtterancePart([], 0, 0, 0)]  # the last is this utterance
-        self._preemptions = 0  # of requests before this one's,
-        self._requests = 0  # and how many those are
+        self._preemptions = 0  # of the requests before the present one
+        self._requests = 0  # made so far
         self._request, self._stream = self._begin(now)
 
     @property
     def wants_work(self) -> bool:
-        """Whether text can be read, its end told, or a place in the codec's state taken."""
+        """Whether text can be read, its end noted, or a state row taken."""
         if self.paused:
             return False
         return bool(self._queue) or (self._ended and not self._closed) or self._facts.slots.serves(self)
@@ -133,7 +133,7 @@ class UtterJob(Saying):
         return Change(begin=[self._request])
 
     def work(self, now: float) -> Change:
-        """Read some of the text, and take a place in the codec's state if there is anything to say."""
+        """Read some of the text, and take a state row if there is anything to say."""
         try:
             closes = self._read_more()
         except REQUEST_FAULTS as fault:
@@ -150,11 +150,11 @@ class UtterJob(Saying):
         return Change()
 
     def advance(self, row: Row, outcome: Outcome, now: float) -> Change:
-        """Take a frame, and send the samples that came with it."""
+        """Take a frame, and send the samples that the step decoded."""
         assert isinstance(outcome, FrameOutcome)
         spoken, stream, change = outcome, self._stream, Change()
         if spoken.frame is None:
-            if stream.utterance.frame_due(row.start + row.count):  # its slot is being caught up: the same again
+            if stream.utterance.frame_due(row.start + row.count):  # its state row is behind: compute this again
                 self._request.table.rewind(row.start + row.count - 1)
             self.refresh(now)
             return change
@@ -168,7 +168,7 @@ class UtterJob(Saying):
         through = over and read >= len(self._text)
         words = self._pace.finish(samples) if through and stream.utterance.ended else self._pace.told(samples)
         if full and self._pace.untold and self._pace.known == self._parts[-1].known:
-            change.end = "length"  # another would come no further
+            change.end = "length"  # another utterance would get no further
         elif self._all_taken and (through or (full and not self._pace.untold)):
             change.end = "eos"
         self._send(spoken, words, change, now)
@@ -178,7 +178,7 @@ class UtterJob(Saying):
         return change
 
     def close(self) -> None:
-        """Give the place in the codec's state back."""
+        """Give the state row back."""
         self._facts.slots.leave(self)
         if self._slot >= 0:
             self._facts.slots.release(self._slot)
@@ -190,7 +190,7 @@ class UtterJob(Saying):
     # ---- text
 
     def _read_more(self) -> bool:
-        """Read some of the text; return whether that was the last of it."""
+        """Read some of the text; return whether this was the last of it."""
         reader = self._manner.reader
         if self._queue:
             piece = self._queue.popleft()
@@ -206,7 +206,7 @@ class UtterJob(Saying):
 
     @property
     def _ahead(self) -> int:
-        """Return by how many tokens the text is behind the clip's frames, below zero: before them."""
+        """By how many tokens a cloned clip's text is longer than its frames; negative if it is shorter."""
         clone = self._manner.clone
         return len(clone.text) - len(clone.frames) if clone is not None else 0
 
@@ -215,11 +215,11 @@ class UtterJob(Saying):
         return self._closed and self._taken == len(self._words)
 
     def _take(self) -> None:
-        """Let the utterance say more words; what it has no time for is for the next one."""
+        """Append words to the utterance until it is full; the next utterance takes the rest."""
         utterance = self._stream.utterance
         while self._taken < len(self._words) and not utterance.ended:
             said = self._words[self._taken]
-            if self._taken == self._pace.known + self._pace.untold:  # else it was told, and then they went back
+            if self._taken == self._pace.known + self._pace.untold:  # else the timer knows it from before a rewind
                 frame = self._parts[-1].frame + max(len(self._text) + self._ahead, 0)
                 self._pace.add(said, frame * self._facts.frame_samples)
             self._taken += 1
@@ -233,7 +233,7 @@ class UtterJob(Saying):
                 utterance.end()
 
     def _read(self) -> int:
-        """Return how much of its text an utterance which has ended saw; if it saw nothing, that is all it ever will."""
+        """Return how many text tokens an ended utterance has read; if none, count all of them as read."""
         read = 1 + self._stream.utterance.spoken - self._ahead
         return read if read > 0 else len(self._text)
 
@@ -268,9 +268,9 @@ class UtterJob(Saying):
         return request, stream
 
     def _begin_anew(self, read: int | None, change: Change, now: float) -> None:
-        """Go on with another utterance, after what was read of the text, or where speech was cut off, what was told."""
+        """Go on with another utterance: after the text that was read, or after a cut, the words that were sent."""
         unread = [first for first in self._firsts if read is not None and first >= read]
-        left = [] if read is None else self._text[read : unread[0] if unread else None]  # of a word
+        left = [] if read is None else self._text[read : unread[0] if unread else None]  # the rest of a word
         self._pace.take_back(self._pace.untold if read is None else len(unread))
         self._parts[-1].frames = np.array(self._stream.utterance.frames, np.int32)
         known = self._pace.known
@@ -278,7 +278,7 @@ class UtterJob(Saying):
         self._open_part(change, now)
 
     def _open_part(self, change: Change, now: float) -> None:
-        """Begin the utterance that is the last, in a request of its own."""
+        """Begin the last utterance in a new request."""
         part = self._parts[-1]
         change.drop.append(self._request)
         self._preemptions += self._request.preemptions
@@ -291,7 +291,7 @@ class UtterJob(Saying):
         change.begin.append(self._request)
 
     def _return_to(self, sample: int, change: Change, now: float) -> int:
-        """Be where it was before the frame that holds a sample."""
+        """Restore the state before the frame that holds a sample."""
         frame = sample // self._facts.frame_samples
         before, spoken = self._request, self._stream.utterance.frames
         there = len(self._parts)
@@ -308,7 +308,7 @@ class UtterJob(Saying):
             stream.utterance.add(codes)
         stream.decoded = len(spoken)
         stream.rewind(frame - part.frame)
-        if there == len(self._parts) and before.blocks:  # their positions are the same: what was computed of them stays
+        if there == len(self._parts) and before.blocks:  # same positions: keep their KV blocks
             request.table = before.table.fork()
             request.table.rewind(min(request.table.length, stream.utterance.available - 1))
             request.state, request.started = RequestState.RUNNING, before.started
@@ -321,32 +321,32 @@ class UtterJob(Saying):
         if words:
             self._said = max(self._said, words[-1].end)
 
-    # ---- its place in the codec's state
+    # ---- its row of the codec's state
 
     @property
     def rank(self) -> int:
-        """Return how it ranks among those who wait for a place."""
+        """Its rank among the streams that wait for a state row."""
         return self.submit.priority
 
     @property
     def waits(self) -> bool:
-        """Return whether it would take a place now."""
+        """Whether it needs a state row now."""
         return self._slot < 0 < self._request.pending and not self.paused
 
     @property
     def engaged(self) -> bool:
-        """Return whether a step under way makes its next frame."""
+        """Whether a step under way makes its next frame."""
         return self._stream.utterance.frame_due(self._request.computed)
 
     @property
     def claim(self) -> tuple[int, float]:
-        """Return its claim to its place: the less the longer it has had no use for it, or else, the farther ahead."""
+        """Its claim to its state row: lower the longer it is idle, or the more audio its listener has."""
         if self.paused or self._request.waiting_for_input:
             return IDLE, self._request.progress_s
         return self.rank, -self._heard_until_s
 
     def give_up(self) -> int:
-        """Return its place, for somebody else; with another it will be caught up."""
+        """Give its state row up for another stream; with its next row it has to be caught up."""
         slot, self._slot, self._stream.slot, self._stream.stale = self._slot, -1, -1, True
         self._request.waiting_for_input = True
         if self._request.pending > 0:
@@ -359,7 +359,7 @@ class UtterJob(Saying):
         """Tell the scheduler how much there is to compute, and when it is wanted."""
         stream, request, utterance = self._stream, self._request, self._stream.utterance
         positions = utterance.available if self._text else 0
-        request.tokens += [0] * (positions - len(request.tokens))  # only their number counts, and it never falls
+        request.tokens += [0] * (positions - len(request.tokens))  # only their number matters, and it never falls
         if self._slot < 0 < request.pending:
             self._facts.slots.wait(self)
             if self._facts.slots.serves(self):
@@ -370,16 +370,16 @@ class UtterJob(Saying):
         request.waiting_for_input = lacking
         ahead_s = self._heard_until_s - now
         request.due_s = self._heard_until_s if self._first_s else request.due_s
-        # Who starved goes first until it is served: a reply lasts minutes, and is served when its listener has sound.
+        # A starved stream goes first only until its listener has audio: a reply may last minutes.
         request.starved = request.starved and ahead_s < MAX_CHUNK * self._facts.frame_s
         request.not_needed_before_s = self._heard_until_s - LOW_S if ahead_s >= LOW_S else 0.0
         request.joins_from_s = self._heard_until_s - AHEAD_S
-        # What has to wait for text after the next frame, or ends with it, leaves nothing undecoded behind.
+        # Decode all frames if the utterance will wait for text or end after the next frame.
         flush = utterance.text_for(utterance.spoken) is None or self._full(positions, utterance.spoken + 1)
         stream.chunk = 1 if flush else stream.chunk_for(ahead_s / self._facts.frame_s)
         stream.keep = int(not flush and utterance.ended and utterance.spoken + 1 >= MIN_FRAMES)
         self._facts.slots.make_way(self, now)
 
     def _full(self, positions: int, frames: int) -> bool:
-        """Return whether an utterance of so many positions and frames can have no more."""
+        """Return whether an utterance of so many positions and frames is full."""
         return positions >= self._facts.limit or frames >= self._stream.sampling.max_frames

@@ -1,7 +1,7 @@
-"""What every reply that is said aloud has in common: text in, samples with offsets that leave no gap out.
+"""What every spoken reply has in common: text in, samples with contiguous offsets out.
 
-It keeps the books: text that waits, samples that left, when the listener will have heard them. How text becomes sound
-is the jobs' business that build on it, and so is how it is said again.
+It counts the text that waits, the samples that were sent, and when the listener will have heard them. The jobs built on
+it turn text into sound.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from voxlane.engine.errors import Refusal
 from voxlane.engine.jobs.job import Change, Job
 
 MAX_CLAUSE_CHARS = 400
-"""Longer text is cut before it is read: 4,000 characters of unknown words took half a second to read."""
+"""Longer text is cut before it becomes phonemes: 4,000 characters of unknown words took half a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """Text that waits to be said, and where it begins in all the text of the request."""
+    """Text that waits to be spoken, and where it begins in the request's text."""
 
     text: str
     start: int
 
 
 def check_length(submit: Submit) -> None:
-    """Raise Refusal if more text comes with a submission than may wait."""
+    """Raise Refusal if a submission has more text than may wait."""
     if len(submit.text) > MAX_UNSAID_CHARS:
         raise Refusal("too_long", f"the text has {len(submit.text)} characters; {MAX_UNSAID_CHARS} may wait")
 
 
 class Saying(Job):
-    """One reply's books."""
+    """One spoken reply."""
 
     def __init__(self, submit: Submit, now: float, sample_rate: int) -> None:
         super().__init__(submit, now)
         self._sample_rate = sample_rate
         self._queue: deque[TextPiece] = deque()
-        self._chars = 0  # taken
-        self._said = 0  # of them; what is said again was said before
+        self._chars = 0  # characters received
+        self._said = 0  # characters spoken; text spoken again counts once
         self._ended = False
-        self._units = 0  # of work
-        self._spoken = 0  # samples
+        self._units = 0  # of work: clauses or frames
+        self._spoken = 0  # samples sent
         self._first_s = 0.0
-        self._heard_until_s = 0.0  # when a listener who waits for nothing will have heard all of it so far
+        self._heard_until_s = 0.0  # when the listener will have heard all samples sent so far
         if submit.text:
             self._push(submit.text)
 
@@ -59,12 +59,12 @@ class Saying(Job):
         return Change(end="failed" if self._chars - self._said > MAX_UNSAID_CHARS else None)
 
     def end_input(self, now: float) -> Change:
-        """Take it that the text is complete."""
+        """Note that the text is complete."""
         self._ended = True
         return Change()
 
     def rewind(self, sample: int, now: float) -> Change:
-        """Go back to a sample if it was sent, and tell from where on it is said again."""
+        """Go back to a sample if it was sent; tell from which sample speech goes on."""
         change = Change()
         if sample < self._spoken:
             self._heard_until_s = now
@@ -73,7 +73,7 @@ class Saying(Job):
         return change
 
     def _return_to(self, sample: int, change: Change, now: float) -> int:
-        """Be where it was at a sample, or a little before; return where that is."""
+        """Restore the state at a sample or a little before it; return that sample."""
         raise NotImplementedError
 
     def stats(self, now: float) -> RequestStats:
@@ -91,7 +91,7 @@ class Saying(Job):
         )
 
     def _first_due(self, soon: float) -> float:
-        """Return when the first sound is wanted: when the submission says, or else so soon."""
+        """Return when the first sound is due: at the submission's deadline, or else at `soon`."""
         asked_s = self.submit.deadline_s
         return soon if asked_s is None else self.arrival_s + asked_s
 
@@ -100,7 +100,7 @@ class Saying(Job):
         self._chars += len(text)
 
     def _emit(self, samples: NDArray[np.float32], words: tuple[SpokenWord, ...], change: Change, now: float) -> None:
-        """Send the next samples, -1 to 1; words count samples from the start of the reply."""
+        """Send the next samples, -1 to 1; the words' times count from the start of the reply."""
         self._first_s = self._first_s or now
         pcm = np.rint(samples * 32767.0).astype("<i2").tobytes()
         change.messages.append(Samples(self.submit.request_id, self.submit.epoch, self._spoken, pcm, words))
@@ -109,7 +109,7 @@ class Saying(Job):
 
 
 def halves(piece: TextPiece) -> tuple[TextPiece, ...]:
-    """Return a piece in two, cut at the space nearest to its middle, or in its middle if there is none inside it."""
+    """Return the two halves of a piece, cut at the space nearest to its middle, or in the middle if it has none."""
     text = piece.text
     middle = len(text) // 2
     first, last = len(text) - len(text.lstrip()), len(text.rstrip())

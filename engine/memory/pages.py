@@ -21,10 +21,18 @@ PAGE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": tor
 _SCALE_DTYPE = torch.bfloat16  # of int8 pages: one scale for each key and each value of each (token, head)
 
 
-def page_bytes_per_token(layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
-    """Return the cache bytes one token takes over all layers, keys and values and their scales."""
-    scale_bytes = _SCALE_DTYPE.itemsize if dtype is torch.int8 else 0
-    return layers * 2 * kv_heads * (head_dim * dtype.itemsize + scale_bytes)
+@dataclass(frozen=True, slots=True)
+class PageShape:
+    """What a model keeps of one token: in each layer a key and a value per head."""
+
+    layers: int  # those with attention
+    kv_heads: int
+    head_dim: int
+
+    def bytes_per_token(self, dtype: torch.dtype) -> int:
+        """Return the cache bytes one token takes over all layers, keys and values and their scales."""
+        scale_bytes = _SCALE_DTYPE.itemsize if dtype is torch.int8 else 0
+        return self.layers * 2 * self.kv_heads * (self.head_dim * dtype.itemsize + scale_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +63,7 @@ class KVCache:
 
     def __init__(
         self,
-        layers: int,
-        kv_heads: int,
-        head_dim: int,
+        shape: PageShape,
         num_blocks: int,
         block_tokens: int,
         dtype: torch.dtype,
@@ -67,6 +73,7 @@ class KVCache:
         """Reserve the memory; nothing is touched until a block is written."""
         if dtype not in PAGE_DTYPES.values():
             raise ValueError(f"pages cannot be {dtype}: only {', '.join(PAGE_DTYPES)}")
+        layers, kv_heads, head_dim = shape.layers, shape.kv_heads, shape.head_dim
         if min(layers, kv_heads, head_dim, num_blocks, block_tokens) < 1 or host_blocks < 0:
             raise ValueError("a cache needs at least one layer, head, dimension, block and token per block")
         device = torch.device(device)
@@ -74,20 +81,13 @@ class KVCache:
         self.host_blocks = host_blocks
         self.block_tokens = block_tokens
         self.dtype = dtype
-        self.bytes_per_token = page_bytes_per_token(layers, kv_heads, head_dim, dtype)
-        shape = (kv_heads, block_tokens, head_dim)
-        self._device = _Storage.allocate((layers, 2, num_blocks, *shape), dtype, device, pinned=False)
+        self.bytes_per_token = shape.bytes_per_token(dtype)
+        block = (kv_heads, block_tokens, head_dim)
+        self._device = _Storage.allocate((layers, 2, num_blocks, *block), dtype, device, pinned=False)
         self._host = _Storage.allocate(
-            (layers, 2, host_blocks, *shape), dtype, torch.device("cpu"), pinned=device.type == "cuda"
+            (layers, 2, host_blocks, *block), dtype, torch.device("cpu"), pinned=device.type == "cuda"
         )
         self.pages = [_layer_pages(self._device, layer) for layer in range(layers)]
-
-    @staticmethod
-    def blocks_for(
-        memory_bytes: int, layers: int, kv_heads: int, head_dim: int, block_tokens: int, dtype: torch.dtype
-    ) -> int:
-        """Return how many whole blocks fit into `memory_bytes`."""
-        return memory_bytes // (page_bytes_per_token(layers, kv_heads, head_dim, dtype) * block_tokens)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy (source, target) blocks in every layer, as if all at once."""

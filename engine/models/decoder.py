@@ -23,10 +23,10 @@ from voxlane.engine.kernels.linear.stack import Stack, fits
 from voxlane.engine.kernels.norm.activation import gelu_tanh_mul, silu_mul
 from voxlane.engine.kernels.norm.rms_norm import add_rms_norm, rms_norm
 from voxlane.engine.kernels.yield_flag import EVERY_LAYERS, yield_to_critical
-from voxlane.engine.memory.pages import page_bytes_per_token
 from voxlane.engine.models.decoder_config import DecoderConfig
 from voxlane.engine.models.loading import Mode, Progress, TensorReader, Weight
 from voxlane.engine.models.rotary import Rope
+from voxlane.engine.models.spec import ModelSpec
 from voxlane.engine.weights.tensors import WeightFile, decoder_name
 
 Linear = Callable[[Tensor, Weight, Tensor | None], Tensor]
@@ -65,9 +65,7 @@ class DecoderLayers:
     ) -> None:
         self.config = config
         self.mode = mode
-        self.layers = config.layers
-        self.kv_heads = config.kv_heads
-        self.head_dim = config.head_dim
+        self.spec = config.spec
         self.context_tokens = context_tokens  # rotary tables end here
         self._first_norm = first_norm
         self._layers = layers
@@ -83,10 +81,6 @@ class DecoderLayers:
                 *(config.norm_eps, config.attention_scale, 0.0),
                 gelu=config.activation != "silu",
             )
-
-    def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
-        """Return the cache bytes one token takes in pages of `dtype`."""
-        return page_bytes_per_token(self.layers, self.kv_heads, self.head_dim, dtype)
 
     def run(self, residual: Tensor, layout: Layout, pages: list[Pages]) -> Tensor:
         """Run embedded rows [T, hidden] float32, which are used up; return normed hidden rows [T, hidden].
@@ -176,6 +170,11 @@ class Decoder(DecoderLayers):
         self._embedding = embedding
         self._head = head
         self._embedding_scale = _embedding_scale(config, mode)
+
+    @staticmethod
+    def spec_of(config: dict[str, object]) -> ModelSpec:
+        """Return the sizes of the model that a config describes, or raise ModelConfigError."""
+        return DecoderConfig.from_dict(config).spec
 
     @classmethod
     def load(

@@ -11,6 +11,7 @@ from typing import Literal
 
 from voxlane.engine.models.rotary import Rope, parse_rope
 from voxlane.engine.models.settings import Settings
+from voxlane.engine.models.spec import AttentionLayer, ModelSpec
 
 MAX_CONTEXT_TOKENS = 2**20
 """Longest context we make position tables for: a million tokens of 128 dimensions are 512 MiB of them."""
@@ -103,10 +104,20 @@ class DecoderConfig:
     ropes: tuple[Rope, ...]  # per layer; equal ones are the same object
 
     @property
-    def parameters(self) -> int:
-        """How many numbers a model of this shape has, norms and biases left out."""
+    def spec(self) -> ModelSpec:
+        """The model's sizes."""
+        heads = (self.heads, self.kv_heads, self.head_dim, self.attention_scale)
         rows = (2 * self.heads + 2 * self.kv_heads) * self.head_dim + 3 * self.intermediate_size
-        return self.hidden_size * (self.layers * rows + self.vocab_size * (1 if self.tied else 2))
+        return ModelSpec(
+            layers=tuple(AttentionLayer(*heads, window, self.qk_norm) for window in self.windows),
+            hidden_size=self.hidden_size,
+            intermediate_size=self.intermediate_size,
+            vocab_size=self.vocab_size,
+            context_tokens=self.context_tokens,
+            parameters=self.hidden_size * (self.layers * rows + self.vocab_size * (1 if self.tied else 2)),
+            activation=self.activation,
+            tied=self.tied,
+        )
 
     @classmethod
     def from_dict(cls, config: dict[str, object]) -> DecoderConfig:

@@ -22,10 +22,10 @@ from voxlane.engine.kernels.attention.rope import rope_write
 from voxlane.engine.kernels.linear.linear import embed, linear
 from voxlane.engine.kernels.norm.activation import silu_mul
 from voxlane.engine.kernels.norm.layer_norm import add_layer_norm, gelu, layer_norm
-from voxlane.engine.memory.pages import page_bytes_per_token
 from voxlane.engine.models.clips import ENCODER_BLOCK, ClipPlaces, JoinedSound
 from voxlane.engine.models.loading import Weight
 from voxlane.engine.models.recognition import Cross, Encoded, SpeechModel
+from voxlane.engine.models.spec import AttentionLayer, ModelSpec
 from voxlane.engine.models.spelling import Spelling
 
 EPS = 1e-5
@@ -112,26 +112,31 @@ class EncoderDecoder(SpeechModel):
         self,
         transformer: EncoderDecoderWeights,
         spelling: Spelling,
-        context_tokens: int,
+        *,
+        intermediate_size: int,
         vocab_size: int,
+        context_tokens: int,
         parameters: int,
     ) -> None:
         super().__init__(spelling)
         self._parts = transformer
-        self.layers = len(transformer.decoder)
-        self.kv_heads = transformer.heads
-        self.head_dim = transformer.head_dim
+        self._scale = float(transformer.head_dim) ** -0.5
+        layer = AttentionLayer(transformer.heads, transformer.heads, transformer.head_dim, self._scale)
+        self.spec = ModelSpec(
+            layers=(layer,) * len(transformer.decoder),
+            hidden_size=len(transformer.decoder_norm.weight),
+            intermediate_size=intermediate_size,
+            vocab_size=vocab_size,
+            context_tokens=context_tokens,
+            parameters=parameters,
+            activation="silu" if transformer.gated_decoder else "gelu",
+        )
         self.vocab_size = vocab_size
         self.context_tokens = context_tokens
         self.parameters = parameters
-        self.hidden_size = len(transformer.decoder_norm.weight)
+        self.hidden_size = self.spec.hidden_size
         self.dtype = transformer.dtype
         self.device = transformer.cos.device
-        self._scale = float(transformer.head_dim) ** -0.5
-
-    def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
-        """Return the cache bytes one token, or one encoder state, takes in pages of `dtype`."""
-        return page_bytes_per_token(self.layers, self.kv_heads, self.head_dim, dtype)
 
     def write_cross(self, states: Tensor, slots: Tensor, pages: list[Pages]) -> None:
         """Write the cross-attention keys and values of encoder states [S, hidden] to their slots [S] (int32)."""

@@ -134,7 +134,14 @@ class Moonshine(EncoderDecoder):
         spelling: Spelling,
         parameters: int,
     ) -> None:
-        super().__init__(transformer, spelling, config.context_tokens, config.vocab_size, parameters)
+        super().__init__(
+            transformer,
+            spelling,
+            intermediate_size=config.intermediate_size,
+            vocab_size=config.vocab_size,
+            context_tokens=config.context_tokens,
+            parameters=parameters,
+        )
         self.config = config
         self.mode = mode
         self.eos_ids = frozenset({config.eos_token})

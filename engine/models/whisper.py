@@ -180,7 +180,14 @@ class Whisper(EncoderDecoder):
         spelling: Spelling,
         parameters: int,
     ) -> None:
-        super().__init__(transformer, spelling, config.context_tokens, config.vocab_size, parameters)
+        super().__init__(
+            transformer,
+            spelling,
+            intermediate_size=config.decoder_inner,
+            vocab_size=config.vocab_size,
+            context_tokens=config.context_tokens,
+            parameters=parameters,
+        )
         self.config = config
         self.mode = mode
         self.tokens = WhisperTokens.of(config.vocab_size)

@@ -1,6 +1,6 @@
-"""Speech synthesis's part of a plan: clauses in, samples out, one clause after the other.
+"""Runs speech synthesis's part of a plan: one clause after the other becomes samples.
 
-It knows a clause and how it is to be said. The order of clauses, their offsets and their text are the job's business.
+The job keeps the order of clauses, their offsets and their text.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ class ClauseOutcome(Outcome):
 
 
 class ClauseTTS(Immediate):
-    """Runs a synthesiser; it has no cache, so there is nothing to move and nothing to lose."""
+    """Runs a synthesiser, which has no KV cache."""
 
     def __init__(self, model: Synthesiser) -> None:
         self.model = model
         self.phases: dict[str, tuple[float, float]] = {}
 
     def launch(self, load: ModelBatch) -> list[Outcome]:
-        """Say the clauses of a plan; outcomes are in the order of its rows."""
+        """Synthesise the clauses of a plan; return outcomes in the order of its rows."""
         begin = time.monotonic()
         outcomes = [self._say(clause_of(row)) for row in load.rows]
         self.phases = {"forward": (begin, time.monotonic())}
         return outcomes
 
     def _say(self, clause: ClausePayload) -> Outcome:
-        """Say one clause; what goes wrong with it is its own."""
+        """Synthesise one clause; a fault fails this clause alone."""
         try:
             speech = self.model.synthesise(clause.prepared, voice=clause.voice, speed=clause.speed, seed=clause.seed)
         except CLAUSE_FAULTS as fault:
@@ -64,19 +64,19 @@ class ClauseTTS(Immediate):
 
 
 class VoiceBeside(ClauseTTS):
-    """A synthesiser on the CPU of an engine whose other models run on a device: jobs ask it in `thread`, not in steps.
+    """A synthesiser on the CPU beside models on a device: jobs run it in `thread`, not in steps.
 
-    ONNX Runtime leaves Python alone while it works. Steps with clauses in them run as ever, for the rehearsal.
+    ONNX Runtime releases Python's lock while it works. Steps with clauses still work: the rehearsal uses them.
     """
 
-    overlaps = True  # no step waits for it, so it keeps none from being under way
+    overlaps = True  # no step waits for it
 
     def __init__(self, model: Synthesiser) -> None:
         super().__init__(model)
         self.thread = ThreadPoolExecutor(1, "voice")
 
     def close(self) -> None:
-        """End the thread, after the clause it is at."""
+        """End the thread after its present clause."""
         self.thread.shutdown(cancel_futures=True)
 
 

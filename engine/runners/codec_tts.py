@@ -1,14 +1,13 @@
-"""A codec language model's part of a plan: positions of utterances in, frames of codes and their samples out.
+"""Runs a codec language model's part of a plan: positions of utterances in, frames of codes and their samples out.
 
 A request's `payload` is a `UtteranceStream`; `tokens` only counts its positions. A step computes positions of every
-row, makes the next frame of rows that have one due, and decodes frames of those streams that have a chunk of them
-together. What a stream sounded like so far is a row of the codec's state, its slot; a stream whose slot holds something
-else is caught up first, by hearing all its frames again, a few in a step: until then it makes none, and its last
-position is computed again. What clips sound like is kept in rows of their own. It knows codes and samples. Text, words
-and listeners are the job's business.
+row, makes the next frame of each row that has one due, and decodes the frames of each stream that has a chunk of them.
+The codec's state of a stream is one row, its slot. If the slot holds the state of another stream, the runner decodes
+all frames of the stream again, a few in each step; until that is done the stream makes no frame and computes its last
+position again. The states of cloned clips are kept in rows of their own.
 
-Who writes what: the job takes frames into the utterance and counts what was decoded, when a step's outcome is told; the
-engine writes caches, codec state and `UtteranceStream.stale`, when a step is launched.
+The job adds frames to the utterance and counts decoded frames when it takes a step's outcome. The runner writes caches,
+codec state and `UtteranceStream.stale` when a step is launched.
 """
 
 from __future__ import annotations
@@ -38,39 +37,39 @@ from voxlane.engine.schedule.plan import ModelBatch, Row
 from voxlane.engine.schedule.request import Payload
 
 MAX_CHUNK = 8
-"""Most frames of a stream decoded in one go: 0.64 s."""
+"""Most frames of a stream decoded in one call: 0.64 s."""
 
 LEADS = 8
-"""Clips whose state, as speech goes on from them, is kept: to hear ten seconds again takes a device 16 calls of 0.9 ms,
-and one core of a CPU 24 s."""
+"""Cloned clips whose codec state is kept: to decode ten seconds again takes a device 16 calls of 0.9 ms, and one core
+of a CPU 24 s."""
 
 CHUNKS = (MAX_CHUNK, 4, 2)
-"""Frames that may be decoded together; one at a time for who has nothing."""
+"""Frames that may be decoded together; a listener without audio gets one at a time."""
 
 CHUNKS_AHEAD = 2
-"""A chunk is at most one part in so many of what the listener has: it comes long before that is over."""
+"""A chunk is at most this part of the audio the listener has, so that it comes long before that is over."""
 
 NO_SAMPLES = np.zeros(0, np.float32)
 
 
 @dataclass(slots=True, eq=False)
 class UtteranceStream(Payload):
-    """One utterance on its way to a listener: what a talker's request is about."""
+    """What the talker needs of a request: one utterance on its way to a listener."""
 
     utterance: Utterance
     sampling: SpeechSampling
     seed: int
-    lead: tuple[Codes, ...] = ()  # frames of a clip that speech goes on from: heard by the codec, never sent
-    slot: int = -1  # its row of the codec's state; below zero: it has none, and may not be in a step
-    stale: bool = True  # the slot does not hold what was decoded so far
-    decoded: int = 0  # frames whose samples have come
-    chunk: int = 1  # frames that are decoded together: once so many are there, all of them are
-    keep: int = 0  # newest frames that are not decoded before the next is known, so that an end has sound to go with
-    number: int = field(default_factory=itertools.count().__next__)  # who it is: a slot remembers that, not the stream
+    lead: tuple[Codes, ...] = ()  # frames of a cloned clip: decoded first, never sent
+    slot: int = -1  # its row of the codec's state; -1: none, and it may not be in a step
+    stale: bool = True  # the slot does not hold the state after its decoded frames
+    decoded: int = 0  # frames that were decoded
+    chunk: int = 1  # frames are decoded once so many are there
+    keep: int = 0  # newest frames that wait for the next one, so that the end comes with sound
+    number: int = field(default_factory=itertools.count().__next__)  # its identity, which a slot remembers
 
     @property
     def undecoded(self) -> list[Codes]:
-        """Return the frames that nobody has heard."""
+        """Return the frames that were not decoded."""
         return self.utterance.frames[self.decoded :]
 
     def makes_frame(self, row: Row) -> bool:
@@ -78,7 +77,7 @@ class UtteranceStream(Payload):
         return self.utterance.frame_due(row.start + row.count) and not self.stale
 
     def due(self, frame: Codes, *, over: bool) -> list[Codes]:
-        """Return the frames to be decoded now that `frame` was spoken, or speech is over with it."""
+        """Return the frames to decode now that `frame` was made, or that it has ended the utterance."""
         if over:
             return self.undecoded
         there = [*self.undecoded, frame]
@@ -86,10 +85,9 @@ class UtteranceStream(Payload):
         return there if len(there) >= self.chunk else []
 
     def chunk_for(self, ahead: float) -> int:
-        """Return how many frames a listener who has so many gets next.
+        """Return how many frames the listener gets next, if it is so many ahead.
 
-        Up to a multiple of the size for its slot: streams that began together are not decoded together ever after, all
-        in one long step.
+        Chunks end at multiples of their size plus the slot: streams that began together are decoded in different steps.
         """
         for size in CHUNKS:
             if size * CHUNKS_AHEAD <= ahead:
@@ -97,14 +95,14 @@ class UtteranceStream(Payload):
         return 1
 
     def rewind(self, frames: int) -> None:
-        """Go back to where so many frames were spoken and decoded; its cache keeps no more than `available` - 1."""
+        """Go back to where so many frames were made and decoded; the cache may keep `available` - 1 positions."""
         self.utterance.rewind(frames)
         self.stale = self.stale or self.decoded > frames
         self.decoded = min(self.decoded, frames)
 
     @property
     def heard(self) -> list[Codes]:
-        """Return all frames that lie behind what is decoded next."""
+        """Return all frames before the next one to decode."""
         return [*self.lead, *self.utterance.frames[: self.decoded]]
 
 
@@ -112,10 +110,10 @@ class UtteranceStream(Payload):
 class FrameOutcome(Outcome):
     """The frame and the samples that a step made for a stream."""
 
-    # None: the prompt is not through, the text was short, or one is due and the slot is not caught up: the same again.
-    # An end code first: it is over.
+    # None: the prompt is not computed, text is missing, or the slot is behind and the position is computed again.
+    # If the first code is the end code, the utterance is over.
     frame: Codes | None = None
-    # Of the frames from `decoded` on; at the end of all of them.
+    # Samples of frames from `decoded` on; at the end of all of them.
     samples: NDArray[np.float32] = field(default_factory=lambda: NO_SAMPLES)
 
 
@@ -123,21 +121,21 @@ class Talker(PagedRunner):
     """Runs a talker and its codec on the host."""
 
     hears = MAX_CHUNK
-    """Frames of all streams that are heard again in a step: on a host as much work as so many new ones."""
+    """Frames of all streams that a step may decode again: on a host as much work as so many new ones."""
 
     def __init__(self, model: Qwen3TTS, codec: Qwen3TTSCodec, cache: KVCache, *, slots: int, max_rows: int) -> None:
         super().__init__(cache)
         self.model = model
         self.codec = codec
         self.slots = Slots(slots)
-        # Behind the slots are the clips. The last row is nobody's: what fills a batch up may go there.
+        # After the slots come the rows of clips. No stream owns the last row: padding of a batch uses it.
         self.state = codec.state(slots + LEADS + 1, MAX_CHUNK)
-        self._leads: OrderedDict[bytes, int] = OrderedDict()  # their rows by digest; who was used last is last
-        self._caught: dict[int, tuple[int, int]] = {}  # by slot: which stream is caught up, and how far it has heard
+        self._leads: OrderedDict[bytes, int] = OrderedDict()  # rows of clips by digest; the last was used last
+        self._caught: dict[int, tuple[int, int]] = {}  # by slot: the stream being caught up, its decoded frames
         self._scratch = model.predictor.scratch(max_rows)
 
     def launch(self, load: ModelBatch) -> Any:
-        """Carry out the model's part of a plan; outcomes are in the order of its rows."""
+        """Run the model's part of a plan; return outcomes in the order of its rows."""
         marks = [time.monotonic()]
         self._move(load.moves)
         marks.append(time.monotonic())
@@ -173,7 +171,7 @@ class Talker(PagedRunner):
         return {index: tuple(frame) for (index, _), frame in zip(due, codes.tolist(), strict=True)}
 
     def _decode(self, rows: list[Row], frames: dict[int, Codes]) -> dict[int, NDArray[np.float32]]:
-        """Return the samples of streams that have a chunk of frames together; those of equal length go at once."""
+        """Return the samples of streams that have a chunk of frames; chunks of equal length go in one call."""
         alike: dict[int, list[tuple[int, list[Codes]]]] = defaultdict(list)
         for index, frame in frames.items():
             if min(frame) < 0:
@@ -189,10 +187,7 @@ class Talker(PagedRunner):
         return found
 
     def _catch_up(self, streams: Sequence[UtteranceStream]) -> None:
-        """Have slots that hold something else hear what lies behind the next frame, as much of it as a step may.
-
-        A stream is `stale` until it has heard all of that.
-        """
+        """Decode the earlier frames of stale streams again, as many as a step may; then they are no longer stale."""
         behind, left = [stream for stream in streams if stream.stale], self.hears
         for stream in behind:
             who, count = self._caught.get(stream.slot, (-1, 0))
@@ -215,7 +210,7 @@ class Talker(PagedRunner):
                 del self._caught[stream.slot]
 
     def _unheard(self, stream: UtteranceStream) -> list[Codes]:
-        """Return what a slot hears next: no further than a clip, whose state is kept."""
+        """Return the frames that a slot decodes next; they stop at the end of a clip, whose state is kept."""
         count, clip = self._caught[stream.slot][1], len(stream.lead)
         return stream.heard[count : min(count + MAX_CHUNK, clip if count < clip else len(stream.heard))]
 
@@ -232,7 +227,7 @@ class Talker(PagedRunner):
             self.codec.decode(torch.tensor([frames]), self.state, torch.tensor([slot]))
 
     def _lead_in(self, stream: UtteranceStream) -> int:
-        """Let a slot begin anew, after the frames of a clip if they are known; return how many those are."""
+        """Reset a slot, or copy the kept state of the stream's clip into it; return how many frames it holds."""
         digest = _digest(stream.lead)
         if digest not in self._leads:
             self.state.reset(stream.slot)
@@ -242,7 +237,7 @@ class Talker(PagedRunner):
         return len(stream.lead)
 
     def _keep_lead(self, slot: int, digest: bytes) -> None:
-        """Keep what a slot holds, which has heard a clip and nothing else."""
+        """Keep the state of a slot that has decoded a clip and nothing else."""
         if len(self._leads) == LEADS:
             self._leads.popitem(last=False)
         taken = self._leads.values()
@@ -257,7 +252,7 @@ class Talker(PagedRunner):
 
 
 def _digest(lead: tuple[Codes, ...]) -> bytes:
-    """Return what a clip is known by: its frames are a person's voice, and leave with who speaks with it."""
+    """Return a clip's key. The frames are a person's voice: they are not kept longer than the streams that use it."""
     return hashlib.blake2b(np.array(lead, np.int32).tobytes(), digest_size=16).digest()
 
 

@@ -1,7 +1,4 @@
-"""A model's part of a plan in, tokens out: block moves, one forward pass over all rows, a choice per row.
-
-No policy, no text.
-"""
+"""Runs a model's part of a plan: block moves, one forward pass over all rows, and a token chosen per row."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from voxlane.engine.schedule.request import ChatPayload, Request
 from voxlane.engine.schedule.speculation import accepted
 
 SCORE_ROWS = 64
-"""Rows of logits held at once when a prompt is scored: 64 × 49,152 floats are 12 MiB."""
+"""Rows of logits held at once when a text is scored: 64 × 49,152 floats are 12 MiB."""
 
 
 class TokenModel(Protocol):
@@ -64,37 +61,37 @@ class ScoreOutcome(Outcome):
 
 
 class Immediate:
-    """An engine whose host does the work itself: a step is done when its launch returns."""
+    """A runner on the host: a step is done when its launch returns."""
 
-    express: Any = None  # what runs prompts of the same model beside a step under way
-    overlaps = False  # whether a launch returns before its work is done, so that the host can do something meanwhile
+    express: Any = None  # runs prompts of the same model beside a step under way
+    overlaps = False  # whether a launch returns before its work is done
 
     def run(self, load: ModelBatch) -> Sequence[Outcome]:
-        """Carry out a model's part of a plan; outcomes are in the order of its rows."""
+        """Run a model's part of a plan; return outcomes in the order of its rows."""
         return self.collect(self.launch(load))
 
     def launch(self, load: ModelBatch) -> Any:
-        """Begin a model's part of a plan; return what `collect` wants to know of it."""
+        """Begin a model's part of a plan; return a ticket for the other methods."""
         raise NotImplementedError
 
     def done(self, ticket: Any) -> bool:
-        """Return whether `wait` would return at once, or cannot say."""
+        """Return whether `wait` would return at once; True if that is not known."""
         return True
 
     def wait(self, ticket: Any) -> None:
-        """Wait until what was launched is done, and what it brought is safe from the next launch."""
+        """Wait until the step is done and the next launch cannot overwrite its results."""
 
     def collect(self, ticket: Any) -> Sequence[Outcome]:
-        """Wait for what was launched; return its rows' outcomes in their order."""
+        """Wait for the step; return its outcomes in the order of its rows."""
         outcomes: list[Outcome] = ticket
         return outcomes
 
     def samples_on_device(self, request: Request) -> bool:
-        """Return whether a step can be launched that goes on with a token of the request the host has not seen."""
+        """Return whether a step can go on with a token of the request that the host has not seen yet."""
         return False
 
     def prepare(self, load: ModelBatch) -> None:
-        """Make ready what `launch` of this load will need, while a step is under way; it may never come."""
+        """Prepare the launch of a load while a step is under way; the launch may never come."""
 
 
 def token_outcome(row: Row, choices: list[SampledToken | None]) -> TokenOutcome:
@@ -121,7 +118,7 @@ class PagedRunner(Immediate):
             "swap_out": self.cache.swap_out,
             "swap_in": self.cache.swap_in,
         }
-        # Order matters between kinds: a block may be swapped out and refilled within one plan.
+        # Keep the order of kinds: a plan may swap a block out and refill it.
         for kind, group in itertools.groupby(moves, key=lambda move: move.kind):
             transfers[kind]([(move.source, move.target) for move in group])
 
@@ -179,11 +176,11 @@ class TokenRunner(PagedRunner):
         return outcomes
 
     def _logits(self, hidden: Tensor, rows: list[Row]) -> Tensor:
-        """Return the logits a choice is made from; `rows` has a row's name as often as it has positions in `hidden`."""
+        """Return the logits that tokens are chosen from; `rows` names the row of every position in `hidden`."""
         return self.model.logits(hidden)
 
     def _choose(self, logits: Tensor, requests: Sequence[Request]) -> list[SampledToken | None]:
-        """Return a choice per row of logits; None where there is none to make."""
+        """Return a choice per row of logits; None where no token can be chosen."""
         return choose(logits, requests)
 
 
@@ -197,7 +194,7 @@ class Runner(TokenRunner):
         self.model = model
 
     def launch(self, load: ModelBatch) -> Any:
-        """Carry out the model's part of a plan; outcomes are in the order of its rows."""
+        """Run the model's part of a plan; return outcomes in the order of its rows."""
         marks = [time.monotonic()]
         self._move(load.moves)
         marks.append(time.monotonic())
@@ -214,7 +211,7 @@ class Runner(TokenRunner):
         return outcomes
 
     def _score(self, row: Row, hidden: Tensor) -> ScoreOutcome:
-        """Sum the log-probabilities of the tokens that really follow, each once even if it is computed again."""
+        """Sum the log-probabilities of the text's own next tokens."""
         tokens, (start, stop) = row.request.tokens, scored_range(row)
         targets = torch.tensor(tokens[start + 1 : stop + 1], dtype=torch.int64, device=hidden.device)
         hidden = hidden[start - row.start :]
@@ -229,7 +226,7 @@ class Runner(TokenRunner):
 
 
 def scored_range(row: Row) -> tuple[int, int]:
-    """Return which of a text's tokens a row scores the next one of: each once, even if it is computed again."""
+    """Return the positions whose next token a row scores: each once, even if a position is computed again."""
     payload, tokens = row.request.payload, row.request.tokens
     assert isinstance(payload, ChatPayload)
     return max(row.start, payload.scored_tokens), min(row.start + row.count, len(tokens) - 1)

@@ -1,7 +1,6 @@
-"""Speech recognition's part of a plan: clips through the encoder, then tokens as in any runner, with a second table.
+"""Runs speech recognition's part of a plan: encodes clips, then runs tokens that also attend to encoder states.
 
-It knows clips, tokens and places in pages. When to look at a clip, and what its tokens mean, is listening.py's and the
-job's business.
+audio/transcriber.py and the job decide when a clip is decoded and what its tokens mean.
 """
 
 from __future__ import annotations
@@ -46,29 +45,29 @@ class ListeningModel(TokenModel, Protocol):
     """What the recogniser needs of an architecture; moonshine.py says how they are used."""
 
     eos_ids: frozenset[int]
-    inline: bool  # an encoded clip lies among its request's tokens, after `clip_start` of them
-    clip_start: int
+    inline: bool  # an encoded clip takes positions among its request's tokens
+    clip_start: int  # tokens before an inline clip
     alignment_heads: tuple[tuple[int, int], ...]
 
     def encode(self, clips: Sequence[Tensor]) -> Encoded:
         """Return the encoder states of clips."""
 
     def write_cross(self, states: Tensor, slots: Tensor, pages: list[Pages]) -> None:
-        """Write the keys and values of encoder states to their places."""
+        """Write the keys and values of encoder states to their slots."""
 
     def forward(self, tokens: Tensor, layout: Layout, cross: Cross, pages: list[Pages]) -> Tensor:
         """Return the final hidden state of every token."""
 
     def restrict(self, logits: Tensor, first: Sequence[bool], detecting: Sequence[bool]) -> Tensor:
-        """Make impossible what must not be written."""
+        """Set the logits of forbidden tokens to -inf."""
 
     def no_speech(self, hidden: Tensor) -> list[float]:
-        """Return how probable silence is, for hidden states of the prompt's first token."""
+        """Return the probability that nobody speaks, from hidden states of the prompt's first token."""
 
     def cross_weights(
         self, tokens: Tensor, layout: Layout, cross: Cross, pages: list[Pages], heads: Sequence[tuple[int, int]]
     ) -> list[Tensor]:
-        """Return what the heads look at in each row."""
+        """Return the attention weights of some heads, for each row."""
 
 
 class Recogniser(TokenRunner):
@@ -81,7 +80,7 @@ class Recogniser(TokenRunner):
         self.model = model
 
     def launch(self, load: ModelBatch) -> Any:
-        """Carry out the model's part of a plan; outcomes are in the order of its rows."""
+        """Run the model's part of a plan; return outcomes in the order of its rows."""
         rows = load.rows
         marks = [time.monotonic()]
         self._move(load.moves)
@@ -111,12 +110,12 @@ class Recogniser(TokenRunner):
         )
         slots: list[int] = []
         for request, length in zip(requests, encoded.lengths, strict=True):
-            # Inline, nothing is written to the cache yet: the rows are kept end to end until they are read.
+            # Inline clips are not in the cache yet: their rows are kept end to end until the prompt reads them.
             slots += range(len(slots), len(slots) + length) if request.cross is None else request.cross.slots(0, length)
         self.model.write_cross(encoded.states, torch.tensor(slots, dtype=torch.int32), self.cache.pages)
 
     def _point_to_clips(self, rows: list[Row], tokens: Tensor) -> None:
-        """Have the tokens of clips that lie inline stand for the rows that were kept of them."""
+        """Replace the tokens of inline clips by references to the clips' kept rows."""
         start = kept = 0
         for row in rows:
             if row.encode and self.model.inline:
@@ -128,7 +127,7 @@ class Recogniser(TokenRunner):
     def _logits(self, hidden: Tensor, rows: list[Row]) -> Tensor:
         first, detecting, before = [], [], None
         for row in rows:
-            # A row's name comes once per position: the first of them follows the prompt, the rest follow drafts.
+            # A row comes once per position: the first follows the prompt, the others follow drafts.
             opening = row is not before and len(row.request.tokens) == row.request.prompt_tokens
             first.append(opening)
             detecting.append(opening and payload_of(row.request).detects_language)
@@ -136,7 +135,7 @@ class Recogniser(TokenRunner):
         return self.model.restrict(self.model.logits(hidden), first, detecting)
 
     def _judge(self, rows: list[Row], hidden: Tensor, outcomes: list[TranscriptionOutcome]) -> None:
-        """Note for every new clip how probable it is that nobody speaks in it."""
+        """Set `no_speech` of every row whose clip was encoded in this step."""
         starts = itertools.accumulate((row.count + len(row.drafts) for row in rows), initial=0)
         fresh = [(index, start) for index, (row, start) in enumerate(zip(rows, starts, strict=False)) if row.encode]
         if fresh:
@@ -145,7 +144,7 @@ class Recogniser(TokenRunner):
                 outcomes[index].no_speech = probability
 
     def _attend(self, rows: list[Row], outcomes: list[TranscriptionOutcome]) -> None:
-        """Give each row that ends here, and whose request asked for it, what its decoder looked at."""
+        """Set `attention` of every row that ends in this step and wants it."""
         ended: list[tuple[TranscriptionOutcome, Row]] = []
         for row, outcome in zip(rows, outcomes, strict=True):
             tokens = [choice.token for choice in outcome.choices]
@@ -159,11 +158,11 @@ class Recogniser(TokenRunner):
         cross = _cross([row.request for row in again])
         found = self.model.cross_weights(sequences, layout, cross, self.cache.pages, self.model.alignment_heads)
         for (outcome, row), weights in zip(ended, found, strict=True):
-            # While a token is read, the next one is looked at: the prompt's last row is the first word's.
+            # A token's row attends to the sound of the next token: the prompt's last row belongs to the first word.
             outcome.attention = weights[:, row.request.prompt_tokens - 1 - row.start :]
 
     def _again(self, request: Request, written: list[int]) -> Row:
-        """Return a request's sequence as a row to be run again, from behind its clip on if that lies inline."""
+        """Return a row that runs a request's sequence again, without an inline clip."""
         start = self.model.clip_start + request.states if self.model.inline else 0
         return Row(request, start, len(request.tokens) - start, written)
 

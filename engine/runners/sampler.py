@@ -1,7 +1,7 @@
-"""Logits in, tokens out. It knows distributions; it does not know text, batches or schedules.
+"""Chooses tokens from logits.
 
-A choice depends on the request's own logits, history, seed and position and on nothing else, so it is the same
-whatever the batch, and the same again after a pause, a swap or a recompute.
+A choice depends only on the request's own logits, history, seed and position. So it is the same in every batch, and
+after a pause, a swap or a recompute.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from voxlane.engine.api import SamplingParams
 from voxlane.engine.schedule.request import ChatPayload, Request
 
 CANDIDATES = (256, 4096)
-"""How many of the likeliest tokens top-p and min-p look at, in turn, before they sort the whole vocabulary (19 ms)."""
+"""How many of the likeliest tokens top-p and min-p try, in turn, before they sort the whole vocabulary (19 ms)."""
 
 _MASK = (1 << 64) - 1
 
 
 class SampledToken(NamedTuple):
-    """A token, and if asked for its log-probability and the likeliest alternatives as (token, log-probability)."""
+    """A token; if requested, its log-probability and the likeliest alternatives as (token, log-probability)."""
 
     token: int
     logprob: float | None = None
@@ -31,12 +31,12 @@ class SampledToken(NamedTuple):
 
 
 def choose(logits: Tensor, requests: Sequence[Request]) -> list[SampledToken | None]:
-    """Pick a token per row of `logits` [rows, vocabulary]; None for a row that leaves nothing to choose.
+    """Choose a token per row of `logits` [rows, vocabulary]; None for a row where no token can be chosen.
 
-    That is one whose logits are not finite, or whose constraint came to a dead end. The choice of a probe is the
-    likeliest token, and its log-probability that of all its `ends` together.
+    Its logits are not finite, or its constraint allows no token. A probe gets the likeliest token, with the
+    log-probability of all its `ends` together.
     """
-    peaks = logits.amax(dim=1)  # NaN wins a maximum, so one pass finds every bad row
+    peaks = logits.amax(dim=1)  # NaN wins a maximum: one pass finds every bad row
     finite = torch.isfinite(peaks).tolist()
     best = logits.argmax(dim=1).tolist()
     return [
@@ -61,7 +61,7 @@ def _choose_row(logits: Tensor, request: Request, best: int) -> SampledToken | N
     allowed = payload.constraint.allowed(request.tokens)
     if allowed is None:
         return None
-    # Over 49,152 logits these two take 75 µs each, argmax 225; finding out what is allowed takes 10 to 100 before.
+    # Over 49,152 logits these two take 75 µs each, argmax 225; `allowed` takes 10 to 100.
     masked = torch.where(torch.from_numpy(allowed), logits, -torch.inf)
     peak, place = masked.max(dim=0)
     return _choose_one(masked, request, int(place)) if math.isfinite(peak) else None

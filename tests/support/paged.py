@@ -10,7 +10,8 @@ from torch import Tensor
 
 from voxlane.engine.kernels.attention.pages import Layout
 from voxlane.engine.memory.pages import KVCache
-from voxlane.engine.models import Decoder, Moonshine
+from voxlane.engine.models.decoder import Decoder
+from voxlane.engine.models.moonshine import Moonshine
 from voxlane.engine.models.whisper import Whisper
 
 
@@ -22,7 +23,7 @@ def rubbish(
     model: Decoder | Moonshine | Whisper, blocks: int, block_tokens: int, dtype: torch.dtype
 ) -> tuple[KVCache, list[int]]:
     """Return a cache whose every page is NaN, or extreme codes with NaN scales, and its blocks in scrambled order."""
-    cache = KVCache(model.layers, model.kv_heads, model.head_dim, blocks, block_tokens, dtype)
+    cache = KVCache(model.spec.pages, blocks, block_tokens, dtype)
     for pages in cache.pages:
         for tensor in (pages.k, pages.v, pages.k_scale, pages.v_scale):
             if tensor is not None:

@@ -43,7 +43,7 @@ class Stage:
         self.model = model
         talker = model.talker
         self.pool = BlockPool(96, block_tokens)
-        self.cache = KVCache(talker.layers, talker.kv_heads, talker.head_dim, 96, block_tokens, dtype)
+        self.cache = KVCache(talker.spec.pages, 96, block_tokens, dtype)
         self.scratch = model.predictor.scratch(8)
         for pages in (*self.cache.pages, *self.scratch.pages):
             pages.k.fill_(torch.nan)

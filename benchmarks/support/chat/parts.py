@@ -95,7 +95,7 @@ def make_bench(
     """Return a bench with a cache for `tokens` tokens, its graphs captured and its steps with `prompts` compiled."""
     device = model._first_norm.device
     blocks = -(-tokens // block_tokens) + max_batch
-    cache = KVCache(model.layers, model.kv_heads, model.head_dim, blocks, block_tokens, pages, device)
+    cache = KVCache(model.spec.pages, blocks, block_tokens, pages, device)
     runner = CudaRunner(model, cache, device, max_batch=max_batch, context_tokens=model.context_tokens)
     begin = time.monotonic()
     if prompts:

@@ -22,9 +22,9 @@ from voxlane.engine.api import Append, EndInput, EngineConfig, Submit, Words
 from voxlane.engine.kernels.attention.paged import paged_attention
 from voxlane.engine.kernels.attention.pages import Pages
 from voxlane.engine.loop.core import Core
-from voxlane.engine.models import load_recogniser
 from voxlane.engine.models.clips import ClipPlaces
 from voxlane.engine.models.loading import Mode
+from voxlane.engine.models.registry import load_recogniser
 from voxlane.engine.runners.recogniser import TranscriptionOutcome
 from voxlane.engine.schedule.plan import ModelBatch
 from voxlane.engine.schedule.request import Request

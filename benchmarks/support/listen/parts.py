@@ -128,7 +128,7 @@ def make_bench(model: Model, device: torch.device, *, streams: int, plain: bool 
     """Return a bench with room for so many streams of the longest clips, its graphs captured."""
     longest = model.states(min(model.max_samples, 30 * RATE))
     blocks = streams * (-(-longest // BLOCK_TOKENS) + -(-model.context_tokens // BLOCK_TOKENS)) + 2
-    cache = KVCache(model.layers, model.kv_heads, model.head_dim, blocks, BLOCK_TOKENS, model.dtype, device)
+    cache = KVCache(model.spec.pages, blocks, BLOCK_TOKENS, model.dtype, device)
     begin = time.monotonic()
     runner = Recogniser(model, cache) if plain else CudaRecogniser(model, cache, device, max_rows=streams)
     if isinstance(runner, CudaRecogniser) and device.type == "cuda":

@@ -129,7 +129,7 @@ class Bench:
         """Return a bench with room for so many streams, its graphs captured."""
         model = Qwen3ASR.load(weights, weights, mode, device=device)
         blocks = streams * -(-model.context_tokens // BLOCK_TOKENS) + 1
-        cache = KVCache(model.layers, model.kv_heads, model.head_dim, blocks, BLOCK_TOKENS, model.dtype, device)
+        cache = KVCache(model.spec.pages, blocks, BLOCK_TOKENS, model.dtype, device)
         runner = Recogniser(model, cache) if plain else CudaRecogniser(model, cache, device, max_rows=streams)
         if isinstance(runner, CudaRecogniser) and device.type == "cuda":
             runner.capture()

@@ -165,7 +165,7 @@ def talker(device: torch.device, *, graphs: bool, off: float = 0.0) -> Talker:
     model = Qwen3TTS.load(Unwritten("small", off), "float32", device=device)
     config = CodecConfig.from_dict({"model_type": MODEL_TYPE, "decoder_config": shape[1]})
     codec, layers = codec_decoder.build(config, torch.float32, device), model.talker
-    cache = KVCache(layers.layers, layers.kv_heads, layers.head_dim, BLOCKS, BLOCK, torch.float32, device=device)
+    cache = KVCache(layers.spec.pages, BLOCKS, BLOCK, torch.float32, device=device)
     if device.type == "cpu" and not graphs:
         return Talker(model, codec, cache, slots=REQUESTS, max_rows=REQUESTS)
     return CudaTalker(model, codec, cache, device, slots=REQUESTS, max_rows=REQUESTS, max_tokens=TOKENS)

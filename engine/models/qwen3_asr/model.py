@@ -68,7 +68,7 @@ class Qwen3ASR(SpeechModel):
         super().__init__(spelling)
         self.config = config
         self.parameters = parameters
-        self.layers, self.kv_heads, self.head_dim = decoder.layers, decoder.kv_heads, decoder.head_dim
+        self.spec = decoder.spec
         self.vocab_size, self.hidden_size = config.text.vocab_size, config.text.hidden_size
         self.dtype = decoder.dtype
         self.samples_per_state = config.tower.chunk_frames * HOP / CHUNK_STATES
@@ -77,8 +77,9 @@ class Qwen3ASR(SpeechModel):
         self.nobody = next((token for token, code in prompts.detectable.items() if not code), -1)
         self.eos_ids = tokenizer.eos_ids | {prompts.end}
         # Nobody has measured which heads align, so those of the last third are all asked.
-        first = decoder.layers - max(1, decoder.layers // 3)
-        self.alignment_heads = tuple(itertools.product(range(first, decoder.layers), range(config.text.heads)))
+        layers = config.text.layers
+        first = layers - max(1, layers // 3)
+        self.alignment_heads = tuple(itertools.product(range(first, layers), range(config.text.heads)))
         self._prompts = prompts
         self._tower = tower
         self._decoder = decoder
@@ -116,10 +117,6 @@ class Qwen3ASR(SpeechModel):
         tower = AudioTower.read(reader, config.tower)
         reader.finish(ignored=["lm_head.weight"] if text.tied else [])
         return cls(config, tower, decoder, embedding, head, prompts, tokenizer, spelling, reader.parameters)
-
-    def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
-        """Return the cache bytes one token, or one row of a clip, takes in pages of `dtype`."""
-        return self._decoder.kv_bytes_per_token(dtype)
 
     # ---- how it is asked
 
@@ -219,7 +216,7 @@ class Qwen3ASR(SpeechModel):
         the decoder's own attention: what it gives to the sound, as shares of one another.
         """
         starts, states = layout.query_starts.tolist(), cross.lengths.tolist()
-        scale, group = self.config.text.attention_scale, self.config.text.heads // self.kv_heads
+        scale, group = self.config.text.attention_scale, self.config.text.heads // self.config.text.kv_heads
         found: list[dict[tuple[int, int], Tensor]] = [{} for _ in states]
 
         def observe(layer: int, q: Tensor) -> None:

@@ -79,7 +79,7 @@ class Qwen3TTS:
         parameters: int,
     ) -> None:
         self.config = config
-        self.talker = talker  # its layers, kv_heads, head_dim, context_tokens and dtype say what cache it needs
+        self.talker = talker  # its spec, context_tokens and dtype say what cache it needs
         self.predictor = predictor
         self.end_code = config.codec.eos
         self.parameters = parameters

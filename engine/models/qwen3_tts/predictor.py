@@ -142,10 +142,7 @@ class Scratch:
         self.rows = rows
         self._groups = groups
         self._width = -(-groups // BLOCK_TOKENS)  # blocks a row
-        cache = KVCache(
-            *(layers.layers, layers.kv_heads, layers.head_dim, rows * self._width, BLOCK_TOKENS, layers.dtype),
-            device=device,
-        )
+        cache = KVCache(layers.spec.pages, rows * self._width, BLOCK_TOKENS, layers.dtype, device)
         self.pages = cache.pages
         self._device = device
         self._layouts: dict[int, list[Layout]] = {}

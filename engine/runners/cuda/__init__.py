@@ -1,1 +1,1 @@
-"""A language model on a CUDA device: rows that keep their place, decode steps as graphs, one wait a step."""
+"""Runners on a CUDA device: steps are CUDA graphs, and the host waits once per step."""

@@ -1,14 +1,14 @@
-"""Speech synthesis's part of a plan on a CUDA device: all clauses of a step at once, on a stream of its own.
+"""Runs speech synthesis's part of a plan on a CUDA device: all clauses of a step at once, on a stream of its own.
 
-Two graphs are replayed one after the other, and the host waits for nothing in between: one reads the phonemes, one
-makes the sound. How long the sound is only the device knows by then, so the second graph is chosen by a guess; the
-guess is checked when the step lands, and in the rare case the second graph runs again, larger.
+Two graphs are replayed one after the other without a wait: one reads the phonemes, one makes the sound. Only the device
+knows by then how long the sound is, so the host guesses the size of the second graph. It checks the guess when the step
+is done; rarely the second graph runs again, larger.
 
-Nothing here touches the cache, so the stream need not wait for the others, nor they for it. The same code runs on a
-CPU, launch by launch: that is what the tests hold against ONNX Runtime.
+It does not touch a KV cache, so its stream and the others do not wait for each other. The same code runs on a CPU,
+kernel by kernel: the tests compare it with ONNX Runtime.
 
-What a clause sounds like among others differs from what it sounds like alone by rounding: 5e-4 of full scale at most
-was seen, words' times being the same. It differs by 1e-2 from what the same code gives on a CPU, in float32.
+A clause in a batch differs from the same clause alone by rounding: at most 5e-4 of full scale was seen, with the same
+times of words. It differs by 1e-2 from the same code on a CPU in float32.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ from voxlane.engine.schedule.plan import ModelBatch
 
 PLACES = (64, 128, 256, 512, 1024, 2048)
 BEATS = (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
-"""Sizes there are graphs for: phonemes on a line, and 25 ms of sound. All of them take 0.4 GiB on the device; what is
-more than the largest, 102 s, comes in several passes."""
+"""Sizes that have graphs: phonemes on a line, and beats of 25 ms. All graphs take 0.4 GiB on the device; more than the
+largest, 102 s, takes several passes."""
 
 _CHECKED, _TOLERANCE = "Ready when you are.", 0.1
-"""What is said before anybody listens, and what its samples may be off, as a part of the loudest: 0.02 is usual."""
+"""The clause of the check at start, and what its samples may be off, as a part of the loudest: 0.02 is usual."""
 
 Progress = Callable[[float], None]
 
 
 def guess_beats(utterances: Sequence[NetworkClause]) -> int:
-    """Return how many beats clauses will take at most: of 258, at three paces, none took more than 0.98 of it."""
+    """Return how many beats clauses take at most: none of 258, at three speeds, took more than 0.98 of it."""
     return GAP + sum(int((2.5 * len(one.ids) + 30) / one.speed) + GAP for one in utterances)
 
 
 @dataclass(frozen=True, slots=True)
 class ClauseSound:
-    """What became of one clause: the beats of its phonemes, and its samples."""
+    """One synthesised clause: the beats of its phonemes, and its samples."""
 
     beats: NDArray[np.int32]
     samples: NDArray[np.float32]
@@ -97,12 +97,10 @@ class VoiceGraphs:
         )
         self._begins: list[int] = []
         self._size = 0
-        write_line(
-            [NetworkClause((0, 1, 0), 1.0, 0)], self._host_line.numpy()
-        )  # a line that can be run, for the capture
+        write_line([NetworkClause((0, 1, 0), 1.0, 0)], self._host_line.numpy())  # a valid line for the capture
 
     def fits(self, utterances: Sequence[NetworkClause]) -> bool:
-        """Return whether clauses can be said in one pass. A single one is: it may take long, it is not refused."""
+        """Return whether clauses fit into one pass. A single one always does: it may take long, it is not refused."""
         if len(utterances) == 1:
             return True
         return line_length(utterances) <= self.places[-1] and guess_beats(utterances) <= self.beats[-1]
@@ -112,7 +110,7 @@ class VoiceGraphs:
         wanted = [("read", size) for size in self.places[::-1]] + [("sound", size) for size in self.beats[::-1]]
         for number, (what, size) in enumerate(wanted):
             step = self._steps[what]
-            step(size)  # compiles kernels and plans transforms, which a capture cannot
+            step(size)  # compiles kernels and plans transforms: a capture cannot
             torch.cuda.current_stream().synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool, stream=torch.cuda.current_stream()):
@@ -121,19 +119,19 @@ class VoiceGraphs:
             progress((number + 1) / len(wanted))
 
     def launch(self, utterances: Sequence[NetworkClause]) -> None:
-        """Begin to say clauses that fit into one pass; those of the launch before must have landed."""
+        """Launch clauses that fit into one pass; the launch before must have been read by `land`."""
         self._begins = write_line(utterances, self._host_line.numpy())
         self._run("read", self._bucket(self.places, line_length(utterances)))
         self._size = self._bucket(self.beats, min(guess_beats(utterances), self.beats[-1]))
         self._run("sound", self._size)
 
     def land(self, utterances: Sequence[NetworkClause], wait: Callable[[], object]) -> list[ClauseSound]:
-        """Return what was launched; `wait` returns when the device has done all that was launched."""
+        """Return the launched clauses; `wait` returns when the device has finished all launches."""
         wait()
         beats = self._host_beats.numpy()
         ends = np.cumsum(beats[: line_length(utterances)])
         samples = self._host_samples
-        if ends[-1] > self.beats[-1]:  # there is neither a graph nor room for it
+        if ends[-1] > self.beats[-1]:  # no graph and no buffer is large enough
             samples = self._samples(int(ends[-1])).cpu()
         elif ends[-1] > self._size:
             self._run("sound", self._bucket(self.beats, int(ends[-1])))
@@ -179,7 +177,7 @@ def _share(progress: Progress, number: int, count: int, done: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """Clauses of one voice that are said together, and the rows they came from."""
+    """Clauses of one voice that run together, and the rows they came from."""
 
     speaker: VoiceGraphs
     rows: list[int]
@@ -191,16 +189,16 @@ class ClauseStep:
     """A step under way."""
 
     clauses: list[ClausePayload]
-    passes: list[_Pass]  # that have not landed; the first of them is launched
-    watch: Stopwatch | None  # of that one
+    passes: list[_Pass]  # not finished; the first of them is launched
+    watch: Stopwatch | None  # of the launched pass
     speeches: list[SynthesisedClause]
-    landed: list[tuple[int, ClauseSound]] = field(default_factory=list)  # rows that are still to be cut
+    landed: list[tuple[int, ClauseSound]] = field(default_factory=list)  # rows whose samples are not cut to clauses yet
     device_s: float = 0.0
     phases: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 class CudaVoice(Immediate):
-    """Runs hibari's voices on a device; it has no cache, so there is nothing to move and nothing to lose."""
+    """Runs hibari's voices on a device; they have no KV cache."""
 
     overlaps = True
 
@@ -228,7 +226,7 @@ class CudaVoice(Immediate):
                 speaker.capture(pool, partial(_share, progress, number, voices))
 
     def check(self) -> Agreement:
-        """Say a clause here and on the CPU, whole; return how far apart that is."""
+        """Synthesise a clause here and on the CPU; return how far apart the results are."""
         clause = ClausePayload(self.model.prepare(_CHECKED), self.model.default_voice, 1.0, 0)
         reference = CudaVoice(self.model, torch.device("cpu"), places=(64,), beats=(128,))
         got, expected = (voice.collect(voice._begin([clause]))[0].speech for voice in (self, reference))
@@ -237,7 +235,7 @@ class CudaVoice(Immediate):
         return agreement("voice", [(torch.from_numpy(got.samples), torch.from_numpy(expected.samples), _TOLERANCE)])
 
     def launch(self, load: ModelBatch) -> ClauseStep:
-        """Begin to say a plan's clauses: as many as go into one pass."""
+        """Launch as many of a plan's clauses as fit into one pass."""
         return self._begin([clause_of(row) for row in load.rows])
 
     def _begin(self, clauses: list[ClausePayload]) -> ClauseStep:
@@ -249,12 +247,12 @@ class CudaVoice(Immediate):
         return ticket
 
     def done(self, ticket: ClauseStep) -> bool:
-        """Return whether the device is through with what was launched."""
+        """Return whether the device has finished the launched pass."""
         with watched(self._device):
             return ticket.watch is None or ticket.watch.done()
 
     def wait(self, ticket: ClauseStep) -> None:
-        """Wait for the clauses; what did not go into a pass is said while those before are cut."""
+        """Wait for all clauses; the next pass runs while the host cuts the one before."""
         begin = time.monotonic()
         while ticket.passes:
             assert ticket.watch is not None
@@ -270,7 +268,7 @@ class CudaVoice(Immediate):
             ticket.phases |= {"wait": (begin, end), "device": (end - ticket.device_s, end)}
 
     def collect(self, ticket: ClauseStep) -> list[ClauseOutcome]:
-        """Return what the clauses sound like, waiting for them if nobody has."""
+        """Wait for the clauses if they are not done; return their outcomes."""
         self.wait(ticket)
         self._cut(ticket)
         self.phases = ticket.phases
@@ -285,7 +283,7 @@ class CudaVoice(Immediate):
         return watch
 
     def _cut(self, ticket: ClauseStep) -> None:
-        """Make speech of what has landed."""
+        """Cut the samples of the finished pass to clauses."""
         for row, sound in ticket.landed:
             clause = ticket.clauses[row]
             ticket.speeches[row] = finish(
@@ -297,7 +295,7 @@ class CudaVoice(Immediate):
         ticket.landed = []
 
     def _passes(self, clauses: Sequence[ClausePayload]) -> list[_Pass]:
-        """Share clauses out: by voice, then as many as fit."""
+        """Divide clauses into passes: by voice, then as many as fit."""
         passes: list[_Pass] = []
         sounding = [row for row, clause in enumerate(clauses) if clause.prepared.ids]
         for row in sorted(sounding, key=lambda row: clauses[row].voice):

@@ -1,7 +1,7 @@
-"""Clips through an encoder and into the cache as CUDA graphs, from the samples on: one for each number of states.
+"""Encodes clips into the cache with CUDA graphs, from the samples on: one graph for each number of states.
 
-Everything that varies is numbers in a packet, and samples in one run: a graph serves every batch of clips of at most
-its number of states. It knows tensors and streams; requests are recogniser.py's business.
+All that varies is numbers in a packet, and samples end to end: a graph serves every batch of clips of at most its
+number of states.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from voxlane.engine.runners.cuda.staging import PacketMemory, StagingBuffer
 Progress = Callable[[float], None]
 
 CLIPS = (1, 2, 4, 8)
-"""Clips of an encoder whose every clip is as long as any, in one graph."""
+"""Clips in one graph of an encoder that pads every clip to one length."""
 
 CLIP_ROWS = (64, 128, 256, 512, 1024, 2048, 4096)
-"""States of clips of any length in one graph: 3 s of Moonshine are 124, and the longest clip there may be 2664."""
+"""States of clips of any length in one graph: 3 s of Moonshine are 124, and the longest clip is 2664."""
 
 MOST_CLIPS = 16
-"""Clips of any length in one graph: as many rows as attention is compiled for at least."""
+"""Clips of any length in one graph: the fewest rows that attention is compiled for."""
 
 
 SECONDS_ROWS = 32
-"""States for each clip that a graph has room for, where every clip may end in a second of convolutions for nothing."""
+"""States per clip in a graph of inline clips, where every clip may waste a second of convolutions at its end."""
 
 
 class EncoderModel(Protocol):
@@ -52,26 +52,26 @@ class EncoderModel(Protocol):
         """Return how clips of so many samples are joined."""
 
     def pieces(self, states: Sequence[int]) -> list[int]:
-        """Return how many rows see each other in the encoder, for clips of so many states."""
+        """Return how many rows attend to each other in the encoder, for clips of so many states."""
 
     def joined_samples(self, rows: int, clips: int) -> int:
         """Return the most samples that so many clips of so many states together are joined to."""
 
     def stem_parts(self, rows: int, clips: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the numbers that `stem_joined` wants beside the sound, at most."""
+        """Return the largest shapes of the numbers that `stem_joined` takes beside the sound."""
 
     def stem_joined(self, sound: Tensor, parts: Mapping[str, Tensor]) -> Tensor:
-        """Return what the encoder's layers see of joined clips."""
+        """Return the input of the encoder's layers, from joined clips."""
 
     def encode_rows(self, rows: Tensor, layout: Layout, blocks: int, block: int) -> Tensor:
         """Run the encoder's layers over the rows of clips."""
 
     def write_cross(self, states: Tensor, slots: Tensor, pages: list[Pages]) -> None:
-        """Write the keys and values of encoder states to their places."""
+        """Write the keys and values of encoder states to their slots."""
 
 
 class ClipGraphs:
-    """Clips through the encoder and into their places in the cache."""
+    """Encodes clips and writes them to their slots in the cache."""
 
     def __init__(self, model: EncoderModel, cache: KVCache, device: torch.device) -> None:
         self._model = model
@@ -86,7 +86,7 @@ class ClipGraphs:
         # (states, clips)
         self._sizes = fixed if model.fixed_window else [(rows, _most_clips(rows, model)) for rows in CLIP_ROWS]
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
-        # One of them runs at a time, so they share the memory of the largest.
+        # One graph runs at a time: all share the memory of the largest.
         memory = PacketMemory.of(self._shapes(*self._sizes[-1]), device)
         self._packets = {size: StagingBuffer(self._shapes(*size), memory) for size in self._sizes}
         samples = model.joined_samples(*self._sizes[-1])
@@ -95,10 +95,10 @@ class ClipGraphs:
         self._host_sound = torch.zeros(samples, pin_memory=device.type == "cuda")
 
     def launch(self, clips: Sequence[NDArray[np.float32]], tables: Sequence[Sequence[int]]) -> None:
-        """Queue clips on their way to the blocks of each; more than the largest graph takes go in several, and wait."""
+        """Queue clips; `tables` are the blocks of each. More than the largest graph takes wait for each other."""
         for number, group in enumerate(self._groups([self._model.states(len(clip)) for clip in clips])):
             if number and self._device.type == "cuda":
-                torch.cuda.current_stream(self._device).synchronize()  # the group before is still being read
+                torch.cuda.current_stream(self._device).synchronize()  # the group before is in the same memory
             self._launch(clips[group], tables[group])
 
     def capture(self, progress: Progress = lambda done: None) -> None:
@@ -110,7 +110,7 @@ class ClipGraphs:
             progress((number + 1) / len(self._sizes))
 
     def _groups(self, states: Sequence[int]) -> list[slice]:
-        """Return runs of clips that the largest graph takes."""
+        """Divide clips into groups that fit the largest graph."""
         most_rows, most_clips = self._sizes[-1]
         groups: list[slice] = []
         first = rows = 0
@@ -139,7 +139,7 @@ class ClipGraphs:
             graph.replay()
 
     def _slots(self, lengths: Sequence[int], tables: Sequence[Sequence[int]]) -> NDArray[np.int32]:
-        """Return where the states of clips go: the places in their blocks, one clip's after the other's."""
+        """Return the slots of the clips' states, one clip's after the other's."""
         offsets = np.arange(self._block_tokens, dtype=np.int32)
         slots = [np.array(blocks, dtype=np.int32)[:, None] * self._block_tokens + offsets for blocks in tables]
         return np.concatenate([one.ravel()[:length] for one, length in zip(slots, lengths, strict=True)])
@@ -174,7 +174,7 @@ class ClipGraphs:
                 arrivals=self._arrivals,
             )
             seen = model.stem_joined(self._sound[: model.joined_samples(rows, clips)], part)
-            # A piece's last block may be cut short, so every piece may take one more.
+            # A piece's last block may be partly filled: allow one more block per piece.
             states = model.encode_rows(seen, layout, rows // ENCODER_BLOCK + clips * self._pieces, ENCODER_BLOCK)
             model.write_cross(states, part["cross_slots"], self._pages)
 

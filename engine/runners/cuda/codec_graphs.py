@@ -1,8 +1,7 @@
 """Samples from frames of codes as CUDA graphs: one for each number of streams and of frames of each.
 
-A replay reads the frames where the talker's step has put them. What a stream's sound depends on beside its frames stays
-on the device, a row of state for each slot. It knows slots, codes and samples; whose they are, and when they are due,
-is talker.py's business.
+A replay reads the frames where the talker's step has written them. The codec's state stays on the device, one row for
+each slot. codec_tts.py decides which frames are decoded, and when.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ Progress = Callable[[float], None]
 Shape = tuple[int, int]  # streams, and frames of each
 
 CHUNKS = (8, 4, 2, 1)
-"""Frames that a call decodes of each stream; other numbers are made up of these."""
+"""Frames that a call decodes of each stream; other numbers take several calls."""
 
 STREAMS = (1, 2, 4, 8, 16, 32, 64, 96, 128)
 MOST_FRAMES = 128
-"""Streams of a call, and frames of all of them together: more come in several calls. The last convolutions take 0.4 MB
-a frame, several times over."""
+"""Most streams of a call, and frames of all of them: more take several calls. The last convolutions need 0.4 MB a
+frame, several times over."""
 
 
 @dataclass(frozen=True, slots=True)
 class FramePiece:
     """Frames of a stream that are to be decoded."""
 
-    slot: int  # of its state
-    source: int  # the row of frames they are in,
-    first: int  # the number of the first,
+    slot: int  # the row of its state
+    source: int  # the row of frames they are in
+    first: int  # the number of the first frame
     count: int
 
 
@@ -45,9 +44,9 @@ class CodecGraphs:
     """The calls of a decoder over some of its streams."""
 
     def __init__(self, codec: Qwen3TTSCodec, state: CodecState, frames: Tensor, *, max_rows: int) -> None:
-        """Take `state`, and `frames` [slots, ring, groups] where frame n is at n % ring; the last of both is nobody's.
+        """Use `state`, and `frames` [slots, ring, groups] where frame n is at n % ring; the last rows are padding.
 
-        Codes that are no sound, the end of speech or a choice that failed, are decoded as some sound: nobody listens.
+        Codes that are no sound, an end or a failed choice, are decoded as some sound, which is never sent.
         """
         assert state.max_frames >= CHUNKS[0], "a call must fit into the state's ring"
         self._codec, self._state, self._frames = codec, state, frames
@@ -57,14 +56,14 @@ class CodecGraphs:
         self._shapes = [
             (size, count) for count in CHUNKS for size in STREAMS if size <= most and size * count <= MOST_FRAMES
         ]
-        # Where each stream's state is, where its frames are, the number of the first of them.
+        # By stream: its row of the state, its row of frames, the number of its first frame.
         self._told = torch.full((3, STREAMS[-1]), self._nobody, device=self._device)
         self._steps = torch.arange(CHUNKS[0], device=self._device)
         self._graphs: dict[Shape, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
 
     def capture(self, pool: Any, progress: Progress = lambda done: None) -> None:
         """Capture every call on the current stream, in a pool of memory; nothing may be running."""
-        shapes = sorted(self._shapes, key=lambda shape: shape[0] * shape[1], reverse=True)  # others fit its memory
+        shapes = sorted(self._shapes, key=lambda shape: shape[0] * shape[1], reverse=True)  # largest first
         for number, shape in enumerate(shapes):
             kept: list[Tensor] = []
             graph = captured(partial(self._call, shape, kept), pool)
@@ -72,10 +71,10 @@ class CodecGraphs:
             progress((number + 1) / len(shapes))
 
     def launch(self, wanted: Sequence[FramePiece]) -> list[list[Tensor]]:
-        """Queue the decoding of frames, of every stream once; return each one's samples, there when it is done."""
+        """Queue the decoding of one piece per stream; return each piece's samples, complete when the calls are done."""
         found: list[list[Tensor]] = [[] for _ in wanted]
         parts = [list(_cut(piece)) for piece in wanted]
-        for some in itertools.zip_longest(*parts):  # a stream's second part goes on from its first
+        for some in itertools.zip_longest(*parts):  # a stream's second part continues its first
             for count in CHUNKS:
                 members = [index for index, part in enumerate(some) if part is not None and part.count == count]
                 for shape, own in self._calls(members, count):
@@ -84,7 +83,7 @@ class CodecGraphs:
         return found
 
     def _calls(self, members: list[int], count: int) -> Iterator[tuple[Shape, list[int]]]:
-        """Share streams out, as many to a call as it takes."""
+        """Divide streams into calls."""
         sizes = [size for size, frames in self._shapes if frames == count]
         for begin in range(0, len(members), sizes[-1]):
             some = members[begin : begin + sizes[-1]]
@@ -108,7 +107,7 @@ class CodecGraphs:
             return there.copy_(samples[: len(pieces)], non_blocking=True)
 
     def _call(self, shape: Shape, kept: list[Tensor]) -> None:
-        """Decode; the samples are kept, since a graph writes them to the same place again."""
+        """Decode, and copy the samples: the graph writes them to the same place each time."""
         streams, count = shape
         with torch.inference_mode():
             slots, sources, first = self._told[:, :streams]

@@ -1,10 +1,10 @@
-"""A codec language model's part of a plan on a CUDA device: frames as one graph, their samples as others, on a stream.
+"""Runs a codec language model's part of a plan on a CUDA device: one graph for frames, others for their samples.
 
-All of a step is queued without waiting: the talker over prompts and frames alike, all codes of the next frames, then
-the codec for streams that have a chunk together, as if none of the new frames were an end. When the step has landed the
-host sees which were: samples past an end are dropped, and frames that an end leaves undecoded are decoded then, in a
-call of their own. Nothing here waits for the other models, nor they for it. The same code runs on a CPU, launch by
-launch: that is what the tests hold against the host's Talker.
+All of a step is queued without waiting: the talker over prompts and frames, all codes of the next frames, then the
+codec for streams that have a chunk, as if none of the new frames were an end. When the step is done the host sees which
+frames are ends: it drops samples past an end, and decodes the frames that an end leaves undecoded in one more call. It
+has a CUDA stream of its own and waits for no other model. The same code runs on a CPU, kernel by kernel: the tests
+compare it with the host's Talker.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ Numbers = NDArray[np.int32]
 
 @dataclass(slots=True)
 class _Known:
-    """What the device holds of a stream, once everything that was queued is done."""
+    """What the device holds of a stream once all queued work is done."""
 
-    number: int  # which it is
-    frames: int  # spoken
-    decoded: int  # of them; below zero: the codec's state is another's
-    first: Numbers  # how codes are chosen, but for the position
+    number: int  # of the stream
+    frames: int  # made
+    decoded: int  # frames decoded; -1: the codec's state is another stream's
+    first: Numbers  # how first codes are chosen, but for the position
     inner: Numbers
 
 
@@ -54,11 +54,11 @@ class CodecStep:
     """A step under way."""
 
     load: ModelBatch
-    due: list[int]  # rows that make a frame; a row's place on the device is its own number
-    before: dict[int, tuple[int, int]]  # by row: how many frames are spoken and how many decoded without this step
-    sounds: dict[int, tuple[int, list[Tensor]]]  # by row: how many frames it decodes, and their samples
+    due: list[int]  # rows that make a frame; a row's place on the device is its index
+    before: dict[int, tuple[int, int]]  # by row: frames made and frames decoded before this step
+    sounds: dict[int, tuple[int, list[Tensor]]]  # by row: how many frames this step decodes, and their samples
     watch: Stopwatch
-    rest: Stopwatch  # of what is decoded when it is known who has ended
+    rest: Stopwatch  # of frames that are decoded once the ends are known
     frames: dict[int, Codes] | None = None  # once it is done
     phases: dict[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -68,8 +68,8 @@ class CudaTalker(Talker):
 
     overlaps = True
     hears = 64
-    """A call of 8 frames takes 0.9 ms, and four streams share one: a step is at most 7 ms longer, and a clip of 10 s is
-    heard in two."""
+    """A call of 8 frames takes 0.9 ms, and four streams share one: a step is at most 7 ms longer, and two steps decode
+    a clip of 10 s."""
 
     def __init__(
         self,
@@ -98,22 +98,22 @@ class CudaTalker(Talker):
         )
         self._calls = CodecGraphs(codec, self.state, self._streams.frames, max_rows=max_rows)
         self._known: dict[int, _Known] = {}  # by slot
-        self._watches = itertools.cycle([Stopwatch(device), Stopwatch(device)])  # two steps may be looked at at once
-        self._sound = True  # what was launched last came through so far
+        self._watches = itertools.cycle([Stopwatch(device), Stopwatch(device)])  # two steps may be read at once
+        self._sound = True  # the last launch has had no fault so far
 
     def capture(self, progress: Callable[[float], None] = lambda done: None) -> None:
         """Capture every step; before the first run, and never on a device without graphs."""
         torch.cuda.synchronize(self._device)
-        pool = torch.cuda.graph_pool_handle()  # for all: one of them runs at a time, and what they leave is elsewhere
+        pool = torch.cuda.graph_pool_handle()  # shared: one graph runs at a time, and results lie elsewhere
         with self._on_stream():
             self._calls.capture(pool, lambda done: progress(done / 2))
             self._graphs.capture(pool, lambda done: progress((1 + done) / 2))
 
     def launch(self, load: ModelBatch) -> CodecStep:
-        """Queue a step on the device; the one before must have been waited for."""
+        """Queue a step on the device; the step before must have been waited for."""
         marks = [time.monotonic()]
         with self._on_stream():
-            if not self._sound:  # a fault left the device as nobody knows, and perhaps a step under way
+            if not self._sound:  # after a fault the device's state is unknown, and a step may be under way
                 self._wait()
                 self._known.clear()
                 self._leads.clear()
@@ -128,7 +128,7 @@ class CudaTalker(Talker):
         return ticket
 
     def done(self, ticket: CodecStep) -> bool:
-        """Return whether the device is through with a step, and with the sound of what has ended in it."""
+        """Return whether a step is done, and the samples of utterances that ended in it."""
         with watched(self._device):
             if not ticket.watch.done():
                 return False
@@ -140,7 +140,7 @@ class CudaTalker(Talker):
         return ticket.rest.done()
 
     def wait(self, ticket: CodecStep) -> None:
-        """Wait for a step, and for the sound of what has ended in it."""
+        """Wait for a step, and for the samples of utterances that ended in it."""
         if "wait" in ticket.phases:
             return
         begin = time.monotonic()
@@ -200,7 +200,7 @@ class CudaTalker(Talker):
         return ticket
 
     def _meet(self, stream: UtteranceStream) -> _Known:
-        """Return what the device knows of a stream, after telling it what it does not."""
+        """Send the device what it lacks of a stream; return what it then holds."""
         utterance, known = stream.utterance, self._known.get(stream.slot)
         assert stream.slot >= 0, "a stream without a slot may not be in a step"
         if known is None or known.number != stream.number:
@@ -213,7 +213,7 @@ class CudaTalker(Talker):
         return known
 
     def _rule(self, due: list[int], streams: list[tuple[UtteranceStream, _Known]], packet: StagingBuffer) -> None:
-        """Say how the next frames of rows are chosen."""
+        """Write how the next frames of rows are chosen."""
         if not due:
             return
         host, positions = packet.host, [known.frames * self.model.config.groups for _, known in streams]
@@ -225,7 +225,7 @@ class CudaTalker(Talker):
             host[name][due, POSITION] = positions
 
     def _fill(self, rows: list[Row], packet: StagingBuffer, size: Size) -> None:
-        """Write the rows' positions, where they lie, and what is read there."""
+        """Write the rows' positions, slots and inputs."""
         host = packet.host
         text: list[int] = []
         codes: list[Codes] = []
@@ -255,7 +255,7 @@ class CudaTalker(Talker):
                         host["voices"][place] = stream_of(row).slot
 
     def _decode_ahead(self, ticket: CodecStep, due: list[tuple[int, UtteranceStream, _Known]]) -> None:
-        """Queue the codec for streams that have a chunk together, if the frame they make now is none that ends them."""
+        """Queue the codec for streams that have a chunk, as if the frame they make now were no end."""
         pieces: list[FramePiece] = []
         owners: list[int] = []
         for index, stream, known in due:
@@ -268,7 +268,7 @@ class CudaTalker(Talker):
             ticket.sounds[index] = piece.count, samples
 
     def _hear(self, pieces: Sequence[tuple[int, list[Codes]]]) -> None:
-        """Decode frames for their effect on the states of slots: as many streams in a call as the ring has room for."""
+        """Decode frames for their effect on the slots' states: as many streams in a call as the ring has room for."""
         nobody = self._streams.nobody
         told: list[Codes] = []
         calls: list[FramePiece] = []
@@ -286,7 +286,7 @@ class CudaTalker(Talker):
     # ---- when it is done
 
     def _look(self, ticket: CodecStep) -> None:
-        """Take the frames that were made; cut the sound of streams that have ended, and queue what is missing of it."""
+        """Read the new frames; cut the samples of ended utterances, and queue the frames that are not decoded yet."""
         made = self._graphs.made[: len(ticket.load.rows)].tolist()
         ticket.frames = {index: tuple(made[index]) for index in ticket.due}
         ticket.rest.start()

@@ -1,10 +1,9 @@
 """Frames of a codec language model as CUDA graphs: one for each number of rows, and some for steps with prompts.
 
-A replay takes a packet from pinned memory, runs the talker over ragged rows, chooses a frame for each row that has one
-due, all its codes, and writes them to pinned memory: the host does nothing in between. What a frame depends on beside
-the packet stays on the device, by stream: the frames spoken last, which first codes were spoken, and whose voice it is.
-So the next step may be launched before the host has seen the codes of this one. It knows tensors and streams; requests
-are talker.py's business.
+A replay takes a packet from pinned memory, runs the talker over ragged rows, chooses all codes of a frame for each row
+that has one due, and writes them to pinned memory: the host does nothing in between. The rest of a frame's input stays
+on the device, by stream: the last frames, the first codes used so far, and the cloned voice. So the next step may be
+launched before the host has read the codes of this one.
 """
 
 from __future__ import annotations
@@ -35,20 +34,20 @@ PROMPT_SIZES = (
     *((32, 8), (128, 8), (64, 32), (256, 32)),
     *((128, 64), (512, 64), (1024, 64), (2048, 64), (256, 128), (1024, 128)),
 )
-"""Tokens and rows of steps that read prompts, beside those of all rows: a head is some ten tokens, with instructions or
-a clip a hundred."""
+"""Tokens and rows of steps that read few prompts: a prompt is some ten tokens, with instructions or a clip
+a hundred."""
 
 FEWEST_TOKENS = 512
-"""Tokens of the smallest such step that has room for all rows; the next take twice as many each, up to the most that a
-step may have. So none goes launch by launch, which took a host 54 ms."""
+"""Tokens of the smallest step with prompts that has room for all rows; each larger one takes twice as many, up to the
+most that a step may have. So no step is launched kernel by kernel, which took a host 54 ms."""
 
 RING = 32
-"""Frames of a stream that stay on the device: more than a call of the codec takes."""
+"""Frames of a stream that stay on the device: more than one codec call decodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a step has room for."""
+    """The size of a step."""
 
     tokens: int
     rows: int
@@ -56,7 +55,7 @@ class Size:
 
 
 class Streams:
-    """What the device remembers of every stream, by its slot; the last slot is nobody's, for rows that fill a step."""
+    """What the device keeps of every stream, by slot; the last slot is for rows that pad a step."""
 
     def __init__(self, slots: int, model: Qwen3TTS, device: torch.device) -> None:
         config = model.config
@@ -64,10 +63,10 @@ class Streams:
         self._device = device
         self.said = torch.zeros((slots + 1, config.talker.vocab_size), dtype=torch.bool, device=device)  # first codes
         self.frames = torch.zeros((slots + 1, RING, config.groups), dtype=torch.int64, device=device)
-        self.voices = torch.zeros((slots + 1, config.talker.hidden_size), device=device)  # nobody's is silence
+        self.voices = torch.zeros((slots + 1, config.talker.hidden_size), device=device)  # padding: silence
 
     def set(self, slot: int, frames: Sequence[Sequence[int]], voice: Tensor | None) -> None:
-        """Begin a slot with all the frames a stream has spoken, and its voice if it clones one; queued, not awaited."""
+        """Fill a slot with all frames of a stream, and its cloned voice if it has one; queued, not awaited."""
         self.said[slot].zero_()
         if frames:
             first = torch.tensor([frame[0] for frame in frames])
@@ -77,14 +76,14 @@ class Streams:
             self.voices[slot].copy_(voice if voice.is_cuda else self._queued(voice), non_blocking=True)
 
     def tell(self, slot: int, first: int, frames: Sequence[Sequence[int]]) -> None:
-        """Put frames, of which the number of the first is given, where a step would have put them."""
+        """Write frames, from number `first` on, where a step would have written them."""
         assert len(frames) <= RING, "more frames than a stream's ring holds"
         if frames:
             places = self._queued(torch.arange(first, first + len(frames)) % RING)
             self.frames[slot].index_copy_(0, places, self._queued(torch.tensor(frames)))
 
     def _queued(self, numbers: Tensor) -> Tensor:
-        # From pinned memory a copy does not wait for what is queued before it.
+        # A copy from pinned memory does not wait for queued work.
         return numbers if self._device.type == "cpu" else numbers.pin_memory().to(self._device, non_blocking=True)
 
 
@@ -117,7 +116,7 @@ class FrameGraphs:
         sizes = (*PROMPT_SIZES, *((tokens, max_rows) for tokens in (*doubled, most)))
         wide = {Size(min(tokens, most), min(rows, max_rows), wide=True) for tokens, rows in sizes}
         self._sizes = [*narrow, *sorted(wide, key=lambda size: (size.rows, size.tokens))]
-        memory = PacketMemory.of(self._shapes(self._sizes[-1]), device)  # one of them is under way at a time
+        memory = PacketMemory.of(self._shapes(self._sizes[-1]), device)  # shared: one step is under way at a time
         self._packets = {size: StagingBuffer(self._shapes(size), memory) for size in self._sizes}
         self._graphs: dict[Size, torch.cuda.CUDAGraph] = {}
         self.made = torch.zeros((max_rows, model.config.groups), dtype=torch.int32, pin_memory=device.type == "cuda")
@@ -127,7 +126,7 @@ class FrameGraphs:
         return next(size for size in self._sizes if size.wide is wide and tokens <= size.tokens and rows <= size.rows)
 
     def packet(self, size: Size) -> StagingBuffer:
-        """Return what the host tells a step, cleared: nobody is in any row."""
+        """Return a step's packet, cleared: all its rows are padding."""
         packet = self._packets[size]
         packet.clear("slots")
         for name in {"streams", "voices"} & packet.host.keys():
@@ -137,14 +136,14 @@ class FrameGraphs:
 
     def capture(self, pool: Any, progress: Progress = lambda done: None) -> None:
         """Capture every step on the current stream, in a pool of memory; nothing may be running."""
-        sizes = sorted(self._sizes, key=lambda size: (size.tokens, size.rows), reverse=True)  # others fit its memory
+        sizes = sorted(self._sizes, key=lambda size: (size.tokens, size.rows), reverse=True)  # the largest first
         for number, size in enumerate(sizes):
             self.packet(size)
             self._graphs[size] = captured(partial(self._step, size), pool)
             progress((number + 1) / len(sizes))
 
     def launch(self, size: Size) -> None:
-        """Start a step whose packet was written; `made` holds the frames of its rows when it is done."""
+        """Launch a step after its packet was written; `made` holds its rows' frames when it is done."""
         graph = self._graphs.get(size)
         if graph is None:
             self._step(size)
@@ -187,10 +186,10 @@ class FrameGraphs:
             self.made[: size.rows].copy_(frames.to(torch.int32), non_blocking=True)
 
     def _frame_inputs(self, part: dict[str, Tensor], streams: Tensor, number: Tensor) -> Inputs:
-        """Return rows of one token each, whose codes are the frame before the one to be made."""
+        """Return the input of rows of one token: the codes of the frame before."""
         return Inputs(part["text"].long(), self._streams.frames[streams, ((number - 1) % RING).long()])
 
     def _prompt_inputs(self, part: dict[str, Tensor]) -> Inputs:
-        """Return tokens of prompts, each with codes of its own; of most the voice is nobody's, which is silence."""
+        """Return the input of prompts: each token has its own codes, and a voice, which for most is silence."""
         voices = self._streams.voices.index_select(0, part["voices"])
         return Inputs(part["text"].long(), part["codes"].long(), torch.arange(len(voices), device=self._device), voices)

@@ -1,7 +1,7 @@
-"""Critical prompts on a device, beside the step under way: graphs, buffers and streams of their own, the same pages.
+"""Runs critical prompts on a device beside the step under way: with graphs, buffers and streams of their own.
 
-Their streams go first: wherever a block of the step's threads ends, theirs begin. It knows rows, models and tensors;
-who may come here, and with which blocks, is express.py's business.
+They use the same KV pages. Their streams have priority: wherever a thread block of the step ends, theirs begin.
+schedule/concurrent_prefill.py decides which prompts run here, and with which blocks.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from voxlane.engine.schedule.plan import ModelBatch
 from voxlane.engine.schedule.request import Request
 
 FLIGHTS = 2
-"""Launches under way at a time. Whoever comes while a prompt is read would wait for it as long as its own takes."""
+"""Launches under way at a time. With one, a prompt would wait for the prompt before it, as long as its own takes."""
 
 
 class _Side:
-    """What one launch needs for itself: buffers, graphs over them, and a stream."""
+    """What one launch needs of its own: buffers, graphs over them, and a stream."""
 
     def __init__(
         self, model: DecoderModel, cache: KVCache, device: torch.device, asks: Tensor, context_tokens: int
@@ -48,11 +48,11 @@ class _Side:
 
     @property
     def free(self) -> bool:
-        """Whether nothing is under way here."""
+        """Whether no launch is under way here."""
         return self.ticket is None or self.ticket.over
 
     def entered(self) -> AbstractContextManager[object]:
-        """Return a context in which work goes to the stream."""
+        """Return a context that queues work on the stream."""
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
 
@@ -76,7 +76,7 @@ def _over_if_it_fails(ticket: PrefillStep) -> Iterator[None]:
 
 
 class CudaExpress(Immediate):
-    """Runs a language model on prompts, a few launches at a time, whatever else runs."""
+    """Runs a language model on prompts beside its steps, a few launches at a time."""
 
     overlaps = True
     flights = FLIGHTS
@@ -84,7 +84,7 @@ class CudaExpress(Immediate):
     def __init__(
         self, model: DecoderModel, cache: KVCache, device: torch.device, way: YieldFlag, *, context_tokens: int
     ) -> None:
-        """Ask for `way`, which has FLIGHTS flags, while prompts are on the device."""
+        """Raise a flag of `way`, which has FLIGHTS of them, while prompts are on the device."""
         self._device = device
         self._sides = [_Side(model, cache, device, way.asked[n : n + 1], context_tokens) for n in range(FLIGHTS)]
         self.phases: dict[str, tuple[float, float]] = {}
@@ -94,37 +94,37 @@ class CudaExpress(Immediate):
         torch.cuda.synchronize(self._device)
         for number, side in enumerate(self._sides):
             with side.entered():
-                # Memory of their own, too: another graph may run at the same time.
+                # Memory of its own: another graph may run at the same time.
                 pool = torch.cuda.graph_pool_handle()
                 side.graphs.capture(pool, EXPRESS_TOKENS, stream=side.stream)
                 progress((number + 1) / FLIGHTS)
         torch.cuda.synchronize(self._device)
 
     def takes(self, request: Request) -> bool:
-        """Return whether the request's token can be chosen by a graph alone."""
+        """Return whether a graph can choose the request's token without the host."""
         fits = self._sides[0].graphs.shape(EXPRESS_TOKENS, EXPRESS_ROWS, len(request.tokens)) is not None
         return fits and not needs_host(request) and not is_penalised(request)
 
     def launch(self, load: ModelBatch) -> PrefillStep:
         """Queue prompts; at most FLIGHTS launches may be under way."""
-        assert not load.moves, "whoever comes here needs no block moved"
+        assert not load.moves, "a concurrent prefill may not move blocks"
         begin = time.monotonic()
         side = next(side for side in self._sides if side.free)
         with watched(self._device), side.entered():
             side.watch.start()
             ticket = PrefillStep(side, side.prompts.launch(load.rows))
             side.watch.stop()
-        side.ticket = ticket  # of no launch that failed
+        side.ticket = ticket  # only if the launch did not fail
         ticket.phases["launch"] = (begin, time.monotonic())
         return ticket
 
     def done(self, ticket: PrefillStep) -> bool:
-        """Return whether the device is through with them."""
+        """Return whether the device has finished the prompts."""
         with watched(self._device), _over_if_it_fails(ticket):
             return ticket.over or ticket.side.watch.done()
 
     def wait(self, ticket: PrefillStep) -> None:
-        """Wait for prompts, and keep what the next ones will overwrite."""
+        """Wait for prompts, and copy what the next ones will overwrite."""
         if ticket.over:
             return
         with watched(self._device), _over_if_it_fails(ticket):

@@ -1,7 +1,7 @@
 """Decode steps as CUDA graphs: one for each number of rows, captured at start.
 
 A replay takes the packet from pinned memory, runs the model on every row, chooses a token for each, and writes them to
-pinned memory: the host does nothing in between. It knows tensors and streams; requests are rows.py's business.
+pinned memory: the host does nothing in between. rows.py writes the packet.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.runners.cuda.rows import PACKET, DecodeRows, buckets_up_to
 
 GIVING_WAY = 16
-"""Rows from which on a step gives way: others are over in a millisecond."""
+"""Rows from which on a step yields to critical prompts: smaller ones are over in a millisecond."""
 
 Progress = Callable[[float], None]
 
@@ -49,7 +49,7 @@ class DecodeGraphs:
         device: torch.device,
         way: YieldFlag | None = None,
     ) -> None:
-        """Steps of many rows give way to whoever asks, if there is a `way`."""
+        """Let steps of many rows yield to critical prompts, if there is a `way`."""
         capacity, block_tokens = rows.capacity, cache.block_tokens
         self._model = model
         self._pages = cache.pages
@@ -69,18 +69,18 @@ class DecodeGraphs:
         self._starts = torch.arange(capacity + 1, dtype=torch.int32, device=device)
         self._arrivals = new_arrivals(device)
         self.tables = numbers(capacity, -(-context_tokens // block_tokens))
-        # [2, capacity] twice: tokens, and log-probabilities by their bits, of the rows; then of what was chosen beside.
+        # [2, capacity] twice: tokens and the bits of log-probabilities, of the rows, then of choices beside the graph.
         self.choices = numbers(4 * capacity)
         self.beside = self.choices[2 * capacity :].view(2, capacity)
         self.penalties = Penalties.empty(capacity, model.vocab_size, device)
-        self.hidden: Tensor | None = None  # [capacity, hidden] of the last step, for choices made elsewhere
+        self.hidden: Tensor | None = None  # [capacity, hidden] of the last step, for choices on the host
         self.chosen = torch.zeros((2, capacity), dtype=torch.int32, pin_memory=self._pinned)
 
     def capture(self, pool: Any, progress: Progress = lambda done: None) -> None:
         """Capture every step in a pool of memory; nothing may be running, and no row may be in use."""
         sizes = self._buckets[::-1]  # the largest first: the others fit into its memory
         for number, rows in enumerate(sizes):
-            self._step(rows)  # compiles kernels and picks products, which a capture cannot
+            self._step(rows)  # compiles kernels and picks products: a capture cannot
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool):
@@ -90,7 +90,7 @@ class DecodeGraphs:
         torch.cuda.synchronize()
 
     def launch(self, rows: int) -> None:
-        """Start a step over the first `rows` rows, a size there is a graph for; `chosen` is written when it is done."""
+        """Launch a step over the first `rows` rows, a size that has a graph; `chosen` is written when it is done."""
         graph = self._graphs.get(rows)
         if graph is None:
             self._step(rows)
@@ -103,7 +103,7 @@ class DecodeGraphs:
             return
         width = max(len(blocks) for _, blocks in tables)
         padded = [[row, *blocks, *[0] * (width - len(blocks))] for row, blocks in tables]
-        # From pinned memory, which torch keeps until it was read: else the host would wait for the copy.
+        # Pinned memory, which torch keeps until it was read: from other memory the host would wait for the copy.
         staged = torch.tensor(padded, dtype=torch.int32, pin_memory=self._pinned)
         told = staged.to(self.tables.device, non_blocking=True)
         self.tables[told[:, 0].long(), :width] = told[:, 1:]

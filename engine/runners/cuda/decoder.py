@@ -1,7 +1,7 @@
-"""A language model's part of a plan on a CUDA device: decodes as one graph, everything else as another if it fits.
+"""Runs a language model's part of a plan on a CUDA device: decodes as one graph, all other rows as another if they fit.
 
-Both are queued without waiting, decodes first; the host waits when it wants to. The next step may be launched before
-the outcomes of this one are looked at: its decodes go on with what the device chose. No policy, no text.
+Both are queued without waiting, decodes first. The next step may be launched before the host has read the outcomes of
+this one: its decodes go on with the tokens that the device chose.
 """
 
 from __future__ import annotations
@@ -35,36 +35,35 @@ PROMPT_ROWS = (1, 16, 17, 63, 64, 65, 127, 255, 256, 257, 1023, 1024, 1025)
 PROMPT_QUERIES = (17, 257)
 PROMPT_CONTEXTS = (1, 2048)
 FULL_ROWS = (1, 128, 512)
-"""Rows, tokens of each and room in their tables in the steps run at start: attention is compiled for 16, 64, 256, …
-rows, anew for a crowd and where launches overlap, for rows whose parts are kept by token or by row, for tables so short
-that no row is cut, and for steps that are full, in FULL_ROWS. A kernel that was not compiled then would be in the midst
-of somebody's answer."""
+"""Rows, tokens of each row and room in their block tables, in the steps that run at start, so that every kernel is
+compiled before the first request. Attention has kernels for 16, 64, 256, … rows, for many rows, for overlapping
+launches, for parts kept by token or by row, for tables so short that no row is cut, and for full steps (FULL_ROWS)."""
 
 
 @dataclass(slots=True)
 class DecoderStep:
-    """A step: which rows are in its graph and where, those that are run beside it, and what came of it."""
+    """A step: the rows in its decode graph, the rows run beside it, and their results."""
 
     load: ModelBatch
-    decodes: list[int]  # index into the load's rows,
-    places: list[int]  # and row on the device
-    joined: list[tuple[int, Request]]  # whose tables must be sent
-    rest: list[int]  # index into the load's rows
+    decodes: list[int]  # indices into the load's rows
+    places: list[int]  # the decodes' rows on the device
+    joined: list[tuple[int, Request]]  # device rows whose block tables must be sent
+    rest: list[int]  # indices of all other rows
     prompts: PromptTicket | None = None
     on_host: list[bool] = field(default_factory=list)  # by row on the device
-    chosen: NDArray[np.int32] | None = None  # [2, rows on the device], once it was waited for
+    chosen: NDArray[np.int32] | None = None  # [2, rows on the device], once the step was waited for
     watch: Stopwatch | None = None
     phases: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 class Chosen(Sequence[Outcome]):
-    """What came of a step's rows, each made when it is asked for: somebody may wait for this thread."""
+    """The outcomes of a step's rows. Each is made when it is read: a critical command may wait for this thread."""
 
     def __init__(self, ticket: DecoderStep) -> None:
         assert ticket.chosen is not None
-        self.known: dict[int, Outcome] = {}  # by index, of rows that the graph has not chosen for
+        self.known: dict[int, Outcome] = {}  # by index: outcomes of rows that the graph did not choose for
         self._rows = rows = ticket.load.rows
-        self._places = {  # of those that the graph did choose for: not in the midst of a prompt
+        self._places = {  # of rows that the graph chose for: those not in the middle of a prompt
             index: place
             for index, place in zip(ticket.decodes, ticket.places, strict=True)
             if rows[index].start + 1 >= len(rows[index].request.tokens)
@@ -74,7 +73,7 @@ class Chosen(Sequence[Outcome]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index: Any) -> Any:  # of one row, from 0 on
+    def __getitem__(self, index: Any) -> Any:  # one row; no slices, no negative index
         outcome = self.known.get(index)
         if outcome is not None:
             return outcome
@@ -107,19 +106,19 @@ class CudaRunner(Runner):
         )
         self._prompts = PromptRunner(model, cache, device, self._graphs.beside, self._prompt_graphs)
         self.express = CudaExpress(model, cache, device, way, context_tokens=context_tokens)
-        self._watches = itertools.cycle([Stopwatch(device), Stopwatch(device)])  # two steps may be looked at at once
+        self._watches = itertools.cycle([Stopwatch(device), Stopwatch(device)])  # two steps may be read at once
         self._prepared: DecoderStep | None = None
-        self._sound = True  # what was launched last came through so far
+        self._sound = True  # the last launch has had no fault so far
 
     def capture(self, progress: Callable[[float], None] = lambda done: None, max_step_tokens: int = SIZES[-1]) -> None:
         """Capture the steps; before the first run, and never on a device without graphs."""
-        pool = torch.cuda.graph_pool_handle()  # for all: one of them runs at a time, and what they leave is elsewhere
+        pool = torch.cuda.graph_pool_handle()  # shared: one graph runs at a time, and results lie elsewhere
         self._prompt_graphs.capture(pool, max_step_tokens, lambda done: progress(done / 2))
         self._graphs.capture(pool, lambda done: progress((1 + done) / 2))
         self.express.capture()
 
     def rehearse(self, max_step_tokens: int, progress: Callable[[float], None] = lambda done: None) -> None:
-        """Run prompts of every kind there is a kernel for, on nobody's behalf: nothing is kept."""
+        """Run a prompt through every kernel there is, to compile them; nothing is written to the cache."""
         sizes = [
             (rows, count)
             for rows, count in itertools.product(PROMPT_ROWS, PROMPT_QUERIES)
@@ -136,7 +135,7 @@ class CudaRunner(Runner):
                 query_starts=torch.arange(rows + 1, dtype=torch.int32) * count,
                 context_lengths=torch.full((rows,), count, dtype=torch.int32),
                 block_tables=torch.zeros((rows, pages), dtype=torch.int32),
-                # Mostly it is not said, so that the kernels for rows of few queries run as well.
+                # 0 mostly, so that the kernels for rows of few queries run as well.
                 max_query=count if (rows, count) in full and context == 1 else 0,
             )
             with torch.inference_mode():
@@ -148,14 +147,14 @@ class CudaRunner(Runner):
         return request.task in ("chat", "complete") and not needs_host(request)
 
     def prepare(self, load: ModelBatch) -> None:
-        """Lay a step of decodes down while another is under way."""
+        """Place the decodes of a step while another step is under way."""
         self._withdraw()
         self._prepared = self._place(load)
 
     def launch(self, load: ModelBatch) -> DecoderStep:
-        """Queue a step on the device; the one before must have been waited for."""
+        """Queue a step on the device; the step before must have been waited for."""
         with watched(self._device):
-            if not self._sound:  # a fault left the device's tables as nobody knows, and perhaps a step under way
+            if not self._sound:  # after a fault the device's tables are unknown, and a step may be under way
                 if self._device.type == "cuda":
                     torch.cuda.synchronize(self._device)
                 self._prepared = None
@@ -191,15 +190,15 @@ class CudaRunner(Runner):
         return ticket
 
     def done(self, ticket: DecoderStep) -> bool:
-        """Return whether the device is through with a step."""
+        """Return whether the device has finished a step."""
         with watched(self._device):
             return ticket.watch is None or ticket.watch.done()
 
     def wait(self, ticket: DecoderStep) -> None:
-        """Wait for a step, and keep what the next one will overwrite."""
+        """Wait for a step, and copy what the next one will overwrite."""
         if ticket.chosen is not None:
             return
-        assert ticket.watch is not None, "only what was launched can be waited for"
+        assert ticket.watch is not None, "only a launched step can be waited for"
         begin = time.monotonic()
         self._sound = False
         with watched(self._device):
@@ -225,7 +224,7 @@ class CudaRunner(Runner):
         return found
 
     def _place(self, load: ModelBatch) -> DecoderStep:
-        """Find places for a step's decodes; nothing is sent."""
+        """Give a step's decodes their rows on the device; send nothing."""
         decodes: list[int] = []
         rest: list[int] = []
         for index, row in enumerate(load.rows):
@@ -234,20 +233,20 @@ class CudaRunner(Runner):
         return DecoderStep(load, decodes, places, joined, rest, on_host=self._rows.on_host.copy())
 
     def _welcome(self, ticket: DecoderStep) -> None:
-        """Tell the device of requests that it does not know, or not as they are now."""
+        """Send the device the tables and penalties of requests that are new or have changed."""
         self._graphs.send_tables([(place, request.table.blocks) for place, request in ticket.joined])
         for place, request in ticket.joined:
             if is_penalised(request):
                 set_penalties(self._graphs.penalties, place, request, request.table.length - 1)
 
     def _withdraw(self) -> None:
-        """Forget what was prepared and not launched."""
+        """Undo a step that was prepared and not launched."""
         ticket, self._prepared = self._prepared, None
         if ticket is not None:
             self._rows.take_back([ticket.load.rows[index] for index in ticket.decodes], ticket.places, ticket.joined)
 
     def _beside(self, ticket: PromptTicket) -> dict[Request, int]:
-        """Return where the choices lie that were made on the device for rows outside the graph."""
+        """Return where the device keeps its choices for rows outside the decode graph."""
         first, most = self._graphs.choices.numel() // 2, self._rows.capacity
         if len(ticket.plain) > most:
             return {}
@@ -255,16 +254,16 @@ class CudaRunner(Runner):
         return {requests[position]: first + place for position, place in zip(ticket.plain, ticket.places, strict=True)}
 
     def _forward(self, tokens: Tensor, layout: Layout) -> Tensor:
-        """Run the model on tokens and places that lie on the host."""
+        """Run the model on tokens and a layout that are on the host."""
         moved = {name: getattr(layout, name).to(self._device, non_blocking=True) for name in _PLACES}
         return self.model.forward(
             tokens.to(self._device, non_blocking=True), replace(layout, **moved), self.cache.pages
         )
 
     def _choose_on_host(self, rows: list[Row], wanting: list[tuple[int, int]], found: Chosen) -> None:
-        """Choose again for rows of the graph, (index, place), that want more than its sampler does.
+        """Choose again on the host for rows (index, place) that need more than the device's sampler.
 
-        From the same hidden states; those that have no choice, or have failed, are left as they are.
+        It uses the same hidden states. Rows without a choice, and failed rows, stay as they are.
         """
         wanting = [pair for pair in wanting if found[pair[0]].choices]
         if not wanting:

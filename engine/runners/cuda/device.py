@@ -1,4 +1,4 @@
-"""What every engine on a device needs: how long its step took there, and whether the device still answers."""
+"""What every runner on a device needs: how long its step took there, and whether the device still answers."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import torch
 OUT_OF_MEMORY = "the device's memory is full: set engine.gpu_memory_share or engine.max_step_tokens lower"
 
 HUNG_S = 60.0
-"""How long what was queued may take before the device is taken for lost. A step takes tens of milliseconds there, and
-who waits a minute for a word has hung up; but a GPU that others use too may be slow for a while."""
+"""How long queued work may take before the device is taken for lost. A step takes tens of milliseconds, and no person
+waits a minute for a word; but a GPU that is shared may be slow for a while."""
 
 
 class DeviceLost(Exception):
-    """The device answers every call with an error, or none any more; only a new process has a sound one."""
+    """The device answers every call with an error, or no longer answers; only a new process can use it again."""
 
 
 @contextlib.contextmanager
 def watched(device: torch.device) -> Iterator[None]:
-    """Raise DeviceLost instead of a fault that will be the answer to every later call, such as an illegal address."""
+    """Raise DeviceLost for a fault that every later call would raise again, such as an illegal address."""
     try:
         yield
     except torch.OutOfMemoryError as error:
-        torch.cuda.empty_cache()  # what lies kept in pieces may do together
+        torch.cuda.empty_cache()  # the cached pieces may suffice together
         raise RuntimeError(OUT_OF_MEMORY) from error
     except RuntimeError as error:
         if device.type == "cuda":
@@ -37,9 +37,9 @@ def watched(device: torch.device) -> Iterator[None]:
 
 
 class Stopwatch:
-    """Times what is queued between `start` and `stop` on the current stream; on the CPU, where nothing is queued, now.
+    """Times the work queued between `start` and `stop` on the current stream; on the CPU, the calls themselves.
 
-    One for each step in flight: a step may be queued before the one before it was asked for its time.
+    One for each step in flight: a step may be queued before the time of the step before was read.
     """
 
     def __init__(self, device: torch.device, clock: Callable[[], float] = time.monotonic) -> None:
@@ -47,20 +47,20 @@ class Stopwatch:
         self._events = None
         if device.type == "cuda":
             self._events = tuple(torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        self._times = [0.0, 0.0]  # when the host was there
+        self._times = [0.0, 0.0]  # the host's clock at start and stop
 
     def start(self) -> None:
-        """Begin here in the stream."""
+        """Mark the start in the stream."""
         self._mark(0)
 
     def stop(self) -> None:
-        """End here in the stream."""
+        """Mark the end in the stream."""
         self._mark(1)
 
     def done(self) -> bool:
         """Return whether the end was reached; raise DeviceLost if it should have been long ago.
 
-        Who asks again and again answers the server meanwhile, so that nobody else notices.
+        A caller that polls here still answers the server, so nothing else would notice a lost device.
         """
         if self._events is None or self._events[1].query():  # type: ignore[no-untyped-call]
             return True
@@ -74,7 +74,7 @@ class Stopwatch:
             self._events[1].synchronize()
 
     def wait(self) -> tuple[float, float]:
-        """Wait for the end; return from when to when it was, by the host's clock, if it ended just now."""
+        """Wait for the end; return start and end by the host's clock, as if the work had ended just now."""
         if self._events is None:
             return self._times[0], self._times[1]
         first, last = self._events

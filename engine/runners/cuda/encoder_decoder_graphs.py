@@ -1,8 +1,8 @@
 """Steps of an encoder–decoder as CUDA graphs: decodes, prompts and drafts of many streams in one.
 
-A step's rows are ragged: everything that varies is numbers in a packet, so a graph serves every batch of at most its
-number of tokens. A replay takes the packet from pinned memory, runs the model, chooses a token at every place and
-writes all of them to pinned memory. It knows tensors and streams; requests are recogniser.py's business.
+A step's rows are ragged: all that varies is numbers in a packet, so a graph serves every batch of at most its number of
+tokens. A replay takes the packet from pinned memory, runs the model, chooses a token at every position and writes the
+choices to pinned memory.
 """
 
 from __future__ import annotations
@@ -26,21 +26,19 @@ from voxlane.engine.runners.cuda.staging import PacketMemory, StagingBuffer
 Progress = Callable[[float], None]
 
 NARROW_QUERIES = 16
-"""Tokens a row may have in a narrow step: attention's kernel for few queries takes them, and that for many is left
-out."""
+"""Most tokens of a row in a narrow step, which runs attention's kernel for few queries and not that for many."""
 
 FEW_ROWS = 16
-"""Rows that steps of as few tokens have room for; all others have room for as many as there may be."""
+"""Rows in steps of few tokens; all other steps have room for the most rows."""
 
 WIDE_SIZES = (32, 64, 128, 256, 512, 1024)
-"""Tokens of steps in which a row has more. Steps of more tokens than the last are not captured: they are long enough
-to hide their launches."""
+"""Tokens of wide steps, where a row may have more. Larger steps are not captured: they outlast their launches."""
 
 INLINE_SIZES = (*WIDE_SIZES, 2048)
-"""The same where clips lie among the tokens: a second of sound is 13 of them."""
+"""The same for a model with inline clips: a second of sound is 13 tokens."""
 
 INLINE_CHOICES = 4
-"""There, one place in so many can be followed by a choice: the others are sound."""
+"""With inline clips, one position in so many can have a choice: the others are sound."""
 
 CHOICE_ROWS = 256
 """Rows of logits held at once: 256 × 51,866 floats are 53 MB."""
@@ -70,19 +68,19 @@ class HearingModel(Protocol):
 class Step:
     """The memory of a step of some number of tokens."""
 
-    packet: StagingBuffer  # what it is about; the caller writes all of it
+    packet: StagingBuffer  # its input; the caller writes all of it
     hidden: Tensor  # [tokens, hidden]: the final states
-    chosen: Tensor  # [2, tokens] int32: tokens; log-probabilities by their bits
+    chosen: Tensor  # [2, tokens] int32: tokens, and the bits of log-probabilities
     results: Tensor  # the same in pinned memory
 
     def choices(self) -> tuple[list[int], list[float]]:
-        """Return the tokens that were chosen by a step that is done, -1 where none could be, and their logprobs."""
+        """Return the tokens that a finished step chose, -1 where none could be chosen, and their log-probabilities."""
         tokens, bits = self.results.numpy()
         return tokens.tolist(), bits.view(np.float32).tolist()
 
 
 class StepGraphs:
-    """Steps over tokens: one graph for each number of them, with and without rows of many."""
+    """Steps over tokens: for each number of tokens a narrow and a wide graph."""
 
     def __init__(self, model: HearingModel, cache: KVCache, device: torch.device, *, max_rows: int) -> None:
         self._model = model
@@ -96,7 +94,7 @@ class StepGraphs:
         self._arrivals = new_arrivals(device)
         self._rules = torch.zeros((CHOICE_ROWS, PACKET), dtype=torch.int32, device=device)  # the largest logit
         self._wide = INLINE_SIZES if model.inline else WIDE_SIZES
-        # One of them runs at a time, so they share the memory of the largest.
+        # One graph runs at a time: all share the memory of the largest.
         whole = self._memory(max(self._wide[-1], max_rows))
         self._steps = {
             size: Step(
@@ -109,9 +107,9 @@ class StepGraphs:
         }
 
     def size(self, tokens: int, longest: int, choices: int = 0) -> tuple[int, bool]:
-        """Return the smallest step for so many tokens, and whether rows of as many as `longest` make it a wide one.
+        """Return the smallest step for so many tokens, and whether it is wide because a row has `longest` tokens.
 
-        Where clips lie among the tokens, `choices` of them are followed by one.
+        With inline clips the step must have room for `choices` choices.
         """
         if longest <= NARROW_QUERIES and tokens <= self._narrow[-1]:
             return next(size for size in self._narrow if size >= tokens), False
@@ -127,7 +125,7 @@ class StepGraphs:
         return self._steps[size]
 
     def capture(self, progress: Progress = lambda done: None) -> None:
-        """Capture every step, and run one that is larger: its kernels may be others. Nothing may be running."""
+        """Capture every step, and run a larger one, whose kernels may differ. Nothing may be running."""
         sizes = [(size, True) for size in self._wide[::-1]] + [(size, False) for size in self._narrow[::-1]]
         pool = torch.cuda.graph_pool_handle()
         for number, (size, wide) in enumerate(sizes):
@@ -139,7 +137,7 @@ class StepGraphs:
         self._step(beyond, wide=True)
 
     def launch(self, size: int, *, wide: bool) -> None:
-        """Start a step whose packet has been written; its choices are there when it is done."""
+        """Launch a step after its packet was written; its choices are complete when it is done."""
         graph = self._graphs.get((size, wide))
         if graph is None:
             self._step(size, wide)
@@ -156,7 +154,7 @@ class StepGraphs:
         )
 
     def _shapes(self, size: int) -> dict[str, tuple[int, ...]]:
-        # Attention is compiled anew for 16, 64, 256, … rows: two of these will do.
+        # Attention is compiled for 16, 64, 256, … rows: two of these suffice.
         rows = min(FEW_ROWS, self._max_rows) if size <= FEW_ROWS else self._max_rows
         return {
             **dict.fromkeys(("tokens", "positions", "slots", "kinds"), (size,)),
@@ -181,7 +179,7 @@ class StepGraphs:
             hidden = model.forward(part["tokens"].long(), layout, cross, self._pages)
             step.hidden.copy_(hidden)
             if wide and model.inline:
-                wanted = part["wanted"].long()  # those beyond a step's own are its first place, over and over
+                wanted = part["wanted"].long()  # padding repeats the first position
                 chosen = torch.empty_like(step.chosen[:, : len(wanted)])
                 self._choose(hidden[wanted], part["kinds"][wanted], chosen)
                 step.chosen.index_copy_(1, wanted, chosen)
@@ -202,8 +200,8 @@ class StepGraphs:
 
 
 def captured(work: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
-    """Return `work` as a graph, captured on the stream it will run on: its kernels go as far before others."""
-    work()  # compiles kernels and picks products, which a capture cannot
+    """Return `work` as a graph, captured on the stream it will run on, whose priority its kernels get."""
+    work()  # compiles kernels and picks products: a capture cannot
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool, stream=torch.cuda.current_stream()):

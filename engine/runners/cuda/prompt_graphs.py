@@ -1,8 +1,8 @@
 """Steps over prompts as CUDA graphs: one for each number of tokens, captured at start.
 
-Launched one by one, the 28 layers of a small model take a host 20 ms, however few the tokens are. A replay takes a
-packet from pinned memory, runs the model on ragged rows, chooses a token for each, and writes them to pinned memory. It
-knows tensors and streams; requests are prompts.py's business.
+Launched kernel by kernel, the 28 layers of a small model take a host 20 ms, even for few tokens. A replay takes a
+packet from pinned memory, runs the model on ragged rows, chooses a token for each, and writes them to pinned memory.
+prompts.py writes the packet.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 FEW_ROWS = 64
 CROWDED = 512
-"""Rows of most steps, and from how many tokens on there is another step with room for every row there may be: its
-logits take longer, so only a crowd of short prompts gets it."""
+"""Rows of most steps, and the tokens from which on there is a second step with room for all rows. Its logits take
+longer, so it is used only for many short prompts."""
 
 LONG = 1024
 CROWD_REACH, LONG_REACH, REACH = 2048, 4096, 8192
-"""Positions a row may come to in steps with more than FEW_ROWS, in those of more than LONG tokens, and in others: room
-for attention's parts grows with rows, tokens and positions."""
+"""Longest rows in steps of more than FEW_ROWS rows, of more than LONG tokens, and in others: the memory for attention's
+parts grows with rows, tokens and positions."""
 
 Progress = Callable[[float], None]
 Shape = tuple[int, int]  # tokens and rows of a step
@@ -54,9 +54,9 @@ class PromptGraphs:
         way: YieldFlag | None = None,
         asks: Tensor | None = None,
     ) -> None:
-        """Take `beside`, [2, max_rows] int32 on the device, for what is chosen.
+        """Write choices to `beside`, [2, max_rows] int32 on the device.
 
-        Steps give way to whoever asks, if there is a `way`; with `asks`, a flag of such a way, others give way to them.
+        With a `way` these steps yield to critical prompts; with `asks`, one of its flags, other steps yield to these.
         """
         self._model = model
         self._cache = cache
@@ -69,21 +69,21 @@ class PromptGraphs:
         self._shapes: list[Shape] = [*((size, min(size, few)) for size in SIZES), *crowded]
         parts = {shape: self._parts(*shape) for shape in self._shapes}
         largest = max(parts.values(), key=lambda shapes: sum(map(math.prod, shapes.values())))
-        memory = PacketMemory.of(largest, device)  # one of them is under way at a time
+        memory = PacketMemory.of(largest, device)  # shared: one step is under way at a time
         self._packets = {shape: StagingBuffer(parts[shape], memory) for shape in self._shapes}
         self._graphs: dict[Shape, torch.cuda.CUDAGraph] = {}
-        self.hidden: Tensor | None = None  # [rows, hidden]: of the tokens a choice was made after, in the last step
+        self.hidden: Tensor | None = None  # [rows, hidden]: where the last step chose tokens
         self.chosen = torch.zeros((2, max_rows), dtype=torch.int32, pin_memory=device.type == "cuda")
 
     def shape(self, tokens: int, rows: int, longest: int) -> Shape | None:
-        """Return the smallest step for so many tokens and rows that come to `longest`, or None if there is none."""
+        """Return the smallest step for so many tokens and rows of up to `longest` positions, or None."""
         for shape in self._shapes:
             if tokens <= shape[0] and rows <= shape[1] and longest <= self._reach(*shape):
                 return shape
         return None
 
     def packet(self, shape: Shape) -> StagingBuffer:
-        """Return what the host tells a step; all of it must be written."""
+        """Return a step's packet; the caller writes all of it."""
         return self._packets[shape]
 
     def capture(
@@ -95,13 +95,13 @@ class PromptGraphs:
     ) -> None:
         """Capture the steps of up to `max_tokens` tokens in a pool of memory; nothing may be running.
 
-        They go as far before others as `stream` does.
+        They get the priority of `stream`.
         """
         most = next((size for size in SIZES if size >= max_tokens), SIZES[-1])
-        shapes = sorted((shape for shape in self._shapes if shape[0] <= most), reverse=True)  # others fit into its room
+        shapes = sorted((shape for shape in self._shapes if shape[0] <= most), reverse=True)  # largest first
         for number, shape in enumerate(shapes):
             self._packets[shape].clear("slots")
-            self._step(shape)  # compiles kernels and picks products, which a capture cannot
+            self._step(shape)  # compiles kernels and picks products: a capture cannot
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool, stream=stream):
@@ -111,7 +111,7 @@ class PromptGraphs:
         torch.cuda.synchronize()
 
     def launch(self, shape: Shape) -> None:
-        """Start a step whose packet was written; `chosen` is written when it is done."""
+        """Launch a step after its packet was written; `chosen` is complete when it is done."""
         graph = self._graphs.get(shape)
         if graph is None:
             self._step(shape)

@@ -1,8 +1,7 @@
-"""The rows of a step that are no plain decodes, on a device: prompts, guesses to be checked, texts to be scored.
+"""Runs the rows of a step that are no plain decodes on a device: prompts, drafts to verify, texts to score.
 
-What they need goes there in one copy, they are run as a graph if there is one for so many, and what comes of them is
-copied back; nobody waits in between. It knows rows, models and tensors; requests that want a choice of the host get it
-when they are collected.
+Their input goes to the device in one copy, they run as a graph if one is large enough, and the results are copied back;
+the host does not wait in between. Tokens that the host must choose are chosen when the step is collected.
 """
 
 from __future__ import annotations
@@ -40,23 +39,23 @@ Numbers = NDArray[np.int32]
 
 @dataclass(slots=True)
 class PromptTicket:
-    """Rows under way. A position is a place in the step whose next token is chosen; drafts have several a row."""
+    """Rows under way. A position is a token of the step after which one is chosen; a row with drafts has several."""
 
     rows: list[Row]
-    starts: list[int]  # where each row's tokens begin in the step, and where the last one's end
-    wanted: list[int] = field(default_factory=list)  # the positions, as places in the step,
-    owners: list[int] = field(default_factory=list)  # and for each of them an index into the rows
-    plain: list[int] = field(default_factory=list)  # positions chosen on the device, by their number,
-    places: list[int] = field(default_factory=list)  # and where in `beside` and `chosen` the choices are
+    starts: list[int]  # where each row's tokens begin in the step, and where the last row's end
+    wanted: list[int] = field(default_factory=list)  # by position: its token's index in the step
+    owners: list[int] = field(default_factory=list)  # by position: an index into the rows
+    plain: list[int] = field(default_factory=list)  # positions that the device chooses for
+    places: list[int] = field(default_factory=list)  # of `plain`: where their choices are in `beside` and `chosen`
     chosen: Tensor | None = None  # [2, some] on the host
-    special: list[int] = field(default_factory=list)  # positions chosen on the host,
-    logits: Tensor | None = None  # and what from, on the device
-    scored: list[int] = field(default_factory=list)  # index into the rows,
-    sums: Tensor | None = None  # and what came of them, [scored, 2] on the host: sum, whether all of it was finite
+    special: list[int] = field(default_factory=list)  # positions that the host chooses for
+    logits: Tensor | None = None  # of `special`, on the device
+    scored: list[int] = field(default_factory=list)  # indices of rows whose text is scored
+    sums: Tensor | None = None  # of `scored`: [scored, 2] on the host, the sum and whether all of it was finite
 
     @property
     def requests(self) -> list[Request]:
-        """Whose each position is."""
+        """The request of each position."""
         return [self.rows[owner].request for owner in self.owners]
 
 
@@ -66,7 +65,7 @@ class PromptRunner:
     def __init__(
         self, model: DecoderModel, cache: KVCache, device: torch.device, beside: Tensor, graphs: PromptGraphs
     ) -> None:
-        """Take `beside`, [2, some] int32 on the device, for choices that the next step may go on with."""
+        """Write choices to `beside`, [2, some] int32 on the device: the next step may go on with them."""
         self._model = model
         self._cache = cache
         self._device = device
@@ -75,7 +74,7 @@ class PromptRunner:
         self._pinned = device.type == "cuda"
 
     def rehearse(self, hidden: Tensor) -> None:
-        """Choose after some hidden states, outside of graphs and on nobody's behalf: what that needs gets compiled."""
+        """Choose tokens after some hidden states outside of graphs, to compile the kernels that this needs."""
         for count in (1, 2, 3):  # one and two rows have products of their own
             logits = self._model.logits(self._pick(hidden, list(range(count))))
             rules = self._to_device(np.zeros(count * PACKET, dtype=np.int32)).view(count, PACKET)
@@ -85,7 +84,7 @@ class PromptRunner:
             sample(logits, rules, chosen[0], chosen[1].view(torch.float32), penalties, fed)
 
     def launch(self, rows: list[Row]) -> PromptTicket:
-        """Queue rows on the device; those before must have been kept."""
+        """Queue rows on the device; `keep` must have been called for the rows before."""
         ticket = self._describe(rows)
         longest = max(row.start + row.count + len(row.drafts) for row in rows)
         shape = self._graphs.shape(ticket.starts[-1], max(len(rows), len(ticket.wanted)), longest)
@@ -97,12 +96,12 @@ class PromptRunner:
         return ticket
 
     def keep(self, ticket: PromptTicket) -> None:
-        """Put what came of rows that the device is done with where the next launch does not overwrite it."""
+        """Copy the results of finished rows, so that the next launch does not overwrite them."""
         if ticket.chosen is not None:
             ticket.chosen = ticket.chosen.clone()
 
     def collect(self, ticket: PromptTicket) -> list[Outcome]:
-        """Return the outcomes of rows the device is done with."""
+        """Return the outcomes of finished rows."""
         requests = ticket.requests
         outcomes: list[Outcome] = [TokenOutcome() for _ in ticket.rows]
         choices: list[SampledToken | None] = [None] * len(requests)
@@ -155,7 +154,7 @@ class PromptRunner:
         ticket.places = ticket.plain
         if ticket.plain:
             ticket.chosen = self._graphs.chosen
-        # Who looks at the tokens before, or is served by the host, is chosen for again from the same hidden states.
+        # Penalised positions and those of the host get their choices from the same hidden states, after the graph.
         penalised = [position for position in ticket.plain if is_penalised(requests[position])]
         assert self._graphs.hidden is not None
         if ticket.special:
@@ -168,7 +167,7 @@ class PromptRunner:
             self._graphs.chosen.copy_(self._beside[:, : self._graphs.chosen.shape[1]], non_blocking=True)
 
     def _launch_apart(self, ticket: PromptTicket) -> None:
-        """Launch by launch: for steps that no graph is large enough for."""
+        """Launch kernel by kernel: for steps that no graph is large enough for."""
         rows, starts, requests = ticket.rows, ticket.starts, ticket.requests
         width = max(len(row.request.table.blocks) for row in rows)
         shapes = {
@@ -199,7 +198,7 @@ class PromptRunner:
             ticket.sums = self._to_host(torch.stack(sums))
 
     def _fill(self, ticket: PromptTicket, packet: StagingBuffer) -> None:
-        """Write the rows' tokens and where they lie."""
+        """Write the rows' tokens, positions and slots."""
         size, host = self._cache.block_tokens, packet.host
         for index, (row, first, last) in enumerate(zip(ticket.rows, ticket.starts, ticket.starts[1:], strict=False)):
             blocks, stop = row.request.table.blocks, row.start + last - first
@@ -217,7 +216,7 @@ class PromptRunner:
         return rows.index_select(0, self._to_device(np.array(places, dtype=np.int32)))
 
     def _sample(self, logits: Tensor, requests: Sequence[Request]) -> Tensor:
-        """Return choices for rows of logits, [2, rows] as graphs make them."""
+        """Return choices for rows of logits, [2, rows] as graphs write them."""
         packet = np.zeros((len(requests), PACKET), dtype=np.int32)
         for numbers, request in zip(packet, requests, strict=True):
             _write_rules(numbers, request)
@@ -228,7 +227,7 @@ class PromptRunner:
         return chosen
 
     def _penalties(self, packet: Numbers, requests: Sequence[Request]) -> tuple[Penalties | None, Tensor | None]:
-        """Return slots for requests that have penalties, named in the packet, and what each request is fed."""
+        """Return penalty slots, named in `packet`, for requests that need one, and each request's newest token."""
         own = [index for index, request in enumerate(requests) if is_penalised(request)]
         if not own:
             return None, None
@@ -239,7 +238,7 @@ class PromptRunner:
         return penalties, self._to_device(np.array([request.tokens[-1] for request in requests], dtype=np.int32)).long()
 
     def _score(self, row: Row, hidden: Tensor) -> Tensor:
-        """Return the sum of the log-probabilities of the tokens that really follow, and whether all were finite."""
+        """Return the sum of the log-probabilities of the text's own next tokens, and whether all were finite."""
         start, stop = scored_range(row)
         targets = self._to_device(np.array(row.request.tokens[start + 1 : stop + 1], dtype=np.int32)).long()
         hidden = hidden[start - row.start :]
@@ -254,13 +253,13 @@ class PromptRunner:
         return total
 
     def _to_device(self, numbers: Numbers) -> Tensor:
-        # From pinned memory, which torch keeps until it was read: else the copy would wait for what is queued before.
+        # Pinned memory, which torch keeps until it was read: a copy from other memory waits for all queued work.
         staged = torch.empty(numbers.shape, dtype=torch.int32, pin_memory=self._pinned)
         staged.numpy()[:] = numbers
         return staged.to(self._device, non_blocking=True)
 
     def _to_host(self, values: Tensor) -> Tensor:
-        """Queue a copy back; it is there when the step is."""
+        """Queue a copy to the host; it is complete when the step is."""
         there = torch.empty(values.shape, dtype=values.dtype, pin_memory=self._pinned)
         return there.copy_(values, non_blocking=True)
 

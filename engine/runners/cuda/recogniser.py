@@ -1,8 +1,7 @@
-"""Speech recognition's part of a plan on a CUDA device: one graph for its clips, one for all of its tokens.
+"""Runs speech recognition's part of a plan on a CUDA device: one graph for its clips, one for all of its tokens.
 
-Everything is queued without waiting, encoders first; then the host waits once. It is queued on a stream of its own:
-these steps are many short launches that leave most of a device idle, and the chat model's step runs beside them. No
-policy, no text.
+Everything is queued without waiting, encoders first; then the host waits once. It has a CUDA stream of its own: its
+steps are many short launches that leave most of a device idle, and the chat model's step runs beside them.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ class DeviceModel(ListeningModel, HearingModel, EncoderModel, Protocol):
     tells_silence: bool
 
     def reserve(self, slots: int) -> None:
-        """Keep room for the rows of a step's clips, for a model that has them among its tokens."""
+        """Reserve room for the rows of a step's clips, for a model with inline clips."""
 
     def silence(self, hidden: Tensor) -> Tensor:
-        """Return how probable silence is, without waiting for it."""
+        """Return the probabilities that nobody speaks, without waiting for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """Both block tables of a row at the time of its launch; the request may be gone when the step is done."""
+    """Both block tables of a row at its launch: the request may be gone when the step is done."""
 
     blocks: list[int]
     cross: list[int]
@@ -58,9 +57,9 @@ class RecogniserStep:
     rows: list[Row]
     step: Step
     starts: list[int]  # where the tokens of each row begin
-    tables: dict[int, _Tables]  # of rows that may be asked what they looked at, by their index
-    fresh: list[int]  # indices of rows whose clip was encoded,
-    silence: Tensor | None  # and how probable it is that nobody speaks there, in pinned memory
+    tables: dict[int, _Tables]  # by row index: of rows that want attention weights
+    fresh: list[int]  # indices of rows whose clip was encoded
+    silence: Tensor | None  # of those clips: the probability that nobody speaks, in pinned memory
     phases: dict[str, tuple[float, float]]
     choices: tuple[list[int], list[float]] | None = None  # tokens and logprobs at every place, once it is done
 
@@ -80,8 +79,8 @@ class CudaRecogniser(Recogniser):
         self._steps = StepGraphs(model, cache, device, max_rows=max_rows)
         self._clips = ClipGraphs(model, cache, device)
         self._whole, self._encoder = Stopwatch(device), Stopwatch(device)
-        self._sound = True  # the last launch came through
-        # All of the cache is written and read on this one stream, so that is the order in which blocks change hands.
+        self._sound = True  # the last launch had no fault
+        # The cache is read and written on this stream alone, so blocks change owners in its order.
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
@@ -95,7 +94,7 @@ class CudaRecogniser(Recogniser):
         torch.cuda.synchronize(self._device)
 
     def launch(self, load: ModelBatch) -> RecogniserStep:
-        """Queue a step on the device; its rows' outcomes are collected later, and before the next launch."""
+        """Queue a step on the device; collect it before the next launch."""
         with watched(self._device), torch.inference_mode(), self._aside():
             if not self._sound and self._device.type == "cuda":  # a fault may have left a step under way
                 torch.cuda.synchronize(self._device)
@@ -127,7 +126,7 @@ class CudaRecogniser(Recogniser):
             return ticket.choices is not None or self._whole.done()
 
     def wait(self, ticket: RecogniserStep) -> None:
-        """Wait for a step, and keep what the next one will overwrite."""
+        """Wait for a step, and copy what the next one will overwrite."""
         if ticket.choices is not None:
             return
         begin = time.monotonic()
@@ -140,7 +139,7 @@ class CudaRecogniser(Recogniser):
         ticket.phases["wait"] = (begin, stop)
 
     def collect(self, ticket: RecogniserStep) -> list[TranscriptionOutcome]:
-        """Return the outcomes of a step's rows in their order, waiting for it if nobody has."""
+        """Wait for a step if it is not done; return its outcomes in the order of its rows."""
         self.wait(ticket)
         begin = time.monotonic()
         with watched(self._device), torch.inference_mode(), self._aside():
@@ -163,13 +162,13 @@ class CudaRecogniser(Recogniser):
         self._clips.launch([payload_of(request).clip for request in requests], tables)
 
     def _kept_blocks(self, states: list[int]) -> list[list[int]]:
-        """Return where the rows of a step's clips are kept until they are read: each from the start of a block on."""
+        """Return the blocks where the rows of a step's inline clips are kept until the prompt reads them."""
         counts = [-(-count // self.cache.block_tokens) for count in states]
         ends = itertools.accumulate(counts, initial=0)
         return [list(range(first, last)) for first, last in itertools.pairwise(ends)]
 
     def _launch_step(self, rows: list[Row]) -> tuple[Step, list[int]]:
-        """Write the rows into a packet and start the step; return it, and where each row's tokens begin."""
+        """Write the rows into a packet and launch the step; return it, and where each row's tokens begin."""
         counts = [row.count + len(row.drafts) for row in rows]
         starts = [0, *itertools.accumulate(counts)]
         wanted = [
@@ -189,7 +188,7 @@ class CudaRecogniser(Recogniser):
         for index, (row, count) in enumerate(zip(rows, counts, strict=True)):
             request, stop = row.request, row.start + count
             tokens += request.tokens[row.start : row.start + row.count]
-            if row.encode and self.model.inline:  # the clip's tokens stand for the rows that were kept of it
+            if row.encode and self.model.inline:  # the clip's tokens refer to its kept rows
                 begin, first = len(tokens) - row.count + self.model.clip_start, next(kept)[0] * self.cache.block_tokens
                 tokens[begin : begin + request.states] = range(-1 - first, -1 - first - request.states, -1)
             tokens += row.drafts
@@ -205,14 +204,14 @@ class CudaRecogniser(Recogniser):
             host[name][len(numbers) :] = -1 if name == "slots" else 0
         if self.model.inline:
             host["wanted"].fill(0)
-            host["wanted"][: len(wanted)] = wanted[: len(host["wanted"])]  # narrow steps choose everywhere
+            host["wanted"][: len(wanted)] = wanted[: len(host["wanted"])]  # narrow steps choose at every position
         host["starts"][: len(starts)], host["starts"][len(starts) :] = starts, starts[-1]
         host["lengths"][len(rows) :] = host["states"][len(rows) :] = 0
         self._steps.launch(size, wide=wide)
         return step, starts
 
     def _launch_silence(self, step: Step, places: list[int]) -> Tensor | None:
-        """Ask how probable silence is at the first tokens of prompts."""
+        """Queue the probability that nobody speaks, at the first tokens of prompts."""
         if not places or not self.model.tells_silence:
             return None
         found = self.model.silence(step.hidden[torch.tensor(places).to(self._device, non_blocking=True)])
@@ -240,7 +239,7 @@ class CudaRecogniser(Recogniser):
         return outcomes
 
     def _look_again(self, ticket: RecogniserStep, outcomes: list[TranscriptionOutcome]) -> None:
-        """Give each row that ends here, and whose request asked for it, what its decoder looked at."""
+        """Set `attention` of every row that ends in this step and wants it."""
         ended: list[tuple[TranscriptionOutcome, Row, _Tables]] = []
         for index, tables in ticket.tables.items():
             row, chosen = ticket.rows[index], [choice.token for choice in outcomes[index].choices]
@@ -252,11 +251,11 @@ class CudaRecogniser(Recogniser):
         tokens, layout, cross = self._sequences([(row, tables) for _, row, tables in ended])
         found = self.model.cross_weights(tokens, layout, cross, self.cache.pages, self.model.alignment_heads)
         for (outcome, row, _), weights in zip(ended, found, strict=True):
-            # While a token is read, the next one is looked at: the prompt's last row is the first word's.
+            # A token's row attends to the sound of the next token: the prompt's last row belongs to the first word.
             outcome.attention = weights[:, row.request.prompt_tokens - 1 - row.start :].cpu()
 
     def _sequences(self, rows: list[tuple[Row, _Tables]]) -> tuple[Tensor, Layout, Cross]:
-        """Return sequences to their ends, and where they lie, on the device."""
+        """Return whole sequences and their layout, on the device."""
         size = self.cache.block_tokens
         tokens = [[*row.request.tokens[row.start :], *row.drafts] for row, _ in rows]
         places = [range(row.start, row.start + len(own)) for (row, _), own in zip(rows, tokens, strict=True)]
@@ -285,7 +284,7 @@ class CudaRecogniser(Recogniser):
 
 
 def _kind(request: Request) -> int:
-    """Return what may be written after a request's newest token."""
+    """Return which tokens may follow a request's newest one."""
     if len(request.tokens) > request.prompt_tokens:
         return WRITING
     return DETECTING if payload_of(request).detects_language else OPENING

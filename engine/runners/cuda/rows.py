@@ -1,7 +1,7 @@
-"""Which row of the device's tables each decoding request has, and what the host tells the device of it in a step.
+"""Gives each decoding request a row of the device's tables, and writes what a step tells the device about it.
 
-A request keeps its row while it decodes step after step, so that its block table is sent once and then grows by the one
-block a step may add. It knows requests and rows; it does not know graphs, models or streams.
+A request keeps its row while it decodes step after step: its block table is sent once, and then grows by the one block
+that a step may add.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 102
 """Rows a decode step is padded to. Below 16 a row more costs nothing; above, the waste is at most a third."""
 
 PACKET = 12
-"""int32 columns of a packet, see kernels/sampling.py; a multiple of four keeps rows 16-byte aligned."""
+"""int32 columns of a packet, see kernels/sampling/sampling.py; a multiple of four keeps rows 16-byte aligned."""
 
 COLDEST = 1e-6
-"""A temperature below is none: what is divided by it overflows a float32, and the largest logit wins anyway."""
+"""A lower temperature counts as 0: logits divided by it overflow a float32, and the largest logit wins anyway."""
 
 _MASK = (1 << 64) - 1
 _RULES = struct.Struct("=Qfiff")  # SEED_LOW and SEED_HIGH, TEMPERATURE, TOP_K, TOP_P, MIN_P
@@ -39,21 +39,21 @@ def buckets_up_to(capacity: int) -> tuple[int, ...]:
 
 
 def needs_host(request: Request) -> bool:
-    """Return whether the choice of a token wants more than the device's sampler does."""
+    """Return whether the host must choose the request's tokens, because the device's sampler cannot."""
     payload = request.payload
     ruled = isinstance(payload, ChatPayload) and bool(payload.ends or payload.constraint is not None)
     return ruled or request.sampling.logprobs > 0
 
 
 def is_penalised(request: Request) -> bool:
-    """Return whether the choice of a token looks at the tokens before it, or has a bias."""
+    """Return whether a token's choice depends on the tokens before it, or has a bias."""
     sampling = request.sampling
     penalised = sampling.repetition_penalty != 1 or sampling.presence_penalty or sampling.frequency_penalty
     return bool(penalised or sampling.logit_bias)
 
 
 def set_penalties(penalties: Penalties, slot: int, request: Request, computed: int) -> None:
-    """Begin a slot for a request that is fed its token at `computed` next."""
+    """Fill a penalty slot for a request whose token at `computed` is read next."""
     sampling = request.sampling
     penalties.set(
         *(slot, request.tokens[:computed], request.prompt_tokens),
@@ -68,7 +68,7 @@ def write_rules(packet: NDArray[np.int32], request: Request) -> None:
     """Write how a request's tokens are chosen into its row of a packet [columns]."""
     sampling = request.sampling
     temperature = sampling.temperature if sampling.temperature >= COLDEST else 0.0
-    # Who is left out of every other step is written down as often.
+    # Packed in one call: a request that misses every other step is written that often.
     bits = _RULES.pack(request.seed & _MASK, temperature, sampling.top_k, sampling.top_p, sampling.min_p)
     packet[SEED_LOW : MIN_P + 1] = np.frombuffer(bits, dtype=np.int32)
 
@@ -76,8 +76,8 @@ def write_rules(packet: NDArray[np.int32], request: Request) -> None:
 class DecodeRows:
     """The host's side of the decode rows.
 
-    What a step is told is laid down here first and copied to `packet`, which the device reads, just before its launch:
-    so the next step can be laid down while one is under way.
+    A step's numbers are written here first, and copied to `packet`, which the device reads, just before its launch. So
+    the next step can be written while one is under way.
     """
 
     def __init__(self, capacity: int, block_tokens: int, *, pinned: bool = False) -> None:
@@ -87,28 +87,28 @@ class DecodeRows:
         self._sent[:, POSITION] = -1
         self._numbers = self._sent.copy()
         self.on_host = [False] * capacity  # whether the choice for a row's request is made on the host
-        self.elsewhere: dict[Request, int] = {}  # where the last step's choice lies of one that was not in a row,
-        self._launched: dict[Request, int] = {}  # and of one that was: by now it may have been given another row
+        self.elsewhere: dict[Request, int] = {}  # where the last choice lies of a request outside the rows
+        self._launched: dict[Request, int] = {}  # each request's row at the last launch; it may have another by now
         self._block_tokens = block_tokens
         self._buckets = buckets_up_to(capacity)
         self._row_of: dict[Request, int] = {}
-        self._next: list[int] = [-1] * capacity  # the position at which the row's table goes on,
-        self._preempted = [0] * capacity  # and how often its request had lost its blocks when it was sent
+        self._next: list[int] = [-1] * capacity  # by row: the next position, as the device's table knows it
+        self._preempted = [0] * capacity  # by row: its request's preemptions when the table was sent
 
     def bucket(self, count: int) -> int:
         """Return the smallest step that holds `count` rows."""
         return next(size for size in self._buckets if size >= count)
 
     def place(self, rows: Sequence[Row]) -> tuple[list[int], list[tuple[int, Request]]]:
-        """Give each row's request a place below bucket(len(rows)); return them, and whose tables must be sent whole.
+        """Give each row's request a place below bucket(len(rows)); return the places, and the tables to send whole.
 
-        Who is not among them loses its place: its table may change while nobody looks.
+        Other requests lose their places: their tables may change without notice.
         """
         assert len(rows) <= self.capacity, "more rows than the tables have"
         size = self.bucket(max(len(rows), 1))
         row_of, expected, preempted = self._row_of, self._next, self._preempted
         places = [row_of.get(row.request, _NOWHERE) for row in rows]
-        if len(rows) != len(row_of) or max(places, default=0) >= size:  # else nobody came or went
+        if len(rows) != len(row_of) or max(places, default=0) >= size:  # else no request came or went
             present = {row.request for row in rows}
             for request, index in list(row_of.items()):
                 if request not in present or index >= size:
@@ -135,24 +135,24 @@ class DecodeRows:
         return places, joined
 
     def send(self) -> None:
-        """Show the device what was laid down; the step before must have taken what it was shown."""
+        """Copy the numbers to where the device reads them; the step before must have read its own."""
         np.copyto(self._sent, self._numbers)
         self._launched = self._row_of.copy()
 
     def take_back(self, rows: Sequence[Row], places: list[int], joined: list[tuple[int, Request]]) -> None:
-        """Note that the device was never told of the rows that were placed last."""
+        """Note that the rows placed last were not sent to the device."""
         for row, index in zip(rows, places, strict=True):
             self._next[index] = row.start
         for index, _ in joined:
             self._next[index] = -1
 
     def clear(self) -> None:
-        """Forget everybody: after a fault nothing is known of what the device holds."""
+        """Forget all requests: after a fault the device's tables are unknown."""
         for request in list(self._row_of):
             self._leave(request)
 
     def _chosen_at(self, request: Request) -> int:
-        """Return what stands for a token that is not known here yet: the device takes it from where it was chosen."""
+        """Return a reference to a token that the host does not know yet: the device reads it where it was chosen."""
         beside = self.elsewhere.get(request)
         return ~(self._launched[request] if beside is None else beside)
 

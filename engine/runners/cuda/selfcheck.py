@@ -1,7 +1,6 @@
-"""One small call of every kernel on the device against its reference, on a model's own sizes, and a graph replayed.
+"""Checks one small call of every kernel on the device against its reference, on a model's own sizes, and one graph.
 
-The kernels that are compiled for it are those the model runs with. It knows shapes that reach each code path;
-thoroughness is the tests' business.
+It compiles the kernels that the model runs with, and reaches each code path once; the tests are thorough.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _ONE_CODE = 0.02
 """Keys that differ in their last bit may be stored one int8 or bfloat16 code apart."""
 
 _CUT = 256
-"""Rows of a matrix that are enough to see whether a product is right."""
+"""Rows of a matrix: enough to see whether a product is right."""
 
 _WAYS = (
     (0.0, 0, 1.0, 0.0, False),
@@ -62,7 +61,7 @@ def check_kernels(trial: Trial) -> None:
 
 
 def agreements(trial: Trial) -> Iterator[Agreement]:
-    """Try every kernel and a graph; the first that does not run at all is the last."""
+    """Check every kernel and a graph; stop at the first that does not run."""
     from triton.errors import TritonError  # here: without a device there may be no Triton
 
     for name, check in _checks(trial).items():
@@ -72,7 +71,7 @@ def agreements(trial: Trial) -> Iterator[Agreement]:
         except (RuntimeError, ValueError, TritonError) as error:
             found = Agreement(name, math.inf, trial.tolerance, " ".join(str(error).split())[:200] or repr(error))
         yield found
-        if found.failure:  # the device may answer nothing any more
+        if found.failure:  # the device may no longer answer
             return
 
 
@@ -101,7 +100,7 @@ def _checks(trial: Trial) -> dict[str, Callable[[Trial], Iterator[Outcome]]]:
 
 
 def _norms(trial: Trial) -> Iterator[Outcome]:
-    size, close = trial.shape.hidden_size, trial.tolerance
+    size, close = trial.spec.hidden_size, trial.tolerance
     x, weight, bias = trial.noise(3, size), trial.gain(size), trial.gain(size)
     residual, wide = trial.noise(3, size, dtype=torch.float32), x.to(torch.float32)
     yield rms_norm.rms_norm(x, weight, 1e-5), rms_norm.rms_norm_ref(wide, weight, 1e-5), close
@@ -116,22 +115,22 @@ def _norms(trial: Trial) -> Iterator[Outcome]:
 
 
 def _gate(trial: Trial) -> Iterator[Outcome]:
-    x = trial.noise(3, 2 * trial.shape.intermediate_size)
+    x = trial.noise(3, 2 * trial.spec.intermediate_size)
     wide = x.to(torch.float32)
-    if trial.shape.activation == "silu":
+    if trial.spec.activation == "silu":
         yield activation.silu_mul(x), activation.silu_mul_ref(wide), trial.tolerance
     else:
         yield activation.gelu_tanh_mul(x), activation.gelu_tanh_mul_ref(wide), trial.tolerance
 
 
 def _rope(trial: Trial) -> Iterator[Outcome]:
-    shape = trial.shape
+    heads = trial.attention
     place = _layout(trial, queries=(5, 1, 30), contexts=(5, 1, 30))
-    qkv = trial.noise(36, (shape.heads + 2 * shape.kv_heads) * shape.head_dim)
-    angles = torch.rand((30, shape.head_dim // 2), generator=trial.random, device=trial.device) * 6.0
-    gain = trial.gain(shape.head_dim) if shape.qk_norm else None
+    qkv = trial.noise(36, heads.columns)
+    angles = torch.rand((30, heads.head_dim // 2), generator=trial.random, device=trial.device) * 6.0
+    gain = trial.gain(heads.head_dim) if heads.qk_norm else None
     stored = [_pages(trial, place) for _ in range(2)]
-    sizes = (shape.heads, shape.kv_heads, shape.head_dim, angles.cos(), angles.sin(), place)
+    sizes = (heads.heads, heads.kv_heads, heads.head_dim, angles.cos(), angles.sin(), place)
     got = rope.rope_write(qkv, *sizes, stored[0], gain, gain, 1e-6)
     expected = rope.rope_write_ref(qkv.to(torch.float32), *sizes, stored[1], gain, gain, 1e-6)
     yield got, expected, trial.tolerance
@@ -145,12 +144,12 @@ def _prompts(trial: Trial) -> Iterator[Outcome]:
     # The last row of either is cut into pieces.
     yield from _attend(trial, queries=(1, 33, 17), contexts=(1, 33, 1100))
     yield from _attend(trial, queries=(1, 17, 250), contexts=(1, 17, 2100))
-    yield from _attend(trial, queries=(300, 300), contexts=(300, 420), alike=True)  # where nothing is cut
+    yield from _attend(trial, queries=(300, 300), contexts=(300, 420), alike=True)  # no row is cut
 
 
 def _decodes(trial: Trial) -> Iterator[Outcome]:
     yield from _attend(trial, queries=(1, 1, 1), contexts=(1, 80, 1100))
-    yield from _attend(trial, queries=[1] * _CROWD, contexts=range(1, _CROWD + 1))  # mostly served otherwise
+    yield from _attend(trial, queries=[1] * _CROWD, contexts=range(1, _CROWD + 1))  # often another kernel serves these
 
 
 def _listening(trial: Trial) -> Iterator[Outcome]:
@@ -160,22 +159,22 @@ def _listening(trial: Trial) -> Iterator[Outcome]:
 
 
 def _attend(trial: Trial, queries: Sequence[int], contexts: Sequence[int], *, alike: bool = False) -> Iterator[Outcome]:
-    shape, place = trial.shape, _layout(trial, queries, contexts)
+    heads, place = trial.attention, _layout(trial, queries, contexts)
     if alike:
         place = replace(place, max_query=max(queries))
     pages = _pages(trial, place, filled=True)
-    q = trial.noise(sum(queries), shape.heads, shape.head_dim)
+    q = trial.noise(sum(queries), heads.heads, heads.head_dim)
     calls: list[Callable[[Tensor, Pages, Layout, float, int], Tensor]] = [paged.paged_attention]
     if max(queries) == 1 and len(queries) < _CROWD and trial.dtype is torch.bfloat16:
         calls.append(skinny.attend)
-    for window in sorted(set(shape.windows)):
-        expected = paged.paged_attention_ref(q.to(torch.float32), pages, place, shape.attention_scale, window)
+    for window in sorted({layer.window for layer in trial.spec.attention}):
+        expected = paged.paged_attention_ref(q.to(torch.float32), pages, place, heads.scale, window)
         for call in [*calls, *_by_hopper(q, pages, window)] if max(queries) > 1 else calls:
-            yield call(q, pages, place, shape.attention_scale, window), expected, trial.tolerance
+            yield call(q, pages, place, heads.scale, window), expected, trial.tolerance
 
 
 def _by_hopper(q: Tensor, pages: Pages, window: int) -> Iterator[Callable[..., Tensor]]:
-    """Yield every way in which attention_hopper.py would serve such queries, were they fewer or more."""
+    """Yield every variant with which triton_hopper.py would serve such queries in smaller or larger numbers."""
     if q.device.type == "cuda":
         from voxlane.engine.kernels.attention import paged_triton as by_triton  # here: Triton need not be installed
         from voxlane.engine.kernels.attention.triton_tuning import hopper_tuning
@@ -205,8 +204,8 @@ def _rows(trial: Trial) -> Iterator[Outcome]:
 
 
 def _sampling(trial: Trial) -> Iterator[Outcome]:
-    """Choose the largest, draw by every filter, do both with penalties; what was chosen is counted and fed again."""
-    rows, vocabulary = len(_WAYS), trial.shape.vocab_size
+    """Choose the largest, draw with every filter, do both with penalties; count the choices and feed them back."""
+    rows, vocabulary = len(_WAYS), trial.spec.vocab_size
     logits = trial.noise(rows, vocabulary, dtype=torch.float32) * 3.0
     packet = torch.zeros((rows, PACKET), dtype=torch.int32)
     floats = packet.view(torch.float32)
@@ -238,7 +237,7 @@ def _sampling(trial: Trial) -> Iterator[Outcome]:
 
 
 def _copies(trial: Trial) -> Iterator[Outcome]:
-    shape = (2, 2, 6, trial.shape.kv_heads, trial.block_tokens, trial.shape.head_dim)
+    shape = (2, 2, 6, trial.attention.kv_heads, trial.block_tokens, trial.attention.head_dim)
     storage = (trial.noise(*shape, dtype=torch.float32) * 50).to(trial.pages)
     before = storage.clone()
     host = torch.zeros_like(storage, device="cpu")
@@ -252,16 +251,16 @@ def _copies(trial: Trial) -> Iterator[Outcome]:
 
 
 def _few(trial: Trial) -> Iterator[Outcome]:
-    shape, tolerance = trial.shape, trial.tolerance
-    residual, gain = trial.noise(1, shape.hidden_size, dtype=torch.float32), trial.gain(shape.hidden_size)
+    spec, heads, tolerance = trial.spec, trial.attention, trial.tolerance
+    residual, gain = trial.noise(1, spec.hidden_size, dtype=torch.float32), trial.gain(spec.hidden_size)
     normed = rms_norm.rms_norm_ref(residual, gain, 1e-6)
-    matrix = trial.noise(_CUT, shape.hidden_size) * 0.05
+    matrix = trial.noise(_CUT, spec.hidden_size) * 0.05
     wide = matrix.to(torch.float32)
     yield skinny.norm_linear(residual, gain, 1e-6, matrix), normed @ wide.T, tolerance
-    gated = activation.silu_mul_ref if shape.activation == "silu" else activation.gelu_tanh_mul_ref
-    got = skinny.norm_gate(residual, gain, 1e-6, matrix, gelu=shape.activation != "silu")
+    gated = activation.silu_mul_ref if spec.activation == "silu" else activation.gelu_tanh_mul_ref
+    got = skinny.norm_gate(residual, gain, 1e-6, matrix, gelu=spec.activation != "silu")
     yield got, gated(normed @ wide.T), tolerance
-    for inputs in (shape.heads * shape.head_dim, shape.intermediate_size):
+    for inputs in (heads.heads * heads.head_dim, spec.intermediate_size):
         x, matrix = trial.noise(1, inputs), trial.noise(_CUT, inputs) * 0.05
         expected = x.to(torch.float32) @ matrix.to(torch.float32).T
         total = torch.zeros((1, _CUT), device=trial.device)
@@ -272,20 +271,20 @@ def _few(trial: Trial) -> Iterator[Outcome]:
 
 def _graph(trial: Trial) -> Iterator[Outcome]:
     """Capture two kernels on one input, replay them on another."""
-    x, weight = trial.noise(3, trial.shape.hidden_size), trial.gain(trial.shape.hidden_size)
-    rms_norm.rms_norm(x, weight, 1e-5)  # compiled, which a capture cannot do
+    x, weight = trial.noise(3, trial.spec.hidden_size), trial.gain(trial.spec.hidden_size)
+    rms_norm.rms_norm(x, weight, 1e-5)  # compiles it: a capture cannot
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         out = rms_norm.rms_norm(rms_norm.rms_norm(x, weight, 1e-5), weight, 1e-5)
-    x.copy_(trial.noise(3, trial.shape.hidden_size))
+    x.copy_(trial.noise(3, trial.spec.hidden_size))
     graph.replay()
     torch.cuda.synchronize()
     yield out, rms_norm.rms_norm(rms_norm.rms_norm(x, weight, 1e-5), weight, 1e-5), 1e-9
 
 
 def _layout(trial: Trial, queries: Sequence[int], contexts: Sequence[int]) -> Layout:
-    """Return rows whose last tokens are queries, each in blocks of its own."""
+    """Return a layout of rows, each in blocks of its own; their last tokens are the queries."""
     size = trial.block_tokens
     widths = [-(-length // size) for length in contexts]
     tables = torch.zeros((len(contexts), max(widths)), dtype=torch.int32)
@@ -308,7 +307,7 @@ def _layout(trial: Trial, queries: Sequence[int], contexts: Sequence[int]) -> La
 
 def _pages(trial: Trial, place: Layout, *, filled: bool = False) -> Pages:
     blocks = int(place.block_tables.max()) + 1
-    size = (blocks, trial.shape.kv_heads, trial.block_tokens, trial.shape.head_dim)
+    size = (blocks, trial.attention.kv_heads, trial.block_tokens, trial.attention.head_dim)
     factor = (40.0 if trial.pages is torch.int8 else 1.0) if filled else 0.0
     k, v = ((trial.noise(*size, dtype=torch.float32) * factor).clamp(-127, 127).to(trial.pages) for _ in range(2))
     if trial.pages is not torch.int8:

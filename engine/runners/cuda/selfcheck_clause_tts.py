@@ -1,4 +1,4 @@
-"""One small call of every kernel of the voice against its reference: two clauses of different length in one line."""
+"""Checks every kernel of the voice against its reference: two clauses of different length in one line."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ HOP, TIMES, RATE = 256, 4, 24_000
 _CLOSE = TOLERANCES[torch.float32]
 
 _SOUND = 1e-3
-"""Of waves: a sine of a large angle has fewer digits, and a sum of a hundred of them."""
+"""Tolerance of waves: a sine of a large angle has fewer digits, and a hundred of them are summed."""
 
 _ROUNDED = 5e-3
-"""Of products whose factors are rounded to 10 bits."""
+"""Tolerance of products with factors rounded to 10 bits."""
 
 
 def _bounds(trial: Trial) -> tuple[Tensor, Tensor]:

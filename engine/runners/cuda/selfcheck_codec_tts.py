@@ -1,4 +1,4 @@
-"""One small call of every kernel of a codec language model and its codec against its reference, in their own types."""
+"""Checks every kernel of a codec language model and its codec against its reference, in their own types."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ CODES, WIDTH, PACKET = 2048, 64, 12
 STREAMS, CHANNELS, DILATION = 3, 96, 9
 
 _HALF, _HALF_TOLERANCE = torch.float16, 4e-3
-"""What a codec runs in beside a talker in bfloat16, and what a result may be off then."""
+"""The type of a codec beside a talker in bfloat16, and its tolerance."""
 
 _EXACT = 1e-6
-"""Of codes that were chosen: one that differs is off by one at least, as a part of 2048."""
+"""Tolerance of chosen codes: a wrong one is off by at least one, as a part of 2048."""
 
 
 def _attention(trial: Trial) -> Iterator[Outcome]:
@@ -45,7 +45,7 @@ def _attention(trial: Trial) -> Iterator[Outcome]:
 
 
 def _choice(trial: Trial) -> Iterator[Outcome]:
-    """One row chooses the likeliest, one draws of the 50 likeliest, one of those that make up four fifths."""
+    """One row chooses the likeliest code, one draws from the 50 likeliest, one from those that make up four fifths."""
     device = trial.device
     packet = torch.zeros((ROWS, PACKET), dtype=torch.int32, device=device)
     packet[:, POSITION], packet[:, SEED_LOW] = 64, torch.arange(ROWS, device=device)

@@ -1,7 +1,4 @@
-"""Numbers that cross the bus together: named parts of one run of int32, on the host and on the device alike.
-
-It knows names and shapes; what the numbers mean is the business of who writes and who reads them.
-"""
+"""Numbers that are copied to the device together: named parts of one run of int32, laid out alike on both sides."""
 
 from __future__ import annotations
 
@@ -16,15 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _ALIGNED = 4
-"""Each part begins at a multiple of 16 bytes: a kernel is compiled anew for pointers that are aligned otherwise."""
+"""Each part begins at a multiple of 16 bytes: a kernel is compiled again for pointers with other alignment."""
 
 
 @dataclass(frozen=True, slots=True)
 class PacketMemory:
-    """Memory for packets of which one is under way at a time."""
+    """Memory that packets share; one of them is under way at a time."""
 
     host: Tensor  # int32
-    device: Tensor  # the same number of them
+    device: Tensor  # of the same size
 
     @classmethod
     def of(cls, shapes: Mapping[str, tuple[int, ...]], device: torch.device) -> PacketMemory:

@@ -1,4 +1,4 @@
-"""What kernels are tried on when an engine starts or a person asks. It knows sizes, types and noise; no kernel."""
+"""The sizes, types and random numbers that kernels are checked on, at start or when a person asks."""
 
 from __future__ import annotations
 
@@ -7,40 +7,41 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from voxlane.engine.models.decoder_config import DecoderConfig
+from voxlane.engine.models.spec import AttentionLayer, ModelSpec
 
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
-"""What a result may be off, as a part of its largest number: sums in another order, one rounding of the type."""
+"""What a result may be off, as a part of its largest number: another order of sums, one rounding of the type."""
 
-STAND_IN = DecoderConfig.from_dict(
-    {
-        "model_type": "llama",
-        "hidden_size": 576,
-        "intermediate_size": 1536,
-        "num_hidden_layers": 30,
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-        "vocab_size": 49152,
-    }
+STAND_IN = ModelSpec(
+    layers=(AttentionLayer(heads=9, kv_heads=3, head_dim=64, scale=64**-0.5),) * 30,
+    hidden_size=576,
+    intermediate_size=1536,
+    vocab_size=49152,
+    context_tokens=2048,
+    parameters=134_500_000,
 )
-"""The default chat model's sizes, for where there is none to ask."""
+"""The default chat model's sizes, for an engine without a chat model."""
 
-LISTENER = replace(STAND_IN, hidden_size=288, heads=8, kv_heads=8, head_dim=36, attention_scale=36**-0.5)
+LISTENER = replace(
+    STAND_IN,
+    layers=(AttentionLayer(heads=8, kv_heads=8, head_dim=36, scale=36**-0.5),),
+    hidden_size=288,
+)
 """The default listening model's sizes: its heads are no power of two, and it is kept in float32."""
 
 
 @dataclass(slots=True)
 class Trial:
-    """What kernels are tried on: a model's sizes, the types of its rows and pages, and a device."""
+    """What kernels are checked on: a model's sizes, the types of its rows and pages, and a device."""
 
-    shape: DecoderConfig
+    spec: ModelSpec
     dtype: torch.dtype  # of what lies between kernels; float32 or bfloat16
     pages: torch.dtype
     block_tokens: int
     device: torch.device
-    ears: bool = False  # whether attention is tried as a listening model has it,
-    voice: bool = False  # and the voice's own kernels,
-    talker: bool = False  # or those of a codec language model
+    ears: bool = False  # check attention with a listening model's sizes too
+    voice: bool = False  # check the voice's kernels
+    talker: bool = False  # check the kernels of a codec language model
     random: torch.Generator = field(init=False)
 
     def __post_init__(self) -> None:
@@ -53,6 +54,11 @@ class Trial:
     def gain(self, size: int) -> Tensor:
         """Return weights of a norm."""
         return torch.rand(size, generator=self.random, device=self.device) + 0.5
+
+    @property
+    def attention(self) -> AttentionLayer:
+        """The sizes of the model's attention: all its layers differ in their window alone."""
+        return self.spec.attention[0]
 
     @property
     def tolerance(self) -> float:

@@ -1,7 +1,7 @@
-"""Silero's detector of speech for many streams, on a device: frames go there as they come, answers are asked for later.
+"""Silero's voice activity detector for many streams on a device: frames are sent as they come, answers are read later.
 
-A frame is a million multiplications: for two hundred streams a third of a core, and next to nothing for a device. What
-a stream remembers goes along with its frames and comes back with the answers. It knows samples and probabilities.
+A frame is a million multiplications: for two hundred streams a third of a core, and next to nothing for a device. A
+stream's state is sent with its frames and comes back with the answers.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from voxlane.engine.runners.cuda.device import Stopwatch, watched
 
 SIZES = (16, 64, 256)
 LONG_SIZES, LONG = (16, 64), 8
-"""Streams of a batch, padded to one of these; and those in which each stream may have several frames, up to LONG."""
+"""Streams of a batch, padded to one of these; and the sizes in which each stream may have up to LONG frames."""
 
 ASK_S = 0.0002
-"""How often the device is asked whether it is through: two hundred streams ask in turn, and each time takes some µs."""
+"""How often the device is polled: two hundred streams poll in turn, and each time takes some µs."""
 
 GAP_S = 0.003
-"""If nobody is behind, a batch begins no sooner than this after the one before: fewer of them cost the host less."""
+"""If no stream is behind, a batch begins no sooner than this after the one before: fewer batches cost the host less."""
 
-_KEPT = 2 * HIDDEN  # numbers a stream remembers
-_BACK = 1 + _KEPT  # and those that come back of a frame: the answer, and what is remembered after it
+_KEPT = 2 * HIDDEN  # numbers of a stream's state
+_BACK = 1 + _KEPT  # numbers that a frame returns: the answer, and the state after it
 
 Shape = tuple[int, int]  # streams, and frames of each
 
@@ -47,7 +47,7 @@ class _Together:
         def there(values: NDArray[Any]) -> Tensor:
             return torch.from_numpy(values).to(device)
 
-        # Fourier's transform as a product: a graph cannot hold every library's.
+        # The Fourier transform as a product: a graph cannot capture every library's.
         turns = np.outer(np.arange(WINDOW), np.arange(BINS)) * (2 * np.pi / WINDOW)
         waves = np.concatenate((np.cos(turns), np.sin(turns)), axis=1) * network.window[:, None]
         self._waves = there(waves.astype(np.float32))  # [256, 2 * 129]
@@ -59,11 +59,11 @@ class _Together:
         self._places = there(silero.PLACES)
 
     def features(self, frames: Tensor) -> Tensor:
-        """Return what frames [n, 512] sound like, [n, 128]."""
+        """Return features [n, 128] of frames [n, 512]."""
         count = len(frames)
         real, imaginary = (frames[:, self._places] @ self._waves).chunk(2, dim=2)
         loud = torch.sqrt(real.square() + imaginary.square())  # [n, 4, 129]
-        padded = F.pad(loud, (0, 0, 1, 1))  # silence before and after: [n, 6, 129]
+        padded = F.pad(loud, (0, 0, 1, 1))  # padded with silence: [n, 6, 129]
         taps = torch.cat((padded[:, :4], padded[:, 1:5], padded[:, 2:]), dim=2)
         wide = F.pad(self._convolve(taps.flatten(0, 1), 0).view(count, 4, -1), (0, 0, 1, 0))  # [n, 5, 128]
         halved = torch.stack((wide[:, :3], wide[:, 2:]), dim=1)  # every other place
@@ -71,7 +71,7 @@ class _Together:
         return self._convolve(self._convolve(x, 2), 3)
 
     def verdicts(self, features: Tensor, before: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the probabilities [n] for features [n, 128], and what is remembered then: two of [n, 128]."""
+        """Return the probabilities [n] for features [n, 128], and the new state: two of [n, 128]."""
         seen = torch.cat((features, before), dim=1)
         gates = torch.tanh_(torch.addmm(self._gates_bias, seen, self._gates))
         entry, keep, _, out = (gates * 0.5 + 0.5).chunk(4, dim=1)
@@ -98,8 +98,8 @@ class DeviceEars:
         self._back = torch.zeros(most * _BACK, pin_memory=pinned)
         self._graphs: dict[Shape, torch.cuda.CUDAGraph] = {}
         self._watch = Stopwatch(device)
-        self._due: WeakKeyDictionary[VadStream, None] = WeakKeyDictionary()  # who has frames, in the order they came
-        self._batch: list[tuple[VadStream, int]] = []  # under way, and how many frames of each
+        self._due: WeakKeyDictionary[VadStream, None] = WeakKeyDictionary()  # streams with frames, in their order
+        self._batch: list[tuple[VadStream, int]] = []  # streams under way, and how many frames of each
         self._shape: Shape = self._shapes[0]
         self._began_s = self._asked_s = -math.inf
         self._stream: torch.cuda.Stream | None = None
@@ -112,7 +112,7 @@ class DeviceEars:
         pool = torch.cuda.graph_pool_handle()
         with torch.inference_mode(), self._aside():
             for shape in sorted(self._shapes, reverse=True):
-                self._run(shape)  # picks products, which a capture cannot
+                self._run(shape)  # picks products: a capture cannot
                 torch.cuda.synchronize(self._device)
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph, pool=pool, stream=self._stream):
@@ -125,11 +125,11 @@ class DeviceEars:
         return VadStream(self)
 
     def expect(self, ear: VadStream) -> None:
-        """Note that a stream has a frame to listen to."""
+        """Note that a stream has a frame."""
         self._due[ear] = None
 
     def attend(self) -> None:
-        """Take the answers that have come, and send what waits if the device has nothing to listen to."""
+        """Read the answers that are ready, and send waiting frames if the device is idle."""
         now = self._clock()
         if now - self._asked_s < ASK_S:
             return
@@ -166,7 +166,7 @@ class DeviceEars:
             ear.listening = True
             del self._due[ear]
             if ear.frames:
-                self._due[ear] = None  # behind those who have waited longer
+                self._due[ear] = None  # behind streams that have waited longer
             self._batch.append((ear, count))
         with watched(self._device), torch.inference_mode(), self._aside():
             graph = self._graphs.get(self._shape)
@@ -181,7 +181,7 @@ class DeviceEars:
             return self._watch.done()
 
     def _take(self) -> None:
-        """Wait for the batch under way, and hand the answers out."""
+        """Wait for the batch under way, and give each stream its answers."""
         with watched(self._device):
             self._watch.join()
         streams, frames = self._shape
@@ -194,7 +194,7 @@ class DeviceEars:
         self._batch = []
 
     def _parts(self, shape: Shape) -> tuple[Tensor, Tensor]:
-        """Return where a batch's frames and memories lie on the host, [streams, frames, 512] and [streams, 256]."""
+        """Return the host memory of a batch's frames [streams, frames, 512] and states [streams, 256]."""
         streams, frames = shape
         size = streams * frames * FRAME_SAMPLES
         sounds = self._sent[:size].view(streams, frames, FRAME_SAMPLES)

@@ -13,13 +13,20 @@ from voxlane.engine.build.defaults import DEFAULTS, pages_of, settle, weights_of
 from voxlane.engine.build.device import choose_device, plan_cache
 from voxlane.engine.errors import EngineConfigError
 from voxlane.engine.kernels.norm import rms_norm
+from voxlane.engine.models.spec import AttentionLayer
 from voxlane.engine.runners.cuda import selfcheck
 from voxlane.engine.runners.cuda.device import watched
 from voxlane.engine.runners.cuda.selfcheck import KernelError, agreements, check_kernels
 from voxlane.engine.runners.cuda.trial import STAND_IN, Trial
 
 CPU = torch.device("cpu")
-SMALL = replace(STAND_IN, hidden_size=36, intermediate_size=64, heads=9, head_dim=4, vocab_size=100)
+SMALL = replace(
+    STAND_IN,
+    layers=(AttentionLayer(heads=9, kv_heads=3, head_dim=4, scale=64**-0.5),),
+    hidden_size=36,
+    intermediate_size=64,
+    vocab_size=100,
+)
 
 
 def trial(dtype: torch.dtype, pages: torch.dtype) -> Trial:

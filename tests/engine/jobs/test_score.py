@@ -13,7 +13,7 @@ from paged import Pager
 
 from voxlane.engine.api import Finished, Priority, Submit
 from voxlane.engine.build.assemble import assemble
-from voxlane.engine.models import load_model
+from voxlane.engine.models.registry import load_model
 from voxlane.engine.text.tokenizer import Tokenizer
 from voxlane.engine.weights.files import open_weights
 

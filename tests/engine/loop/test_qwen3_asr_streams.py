@@ -36,8 +36,9 @@ from voxlane.engine.build.model_part import build_station
 from voxlane.engine.jobs.transcribe import TranscribeJobFactory
 from voxlane.engine.loop.core import Core
 from voxlane.engine.memory.pages import KVCache
-from voxlane.engine.models import Qwen3ASR, load_recogniser
+from voxlane.engine.models.qwen3_asr.model import Qwen3ASR
 from voxlane.engine.models.recognition import DETECTING
+from voxlane.engine.models.registry import load_recogniser
 from voxlane.engine.runners.cuda.recogniser import CudaRecogniser
 from voxlane.engine.runners.recogniser import Recogniser
 from voxlane.engine.schedule.cost import CostModel
@@ -85,7 +86,7 @@ class Ears:
     """The model under a scheduler, with so many blocks."""
 
     def __init__(self, model: Qwen3ASR, blocks: int = 200, *, device: bool = False) -> None:
-        self.cache = KVCache(model.layers, model.kv_heads, model.head_dim, blocks, 8, torch.float32)
+        self.cache = KVCache(model.spec.pages, blocks, 8, torch.float32)
         self.station = build_station(self.cache, prefix_cache=False, encoder=CostModel())
         runner = CudaRecogniser(model, self.cache, CPU, max_rows=6) if device else Recogniser(model, self.cache)
         self.core = Core(

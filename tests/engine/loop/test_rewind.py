@@ -153,7 +153,7 @@ class Listener:
 def core_of(talker: type[Talker], model: Qwen3TTS, codec: Qwen3TTSCodec) -> Core:
     """Return an engine of random weights; on the device's talker a step is under way whenever commands come."""
     size, blocks, sizes = 8, 64, model.talker
-    cache = KVCache(sizes.layers, sizes.kv_heads, sizes.head_dim, blocks, size, torch.float32)
+    cache = KVCache(sizes.spec.pages, blocks, size, torch.float32)
     pool = BlockPool(blocks, size, prefix_cache=False)
     station = ModelResources(pool, BlockPool(0, size, prefix_cache=False), CostModel(), abilities=SPEECH_FRAMES)
     more: dict[str, Any] = {"slots": 2, "max_rows": 2}

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from voxlane.engine.memory.pages import PAGE_DTYPES, KVCache, page_bytes_per_token
+from voxlane.engine.memory.pages import PAGE_DTYPES, KVCache, PageShape
 
 DTYPES = list(PAGE_DTYPES.values())
 
 
 def make(dtype: torch.dtype, host_blocks: int = 0) -> KVCache:
     """Return a cache whose pages hold every bit pattern, NaNs with payloads among them."""
-    cache = KVCache(3, 2, 8, 6, 4, dtype, host_blocks=host_blocks)
+    cache = KVCache(PageShape(3, 2, 8), 6, 4, dtype, host_blocks=host_blocks)
     generator = torch.Generator().manual_seed(1)
     for tensor in tensors(cache):
         bits = torch.randint(0, 256, (tensor.nbytes,), generator=generator, dtype=torch.uint8)
@@ -40,7 +40,7 @@ def block_bits(cache: KVCache) -> list[bytes]:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_pages_have_the_kernels_shapes(dtype: torch.dtype) -> None:
-    cache = KVCache(3, 2, 8, 6, 4, dtype)
+    cache = KVCache(PageShape(3, 2, 8), 6, 4, dtype)
     assert len(cache.pages) == 3
     for pages in cache.pages:
         assert pages.k.shape == pages.v.shape == (6, 2, 4, 8)
@@ -107,22 +107,19 @@ def test_a_wrong_block_number_is_caught() -> None:
 
 
 def test_bytes() -> None:
-    assert page_bytes_per_token(30, 3, 64, torch.float32) == 30 * 2 * 3 * 64 * 4
-    assert page_bytes_per_token(30, 3, 64, torch.bfloat16) == 30 * 2 * 3 * 64 * 2
-    assert page_bytes_per_token(30, 3, 64, torch.int8) == 30 * 2 * 3 * (64 + 2)
+    assert PageShape(30, 3, 64).bytes_per_token(torch.float32) == 30 * 2 * 3 * 64 * 4
+    assert PageShape(30, 3, 64).bytes_per_token(torch.bfloat16) == 30 * 2 * 3 * 64 * 2
+    assert PageShape(30, 3, 64).bytes_per_token(torch.int8) == 30 * 2 * 3 * (64 + 2)
     for dtype in DTYPES:
-        cache = KVCache(3, 2, 8, 6, 4, dtype)
+        cache = KVCache(PageShape(3, 2, 8), 6, 4, dtype)
         assert cache.bytes_per_token * 6 * 4 == sum(tensor.nbytes for tensor in tensors(cache))
-        block = cache.bytes_per_token * 4
-        assert KVCache.blocks_for(block * 5 - 1, 3, 2, 8, 4, dtype) == 4
-        assert KVCache.blocks_for(block * 5, 3, 2, 8, 4, dtype) == 5
 
 
 def test_impossible_caches_are_refused() -> None:
     with pytest.raises(ValueError, match="float16"):
-        KVCache(1, 1, 4, 1, 1, torch.float16)
-    for sizes in ((0, 1, 4, 1, 1), (1, 1, 4, 0, 1), (1, 1, 4, 1, 0)):
+        KVCache(PageShape(1, 1, 4), 1, 1, torch.float16)
+    for layers, blocks, tokens in ((0, 1, 1), (1, 0, 1), (1, 1, 0)):
         with pytest.raises(ValueError, match="at least one"):
-            KVCache(*sizes, torch.float32)
+            KVCache(PageShape(layers, 1, 4), blocks, tokens, torch.float32)
     with pytest.raises(ValueError, match="at least one"):
-        KVCache(1, 1, 4, 1, 1, torch.float32, host_blocks=-1)
+        KVCache(PageShape(1, 1, 4), 1, 1, torch.float32, host_blocks=-1)

@@ -13,7 +13,10 @@ from paged import Pager
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from voxlane.engine.models import Decoder, decoder, load_model
+from voxlane.engine.memory.pages import PageShape
+from voxlane.engine.models import decoder
+from voxlane.engine.models.decoder import Decoder
+from voxlane.engine.models.registry import load_model
 from voxlane.engine.weights.files import open_weights
 
 MakeCheckpoint = Callable[[str], Path]
@@ -148,11 +151,11 @@ def test_attributes(checkpoint: MakeCheckpoint) -> None:
     seen: list[float] = []
     model = load_model(open_weights(checkpoint("qwen3")), "packed", seen.append, context_tokens=100)
     assert isinstance(model, Decoder)
-    assert (model.layers, model.kv_heads, model.head_dim, model.vocab_size) == (3, 2, 16, 211)
+    assert (model.spec.pages, model.vocab_size) == (PageShape(layers=3, kv_heads=2, head_dim=16), 211)
     assert model.context_tokens == 100
     assert model.parameters == sum(tensor.numel() for tensor in random_tensors(CONFIGS["qwen3"]).values())
-    assert model.kv_bytes_per_token(torch.bfloat16) == 3 * 2 * 2 * 16 * 2
-    assert model.kv_bytes_per_token(torch.int8) == 3 * 2 * 2 * (16 + 2)
+    assert model.spec.cache_bytes_per_token(torch.bfloat16) == 3 * 2 * 2 * 16 * 2
+    assert model.spec.cache_bytes_per_token(torch.int8) == 3 * 2 * 2 * (16 + 2)
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
     assert load_model(open_weights(checkpoint("qwen3")), context_tokens=10**6).context_tokens == 256

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from voxlane.engine.errors import ModelConfigError, TensorError
 from voxlane.engine.kernels.linear.linear import PackedWeight
-from voxlane.engine.models import ARCHITECTURES, architecture_of, load_model
 from voxlane.engine.models.loading import TensorReader
+from voxlane.engine.models.registry import CHAT_MODELS, architecture_of, load_model
 from voxlane.engine.weights.files import open_weights
 from voxlane.engine.weights.tensors import Blocks, quantise
 
@@ -130,7 +130,7 @@ def test_rows_that_do_not_split_into_groups_stay_float(tmp_path: Path) -> None:
 
 def test_the_table_names_the_architecture() -> None:
     for config in CONFIGS.values():
-        assert architecture_of(config) in ARCHITECTURES
+        assert architecture_of(config) in CHAT_MODELS
         assert architecture_of({"model_type": config["model_type"]}) == architecture_of(config)
     for config in ({"architectures": ["MambaForCausalLM"], "model_type": "llama"}, {"model_type": "mamba"}, {}):
         found = (config.get("architectures") or [config.get("model_type", "none")])[0]

@@ -13,9 +13,9 @@ from transformers import MoonshineForConditionalGeneration
 
 from voxlane.engine.errors import ModelConfigError
 from voxlane.engine.kernels import native
-from voxlane.engine.models import load_recogniser
 from voxlane.engine.models.loading import Mode
 from voxlane.engine.models.moonshine import MAX_SAMPLES, MIN_SAMPLES, Moonshine, MoonshineConfig
+from voxlane.engine.models.registry import load_recogniser
 from voxlane.engine.models.spelling import Spelling
 from voxlane.engine.weights.files import open_weights
 from voxlane.engine.weights.importers.ort import MoonshineDirectory

@@ -25,8 +25,10 @@ from speech_clips import PagedClips, clip
 from torch import Tensor
 
 from voxlane.engine.kernels.linear.linear import linear
-from voxlane.engine.models import Moonshine, encoder_decoder, load_recogniser
+from voxlane.engine.models import encoder_decoder
 from voxlane.engine.models.loading import Mode, Weight
+from voxlane.engine.models.moonshine import Moonshine
+from voxlane.engine.models.registry import load_recogniser
 from voxlane.engine.weights.files import open_weights
 from voxlane.engine.weights.store import resolve
 
@@ -82,7 +84,7 @@ class RoundedProducts:
 def transcribe(model: Moonshine, line: Line, graph: Graph, products: RoundedProducts) -> str:
     """Return what a model writes when it rounds as the library does."""
     *encoder, states = graph.encode(line.samples)
-    products.theirs = [*encoder, *[states] * model.layers]
+    products.theirs = [*encoder, *[states] * len(model.spec.layers)]
     batch = PagedClips(model, [line.samples], block_tokens=16)
     token, tokens = model.config.start_token, list[int]()
     while token != model.config.eos_token and len(tokens) < line.most_tokens:

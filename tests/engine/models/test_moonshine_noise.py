@@ -24,8 +24,9 @@ from moonshine_voice import ModelArch, Transcriber
 from speech_clips import PagedClips, clip
 from torch import Tensor
 
-from voxlane.engine.models import Moonshine, load_recogniser
 from voxlane.engine.models.loading import Mode
+from voxlane.engine.models.moonshine import Moonshine
+from voxlane.engine.models.registry import load_recogniser
 from voxlane.engine.weights.files import open_weights
 from voxlane.engine.weights.importers.ort import read_pieces
 from voxlane.engine.weights.store import resolve

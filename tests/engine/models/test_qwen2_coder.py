@@ -14,7 +14,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RotaryEmbedding
 
 from voxlane.engine.api import ChatMessage
-from voxlane.engine.models import Decoder, load_model
+from voxlane.engine.models.decoder import Decoder
+from voxlane.engine.models.registry import load_model
 from voxlane.engine.text.tokenizer import Tokenizer
 from voxlane.engine.weights.files import open_weights
 from voxlane.engine.weights.store import resolve

@@ -18,10 +18,11 @@ from voxlane.engine.api import SamplingParams
 from voxlane.engine.errors import ModelConfigError, TensorError, WeightsError
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.memory.pages import KVCache
-from voxlane.engine.models import Qwen3ASR, load_recogniser
 from voxlane.engine.models.loading import Mode
 from voxlane.engine.models.qwen3_asr.config import Qwen3ASRConfig
+from voxlane.engine.models.qwen3_asr.model import Qwen3ASR
 from voxlane.engine.models.qwen3_asr.prompt import LANGUAGES
+from voxlane.engine.models.registry import load_recogniser
 from voxlane.engine.runners.recogniser import Recogniser, TranscriptionOutcome, TranscriptionPayload, payload_of
 from voxlane.engine.schedule.plan import ModelBatch, Row
 from voxlane.engine.schedule.request import ClipStates, Request
@@ -76,7 +77,7 @@ class Hearing:
     def __init__(self, model: Qwen3ASR, clip: NDArray[np.float32], language: str, *, most: int = 12) -> None:
         self.model = model
         self.pool = BlockPool(64, BLOCK_TOKENS)
-        cache = KVCache(model.layers, model.kv_heads, model.head_dim, 64, BLOCK_TOKENS, torch.float32)
+        cache = KVCache(model.spec.pages, 64, BLOCK_TOKENS, torch.float32)
         for pages in cache.pages:
             pages.k.fill_(torch.nan)
             pages.v.fill_(torch.nan)

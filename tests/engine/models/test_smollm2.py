@@ -14,7 +14,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from voxlane.engine.api import ChatMessage
-from voxlane.engine.models import Decoder, load_model
+from voxlane.engine.models.decoder import Decoder
+from voxlane.engine.models.registry import load_model
 from voxlane.engine.text.tokenizer import Tokenizer
 from voxlane.engine.weights.files import open_weights
 

@@ -11,7 +11,8 @@ from transformers import MoonshineConfig, MoonshineForConditionalGeneration
 
 from voxlane.engine.audio.word_times import starts_word
 from voxlane.engine.errors import ModelConfigError, WeightsError
-from voxlane.engine.models import Moonshine, load_model, load_recogniser
+from voxlane.engine.models.moonshine import Moonshine
+from voxlane.engine.models.registry import load_model, load_recogniser
 from voxlane.engine.models.spelling import Spelling
 from voxlane.engine.weights.files import open_weights
 

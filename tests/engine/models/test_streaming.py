@@ -13,7 +13,8 @@ from speech_clips import clip, decode
 from voxlane.codecs.voicing import Voicing
 from voxlane.engine.audio.segmenter import RATE
 from voxlane.engine.audio.transcriber import Closed, DecodeRequest, Transcriber, max_tokens
-from voxlane.engine.models import Moonshine, load_recogniser
+from voxlane.engine.models.moonshine import Moonshine
+from voxlane.engine.models.registry import load_recogniser
 from voxlane.engine.weights.files import open_weights
 from voxlane.engine.weights.store import resolve
 

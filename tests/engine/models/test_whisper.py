@@ -16,9 +16,9 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from voxlane.engine.audio.mel import FRAMES, WINDOW_SAMPLES, log_mel, window_mels
 from voxlane.engine.errors import ModelConfigError
-from voxlane.engine.models import load_recogniser
 from voxlane.engine.models.encoder_decoder import log_probabilities
 from voxlane.engine.models.loading import Mode
+from voxlane.engine.models.registry import load_recogniser
 from voxlane.engine.models.spelling import Spelling
 from voxlane.engine.models.whisper import STATES, Whisper, WhisperConfig, WhisperTokens
 from voxlane.engine.weights.files import open_weights

@@ -101,7 +101,7 @@ class House:
         max_batch: int = 8,
     ) -> None:
         sizes, size = model.talker, 8
-        cache = KVCache(sizes.layers, sizes.kv_heads, sizes.head_dim, blocks, size, torch.float32, host_blocks=host)
+        cache = KVCache(sizes.spec.pages, blocks, size, torch.float32, host_blocks=host)
         self.pool = BlockPool(blocks, size, prefix_cache=False)
         station = ModelResources(
             self.pool,

@@ -20,8 +20,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from voxlane.engine.errors import StoreError, WeightsError
-from voxlane.engine.models import load_model
 from voxlane.engine.models.decoder_config import DecoderConfig
+from voxlane.engine.models.registry import load_model
 from voxlane.engine.weights.adapter import AdaptedWeights, Adapter, locate
 from voxlane.engine.weights.files import open_weights
 from voxlane.engine.weights.gguf import GGUFFile

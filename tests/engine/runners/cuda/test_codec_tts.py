@@ -115,7 +115,7 @@ class Stage:
 def talkers(model: Qwen3TTS, codec: Qwen3TTSCodec) -> tuple[Talker, CudaTalker]:
     def cache() -> KVCache:
         talker = model.talker
-        return KVCache(talker.layers, talker.kv_heads, talker.head_dim, BLOCKS, BLOCK, torch.float32)
+        return KVCache(talker.spec.pages, BLOCKS, BLOCK, torch.float32)
 
     device = torch.device("cpu")
     return (
@@ -268,7 +268,7 @@ def _forget(stage: Stage) -> None:
 def test_there_is_a_graph_for_every_step_there_may_be(model: Qwen3TTS) -> None:
     """More rows than prompts usually need, and up to the most tokens of a step: none goes launch by launch."""
     rows, most, device, talker = 300, 4000, torch.device("cpu"), model.talker
-    cache = KVCache(talker.layers, talker.kv_heads, talker.head_dim, 8, BLOCK, torch.float32)
+    cache = KVCache(talker.spec.pages, 8, BLOCK, torch.float32)
     graphs = FrameGraphs(
         *(model, cache, Streams(rows, model, device), model.predictor.scratch(rows), device),
         max_rows=rows,

@@ -229,10 +229,7 @@ def model(checkpoint: Callable[..., Path]) -> Decoder:
 
 
 def pair(model: Decoder, max_batch: int = 6) -> Pair:
-    caches = [
-        KVCache(model.layers, model.kv_heads, model.head_dim, 80, BLOCK_TOKENS, torch.float32, host_blocks=4)
-        for _ in range(2)
-    ]
+    caches = [KVCache(model.spec.pages, 80, BLOCK_TOKENS, torch.float32, host_blocks=4) for _ in range(2)]
     cuda = CudaRunner(model, caches[1], CPU, max_batch=max_batch, context_tokens=model.context_tokens)
     return Pair(Runner(model, caches[0]), cuda, (BlockPool(80, BLOCK_TOKENS), BlockPool(80, BLOCK_TOKENS)))
 
@@ -639,7 +636,7 @@ def test_steps_of_many_rows_give_way_and_prompts_beside_them_do_not(
     both = pair(model, max_batch=32)
     requests = [request(str(number), [1 + number], both.pools[1]) for number in range(rows)]
     run_step(both.cuda, requests, 1)
-    assert firsts == [True, *[False] * (-(-model.layers // EVERY_LAYERS) - 1)] * (rows == 16)
+    assert firsts == [True, *[False] * (-(-len(model.spec.layers) // EVERY_LAYERS) - 1)] * (rows == 16)
     firsts.clear()
     other = request("b", list(PROMPTS[1]), both.pools[1])
     other.table.append(len(other.tokens))

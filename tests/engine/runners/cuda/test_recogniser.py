@@ -108,7 +108,7 @@ class Stream:
     drafts: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     no_speech: float = -1.0
-    paged_triton: torch.Tensor | None = None
+    attention: torch.Tensor | None = None
     done: bool = False
 
 
@@ -187,7 +187,7 @@ def hear(runner: Recogniser, model: Moonshine | Whisper, seed: int, sizes: list[
 
 def cache_for(model: Moonshine | Whisper, sizes: list[int]) -> KVCache:
     blocks = sum(-(-model.states(samples) // BLOCK_TOKENS) + 9 for samples in sizes)
-    return KVCache(model.layers, model.kv_heads, model.head_dim, blocks, BLOCK_TOKENS, torch.float32)
+    return KVCache(model.spec.pages, blocks, BLOCK_TOKENS, torch.float32)
 
 
 def on_device(model: Moonshine | Whisper, sizes: list[int]) -> CudaRecogniser:

@@ -1,0 +1,90 @@
+"""Every architecture there is, and the class that runs it. A new one is named here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+
+from voxlane.engine.errors import ModelConfigError
+from voxlane.engine.models.decoder import Decoder
+from voxlane.engine.models.loading import Mode, Progress
+from voxlane.engine.models.moonshine import Moonshine
+from voxlane.engine.models.qwen3_asr.model import Qwen3ASR
+from voxlane.engine.models.settings import Settings
+from voxlane.engine.models.spec import ModelSpec
+from voxlane.engine.models.spelling import Spelling
+from voxlane.engine.models.whisper import Whisper
+from voxlane.engine.weights.files import OpenedWeights
+from voxlane.engine.weights.tensors import WeightFile
+
+ChatModel = Decoder
+Recognition = Moonshine | Whisper | Qwen3ASR
+
+CHAT_MODELS: dict[str, type[ChatModel]] = {
+    "LlamaForCausalLM": Decoder,
+    "Qwen2ForCausalLM": Decoder,
+    "Qwen3ForCausalLM": Decoder,
+    "Gemma3ForCausalLM": Decoder,
+    "Gemma3ForConditionalGeneration": Decoder,
+}
+"""Models that write text."""
+
+RECOGNISERS: dict[str, type[Recognition]] = {
+    "MoonshineForConditionalGeneration": Moonshine,
+    "WhisperForConditionalGeneration": Whisper,
+    "Qwen3ASRForConditionalGeneration": Qwen3ASR,
+}
+"""Models that listen."""
+
+QWEN3_TTS = "Qwen3TTSForConditionalGeneration"
+"""The one model that speaks and names its architecture; the other voices are a package and an ONNX file."""
+
+_BY_MODEL_TYPE = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "gemma3": "Gemma3ForConditionalGeneration",
+    "moonshine": "MoonshineForConditionalGeneration",
+    "whisper": "WhisperForConditionalGeneration",
+    "qwen3_asr": "Qwen3ASRForConditionalGeneration",
+}
+"""For configs that name no architecture."""
+
+
+def architecture_of(config: dict[str, object], table: Collection[str] = CHAT_MODELS) -> str:
+    """Return the architecture a config names, or raise ModelConfigError with a list of those in `table`."""
+    listed = config.get("architectures")
+    name = listed[0] if isinstance(listed, list) and listed else _BY_MODEL_TYPE.get(str(config.get("model_type")))
+    if isinstance(name, str) and name in table:
+        return name
+    found = name or config.get("model_type") or "none"
+    raise ModelConfigError(f"architecture {found!r:.80} is not supported (supported: {', '.join(table)})")
+
+
+def chat_spec(config: dict[str, object]) -> ModelSpec:
+    """Return the sizes of the chat model that a config describes, or raise ModelError."""
+    return CHAT_MODELS[architecture_of(config)].spec_of(config)
+
+
+def load_model(
+    weights: WeightFile,
+    mode: Mode = "packed",
+    progress: Progress | None = None,
+    device: str | torch.device = "cpu",
+    context_tokens: int = 0,
+) -> ChatModel:
+    """Load the chat model in `weights`, or raise ModelError."""
+    return CHAT_MODELS[architecture_of(weights.config)].load(weights, mode, progress, device, context_tokens)
+
+
+def load_recogniser(
+    weights: OpenedWeights, mode: Mode = "packed", progress: Progress | None = None, device: str | torch.device = "cpu"
+) -> Recognition:
+    """Load the model that listens in `weights`, with its vocabulary, or raise ModelError."""
+    kind = RECOGNISERS[architecture_of(weights.config, RECOGNISERS)]
+    if issubclass(kind, Qwen3ASR):
+        return kind.load(weights, weights, mode, progress, device)
+    vocab_size = Settings(weights.config).integer("vocab_size", maximum=1 << 22)
+    return kind.load(weights, Spelling.open(weights, vocab_size), mode, progress, device)

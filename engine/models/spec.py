@@ -1,0 +1,94 @@
+"""A model's sizes, layer by layer: they say what memory it needs and what its kernels are tried on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from voxlane.engine.errors import ModelConfigError
+from voxlane.engine.kernels.attention.pages import ATTENTION_PARTS
+from voxlane.engine.memory.pages import PageShape
+
+Activation = Literal["silu", "gelu_tanh", "gelu"]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionLayer:
+    """A layer that keeps a key and a value of every token in the KV cache."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float  # of the products of queries and keys
+    window: int = 0  # tokens it sees; 0: all of them
+    qk_norm: bool = False  # RMS norm over each head of q and k before the rotation
+
+    @property
+    def columns(self) -> int:
+        """How many numbers a token's queries, keys and values are."""
+        return (self.heads + 2 * self.kv_heads) * self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class ConvolutionLayer:
+    """A layer that sees a request's last few tokens: it keeps a state of fixed size, and nothing in the KV cache."""
+
+    channels: int
+    taps: int  # tokens it sees, the newest included
+
+    @property
+    def columns(self) -> int:
+        """How many numbers a token's input and its two gates are."""
+        return 3 * self.channels
+
+    @property
+    def state_size(self) -> int:
+        """How many numbers are kept of a request."""
+        return self.channels * (self.taps - 1)
+
+
+Layer = AttentionLayer | ConvolutionLayer
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """The sizes of one model."""
+
+    layers: tuple[Layer, ...]
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+    context_tokens: int
+    parameters: int  # norms and biases left out
+    activation: Activation = "silu"
+    tied: bool = False  # the output head is the embedding table
+
+    @property
+    def attention(self) -> tuple[AttentionLayer, ...]:
+        """The layers that have pages in the KV cache, in their order."""
+        return tuple(layer for layer in self.layers if isinstance(layer, AttentionLayer))
+
+    @property
+    def pages(self) -> PageShape:
+        """The shape of its KV cache; raise ModelConfigError if its layers have no common one."""
+        shapes = {(layer.kv_heads, layer.head_dim) for layer in self.attention}
+        if len(shapes) != 1:
+            raise ModelConfigError(f"{len(shapes)} sizes of keys and values in one model are not supported")
+        return PageShape(len(self.attention), *shapes.pop())
+
+    def cache_bytes_per_token(self, dtype: torch.dtype) -> int:
+        """Return what one token takes in pages of `dtype`."""
+        return self.pages.bytes_per_token(dtype)
+
+    def state_bytes_per_request(self, dtype: torch.dtype) -> int:
+        """Return what one request takes beside its tokens, in states of `dtype`."""
+        return dtype.itemsize * sum(layer.state_size for layer in self.layers if isinstance(layer, ConvolutionLayer))
+
+    def step_bytes(self, tokens: int, rows: int) -> int:
+        """Return about what a step takes beside weights and cache: activations, logits, what attention cuts."""
+        columns = 2 * max(layer.columns for layer in self.layers) + 3 * self.intermediate_size + 4 * self.hidden_size
+        parts = ATTENTION_PARTS * max(layer.heads * layer.head_dim for layer in self.attention)
+        penalties = 6 * rows * self.vocab_size
+        return 4 * (tokens * columns + 2 * rows * self.vocab_size + parts) + penalties
