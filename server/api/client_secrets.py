@@ -37,11 +37,11 @@ class SecretRequest:
 async def client_secrets(request: Request) -> Response:
     """Answer POST /v1/realtime/client_secrets."""
     service = service_of(request)
-    if service.voice.draining:
+    if service.sessions.draining:
         raise Draining  # nobody could connect with it
     ask = parse(await read_object(request, service.config.limits))
     session = effective_session(service, ask.session)
-    value, expires_at = service.voice.secrets.issue(ask.session, ask.seconds)
+    value, expires_at = service.sessions.secrets.issue(ask.session, ask.seconds)
     return json_response({"value": value, "expires_at": expires_at, "session": session})
 
 
@@ -64,12 +64,12 @@ def parse(body: Mapping[str, Any]) -> SecretRequest:
 
 def effective_session(service: Service, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return the session as a connection with the secret begins it; raise InvalidRequest if there can be none."""
-    hub = service.voice
-    capabilities = hub.capabilities(hub.engine)
-    usual = usual_session(hub.defaults, capabilities, served_name(capabilities.chat_model))
+    sessions = service.sessions
+    capabilities = sessions.capabilities(sessions.ready)
+    usual = usual_session(sessions.defaults, capabilities, served_name(capabilities.chat_model))
     try:
         session = updated(usual, asked, usual)
-        configuration(session, hub.defaults, capabilities)
+        configuration(session, sessions.defaults, capabilities)
     except Wrong as error:
         raise InvalidRequest(str(error), param=error.param) from error
     return shown(session, f"sess_{secrets.token_hex(12)}")
