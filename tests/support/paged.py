@@ -1,4 +1,4 @@
-"""Running a model over paged sequences, as plainly as possible: blocks in scrambled order, no scheduler."""
+"""Run a model over paged sequences in the simplest way: blocks in scrambled order, no scheduler."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def int32(values: object) -> Tensor:
 def rubbish(
     model: Decoder | Moonshine | Whisper, blocks: int, block_tokens: int, dtype: torch.dtype
 ) -> tuple[KVCache, list[int]]:
-    """Return a cache whose every page is NaN, or extreme codes with NaN scales, and its blocks in scrambled order."""
+    """Return a cache with all pages NaN, or extreme codes with NaN scales, and its blocks in scrambled order."""
     cache = KVCache(model.layers, model.kv_heads, model.head_dim, blocks, block_tokens, dtype)
     for pages in cache.pages:
         for tensor in (pages.k, pages.v, pages.k_scale, pages.v_scale):
@@ -33,7 +33,7 @@ def rubbish(
 
 
 class Pager:
-    """Sequences that grow in one cache whose every page starts as rubbish."""
+    """Sequences that grow in one cache; every page starts as garbage."""
 
     def __init__(self, model: Decoder, dtype: torch.dtype = torch.float32, block_tokens: int = 8, blocks: int = 96):
         self.model = model
@@ -42,7 +42,7 @@ class Pager:
         self._lengths: dict[int, int] = {}
 
     def feed(self, chunks: dict[int, list[int]]) -> list[Tensor]:
-        """Append tokens to sequences in one step; return each one's hidden rows [tokens, hidden]."""
+        """Append tokens to sequences in one step; return the hidden rows [tokens, hidden] of each."""
         size = self.cache.block_tokens
         positions, slots, starts = [], [], [0]
         for sequence, tokens in chunks.items():
