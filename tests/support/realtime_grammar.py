@@ -68,9 +68,9 @@ class Grammar:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.items: list[str] = []  # ids of the conversation, in order
-        self.responses: dict[str, _Response] = {}  # under way
+        self.responses: dict[str, _Response] = {}  # running
         self._ids: set[str] = set()
-        self._over: set[str] = set()  # responses
+        self._over: set[str] = set()  # ids of responses that are done
         self._speaking: str | None = None  # the item of the current speech
         self._stopped: set[str] = set()
         self._waiting: set[str] = set()  # committed, not yet added
