@@ -46,7 +46,7 @@ async def test_what_is_said_while_another_takes_over_is_not_for_the_old_connecti
     take_over = Connection._take_over
 
     def after_a_word(self: Connection, hello: Hello) -> Conversation:
-        for conversation in self._hub._conversations.values():
+        for conversation in self._registry._conversations.values():
             conversation.send(ServerPong(7, 0.0))  # the old connection's writer wakes before the new one's is there
         return take_over(self, hello)
 
