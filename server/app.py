@@ -48,19 +48,19 @@ def make_app(service: Service, open_connections: Callable[[], int] = lambda: 0) 
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with service.link:
+        async with service.engine:
             lag = asyncio.create_task(_measure_lag(service.metrics), name="loop lag")
             yield
-            await service.voice.aclose()
+            await service.sessions.aclose()
             lag.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await lag
 
     async def voice(websocket: WebSocket) -> None:
-        await converse(websocket, NATIVE, service.voice, service.metrics, service.api_key)
+        await converse(websocket, NATIVE, service.sessions, service.metrics, service.api_key)
 
     async def realtime(websocket: WebSocket) -> None:
-        await converse(websocket, REALTIME, service.voice, service.metrics, service.api_key)
+        await converse(websocket, REALTIME, service.sessions, service.metrics, service.api_key)
 
     pages = PageEndpoints(read_assets())
     app = Starlette(

@@ -153,7 +153,7 @@ class VoiceClient:
         event = self._parse(await self._socket.recv())
         if event.name != "error":
             self.ready = event.fields
-            self._take(event)
+            self._note(event)
         return event
 
     async def _closed(self) -> ConnectionClosed:
@@ -207,7 +207,7 @@ class VoiceClient:
                     raise
                 event = await self._come_back()
             else:
-                self._take(event)
+                self._note(event)
             yield event
 
     def _parse(self, message: str | bytes) -> Event:
@@ -221,13 +221,13 @@ class VoiceClient:
         fields = {names[place] if place < len(names) else str(place): value for place, value in enumerate(values)}
         return Event(name, sequence, fields)
 
-    def _take(self, event: Event) -> None:
+    def _note(self, event: Event) -> None:
         if event.name != "ready":
             self._sequence = max(self._sequence, event.sequence)
         elif not event["resumed"]:  # after a resume, older messages are repeated behind `ready`
             self._sequence = 0
         if self.player is not None:
-            self.player.take(event.name, event.fields)
+            self.player.handle(event.name, event.fields)
 
     # ---- what a client can say
 

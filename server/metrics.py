@@ -176,7 +176,7 @@ class Metrics(Observer):
         for verdict in ("commit", "release"):
             self.barge_ins.labels(verdict)
 
-    def told(self, event: ServerEvent) -> None:
+    def count(self, event: ServerEvent) -> None:
         """Count an event that is sent to a client."""
         match event:
             case TurnDone(how=how):

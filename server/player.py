@@ -49,7 +49,7 @@ class Player:
         """Number of samples that wait."""
         return self._queued
 
-    def take(self, name: str, fields: dict[str, Any]) -> None:
+    def handle(self, name: str, fields: dict[str, Any]) -> None:
         """Process a message of the server; ignore those that are not about playback."""
         match name:
             case "audio":

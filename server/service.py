@@ -35,25 +35,25 @@ class Service:
     """The parts of one server."""
 
     config: Config
-    link: EngineProcess
+    engine: EngineProcess
     metrics: Metrics
-    gate: RequestLimit
+    request_limit: RequestLimit
     audio: Allowance
     decoder: AudioDecoder
-    voice: SessionRegistry
+    sessions: SessionRegistry
     api_key: str  # "": the server is open
 
     @property
     def ready(self) -> Ready:
         """Return the engine's description; raise EngineNotReady before the first one."""
-        if self.link.ready is None:
+        if self.engine.ready is None:
             raise EngineNotReady
-        return self.link.ready
+        return self.engine.ready
 
     @property
     def chat_model(self) -> str:
         """Return the chat model's name from the engine, before it is ready from the configuration."""
-        ready = self.link.ready
+        ready = self.engine.ready
         return served_name(self.config.engine.model if ready is None else ready.model)
 
     @property
@@ -82,7 +82,7 @@ class Service:
     def fingerprint(self) -> str:
         """Return OpenAI's system_fingerprint: a hash of everything that the output of a seed depends on."""
         # The voices are left out: clients make and delete them while the server runs.
-        ready = None if self.link.ready is None else replace(self.link.ready, voices=())
+        ready = None if self.engine.ready is None else replace(self.engine.ready, voices=())
         digest = hashlib.sha256(repr((VERSION, self.config.engine, ready)).encode()).hexdigest()
         return f"fp_{digest[:10]}"
 
@@ -92,16 +92,16 @@ def service_of(request: Request) -> Service:
     return cast(Service, request.app.state.service)
 
 
-def make_service(config: Config, link: EngineProcess, metrics: Metrics, api_key: str, chat_key: str = "") -> Service:
+def make_service(config: Config, engine: EngineProcess, metrics: Metrics, api_key: str, chat_key: str = "") -> Service:
     """Return the parts of a server, sized by its configuration; `chat_key` is the key for the server at chat.url."""
     limits = config.limits
     return Service(
         config,
-        link,
+        engine,
         metrics,
         RequestLimit(limits.open_requests),
         Allowance(limits.audio_held_bytes),
         AudioDecoder(limits.audio_s, limits.audio_decoders),
-        SessionRegistry(config, link, metrics, f"voxlane {VERSION}", chat_key),
+        SessionRegistry(config, engine, metrics, f"voxlane {VERSION}", chat_key),
         api_key,
     )

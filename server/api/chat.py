@@ -34,7 +34,7 @@ _SEED_MASK = (1 << 63) - 1
 async def completions(request: Request) -> ChatResponse:
     """Answer POST /v1/chat/completions."""
     service = service_of(request)
-    service.gate.check()  # a body that would be turned away is not worth reading
+    service.request_limit.check()  # a body that would be turned away is not worth reading
     ask = chat_request.parse(await read_object(request, service.config.limits))
     service.check_priority(ask.priority)
     service.check_model(ask.model, service.model_names, (), "chats")
@@ -45,7 +45,7 @@ class ChatResponse:
     """The ASGI response to one chat request."""
 
     def __init__(self, service: Service, ask: ChatRequest) -> None:
-        assert service.link.ready is not None
+        assert service.engine.ready is not None
         self._service = service
         self._ask = ask
         self._with_logprobs = ask.sampling.logprobs >= 0
@@ -60,7 +60,7 @@ class ChatResponse:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the request; a client that leaves takes it out of the engine."""
         # Only now, with the body here: senders of half a body must not keep the others out.
-        with self._service.gate.admit():
+        with self._service.request_limit.admit():
             await unless_disconnected(receive, self._run(scope, receive, send))
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,7 +75,7 @@ class ChatResponse:
                 await answer(scope, receive, outgoing.write)
 
     def _submit(self, index: int) -> RequestStream:
-        ask, ready = self._ask, self._service.link.ready
+        ask, ready = self._ask, self._service.engine.ready
         assert ready is not None
         seed = ask.sampling.seed
         sampling: SamplingParams = dataclasses.replace(
@@ -84,7 +84,7 @@ class ChatResponse:
             seed=None if seed is None else (seed + index) & _SEED_MASK,
             max_tokens=ready.context_tokens if ask.max_tokens is None else ask.max_tokens,
         )
-        return self._service.link.submit(
+        return self._service.engine.submit(
             Submit(
                 request_id=f"{self._envelope.completion_id}-{index}",
                 task="chat",

@@ -60,11 +60,11 @@ class ClientSecretBody(Body):
 async def client_secrets(request: Request) -> Response:
     """Answer POST /v1/realtime/client_secrets."""
     service = service_of(request)
-    if service.voice.draining:
+    if service.sessions.draining:
         raise Draining  # no client could connect with it
     ask = parse(await read_object(request, service.config.limits))
     session = effective_session(service, ask.session)
-    value, expires_at = service.voice.secrets.issue(ask.session, ask.expires_after.seconds)
+    value, expires_at = service.sessions.secrets.issue(ask.session, ask.expires_after.seconds)
     return json_response({"value": value, "expires_at": expires_at, "session": session})
 
 
@@ -80,12 +80,12 @@ def parse(values: Mapping[str, Any]) -> ClientSecretBody:
 
 def effective_session(service: Service, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return the session as a connection with the secret begins it; raise InvalidRequest if there can be none."""
-    hub = service.voice
-    capabilities = hub.capabilities(hub.engine)
-    usual = usual_session(hub.defaults, capabilities, served_name(capabilities.chat_model))
+    sessions = service.sessions
+    capabilities = sessions.capabilities(sessions.ready)
+    usual = usual_session(sessions.defaults, capabilities, served_name(capabilities.chat_model))
     try:
         session = updated(usual, asked, usual)
-        configuration(session, hub.defaults, capabilities)
+        configuration(session, sessions.defaults, capabilities)
     except Wrong as error:
         raise InvalidRequest(str(error), param=error.param) from error
     return shown(session, f"sess_{secrets.token_hex(12)}")

@@ -15,14 +15,14 @@ from voxlane.server.service import VERSION, service_of
 async def healthz(request: Request) -> Response:
     """Answer 200 when requests can be served, 503 with the state otherwise."""
     service = service_of(request)
-    state = "draining" if service.gate.closed else service.link.state
+    state = "draining" if service.request_limit.closed else service.engine.state
     body = {
         "status": state,
         "version": VERSION,
         "model": service.chat_model,
         "asr_model": served_name(service.config.engine.asr_model),
         "tts_model": served_name(service.config.engine.tts_model),
-        "open_requests": service.link.open_streams,
+        "open_requests": service.engine.open_streams,
     }
     return json_response(body, 200 if state == "ready" else 503)
 
@@ -38,7 +38,7 @@ async def index(request: Request) -> Response:
         {
             "name": "voxlane",
             "version": VERSION,
-            "status": service_of(request).link.state,
+            "status": service_of(request).engine.state,
             "endpoints": endpoints(facts_of(service_of(request))),
         }
     )

@@ -31,7 +31,7 @@ from voxlane.server.service import TTS_ALIASES, Service, service_of
 async def speech(request: Request) -> SpeechResponse:
     """Answer POST /v1/audio/speech."""
     service = service_of(request)
-    service.gate.check()
+    service.request_limit.check()
     limits = service.config.limits
     body = await read_object(request, limits)
     ready = service.ready
@@ -54,7 +54,7 @@ class SpeechResponse:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Speak; a client that leaves takes its work out of the engine."""
-        with self._service.gate.admit():
+        with self._service.request_limit.admit():
             await unless_disconnected(receive, self._run(send))
 
     async def _run(self, send: Send) -> None:
@@ -93,7 +93,7 @@ class SpeechResponse:
             metrics.audio.labels("spoken").inc(len(samples.pcm) / 2 / rate)
             await self._send(await asyncio.to_thread(file.push, samples.pcm), outgoing)
 
-        async with self._service.link.submit(submit) as stream:
+        async with self._service.engine.submit(submit) as stream:
             return await speak(stream, whole(self._ask.text), take)
 
     async def _send(self, data: bytes, outgoing: Outgoing) -> None:

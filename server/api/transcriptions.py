@@ -32,7 +32,7 @@ FILE = "file"
 async def transcriptions(request: Request) -> TranscriptionResponse:
     """Answer POST /v1/audio/transcriptions."""
     service = service_of(request)
-    service.gate.check()  # an upload that would be turned away is not worth reading
+    service.request_limit.check()  # an upload that would be turned away is not worth reading
     return TranscriptionResponse(service, request)
 
 
@@ -56,7 +56,7 @@ class TranscriptionResponse:
             if form.file is None:
                 raise InvalidRequest(f"{FILE} must be an audio file.", param=FILE)
             # Only now, with the upload here: senders of half an upload must not keep the others out.
-            with service.gate.admit():
+            with service.request_limit.admit():
                 outgoing = Outgoing(send, limits.write_s, EVENT_STREAM)
                 await unless_disconnected(receive, self._run(ask, form.file, share, scope, outgoing))
 
@@ -93,7 +93,7 @@ class TranscriptionResponse:
             deadline_s=ask.deadline_s,
             tenant=ask.tenant,
         )
-        async with self._service.link.submit(submit) as stream:
+        async with self._service.engine.submit(submit) as stream:
             stats = await hear(stream, whole(samples), take)
         await tell(transcript.finish())
         return stats

@@ -45,24 +45,24 @@ PIECE_BYTES = CLIP_RATE * 2
 
 async def list_voices(request: Request) -> Response:
     """Answer GET /v1/audio/voices."""
-    voices = [_shown(voice) for voice in service_of(request).link.voices.all()]
+    voices = [_shown(voice) for voice in service_of(request).engine.voices.all()]
     return json_response({"object": "list", "data": voices})
 
 
 async def delete_voice(request: Request) -> Response:
     """Answer DELETE /v1/audio/voices/{name}."""
     service, name = service_of(request), request.path_params["name"]
-    if name not in service.link.voices:
+    if name not in service.engine.voices:
         raise VoiceNotFound(f"{quote(name)} was asked for.", param="name")
-    service.voice.forget_voice(name)
-    service.link.forget_voice(name)
+    service.sessions.forget_voice(name)
+    service.engine.forget_voice(name)
     return json_response({"id": name, "object": "audio.voice.deleted", "deleted": True})
 
 
 async def create_voice(request: Request) -> VoiceResponse:
     """Answer POST /v1/audio/voices."""
     service = service_of(request)
-    service.gate.check()  # an upload that would be turned away is not worth reading
+    service.request_limit.check()  # an upload that would be turned away is not worth reading
     ready = service.ready
     if not ready.clones:
         model = quote(served_name(ready.tts_model))
@@ -94,19 +94,19 @@ class VoiceResponse:
                 raise InvalidRequest(f"{FILE} must be an audio file.", param=FILE)
             self._check_room(ask.name)
             # Only now, with the upload here: senders of half an upload must not keep the others out.
-            with service.gate.admit():
+            with service.request_limit.admit():
                 profile = await unless_disconnected(receive, self._make(ask, form.file, share))
         self._check_room(ask.name)  # others may have come in between
         voice = KeptVoice(ask.name, profile, int(time.time()))
-        service.link.keep_voice(voice)
+        service.engine.keep_voice(voice)
         await json_response(_shown(voice))(scope, receive, send)
 
     def _own_voices(self) -> list[str]:
         """Return the voices of the model, whose names mean them."""
-        return [name for name in self._service.ready.voices if name not in self._service.link.voices]
+        return [name for name in self._service.ready.voices if name not in self._service.engine.voices]
 
     def _check_room(self, name: str) -> None:
-        voices = self._service.link.voices
+        voices = self._service.engine.voices
         if not voices.room_for(name):
             raise InvalidRequest(f"There are {len(voices)} voices already: delete one first.", param="name")
 
@@ -128,7 +128,7 @@ class VoiceResponse:
             raise wrong("text", f"{TEXT_RULE}: {error.hint}") from error
 
     async def _made(self, submit: Submit, samples: bytes | bytearray) -> bytes:
-        async with self._service.link.submit(submit) as stream:
+        async with self._service.engine.submit(submit) as stream:
             # Resampled, the longest recording may be a sample longer.
             for start in range(0, min(len(samples), int(CLIP_SECONDS[1]) * PIECE_BYTES), PIECE_BYTES):
                 stream.append(audio=bytes(samples[start : start + PIECE_BYTES]))

@@ -100,7 +100,7 @@ async def serve(
 async def main_loop(service: Service, listener: socket.socket, progress: Progress, stop: asyncio.Event) -> None:
     """Wait for the engine, say that all is ready, and wait for the end."""
     stopping = asyncio.create_task(stop.wait(), name="stop")
-    starting = asyncio.create_task(service.link.wait_ready(), name="engine ready")
+    starting = asyncio.create_task(service.engine.wait_ready(), name="engine ready")
     neighbours = asyncio.create_task(_neighbours(service.config, listener), name="neighbours")
     try:
         await asyncio.wait({stopping, starting}, return_when=asyncio.FIRST_COMPLETED)
@@ -121,7 +121,7 @@ async def main_loop(service: Service, listener: socket.socket, progress: Progres
                     weights=ready.weights,
                     pages=ready.pages,
                     device=ready.device,
-                    pid=service.link.pid,
+                    pid=service.engine.pid,
                 )
             )
             await stopping
@@ -143,16 +143,16 @@ async def drain(service: Service, http: HttpServer) -> None:
 
     How long each of these may take is in limits.py, and what it adds up to: STOP_SECONDS.
     """
-    service.gate.closed = True
+    service.request_limit.closed = True
     http.stop_accepting()
-    running = service.gate.inside
+    running = service.request_limit.inside
     seconds = service.config.server.drain_s
-    await asyncio.gather(service.gate.wait_empty(seconds), service.voice.drain(seconds))
-    ended = service.gate.inside
-    service.link.abandon(Draining)
+    await asyncio.gather(service.request_limit.wait_empty(seconds), service.sessions.drain(seconds))
+    ended = service.request_limit.inside
+    service.engine.abandon(Draining)
     logger.info(line("drained", running=running, finished=running - ended, ended=ended))
     seconds = limits.GOODBYE_SECONDS
-    await asyncio.gather(service.gate.wait_empty(seconds), service.voice.wait_quiet(seconds))
+    await asyncio.gather(service.request_limit.wait_empty(seconds), service.sessions.wait_quiet(seconds))
     await http.close()
 
 
@@ -198,7 +198,7 @@ def stop_requests(service: Service) -> Iterator[asyncio.Event]:
 
     def on_signal(number: signal.Signals) -> None:
         if stop.is_set():
-            ended = service.link.abandon(Draining) + service.voice.end_all()
+            ended = service.engine.abandon(Draining) + service.sessions.end_all()
             logger.info(line("stopping at once", signal=number.name, ended=ended))
         else:
             logger.info(line("stopping", signal=number.name))

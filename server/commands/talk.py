@@ -211,9 +211,9 @@ class _Locked(Player):
         self._player = player
         self._lock = lock
 
-    def take(self, name: str, fields: dict[str, Any]) -> None:
+    def handle(self, name: str, fields: dict[str, Any]) -> None:
         with self._lock:
-            self._player.take(name, fields)
+            self._player.handle(name, fields)
             self.epoch, self.position = self._player.epoch, self._player.position
 
     def acks(self) -> list[Any]:

@@ -122,14 +122,20 @@ class Answers:
         if items is None:
             return [Send(Fault("invalid_item_id", "input: there is no such item", retryable=False, ref=asked.ref))]
         known = asked.input is None  # else the client supplies the whole input
-        messages = prompt_of(items, self.history.told(config.instructions) if known else config.instructions)
+        messages = prompt_of(items, self.history.with_facts(config.instructions) if known else config.instructions)
         if asked.aside:
             if len(self.asides) >= MOST_ASIDES:
-                told = f"at most {MOST_ASIDES} responses may be under way outside the conversation"
-                return [Send(Fault("too_many_responses", told, retryable=True, ref=asked.ref))]
+                reason = f"at most {MOST_ASIDES} responses may be under way outside the conversation"
+                return [Send(Fault("too_many_responses", reason, retryable=True, ref=asked.ref))]
             self._epoch += 1
             aside = Reply(
-                *(self._epoch, 0, self._session, config, self._speak_rate), tag=asked.tag, reads_words=self._reads_words
+                self._epoch,
+                0,
+                self._session,
+                config,
+                self._speak_rate,
+                tag=asked.tag,
+                reads_words=self._reads_words,
             )
             self.asides[aside.epoch] = aside
             return aside.begin(messages)
@@ -138,9 +144,10 @@ class Answers:
             effects += [Send(TurnDone(self._awaiting.turn, "done"))]
             self._awaiting = None
         if (reply := self.reply) is not None:
-            if not reply.told or reply.stage == "held":
-                told = "a response is under way: cancel it, or wait for its end"
-                return [Send(Fault("conversation_already_has_active_response", told, retryable=False, ref=asked.ref))]
+            if not reply.all_sent or reply.stage == "held":
+                reason = "a response is under way: cancel it, or wait for its end"
+                fault = Fault("conversation_already_has_active_response", reason, retryable=False, ref=asked.ref)
+                return [Send(fault)]
             begins_s = reply.over_at(now)  # it is still being played; the next one is played after it
             effects += self._complete(reply, replace(config, chains_tools=False), now)
         return [*effects, *self._reply_to(messages, turn, config, tag=asked.tag, begins_s=begins_s)]
@@ -156,14 +163,14 @@ class Answers:
         reply = self.reply
         if reply is None or reply.item != item.id:
             return item
-        if reply.told and not self._broken:
+        if reply.all_sent and not self._broken:
             return replace(item, text=reply.text.strip(), whole=True)
         return replace(item, text=reply.heard(reply.position(now)))
 
     def _prompt(self, config: SessionConfig, saying: str = "") -> tuple[ChatMessage, ...]:
         """Return the prompt, with as much of the conversation as the model can hold."""
-        told = len(config.instructions) + len(saying) + characters_of((), config.tools)
-        self.history.make_room(told, min(config.max_tokens, REPLY_TOKENS))
+        fixed = len(config.instructions) + len(saying) + characters_of((), config.tools)
+        self.history.make_room(fixed, min(config.max_tokens, REPLY_TOKENS))
         return self.history.prompt(config.instructions, saying)
 
     def _reply_to(
@@ -252,12 +259,12 @@ class Answers:
         aside = self.asides.pop(epoch, None)
         return None if aside is None else aside.interrupt(now)
 
-    def settle(self, config: SessionConfig, now: float) -> list[Effect]:
+    def advance(self, config: SessionConfig, now: float) -> list[Effect]:
         """Send what may be sent now, and complete a reply that was heard to its end."""
         effects: list[Effect] = []
         for aside in list(self.asides.values()):
             effects += aside.pump(now)
-            if aside.told:
+            if aside.all_sent:
                 del self.asides[aside.epoch]
                 effects.append(Send(ReplyDone(aside.epoch, aside.text)))
         reply = self.reply
@@ -315,7 +322,7 @@ class Answers:
 
     # ---- messages from the engine
 
-    def take(self, message: ReplyMessage, now: float) -> list[Effect]:
+    def receive(self, message: ReplyMessage, now: float) -> list[Effect]:
         """Apply an engine message to its reply; ignore messages of requests that are over."""
         name = message.request_id
         reply = next((one for one in self._replies() if name in (one.chat_id, one.tts_id)), None)

@@ -67,7 +67,7 @@ class TagFilter:
         while not self.over and (found := _MARK.search(self._held)) is not None:
             shown += self._let_through(self._held[: found.start()])
             self._held = self._held[found.end() :]
-            self._take(found)
+            self._apply_mark(found)
         if self.over:
             self._held = ""
         certain = len(self._held) - _begun_mark(self._held)
@@ -80,7 +80,7 @@ class TagFilter:
         held, self._held = self._held, ""
         return self._let_through(held)
 
-    def _take(self, found: re.Match[str]) -> None:
+    def _apply_mark(self, found: re.Match[str]) -> None:
         name = (found["hiding"] or found["bare"] or found["control"]).lower().replace("▁", "_")
         if self._inside:
             if name == self._inside and found["closing"]:

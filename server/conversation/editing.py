@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from voxlane.server.conversation.answers import Answers
 from voxlane.server.conversation.client_events import CutItem, DropItem, PlaceItem, ShowItem
-from voxlane.server.conversation.closing import MOST_CLIPS
 from voxlane.server.conversation.effects import Effect, Send
 from voxlane.server.conversation.floor import Floor
+from voxlane.server.conversation.pending_turns import MOST_CLIPS
 from voxlane.server.conversation.server_events import Fault, ItemCut, ItemDropped, ItemPlaced, ItemShown
 
 Edit = PlaceItem | DropItem | ShowItem | CutItem
@@ -21,13 +21,13 @@ def edit(event: Edit, floor: Floor, answers: Answers, now: float) -> list[Effect
                 return _refuse("item_create_duplicate_item_id", "there is an item of this id", event)
             if after and after not in history:
                 return _refuse("item_create_invalid_previous_item_id", "there is no item to place it behind", event)
-            if event.pcm and floor.closing.clips >= MOST_CLIPS:
+            if event.pcm and floor.pending.clips >= MOST_CLIPS:
                 return _refuse("too_many_audio_items", "too many items of sound are not yet understood", event)
             if item.kind == "result":
                 answers.open_calls.discard(item.call_id)
             # A prepared reply does not know this item: withdraw it.
             placed: list[Effect] = [*answers.withdraw(), Send(ItemPlaced(item, history.place(item, after)))]
-            return [*placed, *floor.closing.listen_to(item.id, event.pcm)] if event.pcm else placed
+            return [*placed, *floor.pending.listen_to(item.id, event.pcm)] if event.pcm else placed
         case DropItem(id=name):
             if name not in history:
                 return _refuse("item_delete_invalid_item_id", "there is no item of this id", event)

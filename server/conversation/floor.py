@@ -23,10 +23,10 @@ from voxlane.engine.api import (
 )
 from voxlane.server.conversation import interruption
 from voxlane.server.conversation.answers import Answers, fault_of
-from voxlane.server.conversation.closing import PendingTurns
 from voxlane.server.conversation.ear import Confirmed, Dropped, Ear, Onset, Silent, Voiced
 from voxlane.server.conversation.effects import Effect, Send, Tell
 from voxlane.server.conversation.history import turn_item
+from voxlane.server.conversation.pending_turns import PendingTurns
 from voxlane.server.conversation.probes import Probes
 from voxlane.server.conversation.server_events import (
     Fault,
@@ -63,7 +63,7 @@ class Floor:
         self._listens = listens
         self._probes = Probes(name, enabled=probes)
         self._turn: UserSpeech | None = None  # the turn being spoken
-        self.closing = PendingTurns(name, self, answers)  # turns that are over and not yet answered
+        self.pending = PendingTurns(name, self, answers)  # turns that are over and not yet answered
         self._turns = 0
         self.lull = Lull()  # time since sound last came
         self._ignored = False  # the ear hears a voice that opened no turn
@@ -112,7 +112,7 @@ class Floor:
             silence, waits = self._silence_s(), turning_points(turn, self._ear.heard, self.config)
             rests = [wait - silence for wait in waits if silence < wait < longest]
         times = [now + min(LOOK_S, rest + ROUNDING_S) for rest in rests]
-        if (idle_s := self.closing.idle_at()) is not None:
+        if (idle_s := self.pending.idle_at()) is not None:
             times.append(max(now, idle_s) + ROUNDING_S)
         return min(times, default=None)
 
@@ -206,7 +206,7 @@ class Floor:
         turn.held, turn.manual, turn.quiet, turn.beside = held, manual, quiet, beside
         turn.onset_s, turn.hold_ms = now - late_s, late_s * 1e3
         self._turn = turn
-        return [self.closing.listen(turn, priority)]
+        return [self.pending.listen(turn, priority)]
 
     def _confirm(self, now: float) -> list[Effect]:
         turn = self._turn
@@ -218,7 +218,7 @@ class Floor:
             return effects
         # The turn before counts as unanswered: the person goes on before they hear a word of the answer, or began to
         # speak before its first sound.
-        self.closing.owed = self.closing.owed or (self.config.replies and self._answers.reply is not None)
+        self.pending.owed = self.pending.owed or (self.config.replies and self._answers.reply is not None)
         return effects + self._answers.cut(now)
 
     def _commit(self, turn: UserSpeech, now: float) -> list[Effect]:
@@ -233,7 +233,7 @@ class Floor:
         effects: list[Effect] = [Tell(Cancel(turn.asr_id)), *self._probes.cancel(turn), *self._answers.withdraw()]
         if turn.held:
             effects += interruption.release(turn, self._answers, now)
-        return effects + self.closing.end_wordless(turn, now) if turn.confirmed else effects
+        return effects + self.pending.end_wordless(turn, now) if turn.confirmed else effects
 
     def press(self, now: float) -> list[Effect]:
         """Begin a turn because the client says so."""
@@ -248,11 +248,11 @@ class Floor:
 
     def typed(self, text: str, now: float) -> list[Effect]:
         """Answer a turn that was typed."""
-        return [*self.stop(now), *self.closing.answer_typed(text.strip(), now)] if text.strip() else []
+        return [*self.stop(now), *self.pending.answer_typed(text.strip(), now)] if text.strip() else []
 
     def stop(self, now: float) -> list[Effect]:
         """Stop speaking at once; a voice that has the reply on hold keeps its turn."""
-        return [*self.closing.dismiss(), *self.cut(now)]
+        return [*self.pending.dismiss(), *self.cut(now)]
 
     def read_ahead(self) -> list[Effect]:
         """Have the engine prefill the beginning of the next answer's prompt."""
@@ -270,7 +270,7 @@ class Floor:
         """Act on the sound so far: an interruption, the end of the turn, or time to prepare an answer."""
         turn, config, heard = self._turn, self.config, self._ear.heard
         if turn is None:
-            return self.closing.break_silence((heard + self._gathered) / RATE, now)
+            return self.pending.break_silence((heard + self._gathered) / RATE, now)
         if heard - turn.onset + turn.gathered > (config.turns.max_turn_s + 2.0) * RATE:
             return self._end_turn(now)
         if turn.manual:
@@ -283,7 +283,7 @@ class Floor:
         silence = self._silence_s()
         match meaning(turn, silence, self._ear.voiced_for / RATE, heard, config):
             case Meaning.MEANT if turn.asked:
-                return [*self._end_turn(now), *self.closing.close_understood(now)]
+                return [*self._end_turn(now), *self.pending.close_understood(now)]
             case Meaning.MEANT:
                 return self._commit(turn, now)
             case Meaning.WANTS_WORDS:
@@ -305,7 +305,7 @@ class Floor:
         assert turn is not None
         if turn.failed:
             self._turn = None
-            return [self.closing.remember(turn), Send(TurnDone(turn.number, "failed"))]
+            return [self.pending.remember(turn), Send(TurnDone(turn.number, "failed"))]
         turn.ended_s = now
         turn.stopped_s = now - (0.0 if turn.manual else self._silence_s())
         effects: list[Effect] = [] if turn.quiet else self._confirm(now)
@@ -315,9 +315,9 @@ class Floor:
             effects.append(Send(SpeechStopped(turn.number, (last + self._gathered) / RATE)))
         if turn.held:  # the client ended it before the verdict, so it was meant
             effects += self._commit(turn, now)
-        effects.append(self.closing.remember(turn))
+        effects.append(self.pending.remember(turn))
         self._turn, self._muted = None, False
-        self.closing.add(turn)
+        self.pending.add(turn)
         self._ear.rest()
         return effects
 
@@ -328,8 +328,9 @@ class Floor:
         turn = self._turn
         sound_s = 0.0 if turn is None else (self._ear.heard - turn.onset + turn.gathered) / RATE
         if turn is None or (turn.quiet and sound_s < SHORTEST_S):
-            told = f"the input audio buffer holds {sound_s * 1e3:.0f} ms; a turn has at least {SHORTEST_S * 1e3:.0f} ms"
-            return [Send(Fault("input_audio_buffer_commit_empty", told, retryable=False, ref=ref))]
+            held, least = f"{sound_s * 1e3:.0f} ms", f"{SHORTEST_S * 1e3:.0f} ms"
+            reason = f"the input audio buffer holds {held}; a turn has at least {least}"
+            return [Send(Fault("input_audio_buffer_commit_empty", reason, retryable=False, ref=ref))]
         return self._end_turn(now)
 
     def clear_input(self, now: float) -> list[Effect]:
@@ -346,18 +347,18 @@ class Floor:
 
     # ---- messages from the engine
 
-    def take(
+    def receive(
         self, message: Started | Words | Text | Samples | Finished | Refused | Probability | ToolCall, now: float
     ) -> list[Effect]:
         """Apply an engine message to its turn or reply; ignore messages of requests that are over."""
-        for turn in (self._turn, *self.closing):
+        for turn in (self._turn, *self.pending):
             if turn is not None and message.request_id == turn.asr_id:
                 return self._understand(turn, message, now)
             if turn is not None and message.request_id == turn.probe_id and isinstance(message, Probability):
                 turn.p_end = message.value
         if isinstance(message, Words | Probability):
             return []
-        return self._answers.take(message, now)
+        return self._answers.receive(message, now)
 
     def _understand(self, turn: UserSpeech, message: FromEngine, now: float) -> list[Effect]:
         match message:
@@ -374,15 +375,15 @@ class Floor:
                 return [Send(fault_of(message)), *self._fail_turn(turn, now)]
             case Finished() if turn.asked and turn is self._turn:
                 turn.understood, turn.tail = True, ""
-            case Finished() if turn in self.closing:
+            case Finished() if turn in self.pending:
                 turn.understood, turn.tail = True, ""
-                return self.closing.close_understood(now)
+                return self.pending.close_understood(now)
         return []
 
     def _fail_turn(self, turn: UserSpeech, now: float) -> list[Effect]:
         effects: list[Effect] = [*self._probes.cancel(turn), *self._answers.withdraw()]
-        if turn in self.closing:
-            return [*effects, *self.closing.fail(turn)]
+        if turn in self.pending:
+            return [*effects, *self.pending.fail(turn)]
         if turn.quiet:  # its client learns it with its commit
             turn.failed = True
             return effects
@@ -396,7 +397,7 @@ class Floor:
         """Fail every turn that waits for the engine."""
         self._probes.forget()
         effects: list[Effect] = []
-        for turn in (self._turn, *self.closing):
+        for turn in (self._turn, *self.pending):
             if turn is not None:
                 effects += self._fail_turn(turn, now)
         return [effect for effect in effects if isinstance(effect, Send)]  # a lost engine needs no commands

@@ -116,14 +116,14 @@ class History:
             rest = {name: self._items.pop(name) for name in names[place:]}
             self._items |= {item.id: item} | rest
         before = names[place - 1] if place else ""
-        self._settle(item)
+        self._enforce_limits(item)
         return before
 
     def fill(self, name: str, text: str, *, whole: bool = True) -> None:
         """Set an item's words, if it is still remembered."""
         if name in self._items:
             self._items[name] = replace(self._items[name], text=text, whole=whole)
-            self._settle(self._items[name])
+            self._enforce_limits(self._items[name])
 
     def drop(self, name: str) -> None:
         """Forget an item, if it is remembered, and the facts it held about the person."""
@@ -133,9 +133,9 @@ class History:
 
     def prompt(self, instructions: str, saying: str = "") -> tuple[ChatMessage, ...]:
         """Return the prompt: instructions, history, and what the person is `saying` right now."""
-        return prompt_of(self.shown, self.told(instructions), saying)
+        return prompt_of(self.shown, self.with_facts(instructions), saying)
 
-    def told(self, instructions: str) -> str:
+    def with_facts(self, instructions: str) -> str:
         """Return the instructions with the facts about the person behind them."""
         return "\n".join(filter(None, (instructions, EARLIER + self.facts if self.facts else "")))
 
@@ -158,7 +158,7 @@ class History:
 
     # ---- forgetting
 
-    def _settle(self, changed: Item) -> None:
+    def _enforce_limits(self, changed: Item) -> None:
         """Keep within the budget and the limits after an item was placed or filled."""
         if changed.id in self._hidden and changed.kind == "user":  # its words came after it was hidden
             self._memory.note(changed.id, changed.text)

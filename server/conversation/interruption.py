@@ -31,7 +31,7 @@ def commit(turn: UserSpeech, answers: Answers, now: float) -> list[Effect]:
     reply = answers.reply
     if reply is None:
         return []
-    effects = [Send(_told(turn, reply, now, committed=True)), *answers.cut(now)]
+    effects = [Send(_barge_in(turn, reply, now, committed=True)), *answers.cut(now)]
     # The words so far were held back until the verdict.
     return [*effects, Send(UserWords(turn.number, turn.settled, turn.tail))] if turn.text else effects
 
@@ -42,8 +42,8 @@ def release(turn: UserSpeech, answers: Answers, now: float) -> list[Effect]:
     reply = answers.reply
     if reply is None or reply.stage != "held":
         return []
-    return [*reply.release(now), Send(_told(turn, reply, now, committed=False))]
+    return [*reply.release(now), Send(_barge_in(turn, reply, now, committed=False))]
 
 
-def _told(turn: UserSpeech, reply: Reply, now: float, *, committed: bool) -> BargeIn:
+def _barge_in(turn: UserSpeech, reply: Reply, now: float, *, committed: bool) -> BargeIn:
     return BargeIn(reply.epoch, turn.hold_ms, (now - turn.onset_s) * 1e3, committed)

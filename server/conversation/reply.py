@@ -96,7 +96,7 @@ class Reply:
         self._words: deque[SpokenWord] = deque()  # words in samples not yet sent
         self._begins_s = begins_s  # when the client has played the reply before it
         self._anchor: tuple[int, float | None] = (0, None)  # (sample, when it was played); None: playback is stopped
-        self._told_done = False
+        self._all_sent = False
 
     # ---- messages from the engine
 
@@ -288,8 +288,8 @@ class Reply:
             if size < self._frame and not self._sound_done and self._sent - self.position(now) > 0:
                 break  # a short frame is sent only at the end, or during an underrun
             effects.append(Send(self._next_frame(size, now)))
-        if self.generated and not self._unsent and not self._told_done:
-            self._told_done = True
+        if self.generated and not self._unsent and not self._all_sent:
+            self._all_sent = True
             if self._config.speaks:
                 if self._words:  # words whose times were known only after all samples were sent
                     effects.append(Send(SpeechFrame(self.epoch, self._sent, b"", tuple(self._words))))
@@ -298,9 +298,9 @@ class Reply:
         return effects
 
     @property
-    def told(self) -> bool:
+    def all_sent(self) -> bool:
         """Whether all of it was sent."""
-        return self._told_done
+        return self._all_sent
 
     def over_at(self, now: float) -> float:
         """Return when everything sent will have been played."""
@@ -308,7 +308,7 @@ class Reply:
 
     def finished(self, now: float) -> bool:
         """Return whether all of it was sent and played."""
-        return self.stage == "live" and self._told_done and self.position(now) >= self._sent
+        return self.stage == "live" and self._all_sent and self.position(now) >= self._sent
 
     def wake_at(self, now: float) -> float | None:
         """Return when `pump` or `finished` may change, None if only a message from the engine can change them."""
@@ -318,7 +318,7 @@ class Reply:
         if self._unsent:
             # Half a frame later than the exact moment, so that rounding causes no useless wake-up.
             return now + max(0.0, (ahead - self._config.buffer_s * self._rate) / self._rate) + FRAME_S / 2
-        return now + ahead / self._rate + FRAME_S / 2 if self._told_done else None
+        return now + ahead / self._rate + FRAME_S / 2 if self._all_sent else None
 
     def _next_frame(self, size: int, now: float) -> SpeechFrame:
         if self.first_frame_s is None:

@@ -89,7 +89,7 @@ class Session:
         """Begin: say the greeting, if there is one."""
         if not self.config.greeting:
             return self._floor.read_ahead()
-        return self._settle(self.answers.greet(self.config.greeting, self._floor.next_turn(), self.config, now), now)
+        return self._conclude(self.answers.greet(self.config.greeting, self._floor.next_turn(), self.config, now), now)
 
     def feed(self, event: ClientEvent | FromEngine | RequestsLost | Tick, now: float) -> list[Effect]:
         """Process an event; return its effects in order."""
@@ -104,7 +104,7 @@ class Session:
             case Audio(pcm):
                 effects = floor.hear(pcm, now)
             case Started() | Words() | Text() | Samples() | Finished() | Refused() | Probability() | ToolCall():
-                effects = floor.take(event, now)
+                effects = floor.receive(event, now)
             case Played(epoch, samples):
                 reply = answers.reply
                 if reply is not None and reply.epoch == epoch and reply.stage in ("live", "held"):
@@ -131,16 +131,16 @@ class Session:
             case ClearInput():
                 effects = floor.clear_input(now)
             case Respond():
-                effects = floor.closing.respond(event, now)
+                effects = floor.pending.respond(event, now)
             case CancelReply():
                 effects = self._cancel(event, now)
             case RequestsLost():
-                told = Fault("engine_lost", "the engine is restarting; please repeat", retryable=True)
-                effects = [Send(told), *floor.lose_engine(now)]
+                fault = Fault("engine_lost", "the engine is restarting; please repeat", retryable=True)
+                effects = [Send(fault), *floor.lose_engine(now)]
                 answers.lose_engine()
             case _:
                 pass
-        return self._settle(effects, now)
+        return self._conclude(effects, now)
 
     def wake_at(self, now: float) -> float | None:
         """Return when to feed a Tick if nothing else happens, None if that is never needed."""
@@ -149,22 +149,22 @@ class Session:
 
     def _cancel(self, event: CancelReply, now: float) -> list[Effect]:
         reply, answers = self.answers.reply, self.answers
-        running = reply is not None and reply.stage in ("live", "held") and not reply.told
+        running = reply is not None and reply.stage in ("live", "held") and not reply.all_sent
         if running and reply is not None and event.epoch in (None, reply.epoch):
             return self._floor.cut(now)
         if event.epoch is None:
-            effects = self._floor.closing.cancel_asked(now)
+            effects = self._floor.pending.cancel_asked(now)
         else:
             effects = answers.cancel_aside(event.epoch, now)
         if effects is not None:
             return effects
-        told = "Cancellation failed: no response is under way"
-        return [Send(Fault("response_cancel_not_active", told, retryable=False, ref=event.ref))]
+        reason = "Cancellation failed: no response is under way"
+        return [Send(Fault("response_cancel_not_active", reason, retryable=False, ref=event.ref))]
 
-    def _settle(self, effects: list[Effect], now: float) -> list[Effect]:
+    def _conclude(self, effects: list[Effect], now: float) -> list[Effect]:
         """Add what follows from an event: the state of the floor, frames to send, replies that end or begin."""
-        effects = [*effects, *self._floor.consider(now), *self.answers.settle(self.config, now)]
-        effects += self._floor.closing.catch_up(now)
+        effects = [*effects, *self._floor.consider(now), *self.answers.advance(self.config, now)]
+        effects += self._floor.pending.catch_up(now)
         state = self._name_state()
         if state != self._state:
             self._state = state
@@ -181,4 +181,4 @@ class Session:
             return "hearing"
         if self.answers.talking:
             return "speaking"
-        return "thinking" if len(self._floor.closing) or self.answers.thinking else "listening"
+        return "thinking" if len(self._floor.pending) or self.answers.thinking else "listening"

@@ -228,16 +228,16 @@ class ClauseCutter:
         """Return the remaining clauses: the reply is complete."""
         clauses = self._cut(final=True)
         if self._text:
-            clauses.append(self._take(len(self._text)))
+            clauses.append(self._cut_off(len(self._text)))
         return clauses
 
     def _cut(self, *, final: bool) -> list[Clause]:
         clauses = []
         while (end := self._next(final=final)) is not None:
-            clauses.append(self._take(end))
+            clauses.append(self._cut_off(end))
         return clauses
 
-    def _take(self, end: int) -> Clause:
+    def _cut_off(self, end: int) -> Clause:
         text, self._text = self._text[:end], self._text[end:]
         start, self._offset = self._offset, self._offset + end
         silent = self._fence != "" or not _has_word(text)
@@ -277,11 +277,11 @@ class ClauseCutter:
                 return forced
             if not settled:
                 return None
-            if (end := self._settle(word_at, word_end, gap_end)) is not None:
+            if (end := self._add_word(word_at, word_end, gap_end)) is not None:
                 return end
         return None
 
-    def _settle(self, word_at: int, word_end: int, gap_end: int) -> int | None:
+    def _add_word(self, word_at: int, word_end: int, gap_end: int) -> int | None:
         """Count a word; return the cut after it, None if there is no cut."""
         word, gap = self._text[word_at:word_end], self._text[word_end:gap_end]
         if self._places and self._places[-1][0] == word_at and word.lower() in _JOINERS:

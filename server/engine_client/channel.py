@@ -50,9 +50,9 @@ class EngineTransport(Protocol):
 class Channel:
     """The requests of one conversation. Their names begin with the conversation's and a slash."""
 
-    def __init__(self, name: str, line: EngineTransport, receive: Receive, leave: Callable[[], None]) -> None:
+    def __init__(self, name: str, transport: EngineTransport, receive: Receive, leave: Callable[[], None]) -> None:
         self.name = name
-        self._line = line
+        self._transport = transport
         self._receive = receive
         self._leave = leave
         self._live: set[str] = set()
@@ -70,11 +70,11 @@ class Channel:
                 return None
             message = Append(message.request_id, audio=self._take_gathered())
         elif self._gathered:
-            refused = self._say(Append(self._unhurried, audio=self._take_gathered()))
+            refused = self._send(Append(self._unhurried, audio=self._take_gathered()))
             if refused is not None and getattr(message, "request_id", "") == self._unhurried:
                 return refused  # its request is over
         if isinstance(message, Submit):
-            if not self._line.listening and not self._line.hopeful:
+            if not self._transport.listening and not self._transport.hopeful:
                 return Refused(message.request_id, message.epoch, "overloaded", "there is no engine")
             self._live.add(message.request_id)
             if message.task == "asr":
@@ -82,11 +82,11 @@ class Channel:
                 self._begun = False
         elif isinstance(message, Cancel):
             self._live.discard(message.request_id)
-        if self._line.listening:
-            return self._say(message)
+        if self._transport.listening:
+            return self._send(message)
         return self._wait(message)
 
-    def take(self, message: FromEngine) -> None:
+    def deliver(self, message: FromEngine) -> None:
         """Pass on a message about one of the requests."""
         if isinstance(message, Finished | Refused):
             self._live.discard(message.request_id)
@@ -108,7 +108,7 @@ class Channel:
         waiting = self._waiting
         self._forget()
         for message in waiting:
-            answer = self._say(message)
+            answer = self._send(message)
             if answer is not None:
                 self._receive(answer)
 
@@ -118,8 +118,8 @@ class Channel:
             return
         self._closed = True
         for request_id in self._live:
-            if self._line.listening:
-                self._line.send(Cancel(request_id))
+            if self._transport.listening:
+                self._transport.send(Cancel(request_id))
         self._live.clear()
         self._forget()
         self._leave()
@@ -128,16 +128,16 @@ class Channel:
         """Gather sound; return False if it is to be sent now."""
         self._gathered += audio
         begun, self._begun = self._begun, True
-        return begun and len(self._gathered) < GATHERED_BYTES and self._line.listening
+        return begun and len(self._gathered) < GATHERED_BYTES and self._transport.listening
 
     def _take_gathered(self) -> bytes:
         audio = bytes(self._gathered)
         self._gathered.clear()
         return audio
 
-    def _say(self, message: ToEngine) -> FromEngine | None:
+    def _send(self, message: ToEngine) -> FromEngine | None:
         try:
-            self._line.send(message)
+            self._transport.send(message)
         except (VoxlaneError, UndecodableMessage):
             return self._refuse(message)
         return None
@@ -145,7 +145,7 @@ class Channel:
     def _wait(self, message: ToEngine) -> FromEngine | None:
         request_id = getattr(message, "request_id", None)
         if request_id is not None and request_id not in self._live:  # cancelled, refused, or gone with the last engine
-            self._unsay(request_id)
+            self._drop_waiting(request_id)
             return None
         size = _size(message)
         if self._waiting_bytes + size > WAITING_BYTES:
@@ -154,7 +154,7 @@ class Channel:
         self._waiting.append(message)
         return None
 
-    def _unsay(self, request_id: str) -> None:
+    def _drop_waiting(self, request_id: str) -> None:
         """Drop the waiting commands of a request."""
         self._waiting = [one for one in self._waiting if getattr(one, "request_id", None) != request_id]
         self._waiting_bytes = sum(map(_size, self._waiting))
@@ -165,9 +165,9 @@ class Channel:
         if request_id not in self._live:
             return None
         self._live.discard(request_id)
-        self._unsay(request_id)
-        if self._line.listening and not isinstance(message, Submit):
-            self._line.send(Cancel(request_id))
+        self._drop_waiting(request_id)
+        if self._transport.listening and not isinstance(message, Submit):
+            self._transport.send(Cancel(request_id))
         return Refused(request_id, 0, "overloaded", "the engine has too much to do")
 
     def _forget(self) -> None:

@@ -364,7 +364,7 @@ class EngineProcess:
                     self._config = replace(self._config, model=message.model)
                 if self._pipe is not None:
                     self._pipe.watch()  # not before: a loading engine does not read
-                for voice in self.voices.told():  # before the first request
+                for voice in self.voices.commands():  # before the first request
                     self.send(voice)
                 self._set_state("ready")
                 for channel in list(self._channels.values()):
@@ -378,7 +378,7 @@ class EngineProcess:
         """Give a message to the channel of its conversation, if it is still open."""
         channel = self._channels.get(message.request_id.partition("/")[0])
         if channel is not None:
-            channel.take(message)
+            channel.deliver(message)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

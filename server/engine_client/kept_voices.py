@@ -53,7 +53,7 @@ class KeptVoices:
         self._voices.pop(name, None)
         return ForgetVoice(name)
 
-    def told(self) -> list[KeepVoice]:
+    def commands(self) -> list[KeepVoice]:
         """Return the commands for a new engine."""
         return [KeepVoice(voice.name, voice.profile) for voice in self._voices.values()]
 

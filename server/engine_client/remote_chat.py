@@ -184,10 +184,10 @@ class RemoteChannel:
         try:
             async for chunk in self._remote.stream(submit):
                 await goes_on.wait()
-                reason = self._take(submit, chunk, calls) or reason
+                reason = self._read_chunk(submit, chunk, calls) or reason
             await goes_on.wait()
             for call in calls.values():
-                self._say(ToolCall(submit.request_id, submit.epoch, call.call_id, call.name, call.arguments))
+                self._receive(ToolCall(submit.request_id, submit.epoch, call.call_id, call.name, call.arguments))
         except (RemoteFailed, ValueError, KeyError, TypeError, AttributeError) as error:
             # A malformed answer of the remote server fails that reply only. The text of a Python error may hold words
             # of the conversation, so only its type is logged.
@@ -197,7 +197,7 @@ class RemoteChannel:
         self._requests.pop(submit.request_id, None)
         self._receive(Finished(submit.request_id, submit.epoch, reason, _NO_STATS))
 
-    def _take(self, submit: Submit, chunk: dict[str, Any], calls: dict[int, _Call]) -> FinishReason | None:
+    def _read_chunk(self, submit: Submit, chunk: dict[str, Any], calls: dict[int, _Call]) -> FinishReason | None:
         """Process one chunk; return how the answer ended, None if it goes on."""
         choices = chunk.get("choices")
         if not choices:
@@ -205,7 +205,7 @@ class RemoteChannel:
         choice = choices[0]
         delta = choice.get("delta") or {}
         if delta.get("content"):
-            self._say(Text(submit.request_id, submit.epoch, str(delta["content"])))
+            self._receive(Text(submit.request_id, submit.epoch, str(delta["content"])))
         for part in delta.get("tool_calls") or ():
             call = calls.setdefault(int(part.get("index", 0)), _Call())
             function = part.get("function") or {}
@@ -216,9 +216,6 @@ class RemoteChannel:
                 raise RemoteFailed("a tool call is too long")
         ended = choice.get("finish_reason")
         return _REASONS.get(ended, "eos") if ended else None
-
-    def _say(self, message: FromEngine) -> None:
-        self._receive(message)
 
 
 def _chunk(payload: str) -> dict[str, Any]:

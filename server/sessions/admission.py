@@ -24,11 +24,11 @@ class Admission:
     session: Mapping[str, Any] | None = None  # the session of its client secret
 
 
-def check_handshake(websocket: WebSocket, dialect: Dialect, hub: SessionRegistry, api_key: str) -> Admission:
+def check_handshake(websocket: WebSocket, dialect: Dialect, registry: SessionRegistry, api_key: str) -> Admission:
     """Return the result of a handshake, or raise the error that refuses it before there is a connection."""
     headers, offered = websocket.headers, websocket.scope["subprotocols"]
     host, origin = headers.get("host", ""), headers.get("origin")
-    if not origin_allowed(origin, host, hub.config.origins, with_key=bool(api_key)):
+    if not origin_allowed(origin, host, registry.config.origins, with_key=bool(api_key)):
         raise Forbidden("Pages of this origin may not connect: see voice.origins.")
     if dialect.subprotocol_needed and dialect.subprotocol not in offered:
         raise InvalidRequest(f"The subprotocol {dialect.subprotocol} must be offered.")
@@ -36,7 +36,7 @@ def check_handshake(websocket: WebSocket, dialect: Dialect, hub: SessionRegistry
     key = offered_key(headers.get("authorization", ""), offered)
     says_hello = dialect.opening is None
     if key is not None and key.startswith(SECRET_PREFIX) and not says_hello:
-        session = hub.secrets.redeem(key)
+        session = registry.secrets.redeem(key)
         if session is None:  # refused even on an open server: the client expects its session
             raise Unauthorized("The client secret is unknown or has expired: have another one made.")
         return Admission(selected, keyed=True, session=session)

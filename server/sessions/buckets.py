@@ -14,7 +14,7 @@ class Bucket:
         self._content = size
         self._filled_s = now
 
-    def take(self, count: float, now: float) -> bool:
+    def spend(self, count: float, now: float) -> bool:
         """Take `count` out; return False, and take nothing, if there is less."""
         self._content = min(self._size, self._content + (now - self._filled_s) * self._rate)
         self._filled_s = now

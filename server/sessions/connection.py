@@ -66,15 +66,15 @@ FINISHED = frozenset({DONE, 1002, 1003, 1007, 1009})
 
 
 async def converse(
-    websocket: WebSocket, dialect: Dialect, hub: SessionRegistry, metrics: Metrics, api_key: str
+    websocket: WebSocket, dialect: Dialect, registry: SessionRegistry, metrics: Metrics, api_key: str
 ) -> None:
     """Serve one WebSocket from its handshake to its end."""
     address = websocket.client.host if websocket.client is not None else "-"
     try:
-        admission = check_handshake(websocket, dialect, hub, api_key)
-        with hub.socket(address):
+        admission = check_handshake(websocket, dialect, registry, api_key)
+        with registry.socket(address):
             await websocket.accept(subprotocol=admission.subprotocol)
-            await Connection(websocket, dialect, hub, metrics, api_key, address, admission).run()
+            await Connection(websocket, dialect, registry, metrics, api_key, address, admission).run()
     except VoxlaneError as error:
         metrics.sockets_closed.labels(str(error.http_status)).inc()
         logger.info(line("voice refused", client=address, code=error.code, detail=error.detail or None))
@@ -88,7 +88,7 @@ class Connection:
         self,
         websocket: WebSocket,
         dialect: Dialect,
-        hub: SessionRegistry,
+        registry: SessionRegistry,
         metrics: Metrics,
         api_key: str,
         address: str,
@@ -96,7 +96,7 @@ class Connection:
     ) -> None:
         self._websocket = websocket
         self._dialect = dialect
-        self._hub = hub
+        self._registry = registry
         self._metrics = metrics
         self._api_key = api_key
         self._address = address
@@ -185,11 +185,13 @@ class Connection:
     async def _hello(self) -> Hello:
         """Return the client's Hello from its first message, or from its handshake."""
         if self._dialect.opening is not None:
-            query, capabilities = self._websocket.query_params, self._hub.capabilities(self._hub.engine)
-            return self._dialect.opening(Handshake(query, self._admission.session, capabilities), self._hub.defaults)
+            query, capabilities = self._websocket.query_params, self._registry.capabilities(self._registry.ready)
+            return self._dialect.opening(
+                Handshake(query, self._admission.session, capabilities), self._registry.defaults
+            )
         assert self._dialect.read_hello is not None
         async with asyncio.timeout(limits.VOICE_HELLO_SECONDS):
-            return self._dialect.read_hello(await self._receive(), self._hub.defaults)
+            return self._dialect.read_hello(await self._receive(), self._registry.defaults)
 
     def _greet(self, hello: Hello) -> None:
         if not self._admission.keyed and not key_matches(hello.key, self._api_key):
@@ -197,24 +199,24 @@ class Connection:
         if hello.resume:
             conversation = self._take_over(hello)
         else:
-            conversation = self._hub.open(hello, self._dialect, self._address)
+            conversation = self._registry.open(hello, self._dialect, self._address)
             conversation.attach(self)
         self._conversation = conversation
         self._audio_before_s = conversation.codec.heard_s()
-        token = self._hub.tokens.issue(conversation.name) if self._dialect.resumable else ""
+        token = self._registry.tokens.issue(conversation.name) if self._dialect.resumable else ""
         ready = SessionReady(
             session=conversation.name,
             token=token,
             resumed=bool(hello.resume),
             config=conversation.session.config,
-            capabilities=self._hub.capabilities(self._hub.engine),
-            bounds=self._hub.bounds,
+            capabilities=self._registry.capabilities(self._registry.ready),
+            bounds=self._registry.bounds,
             state=conversation.state,
             history=conversation.session.history.messages,
             position=conversation.acked if hello.resume else None,
         )
         for packet in conversation.codec.encode(ready):
-            conversation.mailbox.put_first(packet)
+            conversation.outbound.put_first(packet)
         self._news.set()
         logger.info(line("voice open", session=conversation.name, client=self._address, resumed=bool(hello.resume)))
         if not hello.resume:
@@ -222,7 +224,7 @@ class Connection:
         self._set_watch()
 
     def _take_over(self, hello: Hello) -> Conversation:
-        conversation = self._hub.take_back(hello.resume)
+        conversation = self._registry.take_back(hello.resume)
         before = conversation.listener
         conversation.detach()
         if before is not None:
@@ -244,9 +246,9 @@ class Connection:
         size = len(data or b"")
         if size > self._pace.frame_bytes:
             raise TooLarge(f"A message has at most {self._pace.frame_bytes} bytes.")
-        if not self._frames.take(1, now):
+        if not self._frames.spend(1, now):
             raise TooFast(f"At most {self._pace.frames_per_s} messages a second.")
-        if not self._bytes.take(size, now):
+        if not self._bytes.spend(size, now):
             raise TooFast(f"At most {self._pace.bytes_per_s} bytes a second.")
         return data or b""
 
@@ -260,22 +262,22 @@ class Connection:
                     return None  # `_ended` holds the reason
                 for place, incoming in enumerate(conversation.codec.decode(message)):
                     if isinstance(incoming, Bye):
-                        conversation.tell(Farewell())
+                        conversation.send(Farewell())
                         return None
                     if place and isinstance(incoming, Audio):
                         await asyncio.sleep(0)  # a message may hold half a minute of sound: let other tasks run
-                    self._take(conversation, incoming)
+                    self._handle(conversation, incoming)
                 await asyncio.sleep(0)  # messages that came together must not block other tasks
         except BadMessage as error:
             return InvalidRequest(str(error))
         except VoxlaneError as error:
             return error
 
-    def _take(self, conversation: Conversation, incoming: Incoming) -> None:
+    def _handle(self, conversation: Conversation, incoming: Incoming) -> None:
         if self._taken_over:  # while other tasks ran
             return
         if not isinstance(incoming, Audio):  # audio may have been sent before `ready` came
-            self._hub.tokens.arrived(conversation.name)
+            self._registry.tokens.arrived(conversation.name)
         match incoming:
             case Audio():
                 self._check_pace(conversation)
@@ -285,14 +287,14 @@ class Connection:
             case Starved(epoch):
                 conversation.starved(epoch)
             case ClientPing(mark):
-                conversation.tell(ServerPong(mark, conversation.codec.heard_s()))
+                conversation.send(ServerPong(mark, conversation.codec.heard_s()))
             case ConfigureSession(config) | Respond(config):
                 # A client may keep using the name of its voice after another client has deleted that voice.
                 any_voice = self._dialect.any_voice or config.voice == conversation.voice
-                conversation.feed(replace(incoming, config=self._hub.checked(config, any_voice=any_voice)))
+                conversation.feed(replace(incoming, config=self._registry.checked(config, any_voice=any_voice)))
                 conversation.voice = config.voice
             case Complaint():
-                conversation.tell(incoming)
+                conversation.send(incoming)
             case Hello() | Bye():
                 raise InvalidRequest("There is one hello, and it comes first.")
             case _:
@@ -314,9 +316,9 @@ class Connection:
         assert conversation is not None
         while True:
             self._news.clear()
-            while not self._taken_over and (item := conversation.mailbox.next()) is not None:
+            while not self._taken_over and (item := conversation.outbound.next()) is not None:
                 await self._send(conversation.codec.write(*item))
-            self._hub.leave_if_idle(conversation)
+            self._registry.leave_if_idle(conversation)
             await self._news.wait()
 
     async def _send(self, data: bytes | str) -> None:
@@ -331,7 +333,7 @@ class Connection:
         """Enforce the time limits, and set a timer for the next one."""
         conversation = self._conversation
         assert conversation is not None
-        now, config = self._loop.time(), self._hub.config
+        now, config = self._loop.time(), self._registry.config
         ends_s = conversation.began_s + config.session_s
         warns_s = ends_s - limits.VOICE_WARNING_SECONDS
         if now >= ends_s:
@@ -340,7 +342,7 @@ class Connection:
             return self.end(TimedOut(f"Nothing was received for {config.idle_s:g} s."))
         if now >= warns_s and not self._warned:
             self._warned = True
-            conversation.tell(GoAway(ends_s - now, "session_limit"))
+            conversation.send(GoAway(ends_s - now, "session_limit"))
         next_s = min(ends_s, self._read_s + config.idle_s, ends_s if self._warned else warns_s)
         self._watch = self._loop.call_at(next_s, self._set_watch)
         return None
@@ -353,9 +355,9 @@ class Connection:
         if conversation is None or self._taken_over:
             return
         if error is None and code not in FINISHED and self._dialect.resumable:
-            self._hub.park(conversation)
+            self._registry.park(conversation)
         else:
-            self._hub.close(conversation)
+            self._registry.close(conversation)
 
     async def _close(self, code: int, error: VoxlaneError | None) -> None:
         """Send the error as a message, then close; do not wait for a peer that does not read."""
@@ -378,7 +380,7 @@ class Connection:
             return
         for packet in last:
             with suppress(TooSlow):
-                conversation.mailbox.put(packet)
-        while (item := conversation.mailbox.next()) is not None:
+                conversation.outbound.put(packet)
+        while (item := conversation.outbound.next()) is not None:
             if not item[0].epoch:
                 yield codec.write(*item)

@@ -63,7 +63,7 @@ class Conversation:
         self.codec = codec
         self.address = address
         self.voice = session.config.voice  # as the client named it, even if it was deleted since
-        self.mailbox = Outbound(session.config.buffer_s)
+        self.outbound = Outbound(session.config.buffer_s)
         self.state: StateName = "listening"
         self.listener: ConversationWriter | None = None
         self.acked: Played | None = None  # playback position, in the client's samples
@@ -109,7 +109,7 @@ class Conversation:
         played = played or self.acked
         if played is not None:
             self.played(played)
-        self.mailbox.rewind(last_sequence)
+        self.outbound.rewind(last_sequence)
 
     # ---- events in
 
@@ -124,7 +124,7 @@ class Conversation:
     def played(self, played: Played) -> None:
         """Note how much the client has played, in its samples."""
         self.acked = played
-        self.mailbox.played(played.epoch, played.samples)
+        self.outbound.played(played.epoch, played.samples)
         self.feed(self.codec.session_samples(played))
 
     def starved(self, epoch: int) -> None:
@@ -139,9 +139,9 @@ class Conversation:
         try:
             for effect in self.session.open(now) if event is None else self.session.feed(event, now):
                 match effect:
-                    case Send(event=told):
-                        self._observe(told)
-                        self.tell(told)
+                    case Send(event=sent):
+                        self._observe(sent)
+                        self.send(sent)
                     case Tell(message=message):
                         self._tell_engine(message)
         except Exception as error:
@@ -159,7 +159,7 @@ class Conversation:
 
     # ---- events out
 
-    def tell(self, event: Outgoing) -> None:
+    def send(self, event: Outgoing) -> None:
         """Queue an event for the client; end the conversation if too much waits there."""
         if self.over:
             return
@@ -175,17 +175,17 @@ class Conversation:
         match event:
             case Hold(epoch):
                 for packet in packets:  # a hold overtakes the sound that it stops
-                    self.mailbox.put_before_sound(packet, epoch)
+                    self.outbound.put_before_sound(packet, epoch)
             case Interrupted(epoch):
-                self.mailbox.drop_sound(epoch)
+                self.outbound.drop_sound(epoch)
                 for packet in packets:
-                    self.mailbox.put(packet)
+                    self.outbound.put(packet)
             case _:
                 for packet in packets:
-                    self.mailbox.put(packet)
+                    self.outbound.put(packet)
 
     def _observe(self, event: ServerEvent) -> None:
-        self._metrics.told(event)
+        self._metrics.count(event)
         match event:
             case FloorState(name):
                 self.state = name
@@ -193,9 +193,9 @@ class Conversation:
                 self._complete = max(self._complete, epoch)
             case ReplyDone(epoch) if self.acked is None or self.acked.epoch != epoch:
                 # This client does not report what it has played: the session's clock decides.
-                self.mailbox.played(epoch + 1, 0)
+                self.outbound.played(epoch + 1, 0)
             case Configured() | ReplyStarted():  # each running reply has its own buffer
-                self.mailbox.ahead_s = self.session.config.buffer_s * (1 + len(self.session.answers.asides))
+                self.outbound.ahead_s = self.session.config.buffer_s * (1 + len(self.session.answers.asides))
             case _:
                 pass
 

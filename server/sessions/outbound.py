@@ -33,7 +33,7 @@ class TooSlow(Exception):
 class _Numbered:
     packet: Packet
     sequence: int = 0  # 0: not written yet
-    told_once: bool = False  # not repeated after a resume
+    never_repeated: bool = False  # not repeated after a resume
 
 
 class Outbound:
@@ -71,7 +71,7 @@ class Outbound:
 
     def put_first(self, packet: Packet) -> None:
         """Add a message before all others. It is not repeated after a resume: a new one is made then."""
-        self._waiting.appendleft(_Numbered(packet, told_once=True))
+        self._waiting.appendleft(_Numbered(packet, never_repeated=True))
         self._new += 1
 
     def drop_sound(self, epoch: int) -> None:
@@ -89,7 +89,7 @@ class Outbound:
             self._new_s = max(0.0, self._new_s - item.packet.seconds)
             self._sequence += 1
             item.sequence = self._sequence
-            if not item.told_once:
+            if not item.never_repeated:
                 self._keep(item)
         return item.packet, item.sequence
 
@@ -129,5 +129,5 @@ class Outbound:
         again += [item for item in self._kept_sound if self._unheard(item.packet)]
         again.sort(key=lambda item: item.sequence)
         # Messages queued again for an earlier resume are among `again`; the `ready` of that connection is out of date.
-        new = [item for item in self._waiting if not (item.sequence or item.told_once)]
+        new = [item for item in self._waiting if not (item.sequence or item.never_repeated)]
         self._wait_with([*again, *new])

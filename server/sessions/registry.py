@@ -45,7 +45,7 @@ class SessionRegistry:
     def __init__(
         self,
         config: Config,
-        link: EngineProcess,
+        engine: EngineProcess,
         metrics: Metrics,
         server: str,
         chat_key: str = "",
@@ -54,7 +54,7 @@ class SessionRegistry:
         self.config = config.voice
         self.tokens = Tokens()
         self.secrets = ClientSecrets()
-        self._link = link
+        self._engine = engine
         self._metrics = metrics
         self._server = server
         self._today = today
@@ -106,11 +106,11 @@ class SessionRegistry:
         )
 
     @property
-    def engine(self) -> EngineReady:
+    def ready(self) -> EngineReady:
         """Return the engine's description; raise EngineNotReady before the first one."""
-        if self._link.ready is None:
+        if self._engine.ready is None:
             raise EngineNotReady
-        return self._link.ready
+        return self._engine.ready
 
     # ---- coming and going
 
@@ -136,7 +136,7 @@ class SessionRegistry:
 
     def open(self, hello: Hello, dialect: Dialect, address: str) -> Conversation:
         """Begin a conversation."""
-        ready = self.engine
+        ready = self.ready
         if not ready.model and self._remote is None:
             raise ModelNotFound("This server has no model that converses.")
         config = self.checked(hello.config, any_voice=dialect.any_voice)
@@ -157,10 +157,10 @@ class SessionRegistry:
         codec = dialect.make(replace(hello, config=config), ready.speak_rate)
         conversation = Conversation(session, codec, address, self._metrics)
         if self._remote is None:
-            conversation.channel = self._link.channel(conversation.name, conversation.feed)
+            conversation.channel = self._engine.channel(conversation.name, conversation.feed)
         else:
             conversation.channel = remote = self._remote.open(conversation.feed)
-            remote.line = self._link.channel(conversation.name, remote.receive)
+            remote.line = self._engine.channel(conversation.name, remote.receive)
         self._conversations[conversation.name] = conversation
         self._metrics.sessions.inc()
         self._empty.clear()
@@ -179,7 +179,7 @@ class SessionRegistry:
 
         With `any_voice` an unknown voice name means the default voice.
         """
-        ready = self.engine
+        ready = self.ready
         voice = find_voice(config.voice, ready.voices) if config.voice else ""
         if voice is None and any_voice:
             voice = ""
@@ -193,8 +193,8 @@ class SessionRegistry:
             known = names(ready.speak_languages) if ready.speak_languages else "nothing else than it is used to"
             raise InvalidRequest(f"voice_language: this server's voice can speak {known}.", param="voice_language")
         if config.voice_instructions and not ready.instructed:
-            told = "voice_instructions: this server's voice cannot be told how to speak."
-            raise InvalidRequest(told, param="voice_instructions")
+            reason = "voice_instructions: this server's voice cannot be told how to speak."
+            raise InvalidRequest(reason, param="voice_instructions")
         speaks = config.speaks and bool(ready.tts_model)
         return replace(config, voice=voice, voice_language=language, speaks=speaks)
 
@@ -246,7 +246,7 @@ class SessionRegistry:
             if conversation.name in self._parked:
                 self.close(conversation)
             else:
-                conversation.tell(GoAway(seconds, "draining"))
+                conversation.send(GoAway(seconds, "draining"))
                 self.leave_if_idle(conversation)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):

@@ -37,7 +37,7 @@ async def converse(peer: Peer, chance: random.Random, done: asyncio.Event) -> No
 async def test_the_engine_is_killed_ten_times() -> None:
     chance = random.Random(7)
     async with start(restarts=RestartBudget(most=1000, window_s=0.0)) as running:
-        link, metrics = running.service.link, running.service.metrics
+        link, metrics = running.service.engine, running.service.metrics
         peers = [await Peer.open(running.url, HELLO) for _ in range(PEOPLE)]
         done = asyncio.Event()
         talks = [asyncio.create_task(converse(peer, random.Random(n), done)) for n, peer in enumerate(peers)]
@@ -72,5 +72,5 @@ async def test_the_engine_is_killed_ten_times() -> None:
             assert [message[1] for message in peer.seen] == list(range(1, len(peer.seen) + 1))
             await peer.bye()
         assert not link._channels
-        assert len(running.service.voice) == 0
+        assert len(running.service.sessions) == 0
         await eventually(lambda: metrics.engine_requests.labels("running")._value.get() == 0)

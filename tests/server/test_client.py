@@ -56,7 +56,7 @@ def test_silence_where_there_is_nothing() -> None:
 
 def test_acks_fall_due_and_say_when_all_is_played() -> None:
     player = Player(RATE)
-    player.take(*audio(1, 0, 6000))
+    player.handle(*audio(1, 0, 6000))
     assert player.pull(2000) == pcm(0, 2000)
     assert player.acks() == []
     player.pull(2000)
@@ -68,47 +68,47 @@ def test_acks_fall_due_and_say_when_all_is_played() -> None:
 def test_every_reply_is_acked_as_often() -> None:
     player, acks = Player(RATE), {1: 0, 2: 0}
     for epoch in acks:
-        player.take("audio", {"epoch": epoch, "offset": 0, "data": bytes(2 * 2 * RATE)})
+        player.handle("audio", {"epoch": epoch, "offset": 0, "data": bytes(2 * 2 * RATE)})
         for _ in range(95):  # 1.9 s
             player.pull(RATE // 50)
             for ack in player.acks():
                 acks[ack.epoch] += 1
-        player.take("interrupted", {"epoch": epoch})
+        player.handle("interrupted", {"epoch": epoch})
         player.acks()
     assert acks[1] == acks[2] > 10
 
 
 def test_hold_keeps_the_sample_and_release_goes_on_with_it() -> None:
     player = Player(RATE)
-    player.take(*audio(1, 0, 1000))
+    player.handle(*audio(1, 0, 1000))
     player.pull(300)
-    player.take("hold", {"epoch": 1})
+    player.handle("hold", {"epoch": 1})
     assert player.acks() == [Ack(1, 300, 700)]
     assert player.pull(100) == bytes(200)
-    player.take("release", {"epoch": 1})
+    player.handle("release", {"epoch": 1})
     assert player.pull(100) == pcm(300, 100)
 
 
 def test_an_interruption_empties_the_queue_and_its_late_sound_is_ignored() -> None:
     player = Player(RATE)
-    player.take(*audio(1, 0, 1000))
+    player.handle(*audio(1, 0, 1000))
     player.pull(300)
-    player.take("hold", {"epoch": 1})
-    player.take("interrupted", {"epoch": 1, "heard": "", "samples": 300})
-    player.take(*audio(1, 1000, 500))
+    player.handle("hold", {"epoch": 1})
+    player.handle("interrupted", {"epoch": 1, "heard": "", "samples": 300})
+    player.handle(*audio(1, 1000, 500))
     assert player.pull(100) == bytes(200)
     assert player.queued == 0
-    player.take(*audio(2, 0, 100))
+    player.handle(*audio(2, 0, 100))
     assert player.pull(100) == pcm(0, 100)
 
 
 def test_the_next_reply_waits_for_the_end_of_this_one() -> None:
     player = Player(RATE)
-    player.take(*audio(1, 0, 100))
-    player.take(*audio(2, 0, 100))
+    player.handle(*audio(1, 0, 100))
+    player.handle(*audio(2, 0, 100))
     assert player.pull(150) == pcm(0, 100) + pcm(0, 50)
     assert player.acks() == [Ack(1, 100, 100)]
-    player.take("interrupted", {"epoch": 1, "heard": "", "samples": 100})
+    player.handle("interrupted", {"epoch": 1, "heard": "", "samples": 100})
     assert player.pull(50) == pcm(50, 50)
 
 
@@ -120,15 +120,15 @@ def test_whatever_happens_no_sample_is_lost_or_repeated(steps: list[tuple[str, i
             case "p":
                 heard += player.pull(count).rstrip(b"\0") if not player.held else b""
             case "r":
-                player.take("release", {"epoch": 1})
-                player.take(*audio(1, sent, count))
+                player.handle("release", {"epoch": 1})
+                player.handle(*audio(1, sent, count))
                 sent += count
             case "h":
-                player.take("hold", {"epoch": 1})
+                player.handle("hold", {"epoch": 1})
             case "b":  # the connection breaks, and all from somewhat before the player's sample is sent again
-                player.take("ready", {"resumed": True, "state": "held" if player.held else "speaking"})
+                player.handle("ready", {"resumed": True, "state": "held" if player.held else "speaking"})
                 first = max(0, player.position - count)
-                player.take(*audio(1, first, sent - first))
+                player.handle(*audio(1, first, sent - first))
     # No sample of `pcm` ends in a zero byte but multiples of 256: compare without them.
     assert heard.replace(b"\0", b"") == pcm(0, sent).replace(b"\0", b"")
 
@@ -230,8 +230,8 @@ async def test_a_line_that_breaks_again_right_behind_ready_loses_nothing(serving
     async with serving() as running, VoiceClient(voice(running), config=CONFIG) as client:
         await client.say("hi")
         await play_nothing(client, "user_turn")
-        (conversation,) = running.service.voice._conversations.values()
-        kept = conversation.mailbox._kept
+        (conversation,) = running.service.sessions._conversations.values()
+        kept = conversation.outbound._kept
         await eventually(lambda: any(item.packet.fields[0] == "turn_done" for item in kept))
         for _ in range(2):
             assert client._socket is not None

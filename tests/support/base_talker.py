@@ -1,4 +1,4 @@
-"""A small Qwen3-TTS Base checkpoint of random weights on disk: it takes on voices, and speaks noise with them."""
+"""A small Qwen3-TTS Base checkpoint of random weights on disk: it clones voices, and speaks noise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from support import random_talkers
 
 MAX_FRAMES = 16
-"""Of an utterance, which finds no end by itself: 1.3 s."""
+"""Frames of an utterance, which never ends by itself: 1.3 s."""
 
 SPEAKER = {
     "enc_dim": 64, "enc_channels": [16, 16, 16], "enc_kernel_sizes": [5, 3, 1], "enc_dilations": [1, 2, 1],
@@ -34,7 +34,7 @@ ENCODER = {
 
 
 class Noise:
-    """Answers every question for a tensor, and keeps the answers."""
+    """Makes a tensor for every name that is asked for, and keeps it."""
 
     def __init__(self, prefix: str) -> None:
         self.tensors: dict[str, Tensor] = {}
@@ -53,7 +53,7 @@ class Noise:
 
 
 def write_base_talker(folder: Path) -> None:
-    """Write a checkpoint that has no voice of its own."""
+    """Write a checkpoint without built-in voices."""
     random_talkers.write("tiny", folder)
     config = json.loads((folder / "config.json").read_text())
     config |= {"tts_model_type": "base", "speaker_encoder_config": SPEAKER}

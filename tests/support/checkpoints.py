@@ -1,6 +1,6 @@
 """Small random checkpoints in Hugging Face's own layout: config.json and model.safetensors.
 
-The shapes are written out here from the configs' keys, not taken from the engine, so that a test can disagree with it.
+The shapes are computed here from the configs' keys, not taken from the engine, so that a test can disagree with it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ CONFIGS: dict[str, Config] = {
 
 
 def tensor_shapes(config: Config) -> dict[str, tuple[int, ...]]:
-    """Return every tensor Hugging Face's class has for `config`."""
+    """Return name and shape of every tensor of Hugging Face's class for `config`."""
     size = {key: value for key, value in config.items() if isinstance(value, int)}
     model_type, hidden, inner = config["model_type"], size["hidden_size"], size["intermediate_size"]
     q, kv = (size[f"num_{kind}_heads"] * size["head_dim"] for kind in ("attention", "key_value"))
@@ -130,7 +130,7 @@ def tensor_shapes(config: Config) -> dict[str, tuple[int, ...]]:
 
 
 def random_tensors(config: Config, seed: int = 0) -> dict[str, Tensor]:
-    """Return float32 weights large enough that every part of the model moves the logits."""
+    """Return float32 weights large enough that every part of the model affects the logits."""
     generator = torch.Generator().manual_seed(seed)
     centre = 0.0 if config["model_type"] == "gemma3_text" else 1.0  # Gemma adds the one itself
     tensors = {}

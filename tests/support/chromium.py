@@ -1,7 +1,6 @@
-"""A real browser with a scripted microphone, and a visitor in it who clicks, reads and hears.
+"""A real browser with a scripted microphone, and a visitor who clicks, reads and hears.
 
-It knows the page by the ids that it promises, and the sound by taps that run inside the page (tests/browser/tap.js).
-What a conversation must be like is the tests' business.
+It finds elements by the page's ids, and records sound with taps that run inside the page (tests/browser/tap.js).
 """
 
 from __future__ import annotations
@@ -38,22 +37,22 @@ ALLOWED = "--use-fake-ui-for-media-stream"
 REFUSED = "--deny-permission-prompts"
 WAIT_S = 120.0
 GAP_S = 0.3
-"""From here on, nothing at all is no pause of a voice, which is never quite silent."""
+"""Digital silence from this length on is a gap: the pauses of a voice are never completely silent."""
 CLOCK_S = 0.5
-"""By then the sound's clock has been read right at least once (tests/browser/tap-worklet.js)."""
+"""Within this time the audio clock is read correctly at least once (tests/browser/tap-worklet.js)."""
 
 Side = Literal["input", "output"]
 
 
 def executable() -> str:
-    """Return where the browser is."""
+    """Return the path of the browser."""
     found = next(filter(None, map(shutil.which, NAMES)), None)
     assert found, "these tests need a Chromium: apt-get install chromium"
     return found
 
 
 def script(path: Path, *said: tuple[float, Samples], length_s: float = 0.0) -> Path:
-    """Write what a microphone hears: each sound at its second, silence in between; return the file."""
+    """Write a microphone's input: each sound at its second, silence in between; return the file."""
     end = max([int(length_s * RATE), *(int(at_s * RATE) + len(sound) for at_s, sound in said)])
     samples = np.zeros(end + RATE, np.float32)
     for at_s, sound in said:
@@ -67,9 +66,9 @@ def script(path: Path, *said: tuple[float, Samples], length_s: float = 0.0) -> P
 def browser(
     playwright: Playwright, microphone: Path | None = None, *, allowed: bool = True, **options: Any
 ) -> Iterator[BrowserContext]:
-    """Run a browser whose microphone hears a file from the moment it is opened, or silence."""
+    """Run a browser; its microphone plays a file from the moment it is opened, or silence."""
     arguments = [*ARGUMENTS, ALLOWED if allowed else REFUSED]
-    # A file that is not there is silence; without any the browser beeps.
+    # A missing file is silence; without the option the browser beeps.
     arguments.append(f"--use-file-for-fake-audio-capture={microphone or '/nonexistent.wav'}%noloop")
     found = playwright.chromium.launch(executable_path=executable(), args=arguments)
     try:
@@ -95,7 +94,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Something that the client told the page, and when by the clock of the sound."""
+    """An event that the client sent to the page, with its time on the audio clock."""
 
     event: str
     frame: int
@@ -104,20 +103,20 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Sound:
-    """What one side has sounded, by the clock that both share."""
+    """The sound of one side, on the clock that both sides share."""
 
     rate: int
-    frame: int  # of the first sample
+    frame: int  # frame number of the first sample
     samples: Samples
-    latency_s: float  # from here to the ear, as far as the browser knows
+    latency_s: float  # output latency as the browser reports it
 
     def loud(self, after: int = 0, before: int | None = None, above: float = 1e-3) -> np.ndarray[Any, Any]:
-        """Return the frames in which something is to be heard."""
+        """Return the numbers of the frames that are not silent."""
         found = np.flatnonzero(np.abs(self.samples) > above) + self.frame
         return found[(found >= after) & (found < (before if before is not None else found.max(initial=0) + 1))]
 
     def without_gaps(self) -> Samples:
-        """Return what was heard as if it had never stopped: a word that a gap cuts in two is one again."""
+        """Return the sound with its gaps removed: a word that a gap cuts in two is whole again."""
         edges = np.flatnonzero(np.diff(np.concatenate(([False], self.samples == 0, [False]))))
         silences = [slice(*pair) for pair in edges.reshape(-1, 2) if np.diff(pair) > GAP_S * self.rate]
         return np.pad(np.delete(self.samples, np.r_[tuple(silences)] if silences else []), self.rate // 2)
@@ -125,10 +124,10 @@ class Sound:
 
 @dataclass(slots=True)
 class Visitor:
-    """Somebody in front of the page."""
+    """A person in front of the page."""
 
     page: Page
-    stack: contextlib.ExitStack  # closes what was opened on the way
+    stack: contextlib.ExitStack  # closes everything that was opened
     complaints: list[str] = field(default_factory=list)  # errors and warnings in the console, and failed requests
     requests: list[str] = field(default_factory=list)
     line: LossyLine = field(init=False)  # between the page and the server
@@ -141,10 +140,10 @@ class Visitor:
         self.page.on("requestfailed", lambda request: self.complaints.append(f"{request.url} {request.failure}"))
         self.page.on("request", lambda request: self.requests.append(request.url))
 
-    # ---- what a person does
+    # ---- actions
 
     def open(self, url: str, *, query: str = "", **config: object) -> None:
-        """Go to a server's page, which shall begin with some configuration."""
+        """Open a server's page with an initial configuration."""
         worklet = "tap-worklet.js"
         self.line = self.stack.enter_context(LossyLine(url, {f"/{worklet}": (TAPS / worklet).read_text()}))
         self.page.goto(f"{self.line.url}/?processing=off{query}")
@@ -165,11 +164,11 @@ class Visitor:
         self.page.fill("#text", text)
         self.page.click("#send")
 
-    # ---- what a person sees
+    # ---- what the page shows
 
     @property
     def state(self) -> str:
-        """Return who has the floor."""
+        """Return the state of the floor that the page shows."""
         return self.page.get_attribute("main", "data-state") or ""
 
     def await_state(self, *states: str) -> None:
@@ -178,18 +177,18 @@ class Visitor:
 
     @property
     def states(self) -> list[str]:
-        """Return who has had the floor, one after the other, however briefly."""
+        """Return all states of the floor so far, in order, however brief."""
         found: list[str] = self.page.evaluate("tap.states()")
         return found
 
     @property
     def banner(self) -> str:
-        """Return the code of what the page has to say, "" if it has nothing."""
+        """Return the code of the page's banner, "" if there is none."""
         element = self.page.locator("#banner")
         return element.get_attribute("data-code") or "" if element.is_visible() else ""
 
     def await_banner(self, *codes: str) -> str:
-        """Wait until the page says one of these things; return its words."""
+        """Wait for a banner with one of these codes; return its text."""
         show = "(codes) => { const b = document.querySelector('#banner');"
         self._await(f"{show} return b.checkVisibility() && codes.includes(b.dataset.code); }}", list(codes))
         return self.page.inner_text("#banner")
@@ -205,7 +204,7 @@ class Visitor:
         return [Line(**line) for line in found]
 
     def await_lines(self, role: str, status: str, count: int = 1) -> list[Line]:
-        """Wait for so many finished lines of somebody; return all that there are."""
+        """Wait for `count` finished lines of a role; return all lines."""
         rule = f'#captions li[data-role="{role}"][data-status="{status}"]'
         self._await("([rule, count]) => document.querySelectorAll(rule).length >= count", [rule, count])
         return [line for line in self.lines if (line.role, line.status) == (role, status)]
@@ -217,10 +216,10 @@ class Visitor:
         self._await(f"(live) => ['.heard', '.unheard'].every((name) => ({part})(`${{live}} ${{name}}`))", live)
         return self.lines[-1]
 
-    # ---- what only a tap knows
+    # ---- what the taps recorded
 
     def sound(self, side: Side) -> Sound:
-        """Return everything that one side has sounded since the page was loaded."""
+        """Return all sound of one side since the page was loaded."""
         found = self.page.evaluate("(side) => tap.sound(side)", side)
         assert found, "there is no sound in the page"
         rate, pieces = int(found["rate"]), found["pieces"]
@@ -230,7 +229,7 @@ class Visitor:
         return Sound(rate, began.pop(), samples, found["latency"])
 
     def told(self, event: str) -> list[Told]:
-        """Return everything of a kind that the client has told."""
+        """Return all events of one kind that the client has sent."""
         return [Told(**one) for one in self.page.evaluate("tap.told()") if one["event"] == event]
 
     def messages(self, *names: str) -> list[Told]:
@@ -238,7 +237,7 @@ class Visitor:
         return [one for one in self.told("message") if one.detail["name"] in names]
 
     def await_message(self, name: str, count: int = 1) -> Told:
-        """Wait for so many messages of a name; return the last."""
+        """Wait for `count` messages of a name; return the last."""
         rule = "([name, count]) => tap.count(name) >= count"
         self._await(rule, [name, count])
         return self.messages(name)[-1]
@@ -254,7 +253,7 @@ class Visitor:
         return np.frombuffer(sent, "<i2").astype(np.float32) / np.float32(32768)
 
     def check(self) -> None:
-        """Raise unless all was in order: no complaint, nothing forbidden by the page's policy, nobody else asked."""
+        """Raise if the console has complaints, the page's policy was violated, or another server was contacted."""
         assert self.complaints == []
         assert self.page.evaluate("tap.violations()") == []
         assert {urlsplit(url).netloc for url in self.requests if not url.startswith("data:")} == {
@@ -266,7 +265,7 @@ class Visitor:
             self.complaints.append(line.text)
 
     def _await(self, expression: str, argument: object) -> None:
-        # The page's policy forbids what the browser's own waiting does.
+        # The page's policy forbids the eval that the browser driver uses for waiting.
         deadline = time.monotonic() + WAIT_S
         while not self.page.evaluate(expression, argument):
             assert time.monotonic() < deadline, f"{expression} {argument}: the page shows {self._view()}"

@@ -1,6 +1,6 @@
-"""Python with which a program that a test starts hears Ctrl-C.
+"""Python options that make a started program react to Ctrl-C.
 
-A shell starts its background jobs with SIGINT ignored. A test run among them would start its programs likewise.
+A shell starts background jobs with SIGINT ignored, and a test run in the background would pass that on.
 """
 
 from __future__ import annotations

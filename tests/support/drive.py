@@ -15,7 +15,7 @@ from voxlane.engine.loop.core import Core
 
 
 class Driver:
-    """A core, and everything that came out of it."""
+    """A core and all its output."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
@@ -35,7 +35,7 @@ class Driver:
 
     def run(self) -> None:
         self.finish()
-        self.messages += self.core.idle()  # checks the books
+        self.messages += self.core.idle()  # audits the blocks
 
     def text(self, request_id: str) -> str:
         pieces = (m.text for m in self.messages if isinstance(m, Text) and m.request_id == request_id)
@@ -47,12 +47,12 @@ class Driver:
 
 
 def chat_config(**settings: object) -> EngineConfig:
-    """Return the configuration of an engine that only chats: it is loaded in half the time."""
+    """Return the configuration of an engine with chat only: it loads in half the time."""
     return EngineConfig(**{"model": SMALL, "asr_model": "", "tts_model": "", **settings})  # type: ignore[arg-type]
 
 
 def assemble_float32(config: EngineConfig) -> Assembly:
-    """Return an engine whose weights are not packed, after a short rehearsal: the usual one takes it ten seconds."""
+    """Return an engine with unpacked weights, after a short warm-up: the usual one takes ten seconds."""
     with mock.patch.object(assembling, "WARM_UP_PROMPTS", (4, 2)):
         return assemble(dataclasses.replace(config, weights="float32"))
 

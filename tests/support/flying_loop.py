@@ -1,4 +1,4 @@
-"""An event loop whose clock can fly: whenever everybody waits for it, it is already later, and nobody has waited."""
+"""An event loop with a virtual clock: when all tasks wait for timers, the clock jumps to the next timer at once."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 
 class _Hourglass(selectors.DefaultSelector):
-    """Waits as others do unless it has a time of its own, which waiting alone brings forward."""
+    """Waits normally, unless it has a virtual time: then waiting only advances that time."""
 
     now_s: float | None = None
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        if self.now_s is None or timeout is None:  # without a timer there is nothing to fly to
+        if self.now_s is None or timeout is None:  # without a timer there is no time to jump to
             return super().select(timeout)
         events = super().select(0)
         if not events:
@@ -22,7 +22,7 @@ class _Hourglass(selectors.DefaultSelector):
 
 
 class FlyingLoop(asyncio.SelectorEventLoop):
-    """For those who wait for what never comes: whoever is only slow finds that the time is over."""
+    """For tests that wait for a timeout. A task that is only slow sees the timeout, too."""
 
     def __init__(self) -> None:
         self._hourglass = _Hourglass()
@@ -30,16 +30,16 @@ class FlyingLoop(asyncio.SelectorEventLoop):
         super().__init__(self._hourglass)
 
     def time(self) -> float:
-        """Return the seconds of its own clock."""
+        """Return the time of the loop's clock in seconds."""
         return super().time() + self._ahead_s if self._hourglass.now_s is None else self._hourglass.now_s
 
     def fly(self) -> float:
-        """Let the clock go by what is waited for and nothing else; return what it shows."""
+        """Start virtual time: only waiting advances the clock; return its time."""
         self._hourglass.now_s = self.time()
         return self._hourglass.now_s
 
     def land(self) -> float:
-        """Let the clock go as others do; return what it shows."""
+        """Return to real time; return the clock's time."""
         now_s = self.time()
         self._ahead_s, self._hourglass.now_s = now_s - super().time(), None
         return now_s

@@ -6,7 +6,7 @@ from voxlane.engine.memory.blocks import BlockPool
 
 
 def empty_prefix_cache(pool: BlockPool) -> None:
-    """Let the pool forget every cached prefix."""
+    """Drop every cached prefix of the pool."""
     for block in pool.take(pool.available):
         pool.forget(block)
         pool.release(block)

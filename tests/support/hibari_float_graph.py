@@ -1,4 +1,4 @@
-"""hibari's file with its 8-bit products written out as float ones: what ONNX Runtime makes of it is not rounded."""
+"""hibari's file with its 8-bit products replaced by float ones, so that ONNX Runtime computes it without rounding."""
 
 from __future__ import annotations
 

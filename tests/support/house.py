@@ -33,11 +33,11 @@ class Running:
 
     @property
     def url(self) -> str:
-        """Return where the server is."""
+        """Return the server's address."""
         return str(self.client.base_url).rstrip("/")
 
     async def chat(self, said: str, **parameters: object) -> httpx.Response:
-        """Post one message."""
+        """Post a chat request with one message."""
         body = {"messages": [{"role": "user", "content": said}], **parameters}
         return await self.client.post("/v1/chat/completions", json=body)
 

@@ -1,6 +1,6 @@
-"""The line between a page and its server, in a test's hands: it can break, and carries files that are not the server's.
+"""A relay between a page and its server: a test can break it, and it can serve some files itself.
 
-Bytes pass unchanged. It knows no more of HTTP than how a request begins.
+All other bytes pass unchanged.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from relay import CHUNK_BYTES, Relay, pump
 
 
 class LossyLine(Relay):
-    """Carries everything but the scripts, by path, that it answers itself."""
+    """Relays everything except requests for the given scripts, by path, which it answers itself."""
 
     def __init__(self, url: str, scripts: Mapping[str, str] | None = None) -> None:
         super().__init__(url, "lossy line")
@@ -21,11 +21,11 @@ class LossyLine(Relay):
         self._lost = False
 
     def lose(self) -> None:
-        """Break all connections, and let none live until it is mended."""
+        """Break all connections, and new ones until `mend`."""
         self._loop.call_soon_threadsafe(self._break)
 
     def mend(self) -> None:
-        """Carry what comes from now on."""
+        """Relay new connections again."""
         self._loop.call_soon_threadsafe(self._mend)
 
     def _break(self) -> None:
@@ -60,7 +60,7 @@ class LossyLine(Relay):
     async def _ask(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, up_writer: asyncio.StreamWriter
     ) -> None:
-        """Pass the page's bytes on, but for requests that are answered here: browsers do not send two at once."""
+        """Relay the page's bytes, except requests that are answered here. Browsers do not send two requests at once."""
         try:
             while data := await reader.read(CHUNK_BYTES):
                 answer = next((text for begin, text in self._answers.items() if data.startswith(begin)), None)
@@ -71,7 +71,7 @@ class LossyLine(Relay):
                     writer.write(answer)
             if up_writer.can_write_eof():
                 up_writer.write_eof()
-        except OSError:  # one side left: the other is told by its own end
+        except OSError:  # one side is gone; the other side ends by itself
             up_writer.close()
 
 

@@ -1,4 +1,4 @@
-"""A microphone on the clock: silence at 24 kHz, and what is said into it, in real time.
+"""A microphone in real time: silence at 24 kHz, and clips that are said into it.
 
 Standard library only, so that a client's own environment can run it.
 """
@@ -16,14 +16,14 @@ FRAME_BYTES = int(RATE * FRAME_S) * 2
 
 
 class Microphone:
-    """Hands a frame of 16-bit samples to whoever runs it every 40 ms."""
+    """Sends a frame of 16-bit samples every 40 ms."""
 
     def __init__(self) -> None:
         self._queued = b""
         self._over = threading.Event()
 
     def say(self, pcm: bytes) -> None:
-        """Speak after what is being said."""
+        """Queue a clip behind those that are being said."""
         self._queued += pcm
 
     async def run(self, send: Callable[[bytes], Awaitable[None]]) -> None:
@@ -35,7 +35,7 @@ class Microphone:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
 
     def run_blocking(self, send: Callable[[bytes], None]) -> None:
-        """Send until another thread says `close`."""
+        """Send until another thread calls `close`."""
         due = time.monotonic()
         while not self._over.wait(max(0.0, due - time.monotonic())):
             send(self._frame())

@@ -1,4 +1,4 @@
-"""Small Qwen3-TTS models of random weights that are on no disk: a talker and its codec, the same every time."""
+"""Small Qwen3-TTS models of random weights in memory: a talker and its codec, the same every time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.weights.tensors import Blocks
 
 GROUPS, CODES, TEXT = 16, 48, 160
-END_SCALE = 1.2  # how loudly the end of speech is thought of
+END_SCALE = 1.2  # scale of the logit that ends speech
 
 _DECODER = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 64, "hidden_size": 48,
@@ -51,7 +51,7 @@ def _noise(name: str, shape: tuple[int, ...], deviation: float) -> Tensor:
 
 
 class NoiseWeights:
-    """A talker's file that was never written."""
+    """A talker's weights as if read from a file."""
 
     def __init__(self, config: dict[str, object] = TALKER) -> None:
         self.config = config
@@ -62,7 +62,7 @@ class NoiseWeights:
         return list(self._shapes)
 
     def blocks(self, name: str) -> Blocks | None:
-        """Return nothing: these are floats."""
+        """Return None: these weights are floats."""
         return None
 
     def tensor(self, name: str) -> Tensor:
@@ -128,12 +128,12 @@ class _CodecNoise:
 
 
 def noise_talker(mode: Mode = "float32", device: str | torch.device = "cpu") -> Qwen3TTS:
-    """Return a talker that says anything."""
+    """Return a talker that speaks random frames."""
     return Qwen3TTS.load(NoiseWeights(), mode, device=device)
 
 
 def noise_codec() -> Qwen3TTSCodec:
-    """Return a codec that makes 48 samples of a frame."""
+    """Return a codec that decodes a frame to 48 samples."""
     config = CodecConfig.from_dict(
         {"model_type": MODEL_TYPE, "decoder_config": _CODEC, "decode_upsample_rate": 48, "output_sample_rate": 600}
     )

@@ -1,4 +1,4 @@
-"""Running a model over paged sequences, as plainly as possible: blocks in scrambled order, no scheduler."""
+"""Run a model over paged sequences in the simplest way: blocks in scrambled order, no scheduler."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rubbish(
 
 
 class Pager:
-    """Sequences that grow in one cache whose every page starts as rubbish."""
+    """Sequences that grow in one cache; every page starts as garbage."""
 
     def __init__(self, model: Decoder, dtype: torch.dtype = torch.float32, block_tokens: int = 8, blocks: int = 96):
         self.model = model
@@ -43,7 +43,7 @@ class Pager:
         self._lengths: dict[int, int] = {}
 
     def feed(self, chunks: dict[int, list[int]]) -> list[Tensor]:
-        """Append tokens to sequences in one step; return each one's hidden rows [tokens, hidden]."""
+        """Append tokens to sequences in one step; return the hidden rows [tokens, hidden] of each."""
         size = self.cache.block_tokens
         positions, slots, starts = [], [], [0]
         for sequence, tokens in chunks.items():

@@ -1,4 +1,4 @@
-"""A bare client of the native dialect for tests: it can also say what no client should."""
+"""A bare client of the native dialect for tests: it can also send invalid messages."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def speech(text: str, seconds: float = 0.1) -> bytes:
 
 
 LOOK_S = 0.002
-"""Between two looks: not none, for what is waited for may need this very core."""
+"""Time between two looks: not zero, since the work that is waited for may need this core."""
 
 
 async def eventually(condition: Callable[[], object]) -> None:
-    """Let others work until a condition holds; the test's own deadline ends it."""
+    """Let other tasks run until a condition holds; the test's own deadline ends it."""
     while True:
         if condition():
             return
@@ -53,11 +53,11 @@ class Peer:
 
     @property
     def ready(self) -> dict[str, Any]:
-        """Return what the server said of itself."""
+        """Return the fields of `ready`."""
         return next(message[2] for message in reversed(self.seen) if message[0] == "ready")
 
     async def send(self, *message: Any) -> None:
-        """Say something."""
+        """Send a message."""
         await self.socket.send(msgpack.packb(message))
 
     async def next(self) -> list[Any]:
@@ -90,12 +90,12 @@ class Peer:
         return self.seen[start:]
 
     async def bye(self) -> None:
-        """Leave as one should."""
+        """Send bye and wait for the close."""
         await self.send("bye")
         assert await self.closed() == 1000
 
     def drop(self) -> None:
-        """Vanish."""
+        """Break the connection without a close."""
         self.socket.transport.abort()
 
     def of(self, name: str) -> list[list[Any]]:
@@ -105,7 +105,7 @@ class Peer:
 
 @asynccontextmanager
 async def bystander(running: Any) -> AsyncIterator[Peer]:
-    """Hold a conversation beside something else, and see that it was not disturbed."""
+    """Hold a conversation during a test, and check that it was not disturbed."""
     peer = await Peer.open(running.url, MANUAL)
     yield peer
     assert (await peer.say("still here"))[-1][3] == "done"

@@ -1,8 +1,8 @@
-"""Whether a recording of a loudspeaker is a reply, every sample of it once and in order, with silence in between.
+"""Check that a recording of a loudspeaker holds every sample of a reply once and in order, with silence in between.
 
-A browser's sound comes in blocks. Each is explained as the next samples of the reply or as silence; where it changes
-from one to the other, the jump dies away within milliseconds instead of clicking, and nothing is left out for it. All
-explanations are followed at once: within a pause of the reply it cannot be told whose silence a silent block is.
+A browser's sound comes in blocks. Each block is explained as the next samples of the reply or as silence. At a change
+between the two, the jump fades out within milliseconds instead of clicking, and no sample is lost. All explanations are
+followed in parallel: during a pause in the reply, a silent block may be the reply or a gap.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from numpy.typing import NDArray
 BLOCK = 128
 SOFTENING_S = 0.0007
 INAUDIBLE = 1 / 65536
-"""What is left of a jump is dropped below this."""
+"""A fading jump is dropped below this."""
 
 EXACT = 1e-6
-"""A thirtieth of a step of 16 bits. The resampler here and the page's differ by a tenth of it."""
+"""A thirtieth of a 16-bit step. The resampler here and the page's differ by a tenth of it."""
 
 Samples = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the reply stands after some blocks: at one of these positions, all within one silence of it."""
+    """Possible positions in the reply after some blocks, all within one pause of it."""
 
     first: int
     last: int
-    correction: float = 0.0  # what is left of the last jump
-    flowing: bool | None = False  # whether the last block was full of the reply; None: who knows
+    correction: float = 0.0  # the rest of the last jump
+    flowing: bool | None = False  # whether the last block was full of the reply; None: unknown
 
 
 class Account:
-    """Explains recordings that begin before the reply, at a block's first sample."""
+    """Explains recordings that begin before the reply, at the first sample of a block."""
 
     def __init__(self, reply: Samples, rate: int) -> None:
         self._length = len(reply)
@@ -44,7 +44,7 @@ class Account:
         self._decay = exp(-1 / (SOFTENING_S * rate)) ** np.arange(BLOCK + 1)
 
     def explain(self, recording: Samples) -> int:
-        """Return how many samples of silence lie between the reply's; raise AssertionError where nothing fits."""
+        """Return how many samples of silence lie between the reply's; raise AssertionError if nothing fits."""
         places = [_Place(0, 0)]
         before = 0.0  # the sample before the block
         for start in range(0, len(recording) - BLOCK + 1, BLOCK):
@@ -86,7 +86,7 @@ class Account:
         return [_Place(place.first, place.last, float(fading[-1]), False)] if fits else []
 
     def _partial(self, place: _Place, flowing: bool, block: Samples, before: float) -> list[_Place]:
-        """Sound that ran out within a block: the silence begins with the last sample, dying away."""
+        """Explain a block in which the sound ran out: the silence begins with the last sample, fading out."""
         found = []
         for filled in range(1, min(BLOCK, self._length - place.last + 1)):
             tail = self._fading(block[filled - 1], BLOCK - filled)
@@ -99,7 +99,7 @@ class Account:
         return found
 
     def _fading(self, jump: float | NDArray[np.floating[Any]], length: int) -> NDArray[np.floating[Any]]:
-        """Return a jump as it dies away, and behind it what is left."""
+        """Return a fading jump, followed by its rest."""
         left = jump * self._decay[: length + 1]
         left[..., 1:][np.abs(left[..., 1:]) < INAUDIBLE] = 0.0
         return left

@@ -1,4 +1,4 @@
-"""Small random Qwen3-ASR checkpoints in both layouts that are published, written from the reference's own weights."""
+"""Small random Qwen3-ASR checkpoints in both published layouts, written from the reference's weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|audio_start|>", "<|audio_end|>", "<|audio_pad|>")
-TAGS = ("<asr_text>",)  # added, and no special token: it would be part of a text
+TAGS = ("<asr_text>",)  # an added token, but not a special one: it would be part of a text
 
 AUDIO = {
     "num_mel_bins": 20,
@@ -61,7 +61,7 @@ def added_tokens() -> dict[str, int]:
 
 
 def reference(seed: int = 1, audio: dict[str, int] | None = None, **text: object) -> Qwen3ASRForConditionalGeneration:
-    """Return a random model whose outputs are far enough apart to be told from rounding."""
+    """Return a random model with outputs far enough apart to be distinguished from rounding."""
     added = added_tokens()
     torch.manual_seed(seed)
     config = Qwen3ASRConfig(
@@ -82,7 +82,7 @@ def reference(seed: int = 1, audio: dict[str, int] | None = None, **text: object
 
 
 def write_library(model: Qwen3ASRForConditionalGeneration, path: Path) -> Path:
-    """Write a checkpoint as Hugging Face's library lays it out."""
+    """Write a checkpoint in the layout of Hugging Face's library."""
     model.save_pretrained(path)
     pieces, merges = vocabulary()
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
@@ -107,7 +107,7 @@ def write_library(model: Qwen3ASRForConditionalGeneration, path: Path) -> Path:
 
 
 def write_authors(model: Qwen3ASRForConditionalGeneration, path: Path) -> Path:
-    """Write the same checkpoint as its authors lay theirs out: other names, a nested config, two files of pieces."""
+    """Write the same checkpoint in its authors' layout: other names, a nested config, two vocabulary files."""
     path.mkdir(exist_ok=True)
     tensors = {}
     for name, tensor in model.state_dict().items():
@@ -136,7 +136,7 @@ def write_authors(model: Qwen3ASRForConditionalGeneration, path: Path) -> Path:
 
 
 def authors_config(model: Qwen3ASRForConditionalGeneration) -> dict[str, object]:
-    """Return a model's configuration in its authors' words."""
+    """Return a model's configuration with its authors' keys."""
     config = model.config.to_dict()
     text, audio = dict(config["text_config"]), dict(config["audio_config"])
     rope = text.pop("rope_parameters")

@@ -1,4 +1,4 @@
-"""Small Qwen3-TTS checkpoints and requests, for the peer to run and for us: the real layout, tiny sizes."""
+"""Small Qwen3-TTS checkpoints and requests, run both by the peer and by us: the real layout, tiny sizes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DECODER: Config = {
 
 def config(kind: str, *, size: str, hidden: int, inner_hidden: int, groups: int) -> Config:
     """Return a configuration with the keys of the published ones."""
-    first = CODES  # of the tokens that are no sound
+    first = CODES  # the first token that is not sound
     return {
         "architectures": ["Qwen3TTSForConditionalGeneration"],
         "model_type": "qwen3_tts",
@@ -93,7 +93,7 @@ CONFIGS = {
     "voices": config("custom_voice", size="1b7", hidden=48, inner_hidden=48, groups=16),
     "designs": config("voice_design", size="1b7", hidden=48, inner_hidden=64, groups=18),
 }
-_END_SCALES = {"clones": 1.0, "voices": 2.5, "designs": -30.0}  # how loudly the end of speech is thought of
+_END_SCALES = {"clones": 1.0, "voices": 2.5, "designs": -30.0}  # scale of the logit that ends speech
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ CASES = [
 
 
 class Answers:
-    """What the peer made of every case."""
+    """The peer's output for every case."""
 
     def __init__(self, peer: QwenTtsPeer, folder: Path) -> None:
         self.folder = folder

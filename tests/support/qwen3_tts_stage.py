@@ -1,4 +1,4 @@
-"""Speaking with a Qwen3-TTS model as plainly as possible: a pool of blocks, a step at a time, no scheduler."""
+"""Run a Qwen3-TTS model in the simplest way: a pool of blocks, a step at a time, no scheduler."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ GREEDY = SpeechSampling(temperature=0.0, inner_temperature=0.0)
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """One request on stage."""
+    """One request."""
 
     utterance: Utterance
     table: BlockTable
     sampling: SpeechSampling = GREEDY
     seed: int = 0
-    hidden: list[Tensor] = field(default_factory=list)  # of every position that was computed
+    hidden: list[Tensor] = field(default_factory=list)  # of every computed position
 
     @property
     def frames(self) -> list[tuple[int, ...]]:
@@ -37,7 +37,7 @@ class Part:
 
 
 class Stage:
-    """Requests that share a model and a cache whose every page starts as NaN."""
+    """Requests that share a model and a cache; every page starts as NaN."""
 
     def __init__(self, model: Qwen3TTS, dtype: torch.dtype = torch.float32, block_tokens: int = 8) -> None:
         self.model = model
@@ -53,7 +53,7 @@ class Stage:
         return Part(utterance, BlockTable(self.pool), sampling, seed)
 
     def step(self, parts: Sequence[Part], chunk: int = 1000) -> list[Part]:
-        """Compute up to `chunk` positions of every part that has any; return the parts that have a frame due."""
+        """Compute up to `chunk` positions of every part that has any left; return the parts with a frame due."""
         moving = [part for part in parts if part.utterance.available > part.table.length]
         if not moving:
             return []
@@ -69,7 +69,7 @@ class Stage:
         return [part for part, stop in zip(moving, stops, strict=True) if part.utterance.frame_due(stop)]
 
     def speak(self, parts: Sequence[Part], frames: int, chunk: int = 1000) -> list[Part]:
-        """Speak until every part has `frames` frames, has ended or waits for text; return those that wait."""
+        """Run until every part has `frames` frames, has ended or waits for text; return those that wait."""
         going = [part for part in parts if len(part.frames) < frames]
         while going:
             due = self.step(going, chunk)
@@ -82,7 +82,7 @@ class Stage:
         return []
 
     def answer(self, due: Sequence[Part]) -> None:
-        """Make the next frame of parts that have one due."""
+        """Make the next frame of the parts that have one due."""
         if due:
             choices = Choices.of(self.model.config, [(part.utterance, part.sampling, part.seed) for part in due])
             hidden = torch.stack([part.hidden[-1] for part in due])
@@ -90,13 +90,13 @@ class Stage:
                 part.utterance.add(frame)
 
     def rewind(self, part: Part, frames: int) -> None:
-        """Take a part back to where it had spoken `frames` frames and computed all but the newest of them."""
+        """Take a part back to `frames` frames, all computed but the newest."""
         part.utterance.rewind(frames)
         part.table.rewind(part.utterance.available - 1)
         del part.hidden[part.table.length :]
 
     def layout_of_next(self, parts: Sequence[Part]) -> Layout:
-        """Return where everything available lies, as if it were the next step; no part has moved afterwards."""
+        """Return the layout of the next step, without moving any part."""
         starts = [part.table.length for part in parts]
         for part in parts:
             assert not part.table.append(part.utterance.available - part.table.length)

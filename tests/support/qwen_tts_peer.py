@@ -1,8 +1,8 @@
-"""The package qwen-tts as a peer to compare with, in an environment of its own: its transformers is older than ours.
+"""The package qwen-tts as a reference, in its own environment: it needs an older transformers than ours.
 
-Its packages lie in a folder of build/ that only the peer's processes see, before those of our environment (torch is
-taken from there). The first test that needs them installs them; they stay until the pins change or `make clean`.
-Scripts go in as files of tests/support, arrays come out as .safetensors: nothing is pickled.
+Its packages lie in a folder of build/ that only the peer's processes see, before those of our environment, which
+supplies torch. The first test that needs them installs them; they stay until the pins change or `make clean`.
+Scripts go in as files of tests/support, arrays come out as .safetensors; nothing is pickled.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 PINS = ("qwen-tts==0.1.1", "transformers==4.57.3", "tokenizers==0.22.2", "huggingface-hub==0.36.0")
-"""What the modelling code needs, without dependencies; qwen_tts_peer_imports stands in for the rest."""
+"""What the modelling code needs, without dependencies; qwen_tts_peer_imports replaces the rest."""
 
 FOLDER = Path(__file__).parents[2] / "build" / "peers" / "qwen-tts"
 DEADLINE_SECONDS = 300
-"""A script that takes this long hangs."""
+"""A script that takes longer than this hangs."""
 
 
 class QwenTtsPeer:
@@ -34,7 +34,7 @@ class QwenTtsPeer:
                 _install()
 
     def run(self, script: str, *arguments: str | os.PathLike[str]) -> None:
-        """Run tests/support/`script` with arguments inside the peer; its errors are the test's failure."""
+        """Run tests/support/`script` with arguments inside the peer; an error fails the test."""
         environment = {**os.environ, "PYTHONPATH": str(FOLDER), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         command = [sys.executable, str(Path(__file__).with_name(script)), *map(os.fspath, arguments)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE_SECONDS)
@@ -43,7 +43,7 @@ class QwenTtsPeer:
 
 @contextmanager
 def _lock() -> Iterator[None]:
-    """Let one process at a time install: tests run in several."""
+    """Let only one process install at a time: tests run in several processes."""
     FOLDER.parent.mkdir(parents=True, exist_ok=True)
     with open(FOLDER.with_suffix(".lock"), "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

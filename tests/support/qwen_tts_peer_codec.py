@@ -1,4 +1,4 @@
-"""Run inside the peer: write small random 12 Hz tokenizers as the package saves them, and what their decoders make.
+"""Run inside the peer: write small random 12 Hz tokenizers as the package saves them, and their decoders' output.
 
     qwen_tts_peer_codec.py FOLDER CONFIGS    CONFIGS is JSON: a decoder_config for each name
 
@@ -39,20 +39,20 @@ def main(folder: Path, configs: dict[str, dict[str, object]]) -> None:
         randomise(model)
         codes = torch.randint(config.decoder_config.codebook_size, (STREAMS, FRAMES, decoder["num_quantizers"]))
         samples = model.decoder(codes.transpose(1, 2))[:, 0]
-        # So few frames are one chunk to the package's own decode: it must say the same.
+        # So few frames are one chunk of the package's own decode, which must give the same result.
         assert torch.equal(torch.stack(model.decode(codes).audio_values), samples)
         model.save_pretrained(folder / name)
         save_file({"codes": codes, "samples": samples}, folder / name / "expected.safetensors")
 
 
 def randomise(model: Qwen3TTSTokenizerV2Model) -> None:
-    """Give every weight a value that counts, and the sound a loudness that seldom reaches the limits."""
+    """Give every weight a value that matters, and the sound a loudness that seldom clips."""
     for name, parameter in model.decoder.named_parameters():
         if name.endswith(("cluster_usage", "norm.weight", "layernorm.weight", "layer_scale.scale", "gamma")):
             parameter.uniform_(0.5, 1.5)
         elif parameter.ndim > 1:
             fan_in = parameter[0].numel()
-            # Residual units that only add a little: else every stage makes ten times more of what rounding did.
+            # Residual units add only a little: else every stage multiplies rounding errors by ten.
             gain = 0.3 if ".conv2." in name else 1.0
             parameter.normal_(std=1.0 if name.endswith("embedding_sum") else gain * fan_in**-0.5)
         else:

@@ -1,6 +1,6 @@
-"""Runs inside the qwen-tts peer: writes a configuration with every field that the package's own classes give it.
+"""Run inside the peer: write a configuration with every field that the package's classes give it.
 
-Argument: a folder with given.json, what the classes are made of; dump.json appears beside it.
+Argument: a folder with given.json, the arguments of the classes; dump.json is written beside it.
 """
 
 from __future__ import annotations

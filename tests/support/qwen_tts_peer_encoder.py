@@ -1,9 +1,9 @@
-"""Run inside the peer: write small random 12 Hz tokenizers as the package saves them, and what their encoders hear.
+"""Run inside the peer: write small random 12 Hz tokenizers as the package saves them, and their encoders' output.
 
     qwen_tts_peer_encoder.py FOLDER CONFIGS    CONFIGS is JSON: for each name the encoder_config, and clip lengths
 
 FOLDER/NAME then holds config.json, model.safetensors, and expected.safetensors with clip.N [N], codes.N [frames,
-groups] and vectors.N [frames, hidden] for each length N: codes, and what they were chosen for.
+groups] and vectors.N [frames, hidden] for each length N: the codes, and the vectors that they approximate.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def listen(model: Any, clip: torch.Tensor, length: int) -> dict[str, torch.Tenso
 
 
 def randomise(encoder: Any) -> None:
-    """Give every weight a value that counts, and books that lie where the vectors do."""
+    """Give every weight a value that matters, and put the codebooks where the vectors lie."""
     for name, parameter in encoder.named_parameters():
         if name.endswith(("norm.weight", "layer_scale.scale")):
             parameter.uniform_(0.5, 1.5)
@@ -66,7 +66,7 @@ def randomise(encoder: Any) -> None:
     for name, buffer in encoder.named_buffers():
         if name.endswith("cluster_usage"):
             buffer.uniform_(0.5, 3.0)
-            buffer[0] = 0.0  # never used: divided by the least there may be
+            buffer[0] = 0.0  # an unused code: its sum is divided by the smallest count
         elif name.endswith("embed_sum"):
             buffer.normal_(std=1.5)
             buffer[0] *= 1e-5

@@ -1,7 +1,7 @@
-"""Import this first in a script that runs inside the qwen-tts peer: afterwards `import qwen_tts` works there.
+"""Import this first in a script that runs inside the peer: afterwards `import qwen_tts` works there.
 
-The package's own modelling code is left as it is. What it drags in beside that is stood in for: audio files, the 25 Hz
-tokenizer that no 12 Hz checkpoint uses, and librosa, of which the speaker encoder needs one function.
+The package's modelling code is unchanged. Its other imports are replaced by stubs: audio files, the 25 Hz tokenizer
+that no 12 Hz checkpoint uses, and librosa, of which the speaker encoder needs one function.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from transformers.audio_utils import mel_filter_bank
 
 
 def _mel(*, sr: int, n_fft: int, n_mels: int, fmin: float = 0.0, fmax: float | None = None) -> Any:
-    """Return librosa.filters.mel's bank [n_mels, n_fft / 2 + 1]: transformers documents its own as the same."""
+    """Return librosa.filters.mel's bank [n_mels, n_fft / 2 + 1]: transformers documents its own as equal."""
     top = sr / 2 if fmax is None else fmax
     bank = mel_filter_bank(n_fft // 2 + 1, n_mels, fmin, top, sr, norm="slaney", mel_scale="slaney")
     return bank.T.astype(np.float32)

@@ -1,7 +1,7 @@
-"""Runs inside the qwen-tts peer: makes random checkpoints in the real layout, and says what the package makes of them.
+"""Run inside the peer: write random checkpoints in the real layout, and the package's output for them.
 
-Argument: a folder with plan.json: for each checkpoint its configuration and the cases to run. Beside it appear a
-directory a checkpoint and a .safetensors file a case.
+Argument: a folder with plan.json: for each checkpoint its configuration and the cases to run. Beside it are written a
+directory for each checkpoint and a .safetensors file for each case.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main(folder: Path) -> None:
 
 
 def make(config: dict[str, Any], seed: int, end_scale: float) -> Any:
-    """Return a model with weights large enough that every part of it moves the logits."""
+    """Return a model with weights large enough that every part of it affects the logits."""
     model = Qwen3TTSForConditionalGeneration(Qwen3TTSConfig(**config)).eval()
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
@@ -52,7 +52,7 @@ def make(config: dict[str, Any], seed: int, end_scale: float) -> Any:
 
 
 def run(model: Any, case: dict[str, Any], given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the greedy frames of a whole generate, and the logits where frames were forced."""
+    """Return the greedy frames of a whole `generate`, and the logits for forced frames."""
     results: dict[str, Tensor] = {}
     clone = None
     if case["clip"]:
@@ -82,7 +82,7 @@ def run(model: Any, case: dict[str, Any], given: dict[str, Tensor]) -> dict[str,
         languages=[case["language"]],
         speakers=[case["speaker"] or None],
         non_streaming_mode=case["whole_text"],
-        max_new_tokens=case["max_frames"] + 1,  # it throws the last one away
+        max_new_tokens=case["max_frames"] + 1,  # `generate` drops the last one
         do_sample=False,
         subtalker_dosample=False,
         repetition_penalty=case["repetition_penalty"],
@@ -93,7 +93,7 @@ def run(model: Any, case: dict[str, Any], given: dict[str, Tensor]) -> dict[str,
 
 
 def force(talker: Any, heard: dict[str, Any], codes: Tensor) -> dict[str, Tensor]:
-    """Return the talker's and the predictor's logits, had `codes` [frames, groups] been chosen after the prompt."""
+    """Return the talker's and the predictor's logits with `codes` [frames, groups] forced after the prompt."""
     prompt, text, pad = heard["inputs_embeds"], heard["trailing_text_hidden"], heard["tts_pad_embed"]
     tables = [talker.get_input_embeddings(), *talker.code_predictor.get_input_embeddings()]
     rows = sum(table(codes[:, group]) for group, table in enumerate(tables))[None]

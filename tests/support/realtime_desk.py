@@ -1,4 +1,4 @@
-"""The OpenAI Realtime codec at a desk: events in and out as a client sees them, each checked by the grammar."""
+"""The OpenAI Realtime codec alone: events in and out as a client sees them, each checked by the grammar."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEFAULTS = SessionConfig(instructions="Be brief.")
 
 
 class Desk:
-    """One conversation without a session behind it."""
+    """One conversation's codec, without a session behind it."""
 
     def __init__(
         self,
@@ -48,16 +48,16 @@ class Desk:
 
     @property
     def session(self) -> Event:
-        """Return the session as the client knows it."""
+        """Return the session object that the client was sent last."""
         shown = [one for one in self.grammar.events if one["type"] in ("session.created", "session.updated")]
         return shown[-1]["session"]
 
     def say(self, kind: str, **fields: Any) -> list[Incoming]:
-        """Return what becomes of a client event."""
+        """Decode a client event; return the events it becomes."""
         return list(self.codec.decode(json.dumps({"type": kind, **fields})))
 
     def tell(self, *told: Outgoing) -> list[Event]:
-        """Return what the client receives, in order and checked."""
+        """Encode events; return what the client receives, checked and in order."""
         received = []
         for event in told:
             for packet in self.codec.encode(event):
@@ -67,7 +67,7 @@ class Desk:
         return received
 
     def update(self, **session: Any) -> SessionConfig:
-        """Change the session, and return what is in force then."""
+        """Change the session; return its new configuration."""
         (configure,) = self.say("session.update", session=session)
         assert isinstance(configure, client_events.ConfigureSession), configure
         (event,) = self.tell(server_events.Configured(configure.config))

@@ -1,12 +1,12 @@
-"""The order of OpenAI Realtime's server events as its clients rely on it, and the shape of each by `openai`'s types.
+"""Check the order of OpenAI Realtime's server events as clients rely on it, and the shape of each by `openai`'s types.
 
-    session    created once and first; an error may come before it when there is no session to come
+    session    created once and first; an error may come before it if no session follows
     turn       speech_started, speech_stopped, committed, item added and done, transcript delta*, completed or failed
     response   created, then items, then done; nothing of it afterwards
     item       output_item.added, conversation.item.added, parts or arguments, conversation.item.done, output_item.done
     part       added, delta*, the done of each kind of delta with all of it, part done
 
-Nothing here knows our server: what another server of the specification sends should pass, too.
+Nothing here is special to our server: the events of any server that follows the specification should pass.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ TRANSCRIPTION = "conversation.item.input_audio_transcription"
 
 @cache
 def _shapes() -> dict[str, type[BaseModel]]:
-    """The package's model for each type of event; all of them together are tried one by one, and slow."""
+    """Return the package's model for each type of event; its union of all models tries them one by one and is slow."""
     models = get_args(get_args(RealtimeServerEvent)[0])
     return {get_args(model.model_fields["type"].annotation)[0]: model for model in models}
 
 
 def validate(event: Event) -> None:
-    """Raise unless the event has the shape that the `openai` package gives to its type."""
+    """Raise if the event does not have the shape that the `openai` package defines for its type."""
     _shapes()[event["type"]].model_validate(event)
 
 
@@ -44,8 +44,8 @@ class _Item:
     index: int
     kind: str
     text: str = ""
-    part: str = ""  # kind of its part, while that is open
-    closed: set[str] = field(default_factory=set)  # kinds of delta that are over
+    part: str = ""  # kind of its open part; "": none is open
+    closed: set[str] = field(default_factory=set)  # kinds of delta that are done
     parts: int = 0
     in_conversation: bool = False
     left_conversation: bool = False
@@ -53,25 +53,25 @@ class _Item:
 
 @dataclass
 class _Response:
-    """A response under way."""
+    """A running response."""
 
     id: str
     aside: bool
     open: dict[str, _Item] = field(default_factory=dict)
     output: list[str] = field(default_factory=list)
-    sound: int = 0  # bytes
+    sound: int = 0  # bytes of sound so far
 
 
 class Grammar:
-    """Takes one connection's events in order; raises AssertionError with the reason when one cannot be."""
+    """Checks one connection's events in order; raises AssertionError with the reason if one is not allowed."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.items: list[str] = []  # of the conversation, in their order
-        self.responses: dict[str, _Response] = {}  # under way
+        self.items: list[str] = []  # ids of the conversation, in order
+        self.responses: dict[str, _Response] = {}  # running
         self._ids: set[str] = set()
-        self._over: set[str] = set()  # responses
-        self._speaking: str | None = None  # the item of the voice that is heard
+        self._over: set[str] = set()  # ids of responses that are done
+        self._speaking: str | None = None  # the item of the current speech
         self._stopped: set[str] = set()
         self._waiting: set[str] = set()  # committed, not yet added
         self._added: set[str] = set()
@@ -81,7 +81,7 @@ class Grammar:
         self._completed: set[str] = set()
 
     def take(self, event: Event) -> None:
-        """Take the next event."""
+        """Check the next event."""
         try:
             self._take(event)
         except Exception as error:
@@ -92,7 +92,7 @@ class Grammar:
         self.events.append(event)
 
     def end(self) -> None:
-        """Take it that the server is quiet: nothing may be left open but a voice that still speaks."""
+        """Check that nothing is left open but speech that still goes on."""
         assert not self.responses, f"responses without an end: {list(self.responses)}"
         assert not self._waiting, f"committed and never added: {self._waiting}"
         assert self._added <= self._done, f"added and never done: {self._added - self._done}"
@@ -126,11 +126,11 @@ class Grammar:
         item = event.get("item_id")
         match kind.removeprefix("input_audio_buffer."):
             case "speech_started":
-                assert self._speaking is None, "somebody speaks already"
+                assert self._speaking is None, "speech has started already"
                 assert item not in self.items, "of an item that is there"
                 self._speaking = item
             case "speech_stopped":
-                assert self._speaking == item, "nobody spoke"
+                assert self._speaking == item, "speech has not started"
                 self._speaking = None
             case "committed":
                 assert self._speaking != item, "committed while it is spoken"
@@ -163,7 +163,7 @@ class Grammar:
     # ---- items
 
     def _check_previous(self, name: str | None) -> None:
-        assert name is None or name in self.items, f"behind {name}, which nobody was told of"
+        assert name is None or name in self.items, f"behind {name}, an unknown item"
 
     def _item(self, kind: str, event: Event) -> None:
         match kind:
@@ -180,13 +180,13 @@ class Grammar:
                     if item in response.open:
                         response.open[item].left_conversation = True
             case "deleted":
-                assert event["item_id"] in self.items, "nobody was told of it"
+                assert event["item_id"] in self.items, "an unknown item"
                 self.items.remove(event["item_id"])
                 self._deleted.add(event["item_id"])
             case "retrieved":
                 self._check_content(event["item"])
             case "truncated":
-                assert event["item_id"] in self._added, "nobody was told of it"
+                assert event["item_id"] in self._added, "an unknown item"
             case _:
                 raise AssertionError("not a GA event")
 

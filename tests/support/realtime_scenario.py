@@ -1,8 +1,7 @@
-"""One conversation for every client of the Realtime API, and what its wire must show afterwards.
+"""One conversation for every client of the Realtime API, and checks of what passed over its wire.
 
 A question is asked and answered; a story is asked for and cut short by another question, which is answered; then a
-tool is called and its result used. The client may be any; what is checked here is what passed between it and the
-server.
+tool is called and its result used. It works with any client: only the messages between client and server are checked.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ CLIPS = {"question": QUESTION, "story": STORY, "cut_in": CUT_IN, "weather": WEAT
 CUT = "conversation.item.truncated"
 
 Hear = Callable[[bytes], list[tuple[str, float]]]
-"""What a recogniser makes of 16-bit samples at 24 kHz: words, and the second in which each ends."""
+"""A recogniser: 16-bit samples at 24 kHz to words, each with the second at which it ends."""
 
 
 def record(client: Any) -> dict[str, bytes]:
-    """Return what the person says, in the server's own voice: 16-bit samples at 24 kHz without silence around them."""
+    """Return the person's clips in the server's own voice: 16-bit samples at 24 kHz without silence around them."""
     clips = {}
     for name, text in CLIPS.items():
         spoken = client.audio.speech.create(model="tts-1", voice="alloy", input=text, response_format="wav")
@@ -46,9 +45,9 @@ def record(client: Any) -> dict[str, bytes]:
 
 
 def steady_key(client: Any) -> str:
-    """Return a client secret whose session says the same whenever it is asked the same, and says it quickly.
+    """Return a client secret with a session that answers deterministically and fast.
 
-    The API has no temperature any more, and most clients cannot send one: the secret's session can hold ours.
+    The API no longer has a temperature, and most clients cannot send one; the secret's session can hold ours.
     """
     session = {"type": "realtime", "temperature": 0, "audio": {"output": {"speed": 1.3}}}
     return str(client.realtime.client_secrets.create(session=session).value)
@@ -76,7 +75,7 @@ def words(text: str) -> list[str]:
 
 
 def likeness(one: str, other: str) -> float:
-    """Return how alike two texts are, word by word: 1 for the same words."""
+    """Return the similarity of two texts, word by word: 1 for the same words."""
     return SequenceMatcher(None, words(one), words(other), autojunk=False).ratio()
 
 
@@ -86,16 +85,16 @@ class Answer:
 
     id: str
     done: dict[str, Any]
-    item: str  # of its message; "": it has none
+    item: str  # of its message; "": it has no message
     transcript: str
     pcm: bytes
-    at: int  # where on the wire its first sound passed,
-    until: int  # its last,
-    ended: int  # and its end
+    at: int  # position of its first sound on the wire
+    until: int  # position of its last sound
+    ended: int  # position of its end
 
 
 def answers(wire: Wire) -> list[Answer]:
-    """Return the responses in their order."""
+    """Return the responses in order."""
     lines = [(place, line.event) for place, line in enumerate(wire.messages) if line.sender == "server"]
     found = []
     for ended, event in lines:
@@ -114,14 +113,14 @@ def answers(wire: Wire) -> list[Answer]:
 
 
 def check(wire: Wire, hear: Hear) -> None:
-    """Raise unless the wire shows the whole conversation, and nothing that the API does not allow."""
+    """Raise if the wire does not show the whole conversation, or shows anything that the API does not allow."""
     grammar = Grammar()
     for event in wire.events("server"):
         grammar.take(event)
     assert wire.events("server", "error") == []
     found = answers(wire)
     at = next(place for place, answer in enumerate(found) if answer.done["status"] == "cancelled")
-    question, story, cut_in, call, forecast = found[at - 1 : at + 4]  # some clients have themselves greeted first
+    question, story, cut_in, call, forecast = found[at - 1 : at + 4]  # some clients ask for a greeting first
     _check_what_was_understood(wire)
     _check_said(question, hear)
     assert "blue" in words(question.transcript)
@@ -135,12 +134,12 @@ def check(wire: Wire, hear: Hear) -> None:
 def _check_what_was_understood(wire: Wire) -> None:
     done = wire.events("server", "conversation.item.input_audio_transcription.completed")
     assert len(done) >= 3
-    for event, said in zip(done, CLIPS.values(), strict=False):  # the last one is typed by most
+    for event, said in zip(done, CLIPS.values(), strict=False):  # most clients type the last one
         assert likeness(event["transcript"], said) > 0.8, event["transcript"]
 
 
 def _check_said(answer: Answer, hear: Hear) -> None:
-    """What is written is what is spoken."""
+    """Check that the transcript matches the sound."""
     assert answer.done["status"] in ("completed", "incomplete"), answer.done
     (item,) = answer.done["output"]
     assert item["content"][0]["transcript"] == answer.transcript
@@ -154,12 +153,12 @@ def _check_interrupted(wire: Wire, story: Answer) -> None:
     assert [item["status"] for item in story.done["output"]] == ["incomplete"]
     between = [line.type for line in wire.messages[story.at : story.ended] if line.sender == "server"]
     started = story.at + [line.type for line in wire.messages[story.at :]].index("input_audio_buffer.speech_started")
-    assert "input_audio_buffer.speech_started" in between  # players stop on it: it comes before the end
-    assert story.until < started  # and no sound after it
+    assert "input_audio_buffer.speech_started" in between  # comes before the end, since players stop on it
+    assert story.until < started  # no sound after it
 
 
 def left(wire: Wire, item: str) -> str:
-    """Return what the server says is left of a reply, the last time it was asked after the reply was cut."""
+    """Return the text of a cut reply as the server last showed it."""
     types = [(line.type, line.event) for line in wire.messages]
     cut = next(place for place, (kind, event) in enumerate(types) if kind == CUT and event["item_id"] == item)
     shown = [event["item"] for kind, event in types[cut:] if kind == "conversation.item.retrieved"]
@@ -169,7 +168,7 @@ def left(wire: Wire, item: str) -> str:
 
 
 def _check_cut(wire: Wire, story: Answer, hear: Hear) -> None:
-    """What is remembered of the story is what was heard of it."""
+    """Check that the history keeps what was heard of the story."""
     asked = [event for event in wire.events("client", "conversation.item.truncate") if event["item_id"] == story.item]
     told = [event for event in wire.events("server", CUT) if event["item_id"] == story.item]
     assert len(asked) == len(told) >= 1
@@ -186,5 +185,5 @@ def _check_tool(wire: Wire, call: Answer, answer: Answer) -> None:
     assert (item["type"], item["name"], call.pcm) == ("function_call", "get_weather", b"")
     results = [event["item"] for event in wire.events("client", "conversation.item.create")]
     assert [result["call_id"] for result in results if result["type"] == "function_call_output"] == [item["call_id"]]
-    assert answer.transcript  # what a small model makes of the result is its own affair
+    assert answer.transcript  # a small model may say anything about the result
     assert len(answer.pcm) > RATE

@@ -1,6 +1,6 @@
-"""A port of one's own in front of a server, its loop in a thread: what stands between a client and the real thing.
+"""A relay on its own port between a client and a real server, with its event loop in a thread.
 
-It knows connections; what passes is its heirs' business.
+Subclasses look at the bytes or change them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CHUNK_BYTES = 65536
 
 
 class Relay:
-    """Listens as long as the context lasts; `url` is where."""
+    """Listens at `url` as long as the context lasts."""
 
     def __init__(self, url: str, name: str) -> None:
         self.url = ""
@@ -41,7 +41,7 @@ class Relay:
         raise NotImplementedError
 
     async def _end(self) -> None:
-        """End what is still connected."""
+        """End all open connections."""
         raise NotImplementedError
 
     async def _open_upstream(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -65,7 +65,7 @@ class Relay:
 async def pump(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hear: Callable[[bytes], object] = bytes
 ) -> None:
-    """Pass bytes on until there are no more; `hear` is told of them first."""
+    """Relay bytes until there are no more; `hear` gets them first."""
     try:
         while data := await reader.read(CHUNK_BYTES):
             hear(data)
@@ -73,5 +73,5 @@ async def pump(
             await writer.drain()
         if writer.can_write_eof():
             writer.write_eof()
-    except OSError:  # one side left: the other is told by its own end
+    except OSError:  # one side is gone; the other side ends by itself
         writer.close()

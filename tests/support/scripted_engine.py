@@ -19,9 +19,9 @@ request to speak answers each clause with one sample a character. Both obey, as 
     fail              finish with `failed`             params          tell the parameters that arrived
     refuse CODE       refuse (listening only)          lag             hear nothing until 60 s wait, tell the most
     flood N           N clauses of 100 kB, as long as not paused (speaking only)
-A recording to make a voice of becomes a profile that tells how long it is and what came with it; a text to speak whose
-voice has such a name is said as its profile. The text that comes with one may be crash, fail or refuse CODE. The model
-"fixed-voices" makes none.
+A recording for a new voice becomes a profile that holds its length and text; speech in such a voice says the profile
+instead of its own text. The text of a recording may be crash, fail or refuse CODE. The model "fixed-voices" makes no
+voices.
 The model's name says how to start: start-failed, die-at-start, never-ready, crash-every-time (once ready), or
 any other for an ordinary start.
 """
@@ -85,14 +85,14 @@ VOICES = ("one", "two", "af_alloy")
 
 @dataclass(slots=True)
 class Speech:
-    """A request that listens or speaks."""
+    """An ASR or TTS request."""
 
     submit: Submit
-    text: str = ""  # heard, or to be said
-    told: int = 0  # characters of it
+    text: str = ""  # transcribed, or to be spoken
+    told: int = 0  # characters of it that were sent
     seconds: float = 0.0
     acknowledged: float = 0.0
-    most: float = 0.0  # audio that waited
+    most: float = 0.0  # the most audio that waited
     offset: int = 0
     flood: int = 0
     paused: bool = False
@@ -190,7 +190,7 @@ class ScriptedEngine:
         said = submit.messages[-1].content if submit.messages else submit.text
         command, _, rest = said.partition(" ")
         if said.endswith("history"):
-            command = "history"  # what came before may be a turn that was not answered
+            command = "history"  # the words before may be an unanswered turn
         if said == "crash":
             os.kill(os.getpid(), signal.SIGKILL)
         if said == "stall":
@@ -332,7 +332,7 @@ class ScriptedEngine:
         speech.offset += len(pcm) // 2
 
     def _obey(self, speech: Speech, command: str, rest: str) -> bool:
-        """Do what a command says; return whether the request goes on."""
+        """Obey a command; return whether the request goes on."""
         submit = speech.submit
         match command:
             case "crash":
@@ -350,7 +350,7 @@ class ScriptedEngine:
         return False
 
     def _work(self) -> bool:
-        """Do a piece of what is asked without end; return whether there is more."""
+        """Do a piece of the endless work; return whether there is more."""
         for speech in list(self._speech.values()):
             if speech.flood and not speech.paused:
                 self._give(speech, bytes(100_000))
@@ -361,7 +361,7 @@ class ScriptedEngine:
         return False
 
     def _tell_emoji(self, submit: Submit) -> None:
-        """Say an emoji whose tokens hold two of its four bytes each, then a letter."""
+        """Send an emoji as two tokens of two bytes each, then a letter."""
         data = EMOJI.encode()
         for text, pieces in ((EMOJI, (data[:2], data[2:])), ("!", (b"!",))):
             scores = tuple(TokenLogprob(piece, -0.1, ((piece, -0.1), (b"\xf0", -3.0))) for piece in pieces)

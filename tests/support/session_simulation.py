@@ -1,7 +1,7 @@
-"""A conversation without sound or models: an ear that is told what it hears, an engine that answers when it likes.
+"""A conversation without sound or models: a scripted ear, and an engine that answers when the test asks it to.
 
-The engine keeps the books: which requests run, what they were given, what they have brought. It brings nothing for a
-paused, cancelled or unknown request, as the real one would not.
+The engine tracks which requests run, their input and their output. Like the real one, it sends nothing for a paused,
+cancelled or unknown request.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from voxlane.server.conversation.ear import Confirmed, Dropped, Onset, Silent, V
 from voxlane.server.conversation.effects import Send, Tell
 from voxlane.server.conversation.server_events import Interrupted, Speech
 
-FRAME = 320  # samples of an ear's frame
+FRAME = 320  # samples of a frame of the ear
 SPEAK_RATE = 1000
 SAMPLES_PER_CHAR = 50
 STATS = RequestStats(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)
@@ -39,12 +39,12 @@ STATS = RequestStats(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)
 
 @cache
 def sound(kind: str, frames: int) -> bytes:
-    """Return frames of voice ("v"), noise that is taken for a voice at first ("n"), or silence ("s")."""
+    """Return frames of voice ("v"), noise that sounds like a voice at first ("n"), or silence ("s")."""
     return bytes([ord(kind), 0] * FRAME) * frames
 
 
 class ScriptedEar:
-    """Hears what the bytes say: an onset after two frames, certainty after four."""
+    """Hears what the bytes say: an onset after two frames, confirmed after four."""
 
     def __init__(self) -> None:
         self.guarded = False
@@ -110,7 +110,7 @@ class ScriptedEar:
 
 @dataclass
 class _Work:
-    """One request and what it will still bring."""
+    """One request and its remaining output."""
 
     submit: Submit
     paused: bool = False
@@ -124,7 +124,7 @@ class _Work:
 
 
 class ScriptedEngine:
-    """Answers commands one message at a time, when it is asked to."""
+    """Answers commands one message at a time, on demand."""
 
     def __init__(self, answer: str = "Well, that is easy. It was a sunny day, and we went home.") -> None:
         self.answer = answer
@@ -169,7 +169,7 @@ class ScriptedEngine:
                 raise AssertionError(f"a session sent {message}")
 
     def ready(self) -> list[str]:
-        """Return the requests that could bring something now."""
+        """Return the requests that could send a message now."""
         return sorted(name for name, work in self.work.items() if not work.paused and self._has_more(work))
 
     def bring(self, name: str) -> FromEngine:
@@ -219,7 +219,7 @@ class ScriptedEngine:
 
 
 class Client:
-    """Keeps what it was told, and objects to what no client should be told."""
+    """Keeps its events, and fails on an event that no client may be sent."""
 
     def __init__(self) -> None:
         self.events: list = []
@@ -228,7 +228,7 @@ class Client:
         self.held: int | None = None
 
     def take(self, effects: list, engine: ScriptedEngine) -> list:
-        """Give each effect to whom it concerns; return the events."""
+        """Apply effects to the client or the engine; return the client's events."""
         events = []
         for effect in effects:
             if isinstance(effect, Tell):

@@ -1,4 +1,4 @@
-"""A session at a table with its client, its engine and a clock, driven one event at a time."""
+"""A session with a client, an engine and a clock, driven one event at a time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Table:
         return self.client.take(effects, self.engine)
 
     def speak(self, kind: str, frames: int) -> list:
-        """Send sound as the clock goes; the engine keeps up."""
+        """Send sound in real time of the test's clock; the engine keeps up."""
         events = []
         for _ in range(frames):
             self.now += FRAME_S
@@ -39,7 +39,7 @@ class Table:
         return events
 
     def work(self, most: int = 1000) -> list:
-        """Let the engine bring up to `most` messages."""
+        """Let the engine send up to `most` messages."""
         events = []
         for _ in range(most):
             ready = self.engine.ready()
@@ -49,7 +49,7 @@ class Table:
         return events
 
     def wait(self, seconds: float) -> list:
-        """Let time pass in silence, with ticks where they are wanted."""
+        """Let time pass in silence, with a Tick whenever `wake_at` asks for one."""
         events, until = [], self.now + seconds
         while True:
             at = self.session.wake_at(self.now)
@@ -80,7 +80,7 @@ def begin_reply(table: Table) -> ReplyStarted:
 
 
 def hear_no_engine(table: Table, kind: str, frames: int) -> None:
-    """Send sound while the engine is busy elsewhere."""
+    """Send sound while the engine sends nothing."""
     for _ in range(frames):
         table.now += FRAME_S
         table.feed(Audio(sound(kind, 1)))

@@ -1,7 +1,7 @@
-"""The engine's loop without a model: pages that remember which prefix was written to them, and a clock that is told.
+"""The engine's loop without a model: pages that remember which prefix was written to them, and a virtual clock.
 
-A token depends on the whole prefix before it, and reading a page that holds anything else fails at once: so every
-wrong block, lost copy or stale cache entry shows, and a request's right output is known without running it.
+A token depends on the whole prefix before it, and reading a page that holds anything else fails at once. So every wrong
+block, lost copy or stale cache entry shows, and the expected output of a request is known without running it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from voxlane.engine.text.tools import CallStyle
 
 VOCABULARY = 30
 EOS = 1
-Content = tuple[str, object]  # tenant or clip, and what is there of it
+Content = tuple[str, object]  # tenant or clip, and which part of it
 
 
 def next_token(prefix: Sequence[int]) -> int:
-    """Return what the pretended model says after `prefix`: periodic enough for guesses to be right sometimes."""
+    """Return the pretended model's token after `prefix`: periodic enough that guesses are right sometimes."""
     return _follows(bytes(prefix[-2:]) if len(prefix) % 3 else bytes(prefix[-6:]))
 
 
@@ -52,7 +52,7 @@ def expected_text(prompt: str, count: int) -> str:
 
 
 class Prefixes:
-    """Numbers prefixes: two have the same number if and only if they are the same, however long."""
+    """Numbers prefixes: two have the same number if and only if they are equal."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, int], int] = {}
@@ -94,7 +94,7 @@ class Letters:
 
 @dataclass
 class Clock:
-    """Time as the test tells it."""
+    """A clock that the test sets."""
 
     now: float = 100.0
 
@@ -104,7 +104,7 @@ class Clock:
 
 @dataclass
 class PretendEngine(Immediate):
-    """Carries out plans on pages that hold prefixes."""
+    """Executes plans on pages that hold prefixes."""
 
     clock: Clock
     block_tokens: int
@@ -168,7 +168,7 @@ class PretendEngine(Immediate):
 
 @dataclass
 class Launched:
-    """A step under way: what the device was told, and what came of it."""
+    """A running step: its input and its outcomes."""
 
     load: ModelBatch
     rows: list[
@@ -182,20 +182,20 @@ class Launched:
 
 @dataclass
 class LateEngine(PretendEngine):
-    """The same on a device of its own: it does what it was told at the launch, and does it when it is waited for.
+    """The same on its own device: it executes the batch as it was at the launch, when the host waits for it.
 
-    It goes on with its own choices where the host does not know them, and refuses what no device could do.
+    It uses its own sampled tokens where the host does not know them, and refuses what no device could do.
     """
 
     overlaps = True
-    place = RequestState.RUNNING  # of whoever is in a step
-    eager: bool = False  # or at once
-    slow: int = 0  # how often it says that a step is not done yet
+    place = RequestState.RUNNING  # state of a request in a step
+    eager: bool = False  # execute at the launch
+    slow: int = 0  # how often `done` is False first
     fail_wait: bool = False
     under_way: Launched | None = None
-    last: dict[Request, int] = field(default_factory=dict)  # what the device chose in the step before
-    foreseen: int = 0  # steps that were launched with tokens the host did not know,
-    prepared: int = 0  # and those that were planned ahead
+    last: dict[Request, int] = field(default_factory=dict)  # the tokens that the device sampled in the step before
+    foreseen: int = 0  # steps launched with tokens that the host did not know
+    prepared: int = 0  # steps planned ahead
 
     def samples_on_device(self, request: Request) -> bool:
         return True
@@ -261,7 +261,7 @@ class LateEngine(PretendEngine):
 
 @dataclass
 class LateExpress(LateEngine):
-    """What runs prompts beside such a device's steps, on the same pages, sooner or later than the step."""
+    """Runs prompts beside the device's steps, on the same pages; it ends before or after the step."""
 
     place = RequestState.EXPRESS
     flights: int = 2
@@ -270,7 +270,7 @@ class LateExpress(LateEngine):
 
     @classmethod
     def of(cls, engine: LateEngine, *, eager: bool, slow: int) -> LateExpress:
-        """Give an engine its express."""
+        """Return an express on an engine's pages."""
         lane = cls(engine.clock, engine.block_tokens, eager=eager, slow=slow)
         lane.device, lane.host, lane.tenants = engine.device, engine.host, engine.tenants
         lane.prefixes = engine.prefixes
@@ -286,7 +286,7 @@ class LateExpress(LateEngine):
         self.launched += 1
         ticket = super().launch(load)
         self.under_way = None
-        ticket.asked = -self.slow * (self.launched % 2)  # so that they end in any order
+        ticket.asked = -self.slow * (self.launched % 2)  # so that prompt and step end in any order
         self.together.append(ticket)
         return ticket
 
@@ -297,7 +297,7 @@ class LateExpress(LateEngine):
 
 
 class Simulation:
-    """A core over pretended pages, and what came out of it so far."""
+    """A core over pretended pages, and its output so far."""
 
     def __init__(
         self,
@@ -342,7 +342,7 @@ class Simulation:
                 self.engine.tenants[command.request_id] = command.tenant
 
     def step(self, *surprises: ToEngine) -> list[FromEngine]:
-        """Step; the surprises come at the very moment a step under way is over."""
+        """Run a step; the surprises arrive at the moment a running step ends."""
         self.steps += 1
         self._note(surprises)
         coming = list(surprises)
@@ -352,13 +352,13 @@ class Simulation:
             return came
 
         messages = self._collect(self.core.step(receive))
-        if coming:  # no step was under way
+        if coming:  # no step was running
             messages += self.send(*coming)
         self.scheduler.check()
         return messages
 
     def run(self, most: int = 100_000) -> None:
-        """Step until nothing is left to do, or fail after `most` steps."""
+        """Run steps until nothing is left to do; fail after `most` steps."""
         start = self.steps
         while self.core.busy:
             assert self.steps - start < most, "the engine is stuck"

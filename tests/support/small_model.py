@@ -1,4 +1,4 @@
-"""The chat model that most tests run: quick to load and quick to write, whatever it says."""
+"""The chat model of most tests: fast to load and to run; its words do not matter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small random checkpoint of Qwen3-TTS as a folder: talker, codec, vocabulary. Noise for a voice, real plumbing."""
+"""A small random checkpoint of Qwen3-TTS as a folder: talker, codec, vocabulary. It speaks noise in the real format."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from support import random_talkers
 
 QUIET = 0.02
-"""What makes the random codec's samples lie within -1 and 1."""
+"""Scale that keeps the random codec's samples between -1 and 1."""
 
 
 def write_talker(folder: Path, *, max_frames: int = 400, end: float = 0.0) -> Path:
-    """Write a checkpoint and return where it lies; the larger `end`, the sooner it ends by itself."""
+    """Write a checkpoint and return its path; the larger `end`, the sooner an utterance ends by itself."""
     random_talkers.write("tiny", folder)
     settings = json.loads((folder / "generation_config.json").read_text())
     (folder / "generation_config.json").write_text(json.dumps(settings | {"max_new_tokens": max_frames}))

@@ -1,4 +1,4 @@
-"""Running a speech recogniser over paged requests, as plainly as possible, and clips to run it on."""
+"""Run a speech recogniser over paged requests in the simplest way, and clips for it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _padded(tables: list[list[int]]) -> Tensor:
 
 
 class PagedClips:
-    """Clips of one batch in a cache whose every page starts as rubbish, blocks in scrambled order."""
+    """Clips of one batch in one cache; every page starts as garbage, blocks are in scrambled order."""
 
     def __init__(
         self, model: Moonshine | Whisper, clips: list[Tensor], dtype: torch.dtype = torch.float32, block_tokens: int = 8
@@ -62,14 +62,14 @@ class PagedClips:
         self._lengths = [0] * len(clips)
 
     def feed(self, chunks: dict[int, list[int]]) -> list[Tensor]:
-        """Append tokens to requests in one step; return each one's hidden rows [tokens, hidden]."""
+        """Append tokens to requests in one step; return the hidden rows [tokens, hidden] of each."""
         tokens, layout, cross = self._places(chunks)
         with torch.inference_mode():
             hidden = self.model.forward(tokens, layout, cross, self.cache.pages)
         return [hidden[first:last] for first, last in itertools.pairwise(layout.query_starts.tolist())]
 
     def greedy(self, language: str = "en", limit: int = 200) -> list[list[int]]:
-        """Return every clip's tokens without the end, all of them decoded in one batch."""
+        """Return every clip's tokens without the end token, decoded in one batch."""
         outputs: list[list[int]] = [[] for _ in self._tables]
         live, first = dict.fromkeys(range(len(outputs)), self.model.prompt_tokens(language)), True
         while live:
@@ -88,7 +88,7 @@ class PagedClips:
         self._lengths = [0] * len(self._lengths)
 
     def cross_weights(self, row: int, tokens: list[int]) -> Tensor:
-        """Return what the alignment heads look at while a request's tokens are written: [heads, tokens, states]."""
+        """Return the attention of the alignment heads for a request's tokens: [heads, tokens, states]."""
         self._lengths[row] = 0
         ids, layout, cross = self._places({row: tokens})
         with torch.inference_mode():
@@ -122,7 +122,7 @@ class PagedClips:
 def decode(
     model: Moonshine | Whisper, clip: Tensor, forced: Sequence[int], limit: int
 ) -> tuple[list[int], list[float]]:
-    """Return one clip's tokens, `forced` first and the likeliest after them, and the logprobs of all."""
+    """Return one clip's tokens, first `forced`, then greedy ones, and the logprobs of all."""
     batch = PagedClips(model, [clip], block_tokens=16)
     prompt, tokens = model.prompt_tokens("en"), list(forced)
     logprobs: list[float] = []

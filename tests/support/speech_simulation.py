@@ -1,7 +1,7 @@
-"""Listening and speaking without models, beside the pretended chat of simulation.py, under one scheduler.
+"""ASR and TTS without models, beside the pretended chat of simulation.py, under one scheduler.
 
-What is heard in a clip follows from its samples, and a page that holds anything but the right clip or prefix fails at
-once: so a transcript's right words are known without an engine, and every wrong block shows.
+The transcript of a clip follows from its samples, and reading a page that holds anything but the right clip or prefix
+fails at once. So the expected transcript is known without an engine, and every wrong block shows.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ FRAME = 512
 
 
 def heard_next(clip: np.ndarray, tokens: Sequence[int]) -> int:
-    """Return what the pretended model hears after `tokens`: each one from its own part of the clip, mostly."""
+    """Return the pretended model's token after `tokens`: mostly it depends on one part of the clip."""
     place = len(tokens)
     if place > len(clip) // SAMPLES_PER_TOKEN:
         return END
     part = clip[(place - 1) * SAMPLES_PER_TOKEN : place * SAMPLES_PER_TOKEN]
-    # The end of a clip changes what is heard shortly before it, as with real speech.
+    # The end of a clip changes the tokens shortly before it, as with real speech.
     unsure = place * SAMPLES_PER_TOKEN + SAMPLES_PER_TOKEN > len(clip)
     seed = part.tobytes() + bytes([unsure, *tokens[-1:]])
     return 2 + hashlib.blake2b(seed, digest_size=1).digest()[0] % 24
 
 
 def offline(clip: np.ndarray) -> list[int]:
-    """Return all that is heard in a clip."""
+    """Return all tokens of a clip."""
     tokens = [START]
     while len(tokens) <= max_tokens(len(clip)) and (token := heard_next(clip, tokens)) != END:
         tokens.append(token)
@@ -74,7 +74,7 @@ class PretendVoicing:
 
 
 class PretendListeningModel:
-    """How the pretended model is asked, and what its tokens spell."""
+    """The prompt of the pretended model, and the text of its tokens."""
 
     languages = ("en",)
     detects_language = False
@@ -99,7 +99,7 @@ class PretendListeningModel:
 
 
 class PretendListening(PretendEngine):
-    """Hears what is in clips, and remembers in its pages which clip lies where."""
+    """Transcribes clips, and remembers in its pages which clip lies where."""
 
     def launch(self, load: ModelBatch) -> list[Outcome]:
         begin = self.clock.now
@@ -129,7 +129,7 @@ class PretendListening(PretendEngine):
 
 
 class PretendSynthesiser:
-    """A letter is a phoneme and ten samples."""
+    """Makes a phoneme and ten samples of each letter."""
 
     name = "pretended"
     sample_rate = 1000
@@ -149,7 +149,7 @@ class PretendSynthesiser:
 
 
 class PretendVoice(Immediate):
-    """Says clauses in pretended time."""
+    """Speaks clauses in virtual time."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -165,7 +165,7 @@ class SpeechSimulation(Simulation):
     """Three pretended models under one scheduler."""
 
     def __init__(self, *, asr_blocks: int = 200, asr_host: int = 0, late: bool = False, **settings):
-        """With `late`, what a step brings for any of them is known only while the next one is under way."""
+        """With `late`, the outcome of a step is known only while the next one runs."""
         super().__init__(make_engine=LateEngine if late else PretendEngine, **settings)
         limits = self.scheduler.limits
         size = self.pool.block_tokens
@@ -214,7 +214,7 @@ class SpeechSimulation(Simulation):
 
 
 def transcript(audio: np.ndarray) -> str:
-    """Return the transcript of a whole stream as it is without an engine, partials or pieces."""
+    """Return the transcript of a whole stream, computed without an engine, partials or pieces."""
     model = PretendListeningModel()
     listener = Transcriber(PretendVoicing(), model.starts_word, max_samples=model.max_samples, partials=False)
     listener.hear(audio)

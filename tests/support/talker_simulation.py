@@ -1,7 +1,7 @@
-"""A talker without a model, beside the pretended chat of simulation.py, under one scheduler.
+"""A codec TTS without a model, beside the pretended chat of simulation.py, under one scheduler.
 
-A frame follows from everything that was read before it, and samples from every frame that was heard before them; a page
-or a slot that holds anything else fails at once. So what a text sounds like is known without an engine.
+A frame follows from everything read before it, and samples from every frame decoded before them. A page or a slot that
+holds anything else fails at once. So the expected sound of a text is known without an engine.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ END = CONFIG.codec.eos
 RATE, FRAME_SAMPLES = 100, 8  # a frame lasts 80 ms, as a real one
 LIMIT = 200
 HEARS = 5
-"""Frames that a stream without its place in the codec's state hears again in a step."""
+"""Frames that a stream without a row of codec state decodes again in one step."""
 
 SAMPLING = SpeechSampling(max_frames=60)
-ENDLESS = 1000  # from this seed on nothing ends by itself
+ENDLESS = 1000  # from this seed on no utterance ends by itself
 
 
 def _hash(*parts: object) -> bytes:
@@ -64,18 +64,18 @@ def _hash(*parts: object) -> bytes:
 
 
 def next_frame(rows: list[tuple[int, Codes]], spoken: int, seed: int) -> Codes:
-    """Return what the pretended talker says after it has read `rows`; now and then it ends, be that too soon."""
+    """Return the pretended talker's frame after it has read `rows`; now and then it ends, even too early."""
     chance, *codes = _hash(_keys(rows)[-1], seed)
     return (END if chance < 10 and spoken >= 2 and seed < ENDLESS else codes[0], *codes[1:])
 
 
 def sound(heard: list[Codes], frame: Codes) -> list[float]:
-    """Return a frame's samples after all those that were heard before it."""
+    """Return a frame's samples; they depend on all frames decoded before it."""
     return [_hash(hash(tuple(heard)), frame)[0] / 256] * FRAME_SAMPLES
 
 
 def manner(submit: Submit) -> VoicePrompt:
-    """Return how a submission is said: the tenant's name says with which clip, if any."""
+    """Return the voice prompt of a submission: the tenant's name says which clip it has, if any."""
     clone = None
     if submit.tenant:
         clip, text = int(submit.tenant[0]), int(submit.tenant[1])
@@ -92,7 +92,7 @@ def _letters(text: str) -> list[int]:
 
 
 def offline(submit: Submit, text: str) -> tuple[str, list[float]]:
-    """Return how a text ends and what it sounds like, whole and alone."""
+    """Return how a text ends and its sound, spoken whole and alone."""
     how = manner(submit)
     reader = Reader(_letters, "auto")
     words = [*reader.read(text), *reader.finish()]
@@ -139,15 +139,15 @@ def _speak(utterance: Utterance, seed: int, lead: list[Codes], samples: list[flo
 
 
 class PretendTalker(PretendEngine):
-    """Speaks in pretended time, on pages and in slots that remember what they hold."""
+    """Speaks in virtual time, on pages and in slots that remember what they hold."""
 
     def __init__(self, clock: Clock, block_tokens: int, slots: int) -> None:
         super().__init__(clock, block_tokens)
         self.slots = Slots(slots)
         self.heard: dict[int, list[Codes]] = {}
-        self.caught: dict[tuple[int, int], int] = {}  # frames heard again, by stream and slot
+        self.caught: dict[tuple[int, int], int] = {}  # frames decoded again, by stream and slot
         self.chunks: list[int] = []
-        self.streams: dict[UtteranceStream, None] = {}  # that were in a step, in order
+        self.streams: dict[UtteranceStream, None] = {}  # streams that were in a step, in order
 
     def _row(self, row: Row) -> Outcome:
         stream = stream_of(row)
@@ -184,12 +184,12 @@ class PretendTalker(PretendEngine):
 
 
 class LateTalker(PretendTalker):
-    """The same on a device of its own: what a step brings is told only while the next one could be under way."""
+    """The same on its own device: the outcome of a step is known only while the next one may run."""
 
     overlaps = True
 
     def launch(self, load: ModelBatch) -> list[Outcome]:
-        """Do it at once, and remember where its frames will sound."""
+        """Execute at once, and remember the slot of each frame."""
         outcomes = super().launch(load)
         self._sounding = [
             (stream_of(row), stream_of(row).slot)
@@ -199,13 +199,13 @@ class LateTalker(PretendTalker):
         return outcomes
 
     def collect(self, ticket: list[Outcome]) -> list[Outcome]:
-        """Tell it; what has ended is decoded only now, where it began."""
+        """Return the outcomes; a stream that has ended is decoded only now, in its slot."""
         assert all(stream.slot == slot for stream, slot in self._sounding), "a slot was taken from under a step"
         return super().collect(ticket)
 
 
 def _keys(rows: list[tuple[int, Codes]]) -> list[int]:
-    """Return for every position what everything up to it comes to."""
+    """Return for every position a hash of everything up to it."""
     return list(itertools.accumulate(rows, lambda key, row: hash((key, row)), initial=0))[1:]
 
 
@@ -247,7 +247,7 @@ class TalkerSimulation(Simulation):
             if isinstance(message, Samples):
                 name = message.request_id
                 assert name not in self.ends, "samples after the end"
-                # The server's own book of a reply: it refuses gaps, repeats, and words that are not in order.
+                # The server's ledger of a reply: it refuses gaps, repeats, and words out of order.
                 self.ledgers.setdefault(name, Ledger()).add(message.offset, len(message.pcm) // 2, message.words)
                 self.pcm[name] = self.pcm.get(name, b"") + message.pcm
                 self.spoken.append(message)
@@ -256,7 +256,7 @@ class TalkerSimulation(Simulation):
         return super()._collect(messages)
 
     def _forget(self, name: str, sample: int) -> None:
-        """Take back what was told of a reply after a sample; the words that end before it stay told."""
+        """Drop the output of a reply after a sample; words that end before it stay."""
         words = [word for one in self.spoken if one.request_id == name for word in one.words]
         kept = tuple(word for word in words if word.end_sample <= sample)
         self.spoken = [one for one in self.spoken if one.request_id != name]
@@ -266,5 +266,5 @@ class TalkerSimulation(Simulation):
 
 
 def pcm_of(samples: list[float]) -> bytes:
-    """Return samples as they leave the engine."""
+    """Return samples as the engine sends them."""
     return np.rint(np.array(samples, np.float32) * 32767.0).astype("<i2").tobytes()

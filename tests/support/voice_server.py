@@ -1,7 +1,4 @@
-"""`voxlane serve` in a process of its own, and what its speech models are good for in a test.
-
-It knows the command and two addresses; what is said over the server's other sockets is a test's business.
-"""
+"""`voxlane serve` in its own process, and its speech models as tools for a test."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from voxlane.codecs.resample import resample
 from voxlane.codecs.wav import decode_wav, encode_wav
 
 RATE = 48_000
-"""Of the sound that is said into microphones: what browsers and their devices run at."""
+"""Rate of microphone sound: browsers and their devices use it."""
 
 START_S = 300.0
 
@@ -59,7 +56,7 @@ class VoiceServer:
             failed.pop_all()
 
     def say(self, text: str) -> Samples:
-        """Return a text as the server's voice says it, without silence around it."""
+        """Return a text spoken by the server's voice, without silence around it."""
         body = {"model": "tts-1", "voice": "alloy", "input": text, "response_format": "wav"}
         answer = self._http.post("/v1/audio/speech", json=body).raise_for_status()
         samples, rate = decode_wav(answer.content)
@@ -68,7 +65,7 @@ class VoiceServer:
         return sound[loud[0] : loud[-1] + 1]
 
     def transcribe(self, sound: Samples, rate: int) -> str:
-        """Return what the server's listening model hears."""
+        """Return the transcript of the server's ASR model."""
         wav = encode_wav(np.asarray(resample(sound, rate, 16_000)), 16_000)
         answer = self._http.post(
             "/v1/audio/transcriptions", files={"file": ("heard.wav", wav)}, data={"model": "whisper-1"}
@@ -76,11 +73,11 @@ class VoiceServer:
         return str(answer.raise_for_status().json()["text"])
 
     def stop(self) -> int:
-        """End the server as an operator would, and return its exit status."""
+        """Stop the server as an operator would; return its exit status."""
         return self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the server as a power cut would; its engine notices by itself."""
+        """Kill the server; its engine notices by itself."""
         self._end(signal.SIGKILL)
 
     def _end(self, how: signal.Signals) -> int:

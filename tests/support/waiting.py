@@ -1,4 +1,4 @@
-"""Waiting for another process, which has no event to offer: asking again and again, with a deadline."""
+"""Wait for another process by polling, with a deadline."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 
 PAUSE_S = 0.02
-"""Between two questions: whoever is waited for needs the processor more."""
+"""Time between two polls: the other process needs the processor more."""
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = 120.0) -> None:
-    """Ask until it is so."""
+    """Poll until the condition holds; fail after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"

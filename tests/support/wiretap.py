@@ -1,7 +1,7 @@
 """A relay in front of a server that keeps every WebSocket message in both directions.
 
-Bytes pass unchanged, the handshake included, so a client meets the real server. It understands frames and JSON, and
-nothing of what the messages mean.
+Bytes pass unchanged, the handshake included, so a client talks to the real server. Frames and JSON are parsed; the
+meaning of messages is not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Message:
 
     @property
     def type(self) -> str:
-        """Return what kind of event it is."""
+        """Return the type of the event."""
         return str(self.event.get("type"))
 
 
@@ -43,15 +43,15 @@ class Wire:
     close_codes: dict[Sender, int] = field(default_factory=dict)
 
     def events(self, sender: Sender, *types: str) -> list[dict[str, Any]]:
-        """Return what one side said, of these types or of all."""
+        """Return the events of one side, of these types or all."""
         return [line.event for line in self.messages if line.sender == sender and (not types or line.type in types)]
 
 
 class _Ear:
-    """Frames of one direction, read as they pass."""
+    """Reads the frames of one direction as they pass."""
 
     def __init__(self, wire: Wire, sender: Sender) -> None:
-        side: Side = SERVER if sender == "client" else CLIENT  # who would receive them
+        side: Side = SERVER if sender == "client" else CLIENT  # the side that receives them
         self._wire = wire
         self._sender = sender
         self._protocol = Protocol(side, max_size=None)
@@ -68,7 +68,7 @@ class _Ear:
             if self._sender == "server":
                 self._wire.answer = head.decode("latin-1")
         self._protocol.receive_data(data)
-        self._protocol.data_to_send()  # its answers to pings are the client's business
+        self._protocol.data_to_send()  # discard answers to pings: the client sends its own
         for frame in self._protocol.events_received():
             assert isinstance(frame, Frame)
             self._take(frame)
@@ -84,7 +84,7 @@ class _Ear:
 
 
 class Wiretap(Relay):
-    """Keeps what it relays in `wires`."""
+    """Keeps all messages in `wires`."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url, "wiretap")
@@ -92,7 +92,7 @@ class Wiretap(Relay):
 
     @property
     def wire(self) -> Wire:
-        """Return the one connection that became a WebSocket."""
+        """Return the only connection that became a WebSocket."""
         (found,) = [wire for wire in self.wires if wire.messages]
         return found
 

@@ -90,7 +90,7 @@ class Exchange:
         self._under_way[event.epoch] = response
         return response.created()
 
-    def take(self, event: Part) -> list[Packet]:
+    def encode(self, event: Part) -> list[Packet]:
         """Return the packets for an event of a response; none if the response is over."""
         response = self._under_way.get(event.epoch)
         if response is None:

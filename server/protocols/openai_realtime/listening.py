@@ -37,7 +37,7 @@ class _Speech:
     seconds: float = 0.0
     committed: bool = False
     settled: str = ""
-    told: str = ""  # the transcript sent so far
+    sent: str = ""  # the transcript sent so far
 
 
 class PersonTurns:
@@ -67,12 +67,12 @@ class PersonTurns:
     def interrupted(self, closing: list[Packet]) -> list[Packet]:
         """Return the packets of an interruption: speech_started, the response's end, the other held-back events."""
         kept, self._kept, self._holds = self._kept, [], False
-        first = [one for event in kept[:1] for one in self.take(event)]
-        return [*first, *closing, *(one for event in kept[1:] for one in self.take(event))]
+        first = [one for event in kept[:1] for one in self.encode(event)]
+        return [*first, *closing, *(one for event in kept[1:] for one in self.encode(event))]
 
     # ---- turns
 
-    def take(self, event: TurnEvent, fault: Fault | None = None) -> list[Packet]:
+    def encode(self, event: TurnEvent, fault: Fault | None = None) -> list[Packet]:
         """Return the packets for an event of a turn; `fault` is why the turn failed."""
         starts = isinstance(event, SpeechStarted)
         if self._holds and (starts or any(kept.turn == event.turn for kept in self._kept)):
@@ -81,12 +81,12 @@ class PersonTurns:
         match event:
             case SpeechStarted(turn, at_s):
                 self._speeches[turn] = speech = _Speech(turn_item(self.session, turn), at_s)
-                told: dict[str, Any] = {"audio_start_ms": _ms(at_s), "item_id": speech.item}
-                return [packet("input_audio_buffer.speech_started", **told)]
+                fields: dict[str, Any] = {"audio_start_ms": _ms(at_s), "item_id": speech.item}
+                return [packet("input_audio_buffer.speech_started", **fields)]
             case IdleTimeout(turn, item, from_s, to_s):
                 self._speeches[turn] = _Speech(item, from_s, to_s - from_s)
-                told = {"audio_start_ms": _ms(from_s), "audio_end_ms": _ms(to_s), "item_id": item}
-                return [packet("input_audio_buffer.timeout_triggered", **told)]
+                fields = {"audio_start_ms": _ms(from_s), "audio_end_ms": _ms(to_s), "item_id": item}
+                return [packet("input_audio_buffer.timeout_triggered", **fields)]
             case InputCommitted():
                 return self._commit(event)
         speech_or_none = self._speeches.get(event.turn)
@@ -97,7 +97,7 @@ class PersonTurns:
                 return self._stop(speech_or_none, at_s)
             case UserWords(settled=settled):
                 speech_or_none.settled += settled
-                return self._tell_words(speech_or_none, speech_or_none.settled)
+                return self._transcript_delta(speech_or_none, speech_or_none.settled)
             case UserTurn(turn, text):
                 del self._speeches[turn]
                 return self._complete(speech_or_none, text)
@@ -114,8 +114,8 @@ class PersonTurns:
 
     def _stop(self, speech: _Speech, at_s: float) -> list[Packet]:
         speech.seconds = max(0.0, at_s - speech.began_s)
-        told = {"audio_end_ms": _ms(at_s), "item_id": speech.item}
-        return [packet("input_audio_buffer.speech_stopped", **told)]
+        fields = {"audio_end_ms": _ms(at_s), "item_id": speech.item}
+        return [packet("input_audio_buffer.speech_stopped", **fields)]
 
     def _commit(self, event: InputCommitted) -> list[Packet]:
         speech = self._speeches.get(event.turn)
@@ -130,26 +130,26 @@ class PersonTurns:
             packet("input_audio_buffer.committed", previous_item_id=before, item_id=speech.item),
             packet("conversation.item.added", **placed),
             packet("conversation.item.done", **placed),
-            *self._tell_words(speech, speech.settled),
+            *self._transcript_delta(speech, speech.settled),
         ]
 
     # ---- transcripts
 
-    def _tell_words(self, speech: _Speech, words: str) -> list[Packet]:
+    def _transcript_delta(self, speech: _Speech, words: str) -> list[Packet]:
         """Return the new part of a transcript; it is sent only after its item."""
         words = words.lstrip()
-        delta = words.removeprefix(speech.told)
-        if not (self.transcribes and speech.committed and delta and words.startswith(speech.told)):
+        delta = words.removeprefix(speech.sent)
+        if not (self.transcribes and speech.committed and delta and words.startswith(speech.sent)):
             return []
-        speech.told = words
+        speech.sent = words
         return [packet(f"{_TRANSCRIPTION}.delta", item_id=speech.item, content_index=0, delta=delta)]
 
     def _complete(self, speech: _Speech, text: str) -> list[Packet]:
         if not (self.transcribes and speech.committed):
             return []
         usage = {"type": "duration", "seconds": round(speech.seconds, 3)}
-        told = {"item_id": speech.item, "content_index": 0, "transcript": text, "usage": usage}
-        return [*self._tell_words(speech, text), packet(f"{_TRANSCRIPTION}.completed", **told)]
+        fields = {"item_id": speech.item, "content_index": 0, "transcript": text, "usage": usage}
+        return [*self._transcript_delta(speech, text), packet(f"{_TRANSCRIPTION}.completed", **fields)]
 
     def _fail(self, speech: _Speech, fault: Fault | None) -> list[Packet]:
         if not self.transcribes:

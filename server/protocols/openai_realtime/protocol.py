@@ -76,7 +76,7 @@ class Opening:
     capabilities: Capabilities
 
 
-_NOBODY = Opening(RealtimeSession(), RealtimeSession(), SessionConfig(), Capabilities("", "", "", "", (), (), ()))
+_NO_OPENING = Opening(RealtimeSession(), RealtimeSession(), SessionConfig(), Capabilities("", "", "", "", (), (), ()))
 
 
 def opening(handshake: Handshake, defaults: SessionConfig) -> Hello:
@@ -99,7 +99,7 @@ class OpenAIRealtime:
     """One conversation in OpenAI's dialect."""
 
     def __init__(self, hello: Hello, session_rate: int) -> None:
-        begun = hello.wishes if isinstance(hello.wishes, Opening) else _NOBODY
+        begun = hello.wishes if isinstance(hello.wishes, Opening) else _NO_OPENING
         self._session, self._usual = begun.session, begun.usual
         self._base, self._capabilities = begun.base, begun.capabilities
         self._config = hello.config
@@ -247,7 +247,7 @@ class OpenAIRealtime:
                 | server_events.SpeechDone()
                 | server_events.ReplyDone()
             ):
-                return self._responses.take(event)
+                return self._responses.encode(event)
             case server_events.ReplyStarted():
                 return self._responses.start(event, self._name, Wish(self._session, self._config.speaks))
             case server_events.Interrupted(epoch):
@@ -261,7 +261,7 @@ class OpenAIRealtime:
                 fault = self._fault
                 if how == "failed" and fault is not None and fault.code != "engine_lost":
                     self._fault = None
-                return self._listening.take(event, fault)
+                return self._listening.encode(event, fault)
             case (
                 server_events.SpeechStarted()
                 | server_events.SpeechStopped()
@@ -270,16 +270,16 @@ class OpenAIRealtime:
                 | server_events.InputCommitted()
                 | server_events.IdleTimeout()
             ):
-                return self._listening.take(event)
+                return self._listening.encode(event)
             case server_events.InputCleared():
                 return self._listening.clear()
             case server_events.Fault():
                 return self._fail(event)
             case _:
-                return self._tell(event)
+                return self._encode_other(event)
         return []
 
-    def _tell(self, event: Outgoing) -> list[Packet]:
+    def _encode_other(self, event: Outgoing) -> list[Packet]:
         """Return the packets for an event that belongs to neither a turn nor a reply."""
         match event:
             case dialect.SessionReady():
@@ -297,8 +297,8 @@ class OpenAIRealtime:
                 self._known.drop(name)
                 return [packet("conversation.item.deleted", item_id=name)]
             case server_events.ItemCut(name, seconds):
-                told = {"item_id": name, "content_index": 0, "audio_end_ms": round(seconds * 1000)}
-                return [packet("conversation.item.truncated", **told)]
+                fields = {"item_id": name, "content_index": 0, "audio_end_ms": round(seconds * 1000)}
+                return [packet("conversation.item.truncated", **fields)]
             case Complaint(code, message, param, ref):
                 return [_error("invalid_request_error", code, message, param, ref)]
             case dialect.ConnectionEnd(kind, code, message):

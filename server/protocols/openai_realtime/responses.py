@@ -91,8 +91,8 @@ class Response:
         rest = self._loudspeaker.finish(epoch, samples)[0] if self._wish.speaks else []
         packets = [one for piece in rest for one in self._deltas(piece)]
         if self.fault is not None:
-            told = {"type": "server_error", "code": self.fault.code, "message": self.fault.message}
-            return packets + self._end("failed", {"type": "failed", "error": told})
+            error = {"type": "server_error", "code": self.fault.code, "message": self.fault.message}
+            return packets + self._end("failed", {"type": "failed", "error": error})
         if self._thought is not None and self._thought.reason == "length":
             return packets + self._end("incomplete", {"type": "incomplete", "reason": "max_output_tokens"})
         return packets + self._end("completed", None)
@@ -137,17 +137,17 @@ class Response:
 
     # ---- its calls
 
-    def _tell_call(self, called: ToolCalled, place: int) -> list[Packet]:
+    def _call_packets(self, called: ToolCalled, place: int) -> list[Packet]:
         name = called.item or f"{self.item}_c{place}"
         started = shown_call(name, called.call_id, called.name, "", "in_progress")
         item = shown_call(name, called.call_id, called.name, called.arguments)
         packets = self._added(started)
         common = {**self._where(name), "call_id": called.call_id}
-        told = {"name": called.name, "arguments": called.arguments}
+        whole = {"name": called.name, "arguments": called.arguments}
         return [
             *packets,
             packet("response.function_call_arguments.delta", **common, delta=called.arguments),
-            packet("response.function_call_arguments.done", **common, **told),
+            packet("response.function_call_arguments.done", **common, **whole),
             *self._done(item),
         ]
 
@@ -179,7 +179,7 @@ class Response:
         whole = "completed" if status == "completed" else "incomplete"
         packets = self._close_message(whole) if self._begun else []
         for place, called in enumerate(self._calls):
-            packets += self._tell_call(called, place)
+            packets += self._call_packets(called, place)
         done = packet("response.done", response=self._shown(status, details))
         # This server has no limits per minute, but some clients wait for the event.
         return [*packets, done, packet("rate_limits.updated", rate_limits=[])]

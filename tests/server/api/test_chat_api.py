@@ -245,7 +245,7 @@ async def test_a_stream_that_loses_its_engine_ends_with_an_error_event(serving: 
         assert (await server.client.get("/healthz")).json()["status"] == "restarting"
         refused = await server.chat("hello")
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_not_ready")
-        await server.service.link.wait_ready()
+        await server.service.engine.wait_ready()
         assert (await server.chat("back again")).json()["choices"][0]["message"]["content"] == "back again"
 
 
@@ -256,8 +256,8 @@ async def test_leaving_a_stream_cancels_in_the_engine(serving: Any) -> None:
             await anext(answer.aiter_lines())
         await wait_for_metric(server, 1, "voxlane_finished_requests_total", reason="cancelled")
         await wait_for_metric(server, 1, "voxlane_client_disconnects_total")
-        assert server.service.link.open_streams == 0
-        assert server.service.gate.inside == 0
+        assert server.service.engine.open_streams == 0
+        assert server.service.request_limit.inside == 0
 
 
 async def test_leaving_a_whole_answer_cancels_in_the_engine(serving: Any) -> None:
@@ -289,7 +289,7 @@ async def test_a_client_that_does_not_read_is_given_up(serving: Any) -> None:
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(said)}\r\n\r\n"
         writer.write(head.encode() + said)
         await wait_for_metric(server, 1, "voxlane_client_disconnects_total")
-        assert server.service.link.open_streams == 0
+        assert server.service.engine.open_streams == 0
         writer.transport.abort()
         del reader
 
@@ -336,10 +336,10 @@ async def test_health_before_the_engine_is_ready(serving: Any) -> None:
 async def test_health_after_a_kill(serving: Any) -> None:
     async with serving() as server:
         assert (await server.client.get("/healthz")).status_code == 200
-        os.kill(server.service.link.pid, signal.SIGKILL)
+        os.kill(server.service.engine.pid, signal.SIGKILL)
         while (await server.client.get("/healthz")).json()["status"] == "ready":
             pass
-        await server.service.link.wait_ready()
+        await server.service.engine.wait_ready()
         assert await metric(server, "voxlane_engine_starts_total") == 2
 
 
@@ -398,7 +398,7 @@ async def test_more_requests_than_allowed(serving: Any) -> None:
     async with serving(limits=LimitsConfig(open_requests=1)) as server:
         first = asyncio.create_task(server.chat("hold"))
         await wait_for_metric(server, 0, "voxlane_finished_requests_total", reason="eos")
-        while not server.service.gate.inside:
+        while not server.service.request_limit.inside:
             await server.client.get("/healthz")
         second = await server.chat("hello")
         assert (second.status_code, second.json()["error"]["code"]) == (429, "overloaded")
@@ -429,7 +429,7 @@ async def test_a_body_that_comes_when_all_places_are_taken_is_turned_away(servin
         writer.write(head.encode() + said[:9])
         await wait_for_metric(server, 2, "voxlane_open_requests")
         first = asyncio.create_task(server.chat("hold"))
-        while not server.service.gate.inside:
+        while not server.service.request_limit.inside:
             await server.client.get("/healthz")
         writer.write(said[9:])
         assert b" 429 " in await reader.readline()

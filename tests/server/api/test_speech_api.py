@@ -180,7 +180,7 @@ async def test_an_engine_that_dies_under_way_is_no_complete_file(serving: Any, s
         async with server.client.stream("POST", "/v1/audio/speech", json=body) as answer:
             pieces = answer.aiter_bytes()
             await anext(pieces)
-            server.service.link.send(Shutdown())
+            server.service.engine.send(Shutdown())
             if stream_format == "audio":
                 with pytest.raises(httpx.RemoteProtocolError):
                     [piece async for piece in pieces]

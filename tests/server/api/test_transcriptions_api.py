@@ -35,7 +35,7 @@ async def events_of(server: Any, file: bytes, **parameters: Any) -> list[Any]:
 
 async def all_given_back(server: Any) -> None:
     """Wait until nothing of any request is held: the last bytes of an answer arrive a moment before its end."""
-    while server.service.audio.held or server.service.gate.inside or server.service.link.open_streams:
+    while server.service.audio.held or server.service.request_limit.inside or server.service.engine.open_streams:
         await server.client.get("/healthz")
 
 

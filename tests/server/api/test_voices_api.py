@@ -90,7 +90,7 @@ async def test_without_consent_nothing_is_made_and_the_answer_says_what_it_is(se
             assert "has agreed that their voice is imitated" in error["message"]
         bare = await server.client.post("/v1/audio/voices", files={"audio_sample": ("a.wav", clip())})
         assert (bare.status_code, bare.json()["error"]["param"]) == (400, "consent")
-        assert not len(server.service.link.voices)
+        assert not len(server.service.engine.voices)
 
 
 async def test_parameters_that_cannot_be_honoured(serving: Any) -> None:
@@ -105,7 +105,7 @@ async def test_parameters_that_cannot_be_honoured(serving: Any) -> None:
         assert bare.status_code == 400
         # What only the engine knows, it refuses itself.
         assert "the audio is too long" in (await refusal(server, text="refuse bad_request"))["message"]
-        assert not len(server.service.link.voices)
+        assert not len(server.service.engine.voices)
 
 
 async def test_a_language_or_a_transcript_that_will_not_do_is_named_with_its_limit(serving: Any) -> None:
@@ -142,13 +142,13 @@ async def test_recordings_that_cannot_be_used(serving: Any) -> None:
             assert caught.value.param in ("audio_sample", None)
         assert (await make(server, file=clip(30.0, 44_100))).id == "Ada L."
         assert (await heard(server, "Ada L.")).startswith("30.00 s")
-        await eventually(lambda: not (server.service.audio.held or server.service.gate.inside))
+        await eventually(lambda: not (server.service.audio.held or server.service.request_limit.inside))
 
 
 async def test_there_are_only_so_many(serving: Any) -> None:
     async with serving() as server:
         for number in range(MAX_VOICES):
-            server.service.link.keep_voice(KeptVoice(f"v{number}", b"a profile", 0))
+            server.service.engine.keep_voice(KeptVoice(f"v{number}", b"a profile", 0))
         with pytest.raises(openai.BadRequestError, match="delete one first"):
             await make(server, "one more")
         await make(server, "v7")  # takes its own place
@@ -169,7 +169,7 @@ async def test_a_new_engine_knows_the_voices_of_the_one_that_died(serving: Any) 
         await make(server, "Ada")
         await make(server, "Grace")
         await server.client.delete("/v1/audio/voices/Grace")
-        link = server.service.link
+        link = server.service.engine
         os.kill(killed := link.pid, signal.SIGKILL)
         await eventually(lambda: link.state == "restarting" or link.pid not in (None, killed))
         await link.wait_ready()
@@ -234,7 +234,7 @@ async def test_nothing_of_it_reaches_the_log(serving: Any, caplog: pytest.LogCap
 
 async def test_a_conversation_goes_on_when_its_voice_is_deleted(serving: Any) -> None:
     async with serving() as server:
-        server.service.link.keep_voice(KeptVoice("Ada", b"I am Ada", 0))
+        server.service.engine.keep_voice(KeptVoice("Ada", b"I am Ada", 0))
         peer = await Peer.open(server.url, {"config": {**MANUAL["config"], "voice": "Ada"}})
         assert (await server.client.delete("/v1/audio/voices/Ada")).status_code == 200
         assert (await peer.until("configured"))[2]["voice"] == ""
@@ -250,14 +250,14 @@ async def test_a_realtime_session_may_name_a_voice_that_comes_or_goes(serving: A
     async with serving() as server:
         address = server.url.replace("http", "ws", 1) + "/v1/realtime?model=m"
         async with connect(address) as socket:
-            server.service.link.keep_voice(KeptVoice("Ada", b"I am Ada", 0))
+            server.service.engine.keep_voice(KeptVoice("Ada", b"I am Ada", 0))
 
             async def name(voice: str) -> str:
                 session = {"type": "realtime", "audio": {"output": {"voice": voice}}}
                 await socket.send(json.dumps({"type": "session.update", "session": session}))
                 while json.loads(await socket.recv())["type"] != "session.updated":
                     pass
-                (conversation,) = server.service.voice._conversations.values()
+                (conversation,) = server.service.sessions._conversations.values()
                 used: str = conversation.session.config.voice
                 return used
 

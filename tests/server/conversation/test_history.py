@@ -117,11 +117,11 @@ def test_a_name_survives_a_long_talk() -> None:
         before = history.shown[0].id
         talk(history, f"Tell me about the number {place}, please.", f"It is {place}, and a fine number.", place)
         moved += history.shown[0].id != before
-    assert history.told("Be kind.") == f"Be kind.\n{EARLIER}My name is Peter. I live in Berlin."
+    assert history.with_facts("Be kind.") == f"Be kind.\n{EARLIER}My name is Peter. I live in Berlin."
     assert history.prompt("")[0].content == f"{EARLIER}My name is Peter. I live in Berlin."
     assert moved < 100 * 2 * 30 // 150, "exchanges go in large steps"
     history.drop("u0")
-    assert history.told("Be kind.") == "Be kind."
+    assert history.with_facts("Be kind.") == "Be kind."
 
 
 def test_exchanges_go_after_a_reply_and_not_when_the_person_has_spoken() -> None:

@@ -20,9 +20,9 @@ from voxlane.server.conversation.client_events import (
     Respond,
     ShowItem,
 )
-from voxlane.server.conversation.closing import MOST_CLIPS
 from voxlane.server.conversation.effects import RequestsLost
 from voxlane.server.conversation.history import MAX_CHARS, History
+from voxlane.server.conversation.pending_turns import MOST_CLIPS
 from voxlane.server.conversation.server_events import (
     Fault,
     Hold,

@@ -77,9 +77,9 @@ async def test_our_engine_dies_while_another_thinks(serving: Any) -> None:
         peer = await Peer.open(running.url, {})
         await peer.send("text", "wait for ever")
         await peer.until("reply_text")
-        os.kill(running.service.link.pid, signal.SIGKILL)
+        os.kill(running.service.engine.pid, signal.SIGKILL)
         assert (await peer.until("turn_done"))[3] == "failed"
-        await eventually(lambda: not other.service.link.open_streams)
+        await eventually(lambda: not other.service.engine.open_streams)
         await peer.send("text", "history")
         assert (await peer.until("turn_done"))[3] == "done"
         await peer.bye()

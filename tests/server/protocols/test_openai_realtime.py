@@ -363,7 +363,7 @@ def test_names_of_any_kind_are_kept() -> None:
             "output": {"voice": "nobody"},
         },
     )
-    assert (config.voice, config.language) == ("nobody", "en")  # what it stands for is the hub's to say
+    assert (config.voice, config.language) == ("nobody", "en")  # what it stands for is the registry's to say
     assert desk.session["model"] == "gpt-realtime-9"
     assert desk.session["audio"]["output"]["voice"] == "nobody"
     assert desk.session["audio"]["input"]["transcription"]["model"] == "whisper-9"

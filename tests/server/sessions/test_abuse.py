@@ -70,7 +70,7 @@ async def test_abuse_is_closed_with_its_code(
         assert await peer.closed() == code
         assert peer.seen[-1][0] == "error"
         assert peer.seen[-1][2] == said
-        assert len(running.service.voice) == 1
+        assert len(running.service.sessions) == 1
 
 
 async def test_a_frame_beyond_all_limits_is_not_even_read(serving: Any) -> None:
@@ -78,7 +78,7 @@ async def test_a_frame_beyond_all_limits_is_not_even_read(serving: Any) -> None:
         peer = await Peer.open(running.url, MANUAL)
         await peer.socket.send(bytes(limits.SOCKET_FRAME_BYTES + 1))
         assert await peer.closed() == 1009
-        await eventually(lambda: len(running.service.voice) == 1)
+        await eventually(lambda: len(running.service.sessions) == 1)
 
 
 @pytest.mark.parametrize(
@@ -198,6 +198,6 @@ async def test_a_close_code_of_a_clients_own_is_no_label(serving: Any) -> None:
     async with serving() as running:
         peer = await Peer.open(running.url, MANUAL)
         await peer.socket.close(4321)
-        await eventually(lambda: not running.service.voice._sockets)
+        await eventually(lambda: not running.service.sessions._sockets)
         (closed,) = running.service.metrics.sockets_closed.collect()
         assert {sample.labels["code"] for sample in closed.samples} == {"other"}

@@ -119,9 +119,9 @@ async def test_the_stock_client_gets_a_whole_session(serving: Any) -> None:
         assert (session.type, session.object) == ("realtime", "realtime.session")
         assert session.id.startswith("sess_")
         assert session.model == "scripted"  # type: ignore[union-attr]
-        assert session.instructions == server.service.voice.defaults.instructions  # type: ignore[union-attr]
+        assert session.instructions == server.service.sessions.defaults.instructions  # type: ignore[union-attr]
         assert session.audio.input.turn_detection.type == "server_vad"  # type: ignore[union-attr]
-        assert server.service.voice.secrets.redeem(answer.value) == {}
+        assert server.service.sessions.secrets.redeem(answer.value) == {}
         usual = limits.CLIENT_SECRET_USUAL_SECONDS
         made = (await client.realtime.client_secrets.create(expires_after={"seconds": usual})).expires_at
         assert 0 <= made - answer.expires_at < 60
@@ -135,7 +135,7 @@ async def test_the_blocking_client_gets_one_too(serving: Any) -> None:
                 return client.realtime.client_secrets.create(session={"type": "realtime"}).value
 
         value = await asyncio.to_thread(ask)
-        assert server.service.voice.secrets.redeem(value) == {"type": "realtime"}
+        assert server.service.sessions.secrets.redeem(value) == {"type": "realtime"}
 
 
 async def test_what_is_asked_for_is_kept_and_told(serving: Any) -> None:
@@ -153,7 +153,7 @@ async def test_what_is_asked_for_is_kept_and_told(serving: Any) -> None:
         assert (session.model, session.instructions) == ("gpt-realtime", "Be brief.")
         assert session.audio.input.turn_detection is None
         assert (session.audio.output.voice, session.audio.output.speed) == ("marin", 1.2)
-        assert server.service.voice.secrets.redeem(answer.value) == asked
+        assert server.service.sessions.secrets.redeem(answer.value) == asked
 
 
 async def test_a_session_that_only_transcribes(serving: Any) -> None:
@@ -194,7 +194,7 @@ async def test_what_cannot_be_is_refused_by_name(serving: Any) -> None:
             answer = await server.client.post(PATH, json=body)
             assert answer.status_code == status, (str(body)[:80], answer.text)
             assert answer.json()["error"]["param"].startswith(param)
-        assert len(server.service.voice.secrets) == 0
+        assert len(server.service.sessions.secrets) == 0
 
 
 async def test_nesting_has_an_end(serving: Any) -> None:
@@ -228,7 +228,7 @@ async def test_no_secret_is_logged(serving: Any, caplog: pytest.LogCaptureFixtur
         value = (await server.client.post(PATH, json={"session": session})).json()["value"]
         refused = {"session": {"instructions": "a private matter", "voice": 5}}
         assert (await server.client.post(PATH, json=refused)).status_code == 400
-        server.service.voice.secrets.redeem(value)
+        server.service.sessions.secrets.redeem(value)
     assert f"route={PATH}" in caplog.text
     assert value[3:] not in caplog.text
     assert "private" not in caplog.text
@@ -236,7 +236,7 @@ async def test_no_secret_is_logged(serving: Any, caplog: pytest.LogCaptureFixtur
 
 async def test_a_server_that_goes_down_gives_none_away(serving: Any) -> None:
     async with serving() as server:
-        server.service.voice.draining = True
+        server.service.sessions.draining = True
         answer = await server.client.post(PATH, json={})
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "draining")
         assert answer.headers["retry-after"]

@@ -42,7 +42,7 @@ async def test_a_typed_turn_is_answered_in_order_and_numbered(serving: Any) -> N
         await peer.until("state")
         assert [message[1] for message in peer.seen] == list(range(1, len(peer.seen) + 1))
         await peer.bye()
-        assert len(running.service.voice) == 0
+        assert len(running.service.sessions) == 0
 
 
 async def test_push_to_talk(serving: Any) -> None:
@@ -164,7 +164,7 @@ async def test_acks_move_the_sound_on_and_stop_ends_it(serving: Any) -> None:
 
 
 async def lost(running: Any) -> None:
-    await eventually(lambda: not running.service.voice._sockets)
+    await eventually(lambda: not running.service.sessions._sockets)
 
 
 async def test_a_broken_line_is_taken_up_where_the_player_stood(serving: Any) -> None:
@@ -226,7 +226,7 @@ async def test_who_comes_back_early_takes_over(serving: Any) -> None:
         assert await peer.closed() == 4409
         assert (await again.say("still me"))[-1][3] == "done"
         await again.bye()
-        assert len(running.service.voice) == 0
+        assert len(running.service.sessions) == 0
 
 
 async def test_nobody_comes_back(serving: Any) -> None:
@@ -237,7 +237,7 @@ async def test_nobody_comes_back(serving: Any) -> None:
         cancelled = running.service.metrics.finished_requests.labels("cancelled")._value
         before = cancelled.get()
         peer.drop()
-        await eventually(lambda: not len(running.service.voice))
+        await eventually(lambda: not len(running.service.sessions))
         await eventually(lambda: cancelled.get() > before)
         late = await Peer.open(running.url)
         await late.send("hello", {"resume": peer.ready["token"]})
@@ -270,7 +270,7 @@ async def test_a_bug_ends_one_conversation_only(serving: Any, monkeypatch: pytes
         await peer.send("text", "bug in here")  # the engine's echo brings it
         assert await peer.closed() == 1011
         assert peer.seen[-1][2] == "internal_error"
-        assert len(running.service.voice) == 1
+        assert len(running.service.sessions) == 1
 
 
 async def test_the_engine_dies_and_the_conversation_goes_on(serving: Any) -> None:
@@ -278,7 +278,7 @@ async def test_the_engine_dies_and_the_conversation_goes_on(serving: Any) -> Non
         peer = await Peer.open(running.url, MANUAL)
         await peer.say("remember this")
         for _ in range(3):
-            pid = running.service.link.pid
+            pid = running.service.engine.pid
             assert pid is not None
             await peer.send("text", "wait a moment")
             await peer.until("reply_text")
@@ -292,13 +292,13 @@ async def test_the_engine_dies_and_the_conversation_goes_on(serving: Any) -> Non
             text = "".join(message[3] for message in told if message[0] == "reply_text")
             assert "user=remember this;assistant=remember this;" in text
         await peer.bye()
-        assert not running.service.link._channels
+        assert not running.service.engine._channels
 
 
 async def test_an_engine_that_is_gone_for_good_refuses_turns(serving: Any) -> None:
     async with serving() as running:
         peer = await Peer.open(running.url, MANUAL)
-        link = running.service.link
+        link = running.service.engine
         link._restarts._most = 0
         os.kill(link.pid, signal.SIGKILL)
         await peer.until("error")
@@ -339,7 +339,7 @@ async def test_going_down_lets_a_reply_be_heard(serving: Any) -> None:
         peer = await Peer.open(running.url, SLOW)
         parked = await Peer.open(running.url, MANUAL)
         parked.drop()
-        await eventually(lambda: running.service.voice._sockets.total() == 2)
+        await eventually(lambda: running.service.sessions._sockets.total() == 2)
         await peer.send("text", "a few words")
         await peer.until("audio")
         ending = asyncio.create_task(drain(running.service, running.http))
@@ -381,16 +381,18 @@ def test_instructions_name_the_day() -> None:
         == "It is Saturday, 7 November 2026. Saturday, 7 November 2026!"
     )
     config = Config(voice=VoiceConfig(instructions="Today is {date}.", greeting="Hi."))
-    hub = SessionRegistry(config, EngineProcess(config.engine), Metrics(), "test", today=lambda: date(2026, 11, 17))
-    assert hub.defaults.instructions == "Today is Tuesday, 17 November 2026."
+    registry = SessionRegistry(
+        config, EngineProcess(config.engine), Metrics(), "test", today=lambda: date(2026, 11, 17)
+    )
+    assert registry.defaults.instructions == "Today is Tuesday, 17 November 2026."
     assert "{date}" in Config().voice.instructions
 
 
 def test_what_a_model_is_shown_suits_where_it_runs() -> None:
     def budget(device: str, context: int, voice: VoiceConfig | None = None, chat: ChatConfig | None = None) -> int:
         config = Config(voice=voice or VoiceConfig(), chat=chat or ChatConfig())
-        hub = SessionRegistry(config, EngineProcess(config.engine), Metrics(), "test")
-        return hub._new_history(EngineReady("m", "a", 1, context, "w", "p", 1, 1, 1, device))._budget
+        registry = SessionRegistry(config, EngineProcess(config.engine), Metrics(), "test")
+        return registry._new_history(EngineReady("m", "a", 1, context, "w", "p", 1, 1, 1, device))._budget
 
     assert budget("cpu, 2 threads", 32_768) == 2000
     assert budget("cpu", 2048) == 1024

@@ -91,7 +91,7 @@ async def test_every_way_to_bring_a_key(serving: Any) -> None:
             with pytest.raises(InvalidStatus) as refused:
                 await Client.open(running.url, **options)
             assert refused.value.response.status_code == 401
-        await eventually(lambda: len(running.service.voice) == 0)
+        await eventually(lambda: len(running.service.sessions) == 0)
 
 
 async def test_a_client_secret_brings_its_session(serving: Any) -> None:
@@ -152,7 +152,7 @@ async def test_what_ends_the_connection(serving: Any, data: bytes | str, code: i
         closed, last = await client.closed()
         assert closed == code
         assert said is None or last["error"]["code"] == said
-        await eventually(lambda: len(running.service.voice) == 1)
+        await eventually(lambda: len(running.service.sessions) == 1)
 
 
 async def test_a_recording_may_be_sent_at_once_but_not_an_hour(serving: Any) -> None:
@@ -172,17 +172,17 @@ async def test_nobody_comes_back_to_it(serving: Any) -> None:
         client = await Client.open(running.url)
         await client.until("session.created")
         client.socket.transport.abort()
-        await eventually(lambda: len(running.service.voice) == 0)
+        await eventually(lambda: len(running.service.sessions) == 0)
 
 
 async def test_a_lost_engine_is_no_error(serving: Any) -> None:
     async with serving() as running:
         client = await Client.open(running.url)
         assert (await client.answer())["status"] == "completed"
-        before = running.service.link.pid
+        before = running.service.engine.pid
         os.kill(before, signal.SIGKILL)
-        await eventually(lambda: running.service.link.pid not in (None, before))
-        await running.service.link.wait_ready()
+        await eventually(lambda: running.service.engine.pid not in (None, before))
+        await running.service.engine.wait_ready()
         assert (await client.answer())["status"] == "completed"
         await client.socket.close()
 

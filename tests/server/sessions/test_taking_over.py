@@ -28,14 +28,14 @@ async def test_who_is_still_being_seen_off_does_not_take_the_conversation_along(
 
     monkeypatch.setattr(Connection, "_serve", slowly)
     async with serving() as running:
-        hub = running.service.voice
+        registry = running.service.sessions
         peer = await Peer.open(running.url, MANUAL)
         peer.drop()
         await leaving.wait()
         again = await Peer.open(running.url, {"resume": peer.ready["token"]})
         may_leave.set()
-        await eventually(lambda: hub._sockets.total() == 1)
-        assert not hub._parked
+        await eventually(lambda: registry._sockets.total() == 1)
+        assert not registry._parked
         assert (await again.say("still me"))[-1][3] == "done"
         await again.bye()
 
@@ -46,8 +46,8 @@ async def test_what_is_said_while_another_takes_over_is_not_for_the_old_connecti
     take_over = Connection._take_over
 
     def after_a_word(self: Connection, hello: Hello) -> Conversation:
-        for conversation in self._hub._conversations.values():
-            conversation.tell(ServerPong(7, 0.0))  # the old connection's writer wakes before the new one's is there
+        for conversation in self._registry._conversations.values():
+            conversation.send(ServerPong(7, 0.0))  # the old connection's writer wakes before the new one's is there
         return take_over(self, hello)
 
     monkeypatch.setattr(Connection, "_take_over", after_a_word)

@@ -1,4 +1,4 @@
-"""The small parts of a conversation's body: mailbox, buckets, tokens, the channel, who may come in."""
+"""The small parts of a conversation's body: outbound messages, buckets, tokens, the channel, who may come in."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def written(box: Outbound) -> list[tuple[Any, int]]:
     return out
 
 
-# ---- mailbox
+# ---- outbound messages
 
 
 def test_messages_leave_in_order_and_numbered() -> None:
@@ -175,15 +175,15 @@ def test_no_more_than_the_rate_and_the_burst_passes(visits: list[tuple[float, in
     bucket, now, passed = Bucket(10.0, 30.0, 0.0), 0.0, 0
     for wait, count in visits:
         now += wait
-        passed += count if bucket.take(count, now) else 0
+        passed += count if bucket.spend(count, now) else 0
         assert passed <= 30 + 10 * now + 1e-6
 
 
 def test_a_bucket_fills_again() -> None:
     bucket = Bucket(10.0, 10.0, 0.0)
-    assert bucket.take(10, 0.0)
-    assert not bucket.take(1, 0.05)
-    assert bucket.take(1, 0.2)
+    assert bucket.spend(10, 0.0)
+    assert not bucket.spend(1, 0.05)
+    assert bucket.spend(1, 0.2)
 
 
 # ---- tokens
@@ -257,7 +257,7 @@ def test_a_channel_cancels_what_still_runs_when_it_closes() -> None:
     ends = Ends()
     for name in ("s/a", "s/b", "s/c"):
         assert ends.channel.tell(Submit(name, "asr")) is None
-    ends.channel.take(Finished("s/a", 0, "eos", STATS))
+    ends.channel.deliver(Finished("s/a", 0, "eos", STATS))
     ends.channel.tell(Cancel("s/b"))
     ends.channel.close()
     ends.channel.close()

@@ -93,12 +93,12 @@ class PendingTurns:
         """Reply because the client asks for it: at once, or when everything said so far is transcribed."""
         remembers = asked.input is None or any(isinstance(one, str) for one in asked.input)
         reply = self._answers.reply  # once a reply was sent to its end, its client cannot see that it is on hold
-        unheard = not asked.aside and reply is not None and reply.told and reply.stage == "held"
+        unheard = not asked.aside and reply is not None and reply.all_sent and reply.stage == "held"
         if not (self._turns and remembers) and not unheard:
             return self._respond(asked, now)
         if len(self._asked) >= MOST_ASKED or (not asked.aside and self._replies_soon):
-            told = "a response to what was said last is under way"
-            return [Send(Fault("conversation_already_has_active_response", told, retryable=False, ref=asked.ref))]
+            reason = "a response to what was said last is under way"
+            return [Send(Fault("conversation_already_has_active_response", reason, retryable=False, ref=asked.ref))]
         self._asked.append(asked)
         return []
 
@@ -151,9 +151,9 @@ class PendingTurns:
         return self._give_up_waiting()
 
     def _give_up_waiting(self) -> list[Effect]:
-        told: list[Effect] = [Send(TurnDone(turn.number, "interrupted")) for turn in self._waiting]
+        effects: list[Effect] = [Send(TurnDone(turn.number, "interrupted")) for turn in self._waiting]
         self._waiting.clear()
-        return told
+        return effects
 
     def close_understood(self, now: float) -> list[Effect]:
         """Answer the turns whose last word is known."""
@@ -193,8 +193,8 @@ class PendingTurns:
         number = self._speaker.next_turn()
         turn = UserSpeech(number, turn_item(self._name, number), "", 0, 0, stopped_s=now, ended_s=now, words_s=now)
         from_s = max(0.0, heard_s - (config.turns.idle_s or 0.0))
-        told: list[Effect] = [Send(IdleTimeout(number, turn.item, from_s, heard_s)), self.remember(turn)]
-        return [*told, *self._answers.answer(turn, config)]
+        effects: list[Effect] = [Send(IdleTimeout(number, turn.item, from_s, heard_s)), self.remember(turn)]
+        return [*effects, *self._answers.answer(turn, config)]
 
     def end_wordless(self, turn: UserSpeech, now: float) -> list[Effect]:
         """End a turn that needs no answer."""
