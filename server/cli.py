@@ -232,12 +232,11 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _check_config(arguments: argparse.Namespace) -> int:
-    from voxlane.server.commands.keys import MEANINGS
 
     if arguments.file is not None and arguments.config is not None:
         raise ConfigError(f"one file at a time: leave out {arguments.file} or --config {arguments.config}")
     config = configuration.load(arguments.file or arguments.config)
-    write_text(sys.stdout, configuration.render(config, MEANINGS if arguments.keys else None))
+    write_text(sys.stdout, configuration.render(config, explained=arguments.keys))
     return 0
 
 

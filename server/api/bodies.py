@@ -34,7 +34,7 @@ Deadline = Annotated[
 CacheSalt = Annotated[Name, Meta(description="Requests with another salt never share cached work with this one.")]
 
 
-class Body(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Body(Struct, kw_only=True, forbid_unknown_fields=True):
     """An object that a client sends: a name that it does not have is refused."""
 
 

@@ -46,7 +46,7 @@ class ExpiresAfter(Body):
 class ClientSecretBody(Body):
     """A secret's life, and the session that it stands for."""
 
-    expires_after: ExpiresAfter = ExpiresAfter()
+    expires_after: ExpiresAfter = field(default_factory=ExpiresAfter)
     session: Annotated[
         dict[str, Any],
         Meta(

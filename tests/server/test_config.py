@@ -8,15 +8,16 @@ import math
 import tomllib
 import typing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from voxlane.server import config as configuration
-from voxlane.server.commands.keys import MEANINGS
-from voxlane.server.config import DERIVED, RANGES, Config
+from voxlane.server.config import DERIVED, Config, keys
 from voxlane.server.errors import ConfigError
+from voxlane.server.validation import description_of
 
 
 def leaves() -> list[tuple[str, object]]:
@@ -27,6 +28,12 @@ def leaves() -> list[tuple[str, object]]:
         for item in dataclasses.fields(part)
         if f"{section.name}.{item.name}" not in DERIVED
     ]
+
+
+def bounds(key: str) -> tuple[float, float]:
+    section, name = key.split(".")
+    number: Any = keys()[section][name].type
+    return number.type.ge, number.type.le
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -58,25 +65,25 @@ def test_values_arrive(tmp_path: Path) -> None:
         ("[engine]\nport = 80", r"unknown key engine\.port \(did you mean server\.port\?\)"),
         ('[limits]\nmodle = "x"', r"unknown key limits\.modle \(did you mean engine\.model\?\)"),
         ("kv_memory = 80", r"unknown key kv_memory \(did you mean engine\.kv_memory_mib\?\)"),
-        ("[limits]\naudio_held_bytes = 1", r"must be between 1048576 and 1099511627776, not 1"),
+        ("[limits]\naudio_held_bytes = 1", r"must be a whole number from 1048576 to 1099511627776, not 1"),
         ("server = 3", r"server must be a table"),
-        ('[server]\nport = "80"', r"server\.port must be a whole number, not 80"),
+        ('[server]\nport = "80"', r"server\.port must be a whole number from 0 to 65535, not 80"),
         ("[server]\nport = 80.0", r"server\.port must be a whole number"),
-        ("[server]\nport = true", r"server\.port must be a whole number, not True"),
-        ("[server]\nport = 65536", r"server\.port must be between 0 and 65535, not 65536"),
-        ("[server]\ndrain_s = nan", r"server\.drain_s must be a finite number"),
-        ("[server]\ndrain_s = inf", r"server\.drain_s must be a finite number"),
+        ("[server]\nport = true", r"server\.port must be a whole number from 0 to 65535, not True"),
+        ("[server]\nport = 65536", r"server\.port must be a whole number from 0 to 65535, not 65536"),
+        ("[server]\ndrain_s = nan", r"server\.drain_s must be a number from 0 to 3600, not nan"),
+        ("[server]\ndrain_s = inf", r"server\.drain_s must be a number from 0 to 3600, not inf"),
         ("[engine]\nprefix_cache = 1", r"engine\.prefix_cache must be true or false"),
-        ('[engine]\npolicy = "lifo"', r"engine\.policy must be one of fcfs, priority, deadline, not lifo"),
+        ('[engine]\npolicy = "lifo"', r"engine\.policy must be one of deadline, fcfs, priority, not lifo"),
         ("[engine]\npolicy = []", r"engine\.policy must be one of"),
         (
             '[server]\nhighest_priority = "urgent"',
-            r"server\.highest_priority must be one of normal, high, critical, not urgent",
+            r"server\.highest_priority must be one of critical, high, normal, not urgent",
         ),
         ('[engine]\nmodel = ""\nasr_model = ""\ntts_model = ""', r"are all empty: nothing to serve"),
         ('[engine]\nadapter = "a"', r"engine\.adapter is given: engine\.model must name the model"),
         ('[engine]\nmodel = ""\nadapter = "a"', r"engine\.adapter is given: engine\.model must name the model"),
-        ('[server]\nhost = ""', r"server\.host must be printable text and not empty"),
+        ('[server]\nhost = ""', r"server\.host must be a string of 1 to 255 characters"),
         ('[server]\nhost = "a\\nb"', r"server\.host must be printable"),
         ("[engine\n", r"not TOML"),
     ],
@@ -98,15 +105,15 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_overrides_are_checked_too() -> None:
     assert configuration.load(None, {"engine.model": "x"}).engine.model == "x"
-    with pytest.raises(ConfigError, match=r"command line: server\.port must be between"):
+    with pytest.raises(ConfigError, match=r"command line: server\.port must be a whole number from"):
         configuration.load(None, {"server.port": -1})
 
 
 def test_lists_and_the_other_chat_server() -> None:
     config = configuration.load(None, {"voice.origins": ["https://a.example"], "chat.model": "m", "engine.model": ""})
     assert config.voice.origins == ("https://a.example",)
-    for wrong in ("https://a.example", [1], ["\n"]):
-        with pytest.raises(ConfigError, match=r"voice\.origins must be a list"):
+    for wrong, says in (("https://a.example", "a list of strings"), ([1], "a list of strings"), (["\n"], "printable")):
+        with pytest.raises(ConfigError, match=rf"command line: voice\.origins must be {says}"):
             configuration.load(None, {"voice.origins": wrong})
     assert configuration.load(None, {"chat.model": "m", "chat.url": "http://a"}).chat.url == "http://a"
     for parts in ({"chat.url": "http://a"}, {"chat.url": "a", "chat.model": "m"}):
@@ -127,11 +134,11 @@ def test_the_engine_is_told_whether_mirrors_may_be_used(tmp_path: Path) -> None:
 
 
 def test_every_number_has_a_range_that_holds_its_default() -> None:
-    numbers = {key for key, hint in leaves() if hint in (int, float)}
-    assert numbers == set(RANGES)
-    for key, (least, most) in RANGES.items():
-        section, name = key.split(".")
-        assert least <= getattr(getattr(Config(), section), name) <= most
+    for key, hint in leaves():
+        if hint in (int, float):
+            least, most = bounds(key)
+            section, name = key.split(".")
+            assert least <= getattr(getattr(Config(), section), name) <= most
 
 
 def value_for(key: str, hint: object) -> st.SearchStrategy[object]:
@@ -146,7 +153,7 @@ def value_for(key: str, hint: object) -> st.SearchStrategy[object]:
         return texts
     if hint == tuple[str, ...]:
         return st.lists(texts, max_size=3)
-    least, most = RANGES[key]
+    least, most = bounds(key)
     return st.integers(math.ceil(least), math.floor(most)) if hint is int else st.floats(least, most)
 
 
@@ -169,9 +176,12 @@ def test_what_differs_is_marked() -> None:
 
 
 def test_every_key_is_explained_with_its_default_and_what_it_takes() -> None:
-    assert list(MEANINGS) == [key for key, _ in leaves()]
-    assert all(meaning[0].isupper() and meaning.endswith(".") for meaning in MEANINGS.values())
-    printed = configuration.render(Config(), MEANINGS)
+    meanings = {
+        f"{section}.{name}": description_of(key.type) for section, part in keys().items() for name, key in part.items()
+    }
+    assert list(meanings) == [key for key, _ in leaves()]
+    assert all(text[0].isupper() and text.endswith(".") for text in meanings.values())
+    printed = configuration.render(Config(), explained=True)
     assert tomllib.loads(printed) == tomllib.loads(configuration.render(Config()))  # a file that can be used
     words = " ".join(printed.replace("\n# ", " ").split())
     for key, hint in leaves():
@@ -179,15 +189,15 @@ def test_every_key_is_explained_with_its_default_and_what_it_takes() -> None:
         (told,) = [
             line
             for before, line in itertools.pairwise(printed.split("\n"))
-            if line.startswith(f"{name} = ") and MEANINGS[key].endswith(before.removeprefix("# "))
+            if line.startswith(f"{name} = ") and meanings[key].endswith(before.removeprefix("# "))
         ]
-        assert MEANINGS[key] in words
-        kinds = {str: "a string", bool: "true or false", int: "a whole number between", float: "a number between"}
+        assert meanings[key] in words
+        kinds = {str: "a string", bool: "true or false", int: "a whole number from", float: "a number from"}
         assert kinds.get(hint, "one of" if typing.get_origin(hint) is typing.Literal else "a list of strings") in told
     assert "# Where the server listens" in printed
 
 
 def test_choices_are_listed() -> None:
     printed = configuration.render(configuration.load(None, {"engine.policy": "fcfs"}))
-    assert 'highest_priority = "critical"  # one of normal, high, critical\n' in printed
-    assert 'policy = "fcfs"  # default: "deadline"; one of fcfs, priority, deadline\n' in printed
+    assert 'highest_priority = "critical"  # one of critical, high, normal\n' in printed
+    assert 'policy = "fcfs"  # default: "deadline"; one of deadline, fcfs, priority\n' in printed

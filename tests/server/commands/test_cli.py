@@ -67,7 +67,7 @@ def test_check_config_teaches_the_keys(capsys: pytest.CaptureFixture[str], tmp_p
     assert "--keys" in exits(capsys, "check-config", "--help")[1]
     status, text, _ = run(capsys, "check-config", "--keys")
     assert status == 0
-    assert "any free one, which the banner tells.\nport = 8000  # a whole number between 0 and 65535\n" in text
+    assert "any free one, which the banner tells.\nport = 8000  # a whole number from 0 to 65535\n" in text
     path = tmp_path / "v.toml"
     path.write_text(text.replace("port = 8000", "port = 9"))
     assert "port = 9  # default: 8000; a whole" in run(capsys, "check-config", "--keys", str(path))[1]
@@ -88,9 +88,9 @@ def test_mistakes_in_the_file_are_one_line(capsys: pytest.CaptureFixture[str], t
     [
         (
             ["serve", "--policy", "lifo"],
-            "command line: engine.policy must be one of fcfs, priority, deadline, not lifo",
+            "command line: engine.policy must be one of deadline, fcfs, priority, not lifo",
         ),
-        (["serve", "--port", "70000"], "command line: server.port must be between 0 and 65535, not 70000"),
+        (["serve", "--port", "70000"], "command line: server.port must be a whole number from 0 to 65535, not 70000"),
         (["check-config", "a.toml", "--config", "b.toml"], "one file at a time: leave out a.toml or --config b.toml"),
         (["chat", "hello", "--temperature", "nan"], "--temperature must be between 0 and 2"),
         (["chat", " "], "there is nothing to ask: the message is empty"),
