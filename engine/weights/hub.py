@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from voxlane.engine.errors import FetchError
 from voxlane.engine.weights.catalog import HubSource, ModelFile
 
 if TYPE_CHECKING:
-    from types import ModuleType
 
 Progress = Callable[[float], None]
 T = TypeVar("T")
@@ -114,7 +113,7 @@ def _repository(cache: Path, repo: str) -> Path:
     return cache / f"models--{repo.replace('/', '--')}"
 
 
-def _library() -> ModuleType:
+def _library() -> Any:
     """Return huggingface_hub, without its own progress bars and warnings. It is imported when it is needed."""
     import huggingface_hub
     from huggingface_hub import utils
