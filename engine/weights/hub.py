@@ -16,12 +16,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from voxlane.engine.errors import FetchError
 from voxlane.engine.weights.catalog import HubSource, ModelFile
-
-if TYPE_CHECKING:
 
 Progress = Callable[[float], None]
 T = TypeVar("T")
