@@ -217,12 +217,12 @@ def _workload(session: Session, block_tokens: int) -> None:
     overlaps: tuple[parts.Overlap, ...] = ("apart", "told late", "ahead") if session.overlaps else ("ahead",)
     for policy in policies:
         parts.run_workload(bench, [(prompt, 4) for prompt, _ in work], policy, count)
-        for triton_overlap in overlaps:
-            run = parts.run_workload(bench, work, policy, count, overlap=triton_overlap)
+        for overlap in overlaps:
+            run = parts.run_workload(bench, work, policy, count, overlap=overlap)
             name = f"workload {policy}"
             session.found[name] = max(session.found.get(name, 0.0), run.rate)
             session.say(
-                f"{name:18} block {block_tokens:3} {triton_overlap:9}  {run.rate:8.0f} tok/s  {run.seconds:6.2f} s in "
+                f"{name:18} block {block_tokens:3} {overlap:9}  {run.rate:8.0f} tok/s  {run.seconds:6.2f} s in "
                 f"{run.steps} steps: device {run.device_s:5.2f}, of it with prompts {run.prompt_s:5.2f}; "
                 f"longest {run.longest_s * 1e3:5.1f} ms; host planning {run.plan_s:5.2f}; tokens {run.tokens:08x}"
             )

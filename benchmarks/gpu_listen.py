@@ -189,7 +189,7 @@ def main() -> int:
     parser.add_argument("--parts", default="", help=f"comma-separated; all of them if not given ({','.join(PARTS)})")
     parser.add_argument("--shapes", default="", help=f"of {', '.join(SHAPES)}; all of them if not given")
     parser.add_argument("--model", type=Path, help="a real Moonshine's folder")
-    parser.add_argument("--sounds", type=Path, nargs="*", default=[], help="recordings for it to hear")
+    parser.add_argument("--sounds", type=Path, nargs="*", default=[], help="recordings for it to transcribe")
     parser.add_argument("--seconds", type=float, default=240.0, help="start no part after this long (%(default)g)")
     parser.add_argument("--dry-run", action="store_true", help="on a CPU, with tiny shapes")
     parser.add_argument("--qwen3-asr", action="store_true", help="measure Qwen3-ASR instead; it has parts of its own")

@@ -73,7 +73,7 @@ def main() -> int:
     """Start an engine, take the memory, ask; return 1 if the engine did not survive."""
     parser = command_line(__doc__)
     parser.add_argument("--model", default="smollm2-135m-instruct", help="a name from `voxlane models list`, or a file")
-    parser.add_argument("--dry-run", action="store_true", help="on the CPU: does the script run?")
+    parser.add_argument("--dry-run", action="store_true", help="on the CPU")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     if not options.dry_run:

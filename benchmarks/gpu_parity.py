@@ -233,7 +233,7 @@ def main() -> int:
     parser = command_line(__doc__)
     parser.add_argument("--model", default="smollm2-135m-instruct", help="a name from `voxlane models list`, or a file")
     parser.add_argument("--parts", default=",".join(PARTS), help="(%(default)s)")
-    parser.add_argument("--dry-run", action="store_true", help="on the CPU, short: does the script run?")
+    parser.add_argument("--dry-run", action="store_true", help="on the CPU, a few questions")
     options = parser.parse_args()
     device = torch.device("cpu" if options.dry_run else "cuda")
     session = Session(store.resolve(options.model), device, options.dry_run)

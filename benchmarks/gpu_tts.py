@@ -131,7 +131,14 @@ class Stage:
         await self.run(tick, TAIL_S)
         found = heard(voices.utterances, begin, end)
         row = Row(
-            *(self.size, load, streams, round(sum(opened) / len(opened), 1), found, steps, engine_cpu, own_cpu),
+            self.size,
+            load,
+            streams,
+            round(sum(opened) / len(opened), 1),
+            found,
+            steps,
+            engine_cpu,
+            own_cpu,
             barged=barged() if barged else None,
         )
         self.rows.append(row)

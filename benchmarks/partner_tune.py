@@ -283,7 +283,7 @@ def main() -> None:
     before = judge(model, held, device)
     products = adapt(model)
     train(model, products, rows, device, asked.steps)
-    print(f"  surprise at dialogues left out: {before:.3f} before, {judge(model, held, device):.3f} after")
+    print(f"  cross-entropy of held-out dialogues: {before:.3f} before, {judge(model, held, device):.3f} after")
     write(products, asked.to)
 
 

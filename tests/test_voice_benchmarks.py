@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from voxlane.engine.api import (
     Text,
     Words,
 )
+from voxlane.engine.build import asr_tts, assemble
 from voxlane.engine.schedule.cost import Work
 from voxlane.engine.text.tokenizer import Tokenizer
 
@@ -205,3 +207,9 @@ def test_pretended_ears_take_the_loud_for_speech() -> None:
     assert [probability > 0.5 for probability in streams[0](hum)] == [True, True]
     assert [probability > 0.5 for probability in streams[1](quiet)] == [False]
     assert [probability > 0.5 for probability in streams[0](quiet)] == [False]
+
+
+def test_the_pretended_device_replaces_names_that_the_engine_has() -> None:
+    with mock.patch.dict(vars(asr_tts)), mock.patch.dict(vars(assemble)):
+        pretended.pretend()
+        assert assemble.Runner is pretended.Chat  # type: ignore[comparison-overlap]

@@ -11,9 +11,9 @@ from types import ModuleType
 from typing import Any
 
 PACKAGES = (
-    *("msgpack", "llguidance", "gguf", "gguf.constants", "gguf.quants", "platformdirs", "tokenizers", "jinja2"),
-    *("jinja2.runtime", "jinja2.ext", "jinja2.parser", "jinja2.sandbox", "jinja2.nodes", "jinja2.meta", "webrtcvad"),
-)
+    "msgpack", "llguidance", "gguf", "gguf.constants", "gguf.quants", "platformdirs", "tokenizers", "jinja2",
+    "jinja2.runtime", "jinja2.ext", "jinja2.parser", "jinja2.sandbox", "jinja2.nodes", "jinja2.meta", "webrtcvad",
+)  # fmt: skip
 
 
 class _Kind(type):

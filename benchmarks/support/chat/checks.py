@@ -11,6 +11,7 @@ import torch
 from support import random_models
 from support.chat import parts
 from support.gpu import interpreter
+from support.replace import put
 from torch import Tensor
 
 from voxlane.engine.api import SamplingParams
@@ -37,7 +38,7 @@ def interpret_kernels() -> None:
     from voxlane.engine.kernels.sampling import sampling_triton as samples
 
     interpreter.mend()
-    interpreter.put(
+    put(
         decoder,
         rms_norm=lambda x, weight, eps, dtype=None: norms.rms_norm(x, weight, eps, dtype or x.dtype),
         add_rms_norm=norms.add_rms_norm,
@@ -45,7 +46,7 @@ def interpret_kernels() -> None:
         rope_write=ropes.rope_write,
         paged_attention=paged_attention_triton,
     )
-    interpreter.put(
+    put(
         skinny,
         serves=lambda rows, *_: rows <= skinny.MAX_ROWS,
         norm_linear=few.norm_linear,
@@ -53,8 +54,8 @@ def interpret_kernels() -> None:
         linear_add=few.linear_add,
         attend=few.attend,
     )
-    interpreter.put(decode_graphs, unpack=packets.unpack, sample=samples.sample)
-    interpreter.put(cuda_runner, sample=samples.sample)
+    put(decode_graphs, unpack=packets.unpack, sample=samples.sample)
+    put(cuda_runner, sample=samples.sample)
 
 
 def _error(got: Tensor, expected: Tensor) -> float:

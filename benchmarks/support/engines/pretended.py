@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from support.command_line import command_line
 from support.engines import sampled, switched
+from support.replace import put
 
 from voxlane.codecs.silero import HIDDEN
 from voxlane.engine.build import asr_tts, assemble
@@ -146,10 +147,8 @@ class Ears(vad.DeviceEars):
 
 def pretend() -> None:
     """Give the next assembled engine this device."""
-    stand_ins = {"Recogniser": Listener, "Voice": Voice, "Voicing": Ears(torch.device("cpu")).open}
-    for name, stand_in in stand_ins.items():
-        setattr(asr_tts, name, stand_in)
-    setattr(assemble, "Runner", Chat)  # noqa: B010
+    put(asr_tts, Recogniser=Listener, ClauseTTS=Voice, Voicing=Ears(torch.device("cpu")).open)
+    put(assemble, Runner=Chat)
 
 
 def main() -> int:

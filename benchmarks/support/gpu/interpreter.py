@@ -16,9 +16,3 @@ def mend() -> None:
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     interpreter._patch_lang_tensor = patch
-
-
-def put(module: object, **functions: object) -> None:
-    """Replace functions of a module: kernels in place of the references that CPU tensors would use."""
-    for name, function in functions.items():
-        setattr(module, name, function)

@@ -262,7 +262,7 @@ def tune(deadline: float, *, dry: bool) -> None:
             if CUDA:
                 torch.cuda.empty_cache()
         lines += choice(group, found)
-    print(f"\nfor attention_tuning.py, after {time.monotonic() - begin:.0f} s", *lines, sep="\n")
+    print(f"\nfor triton_tuning.py, after {time.monotonic() - begin:.0f} s", *lines, sep="\n")
 
 
 def told(case: Case, found: dict[AttentionTuning, float], present: AttentionTuning) -> Iterator[str]:

@@ -15,6 +15,7 @@ from support import stand_ins
 from support.gpu import interpreter
 from support.gpu.clock import copy_bandwidth as copy_bandwidth
 from support.gpu.clock import time_device
+from support.replace import put
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -53,7 +54,7 @@ def interpret_kernels() -> None:
     from voxlane.engine.kernels.sampling import sampling_triton
 
     interpreter.mend()
-    interpreter.put(
+    put(
         encoder_decoder,
         layer_norm=layer_norm_triton.layer_norm,
         add_layer_norm=layer_norm_triton.add_layer_norm,
@@ -61,7 +62,7 @@ def interpret_kernels() -> None:
         rope_write=partial(rope_triton.rope_write, q_norm=None, k_norm=None, eps=0.0),
         paged_attention=paged_attention_triton,
     )
-    interpreter.put(encoder_decoder_graphs, sample=sampling_triton.sample)
+    put(encoder_decoder_graphs, sample=sampling_triton.sample)
 
 
 def matrix_rate(mode: str, device: torch.device) -> float:
