@@ -22,7 +22,7 @@ _UNPRINTABLE = re.compile(r"[^\x20-\x7e\xa0-\U0010ffff]+")
 
 
 def one_line(text: str, limit: int = 300) -> str:
-    """Return `text` on one line and not longer than `limit`, fit for a terminal."""
+    """Return `text` on one line, at most `limit` characters long, safe for a terminal."""
     line = _UNPRINTABLE.sub(" ", text).strip()
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
@@ -48,7 +48,7 @@ class StoreError(ModelError):
 
 
 class FetchError(StoreError):
-    """An origin of a file cannot serve it: str() is the reason and, if there is any, what to do about it."""
+    """One source of a file cannot serve it: str() is the reason and, if there is any, advice."""
 
     def __init__(self, reason: str, advice: str = "") -> None:
         self.reason = one_line(reason)
@@ -80,7 +80,7 @@ REQUEST_FAULTS: tuple[type[Exception], ...] = (
     ValueError, RuntimeError, LookupError, ArithmeticError, TypeError, AttributeError, AssertionError, OSError,
     MemoryError, ModelError,
 )  # fmt: skip
-"""The exceptions of libraries that read a text or hear a recording: each ends the request it belongs to, no other."""
+"""The exceptions of code that handles a client's text or recording. Such an exception ends its request, no other."""
 
 _FRAMES = 3
 

@@ -43,7 +43,7 @@ FALLBACK_SOURCE = (
 _WIDE = re.compile(r"[0-9]{6}")
 """A field width in a format string that no chat needs."""
 _READING = frozenset({"length", "count", "first", "last", "default", "d"})
-"""Filters that make nothing. Templates use them on the whole conversation in each round of a loop."""
+"""Filters that write no text. Templates use them on the whole conversation in each round of a loop."""
 
 
 class ChatTemplateError(ValueError):
@@ -61,7 +61,7 @@ class ChatTemplate:
         self._one_at_a_time = threading.Lock()
         try:
             tree = self._environment.parse(source)
-            # Only a template that writes both the tools and the calls can be trusted with either.
+            # A template is used for tools only if it writes both the tools and the calls.
             self.knows_tools = "tool_calls" in source and "tools" in meta.find_undeclared_variables(tree)
             code = self._environment.compile(_Limits().visit(tree))
             self._template = jinja2.Template.from_code(self._environment, code, self._environment.globals)
@@ -205,7 +205,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             yield item
 
     def _limited(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a filter with the limits of a call, keeping what Jinja notes on the function."""
+        """Return a filter with the limits of a call; wraps() keeps the marks that Jinja sets on the function."""
 
         @functools.wraps(function)
         def limited(*args: Any, **kwargs: Any) -> Any:
@@ -235,7 +235,7 @@ class _Limits(NodeTransformer):
 
 
 class _Generation(Extension):
-    """Accepts {% generation %} … {% endgeneration %}, a mark for training that changes nothing."""
+    """Accepts {% generation %} … {% endgeneration %}, a mark for training without any effect here."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
 

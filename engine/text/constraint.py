@@ -1,7 +1,7 @@
-"""Which tokens a grammar allows next. It knows grammars and vocabularies; it does not know logits, requests or text.
+"""The tokens that a grammar allows next. It knows grammars and vocabularies; it does not know logits, requests or text.
 
-Grammars are compiled by a thread of their own, so that no step waits for one, and kept by their text. The masks come
-from llguidance. Measured on a 49,152-token vocabulary and a Neoverse-N1 core: compiling an ordinary schema 1 to 5 ms,
+A thread compiles the grammars, so that no step waits for one; compiled grammars are cached. The masks come from
+llguidance. Measured on a 49,152-token vocabulary and a Neoverse-N1 core: compiling an ordinary schema 1 to 5 ms,
 48 KB of enumerations 50 ms; a mask 0.01 to 0.1 ms, and at most 10 ms for a pattern made to hurt.
 """
 
@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from voxlane.engine.text.schema import SchemaError, steering
 
 MAX_PENDING = 64
-"""Grammars that may wait for the compiler: at worst a few seconds of its time."""
+"""Grammars that may wait for the compiler: a few seconds of its time at worst."""
 CACHED_GRAMMARS = 64
 """Compiled grammars kept; an ordinary one takes some 100 KB."""
 STACK_BYTES = 64 * 1024 * 1024
-"""Of the compiling thread, reserved and not used: the compiler recurses over a schema's references."""
+"""The stack of the compiling thread: the compiler recurses over a schema's references. Unused pages cost nothing."""
 
 # Fuel and items per step bound one mask to about 10 ms, states bound a running request's memory to about 20 MB, grammar
 # size and initial fuel bound compiling to about 0.3 s.
@@ -49,7 +49,7 @@ _KEYWORDS = (
     "contentEncoding", "contentMediaType", "contentSchema", "$dynamicRef", "$recursiveRef",
 )  # fmt: skip
 
-# What the compiler says, and what the sender is told instead: its own words may quote the schema.
+# The compiler's error -> the text for the sender. The compiler's own text may quote the schema.
 _REASONS = (
     (r"oneOf", "uses oneOf where the choices do not exclude each other (use anyOf)"),
     (r"(?i)unsatisfiable", "cannot be satisfied by anything"),
@@ -65,7 +65,7 @@ class GrammarBusy(Exception):
 
 
 class TokenBytes(Protocol):
-    """What a grammar needs of a tokenizer."""
+    """The part of a tokenizer that a grammar needs."""
 
     @property
     def vocab_size(self) -> int:
@@ -92,35 +92,35 @@ def json_grammar(schema: dict[str, Any]) -> str:
 
 
 def call_grammar(tools: Sequence[tuple[str, dict[str, Any]]], key: str) -> str:
-    """Return the grammar of one call to one of `tools`, each a name and the schema of what stands under `key`."""
+    """Return the grammar of one call to one of `tools`: each is a name and the schema of the value under `key`."""
     lines = ["start: " + " | ".join(f"call_{index}" for index in range(len(tools)))]
     for index, (name, schema) in enumerate(tools):
         head = json.dumps(f'{{"name": {json.dumps(name)}, {json.dumps(key)}: ')
-        # Each schema is a document of its own, so that references in it mean what they meant.
+        # Each schema stays a document of its own, so that its references stay valid.
         lines.append(f'call_{index}: {head} arguments_{index} "}}"')
         lines.append(f"arguments_{index}: %json {json.dumps(steering(schema))}")
     return LLMatcher.grammar_from_lark("\n".join(lines))
 
 
 class Constraint:
-    """A grammar's state after one request's output. The tokens are the truth: it follows them, wherever they run."""
+    """A grammar's state after one request's output. It is derived from the tokens alone, wherever they are computed."""
 
     __slots__ = ("_followed", "_matcher", "_vocabulary")
 
     def __init__(self, matcher: LLMatcher, start: int, vocabulary: int) -> None:
         self._matcher = matcher
-        self._followed = start  # so many tokens are the prompt, or were followed
+        self._followed = start  # the number of tokens that are the prompt or have been consumed
         self._vocabulary = vocabulary
 
     def allowed(self, tokens: Sequence[int]) -> NDArray[np.bool_] | None:
-        """Return for each token of the vocabulary whether it may come after `tokens`; None: no token may."""
+        """Return for each token of the vocabulary whether it may follow `tokens`; None if no token may."""
         self._follow(tokens)
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         allowed = np.unpackbits(bits, count=self._vocabulary, bitorder="little").view(np.bool_)
         return None if self._matcher.is_error() or not allowed.any() else allowed
 
     def complete(self, tokens: Sequence[int]) -> bool:
-        """Return whether nothing can follow `tokens` but the end."""
+        """Return whether only the end can follow `tokens`."""
         self._follow(tokens)
         return self._matcher.is_stopped() and not self._matcher.is_error()
 
@@ -131,7 +131,7 @@ class Constraint:
 
 
 class Grammar:
-    """A compiled grammar, shared by all who use it."""
+    """A compiled grammar, shared by all requests that use it."""
 
     def __init__(self, matcher: LLMatcher, vocabulary: int) -> None:
         self._matcher = matcher
@@ -147,7 +147,7 @@ class Grammars:
 
     def __init__(self, tokenizer: TokenBytes, vocabulary: int) -> None:
         self._tokenizer = tokenizer
-        self._vocabulary = vocabulary  # the model's
+        self._vocabulary = vocabulary  # the model's size, which may exceed the tokenizer's
         self._tokens: LLTokenizer | None = None
         self._known: OrderedDict[str, Future[Grammar]] = OrderedDict()
         self._queue: SimpleQueue[tuple[str, Future[Grammar]] | None] = SimpleQueue()
@@ -155,7 +155,7 @@ class Grammars:
         self._thread: threading.Thread | None = None
 
     def compile(self, text: str) -> Future[Grammar]:
-        """Return the grammar, now or later; its exception is a SchemaError. Raise GrammarBusy if too many wait."""
+        """Return a future of the grammar; its exception is a SchemaError. Raise GrammarBusy if too many wait."""
         if (known := self._known.get(text)) is not None:
             self._known.move_to_end(text)
             return known
@@ -170,11 +170,11 @@ class Grammars:
         return future
 
     def warm_up(self) -> None:
-        """Have the vocabulary ready before the first who needs it: it takes 0.3 s."""
+        """Prepare the vocabulary before the first request needs it: that takes 0.3 s."""
         self.compile(json_grammar(ANY_OBJECT))
 
     def close(self) -> None:
-        """Leave what waits uncompiled; wait for the thread to end."""
+        """Drop the grammars that wait; wait for the thread to end."""
         self._closed = True
         self._queue.put(None)
         if self._thread is not None:
@@ -195,7 +195,7 @@ class Grammars:
             except SchemaError as error:
                 future.set_exception(error)
             finally:
-                if not future.done():  # our bug or the library's; nobody may wait for ever
+                if not future.done():  # a bug in our code or the library: no request may wait for ever
                     future.set_exception(SchemaError("cannot be enforced"))
 
     def _compiled(self, text: str) -> Grammar:
@@ -203,7 +203,7 @@ class Grammars:
             self._tokens = _vocabulary(self._tokenizer, self._vocabulary)
         matcher = LLMatcher(self._tokens, text, log_level=0, limits=LIMITS)
         if not matcher.is_error():
-            matcher.compute_bitmask()  # a grammar without any output shows here
+            matcher.compute_bitmask()  # detects a grammar that allows no output
         if matcher.is_error():
             raise SchemaError(_reason(matcher.get_error()))
         return Grammar(matcher, self._vocabulary)
@@ -217,7 +217,7 @@ def _reason(error: str) -> str:
 
 
 class _Words:
-    """A tokenizer as llguidance wants it."""
+    """A tokenizer with the interface that llguidance needs."""
 
     def __init__(self, tokenizer: TokenBytes, vocabulary: int) -> None:
         known = min(tokenizer.vocab_size, vocabulary)
@@ -231,11 +231,11 @@ class _Words:
         self._longest = max(map(len, self._ids), default=1)
 
     def __call__(self, data: bytes) -> list[int]:
-        """Return the tokens the model would expect where a grammar leaves no choice of text."""
+        """Return the model's own tokens for a text that the grammar forces."""
         tokens = self._tokenizer.encode(data.decode("utf-8", "replace"))
         if all(token < len(self.tokens) for token in tokens) and b"".join(self.tokens[t] for t in tokens) == data:
             return tokens
-        return self._greedy(data)  # sentencepiece puts a space first
+        return self._greedy(data)  # sentencepiece adds a space before the text
 
     def _greedy(self, data: bytes) -> list[int]:
         tokens: list[int] = []

@@ -1,4 +1,4 @@
-"""Tokens in, text out, as it comes: whole characters only, nothing of a stop string. Pure; it knows no tokenizer."""
+"""Tokens in, text out, incrementally: whole characters only, no part of a stop string. Pure; it knows no tokenizer."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 
 class TextStream:
-    """The text of one request, cut so that every piece can be shown at once and never taken back."""
+    """The text of one request, in pieces that are final."""
 
     __slots__ = ("_begun", "_held", "_stops", "stopped")
 
     def __init__(self, stops: Sequence[str] = ()) -> None:
-        self._begun = b""  # a character of which bytes are missing
+        self._begun = b""  # the first bytes of a character
         self._stops = tuple(stops)
-        self._held = ""  # may turn out to be the start of a stop string
+        self._held = ""  # text that may be the start of a stop string
         self.stopped = False
 
     def push(self, piece: bytes) -> str:
-        """Take a token's bytes; return the text that is now certain."""
+        """Take a token's bytes; return the text that is now final."""
         if self._begun:
             piece = self._begun + piece
         text, used = codecs.utf_8_decode(piece, "replace")
@@ -26,7 +26,7 @@ class TextStream:
         return self._release(text) if self._stops else text
 
     def finish(self) -> str:
-        """Return what was held back; an unfinished character becomes U+FFFD."""
+        """Return the text that was held back; an unfinished character becomes U+FFFD."""
         begun, self._begun = self._begun, b""
         text = self._release(begun.decode(errors="replace"))
         held, self._held = self._held, ""

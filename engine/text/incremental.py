@@ -1,15 +1,15 @@
-"""Text that comes in pieces -> tokens for a voice that reads them, each word tied to the stretch of text it stands for.
+"""Text that comes in pieces -> tokens for a voice. Each word keeps its place in the text.
 
-Text is read word by word and tokenised word by word, a space before each but the first. A byte-level BPE never joins
-what a space parts, so for languages with spaces the tokens are those of the whole text said in one go. In Chinese and
-Japanese a word here is what a stop ends, or WIDE_RUN characters; a comma goes with what stands before it, where the
-models' own pattern may join it to what follows. What ends in the middle of a word, or of a number, for all one knows,
-waits for what comes after it. So it does not matter where pieces were cut, but that what English reads as one in
-several words, a date or a price and its unit, has to come in one piece.
+Text is read and tokenised word by word, with a space before each word but the first. A byte-level BPE never joins words
+across a space, so for languages with spaces the tokens are those of the whole text. In Chinese and Japanese a word ends
+at a stop or after WIDE_RUN characters; a comma belongs to the word before it, where the models' own pattern may join it
+to the next. The end of a piece waits for more text if it may be the middle of a word or a number. So the cuts between
+pieces do not matter, with one exception: an expression that English reads as a unit, like a date or a price, has to
+come in one piece.
 
-English is read as every voice here reads it (spoken.py). Everything else is taken as it stands, less its markup: these
-models read their own numbers. Where the language is not told, the first telling word decides for all that follows.
-It knows no voice and no sound.
+English is normalised like the text of every voice here (normalise/reader.py). Other languages are read as written,
+without markup: these models read numbers themselves. If the language is not given, the first word that identifies it
+decides for the rest of the text.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from voxlane.engine.text.normalise.markup import Plain, plain
 from voxlane.engine.text.normalise.reader import words_of
 
 MAX_HELD_CHARS = 400
-"""Text that waits for the end of its last word; of more only the last word waits, and what is longer is none."""
+"""Text that may wait for the end of a word. Beyond it only the last word waits; a longer word is read as it is."""
 
 WIDE_RUN = 24
-"""Characters of Chinese or Japanese without a stop that are read together; the last of them wait for more."""
+"""Characters of Chinese or Japanese without a stop that are read together; the last run waits for more text."""
 
-_FIRST_WIDE = 0x2E80  # from here on a character is a syllable or more
-_WIDE_WEIGHT = 3.0  # letters that such a character takes as long as
+_FIRST_WIDE = 0x2E80  # from here on a character is at least a syllable
+_WIDE_WEIGHT = 3.0  # the duration of such a character, in letters
 _STOP = "，。！？、；："
 # Without Hangul: Korean has spaces.
 _WIDE = rf"(?![{_STOP}])[\u2e80-\u312f\u3190-\ua95f\uf900-\ufaff\ufe30-\uff9f\U00020000-\U0003ffff]"
 _WIDE_END = re.compile(rf"(?:{_WIDE})+\Z")
-_WHOLE = re.compile(rf"(?:[\s;!?…{_STOP}]|(?<![0-9])[.,:])\Z")  # the stop after a figure may be a number's own
+_WHOLE = re.compile(rf"(?:[\s;!?…{_STOP}]|(?<![0-9])[.,:])\Z")  # a point after a digit may be part of a number
 _AS_IT_STANDS = re.compile(rf"(?:(?:{_WIDE}){{1,{WIDE_RUN}}}+|(?:(?!{_WIDE})[^\s{_STOP}])++)[{_STOP}]*+|[{_STOP}]++")
 _BETWEEN_SPACES = re.compile(r"\S++\s*+")
 _CORE = re.compile(r"[^\W\d_][\w'’]*+")
@@ -52,34 +52,34 @@ _NOT_ENGLISH = frozenset({
     "est", "je", "j'ai", "elle", "nous", "vous", "ce", "c'est", "que", "qui", "pas", "avec", "una", "es", "del", "uma",
     "gli", "di", "che", "sono", "della",
 })  # fmt: skip
-"""Words of which one tells English, or another language that a voice here speaks. None of them is written in both:
-"die", "um", "den", "la", "un" or "em", as in L.A., the UN and "get 'em", tell nothing."""
+"""Words that identify English, and words that identify another language of a voice here. No word is in both: "die",
+"um", "den", "la", "un" and "em", as in L.A., the UN and "get 'em", identify nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A word: the text's [start:end], what is read of it, and how long that takes to say, in letters."""
+    """A word: its place in the text [start:end], its tokens, and its duration in letters."""
 
     start: int
     end: int
     tokens: tuple[int, ...]
     letters: float
-    closes: bool = False  # a sentence
+    closes: bool = False  # it ends a sentence
 
 
 class Reader:
-    """Reads one request's text. `language` is a model's name for it, "auto" if it is to find out."""
+    """Reads one request's text. `language` is the model's name for it, "auto" to detect it."""
 
     def __init__(self, encode: Callable[[str], Sequence[int]], language: str) -> None:
         self._encode = encode
-        self._english = None if language == "auto" else language == "english"  # None: nothing has told yet
+        self._english = None if language == "auto" else language == "english"  # None: not yet known
         self._rest = ""
-        self._start = 0  # of the rest, in all the text
+        self._start = 0  # place of `_rest` in the whole text
         self._begun = False
-        self._spaced = False  # white space has come since the last word
+        self._spaced = False  # there was white space after the last word
 
     def read(self, text: str) -> list[Said]:
-        """Take more text; return the words that are whole."""
+        """Take more text; return the complete words."""
         text = self._rest + text
         stop = len(text) if _WHOLE.search(text) else _full_runs(text)
         if not stop and len(text) > MAX_HELD_CHARS:
@@ -90,7 +90,7 @@ class Reader:
         return self._words(text[:stop], start)
 
     def finish(self) -> list[Said]:
-        """Return what was held back, the text being complete."""
+        """Return the words that were held back; the text is complete."""
         text, self._rest = self._rest, ""
         return self._words(text, self._start)
 
@@ -104,7 +104,7 @@ class Reader:
         return said
 
     def _stretches(self, text: str) -> list[tuple[int, int, bool]]:
-        """Return which parts of a text are read as English, and which as they stand."""
+        """Return the parts of a text as (start, end, whether it is read as English)."""
         stretches: list[tuple[int, int, bool]] = []
         for word in _BETWEEN_SPACES.finditer(text):
             first, english = word.start(), self._is_english(word[0])
@@ -126,7 +126,7 @@ class Reader:
 
 
 def _tells(word: str) -> bool | None:
-    """Return whether a word is English, None if it may be of any language."""
+    """Return whether a word identifies English (True), another language (False) or nothing (None)."""
     core = _CORE.search(word)
     known = core[0].lower().replace("’", "'") if core else ""
     if known in _NOT_ENGLISH or any(char.isalpha() and not char.isascii() for char in word):
@@ -135,14 +135,14 @@ def _tells(word: str) -> bool | None:
 
 
 def _full_runs(text: str) -> int:
-    """Return how much of a text without an end can be read: of a long run without a stop all but the last part."""
+    """Return how much of a text can be read before its end is known: the full runs of a long stretch without a stop."""
     run = _WIDE_END.search(text)
     full = (len(run[0]) - 1) // WIDE_RUN if run else 0
     return run.start() + full * WIDE_RUN if run and full else 0
 
 
 def _english(page: Plain, first: int, last: int) -> list[tuple[str, int, int]]:
-    """Return spoken words with their places, a space before each; those of one written word are one."""
+    """Return spoken words with their places, a space before each; words of one written expression are joined."""
     part = Plain(page.text[first:last], page.origin[first:last])
     groups = itertools.groupby(words_of(part), key=lambda word: word.start)
     found = ((start, list(group)) for start, group in groups)
@@ -150,7 +150,7 @@ def _english(page: Plain, first: int, last: int) -> list[tuple[str, int, int]]:
 
 
 def _as_it_stands(page: Plain, first: int, last: int, *, spaced: bool) -> list[tuple[str, int, int]]:
-    """Return the words in a part of a text with their places; a space before one stays, `spaced` before the first."""
+    """Return the words of a part of a text with their places. A word keeps the space before it; `spaced`: the first."""
     words: list[tuple[str, int, int]] = []
     for found in _AS_IT_STANDS.finditer(page.text, first, last):
         before = page.text[found.start() - 1].isspace() if found.start() else spaced

@@ -1,7 +1,7 @@
-"""Whether an output goes round in circles: the same few tokens, over and over. Pure; it knows tokens, not text.
+"""Detection of outputs that repeat the same few tokens for ever. Pure; it knows tokens, not text.
 
-Small models fall into such loops and never leave them. A list or a refrain is no loop: all of the tail must repeat,
-token by token, at least REPEATS times.
+Small models fall into such loops and never leave them. A list or a refrain is not a loop: in a loop the tail repeats
+exactly, token by token, at least REPEATS times.
 """
 
 from __future__ import annotations
@@ -9,32 +9,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 LONGEST_PERIOD = 64
-"""Tokens that a repeated stretch may have: a long sentence."""
+"""The longest stretch that can repeat, in tokens: a long sentence."""
 
 REPEATS = 4
-"""How often a stretch must have been said before it is a loop."""
+"""How often a stretch must repeat to be a loop."""
 
 CHECK_TOKENS = 8
-"""Tokens between two looks at the tail. A look takes 4 µs on a Xeon at 2.5 GHz: half a microsecond a token."""
+"""Tokens between two checks of the tail. A check takes 4 µs on a Xeon at 2.5 GHz: half a microsecond a token."""
 
 LEAST_LOOP_TOKENS = 2 * CHECK_TOKENS
-"""The shortest loop that can be asked for: one that a look sees begin before another sees it complete."""
+"""The shortest loop that can be requested: one check sees it begin before another sees it complete."""
 
 
 class LoopGuard:
-    """Watches one output: it may be `repeating`, and then turn out to be `looping`."""
+    """Watches one output, which may be `repeating` and later `looping`."""
 
     __slots__ = ("_least", "_seen", "looping", "repeating")
 
     def __init__(self, least_tokens: int) -> None:
-        """Call it a loop when a stretch repeated REPEATS times has at least so many tokens in all."""
+        """Report a loop when REPEATS repeats have at least `least_tokens` tokens together."""
         self._least = least_tokens
-        self._seen = 0  # tokens of the output at the last look
-        self.repeating = False  # half of what makes a loop is there
+        self._seen = 0  # tokens of the output at the last check
+        self.repeating = False  # half of a loop has been seen
         self.looping = False
 
     def look(self, tokens: Sequence[int], start: int) -> bool:
-        """Look at an output, which begins at `start` of `tokens`, if it has grown enough; return whether it loops."""
+        """Check an output, which begins at `start` of `tokens`, if it has grown enough; return whether it loops."""
         count = len(tokens) - start
         if count - self._seen < CHECK_TOKENS:
             return self.looping
@@ -51,6 +51,6 @@ class LoopGuard:
         return self.looping
 
     def _repeats(self, tokens: Sequence[int], count: int, period: int, share: int) -> bool:
-        """Return whether the tail is a loop of this period, or so large a share of one."""
+        """Return whether the tail is a loop of this period, or the given share of one."""
         length = max(self._least, REPEATS * period) // share
         return length <= count and tokens[-length:-period] == tokens[period - length :]

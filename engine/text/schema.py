@@ -1,8 +1,7 @@
-"""JSON schemas as people send them: bounded, and made fit to steer a decoder. Pure; it knows no grammar and no token.
+"""JSON schemas from clients: checked for size and depth, and adapted for a decoder. Pure; it knows no grammar or token.
 
-What is checked here is what would be dangerous to hand on: the compiler behind it follows references and nesting by
-recursion, and overflowing its stack ends the process. Measured: a chain of 1,000 references fits 64 MiB of stack and
-not 8 MiB.
+The grammar compiler follows references and nesting by recursion, and a stack overflow would end the process. So both
+are limited here. Measured: a chain of 1,000 references fits 64 MiB of stack and not 8 MiB.
 """
 
 from __future__ import annotations
@@ -12,17 +11,17 @@ from collections.abc import Iterator
 from typing import Any
 
 MAX_SCHEMA_BYTES = 64 * 1024
-"""Of one schema, or of all of a request's tools together. Nobody's function has more; it bounds compile time too."""
+"""Of one schema, or of all tools of a request together. No real function has more; it also bounds compile time."""
 MAX_DEPTH = 48
 """Nesting of objects and lists in a schema's text. The compiler's own parser refuses 128."""
 MAX_REFERENCES = 256
 """Uses of $ref: each can be one level of recursion."""
 
-# Formats that can be enforced. Others are annotations, as the JSON Schema specification has it, and left out.
+# Formats that can be enforced. Others are left out: in the JSON Schema specification they are annotations.
 FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"})
 
-# Text between the parts of an object or a list is fixed, as Python writes it: a small model that may choose white
-# space sometimes writes nothing else until it is cut.
+# The text between the parts of an object or a list is fixed, as Python writes it. A small model that may choose the
+# white space sometimes writes white space until it reaches its limit.
 _LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "coerce_one_of": False}
 
 _BRANCHES = ("anyOf", "oneOf", "prefixItems")
@@ -31,7 +30,7 @@ _OPEN = ("additionalProperties", "patternProperties", "unevaluatedProperties", "
 
 
 class SchemaError(ValueError):
-    """A schema cannot be used; str() ends a sentence that begins with what it is the schema of, and quotes nothing."""
+    """A schema cannot be used. str() completes a sentence whose subject is the schema, and quotes nothing of it."""
 
 
 def read(text: str) -> dict[str, Any]:
@@ -45,7 +44,7 @@ def read(text: str) -> dict[str, Any]:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Return the object in a text, or raise SchemaError: it is not so deep that recursion over it could fail."""
+    """Return the object in a text, or raise SchemaError. Its depth is safe for recursion."""
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -58,11 +57,11 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def steering(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema whose values all satisfy `schema`, and that leads a small model well.
+    """Return a stricter schema that guides a small model well; its values all satisfy `schema`.
 
-    Objects that list their properties and do not mention others get no others, and white space is fixed.
+    An object that lists its properties and does not mention others allows no others. White space is fixed.
     """
-    # What is merged from several places must stay open, or the places would exclude each other.
+    # An object that is merged from several places stays open, or the places would exclude each other.
     merged = any(key == "allOf" or (key == "properties" and "$ref" in owner) for _, key, owner in _everything(schema))
     return {**_tidied(schema, close=not merged), "x-guidance": _LAYOUT}
 
@@ -71,7 +70,7 @@ def _tidied(schema: Any, *, close: bool) -> Any:
     if not isinstance(schema, dict):
         return schema
     result = dict(schema)
-    result.pop("x-guidance", None)  # the compiler's own settings are not the sender's to make
+    result.pop("x-guidance", None)  # the client may not change the compiler's settings
     if "format" in result and result["format"] not in FORMATS:
         del result["format"]
     for key in _NAMED:
@@ -84,13 +83,13 @@ def _tidied(schema: Any, *, close: bool) -> Any:
         result |= {key: _tidied(result[key], close=close)} if key in result else {}
     properties, required = result.get("properties"), result.get("required", [])
     if close and isinstance(properties, dict) and isinstance(required, list) and not any(k in result for k in _OPEN):
-        # A property that is required but not declared is one of those others.
+        # A property that is required but not declared needs an open object.
         result |= {"additionalProperties": False} if all(name in list(properties) for name in required) else {}
     return result
 
 
 def _everything(value: Any) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """Yield each part of a JSON value's objects and lists: its depth, and for an object's its key and the object."""
+    """Yield each item of a JSON value's objects and lists: its depth, and in an object its key and the object."""
     stack = [(value, 0)]
     while stack:
         value, depth = stack.pop()

@@ -1,8 +1,7 @@
 """Text to tokens and back, and whole conversations to prompts.
 
-The rule that matters here: only a model's own chat template can produce control tokens. Whatever a person types or
-says is plain text, so "<|im_end|>" in a message is ten ordinary characters. This module knows vocabularies and
-templates; what their files look like is for tokenizer_gguf.py, tokenizer_json.py and chat_template.py to know.
+Only a model's own chat template can produce control tokens. A person's words are plain text: "<|im_end|>" in a message
+is ten ordinary characters. vocabularies/ knows the file formats, chat_template.py the templates.
 """
 
 from __future__ import annotations
@@ -82,16 +81,16 @@ class Tokenizer:
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """Every token that stands for structure and not for text."""
+        """Every token that is structure, not text."""
         return self._vocabulary.special_ids
 
     @property
     def chat_template(self) -> str | None:
-        """The model's own chat template; without one, FALLBACK_SOURCE is used."""
+        """The model's own chat template. FALLBACK_SOURCE is used if it has none."""
         return self._vocabulary.chat_template
 
     def encode(self, text: str, *, add_bos: bool = False) -> list[int]:
-        """Return the tokens of plain text: no control token comes out, whatever the text says.
+        """Return the tokens of plain text. They never hold a control token.
 
         With `add_bos` the tokens that the model expects before any text come first, if it expects any.
         """
@@ -116,11 +115,11 @@ class Tokenizer:
     def encode_open(
         self, messages: Sequence[ChatMessage], *, tools: Sequence[Tool] = ()
     ) -> tuple[list[int], frozenset[int]]:
-        """Return a conversation whose last message is not over, and the tokens that would end it or its sentence.
+        """Return the prompt for a conversation whose last message is unfinished, and the tokens that would end it.
 
-        Its punctuation at the end is left out: speech recognition puts some after half a sentence too. So the end is
-        told by the turn's own end and by every mark a sentence can end with. But for the last token or two it is a
-        prefix of what `encode_chat` makes of the same messages.
+        Punctuation at the end of the message is left out, because speech recognition adds some to half a sentence too.
+        So the tokens that would end it are the end of the turn and every mark that can end a sentence. Except for its
+        last token or two, the prompt is a prefix of what `encode_chat` returns for the same messages.
         """
         mark = self._unused(messages, tools)
         last = dataclasses.replace(messages[-1], content=messages[-1].content.rstrip(_OPEN_ENDS) + mark)
@@ -137,7 +136,7 @@ class Tokenizer:
         return self._template.call_style
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of tokens, special ones left out; bytes that are no characters become U+FFFD."""
+        """Return the text of tokens without the special ones; invalid bytes become U+FFFD."""
         return b"".join(map(self.token_bytes, ids)).decode("utf-8", errors="replace")
 
     def token_bytes(self, token: int) -> bytes:
@@ -145,17 +144,17 @@ class Tokenizer:
         return self._vocabulary.token_bytes(token)
 
     def token_name(self, token: int) -> str:
-        """Return what the vocabulary calls a token, special or not."""
+        """Return the vocabulary's name of a token, special or not."""
         return self._vocabulary.tokens.get(token, "")
 
     def token_id(self, name: str) -> int | None:
-        """Return the token that the vocabulary calls `name`, if there is one."""
+        """Return the token with this name in the vocabulary, if there is one."""
         return next((token for token, spelt in self._vocabulary.tokens.items() if spelt == name), None)
 
     def _render(
         self, messages: Sequence[ChatMessage], tools: Sequence[Tool], *, add_generation_prompt: bool
     ) -> tuple[str, str]:
-        """Return the conversation as text, and the guard that stands before what only looks like a control token."""
+        """Return the conversation as text, and the guard: a character before text that looks like a control token."""
         guard = self._unused(messages, tools)
         names, shown = called(messages), declarations(tools)
         if not self._template.knows_tools:
@@ -196,7 +195,7 @@ class Tokenizer:
             case str():
                 return self._guarded(value, guard)
             case dict():
-                # A template looks parts up by names like "content", and no such name is a control token.
+                # A template looks parts up by keys like "content", and no such key is a control token.
                 return {
                     key if key.isidentifier() else self._guarded(key, guard): self._guarded_all(part, guard)
                     for key, part in value.items()
@@ -209,13 +208,13 @@ class Tokenizer:
     def _guarded(self, text: str, guard: str) -> str:
         """Return `text` with a guard before each character that a control token could start with.
 
-        A prefix, not a break inside: templates that look for "</think>" in a reply, split it or strip it still do.
-        Text without such a character reaches the template untouched.
+        The guard is before the text, not inside it, so templates that look for "</think>" in a reply still find it.
+        Text without such a character is unchanged.
         """
         return re.sub(f"(?=[{self._first_characters}])", guard, text) if self._first_characters else text
 
     def _split_controls(self, rendered: str, guard: str) -> Iterator[str | int]:
-        """Yield stretches of plain text and ids of the control tokens that the template itself wrote."""
+        """Yield stretches of plain text, and ids of the control tokens that the template wrote."""
         position = 0
         for match in self._pattern.finditer(rendered):
             start, end = match.span()
@@ -233,13 +232,13 @@ class Tokenizer:
             yield stretch
 
     def _encode_plain(self, texts: Sequence[str], *, first: bool) -> list[list[int]]:
-        """Return the tokens of each text; with `first`, the first of them is the beginning of everything."""
+        """Return the tokens of each text; with `first`, the first text begins the prompt."""
         vocabulary, texts = self._vocabulary, list(texts)
         if first and vocabulary.space_before_first and texts and texts[0] and not texts[0].startswith((" ", "▁")):
             texts[0] = " " + texts[0]
-        # Lone surrogates cannot be encoded; a person's broken character costs one replacement, not the request.
+        # Lone surrogates cannot be encoded. A broken character is replaced and does not fail the request.
         sound = [text.encode("utf-8", "surrogatepass").decode("utf-8", "replace") for text in texts]
-        # One call for all, and this one: of those the library has, it lets other threads run, and takes a fifth less.
+        # One call for all texts. Of the library's functions this one releases the GIL, and takes a fifth less time.
         try:
             return [found.ids for found in vocabulary.backend.encode_batch_fast(sound, add_special_tokens=False)]
         except Exception as error:  # the library raises nothing narrower

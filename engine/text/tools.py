@@ -1,7 +1,7 @@
-"""Function calling as text: how tools are told to a model that has no words of its own for them, and how its calls are
-read. Pure; it knows no token and no template.
+"""Function calling as text: describes tools to a model whose template does not know tools, and parses a model's calls.
+Pure; it knows no token and no template.
 
-The form is the one most small models have seen, Hermes': <tool_call>{"name": …, "arguments": …}</tool_call>.
+The format is that of Hermes, which most small models know: <tool_call>{"name": …, "arguments": …}</tool_call>.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _CHOICES = {"auto", "none", "required"}
 _BARE = '{"name"'
 
-# The shortest wording did best with SmolLM2-135M, which needs all the help there is: made to call, it chose the right
-# one of four functions in 7 of 8 cases, against 5 or 6 with longer ones. Left to itself it never calls, however told.
+# The shortest wording did best with SmolLM2-135M: forced to call, it chose the right one of four functions in 7 of 8
+# cases, against 5 or 6 with longer wordings. Without force it never calls, whatever the wording.
 _INSTRUCTIONS = """Functions:
 {tools}
 If one of the functions helps, answer only with
@@ -50,14 +50,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class CallStyle:
-    """How a model writes a call: what comes before the JSON, and the key its arguments stand under."""
+    """How a model writes a call: the text before the JSON, and the key of the arguments."""
 
     opening: str = f"{CALL}\n"
     key: str = "arguments"
 
 
 def check_tools(tools: Sequence[Tool], choice: str) -> None:
-    """Raise ToolError unless names are proper and different, and the choice is one that can be made."""
+    """Raise ToolError unless the names are valid and distinct, and the choice is possible."""
     if len(tools) > MAX_TOOLS:
         raise ToolError(f"there are {len(tools)} tools; the limit is {MAX_TOOLS}")
     if not all(_NAME.fullmatch(tool.name) for tool in tools):
@@ -74,7 +74,7 @@ def check_tools(tools: Sequence[Tool], choice: str) -> None:
 
 
 def declarations(tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """Return tools the way chat templates expect them."""
+    """Return tools in the form that chat templates expect."""
     return [
         {
             "type": "function",
@@ -89,7 +89,7 @@ def declarations(tools: Sequence[Tool]) -> list[dict[str, Any]]:
 
 
 def entry(message: ChatMessage, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return a message the way chat templates expect it; `names` has the tool of each call."""
+    """Return a message in the form that chat templates expect; `names` has the tool of each call."""
     shown: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         shown["tool_calls"] = [
@@ -106,12 +106,12 @@ def entry(message: ChatMessage, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def called(messages: Sequence[ChatMessage]) -> dict[str, str]:
-    """Return which tool each call in a conversation is to, by the call's id."""
+    """Return the tool of each call in a conversation, by the call's id."""
     return {use.call_id: use.name for message in messages for use in message.tool_calls}
 
 
 def spelt_out(messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> list[ChatMessage]:
-    """Return a conversation with tools, calls and results as plain text of ordinary roles."""
+    """Return a conversation with its tools, calls and results written as plain text of ordinary roles."""
     plain: list[ChatMessage] = []
     after_result = False
     for message in messages:
@@ -136,15 +136,15 @@ def spelt_out(messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> list[Ch
 
 
 def instructions(tools: Sequence[Tool]) -> str:
-    """Return what a model is told that may call `tools`."""
+    """Return the instruction for a model that may call `tools`."""
     lines = [json.dumps(tool["function"], ensure_ascii=False) for tool in declarations(tools)]
     return _INSTRUCTIONS.format(tools="\n".join(lines), call=CALL, end=CALL_END)
 
 
 class CallReader:
-    """Splits a model's output, as it comes, into text to be shown and calls to be made.
+    """Splits a model's output, incrementally, into text and calls.
 
-    Nothing is lost: what looks like a call and is none comes out as text. With `whole`, all of the output is one call.
+    Text that looks like a call and is none stays text. With `whole`, all of the output is one call.
     """
 
     def __init__(self, tools: Sequence[Tool], *, whole: bool = False) -> None:
@@ -152,12 +152,12 @@ class CallReader:
         self._whole = whole
         self._held = ""
         self._inside = False  # `_held` begins with CALL
-        self._fresh = True  # nothing but white space was seen since the start or the last call
+        self._fresh = True  # only white space since the start or the last call
         self._calls = 0
-        self.over = False  # the model goes on to invent a result
+        self.over = False  # the model has begun to invent a result
 
     def push(self, text: str) -> list[str | Call]:
-        """Take more output; return what is now certain."""
+        """Take more output; return the parts that are now final."""
         self._held += text
         if self._whole:
             return []
@@ -167,12 +167,12 @@ class CallReader:
         return pieces
 
     def finish(self) -> list[str | Call]:
-        """Return what was held back."""
+        """Return the parts that were held back."""
         held, self._held = self._held, ""
         if self.over:
             return []
         if self._whole:
-            return list(self._parsed(held) or ())  # cut before its end: half a call is of no use to anybody
+            return list(self._parsed(held) or ())  # an unfinished call is dropped
         body = held.removeprefix(CALL) if self._inside else held
         calls = self._parsed(body) if self._inside or self._fresh else None
         if calls:
@@ -180,7 +180,7 @@ class CallReader:
         return [held] if held and not (self._fresh and self._calls and held.isspace()) else []
 
     def _advance(self, pieces: list[str | Call]) -> bool:
-        """Deal with the first part of what is held, if it is certain; return whether it was."""
+        """Handle the first part of the held text if it is final; return whether it was."""
         if self._inside:
             end = self._held.find(CALL_END)
             if end < 0:
@@ -198,7 +198,7 @@ class CallReader:
             return False
         if not places:
             certain = len(self._held) - max(_overlap(self._held, mark) for mark in marks)
-            if not (self._fresh and self._held[:certain].isspace()):  # white space before a call goes with it
+            if not (self._fresh and self._held[:certain].isspace()):  # white space before a call belongs to the call
                 self._show(self._held[:certain], pieces)
                 self._held = self._held[certain:]
             return False
@@ -217,12 +217,12 @@ class CallReader:
             pieces.append(text)
 
     def _may_be_bare(self) -> bool:
-        """Return whether what is held may be a call without its marks, as some models write it."""
+        """Return whether the held text may be a call without its tags, as some models write it."""
         start = "".join(self._held[:64].split())[: len(_BARE)]
         return bool(start) and not self._calls and _BARE.startswith(start)
 
     def _parsed(self, text: str) -> list[Call] | None:
-        """Return the calls in a piece of JSON, one or a list, or None if it is anything else."""
+        """Return the calls in a JSON text, one or a list, or None if it is anything else."""
         try:
             value = _loads(text)
         except (ValueError, RecursionError):
@@ -242,7 +242,7 @@ class CallReader:
                 return None
         if not isinstance(arguments, dict):
             return None
-        # A model may write half of a surrogate pair as an escape; no message can carry that.
+        # A model may write half of a surrogate pair as an escape, which no message can carry.
         return Call(name, json.dumps(arguments, ensure_ascii=False).encode("utf-8", "replace").decode())
 
 
@@ -264,7 +264,7 @@ def _call_json(name: str, arguments: str) -> str:
 
 
 def _loads(text: str) -> Any:
-    """Read JSON proper: what Python would make an infinity is the largest number instead, or an error."""
+    """Parse strict JSON: a number that Python would read as infinity becomes the largest number, or an error."""
     return json.loads(text, parse_float=_finite, parse_constant=_refuse)
 
 

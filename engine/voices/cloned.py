@@ -1,8 +1,8 @@
-"""Voices made from recordings: a clip in, a `Clone` out, and those that were given a name.
+"""Voices made from recordings: a clip in, a `Clone` out, and the table of named voices.
 
-A recording itself is kept nowhere, only what a talker needs of it: an embedding, and if the words of the clip are
-known, its frames and those words as tokens. As bytes, a `profile`, it can be handed out and taken back by another
-engine with the same checkpoint. It knows clips, clones and names; not who is heard in them, nor who asks.
+The recording is not kept, only what a talker needs: an embedding and, if the words of the clip are known, its frames
+and those words as tokens. A `profile` is a voice as bytes; another engine with the same checkpoint can read it. This
+module knows clips, clones and names, but neither the speakers nor the clients.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _CODE, _FLOAT = np.dtype("<u2"), np.dtype("<f4")
 
 
 class Abandoned(Exception):
-    """The voice was not made: nobody waits for it."""
+    """The voice was not made: the client no longer waits for it."""
 
 
 class TooMuchText(ValueError):
-    """More is said to be said in a clip than can be."""
+    """The text of a clip is longer than anyone can say in its duration."""
 
 
 class ProfileError(ValueError):
-    """These bytes are no voice of this checkpoint."""
+    """The bytes are not a voice of this checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClonedVoice:
-    """A voice that can speak, and what it was made from: a digest of the clip, its words and their language."""
+    """A cloned voice, and a digest of its origin: the clip, its words and their language."""
 
     clone: Clone
     language: str  # one of the checkpoint's, or "auto"
@@ -50,7 +50,7 @@ class ClonedVoice:
 
     @property
     def profile(self) -> bytes:
-        """Return it as bytes."""
+        """Return the voice as bytes."""
         clone = self.clone
         embedding = clone.embedding.to("cpu", torch.float32).numpy().astype(_FLOAT).tobytes()
         frames = np.array(clone.frames, _CODE).tobytes()
@@ -59,7 +59,7 @@ class ClonedVoice:
 
 
 def digest_of(pcm: bytes, text: str, language: str) -> bytes:
-    """Return what tells one clip, its words and their language, "auto" if it is not known, from another."""
+    """Return a digest of a clip, its words and their language ("auto" if it is not known)."""
     parts = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in (text.encode(), language.encode(), pcm):
         parts.update(len(part).to_bytes(8, "little") + part)
@@ -67,7 +67,7 @@ def digest_of(pcm: bytes, text: str, language: str) -> bytes:
 
 
 class Cloner:
-    """Makes voices, on the host: a device has better things to do, and no step of it waits."""
+    """Makes voices, on the CPU, so that no step of the device waits."""
 
     def __init__(
         self,
@@ -90,9 +90,9 @@ class Cloner:
         self._tokenize = tokenize
 
     def make(self, pcm: bytes, text: str, language: str, given_up: threading.Event) -> ClonedVoice:
-        """Return the voice in a clip of 16-bit samples; with the words of the clip, its manner too.
+        """Return the voice in a clip of 16-bit samples; with the words of the clip, its way of speaking too.
 
-        Raise TooMuchText, or Abandoned soon after nobody wants it any more.
+        Raise TooMuchText, or Abandoned soon after `given_up` is set.
         """
 
         def check() -> None:
@@ -100,10 +100,10 @@ class Cloner:
                 raise Abandoned
 
         language = language or "auto"
-        # A space or two is no text: then the frames would have nothing that they say.
+        # White space is not a text: without words the frames are of no use.
         tokens = tuple(self._tokenize(text, language)) if text.strip() else ()
         samples = torch.from_numpy(np.frombuffer(pcm, "<i2").astype(np.float32) / 32768.0)
-        # A frame reads a token, and people say three to five a second: what is over would be said before any reply.
+        # A frame reads one token, and people say three to five a second. More tokens would be spoken before any reply.
         most = -(-len(samples) // self._encoder.frame_samples)
         if len(tokens) > most:
             raise TooMuchText(f"the text has {len(tokens)} tokens; no more than {most} can be said in the recording")
@@ -115,33 +115,33 @@ class Cloner:
 
 
 class Voices:
-    """Voices that have names: so many at most, beyond that the one that was not asked for the longest goes."""
+    """The named voices, at most `most`. Beyond that the voice that has not been used for the longest is removed."""
 
     def __init__(self, config: Qwen3TTSConfig, device: torch.device, most: int = MAX_VOICES) -> None:
         self._config = config
         self._device = device
         self._most = most
         self._named: dict[str, ClonedVoice] = {}  # the oldest first
-        self._asked: dict[str, None] = {}  # the same names: who was asked for last is last
+        self._asked: dict[str, None] = {}  # the same names, the most recently used last
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names that can be asked for, the oldest first."""
+        """Return the names, the oldest first."""
         return tuple(self._named)
 
     def find(self, name: str) -> ClonedVoice | None:
-        """Return the voice of a name, of the oldest for none; one that is being used is not the next to go."""
+        """Return the voice of a name, the oldest voice for an empty name, and mark it as used."""
         name = name or next(iter(self._named), "")
         if name in self._named:
             self._asked[name] = self._asked.pop(name)
         return self._named.get(name)
 
     def alike(self, digest: bytes) -> ClonedVoice | None:
-        """Return a voice that was made from the same."""
+        """Return a voice that was made from the same clip, words and language."""
         return next((voice for voice in self._named.values() if voice.digest == digest), None)
 
     def keep(self, name: str, profile: bytes) -> None:
-        """Give a voice a name, which no longer means another; ProfileError if it is none of this checkpoint."""
+        """Store a voice under a name, in place of any other; raise ProfileError if it is not of this checkpoint."""
         voice = self._unpack(profile)
         self.forget(name)
         self._named[name], self._asked[name] = voice, None
@@ -149,7 +149,7 @@ class Voices:
             self.forget(next(iter(self._asked)))
 
     def forget(self, name: str) -> None:
-        """Let go of a voice; who speaks with it speaks on."""
+        """Remove a voice. Requests that speak with it continue."""
         self._named.pop(name, None)
         self._asked.pop(name, None)
 

@@ -1,7 +1,7 @@
-"""How a submission is to be said by a checkpoint of Qwen3-TTS: whose voice, which language, which instructions.
+"""How a checkpoint of Qwen3-TTS speaks a request: the voice, the language, the instructions.
 
-It turns names and words into what an utterance begins with, or raises PromptError that names what cannot be. It runs
-nothing and knows no request's text.
+It turns these into the beginning of an utterance, or raises PromptError that names what is impossible. It runs no model
+and does not see a request's text.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from voxlane.engine.text.tokenizer import Tokenizer
 from voxlane.engine.voices.cloned import Voices
 
 DESIGNED = "designed"
-"""The voice of a checkpoint that makes one up for every request, as its instructions say."""
+"""The only voice of a checkpoint that designs a voice for every request from its instructions."""
 
 MOST_NAMES = 12
-"""Voices that a refusal names."""
+"""How many voices a refusal names."""
 
 MAX_INSTRUCTION_CHARS = 2000
-"""More would make every prompt longer, not the voice better."""
+"""Longer instructions make every prompt longer and the voice no better."""
 
 
 @dataclass(frozen=True, slots=True)
 class VoicePrompt:
     """How a request speaks."""
 
-    open: Callable[[], Utterance]  # without text
+    open: Callable[[], Utterance]  # returns an utterance without text
     clone: Clone | None
     sampling: SpeechSampling
     seed: int
@@ -55,7 +55,7 @@ class VoicePrompts:
 
     @property
     def voices(self) -> tuple[str, ...]:
-        """Return the voices that the checkpoint comes with, the default one first."""
+        """Return the checkpoint's own voices, the default first."""
         match self._config.kind:
             case "custom_voice":
                 return tuple(self._config.speakers)
@@ -65,17 +65,17 @@ class VoicePrompts:
                 return ()
 
     def tokenize(self, text: str, language: str) -> list[int]:
-        """Return the tokens of what is said in a clip."""
+        """Return the tokens of a clip's words."""
         reader = Reader(self._tokenizer.encode, language)
         return [token for said in (*reader.read(text), *reader.finish()) for token in said.tokens]
 
     def of(self, submit: Submit) -> VoicePrompt:
-        """Return how `submit` is said, or raise PromptError."""
+        """Return the prompt for `submit`, or raise PromptError."""
         speak, config = submit.speak, self._config
         speaker, clone, language = self._voice(speak.voice)
         if clone is not None and speak.live:
-            # Text stands beside the clip's frames before it stands beside new ones: with a clip of ten seconds nothing
-            # would be said before some ninety words are there.
+            # The text is first paired with the clip's frames and then with new ones: with a clip of ten seconds nothing
+            # would be said before about ninety words have come.
             clone = Clone(clone.embedding)
         language = (speak.language or language).lower()
         opening = partial(
@@ -90,7 +90,7 @@ class VoicePrompts:
         return VoicePrompt(opening, clone, self._sampling, speak.seed, Reader(self._tokenizer.encode, language))
 
     def _voice(self, name: str) -> tuple[str, Clone | None, str]:
-        """Return the speaker, or the voice that was cloned, and the language it goes with."""
+        """Return the speaker or the cloned voice, and its language."""
         if self._config.kind == "base":
             names = self._cloned.names
             found = self._cloned.find(name)
@@ -113,6 +113,6 @@ class VoicePrompts:
 
 
 def _few(names: Sequence[str]) -> str:
-    """Return names in a line, and how many more there are."""
+    """Return names in a line, and the number of those left out."""
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return ", ".join(names[:MOST_NAMES]) + more

@@ -1,10 +1,10 @@
-"""When words of a voice without durations are heard: an estimate, monotone, never beyond the samples that exist.
+"""Estimated times of the words of a voice that has no durations: monotone, never beyond the existing samples.
 
-A codec language model says nothing of when it says what. Two things are certain: a word is not heard before the frame
-beside which its first token was read, and all words are over with the last sample. In between words are taken to last
-as long as they are in letters, at the pace of ordinary speech, one after the other. It is told for each word once, with
-the samples that it ends in; words still open when speech is over share what is left. Where speech goes back, words that
-were told and end later are open again. It knows numbers only.
+A codec language model does not tell when it says a word. Two things are certain: a word is not heard before the frame
+at which its first token was read, and all words are over at the last sample. In between, a word is taken to last in
+proportion to its letters, at the pace of ordinary speech, one word after the other. Each word is reported once, with
+the samples in which it ends. Words that are still open at the end of speech share the remaining samples. If speech is
+rewound, reported words that end later are open again.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ LETTERS_PER_S = 15.0
 """Ordinary speech: 160 English words a minute, a space counted with each."""
 
 LAG_S = 0.16
-"""How much later than its first token's frame a word begins at the earliest: the model reads ahead of what it says."""
+"""The least delay from the frame of a word's first token to the word: the model reads ahead of its speech."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Open:
     said: Said
-    earliest: int  # sample
+    earliest: int  # first possible sample
 
 
 class WordTimer:
@@ -34,14 +34,14 @@ class WordTimer:
     def __init__(self, sample_rate: int) -> None:
         self._rate = sample_rate
         self._open: deque[_Open] = deque()
-        self._told: list[tuple[_Open, int]] = []  # and where each ends
+        self._told: list[tuple[_Open, int]] = []  # reported words with their ends
 
     def add(self, said: Said, sample: int) -> None:
-        """Take the next word, whose first token is read when the sound has come to `sample`."""
+        """Add the next word. Its first token is read when the audio has reached `sample`."""
         self._open.append(_Open(said, sample + int(LAG_S * self._rate)))
 
     def told(self, samples: int) -> tuple[SpokenWord, ...]:
-        """Return the words that have ended when there are so many samples."""
+        """Report the words that end within `samples`."""
         words: list[SpokenWord] = []
         while self._open:
             word = self._open[0]
@@ -53,7 +53,7 @@ class WordTimer:
         return tuple(words)
 
     def finish(self, samples: int) -> tuple[SpokenWord, ...]:
-        """Return the words that are left, speech being over after so many samples."""
+        """Report the remaining words; speech is over after `samples`."""
         words = list(self.told(samples))
         begin, letters = self._end, sum(word.said.letters for word in self._open)
         done = 0.0
@@ -64,26 +64,26 @@ class WordTimer:
 
     @property
     def known(self) -> int:
-        """Return how many words somebody has been told of."""
+        """Return how many words have been reported."""
         return len(self._told)
 
     @property
     def untold(self) -> int:
-        """Return how many words nobody has been told of."""
+        """Return how many words have not been reported."""
         return len(self._open)
 
     def take_back(self, count: int) -> list[Said]:
-        """Return the last `count` words that were not told, which are yet to be said."""
+        """Remove and return the last `count` unreported words, which are not yet spoken."""
         return [self._open.pop().said for _ in range(count)][::-1]
 
     def rewind(self, sample: int) -> None:
-        """Take it that what came after a sample will be said again: no word that ends later was told."""
+        """Reopen the reported words that end after `sample`: the audio after it will be spoken again."""
         while self._end > sample:
             self._open.appendleft(self._told.pop()[0])
 
     @property
     def _end(self) -> int:
-        """Return where the last word that was told ends."""
+        """Return the end of the last reported word."""
         return self._told[-1][1] if self._told else 0
 
     def _tell(self, begin: int, end: int) -> SpokenWord:

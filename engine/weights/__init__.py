@@ -1,1 +1,1 @@
-"""Model files in, named tensors out. This package knows file formats; it does not know architectures' mathematics."""
+"""Model files in, named tensors out. This package knows file formats, not how a model computes."""

@@ -1,8 +1,8 @@
 """LoRA adapters in PEFT's layout, merged into a model's tensors while it is loaded.
 
-An adapter is a directory with adapter_config.json and adapter_model.safetensors. AdaptedWeights stands for the model
-file: a tensor that the adapter changes is handed out in float32 with the change in it, the others as the file has them.
-Nothing of the adapter is left to be computed when the model runs.
+An adapter is a directory with adapter_config.json and adapter_model.safetensors. AdaptedWeights takes the place of the
+model file: it returns a tensor that the adapter changes in float32 with the change in it, the others as the file has
+them. When the model runs, the adapter costs nothing.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class _LowRank:
 
 
 SHIPPED = "voxlane-spoken"
-"""What the adapters that come with voxlane are called outside."""
+"""The public name of every adapter that comes with voxlane."""
 
 
 def shipped(model: str) -> Path | None:
     """Return the directory of the adapter that comes with voxlane for a model of the catalog, None if there is none."""
-    known = store.task_of(model) is not None  # a path is no name of a folder
+    known = store.task_of(model) is not None  # a path is not the name of a folder
     folder = Path(__file__).parent / "adapters" / model
     return folder if known and folder.is_dir() else None
 
@@ -82,8 +82,8 @@ class Adapter:
                 )
             raise WeightsError(directory, f"there is no {TENSORS} in it")
         self._tensors = SafetensorsFiles([self._file])
-        self.replaced: dict[str, str] = {}  # a tensor of the model -> the adapter's, which takes its place
-        self.shared: set[str] = set()  # those of them that are the base model's own, saved along
+        self.replaced: dict[str, str] = {}  # a tensor of the model -> the tensor of the adapter that replaces it
+        self.shared: set[str] = set()  # names in `replaced` whose tensor is the base model's own, saved along
         self.low_rank: dict[str, _LowRank] = {}
         parts: dict[str, dict[str, str]] = {}
         for name in self._tensors.names():
@@ -109,7 +109,7 @@ class Adapter:
         return WeightsError(self._file, reason)
 
     def _sort(self, name: str, parts: dict[str, dict[str, str]]) -> None:
-        """Put a tensor where it belongs; what is a vision tower's is left out, as the tower is."""
+        """Sort a tensor of the adapter by its name; leave out those of a vision tower, which is never run."""
         plain = name.removeprefix(_PREFIX)
         part = _PART.fullmatch(plain)
         if part is not None:
@@ -153,10 +153,10 @@ class AdaptedWeights:
     """A model file with an adapter merged into it, as a WeightFile."""
 
     def __init__(self, base: WeightFile, adapter: Adapter, *, tied: bool) -> None:
-        """Wrap `base`, whose output head is its embedding table if it is `tied`.
+        """Wrap `base`. `tied` means that its output head is its embedding table.
 
-        A tied model whose table or head the adapter changes is handed out untied: the adapter was trained with the
-        change in one of the two places. (PEFT's own merge_and_unload lets it slip into the other.)
+        If the adapter changes the table or the head of a tied model, the result is untied: the adapter was trained
+        with the change in one of the two places. (PEFT's own merge_and_unload applies it to both.)
         """
         self._base = base
         self.adapter = adapter
@@ -168,7 +168,7 @@ class AdaptedWeights:
                     self._replaced.setdefault(other, adapter.replaced[one])
         changed = self._replaced.keys() | adapter.low_rank.keys()
         self._untied = tied and not changed.isdisjoint((EMBEDDING, HEAD))
-        self._copies: dict[str, str] = {}  # a tensor's name -> that of the base file's tensor it is a copy of
+        self._copies: dict[str, str] = {}  # a tensor's name -> the tensor of the base file that it copies
         if self._untied:
             self._copies[names.setdefault(HEAD, HEAD)] = names.get(EMBEDDING, EMBEDDING)
         self._check(names.keys(), changed)
@@ -176,7 +176,7 @@ class AdaptedWeights:
 
     @property
     def config(self) -> dict[str, object]:
-        """The base model's architecture, untied if the adapter makes it so."""
+        """The base model's architecture, untied if the adapter requires it."""
         config = dict(self._base.config)
         if self._untied:
             config["tie_word_embeddings"] = False
@@ -189,7 +189,7 @@ class AdaptedWeights:
         return list(dict.fromkeys([*self._base.names(), *self._copies]))
 
     def tensor(self, name: str) -> Tensor:
-        """Return one tensor: with its change in float32, else as the base file has it."""
+        """Return one tensor: in float32 if the adapter changes it, else as the base file has it."""
         stored = self._base.tensor(self._copies.get(name, name))
         plain = self._changed.get(name)
         if plain is None:
@@ -203,7 +203,7 @@ class AdaptedWeights:
         return None if name in self._changed else self._base.blocks(self._copies.get(name, name))
 
     def _check(self, there: Collection[str], changed: set[str]) -> None:
-        """Raise WeightsError if the adapter changes what the model does not have, or lacks what it says it changes."""
+        """Raise WeightsError if the model lacks a tensor that the adapter changes, or the adapter one it announces."""
         for plain in sorted(changed.difference(there)):
             change = self.adapter.low_rank.get(plain)
             name = self._replaced[plain] if change is None else change.a

@@ -1,7 +1,7 @@
-"""What adapter_config.json says of a LoRA adapter: ranks, scales, and whether it is of a kind that can be merged.
+"""The configuration of a LoRA adapter, adapter_config.json: ranks, scales, and whether the adapter can be merged.
 
-Every key that changes the result is honoured or refused by name. Which modules were trained is not read here: the
-adapter's tensors say so.
+Every key that changes the result is honoured or refused by name. The adapter's tensors, not this file, tell which
+modules were trained.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _USED = frozenset({
     "alpha_pattern", "base_model_name_or_path", "init_lora_weights", "lora_alpha", "modules_to_save", "peft_type", "r",
     "rank_pattern", "use_dora", "use_rslora",
 })  # fmt: skip
-# The adapter's tensors say what these say, or training alone needs them. fan_in_fan_out is about a kind of layer that
-# none of our models has: PEFT itself takes it as false for them.
+# These keys repeat what the adapter's tensors tell, or only training needs them. fan_in_fan_out is for a kind of layer
+# that none of our models has: PEFT itself takes it as false for them.
 _HARMLESS = frozenset({
     "auto_mapping", "bias", "corda_config", "ensure_weight_tying", "eva_config", "exclude_modules", "fan_in_fan_out",
     "inference_mode", "layers_pattern", "layers_to_transform", "loftq_config", "lora_dropout", "lora_ga_config",
@@ -34,8 +34,8 @@ _HARMLESS = frozenset({
     "velora_config",
 })  # fmt: skip
 _PLAIN_STARTS = frozenset({"eva", "gaussian", "mica", "orthogonal"})
-"""Ways to begin a training that leave the base model as it is. The others (PiSSA, OLoRA, CorDA, LoftQ) take a part out
-of it, which is missing wherever the adapter is added to the whole one."""
+"""Initialisations that leave the base model as it is. The others (PiSSA, OLoRA, CorDA, LoftQ) take a part out of the
+base model, so the adapter does not fit the published base model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class AdapterConfig:
     rank_patterns: tuple[tuple[NamePattern, int], ...]  # in the file's order: the first that matches counts
     alpha_patterns: tuple[tuple[NamePattern, float], ...]
     saved_modules: tuple[str, ...]  # ends of names of modules that were trained as a whole
-    base: str  # the model it was trained on, as its author called it; "" if not told
+    base: str  # the model that it was trained on, as the author names it; "" if unknown
 
     @classmethod
     def read(cls, directory: Path) -> AdapterConfig:
@@ -87,7 +87,7 @@ class AdapterConfig:
         return next((rank for pattern, rank in self.rank_patterns if pattern.matches(module)), self.rank)
 
     def scale_of(self, module: str) -> float:
-        """Return what the product of a module's two factors is multiplied with."""
+        """Return the factor for the product of a module's two matrices."""
         alpha = next((alpha for pattern, alpha in self.alpha_patterns if pattern.matches(module)), self.alpha)
         rank = self.rank_of(module)
         return alpha / (math.sqrt(rank) if self.root_scale else rank)
@@ -132,6 +132,6 @@ def _rank(path: Path, key: str, value: object) -> int:
 
 
 def _number(path: Path, key: str, value: object) -> float:
-    if type(value) not in (int, float) or not abs(value) < 1e9:  # type: ignore[arg-type]  # a number, as just seen
+    if type(value) not in (int, float) or not abs(value) < 1e9:  # type: ignore[arg-type]  # a number: checked just before
         raise WeightsError(path, f"{key}: {value!r:.60} is not a usable number")
     return float(value)  # type: ignore[arg-type]

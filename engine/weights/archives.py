@@ -123,9 +123,9 @@ def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
 def _write_sdist_request(source: SdistSource, scratch: Path) -> list[str]:
     """Return the arguments that make pip fetch a source archive without running anything in it or for it.
 
-    pip asks the build backend of every source archive for its metadata. Here it asks a stand-in for hatchling, the only
-    backend the catalog's archives name, that answers with name and version; and since the archive's hash is checked
-    before that, it cannot name another.
+    pip asks the build backend of every source archive for its metadata. All archives of the catalog name hatchling.
+    Here a stand-in for hatchling answers with name and version. pip checks the archive's hash first, so an archive
+    cannot name another backend.
     """
     name, version = source.requirement.split("==")
     package = scratch / "backend" / "hatchling"
@@ -134,11 +134,9 @@ def _write_sdist_request(source: SdistSource, scratch: Path) -> list[str]:
     (package / "build.py").write_text(_BACKEND.format(name=name.replace("-", "_"), version=version))
     requirements = scratch / "requirements.txt"
     requirements.write_text(f"{source.requirement} --hash=sha256:{source.sha256}\n")
-    # The range of Pythons is that of the project's code, which stays unused.
-    return [
-        *("--no-binary", ":all:", "--no-build-isolation", "--ignore-requires-python"),
-        *("--require-hashes", "--requirement", str(requirements)),
-    ]
+    # The archive's range of Python versions is for its code, which is never run.
+    options = ["--no-binary", ":all:", "--no-build-isolation", "--ignore-requires-python"]
+    return [*options, "--require-hashes", "--requirement", str(requirements)]
 
 
 def _pip_error(

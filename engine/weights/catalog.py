@@ -1,6 +1,6 @@
-"""The catalog of models: what can be pulled by name, from where, and how to know it is the right file.
+"""The catalog of models: their names, the sources of their files, and the hashes.
 
-It reads and checks catalog.toml; it fetches nothing.
+It reads and checks catalog.toml. It fetches nothing.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class PyPISource:
 
 @dataclass(frozen=True, slots=True)
 class HubSource:
-    """A file of a Hugging Face repository, or all it takes to run the model in it."""
+    """A file of a Hugging Face repository, or all files that its model needs."""
 
     repo: str  # OWNER/NAME
     revision: str | None
-    file: str | None
+    file: str | None  # None: all files that the model needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class SdistSource:
     """Members of a source archive, joined in the order of their names."""
 
     requirement: str  # PROJECT==VERSION
-    sha256: str  # of the archive: pip unpacks it before what is in it can be checked
-    member: str  # may hold a * for any characters
+    sha256: str  # of the archive: pip unpacks it before its members can be checked
+    member: str  # a pattern: * stands for any characters
 
 
 Source = PyPISource | SdistSource | HubSource
@@ -53,7 +53,7 @@ Source = PyPISource | SdistSource | HubSource
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """One file of a model: what its sources hold, one after the other."""
+    """One file of a model: the contents of its sources, joined in order."""
 
     name: str
     sources: tuple[Source, ...]
@@ -73,7 +73,7 @@ class CatalogModel:
     description: str
     parameters: int
     size: int  # bytes of all its files
-    files: tuple[ModelFile, ...] = ()  # none: a package brings it along
+    files: tuple[ModelFile, ...] = ()  # empty: the model is part of an installed package
     package: str = ""
 
 
@@ -96,14 +96,14 @@ def parse_source(text: str) -> Source:
 
 
 def spelled(sources: tuple[Source, ...]) -> str:
-    """Return where a file comes from in a few words: the first of its sources, and how many there are besides."""
+    """Return the origin of a file in a few words: its first source, and the number of the others."""
     first, *others = sources
     name = f"hf:{first.repo}" if isinstance(first, HubSource) else f"pypi:{first.requirement}"
     return f"{name} and {len(others)} more" if others else name
 
 
 def load_catalog() -> dict[str, CatalogModel]:
-    """Return the catalog that came with the program."""
+    """Return the catalog that is part of this package."""
     return parse_catalog(resources.files(__package__).joinpath("catalog.toml").read_text("utf-8"))
 
 

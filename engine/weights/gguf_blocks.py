@@ -1,6 +1,6 @@
-"""GGUF's quantised types as codes, scales and minimums: every number exactly as the file means it.
+"""GGUF's quantised types as codes, scales and minimums, without rounding.
 
-It knows how each type lays its bits into blocks; it does not know files, names or kernels. A damaged scale becomes a
+It knows the bit layout of each type; it does not know files, names or kernels. A damaged scale becomes a
 NaN or an infinity in the result. K-quants have blocks of 256 weights: 8 groups of 32, or 16 groups of 16.
 """
 
@@ -16,11 +16,11 @@ from torch import Tensor
 from voxlane.engine.weights.tensors import Blocks, pieces
 
 _CURVE = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
-"""What the 16 codes of IQ4_NL and IQ4_XS stand for."""
+"""The values of the 16 codes of IQ4_NL and IQ4_XS."""
 
 
 def decode(stored: Tensor, kind: Kind, order: Tensor | None = None) -> Blocks:
-    """Return stored rows, uint8 [out, bytes], of a type in KINDS as codes; `order` says which stored row each is."""
+    """Return stored rows, uint8 [out, bytes], of a type in KINDS as codes; `order` gives the stored row of each."""
     block, size = GGML_QUANT_SIZES[kind]
     out, inputs = stored.shape[0], stored.shape[1] // size * block
     whole: Blocks | None = None
@@ -71,7 +71,7 @@ def _q2_k(data: Tensor) -> Blocks:
 
 def _q3_k(data: Tensor) -> Blocks:
     high = torch.stack([(data[:, :, :32] >> bit) & 1 for bit in range(8)], dim=2)  # [out, blocks, 8, 32]
-    # A code is -4..3, here moved up to the middle of 0..63; the stored high bit says that 4 is not taken off.
+    # A code is -4..3, here moved up to the middle of 0..63. If the stored high bit is set, 4 is not subtracted.
     codes = _pairs(data[:, :, 32:96]).view(high.shape) + (high << 2) + 28
     low, packed = data[:, :, 96:104], data[:, :, 104:108]
     lows = torch.cat((low & 15, low >> 4), dim=2)
@@ -137,7 +137,7 @@ _DECODERS: dict[Kind, Callable[[Tensor], Blocks]] = {
     Kind.IQ4_XS: _iq4_xs,
 }
 KINDS = frozenset(_DECODERS)
-"""The types this module can read."""
+"""The types that this module reads."""
 
 
 def _rows(codes: Tensor) -> Tensor:
@@ -162,7 +162,7 @@ def _half(data: Tensor, start: int) -> Tensor:
 
 def _nibbles(packed: Tensor) -> Tensor:
     """Return a group of 32 whose byte i holds the codes i (low nibble) and i + 16 (high nibble)."""
-    packed = packed.contiguous()  # one slow pass over fields of a block, then quick ones
+    packed = packed.contiguous()  # one slow strided pass, then fast ones
     return torch.cat((packed & 15, packed >> 4), dim=-1)
 
 

@@ -1,7 +1,7 @@
 """The header of a GGUF file: metadata and tensor positions, every number checked against the file's size first.
 
-It knows the container and nothing of architectures. Lengths are compared with the bytes that are really there before
-anything is allocated, so a forged header costs a refusal, not memory.
+It knows the container, not architectures. Lengths are compared with the size of the file before anything is allocated,
+so a forged header cannot make it use much memory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Value = Scalar | NDArray[np.generic] | list[str] | list[object]
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Where one tensor lies and what it is. `shape` is in torch's order, rows first."""
+    """The place, type and shape of one tensor. `shape` is in torch's order, rows first."""
 
     name: str
     kind: GGMLQuantizationType
@@ -114,7 +114,7 @@ class _Cursor:
         return int.from_bytes(self.take(8, what), "little")
 
     def count(self, what: str, least_bytes: int) -> int:
-        """Return a count of things that each take at least `least_bytes` of what is left."""
+        """Return a count of entries that each take at least `least_bytes` of the remaining bytes."""
         count = self.u64(f"the number of {what}")
         self._need(count * least_bytes, f"{count} {what}")
         return count
@@ -156,7 +156,7 @@ class _Cursor:
         return np.frombuffer(self.take(count * dtype.itemsize, key), dtype)
 
     def _strings(self, count: int, key: str) -> list[str]:
-        # The hot loop of opening a file: 100,000 tokens and merges, so the checks of take() stand here in line.
+        # The hot loop of opening a file, 100,000 tokens and merges: the checks of take() are inlined.
         data, position, end, unpack = self._data, self.position, self._end, struct.Struct("<Q").unpack_from
         strings: list[str] = []
         try:

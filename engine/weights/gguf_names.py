@@ -1,6 +1,6 @@
-"""GGUF's vocabulary in Hugging Face's words: tensor names and the config of the architectures we run.
+"""GGUF's tensor names and settings as Hugging Face's names and config keys, for the architectures we run.
 
-It reads a checked header and touches no tensor data but `rope_freqs`, which hides a config setting.
+It reads a checked header. The only tensor data it reads is `rope_freqs`, which stands for a config setting.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ ARCHITECTURES = {
     "gemma3": Architecture("gemma3_text", "Gemma3ForCausalLM", _LAYER | _QK_NORM | _SANDWICH, norm_offset=1.0),
 }
 
-_GEMMA3_27B_LAYERS = 62  # the one Gemma 3 whose query scale is not the head's width; the file does not say so
-_GEMMA3_PATTERN = 6  # every sixth layer sees everything; files of the first year leave it out
+_GEMMA3_27B_LAYERS = 62  # the only Gemma 3 with a query scale other than the head's width; the file does not tell
+_GEMMA3_PATTERN = 6  # every sixth layer has full attention; files of the first year omit the setting
 _GEMMA3_LOCAL_THETA = 10_000.0
 _LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
@@ -85,7 +85,7 @@ class MetadataFields:
         return self._get(key, default, _number)
 
     def has(self, key: str) -> bool:
-        """Tell whether the field is there."""
+        """Return whether the field exists."""
         return key in self._header.metadata
 
     def _get(self, key: str, default: T | None, convert: Callable[[object], T | None]) -> T:
@@ -100,7 +100,7 @@ class MetadataFields:
 
 
 def architecture_of(header: Header) -> Architecture:
-    """Return the row of ARCHITECTURES the file belongs to, or raise WeightsError."""
+    """Return the file's entry in ARCHITECTURES, or raise WeightsError."""
     fields = MetadataFields(header)
     name = fields.text("general.architecture")
     if name not in ARCHITECTURES:
@@ -131,7 +131,7 @@ def tensor_names(header: Header) -> dict[str, str]:
 
 
 def config(header: Header, rope_frequencies: NDArray[np.float32] | None) -> dict[str, object]:
-    """Return what Hugging Face's config.json would say about the model in this file."""
+    """Return the model's settings in the form of Hugging Face's config.json."""
     architecture, fields = architecture_of(header), MetadataFields(header)
     prefix = fields.text("general.architecture")
     embedding = header.tensors.get("token_embd.weight")
@@ -178,7 +178,7 @@ def config(header: Header, rope_frequencies: NDArray[np.float32] | None) -> dict
 def _special_settings(
     header: Header, fields: MetadataFields, prefix: str, even_head_dim: int, head_dim: int
 ) -> dict[str, object]:
-    """Return what only some architectures have."""
+    """Return the settings that only some architectures have."""
     if prefix == "gemma3":
         layers = fields.integer("gemma3.block_count")
         pattern = fields.integer("gemma3.attention.sliding_window_pattern", _GEMMA3_PATTERN)
@@ -226,7 +226,7 @@ def _rope_scaling(header: Header, fields: MetadataFields, prefix: str) -> dict[s
 
 
 def _llama3_scaling(header: Header, factors: NDArray[np.float32], theta: float) -> dict[str, object]:
-    """Return the llama3 setting that yields `factors`: the file holds the result and not the parameters."""
+    """Return the llama3 setting that yields `factors`: the file holds the factors, not the parameters."""
     if not np.isfinite(factors).all():
         raise WeightsError(header.path, "a RoPE factor is not a finite number")
     factor = round(float(factors.max()), 3)  # float32 rounding: published factors are whole numbers

@@ -1,4 +1,4 @@
-"""JSON from model directories: bounded in size, strict, and a WeightsError when it is not what it should be."""
+"""JSON from model directories: bounded in size, strict, and a WeightsError when it is malformed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def parse_json(path: Path, data: bytes) -> dict[str, Any]:
-    """Return the JSON object in `data`; duplicate keys, NaN and wild nesting are refused."""
+    """Return the JSON object in `data`; duplicate keys, NaN and deep nesting are refused."""
     try:
         value = json.loads(data, object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:

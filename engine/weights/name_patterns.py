@@ -1,7 +1,7 @@
-"""Patterns for module names, as PEFT's rank_pattern and alpha_pattern have them: the regular expressions in use there.
+"""Patterns for module names: the regular expressions in PEFT's rank_pattern and alpha_pattern.
 
-A pattern comes out of a downloaded file, and for some patterns Python's `re` takes time without end. Here each piece of
-a pattern maps the set of places that the pieces before it reach to its own: no way through a name is tried twice.
+A pattern comes out of a downloaded file, and for some patterns Python's `re` takes exponential time. Here each piece of
+a pattern maps a set of positions in the name to the next set, so no path through a name is tried twice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TOKEN = re.compile(
 
 Places = frozenset[int]
 Step = Callable[[str, Places], Places]
-"""A piece of a pattern: from the places in a name where it may begin to those where it may end."""
+"""A piece of a pattern: maps the positions where it may begin to those where it may end."""
 
 
 class NamePattern:
@@ -43,13 +43,13 @@ class NamePattern:
             raise ValueError("has a parenthesis too many")
 
     def matches(self, name: str) -> bool:
-        """Tell whether the pattern fits all of `name`, or all that follows one of its dots."""
+        """Return whether the pattern matches all of `name`, or all that follows one of its dots."""
         starts = frozenset({0, *(place + 1 for place, letter in enumerate(name) if letter == ".")})
         return len(name) in self._step(name, starts)
 
 
 def _alternatives(text: str, at: int, depth: int) -> tuple[Step, int]:
-    """Return what stands from `at` up to a closing parenthesis or the end, and where that is."""
+    """Return the pieces from `at` up to a closing parenthesis or the end, and the position of that end."""
     if depth > MAX_DEPTH:
         raise ValueError(f"has groups more than {MAX_DEPTH} deep")
     branches: list[list[Step]] = [[]]

@@ -20,7 +20,7 @@ from voxlane.engine.weights.json_files import parse_json, read_json
 from voxlane.engine.weights.tensors import Blocks
 
 MAX_HEADER_BYTES = 16 * 1024 * 1024
-"""About 100 bytes describe a tensor: room for 160,000 of them."""
+"""A tensor's entry takes about 100 bytes: room for 160,000 tensors."""
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
 
 
@@ -32,7 +32,7 @@ class _Entry:
 
 
 class SafetensorsFiles:
-    """The tensors of one or several files, their headers checked; each is read when it is asked for."""
+    """The tensors of one or several files with checked headers. A tensor is read when it is requested."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._entries: dict[str, _Entry] = {}

@@ -1,9 +1,10 @@
 """The models on this machine: list, pull, locate and remove them by name.
 
-The only module of this package that the server's command line imports: no torch here. Layout of the cache
+The server's command line imports it, so it must not import torch. Layout of the cache
 ($VOXLANE_CACHE, or the user's cache directory):
 
-    models/NAME/FILE     checked files, complete once they are there; beside one with mirrors .FILE.origin, a note
+    models/NAME/FILE     checked, complete files
+    models/NAME/.FILE.origin    where a file with mirrors came from
     downloads/NAME/      fetched archives; removed when the model is complete
     hub/                 repositories of hf: names, in huggingface_hub's own layout
     locks/NAME           one process pulls or removes a model or a repository at a time
@@ -39,30 +40,30 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A model of the catalog and where it lies, if it is here."""
+    """A model of the catalog and its path, if it is here."""
 
     model: CatalogModel
     path: Path | None
-    origins: tuple[str, ...] = ()  # where those of its files came from that have mirrors, as far as known
+    origins: tuple[str, ...] = ()  # where its files that have mirrors came from, as far as known
 
 
 def cache_root() -> Path:
-    """Return the folder everything is kept in."""
+    """Return the cache folder."""
     return Path(os.environ.get(CACHE_VARIABLE) or platformdirs.user_cache_dir("voxlane"))
 
 
 def list_models() -> list[Listing]:
-    """Return the catalog with what is already here."""
+    """Return all models of the catalog, with the paths of those that are here."""
     return [Listing(model, _found(model), _origins(model)) for model in load_catalog().values()]
 
 
 def hub_models() -> list[tuple[str, Path]]:
-    """Return the hf: name and the folder of every repository that was pulled whole."""
+    """Return the hf: name and the folder of every complete repository."""
     return [(f"hf:{repo}", folder) for repo, folder in held(_hub())]
 
 
 def path(name: str) -> Path:
-    """Return where a pulled model lies, or raise StoreError that says how to pull it."""
+    """Return the path of a pulled model, or raise StoreError that says how to pull it."""
     if name.startswith("hf:"):
         try:
             return fetch_hub(_hub_source(name), _hub(), local=True)
@@ -77,13 +78,13 @@ def path(name: str) -> Path:
 
 
 def task_of(name: str) -> str | None:
-    """Return what a model of the catalog is for, None for a path or a hub name."""
+    """Return the task of a model of the catalog, None for a path or an hf: name."""
     model = load_catalog().get(name)
     return model.task if model else None
 
 
 def present(name_or_path: str | os.PathLike[str]) -> bool:
-    """Tell whether a model is here and complete, given as to resolve(). Sizes are looked at, hashes are not."""
+    """Return whether a model, named as in resolve(), is here and complete. Sizes are checked, hashes are not."""
     try:
         resolve(name_or_path, pull_missing=False)
     except StoreError:
@@ -94,10 +95,11 @@ def present(name_or_path: str | os.PathLike[str]) -> bool:
 def pull(
     name: str, progress: Progress = lambda done: None, notice: Notice = log.warning, *, mirrors: bool = True
 ) -> Path:
-    """Fetch a model unless it is here and whole; return where it lies. `progress` is told how far along, 0 to 1.
+    """Fetch a model unless it is here and complete; return its path.
 
-    It never falls, and may come from another thread. What an interrupted pull fetched is used by the next. `notice` is
-    told in a line why a mirror is tried; without `mirrors` none is.
+    `progress` gets the fraction that is done, 0 to 1, never falling, perhaps from another thread. `notice` gets a line
+    with the reason whenever a mirror is tried; without `mirrors` none is. Files and archives that an interrupted pull
+    finished are used again.
     """
     progress = _rising(progress)
     if name.startswith("hf:"):
@@ -125,7 +127,7 @@ def pull(
 
 
 def remove(name: str) -> None:
-    """Delete a model's files, finished or not, or raise StoreError if there are none."""
+    """Delete a model's files and unfinished downloads, or raise StoreError if there are none."""
     if name.startswith("hf:"):
         source = _hub_source(name)
         with _filesystem_errors(name), _lock(_hub_lock(source)):
@@ -151,7 +153,7 @@ def resolve(
     mirrors: bool = True,
     progress: Progress = lambda done: None,
 ) -> Path:
-    """Return the file or directory of a model given by catalog name, hf: name or path, pulling it if need be."""
+    """Return the file or directory of a model given by catalog name, hf: name or path; pull it if it is missing."""
     name = os.fspath(name_or_path)
     known = name.startswith("hf:") or name in load_catalog()
     if not known:
@@ -199,7 +201,7 @@ def _folder(model: CatalogModel) -> Path:
 
 
 def _found(model: CatalogModel) -> Path | None:
-    """Return where a model lies, None if it is not here or not whole."""
+    """Return the path of a model, None if it is missing or incomplete."""
     if model.package:
         return _package_folder(model.package)
     return _location(model) if _complete(model) else None
@@ -216,17 +218,17 @@ def _package_folder(package: str) -> Path | None:
 
 
 def _location(model: CatalogModel) -> Path:
-    """Return the file of a one-file model, else the folder."""
+    """Return the file of a model with one file, else the folder."""
     return _folder(model) / model.files[0].name if len(model.files) == 1 else _folder(model)
 
 
 def _complete(model: CatalogModel) -> bool:
-    # The hash was checked before the file got its name; the size alone is checked each time.
+    # The hash was checked when the file was stored. From then on only the size is checked.
     return all(_size(_folder(model) / file.name) == file.size for file in model.files)
 
 
 def _note(target: Path) -> Path:
-    """Return the file in which the origin of a model's file is kept."""
+    """Return the path of the note with the origin of a model's file."""
     return target.with_name(f".{target.name}.origin")
 
 
@@ -244,7 +246,7 @@ def _size(target: Path) -> int | None:
 
 
 def _rising(progress: Progress) -> Progress:
-    """Return a callback that passes on only what is more than before: a download may have to start again."""
+    """Return a callback that passes on rising values only: a download may start again."""
     highest = -1.0
 
     def report(done: float) -> None:
@@ -261,7 +263,7 @@ def _share(progress: Progress, before: int, size: int, total: int) -> Progress:
 
 
 def _sweep(downloads: Path, folder: Path) -> None:
-    """Remove what a killed process left behind; whoever holds the lock may."""
+    """Remove what a killed process left. The caller holds the lock."""
     for scratch in downloads.glob("pip-*"):
         shutil.rmtree(scratch, ignore_errors=True)
     for partial in folder.glob(".*.partial"):
@@ -270,7 +272,7 @@ def _sweep(downloads: Path, folder: Path) -> None:
 
 @contextmanager
 def _lock(name: str) -> Iterator[None]:
-    """Hold a model's lock; a process that dies lets go of it."""
+    """Hold a model's lock. The system releases it when the process ends."""
     locks = cache_root() / "locks"
     locks.mkdir(parents=True, exist_ok=True)
     with open(locks / re.sub(r"[^\w.-]", "_", name), "wb") as file:

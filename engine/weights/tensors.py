@@ -1,6 +1,6 @@
-"""What a weight file hands to a model: plain tensors, or integer codes in groups of 32 that stay quantised.
+"""The tensors of a weight file: plain floats, or integer codes that stay quantised, in groups of 32.
 
-It knows the numbers' meaning; it does not know any file format, nor the layout a kernel packs them into.
+It knows what the numbers mean. It knows neither file formats nor the layouts that kernels pack them into.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ GROUP = 32
 """Inputs that share one scale: the block length of GGUF's Q4_0, Q4_1 and Q8_0."""
 
 ROW_STEP = 16
-"""Rows that a kernel reads together: a run of rows that is converted by itself has a multiple of these."""
+"""Rows that a kernel reads together. A run of rows that is converted on its own has a multiple of them."""
 
 _PIECE = 1 << 19
-"""Weights that are converted at a time: as floats they take 2 MiB."""
+"""Weights that are converted at once: 2 MiB as floats."""
 
 _TEXT_PREFIXES = ("model.language_model.", "language_model.model.")  # a vision model's decoder, new and old spelling
 _VISION_PREFIXES = ("vision_tower.", "multi_modal_projector.")
 
 
 def decoder_name(name: str) -> str | None:
-    """Return what a decoder without a vision tower calls this tensor; None if it has no such tensor."""
+    """Return the name of this tensor in a decoder without a vision tower; None if the decoder does not have it."""
     plain = name.removeprefix("language_model.") if name.startswith("language_model.lm_head.") else name
     for prefix in _TEXT_PREFIXES:
         if name.startswith(prefix):
@@ -56,7 +56,7 @@ class Blocks:
 
     @property
     def middle(self) -> int:
-        """Return the code that stands for the minimum, or for zero where there is none."""
+        """Return the code of the minimum, or of zero if there are no minimums."""
         return 0 if self.bits == 8 or self.minimums is not None else 1 << (self.bits - 1)
 
     def rows(self, index: Tensor | slice) -> Blocks:
@@ -65,7 +65,7 @@ class Blocks:
         return Blocks(self.bits, self.codes[index], self.scales[index], minimums)
 
     def dequantise(self) -> Tensor:
-        """Return the float32 matrix the codes stand for."""
+        """Return the matrix as float32."""
         result = torch.empty(self.shape, device=self.codes.device)
         for rows in pieces(*self.shape):
             piece = self.rows(rows)
@@ -80,7 +80,7 @@ class Blocks:
 
 
 def pieces(out: int, inputs: int) -> Iterator[slice]:
-    """Cut the rows of a matrix into runs that are converted one after the other, so that each stays in the cache."""
+    """Cut the rows of a matrix into runs that fit the cache, to be converted one after the other."""
     step = max(ROW_STEP, _PIECE // inputs // ROW_STEP * ROW_STEP)
     return (slice(first, min(out, first + step)) for first in range(0, out, step))
 
@@ -111,7 +111,7 @@ class WeightFile(Protocol):
 
     @property
     def config(self) -> dict[str, object]:
-        """The architecture as Hugging Face's config.json would say it."""
+        """The architecture in the form of Hugging Face's config.json."""
 
     def names(self) -> list[str]:
         """Return every tensor's name."""

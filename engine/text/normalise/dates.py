@@ -1,7 +1,7 @@
 """Readers for dates and times of day.
 
-A reader looks at one place in plain text and answers with where its expression ends and the words for it, or None. No
-calendar: 31 February is read as it stands.
+A reader looks at one position in plain text and returns the end of its expression and the words for it, or None. There
+is no calendar: 31 February is read as written.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _read_iso(text: str, at: int) -> Reading | None:
 
 
 def _read_slash(text: str, at: int) -> Reading | None:
-    """Read the month first, as Americans write it, unless that cannot be."""
+    """Read the month first, as Americans write it, unless that is impossible."""
     if not (found := _SLASH.match(text, at)):
         return None
     a, b = int(found["a"]), int(found["b"])
@@ -106,7 +106,7 @@ def _clock(found: re.Match[str]) -> list[str]:
 
 
 def sentence_stop(text: str, end: int) -> str:
-    """Return "." where the full stop of an abbreviation that ends at `end` seems to end the sentence too."""
+    """Return "." if the full stop of an abbreviation that ends at `end` seems to end the sentence too."""
     if text[end - 1] != ".":
         return ""
     after = text[end : end + 2]
@@ -133,4 +133,4 @@ def _read_hour(text: str, at: int) -> Reading | None:
 
 
 DATE_READERS: tuple[Reader, ...] = (_read_iso, _read_slash, _read_clock, _read_hour, _read_day_month)
-"""For a place where a digit stands, in the order to ask them."""
+"""The readers for a digit, in the order to try them."""

@@ -1,7 +1,7 @@
-"""Markdown and HTML -> the text in them, every character tied to where it stood in the source.
+"""Markdown and HTML -> plain text. Each character keeps its place in the source.
 
-Code blocks, link targets, tags, rules and markers are left out; link text, inline code and table cells stay. It does
-not render and does not judge: whatever is not markup passes through as it is.
+Code blocks, link targets, tags, rules and markers are left out; link text, inline code and table cells stay. All other
+text passes unchanged.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 SOFT_WRAP_CHARS = 50
-"""A line at least this long, without final punctuation, is taken to go on in the next one."""
+"""A line of at least this length without final punctuation is taken to continue in the next line."""
 
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})([^`\n]*)$")
 _STRUCTURE = re.compile(
@@ -51,18 +51,18 @@ class _Sink:
         self.origin: list[int] = []
 
     def put(self, text: str, start: int) -> None:
-        """Append text that stands in the source as it is, from `start`."""
+        """Append text that the source has at `start`."""
         self.chars.extend(text)
         self.origin.extend(range(start, start + len(text)))
 
     def put_at(self, text: str, index: int) -> None:
-        """Append text that stands for the source character at `index`."""
+        """Append text that replaces the source character at `index`."""
         self.chars.extend(text)
         self.origin.extend([index] * len(text))
 
 
 def plain(source: str) -> Plain:
-    """Return the text of a Markdown source, code blocks left out."""
+    """Return the text of a Markdown source without its code blocks."""
     sink, fence, offset = _Sink(), "", 0
     lines = source.split("\n")
     for number, line in enumerate(lines):
@@ -83,7 +83,7 @@ def plain(source: str) -> Plain:
 
 
 def _goes_on(line: str, following: str) -> bool:
-    """Say whether a line break is only a soft wrap."""
+    """Return whether a line break is only a soft wrap."""
     line, following = line.strip(), following.lstrip()
     if not line or not following:
         return False
@@ -94,9 +94,9 @@ def _goes_on(line: str, following: str) -> bool:
 
 
 def _line(sink: _Sink, line: str, start: int) -> bool:
-    """Put one line; say whether it is an item, a heading or a table row, which end with their line."""
+    """Append one line; return whether it is an item, a heading or a table row, which end with the line."""
     if not any(char.isalnum() for char in line):
-        # Rules, table separators and emoji carry nothing to read; punctuation alone still ends what came before.
+        # Rules, table separators and emoji have nothing to read. Punctuation alone still ends the sentence before it.
         sink.put(line if line.strip() in {".", "!", "?", "..."} else "", start)
         return True
     structure = _STRUCTURE.match(line)
@@ -137,7 +137,7 @@ def _inline(sink: _Sink, line: str, match: re.Match[str], start: int) -> None:
 
 
 def _emphasis(sink: _Sink, line: str, match: re.Match[str], start: int) -> None:
-    """Leave markers out; keep what is a multiplication or part of a name."""
+    """Leave markers out; keep a character that is a multiplication sign or part of a name."""
     before = line[match.start() - 1 : match.start()]
     after = line[match.end() : match.end() + 1]
     if match[0][0] == "_" and before.isalnum() and after.isalnum():

@@ -1,6 +1,6 @@
-"""Readers for what starts with a letter: web and e-mail addresses, abbreviations, Roman numerals, acronyms, words.
+"""Readers for expressions that start with a letter: addresses, abbreviations, Roman numerals, acronyms, words.
 
-A reader looks at one place in plain text and answers with where its expression ends and the words for it, or None.
+A reader looks at one position in plain text and returns the end of its expression and the words for it, or None.
 Capitals left in a reading are for the voice's lexicon: it says the words it knows ("NASA") and spells the rest ("API").
 """
 
@@ -53,14 +53,14 @@ _ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 _LAST_WORD = re.compile(r"([A-Za-z]+)\s\Z")
 _WITH = re.compile(r"(?:w/o|w/|b/c)(?![A-Za-z])")
 _WITH_READINGS = {"w/o": "without", "w/": "with", "b/c": "because"}
-_LETTER = r"[^\W\d_⁰-₟]"  # none that is written as an index; numbers of some scripts are such letters, see _match_word
+_LETTER = r"[^\W\d_⁰-₟]"  # no superscripts or subscripts; some scripts have numbers that are letters, see _match_word
 _WORD = re.compile(rf"{_LETTER}++(?:['’‑-]{_LETTER}++)*+")
 _SIMPLE = re.compile(r"[a-z]{1,30}+(?:'[a-z]{1,3}+)?(?=[ \n,;!?)]|\Z)")
 _TWO_LETTER_WORDS = {"me", "co", "so", "go", "py", "to"}
 
 
 def _spell_out(text: str) -> list[str]:
-    """Return an address piece by piece, punctuation by name; runs of digits are read digit by digit past two."""
+    """Return an address piece by piece, punctuation by name; runs of more than two digits are read digit by digit."""
     words: list[str] = []
     for piece in _PIECE.findall(text):
         if piece in _PIECE_NAMES:
@@ -83,7 +83,7 @@ def _read_email(text: str, at: int) -> Reading | None:
 
 
 def _read_url(text: str, at: int) -> Reading | None:
-    """Read host and path; a scheme, a "www", a query and a fragment say nothing to a listener."""
+    """Read host and path; a scheme, a "www", a query and a fragment are left out: they tell a listener nothing."""
     found = _URL.match(text, at) or _DOMAIN.match(text, at)
     if not found:
         return None
@@ -153,7 +153,7 @@ def _read_versioned(text: str, at: int) -> Reading | None:
 
 
 def _read_roman(text: str, at: int) -> Reading | None:
-    """Read a numeral after a word that calls for one, or two letters and more after any capitalised word."""
+    """Read a Roman numeral after a word that expects one; two or more letters also after any capitalised word."""
     found = _ROMAN.match(text, at)
     before = _LAST_WORD.search(text, max(0, at - 40), at)
     if not found or not found[0] or not before:
@@ -174,7 +174,7 @@ def _roman_value(numeral: str) -> int:
 
 
 def _read_simple(text: str, at: int) -> Reading | None:
-    """Read the common case at once: a small word that no other reader wants. It is four words in five."""
+    """Read the common case first: a lower-case word that no other reader handles. These are four words in five."""
     found = _SIMPLE.match(text, at)
     return Reading(found.end(), [found[0]]) if found and found[0] not in BARE_ABBREVIATIONS else None
 
@@ -192,7 +192,7 @@ def _read_word(text: str, at: int) -> Reading | None:
 
 
 def _match_word(text: str, at: int) -> str:
-    """Return the word there, "" if there is none. It ends before a number: "a²", and any that int() does not take."""
+    """Return the word at a position, "" if there is none. It ends before a number, like that of "a²"."""
     found = _WORD.match(text, at)
     if found is None or found[0].isascii():
         return found[0] if found else ""
@@ -201,7 +201,7 @@ def _match_word(text: str, at: int) -> str:
 
 
 def _acronym(word: str) -> str:
-    """Return how a word in capitals is written for the voice; other words as they are."""
+    """Return a word in capitals as the voice needs it; other words unchanged."""
     if word in SPELLED_AS_WORDS:
         return SPELLED_AS_WORDS[word]
     shouted = len(word) >= 5 and word.isupper() and any(char in "AEIOUY" for char in word)
@@ -212,7 +212,7 @@ NAME_READERS: tuple[Reader, ...] = (
     _read_simple, read_money, _read_email, _read_url, read_month_day, _read_versioned, _read_initials,
     _read_abbreviation, _read_file, _read_bare_abbreviation, _read_roman, _read_word,
 )  # fmt: skip
-"""For a place where a letter stands, in the order to ask them. The last one reads any word."""
+"""The readers for a letter, in the order to try them. The last one reads any word."""
 
 ADDRESS_READERS: tuple[Reader, ...] = (_read_email, _read_url)
-"""For a place where a digit stands: addresses may start with one."""
+"""The readers for a digit: addresses may start with one."""

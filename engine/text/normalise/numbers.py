@@ -1,6 +1,6 @@
 """Number words in American English: integers, ordinals, years and digit strings.
 
-It knows nothing of text around a number: what a number means (a year, a price, a house number) is its caller's guess.
+It does not see the text around a number. The caller decides what the number is: a year, a price, a house number.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from typing import NamedTuple
 
 
 class Reading(NamedTuple):
-    """Where an expression ends in the plain text, and the words it is read as."""
+    """The end of an expression in the plain text, and its words."""
 
     end: int
     words: list[str]
 
 
 Reader = Callable[[str, int], Reading | None]
-"""Looks at one place of a text; None where its kind of expression does not stand there."""
+"""Looks at one position of a text; returns None if its kind of expression is not there."""
 
 NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,9}+(?![0-9])|[0-9]++)(?:\.[0-9]++)?+"
-"""An unsigned number as `decimal` reads it. Possessive: a failure after it never tries shorter numbers."""
+"""An unsigned number for `decimal`. Possessive: after a failure the pattern does not try shorter numbers."""
 
 _ONES = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
@@ -34,7 +34,7 @@ _IRREGULAR = {
 }  # fmt: skip
 
 MAX_CARDINAL_DIGITS = 15
-"""Longer digit strings are identifiers to a listener: they are read digit by digit."""
+"""Longer digit strings are taken as identifiers and read digit by digit."""
 
 
 def cardinal(number: int) -> list[str]:
@@ -84,7 +84,7 @@ def year(number: int) -> list[str]:
 
 
 def digits(text: str) -> list[str]:
-    """Return each decimal digit of the text as a word; other characters are passed over."""
+    """Return each decimal digit of the text as a word; other characters are skipped."""
     return [_ONES[ord(char) - 48] for char in text if "0" <= char <= "9"]
 
 

@@ -1,7 +1,7 @@
-"""Readers for numbers and what is counted with them: money, measures, ranges, fractions, telephone numbers, versions.
+"""Readers for quantities: numbers, money, measures, ranges, fractions, telephone numbers, versions.
 
-A reader looks at one place in plain text and answers with where its expression ends and the words for it, or None. All
-patterns are possessive or bounded: a reader that fails has cost no more than the digits it looked at.
+A reader looks at one position in plain text and returns the end of its expression and the words for it, or None. All
+patterns are possessive or bounded, so the cost of a failure is linear in the digits.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def read_money(text: str, at: int) -> Reading | None:
     else:
         big = [*decimal(whole), *(one if whole == "1" else more).split()]
         cents = [*cardinal(int(small)), *(coin if int(small) == 1 else coins).split()] if int(small or "0") else []
-        # "$0.99" is its cents only; "$0.00" keeps its dollars.
+        # "$0.99" is read as cents only; "$0.00" keeps its dollars.
         words = cents if cents and int(whole) == 0 else [*big, *(["and", *cents] if cents else [])]
     return Reading(found.end(), [*words, *_per(found["per"])])
 
@@ -126,7 +126,7 @@ def _read_feet(text: str, at: int) -> Reading | None:
 
 
 def _read_version(text: str, at: int) -> Reading | None:
-    """Read three or more numbers with points between; four that fit a byte each are an internet address."""
+    """Read three or more numbers with points between them; four that fit a byte each are an internet address."""
     if not (found := _VERSION.match(text, at)):
         return None
     parts = found[0].split(".")
@@ -152,7 +152,7 @@ def _read_range(text: str, at: int) -> Reading | None:
     if not (found := _RANGE.match(text, at)) or _IN_SERIES.search(text, max(0, at - 2), at):
         return None
     rest = read_quantity(text, found.start("b"))
-    assert rest is not None  # a number stands there
+    assert rest is not None  # the caller has seen a number here
     falls = float(found["a"].replace(",", "")) >= float(found["b"].replace(",", ""))
     spaced, equation = found["gap"] != found["gap"].strip(), text[rest.end : rest.end + 3].lstrip()[:1] == "="
     link = "minus" if equation or (spaced and falls) else "to"
@@ -235,7 +235,7 @@ def _read_plain(text: str, at: int) -> Reading | None:
 
 
 def _bare(text: str, number: str, end: int) -> list[str]:
-    """Read a number that nothing explains: four digits are a year unless they seem to count something."""
+    """Read a number without a unit: four digits are a year unless they seem to count something."""
     if len(number) == 4 and number.isdigit() and 1010 <= int(number) <= 2099:
         following = _NEXT_WORD.match(text, end)
         word = following[1] if following else ""
@@ -249,10 +249,10 @@ _UNIT_READERS: tuple[Reader, ...] = (
     _read_ordinal, _read_ratio, _read_plain,
 )  # fmt: skip
 JOINED_READERS: tuple[Reader, ...] = (_read_version, _read_ordinal, _read_plain)
-"""For digits right behind a letter ("B2B", "MP3"): what follows them is no unit."""
+"""The readers for digits right after a letter ("B2B", "MP3"): no unit follows them."""
 
 QUANTITY_READERS: tuple[Reader, ...] = (_read_phone, _read_feet, _read_version, *_UNIT_READERS[:3], _read_range)
-"""For a place where a number or a currency sign stands, in the order to ask them; read_quantity comes last."""
+"""The readers for a number or a currency sign, in the order to try them; read_quantity comes last."""
 
 
 def read_quantity(text: str, at: int) -> Reading | None:

@@ -1,12 +1,12 @@
-"""Text -> the words a voice says, each tied to the stretch of source it stands for. English.
+"""English text -> the words that a voice says. Each word keeps its place in the source.
 
 Numbers, dates, money, addresses, abbreviations and symbols become words; Markdown, code blocks, HTML and emoji are not
-read. What comes out holds letters and prosodic punctuation only, so that a voice's own text rules find nothing left to
-do. It knows nothing of phonemes, voices or audio.
+read. The result holds only letters and prosodic punctuation, so that a voice's own text rules have nothing to change.
+It does not know phonemes, voices or audio.
 
-    spoken_markup     source -> plain text and where each character came from
-    spoken_dates, spoken_quantity, spoken_names     readers: a place in plain text -> where it ends, and words
-    spoken_numbers, spoken_tables                   number words; what the readers look up
+    markup                      source -> plain text, and the place of each character in the source
+    dates, quantities, names    readers: a position in plain text -> the end of an expression, and its words
+    numbers, tables             number words; the tables of the readers
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _NUMBER_READERS: tuple[Reader, ...] = (*DATE_READERS, *ADDRESS_READERS, *QUANTIT
 
 @dataclass(frozen=True, slots=True)
 class ReadWord:
-    """One spoken word with its punctuation; `source[start:end]` is what it was read from.
+    """One spoken word with its punctuation; `source[start:end]` is its written form.
 
-    Words of one expression start together and the last may end later, with punctuation; otherwise spans follow each
-    other without overlap. `text` holds no space.
+    Words of one expression have the same start, and the last may end later, with punctuation. Otherwise spans are in
+    order and do not overlap. `text` holds no space.
     """
 
     text: str
@@ -55,7 +55,7 @@ class ReadWord:
 
 
 def spoken_words(text: str) -> list[ReadWord]:
-    """Return the words to say, in order; none for a text of emoji, symbols or code only."""
+    """Return the words to say, in order; none for a text that is only emoji, symbols or code."""
     return words_of(plain(text))
 
 
@@ -78,7 +78,7 @@ class _Scan:
         self._text = page.text
         self._origin = page.origin
         self._at = 0
-        self._opening = ""  # a bracket that waits for its word
+        self._opening = ""  # an opening bracket, to be put before the next word
         self._words: list[str] = []
         self._spans: list[tuple[int, int]] = []
 
@@ -156,7 +156,7 @@ class _Scan:
         if char == "^":
             return ["to", "the"] if following.isalnum() and before.isalnum() else []
         if char in "<>":
-            # An arrow's head, a stray tag or a quotation mark is no comparison.
+            # The head of an arrow, a stray tag or a quotation mark is not a comparison.
             if before == "=":
                 return ["to"]
             spaced = before in ("", " ") and following in ("", " ")
@@ -165,7 +165,7 @@ class _Scan:
             return []
         if char in SYMBOLS:
             return SYMBOLS[char].split()
-        number = unicodedata.numeric(char, 0.5)  # of no number: as if it were no whole one
+        number = unicodedata.numeric(char, 0.5)  # not a number: treated like a fraction
         return cardinal(int(number)) if number.is_integer() else digits(unicodedata.normalize("NFKC", char))
 
     def _dash(self, char: str) -> None:
@@ -184,7 +184,7 @@ class _Scan:
             self._at += 1
 
     def _stop(self, stop: str, *, only_if_none: bool = False) -> None:
-        """Hang punctuation on the last word; a stronger mark takes the place of a weaker one."""
+        """Add punctuation to the last word; a stronger mark replaces a weaker one."""
         if not self._words:
             return
         word = self._words[-1]

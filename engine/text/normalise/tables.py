@@ -1,6 +1,6 @@
-"""What the readers of text look up: units, currencies, abbreviations, symbols, months, names. Data only.
+"""The tables of the readers: units, currencies, abbreviations, symbols, months, names. Data only.
 
-Readings are words a lexicon knows; none holds a digit, so that a voice's own number rules find nothing left to do.
+Readings are words that a lexicon knows. No reading holds a digit, so that a voice's own number rules never apply.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ TITLES = {
     "capt": "Captain", "lt": "Lieutenant", "col": "Colonel", "sgt": "Sergeant", "rev": "Reverend",
     "hon": "Honorable", "pres": "President", "maj": "Major", "adm": "Admiral", "fr": "Father",
 }  # fmt: skip
-"""Before a capitalised word."""
+"""Titles: abbreviations before a capitalised word."""
 
 BARE_TITLES = {"Mr", "Mrs", "Ms", "Dr", "Prof", "St", "Mt"}
-"""Those of the titles that people write without the full stop."""
+"""The titles that people also write without the full stop."""
 
 ABBREVIATIONS = {
     "e.g": "for example", "eg": "for example", "i.e": "that is", "ie": "that is", "etc": "et cetera", "vs": "versus",
@@ -100,7 +100,7 @@ ABBREVIATIONS = {
     "hr": "hour", "hrs": "hours", "mins": "minutes", "sec": "seconds", "ph.d": "PHD", "oz": "ounces", "lbs": "pounds",
     "ft": "feet", "ca": "circa", "mt": "Mount",
 }  # fmt: skip
-"""Lower-cased, last full stop taken off -> reading. Only words that are written with one are looked up here."""
+"""An abbreviation in lower case without its last full stop -> reading. Only words with a full stop are looked up."""
 
 SENTENCE_WORDS = {
     "al",
@@ -120,12 +120,12 @@ SENTENCE_WORDS = {
     "dec",
     "ft",
 }
-"""Abbreviations that are also words or names: their full stop is taken as a sentence's when nothing speaks against."""
+"""Abbreviations that are also words or names: by default their full stop ends a sentence."""
 
 MAY_END_SENTENCE = {
     "etc", "jr", "sr", "inc", "ltd", "co", "corp", "bros", "ave", "blvd", "rd", "st", "hwy", "a.m", "p.m", "ph.d", "al",
 }  # fmt: skip
-"""Abbreviations that a capital after them makes the end of a sentence."""
+"""Abbreviations that end a sentence if a capital follows."""
 
 BARE_ABBREVIATIONS = {
     "vs": "versus",
@@ -139,7 +139,7 @@ NUMBERED = {
     "vol": "volume", "ch": "chapter", "sec": "section", "eq": "equation", "art": "article", "ver": "version",
     "apt": "apartment", "ste": "suite", "rm": "room", "ext": "extension",
 }  # fmt: skip
-"""With a full stop and before a number."""
+"""Abbreviations with a full stop before a number."""
 
 ROMAN_CUES = {
     "chapter", "part", "act", "scene", "section", "volume", "book", "article", "phase", "type", "class", "level",
@@ -158,10 +158,10 @@ SPELLED_AS_WORDS = {
     "JPEG": "jay-peg", "OK": "okay", "PhD": "PHD", "FIFA": "feefa", "UNESCO": "Unesco", "CUDA": "cooda",
     "LAMP": "lamp", "SWAT": "swat", "UNIX": "Unix", "BASIC": "basic", "CAPTCHA": "captcha",
 }  # fmt: skip
-"""Acronyms that people say as words and that a lexicon would spell, and one it would not spell alike."""
+"""Acronyms that people say as words but a lexicon would spell, and one that a lexicon would spell differently."""
 
 SPELLED_AS_LETTERS = {"NAACP", "HTTPS", "ISBN", "UUID", "IEEE", "ICANN", "ETFS"}
-"""Long ones with vowels that are spelled all the same."""
+"""Long acronyms with vowels that are spelled nevertheless."""
 
 SYMBOLS = {
     "&": "and", "+": "plus", "=": "equals", "@": "at", "%": "percent", "×": "times", "÷": "divided by",

@@ -1,6 +1,6 @@
 """Vocabularies from GGUF metadata: byte-level BPE ("gpt2") and sentencepiece's BPE ("llama").
 
-It reads a checked header; encoding is tokenizer.py's.
+It reads a checked header. tokenizer.py encodes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3_SPLIT = rf"{_LETTERS}|\p{{N}}{{1,3}}|{_REST}"
 QWEN2_SPLIT = rf"{_LETTERS}|\p{{N}}|{_REST}"
 
-# tokenizer.ggml.pre -> how the text is cut before merging
+# tokenizer.ggml.pre -> how the text is split before merging
 _PLAIN = frozenset({"gpt-2", "default", "phi-2", "olmo"})
 _DIGITS = frozenset({"smollm", "starcoder", "refact", "command-r", "codeshell"})
 _LLAMA3 = frozenset({"llama-bpe", "llama3", "llama-v3", "falcon3"})

@@ -1,6 +1,6 @@
-"""Vocabularies from Hugging Face directories: tokenizer.json, or what stands for it, and the settings around it.
+"""Vocabularies from Hugging Face directories: tokenizer.json, or the files that replace it, and the settings beside it.
 
-It reads and checks the files; encoding is tokenizer.py's.
+It reads and checks the files. tokenizer.py encodes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def from_directory(path: Path) -> Vocabulary:
             if text != model.get("unk_token"):
                 pieces.pop(text, None)
         else:
-            pieces[text] = id_  # so that the backend gives it this very id
+            pieces[text] = id_  # so that the backend gives it this id
     if model.get("unk_token") is not None and str(model["unk_token"]) not in pieces:
         raise WeightsError(file, "the vocabulary lacks its token for the unknown")
     prefix = _post_processor_prefix(data)
@@ -100,7 +100,7 @@ def _added_tokens(file: Path, data: dict[str, Any]) -> dict[str, tuple[int, dict
 
 
 def _post_processor_prefix(data: dict[str, Any]) -> tuple[int, ...]:
-    """Return the ids the tokenizer's post-processor puts before a text: usually the start token or nothing."""
+    """Return the ids that the tokenizer's post-processor puts before a text: usually the start token or none."""
     match data.get("post_processor"):
         case {"type": "Sequence", "processors": list(processors)}:
             pass
@@ -121,7 +121,7 @@ def _post_processor_prefix(data: dict[str, Any]) -> tuple[int, ...]:
 
 
 def _take_first_space(data: dict[str, Any]) -> bool:
-    """Move sentencepiece's "space before the first word" out of the backend, which sees only stretches of a text."""
+    """Remove sentencepiece's "space before the first word" from the backend, which encodes parts of a text."""
     found = False
     pre = data.get("pre_tokenizer")
     steps = pre.get("pretokenizers", [pre]) if isinstance(pre, dict) else []
@@ -152,7 +152,7 @@ def _token_text(value: object) -> str | None:
 
 
 def _config_eos(path: Path, count: int) -> set[int]:
-    """Return the ends of a reply that generation_config.json names, or else config.json."""
+    """Return the end tokens in generation_config.json, or else in config.json."""
     for file in (path / "generation_config.json", path / "config.json"):
         value = _optional(file).get("eos_token_id")
         ids = value if isinstance(value, list) else [value]

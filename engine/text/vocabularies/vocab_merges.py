@@ -1,6 +1,6 @@
-"""Vocabularies from vocab.json and merges.txt, as the authors of Qwen publish them: what tokenizer.json would say.
+"""Vocabularies from vocab.json and merges.txt, as the authors of Qwen publish them, in the form of tokenizer.json.
 
-It reads and checks the files; what becomes of them is tokenizer_json.py's business.
+It reads and checks the files for tokenizer_json.py.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from voxlane.engine.weights.json_files import MAX_JSON_BYTES, read_json
 
 VOCABULARY, MERGES, SETTINGS = "vocab.json", "merges.txt", "tokenizer_config.json"
 _CLASSES = ("Qwen2Tokenizer", "Qwen2TokenizerFast")
-"""Tokenizers whose way of cutting text is known; the files do not say it."""
+"""Tokenizers with a known way of splitting text; the files do not tell it."""
 
 
 def has_pair(path: Path) -> bool:
-    """Tell whether a directory has a vocabulary in two files."""
+    """Return whether a directory has a vocabulary in two files."""
     return (path / VOCABULARY).is_file() and (path / MERGES).is_file()
 
 
 def read_pair(path: Path) -> dict[str, Any]:
-    """Return the content that tokenizer.json would have for a directory, or raise WeightsError."""
+    """Return the equivalent of tokenizer.json for a directory, or raise WeightsError."""
     settings = read_json(path / SETTINGS)
     if settings.get("tokenizer_class") not in _CLASSES:
         wanted = ", ".join(_CLASSES)

@@ -1,6 +1,6 @@
-"""A vocabulary, whatever file it came from: a backend for plain text, and the control tokens beside it.
+"""A vocabulary, independent of its file format: a backend for plain text, and the control tokens beside it.
 
-The backend knows no control token at all, so it cannot produce one. This module knows no file format.
+The backend does not know the control tokens, so it cannot produce one.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Everything a tokenizer is made of."""
+    """All data of a tokenizer."""
 
     backend: tokenizers.Tokenizer  # plain text only
-    tokens: dict[int, str]  # what each id stands for, as the file spells it
-    size: int  # ids run from 0 to here
-    literal_ids: frozenset[int]  # tokens spelt as themselves, not in the byte alphabet
+    tokens: dict[int, str]  # the spelling of each id in the file
+    size: int  # ids are 0 to size - 1
+    literal_ids: frozenset[int]  # tokens written literally, not in the byte alphabet
     byte_level: bool  # GPT-2's byte alphabet; otherwise sentencepiece's ▁ and <0xNN>
     controls: dict[str, Control]
     special_ids: frozenset[int]
     bos_id: int | None
     eos_ids: frozenset[int]
-    prefix: tuple[int, ...]  # what the model expects before any text
-    space_before_first: bool  # sentencepiece's dummy space, at the start of the whole text only
+    prefix: tuple[int, ...]  # tokens that the model expects before any text
+    space_before_first: bool  # sentencepiece's dummy space, only at the start of the whole text
     chat_template: str | None
     variables: dict[str, str]  # bos_token and the like, for the template
     _bytes: dict[int, bytes] = field(
         default_factory=dict, init=False, repr=False, compare=False
-    )  # of tokens that were asked for before
+    )  # cache of token_bytes()
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes a token adds to a text; special tokens and unused ids add none."""
@@ -69,10 +69,10 @@ class Vocabulary:
 
 
 def is_control(text: str, *, special: bool, template: str | None) -> bool:
-    """Tell whether only a template may write this added token.
+    """Return whether only a template may write this added token.
 
-    Besides special tokens these are added tokens that work like them though their file does not say so: those the
-    template itself writes ("<think>"), and everything spelt "<|…|>".
+    These are the special tokens, and added tokens that work like them although the file does not mark them: those that
+    the template writes ("<think>"), and everything spelt "<|…|>".
     """
     if special:
         return True
@@ -81,7 +81,7 @@ def is_control(text: str, *, special: bool, template: str | None) -> bool:
 
 
 def find_eos_ids(named: set[int | None], controls: dict[str, Control], template: str | None) -> frozenset[int]:
-    """Return what ends a reply: the named tokens, the ends of turns in the template, and the end of text."""
+    """Return the tokens that end a reply: the named ones, the ends of turns in the template, and the end of text."""
     ends = {
         controls[text].id
         for text in _TURN_ENDS

@@ -1,7 +1,7 @@
 """Whisper as CTranslate2 stores it: model.bin beside config.json, under Hugging Face's names.
 
-The file is a list of named arrays, each checked against the file's size before it is touched. It undoes what the
-converter does to a checkpoint (fused attention matrices), so that a model never learns which file it came from.
+The file is a list of named arrays, each checked against the file's size before it is read. This module splits the
+attention matrices that the converter fused, so a model does not depend on the format of its file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Where one array lies."""
+    """The place of one array."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -59,7 +59,7 @@ class _Cursor:
         return self._data[start : start + size].rstrip(b"\0").decode("utf-8", errors="replace")
 
     def skip(self, size: int) -> int:
-        """Step over `size` bytes; return where they begin."""
+        """Skip `size` bytes; return the position where they begin."""
         start = self._at
         if size > len(self._data) - start:
             raise WeightsError(self._path, "it ends in the middle of an array: truncated or damaged")
@@ -110,7 +110,7 @@ class _Part:
 
 
 _NORMS = {"gamma": "weight", "beta": "bias"}
-# (block, what CTranslate2 calls a matrix): the names that Hugging Face gives its shares, one after the other
+# (block, CTranslate2's name of a matrix) -> Hugging Face's names of its shares, in order
 _MATRICES = {
     ("self_attention", "linear_0"): ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     ("self_attention", "linear_1"): ("self_attn.out_proj",),
@@ -171,7 +171,7 @@ class CTranslate2Directory:
 
     @property
     def config(self) -> dict[str, object]:
-        """The architecture as Hugging Face's config.json would say it, with what its generation_config.json adds."""
+        """The architecture in the form of Hugging Face's config.json, with the keys of generation_config.json."""
         return self._config
 
     def names(self) -> list[str]:

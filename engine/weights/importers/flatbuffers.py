@@ -1,6 +1,6 @@
 """Flatbuffers as untrusted data: every offset is checked against the buffer before it is followed.
 
-It knows tables, vectors and strings; which field means what is the schema's business, and that is the caller's.
+It knows tables, vectors and strings. The caller knows the schema.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from voxlane.engine.errors import WeightsError
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A file's bytes and the name to complain under."""
+    """A file's bytes, and its name for error messages."""
 
     path: str
     data: memoryview
 
     def number(self, kind: str, at: int) -> int:
-        """Return the little-endian integer of struct's `kind` at a place."""
+        """Return the little-endian integer of struct's `kind` at a position."""
         size = struct.calcsize(f"<{kind}")
         if not 0 <= at <= len(self.data) - size:
             self.refuse()
@@ -29,7 +29,7 @@ class Buffer:
         return value
 
     def slice(self, at: int, size: int) -> memoryview:
-        """Return `size` bytes from a place on."""
+        """Return `size` bytes from a position on."""
         if not 0 <= at <= len(self.data) - size:
             self.refuse()
         return self.data[at : at + size]
@@ -41,14 +41,14 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table. Fields go by their number in the schema, from 0; an absent one reads as its default."""
+    """One table. A field is given by its number in the schema, from 0; an absent field has its default value."""
 
     buffer: Buffer
     place: int
 
     @classmethod
     def root(cls, path: str, data: memoryview, identifier: bytes) -> Table:
-        """Return the table a file starts with, or raise WeightsError if it is not such a file."""
+        """Return the root table of a file, or raise WeightsError if the file is of another kind."""
         buffer = Buffer(path, data)
         if len(data) < 12 or bytes(data[4:8]) != identifier:
             buffer.refuse(f"not a {identifier.decode('ascii')} file")
@@ -92,7 +92,7 @@ class Table:
         return self.buffer.slice(start, count)
 
     def _field(self, number: int) -> int:
-        """Return where a field lies, 0 if the table does not have it."""
+        """Return the position of a field, 0 if the table does not have it."""
         buffer, vtable = self.buffer, self.place - self.buffer.number("i", self.place)
         entry = 4 + 2 * number
         if entry + 2 > buffer.number("H", vtable):

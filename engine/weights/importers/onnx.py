@@ -1,7 +1,7 @@
-"""ONNX files as data: the constants of a graph and what its operations read. Nothing in them is ever run here.
+"""ONNX files as data: the constants of a graph, and the inputs of its operations. Nothing in a file is ever run.
 
-It knows Protocol Buffers' wire format and the few fields of an ONNX model that hold weights. Which operation means what
-is the caller's business.
+It knows Protocol Buffers' wire format and the few fields of an ONNX model that hold weights. The caller knows what the
+operations mean.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Operation:
     kind: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    integers: dict[str, list[int]] = field(default_factory=dict)  # attributes that are lists of them
+    integers: dict[str, list[int]] = field(default_factory=dict)  # attributes that are lists of integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
 
 
 def _numbers(values: int | memoryview) -> list[int]:
-    """Return a repeated number, which is one field each or all in one."""
+    """Return the values of a repeated number: one in each field, or all in one field."""
     if isinstance(values, int):
         return [values]
     numbers, at = [], 0

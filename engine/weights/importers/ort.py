@@ -1,9 +1,9 @@
 """Moonshine as ONNX Runtime stores it: two .ort graphs and tokenizer.bin, under Hugging Face's names.
 
-The graphs are read as data and never run. Most matrices in them are anonymous; the node that multiplies by one says
-whose it is ("/layers.0/self_attn/k_proj/MatMul_quant"). Matrices are [in, out] in 8 bits with one scale and one zero
-point for all of it: no zero point is in the middle, so the codes do not fit groups of signed bytes and come out
-dequantised.
+The graphs are read as data and never run. Most matrices have no name; the name of the node that multiplies by a matrix
+tells its place ("/layers.0/self_attn/k_proj/MatMul_quant"). Matrices are [in, out] in 8 bits, each with one scale and
+one zero point. The zero point is not in the middle, so the codes do not fit groups of signed bytes, and the matrices
+are dequantised.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_NODES, MAX_INITIALIZERS, MAX_INPUTS, MAX_ATTRIBUTES, MAX_RANK = 20_000, 20_0
 _HEADS = 8
 """Nothing in the graphs names the number of heads; both published sizes, tiny and base, have eight."""
 
-_CONTEXT_TOKENS = 194  # 30 s at 6.5 tokens a second, less the start token: what it was trained to write at most
+_CONTEXT_TOKENS = 194  # its longest training output: 30 s at 6.5 tokens a second, less the start token
 
 _CONTROLS = 3  # <unk>, <s>, </s>
 _RESERVED = re.compile(rb"<<ST_\d+>>")
@@ -46,7 +46,7 @@ _DTYPES: dict[int, np.dtype[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Initializer:
-    """A constant of a graph. Its bytes stay in the file until they are asked for."""
+    """A constant of a graph. Its bytes are read from the file when they are requested."""
 
     name: str
     kind: int  # onnx's TensorProto.DataType
@@ -69,7 +69,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class OrtGraph:
-    """Constants by name, and operations, with those of inner graphs among them."""
+    """Constants by name, and operations, those of inner graphs included."""
 
     initializers: dict[str, Initializer]
     nodes: list[Node]
@@ -105,7 +105,7 @@ def _collect(path: Path, graph: Table, found: OrtGraph, depth: int) -> None:
 
 
 def _initializer(path: Path, table: Table) -> Initializer | None:
-    """Return a constant, None if it is of a type that no weight has."""
+    """Return a constant, None if its type is not one of a weight."""
     name, kind = table.text(0), table.integer(3, "i")
     if kind not in _DTYPES:
         return None
@@ -118,7 +118,7 @@ def _initializer(path: Path, table: Table) -> Initializer | None:
 
 @dataclass(frozen=True, slots=True)
 class _Matrix:
-    """A tensor's values as the graph holds them: with a scale they are codes, and `turned` means [in, out]."""
+    """A tensor's values as the graph holds them. With a scale they are codes; `turned` means [in, out]."""
 
     values: Initializer
     scale: Initializer | None = None
@@ -126,7 +126,7 @@ class _Matrix:
     turned: bool = False
 
 
-# Where each operation keeps what it multiplies by: (weight, scale, zero point, bias), as numbers of its inputs.
+# For each operation the input numbers of its (weight, scale, zero point, bias).
 _PRODUCTS = {"MatMulIntegerToFloat": (1, 3, 5, 6), "DynamicQuantizeMatMul": (1, 2, 3, 4)}
 _NAMED = re.compile(r"/(?P<place>(?:[\w.]+/)*[\w.]+)/(?P<operation>\w+)")
 
@@ -138,7 +138,7 @@ def _tensors(path: Path, prefix: str) -> dict[str, _Matrix]:
     for node in graph.nodes:
         match = _NAMED.fullmatch(node.name)
         if node.operation == "SkipLayerNormalization" and len(node.inputs) > 2:
-            # A norm fused with the addition before it has lost its place; its weight has kept its name.
+            # The node of a norm that is fused with an addition does not tell its place; its weight has a name.
             found[prefix + node.inputs[2]] = _Matrix(_known(path, graph, node.inputs[2]))
         if match is None:
             continue
@@ -154,7 +154,7 @@ def _tensors(path: Path, prefix: str) -> dict[str, _Matrix]:
 
 
 def _weights_of(path: Path, graph: OrtGraph, node: Node) -> Iterator[tuple[str, _Matrix]]:
-    """Yield the weights one node uses, with the last part of their names."""
+    """Yield the weights of one node, with the last part of their names."""
 
     def constant(index: int) -> Initializer | None:
         return graph.initializers.get(node.inputs[index]) if index < len(node.inputs) else None
@@ -212,7 +212,7 @@ class MoonshineDirectory:
 
     @property
     def config(self) -> dict[str, object]:
-        """The architecture as Hugging Face's config.json would say it."""
+        """The architecture in the form of Hugging Face's config.json."""
         return self._config
 
     def names(self) -> list[str]:
@@ -232,7 +232,7 @@ class MoonshineDirectory:
         return torch.from_numpy(np.ascontiguousarray(values))
 
     def blocks(self, name: str) -> Blocks | None:
-        """Return None: one zero point off the middle of the codes fits no group of signed bytes."""
+        """Return None: codes with a zero point off the middle do not fit groups of signed bytes."""
         if name not in self._tensors:
             raise KeyError(name)
         return None
@@ -289,7 +289,7 @@ def read_tokens(path: Path) -> list[bytes]:
 
 
 def read_pieces(path: Path) -> list[bytes]:
-    """Return what each token of a tokenizer.bin adds to a text: control tokens add nothing."""
+    """Return the bytes that each token of a tokenizer.bin adds to a text: control tokens add none."""
     return [
         b"" if index < _CONTROLS or _RESERVED.fullmatch(token) else token.replace("▁".encode(), b" ")
         for index, token in enumerate(read_tokens(path))

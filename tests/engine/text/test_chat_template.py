@@ -1,4 +1,4 @@
-"""Chat templates: what Hugging Face's environment offers, and what a hostile template cannot do."""
+"""Chat templates: the same features as in Hugging Face's environment, and limits for hostile templates."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ HOSTILE = {
     "recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     "branching": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(40) }}",
     "captured text": "{% set y = 'a' * 1000000 %}{% set x %}{% for a in range(9999) %}{{ y }}{% endfor %}{% endset %}",
-    "many texts": "{% set n = namespace() %}{% for a in range(99) %}{% set n.x = [n.x, a ~ 'a' * 99999] %}{% endfor %}",
+    "many texts": "{% set n = namespace() %}{% for a in range(99) %}{% set n.x = [n.x,a ~ 'a' * 999999] %}{% endfor %}",
     "nested lists": "{% set n = namespace() %}{% for a in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x }}",
     "loops over a variable": "{% set r = range(99999) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}",
     "long bytes": "{{ (1).to_bytes(10000000000) }}",

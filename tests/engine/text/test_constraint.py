@@ -1,4 +1,4 @@
-"""Output that must follow a grammar: it does, it costs nobody else anything, and bad schemas only their sender."""
+"""Output follows its grammar, other requests are not delayed, and a bad schema fails only its own request."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_a_call_is_to_one_of_the_tools_and_references_stay_their_own() -> None:
 
 
 def random_schema(rng: random.Random, depth: int = 2) -> dict[str, Any]:
-    """Return a small schema of everything that is common."""
+    """Return a small schema with all common keywords."""
     simple: list[dict[str, Any]] = [
         {"type": "string", "maxLength": rng.randint(1, 12)},
         {"type": "string", "pattern": "^[A-Z]{2}[0-9]{1,3}$"},

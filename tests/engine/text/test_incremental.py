@@ -1,4 +1,4 @@
-"""Text in pieces is read as the whole, and words of a voice without durations have times that could be true."""
+"""Text in pieces is read like the whole, and words of a voice without durations get plausible times."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ SAID = st.builds(lambda size: Said(0, size, (0,) * size, float(size)), st.intege
 
 @given(st.lists(st.tuples(SAID, st.integers(0, 5000)), max_size=12), st.lists(st.integers(0, 4000), max_size=12))
 def test_words_follow_each_other_within_the_samples_there_are(words: list[tuple[Said, int]], chunks: list[int]) -> None:
-    """Whenever text comes and however much sound: the server's book takes it, and in the end all was heard."""
+    """In any order of text and audio the server's ledger accepts the times, and in the end all words were heard."""
     pace, ledger, end, waiting = WordTimer(1000), Ledger(), 0, list(words)
     for chunk in chunks:
         if waiting:

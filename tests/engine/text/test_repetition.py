@@ -1,6 +1,6 @@
-"""A loop is always found, and soon; what is no loop never is; and a job that loops ends without its repeats.
+"""Every loop is found soon, nothing else is taken for a loop, and a job that loops ends without its repeats.
 
-Beside it, what else a job of text makes of an output: a thought that the prompt began is told as begun.
+Also: a thought that the prompt began is reported as begun.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOKENS = st.lists(st.integers(0, 3), max_size=400)
 
 
 def looped_at(tokens: Sequence[int], least: int, start: int = 0) -> int | None:
-    """Return after how many tokens of the output it is called a loop, None if it never is."""
+    """Return after how many tokens the output counts as a loop, None if it never does."""
     guard, grown = LoopGuard(least), list(tokens[:start])
     for count, token in enumerate(tokens[start:], 1):
         grown.append(token)
@@ -104,7 +104,7 @@ def test_repeating_goes_before_looping_and_may_end(least: int) -> None:
 
 
 def told(output: str, least: int = 16, **settings: object) -> tuple[str, FinishReason | None, int]:
-    """Return what a job tells of an output that a model would write, how it ends, and after how many tokens."""
+    """Return the text that a job reports for a model's output, how it ends, and after how many tokens."""
     sampling = SamplingParams(max_tokens=len(output), loop_tokens=least, logprobs=0, **settings)  # type: ignore[arg-type]
     tools = (Tool("f"),) if "schema" not in settings else ()
     submit = Submit("r", "chat", text="", sampling=sampling, tools=tools)
@@ -130,7 +130,7 @@ def test_a_loop_ends_and_its_repeats_are_not_told() -> None:
 def test_what_was_no_loop_is_told_in_full() -> None:
     output = "XYZ" + "BCDE" * 3 + "FGHIJKLMNOPQ"
     assert told(output) == (output, "length", len(output))
-    assert told("BCBCBCBCBC") == ("BCBCBCBCBC", "length", 10)  # it ends while it may still be one
+    assert told("BCBCBCBCBC") == ("BCBCBCBCBC", "length", 10)  # it ends before it is certain
 
 
 @pytest.mark.parametrize("settings", [{"schema": "json"}, {"ignore_eos": True}, {"least": 0}])
@@ -140,7 +140,7 @@ def test_some_outputs_may_loop(settings: dict[str, object]) -> None:
 
 
 class Thinking(Letters):
-    """A tokenizer of a model whose template begins its thoughts."""
+    """A tokenizer with a template that begins the model's thoughts."""
 
     def token_bytes(self, token: int) -> bytes:
         return b"<think>" if token == 26 else super().token_bytes(token)

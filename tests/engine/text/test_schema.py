@@ -1,4 +1,4 @@
-"""Schemas as people send them: bounded, closed where that is meant, and free of settings that are not theirs."""
+"""Schemas from clients: bounded, closed where that is meant, and without settings of the compiler."""
 
 from __future__ import annotations
 

@@ -280,7 +280,7 @@ def write_sentencepiece_gguf(path: Path, *, space_prefix: bool, template: str | 
 
 
 def sentencepiece_encode(text: str, *, space_prefix: bool) -> list[int]:
-    """Encode as sentencepiece's BPE does: join the adjacent pair whose union scores best, leftmost first."""
+    """Encode like sentencepiece's BPE: join the adjacent pair with the best score, leftmost first."""
     tokens, scores, types = sentencepiece_tokens()
     ids = {token: index for index, token in enumerate(tokens) if types[index] == 1}
     result: list[int] = []

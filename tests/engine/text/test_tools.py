@@ -1,4 +1,4 @@
-"""Function calling: what a model is told, how its calls are read, and calls that are always well formed."""
+"""Function calling: the instruction, the parsing of calls, and calls that are always well formed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HANG_UP = Call("hang_up", "{}")
 
 
 def read(text: str, size: int = 1, **settings) -> list[str | Call]:
-    """Return what comes out of a text that comes in pieces of `size`, texts joined."""
+    """Return the parts of a text that comes in pieces of `size`, with texts joined."""
     reader = CallReader(TOOLS, **settings)
     pieces: list[str | Call] = []
     for start in range(0, len(text), size):

@@ -1,4 +1,4 @@
-"""Voices from recordings: what is kept of one, how many there are, and that no step waits while one is made."""
+"""Voices from recordings: their contents and their number; no step waits while a voice is made."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ def test_what_is_refused_and_why(house: House) -> None:
     house.cloner.go.set()
     while house.core.busy:
         house.core.step()
-    assert house.cloner.made == MAX_CLIPS  # what was cancelled before its turn was never begun
+    assert house.cloner.made == MAX_CLIPS  # a clone that was cancelled in the queue was never begun
 
 
 def test_the_longest_voice_is_within_its_bound_and_more_text_is_refused(house: House, cloner: Cloner) -> None:
@@ -307,7 +307,7 @@ def test_the_longest_voice_is_within_its_bound_and_more_text_is_refused(house: H
     assert len(longest.profile) < MAX_PROFILE_BYTES // 2
     house.voices.keep("Ada", longest.profile)
     house.cloner.go.set()
-    house.cloner.spelled = 2  # as figures are, when they are written out
+    house.cloner.spelled = 2  # like numbers that are written out
     house.ask("v", clip(1.0), text="x" * 7)
     (told,) = house.until(Refused)
     assert isinstance(told, Refused)

@@ -1,4 +1,4 @@
-"""Whose voice, which language, which instructions: what each kind of checkpoint takes, and what it refuses by name."""
+"""Voice, language, instructions: what each kind of checkpoint accepts, and what it refuses by name."""
 
 from __future__ import annotations
 

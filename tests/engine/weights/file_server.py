@@ -1,4 +1,4 @@
-"""An HTTP server for tests: files by path, a log of what was asked, and the ways a server or a network can fail."""
+"""An HTTP server for tests: files by path, a log of the requests, and the failures of servers and networks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ DEADLINE_SECONDS = 60
 
 @dataclass(slots=True)
 class Cut:
-    """No body of a file gets past this byte once `now` is set; until then the connection hangs there."""
+    """The connection hangs at this byte of a file until `now` is set, and breaks then."""
 
     at: int
     now: threading.Event = field(default_factory=threading.Event)
-    resume_body: bool = False  # it hangs for a while and then goes on
+    resume_body: bool = False  # it continues instead of breaking
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Asked:
 
 @dataclass(slots=True)
 class FileServer:
-    """What is served, and how."""
+    """The files of a server, and its behaviour."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     headers: dict[str, dict[str, str]] = field(default_factory=dict)  # by path
@@ -48,7 +48,7 @@ class FileServer:
         return f"http://127.0.0.1:{self.port}"
 
     def asked(self, ending: str) -> list[str | None]:
-        """Return the ranges asked of the files whose path ends so, None for a whole one."""
+        """Return the requested ranges of the files with this ending, None for a whole file."""
         return [one.range for one in self.log if one.method == "GET" and one.path.endswith(ending)]
 
 
@@ -63,7 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(body=True)
 
     def log_message(self, *arguments: object) -> None:
-        """Say nothing: the log is a list."""
+        """Print nothing: the log is a list."""
 
     def _answer(self, *, body: bool) -> None:
         site, path = self.site, unquote(urlsplit(self.path).path)
@@ -103,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(content[start:])
                 return
             self.wfile.write(content[start : cut.at])
-            assert cut.now.wait(DEADLINE_SECONDS), "nobody cut the connection"
+            assert cut.now.wait(DEADLINE_SECONDS), "the test did not cut the connection"
             if cut.resume_body:
                 self.wfile.write(content[max(start, cut.at) :])
             else:

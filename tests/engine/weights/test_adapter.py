@@ -47,7 +47,7 @@ def logits(weights: Any, tokens: list[int] = TOKENS) -> Tensor:
 def train(
     base: Path, folder: Path, tokens: list[int] = TOKENS, start: str = "", *, merge: bool = False, **settings: Any
 ) -> Tensor:
-    """Save an adapter whose every trainable number was moved, and return the logits that PEFT has with it.
+    """Save an adapter with every trainable number changed, and return the logits that PEFT computes with it.
 
     They are computed with the adapter beside the model, or with `merge` after PEFT's own merge.
     """
@@ -58,7 +58,7 @@ def train(
     torch.manual_seed(1)
     init: Any = start or False
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PEFT's, about tied tables and the like: what they warn of is tested here
+        warnings.simplefilter("ignore")  # PEFT warns about tied tables and the like, which are tested here
         lora = {"r": 4, "lora_alpha": 6, **settings}
         model = peft.get_peft_model(
             plain, peft.LoraConfig(task_type="CAUSAL_LM", init_lora_weights=init, **lora), autocast_adapter_dtype=False
@@ -163,7 +163,7 @@ def test_a_gguf_model_is_adapted_like_the_checkpoint_it_was_made_of(
     )
     weights = adapted(base, tmp_path / "adapter")
     torch.testing.assert_close(logits(weights, tokens), wanted, rtol=1e-4, atol=1e-4)
-    # What is changed has no codes and becomes 8 bits; what is not keeps its own.
+    # A changed matrix has no codes and becomes 8 bits; an unchanged one keeps its codes.
     assert weights.blocks(f"{Q0}.weight") is None
     ours, theirs = weights.blocks(f"{DOWN1}.weight"), file.blocks(f"{DOWN1}.weight")
     assert ours is not None
@@ -172,7 +172,7 @@ def test_a_gguf_model_is_adapted_like_the_checkpoint_it_was_made_of(
 
 
 def write(folder: Path, tensors: dict[str, Tensor] | None = None, **settings: object) -> Path:
-    """Write an adapter of rank 2 by hand: one that changes two matrices of the checkpoints, unless told otherwise."""
+    """Write an adapter of rank 2 by hand. By default it changes two matrices of the checkpoints."""
     folder.mkdir(exist_ok=True)
     config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "base_model_name_or_path": "them/their-model", **settings}
     (folder / "adapter_config.json").write_text(json.dumps(config))
@@ -223,7 +223,7 @@ def test_factors_of_other_types_are_multiplied_in_float32(
 
 
 def test_a_vision_models_adapter_fits_its_text_half(tmp_path: Path) -> None:
-    """Whichever spelling of the names the adapter and the model have; what it does to the tower is left out."""
+    """The adapter and the model may spell the names differently; changes to the vision tower are left out."""
     config = CONFIGS["gemma3"]
     text = write_checkpoint(tmp_path / "text", config)
     wanted = logits(adapted(text, write(tmp_path / "plain", factors(Q0))))
@@ -237,7 +237,7 @@ def test_a_vision_models_adapter_fits_its_text_half(tmp_path: Path) -> None:
         adapter = write(tmp_path / f"adapter-{index}", factors(module) | tower)
         for base in (text, vision):
             torch.testing.assert_close(logits(adapted(base, adapter)), wanted)
-        write(adapter, {"base_model.model.lm_head.weight": head})  # tied there, under text_config: untied here
+        write(adapter, {"base_model.model.lm_head.weight": head})  # tied in the config, under text_config: untied here
         own = [logits(adapted(base, adapter)) for base in (text, vision)]
         assert torch.equal(*own)
         assert not torch.equal(own[0], wanted)

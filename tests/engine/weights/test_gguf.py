@@ -55,7 +55,7 @@ def stored(kind: Kind, rows: int, inputs: int) -> Array:
 
 
 def meant(data: Array, kind: Kind) -> Array:
-    """Return the floats that stored rows stand for, by the library or, where it has no word, by the definition."""
+    """Return the values of stored rows, by the library or, if it lacks the type, by the definition."""
     if kind is not Kind.Q8_K:
         return np.asarray(gguf.quants.dequantize(data, kind))
     blocks = data.reshape(len(data), -1, 292)
@@ -88,7 +88,7 @@ def test_numbers_are_those_of_the_gguf_library(kind: Kind, write_gguf: WriteGGUF
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=15, deadline=None)
 def test_any_bytes_mean_what_they_mean_to_the_library(kind: Kind, seed: int) -> None:
-    """Also scales that are NaN, infinite or subnormal, as a damaged file may hold."""
+    """Include scales that are NaN, infinite or subnormal, as in a damaged file."""
     block, size = gguf.GGML_QUANT_SIZES[kind]
     data = np.random.default_rng(seed).integers(0, 256, (3, 512 // block * size), dtype=np.uint8)
     with np.errstate(all="ignore"):

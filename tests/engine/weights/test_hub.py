@@ -31,7 +31,7 @@ CDN = "/cdn/model.safetensors"
 
 
 def publish(site: FileServer) -> None:
-    """Answer what the library asks of a hub: facts, a listing, and files, the big one elsewhere."""
+    """Serve what the library requests from a hub: facts, a listing, and files, the big one from another host."""
     siblings: list[dict[str, Any]] = []
     tree: list[dict[str, Any]] = []
     for name, content in FILES.items():
@@ -126,11 +126,11 @@ def test_a_single_file(hub: FileServer) -> None:
 
 
 def wait_for(child: subprocess.Popen[str], share: float) -> None:
-    """Wait until a pull is as far as this."""
+    """Wait until a pull has reached this share."""
     assert child.stdout is not None
     told = b""
     while not any(float(line) >= share for line in told.split(b"\n")[:-1]):
-        # Not by readline: what it reads ahead would be waited for in vain.
+        # Not by readline: select() does not see the lines that it has read ahead.
         assert select.select([child.stdout], [], [], 60)[0], "no progress"
         data = os.read(child.stdout.fileno(), 4096)
         assert data, "the pull ended"
@@ -199,7 +199,7 @@ def test_two_processes_fetch_once(hub: FileServer) -> None:
 
 def test_offline(hub: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
     _, path = pull(f"hf:{REPO}")
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody listens on the discard port
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nothing listens on the discard port
     assert pull(f"hf:{REPO}") == ([1.0], path)
     shown = models("pull", "hf:owner/other")
     assert shown.returncode == 1

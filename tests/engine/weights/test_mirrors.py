@@ -26,7 +26,7 @@ from voxlane.engine.weights import archives, catalog, command, fetch, hub, store
 
 from .file_server import Cut, FileServer, serving
 
-CONTENT = random.Random(1).randbytes(2 << 20)  # nothing can shrink it
+CONTENT = random.Random(1).randbytes(2 << 20)  # it cannot be compressed
 OTHER = CONTENT[::-1]
 HALF = len(CONTENT) // 2
 PARTS = (CONTENT[:HALF], CONTENT[HALF:])
@@ -71,7 +71,7 @@ def archive(number: int, content: bytes, member: str = "part.bin") -> bytes:
 
 @dataclass(slots=True)
 class World:
-    """The two origins of the only model there is, and the cache it is pulled into."""
+    """The two origins of the only model, and the cache."""
 
     hub: FileServer
     index: FileServer
@@ -81,7 +81,7 @@ class World:
     seen: list[float] = field(default_factory=list)
 
     def publish(self, content: bytes = CONTENT, told: str | None = None) -> None:
-        """Put the file on the hub, behind a redirect that tells its hash, as the hub does with large files."""
+        """Put the file on the hub, behind a redirect that tells its hash, as for large files."""
         etag = told if told is not None else hashlib.sha256(content).hexdigest()
         self.hub.redirects[PUBLISHED] = f"http://localhost:{self.hub.port}{CDN}"  # another host, as far as HTTP goes
         self.hub.headers[PUBLISHED] = {
@@ -115,7 +115,7 @@ class World:
         return store.pull("tiny", self.seen.append, self.notices.append, mirrors=mirrors)
 
     def fail(self, *, mirrors: bool = True) -> str:
-        """Pull in vain, and return the error, which is one line; nothing but whole files is among the models."""
+        """Pull without success; return the error, which is one line. No file may be among the models."""
         with pytest.raises(StoreError) as caught:
             self.pull(mirrors=mirrors)
         assert "\n" not in str(caught.value)
@@ -279,7 +279,7 @@ def test_all_origins_gone(world: World) -> None:
         f"check your network and try again, or copy the file to {world.target}"
     )
     world.target.parent.mkdir(parents=True, exist_ok=True)
-    world.target.write_bytes(CONTENT)  # what the line advises works
+    world.target.write_bytes(CONTENT)  # the advice of the line works
     assert store.present("tiny")
     assert world.pull() == world.target
 
@@ -294,7 +294,7 @@ def test_a_withdrawn_part(world: World) -> None:
 def test_origins_that_never_answer(world: World) -> None:
     world.patch.setattr(hub, "ANSWER_S", 0.5)
     world.patch.setattr(archives, "ANSWER_S", 0.5)
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and that is all
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections and never answers
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         world.use_hub(address)
         world.patch.setenv("PIP_INDEX_URL", f"{address}/simple")
@@ -334,7 +334,7 @@ def test_a_part_with_other_bytes(world: World) -> None:
     error = world.fail()
     assert f"; from the mirror: {FILE}: expected sha256 {SHA256} and got " in error
     assert "; it was removed; check your network and try again, or copy the file to " in error
-    assert list(world.downloads.rglob("*.whl")) == []  # no telling which of them it is
+    assert list(world.downloads.rglob("*.whl")) == []  # either may be the wrong one
     world.mirror(2, archive(2, PARTS[1]))
     assert world.pull().read_bytes() == CONTENT
 
@@ -451,7 +451,7 @@ def test_too_little_space_is_said_before_anything_is_fetched(world: World) -> No
     assert (world.hub.log, world.index.log) == ([], [])
     part = world.downloads / "hf_owner--tiny-GGUF" / FILE
     part.parent.mkdir(parents=True)
-    part.write_bytes(CONTENT[:HALF])  # what is here need not be fetched
+    part.write_bytes(CONTENT[:HALF])  # half of the file need not be fetched
     assert world.pull().read_bytes() == CONTENT
 
 

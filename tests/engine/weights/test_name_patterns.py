@@ -1,4 +1,4 @@
-"""Patterns for module names: what PEFT's regular expressions match, and nothing that takes for ever."""
+"""Patterns for module names match like PEFT's regular expressions, and never take long."""
 
 from __future__ import annotations
 

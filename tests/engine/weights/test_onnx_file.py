@@ -1,4 +1,4 @@
-"""ONNX files as data: a small one, the voice's, and that damage is an error and nothing else."""
+"""ONNX files as data: a small one and the voice's; damage is a WeightsError."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moonshine's .ort files: what comes out of small ones, and that damage is an error and nothing else."""
+"""Moonshine's .ort files: the tensors of small ones; damage is a WeightsError."""
 
 from __future__ import annotations
 

