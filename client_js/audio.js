@@ -1,7 +1,7 @@
 /**
  * The browser's side of sound: one AudioContext at its own rate, a microphone, a loudspeaker, and their worklets.
  *
- * It opens, wires and closes them, and says in one word what is missing. It knows no messages of the server.
+ * It opens, connects and closes them, and names in one word what is missing.
  */
 
 import { microphoneError, VoiceError } from "./errors.js";
@@ -12,10 +12,10 @@ import { microphoneError, VoiceError } from "./errors.js";
 
 /**
  * @typedef {object} SpeakerFigures
- * @property {number} bufferMs what waits
- * @property {number} targetMs what a reply begins with
+ * @property {number} bufferMs sound that waits to be played
+ * @property {number} targetMs buffered sound with which a reply begins
  * @property {number} underruns
- * @property {number} starvedMs silence that they cost
+ * @property {number} starvedMs silence caused by underruns
  * @property {number} level loudness, 0 to 1
  * @property {boolean} playing
  * @property {boolean} held
@@ -28,7 +28,7 @@ import { microphoneError, VoiceError } from "./errors.js";
  * @property {(epoch: number) => void} begins
  * @property {(figures: SpeakerFigures) => void} figures
  * @property {() => void} microphoneLost
- * @property {(silenced: boolean) => void} silenced the browser has put the sound to sleep, or has woken it
+ * @property {(silenced: boolean) => void} silenced the browser has suspended the sound, or resumed it
  */
 
 /**
@@ -42,14 +42,14 @@ import { microphoneError, VoiceError } from "./errors.js";
 /** Frames a second: 20 ms each. */
 const FRAMES_PER_S = 50;
 
-/** How long the worklet may take to say where it stands; one that does not run never does. */
+/** How long to wait for the worklet's position; a worklet that does not run never answers. */
 const POSITION_MS = 200;
 
 /** A microphone and a loudspeaker. */
 export class BrowserAudio {
   /** @type {AudioContext | null} */
   #context = null;
-  /** @type {AudioContext | null} Of the microphone, where that cannot join the loudspeaker's. */
+  /** @type {AudioContext | null} The microphone's own, where it cannot share the loudspeaker's. */
   #microphoneContext = null;
   /** @type {AudioWorkletNode | null} */
   #speaker = null;
@@ -62,7 +62,7 @@ export class BrowserAudio {
   /** @type {MediaStream | null} */
   #stream = null;
   #muted = false;
-  #openings = 0; // of the microphone, closings too: which one is the last
+  #openings = 0; // counts openings and closings of the microphone: a stale opening is recognised
   /** @type {((position: { epoch: number, samples: number } | null) => void)[]} */
   #asking = [];
   #handlers;
@@ -71,8 +71,8 @@ export class BrowserAudio {
 
   /**
    * @param {AudioHandlers} handlers
-   * @param {number} wireRate of the microphone's frames
-   * @param {string | URL} [worklets] the address of the folder that has the worklets, if it is not this module's
+   * @param {number} wireRate the rate of the microphone's frames
+   * @param {string | URL} [worklets] the address of the worklets' folder, if it is not this module's
    */
   constructor(handlers, wireRate, worklets = import.meta.url) {
     this.#handlers = handlers;
@@ -80,7 +80,7 @@ export class BrowserAudio {
     this.#worklets = new URL(worklets, globalThis.location?.href);
   }
 
-  /** The loudspeaker's rate, 0 while there is none. */
+  /** The loudspeaker's rate; 0 while it is closed. */
   get rate() {
     return this.#speaker === null ? 0 : (this.#context?.sampleRate ?? 0);
   }
@@ -90,19 +90,19 @@ export class BrowserAudio {
     return this.#capture !== null;
   }
 
-  /** How long a sample takes from the worklet to the ear, as far as the browser knows. */
+  /** How long a sample takes from the worklet to the loudspeaker, as far as the browser knows. */
   get outputLatencyMs() {
     return 1000 * ((this.#context?.outputLatency || 0) + (this.#context?.baseLatency || 0));
   }
 
-  /** Whether the browser keeps the loudspeaker silent until somebody clicks. */
+  /** Whether the browser keeps the loudspeaker silent until the person clicks. */
   get silenced() {
-    return this.#context !== null && this.#context.state !== "running"; // iOS has more words for it than "suspended"
+    return this.#context !== null && this.#context.state !== "running"; // iOS has other states than "suspended"
   }
 
-  /** Open the loudspeaker; call it from a click or a key, or browsers keep it silent. */
+  /** Open the loudspeaker. Call it from a click or a key press: otherwise browsers keep it silent. */
   async openSpeaker() {
-    // An unprotected page may still know the name of what it is not given.
+    // On a page without HTTPS the name may exist and its value be missing.
     if (!("AudioWorkletNode" in globalThis) || globalThis.isSecureContext === false) throw missing("no_worklet");
     const opening = (this.#opening ??= this.#makeSpeaker());
     try {
@@ -118,7 +118,7 @@ export class BrowserAudio {
   async #makeSpeaker() {
     const context = this.#context ?? this.#makeContext();
     await context.audioWorklet.addModule(new URL("./playback-worklet.js", this.#worklets));
-    if (context !== this.#context) throw new VoiceError("sound_closed"); // and another may be open since
+    if (context !== this.#context) throw new VoiceError("sound_closed"); // another context may be open by now
     const speaker = new AudioWorkletNode(context, "voxlane-playback", { numberOfInputs: 0, outputChannelCount: [1] });
     speaker.port.onmessage = ({ data }) => this.#hear(data);
     speaker.connect(context.destination);
@@ -129,7 +129,7 @@ export class BrowserAudio {
     const context = new AudioContext({ latencyHint: "interactive" });
     context.onstatechange = () => {
       if (context !== this.#context) return;
-      // A telephone call, another device or a nap. While Safari says "interrupted", asking is in vain and does harm.
+      // A telephone call, another device or sleep. While Safari says "interrupted", resuming fails and does harm.
       if (context.state === "suspended") wake(context);
       this.#handlers.silenced(this.silenced);
     };
@@ -138,7 +138,7 @@ export class BrowserAudio {
   }
 
   /**
-   * Open the microphone, or another one than before.
+   * Open the microphone, or change to another one.
    * @param {MicrophoneOptions} [options]
    */
   async openMicrophone(options = {}) {
@@ -170,7 +170,7 @@ export class BrowserAudio {
     }
   }
 
-  /** Take frames from a microphone. @param {MediaStreamAudioSourceNode} source */
+  /** Start taking frames from a microphone. @param {MediaStreamAudioSourceNode} source */
   #record(source) {
     const processorOptions = { rate: this.#wireRate, frameSamples: this.#wireRate / FRAMES_PER_S };
     const capture = new AudioWorkletNode(source.context, "voxlane-capture", { numberOfOutputs: 0, processorOptions });
@@ -182,7 +182,7 @@ export class BrowserAudio {
   }
 
   /**
-   * Let a microphone go that nobody wants any more: people may take minutes to allow it.
+   * Release a microphone that is no longer wanted: a person may take minutes to allow it.
    * @param {number} opening
    * @param {MediaStream} stream
    */
@@ -213,7 +213,7 @@ export class BrowserAudio {
     }
   }
 
-  /** Let the microphone go; the browser's sign that it is open goes out. */
+  /** Close the microphone; the browser's recording sign goes out. */
   closeMicrophone() {
     this.#openings += 1;
     for (const track of this.#stream?.getTracks() ?? []) {
@@ -233,11 +233,11 @@ export class BrowserAudio {
     const context = this.#context;
     if (typeof context?.setSinkId !== "function") return false;
     await context.setSinkId(deviceId);
-    wake(context); // it falls asleep with a device that is unplugged
+    wake(context); // a context is suspended when its device is unplugged
     return true;
   }
 
-  /** Make the microphone's frames of another rate. @param {number} rate */
+  /** Change the rate of the microphone's frames. @param {number} rate */
   useRate(rate) {
     if (rate === this.#wireRate) return;
     this.#wireRate = rate;
@@ -250,12 +250,12 @@ export class BrowserAudio {
     this.#capture?.port.postMessage({ muted });
   }
 
-  /** Tell the loudspeaker what to do. @param {Order} order @param {Transferable[]} [transfer] */
+  /** Give the loudspeaker an order. @param {Order} order @param {Transferable[]} [transfer] */
   order(order, transfer = []) {
     this.#speaker?.port.postMessage(order, transfer);
   }
 
-  /** Return where the loudspeaker stands, null if it does not say; what was played before is acked by then. */
+  /** Return the loudspeaker's position, null if it does not answer; what was played before is acked by then. */
   position() {
     /** @type {Promise<{ epoch: number, samples: number } | null>} */
     const answer = new Promise((resolve) => {
@@ -271,7 +271,7 @@ export class BrowserAudio {
   async close() {
     this.closeMicrophone();
     this.#speaker?.disconnect();
-    if (this.#speaker !== null) this.#speaker.port.onmessage = null; // what is on its way is no news of the next one
+    if (this.#speaker !== null) this.#speaker.port.onmessage = null; // late messages are not the next speaker's
     const context = this.#context;
     this.#context = this.#speaker = this.#opening = null;
     for (const answer of this.#asking.splice(0)) answer(null);
@@ -287,12 +287,12 @@ export class BrowserAudio {
   }
 }
 
-/** Let a context sound. Not awaited: without a click it may take for ever. @param {AudioContext} context */
+/** Resume a context. Not awaited: without a click the promise may never settle. @param {AudioContext} context */
 function wake(context) {
-  context.resume().catch(() => undefined); // closed since, or a telephone call goes on: its state says so
+  context.resume().catch(() => undefined); // the context was closed, or a telephone call goes on: its state shows it
 }
 
-/** Return what a browser lacks: most have nothing to offer to a page that came unprotected. @param {string} code */
+/** Return the error for a missing feature: most browsers withhold it from a page without HTTPS. @param {string} code */
 function missing(code) {
   return new VoiceError(globalThis.isSecureContext ? code : "insecure_origin");
 }

@@ -1,22 +1,22 @@
 /**
- * Typed texts whose turns have not come yet: what tells a text that a broken line has swallowed from one that arrived.
+ * Typed texts whose turns have not come yet: this tells a text lost with a broken connection from one that arrived.
  *
- * Turns come in the order in which texts are said, and before the answer to a ping behind them. It knows texts by their
- * words alone, and neither sockets nor lines.
+ * Turns come in the order in which texts were sent, and before the answer to a later ping. Texts are compared by their
+ * words alone.
  */
 
-/** Return a text as both ends know it: their notions of white space differ, and UTF-8 has no half characters. */
+/** Return a text as both ends see it: their notions of white space differ, and UTF-8 has no lone surrogates. */
 function bare(/** @type {string} */ text) {
   return text.replace(/\p{Surrogate}/gu, "\uFFFD").replace(/^[\s\x1c-\x1f\x85\uFEFF]+|[\s\x1c-\x1f\x85\uFEFF]+$/g, "");
 }
 
-/** One conversation's texts on their way, as they were said. */
+/** One conversation's texts on their way, in the order in which they were sent. */
 export class AwaitedTexts {
-  /** @type {{ text: string, old: boolean }[]} `old`: its turn comes before the next ping is answered, or never */
+  /** @type {{ text: string, old: boolean }[]} `old`: its turn comes before the answer to the next ping, or never */
   #texts = [];
 
   /**
-   * Return what wants to know whenever a text is `said`, and knows whether it seems `lost`.
+   * Return a text's handlers: `said` is called whenever it is sent, `lost` returns whether it seems lost.
    * @param {string} text
    */
   add(text) {
@@ -28,21 +28,21 @@ export class AwaitedTexts {
     return { said, lost: () => this.#texts.includes(awaited) };
   }
 
-  /** Take it that a typed turn has come; return whether it was awaited. @param {string} text */
+  /** Note that a typed turn has come; return whether it was awaited. @param {string} text */
   come(text) {
     const place = this.#texts.findIndex((awaited) => awaited.text === bare(text));
     if (place >= 0) this.#texts.splice(place, 1);
     return place >= 0;
   }
 
-  /** Take it that there is another line: nothing that was said on the one before is still on its way. */
+  /** Note that there is a new connection: nothing sent on the last one is still on its way. */
   begin() {
     for (const awaited of this.#texts) awaited.old = true;
   }
 
-  /** Take it that a ping was answered. */
+  /** Note that a ping was answered. */
   catchUp() {
     this.#texts = this.#texts.filter(({ old }) => !old);
-    this.begin(); // what was said behind this ping was said before the next
+    this.begin(); // texts sent after this ping were sent before the next one
   }
 }

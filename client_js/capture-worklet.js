@@ -1,8 +1,8 @@
 /**
- * The microphone's thread: `Capture` between the card's blocks and the page.
+ * The microphone's audio thread: it passes the sound card's blocks to `Capture` and the frames to the page.
  *
- * The page hears frames. It says {muted}, with {rate, frameSamples} also how frames are to be from now on, and {over}
- * at the end: a processor lives until it says so itself.
+ * The page sends {muted}, with {rate, frameSamples} to change the frames from now on, and {over} at the end: a
+ * processor lives until its `process` returns false.
  */
 
 import { Capture } from "./capture.js";
@@ -27,7 +27,7 @@ class CaptureProcessor extends AudioWorkletProcessor {
   process(inputs) {
     if (this.#over) return false;
     const channels = inputs[0];
-    if (!channels.length) return true; // the device is starting, or changes
+    if (!channels.length) return true; // the device is starting or changing
     for (const frame of this.#capture.push(mono(channels))) this.port.postMessage(frame, [frame.pcm.buffer]);
     return true;
   }

@@ -1,7 +1,7 @@
 /**
- * What a microphone's callback does: bring any rate to the wire's, cut it into frames, and tell how loud they are.
+ * What a microphone's callback does: resample to the wire's rate, cut into frames, and measure their loudness.
  *
- * It has no clock, no card and no port. A muted microphone sends silence: pauses are how a turn's end is heard.
+ * A muted microphone sends silence, because a pause ends a turn.
  */
 
 import { OnsetDetector } from "./onset.js";
@@ -10,7 +10,7 @@ import { Resampler } from "./resample.js";
 
 /** @typedef {{ pcm: Uint8Array<ArrayBuffer>, level: number, onset: boolean }} Frame */
 
-/** Makes frames of the wire's rate of a card's blocks. */
+/** Turns the sound card's blocks into frames at the wire's rate. */
 export class Capture {
   muted = false;
   #resampler;
@@ -25,7 +25,7 @@ export class Capture {
   }
 
   /**
-   * Take the card's next samples; return the frames that are full.
+   * Take the sound card's next samples; return the frames that they complete.
    * @param {Float32Array} block
    * @returns {Frame[]}
    */

@@ -4,8 +4,8 @@
  *     connecting ──open──▶ greeting ──ready──▶ open ──close──▶ waiting ──delay──▶ connecting
  *                                               │                 └─ too long, or a close that is final ─▶ closed
  *
- * Sockets, time and chance are given to it, so that it runs in a test as in a browser. It knows the messages that are
- * about the connection; all of them are passed on.
+ * Sockets, time and random numbers are passed in, so that it runs in a test as in a browser. It handles the messages
+ * about the connection and passes all messages on.
  */
 
 import { MsgpackError } from "./msgpack.js";
@@ -29,32 +29,32 @@ export { browserEnvironment } from "./environment.js";
 
 /**
  * @typedef {object} Handlers
- * @property {(message: ServerMessage) => void} message every message once, but for sound that is told again
+ * @property {(message: ServerMessage) => void} message every message once, except sound that the server repeats
  * @property {(change: StatusChange) => void} status
  * @property {(ready: Ready, how: "first" | "resumed" | "anew") => void} ready before the message itself
  * @property {(ending: Ending) => void} over
- * @property {() => Promise<[epoch: number, samples: number] | null>} position where the player stands
+ * @property {() => Promise<[epoch: number, samples: number] | null>} position the player's position
  * @property {(roundTripMs: number) => void} pong
  */
 
-/** Waits before attempts to come back, the last repeated; chance takes up to half away, lest all come at once. */
+/** Waits before attempts to reconnect, the last repeated; a random part of up to half is taken off. */
 const DELAYS_MS = [100, 250, 500, 1000, 2000, 4000];
 
-/** Time for an attempt to end in `ready`: the server waits five seconds for the hello. */
+/** Time for an attempt to reach `ready`: the server waits five seconds for the hello. */
 const ATTEMPT_MS = 8000;
 
-/** How long to try to come back before the person is asked. */
+/** How long to try to reconnect before the person is asked. */
 const GIVE_UP_MS = 5 * 60_000;
 
-/** How long a line must hold to count as good: one that breaks before is a failed attempt like any other. */
+/** How long a line must hold to count as good: one that breaks sooner is a failed attempt. */
 const HELD_MS = 5000;
 
-/** How often the round trip is measured; and how long an unanswered ping may be before the line counts as dead. */
+/** How often the round trip is measured, and how long a ping may stay unanswered before the line counts as dead. */
 const PING_MS = 3000;
 const DEAD_MS = 7000;
 
-/** Bytes that may wait in the socket before sound is left out: a second of it, later than that helps nobody; */
-const BUFFERED_BYTES = 4_000; // at least these, as packets of silence are small
+/** Sound that may wait in the socket before more is dropped: one second, because later sound is useless. */
+const BUFFERED_BYTES = 4_000; // at least this many bytes, because packets of silence are small
 
 /** Time for the server's good-bye. */
 const BYE_MS = 2000;
@@ -64,15 +64,15 @@ export class Connection {
   /** @type {Status} */
   status = "idle";
   token = "";
-  /** The last sequence number that came; `ready` does not count, since what is told again behind it is older. */
+  /** The last sequence number that came; `ready` does not count, because repeated messages after it are older. */
   lastSeq = 0;
-  /** Frames of sound that were left out because the line was too slow or broken. */
+  /** Frames of sound that were dropped because the line was too slow or broken. */
   droppedFrames = 0;
-  /** The microphone's sound that the server has got, as far as is known: what a broken line swallows does not count. */
+  /** Seconds of sound that the server has got, as far as is known: sound lost with a broken line does not count. */
   sentSeconds = 0;
-  /** Largest message that the server takes. */
+  /** Largest message that the server accepts. */
   frameBytes = FRAME_BYTES;
-  /** Messages that never came: always 0, unless the server is at fault. */
+  /** Messages that never came: always 0 unless the server has a bug. */
   missing = 0;
 
   #url;
@@ -81,15 +81,15 @@ export class Connection {
   #environment;
   /** @type {SocketLike | null} */
   #socket = null;
-  /** @type {ErrorMessage | null} The last thing that was said on this connection, if it was an error. */
+  /** @type {ErrorMessage | null} The last message on this connection, if it was an error. */
   #error = null;
   #met = false; // whether there was ever a conversation
   #attempt = 0;
-  #lostAt = 0; // when the last good line was
+  #lostAt = 0; // when the last good line broke
   #readyAt = 0;
   #good = false; // whether this line has held
   #closing = false;
-  #readySeq = 0; // the number of this connection's `ready`; what is older is told again
+  #readySeq = 0; // the number of this connection's `ready`; older messages are repetitions
   /** @type {Record<TimerName, any>} */
   #timers = { attempt: null, retry: null, ping: null, bye: null };
   #ping = { mark: 0, sentAt: -1, answered: true, sentSeconds: 0 };
@@ -98,7 +98,7 @@ export class Connection {
 
   /**
    * @param {string} url
-   * @param {() => Hello | Promise<Hello>} hello what to begin a conversation with
+   * @param {() => Hello | Promise<Hello>} hello the message that begins a conversation
    * @param {Handlers} handlers
    * @param {Environment} environment
    */
@@ -110,7 +110,7 @@ export class Connection {
   }
 
   /**
-   * Connect; take a conversation up again where a token of one is given.
+   * Connect; resume a conversation if its token is given.
    * @param {{ token: string, lastSeq: number }} [past]
    */
   start(past) {
@@ -123,7 +123,7 @@ export class Connection {
     this.#connect();
   }
 
-  /** Try at once instead of waiting: the network is said to be back. */
+  /** Try at once instead of waiting: the browser says that the network is back. */
   poke() {
     if (this.status !== "waiting") return;
     this.#clear("retry");
@@ -131,7 +131,7 @@ export class Connection {
   }
 
   /**
-   * Send a message, or keep it until there is a connection; return false if neither can be.
+   * Send a message, or keep it until there is a connection; return false if neither is possible.
    * @param {Uint8Array<ArrayBuffer>} frame
    * @param {Sending} [how]
    */
@@ -141,12 +141,12 @@ export class Connection {
     return this.#outbox.send({ ...how, frame }, this.status === "open" ? this.#ping.mark : null);
   }
 
-  /** Send what is only worth something now; return whether it went. @param {Uint8Array<ArrayBuffer>} frame */
+  /** Send a message that is useless later; return whether it was sent. @param {Uint8Array<ArrayBuffer>} frame */
   sendNow(frame) {
     return this.status === "open" && this.#write(frame);
   }
 
-  /** Send a frame of sound; return false if it had to be left out. @param {Uint8Array} data @param {number} seconds */
+  /** Send a frame of sound; return false if it was dropped. @param {Uint8Array} data @param {number} seconds */
   sendAudio(data, seconds) {
     const most = Math.max(BUFFERED_BYTES, data.length / seconds);
     if (this.status === "open" && this.#socket !== null && this.#socket.bufferedAmount <= most) {
@@ -157,7 +157,7 @@ export class Connection {
     return false;
   }
 
-  /** Leave the conversation and begin another: this one's formats can no longer be kept to. */
+  /** Leave the conversation and begin another: its formats cannot be kept. */
   renew() {
     this.token = "";
     if (this.status === "open") this.#write(say.bye());
@@ -174,7 +174,7 @@ export class Connection {
     return undefined;
   }
 
-  // ---- coming
+  // ---- connecting
 
   #connect() {
     this.#error = null;
@@ -191,7 +191,7 @@ export class Connection {
     socket.onmessage = (event) => this.#receive(event.data);
     socket.onclose = (event) => this.#lost(event.code);
     this.#set("attempt", () => this.#lost(1006), ATTEMPT_MS);
-    return this.#change("connecting"); // last: who is told may close
+    return this.#change("connecting"); // last: a handler may close the connection
   }
 
   /** @param {SocketLike} socket */
@@ -200,11 +200,11 @@ export class Connection {
     try {
       const hello = await this.#hello();
       const played = (this.token && (await this.#handlers.position())) || undefined;
-      if (socket !== this.#socket) return; // it was lost meanwhile
+      if (socket !== this.#socket) return; // the line was lost meanwhile
       const past = { key: hello.key, resume: this.token, last_seq: this.lastSeq, played };
       socket.send(say.hello(this.token ? past : hello));
     } catch (error) {
-      // The page's key, or its configuration: the same again would fail again.
+      // The page's key or its configuration is wrong: another attempt would fail too.
       const message = `The conversation could not be begun: ${error}`;
       if (socket === this.#socket) this.#finish({ code: "hello_failed", message, closeCode: 1006 });
     }
@@ -252,14 +252,14 @@ export class Connection {
     return this.#handlers.message(message);
   }
 
-  /** Count a message; return false for one that came before. @param {ServerMessage} message */
+  /** Count a message; return false if it came before. @param {ServerMessage} message */
   #isNews({ name, seq }) {
     if (seq === 0) return true;
     const known = seq <= this.lastSeq;
     const expected = Math.max(this.lastSeq, this.#readySeq) + 1;
     if (seq > expected) this.missing += seq - expected;
     this.lastSeq = Math.max(this.lastSeq, seq);
-    return !known || name === "audio"; // the player knows by itself what it has played
+    return !known || name === "audio"; // the player skips what it has played
   }
 
   #sendPing() {
@@ -277,7 +277,7 @@ export class Connection {
   /** @param {Extract<ServerMessage, { name: "pong" }>} message */
   #pong(message) {
     if (message.mark !== this.#ping.mark || this.#ping.answered) return;
-    if (message.seq && message.seq < this.#readySeq) return; // of a page that was here before
+    if (message.seq && message.seq < this.#readySeq) return; // the answer to a ping of the page before this one
     this.#ping.answered = true;
     this.sentSeconds += message.audio_s - this.#ping.sentSeconds;
     this.#outbox.answered(message.mark);
@@ -296,7 +296,7 @@ export class Connection {
     return true;
   }
 
-  // ---- going
+  // ---- closing
 
   /** @param {number} code */
   #lost(code) {
@@ -328,7 +328,7 @@ export class Connection {
     return this.#change("waiting", delayMs);
   }
 
-  /** Forget the socket: a close on a dead line may never be answered. */
+  /** Forget the socket: on a dead line a close may never be answered. */
   #drop() {
     this.#clear("attempt");
     this.#clear("ping");
@@ -348,10 +348,10 @@ export class Connection {
     this.token = "";
     this.status = "closed";
     this.#handlers.over(ending);
-    if (this.status === "closed") this.#change("closed"); // else who was told has begun another
+    if (this.status === "closed") this.#change("closed"); // otherwise a handler has begun another conversation
   }
 
-  // ---- small things
+  // ---- helpers
 
   /** @param {Status} status @param {number} [delayMs] */
   #change(status, delayMs = 0) {

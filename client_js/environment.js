@@ -1,7 +1,7 @@
-/** What a connection needs of the world: sockets, time and chance. Tests give their own. */
+/** What a connection needs from outside: sockets, time and random numbers. Tests pass their own. */
 
 /**
- * @typedef {object} SocketLike what is used of a WebSocket
+ * @typedef {object} SocketLike the part of a WebSocket that is used
  * @property {string} binaryType
  * @property {number} bufferedAmount
  * @property {((event: any) => void) | null} onopen
@@ -14,13 +14,13 @@
 /**
  * @typedef {object} Environment
  * @property {(url: string, protocols: string[]) => SocketLike} open
- * @property {() => number} now milliseconds that only rise
+ * @property {() => number} now monotonic milliseconds
  * @property {(then: () => void, ms: number) => any} setTimer
  * @property {(timer: any) => void} clearTimer
  * @property {() => number} random from 0 to 1
  */
 
-/** Return what a browser, or Node from version 22 on, has. @returns {Environment} */
+/** Return the environment of a browser, or of Node from version 22 on. @returns {Environment} */
 export function browserEnvironment() {
   return {
     open: (url, protocols) => new WebSocket(url, protocols),

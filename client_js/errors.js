@@ -1,4 +1,4 @@
-/** What can go wrong and that a page should explain; `code` says which, `message` is for a person. */
+/** Errors that a page should explain: `code` names the error, `message` is for a person. */
 
 /** @type {{ [code: string]: string }} */
 const TEXTS = {
@@ -18,7 +18,7 @@ const TEXTS = {
   too_long: "That is longer than the server takes.",
 };
 
-/** An error with a code: one of those above, or of a connection's ending. */
+/** An error with a code: one of the above, or a connection's ending. */
 export class VoiceError extends Error {
   name = "VoiceError";
 
@@ -34,7 +34,7 @@ export class VoiceError extends Error {
 }
 
 /**
- * Return what is made, or say in our own words that it is too long.
+ * Return the result of `make`; if it is too long, throw an error in our own words.
  * @template T
  * @param {() => T} make
  */
@@ -47,7 +47,7 @@ export function fit(make) {
   }
 }
 
-/** Return what a browser's refusal of the microphone means. @param {unknown} error */
+/** Return the error for a browser's refusal of the microphone. @param {unknown} error */
 export function microphoneError(error) {
   const name = error instanceof Error || error instanceof DOMException ? error.name : "";
   const refused = name === "NotAllowedError" || name === "SecurityError";

@@ -1,4 +1,4 @@
-/** The browser client of voxlane: `VoiceClient`, and the parts it is made of for those who want another whole. */
+/** The browser client of voxlane: `VoiceClient`, and its parts for programs that combine them in another way. */
 
 export { BrowserAudio } from "./audio.js";
 export { browserEnvironment, Connection } from "./connection.js";

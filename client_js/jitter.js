@@ -1,24 +1,24 @@
 /**
- * The queue before a loudspeaker: replies in their order, sample by sample, and an exact account of what was played.
+ * A loudspeaker's jitter buffer: replies in their order, sample by sample, and an exact account of what was played.
  *
- * Whoever owns the sound card pulls; time is the number of samples pulled, so that it runs at any speed. A reply begins
- * when enough of it has come to outlast the network's stutter, or when it has waited that long; how much that is grows
- * with every underrun and shrinks with every reply that had none. Once begun, a reply goes on with the very next sample
- * whatever happens. It knows samples, epochs and offsets, at one rate; it has no clock, no card and no socket.
+ * The sound card's callback pulls; time is the number of samples pulled, so that it runs at any speed. A reply begins
+ * when enough of it has come to outlast the network's jitter, or when it has waited that long. That amount grows with
+ * every underrun and shrinks with every reply that had none. Once begun, a reply always goes on with its very next
+ * sample.
  */
 
-/** How often the other side is told what was played; it is also told at once on hold, interruption and at an end. */
+/** How often acks are sent; they are also sent at once on a hold, an interruption and at a reply's end. */
 const ACK_S = 0.1;
 
-/** Sound that a reply begins with: at first, at least, at most. The server sends ahead, so that little is needed. */
+/** Buffered sound with which a reply begins: at first, at least, at most. Little is needed: the server sends ahead. */
 const FIRST_S = 0.04;
 const LEAST_S = 0.02;
 const MOST_S = 0.4;
 
-/** What an underrun adds to the time it lasted. */
+/** Added to an underrun's duration for the new target. */
 const MARGIN_S = 0.02;
 
-/** Part of what is above the least that remains after a reply without an underrun. */
+/** Share of the target above the minimum that remains after a reply without an underrun. */
 const FADING = 0.75;
 
 /** @typedef {{ epoch: number, samples: number, queued: number }} Ack what was played of a reply, and what waits */
@@ -26,9 +26,9 @@ const FADING = 0.75;
 
 /** Plays replies in their order. */
 export class JitterBuffer {
-  /** Of the reply that is played, or was last; 0: none yet. */
+  /** The epoch of the reply that plays or played last; 0: none yet. */
   epoch = 0;
-  /** Its samples that were played, or skipped because they came before we did. */
+  /** Its samples that were played, or skipped because they came before this page. */
   position = 0;
   /** Samples that wait. */
   queued = 0;
@@ -40,17 +40,17 @@ export class JitterBuffer {
   #rate;
   /** @type {Chunk[]} */
   #queue = [];
-  #end = { epoch: 0, offset: 0 }; // behind the last sample that came
+  #end = { epoch: 0, offset: 0 }; // after the last sample that came
   #heldEpoch = 0;
-  #cut = 0; // the last epoch that was thrown away
-  #finished = 0; // the last epoch all sound of which has come
-  #begun = false; // whether the reply at the head plays: until then it waits to be enough
-  #waited = 0; // samples since it came
-  #starved = 0; // samples of the present underrun
-  #stumbled = false; // whether this reply had one
+  #cut = 0; // the last epoch that was dropped
+  #finished = 0; // the last epoch whose sound is complete
+  #begun = false; // whether the first reply plays; until then it waits for enough sound
+  #waited = 0; // samples since the first reply came
+  #starved = 0; // samples of the current underrun
+  #stumbled = false; // whether this reply had an underrun
   #target;
   #ackedEpoch = 0;
-  #ackedSamples = 0; // of the reply that is played; where it began, before its first ack
+  #ackedSamples = 0; // samples of the playing reply that were acked; before its first ack, where it began
   /** @type {Ack[]} */
   #acks = [];
 
@@ -60,18 +60,18 @@ export class JitterBuffer {
     this.#target = FIRST_S * rate;
   }
 
-  /** Samples that a reply begins with. */
+  /** Buffered samples with which a reply begins. */
   get target() {
     return Math.round(this.#target);
   }
 
-  /** Whether there is something of a reply that was not played to its end. */
+  /** Whether a reply was not played to its end. */
   get playing() {
     return this.queued > 0 || (this.#begun && this.epoch > this.#finished);
   }
 
   /**
-   * Take sound of a reply; what is told again is skipped, as is the sound of replies that are over.
+   * Take sound of a reply; repeated sound is skipped, as is the sound of replies that are over.
    * @param {number} epoch
    * @param {number} offset of its first sample in the reply
    * @param {Float32Array} samples
@@ -88,7 +88,7 @@ export class JitterBuffer {
   }
 
   /**
-   * Take it that all sound of a reply has come, and that what lies behind its end is none of it: codecs add to it.
+   * Note that all sound of a reply has come; samples after its end, which codecs add, are dropped.
    * @param {number} epoch
    * @param {number} [end]
    */
@@ -112,12 +112,12 @@ export class JitterBuffer {
     this.#ack();
   }
 
-  /** Go on with the very next sample. @param {number} epoch */
+  /** Continue with the very next sample. @param {number} epoch */
   release(epoch) {
     if (epoch >= this.#heldEpoch) this.held = false;
   }
 
-  /** Throw a reply away, and all before it. @param {number} epoch */
+  /** Drop a reply and all before it. @param {number} epoch */
   interrupt(epoch) {
     this.#cut = Math.max(this.#cut, epoch);
     this.#queue = this.#queue.filter((chunk) => chunk.epoch > epoch);
@@ -133,8 +133,8 @@ export class JitterBuffer {
   }
 
   /**
-   * Take it that the connection was lost and is back: all that was not played will come again, and what was said last
-   * of it may have been lost on the way. What was thrown away stays so: the server may not know of it yet.
+   * Note that the connection was lost and is back: all that was not played will come again, and the last orders
+   * may have been lost. Dropped replies stay dropped: the server may not know of it yet.
    * @param {boolean} held
    */
   restart(held) {
@@ -151,7 +151,7 @@ export class JitterBuffer {
     this.#ack();
   }
 
-  /** Forget everything but what was learnt of the network: another conversation begins. */
+  /** Begin another conversation: forget everything except what was learnt of the network. */
   reset() {
     this.epoch = this.position = this.#finished = this.#cut = 0;
     this.#ackedSamples = 0;
@@ -162,7 +162,7 @@ export class JitterBuffer {
   /**
    * Fill a block with the next samples, silence where there are none.
    * @param {Float32Array} block
-   * @returns {number} how many are a reply's
+   * @returns {number} how many of them belong to a reply
    */
   pull(block) {
     let filled = 0;
@@ -184,20 +184,20 @@ export class JitterBuffer {
     return filled;
   }
 
-  /** Return what the other side should be told now. @returns {Ack[]} */
+  /** Return the acks that are due. @returns {Ack[]} */
   takeAcks() {
     const acks = this.#acks;
     this.#acks = [];
     return acks;
   }
 
-  /** Whether the reply at the head plays, or may begin: enough has come, or it has waited. @param {number} step */
+  /** Whether the first reply plays or may begin: enough has come, or it has waited. @param {number} step */
   #begins(step) {
     if (this.#begun) return true;
     const { epoch } = this.#queue[0];
     let ready = 0;
     for (const chunk of this.#queue) if (chunk.epoch === epoch) ready += chunk.samples.length;
-    // A server that sends little ahead would wait for our acks while we wait for its sound: hence the time.
+    // The time limit is needed because a server that sends little ahead waits for our acks while we wait for its sound.
     if (epoch > this.#finished && ready < this.#target && this.#waited < this.#target) {
       this.#waited += step;
       return false;
@@ -221,7 +221,7 @@ export class JitterBuffer {
     if (this.#queue.length ? this.#queue[0].epoch > this.epoch : this.epoch <= this.#finished) this.#conclude();
   }
 
-  /** The reply was played to its end. */
+  /** Note that the reply was played to its end. */
   #conclude() {
     if (!this.#begun) return;
     this.#begun = false;
@@ -229,13 +229,13 @@ export class JitterBuffer {
     if (!this.#stumbled) this.#target = LEAST_S * this.#rate + FADING * (this.#target - LEAST_S * this.#rate);
   }
 
-  /** Note silence within a reply: an underrun if more of it follows, its end if not. @param {number} samples */
+  /** Note silence within a reply: an underrun if more of it follows, otherwise its end. @param {number} samples */
   #miss(samples) {
     if (this.held || !this.#begun || this.#queue.length || this.epoch <= this.#finished) return;
     this.#starved += samples;
   }
 
-  /** Sound has come too late: the next pause, which begins now, shall outlast a delay like this one. */
+  /** Sound has come too late: the pause that begins now is to outlast a delay like this one. */
   #learn() {
     this.underruns += 1;
     this.starvedSamples += this.#starved;

@@ -1,23 +1,23 @@
 /**
  * The part of msgpack that the native dialect uses: nil, booleans, numbers, text, bytes, lists and maps of text.
  *
- * Everything is checked before it is believed: lengths against what is there, numbers against what JavaScript counts
- * exactly, text against UTF-8. Extension types are refused. It knows nothing of messages.
+ * Everything is checked: lengths against the bytes that are there, numbers against the range that JavaScript counts
+ * exactly, text against UTF-8. Extension types are refused.
  */
 
 /** @typedef {{ [key: string]: Value }} Dictionary */
 /**
- * Lists are `any[]` because compilers before TypeScript 7 take `Value[]` for a circle.
+ * Lists are `any[]` because compilers before TypeScript 7 take `Value[]` for a circular type.
  * @typedef {null | boolean | number | string | Uint8Array | any[] | Dictionary} Value
  */
 
-/** Nesting of lists and maps, both ways: the dialect has five levels. */
+/** Deepest nesting of lists and maps, both ways: the dialect has five levels. */
 const DEEPEST = 32;
 
 const utf8 = new TextEncoder();
 const strictUtf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
-/** Bytes that are not msgpack, or a value that msgpack has no form for. */
+/** Bytes that are not msgpack, or a value that msgpack cannot express. */
 export class MsgpackError extends Error {
   name = "MsgpackError";
 }
@@ -251,7 +251,7 @@ class Reader {
   /** @param {number} length */
   #bin(length) {
     const at = this.#take(length);
-    return this.#bytes.slice(at, at + length); // a copy: aligned for samples, and free to be handed to a worklet
+    return this.#bytes.slice(at, at + length); // a copy: aligned for samples, and transferable to a worklet
   }
 
   /** @param {number} count @param {number} depth */
@@ -272,7 +272,7 @@ class Reader {
       const key = this.value(depth + 1);
       if (typeof key !== "string") throw new MsgpackError("keys are text");
       const value = this.value(depth + 1);
-      if (key !== "__proto__") map[key] = value; // assigning it would change what the map is
+      if (key !== "__proto__") map[key] = value; // assigning it would change the map's prototype
     }
     return map;
   }

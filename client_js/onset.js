@@ -1,21 +1,21 @@
 /**
- * Whether a person seems to begin to speak, from how loud their microphone is.
+ * Guess from the microphone's loudness whether a person begins to speak.
  *
- * It only serves to duck the loudspeaker a moment before the server's verdict: it may be wrong, and decides nothing. A
- * voice is what stays well above the room's noise for some frames; the room's noise is what the quiet frames have.
+ * The guess only ducks the loudspeaker a moment before the server's verdict: it may be wrong and decides nothing. A
+ * voice stays well above the room's noise for some frames; the noise level is learnt from the quiet frames.
  */
 
-/** How far above the noise a voice is: 12 dB; and the quietest that counts at all, -46 dB of full scale. */
+/** A voice is 12 dB above the noise, and at least -46 dB of full scale. */
 const ABOVE = 4;
 const QUIETEST = 0.005;
 
-/** Frames of 20 ms that must be loud: one may be a click. */
+/** Frames of 20 ms that must be loud: a single one may be a click. */
 const FRAMES = 2;
 
-/** Frames that must be quiet before there can be another onset. */
+/** Frames that must be quiet before another onset. */
 const PAUSE = 10;
 
-/** How the noise is followed: down at once by half, up by a twentieth a frame, so that a voice hardly moves it. */
+/** How the noise level follows a frame: down by half the way, up by a twentieth, so that a voice hardly moves it. */
 const FALLING = 0.5;
 const RISING = 0.05;
 
@@ -26,7 +26,7 @@ export class OnsetDetector {
   #quiet = PAUSE;
 
   /**
-   * Take the next frame's loudness (root mean square); return whether a voice begins with it.
+   * Take the next frame's loudness (root mean square); return whether a voice begins there.
    * @param {number} loudness
    */
   push(loudness) {

@@ -1,9 +1,9 @@
 /**
  * Opus through the browser's own codecs (WebCodecs): frames of 20 ms to packets, and replies back to samples.
  *
- * Both work behind the page's back and answer later, in order. It knows packets, epochs and sample numbers at 48 kHz;
- * it has no socket and no loudspeaker. An encoder that dies after it has worked is replaced (browsers take codecs of
- * pages in the background away); any other failure is told once, and then there is no more sound from here.
+ * Both work asynchronously and answer in order. Sample numbers are at 48 kHz. An encoder that dies after it has worked
+ * is replaced: browsers take the codecs of background pages away. Any other failure is reported once; after that
+ * there is no more sound from here.
  */
 
 /** Opus decodes to this rate whatever was encoded, and encodes best from it. */
@@ -13,13 +13,13 @@ const FRAME_US = 20_000;
 const FRAME_SAMPLES = OPUS_RATE / 50;
 const FRAME_BYTES = 2 * FRAME_SAMPLES;
 
-/** What an encoder looks ahead, and a decoder's output therefore begins late by: 6.5 ms. */
+/** The encoder's look-ahead, by which a decoder's output begins late: 6.5 ms. */
 const DELAY_SAMPLES = 312;
 
-/** Speech that a listening model hears as well as PCM16. */
+/** Bit rate: a speech recogniser does as well with it as with PCM16. */
 const BITRATE = 24_000;
 
-/** Frames that may wait for the encoder before sound is left out: a second of it. */
+/** Frames that may wait for the encoder before sound is dropped: one second. */
 const MOST_WAITING = 50;
 
 const STREAM = { codec: "opus", sampleRate: OPUS_RATE, numberOfChannels: 1 };
@@ -29,10 +29,10 @@ const ENCODING = {
   opus: { application: "voip", signal: "voice", frameDuration: FRAME_US, usedtx: false },
 };
 
-/** Return whether this browser makes packets of a microphone. */
+/** Return whether this browser can encode a microphone. */
 export const canEncode = () => supports(globalThis.AudioEncoder, ENCODING);
 
-/** Return whether this browser makes sound of packets. */
+/** Return whether this browser can decode packets. */
 export const canDecode = () => supports(globalThis.AudioDecoder, STREAM);
 
 /**
@@ -42,18 +42,18 @@ export const canDecode = () => supports(globalThis.AudioDecoder, STREAM);
  */
 async function supports(kind, config) {
   if (kind === undefined) return false;
-  // A browser that cannot even say so does not have it.
+  // A browser that throws here does not have it.
   return kind.isConfigSupported(config).then(({ supported }) => supported === true, () => false);
 }
 
-/** Makes packets of a microphone's frames. */
+/** Encodes a microphone's frames. */
 export class OpusMicrophone {
   /** @type {AudioEncoder | null} Made with the first frame. */
   #encoder = null;
   #worked = false; // whether this encoder has made a packet
   #over = false;
-  #time = 0; // of the next frame, in microseconds
-  #lastTime = Infinity; // of the frame that is the last of a turn
+  #time = 0; // time of the next frame, in microseconds
+  #lastTime = Infinity; // time of the last frame of a turn
   #packet;
   #failed;
 
@@ -67,16 +67,16 @@ export class OpusMicrophone {
   }
 
   /**
-   * Take the next frame: PCM16 at 48 kHz; those of another length are of another rate, and left out.
+   * Take the next frame: PCM16 at 48 kHz. A frame of another length has another rate and is dropped.
    * @param {Uint8Array<ArrayBuffer>} pcm
-   * @param {boolean} last whether it is to be known when its packet is made
+   * @param {boolean} last whether to report when its packet is made
    */
   push(pcm, last) {
     if (this.#over || pcm.length !== FRAME_BYTES) return undefined;
     try {
       this.#encoder ??= this.#make();
     } catch (error) {
-      return this.#fail(null, error); // there is none here
+      return this.#fail(null, error); // the browser has none
     }
     if (this.#encoder.state !== "configured" || this.#encoder.encodeQueueSize >= MOST_WAITING) return undefined;
     if (last) this.#lastTime = Math.min(this.#lastTime, this.#time);
@@ -89,7 +89,7 @@ export class OpusMicrophone {
     return frame.close();
   }
 
-  /** Stop; what is under way is dropped. */
+  /** Stop; drop what is under way. */
   close() {
     this.#over = true;
     if (this.#encoder !== null && this.#encoder.state !== "closed") this.#encoder.close();
@@ -120,7 +120,7 @@ export class OpusMicrophone {
   /** @param {AudioEncoder | null} encoder @param {unknown} error */
   #fail(encoder, error) {
     if (encoder !== this.#encoder) return;
-    this.#encoder = null; // the next frame gets another
+    this.#encoder = null; // the next frame gets a new one
     if (this.#worked) return;
     this.#over = true;
     this.#failed(error);
@@ -130,18 +130,18 @@ export class OpusMicrophone {
 /**
  * @typedef {object} RepliesHandlers
  * @property {(epoch: number, offset: number, samples: Float32Array) => void} sound without gaps, reply after reply;
- *   what fills the last packets up may be among it
- * @property {(epoch: number, length: number) => void} done behind the last sound of a reply that is complete
+ *   the padding of the last packets may be part of it
+ * @property {(epoch: number, length: number) => void} done comes after the last sound of a complete reply
  * @property {(error: unknown) => void} failed
  */
 
-/** Makes sound of replies' packets; each has a decoder of its own, and none overtakes the one before. */
+/** Decodes replies' packets. Each reply has a decoder of its own; no reply overtakes the one before. */
 export class OpusReplies {
-  /** @type {Reply[]} Oldest first; the first one's sound is passed on, the others' waits for it to end. */
+  /** @type {Reply[]} Oldest first; only the first one's sound is passed on, the others wait for its end. */
   #replies = [];
   #handlers;
   #over = false;
-  #past = 0; // the last epoch that is over: what still comes of it must not leave a decoder behind
+  #past = 0; // the last epoch that is over: its late packets must not create a decoder
 
   /** @param {RepliesHandlers} handlers */
   constructor(handlers) {
@@ -152,8 +152,8 @@ export class OpusReplies {
    * Take the next packet of a reply.
    * @param {number} epoch
    * @param {number} offset of its first sample
-   * @param {Uint8Array} packet may be empty, where there are only words to be told
-   * @returns {number} where the sound ends that is complete with it
+   * @param {Uint8Array} packet may be empty, if the message carries only words
+   * @returns {number} the end of the sound that it completes
    */
   push(epoch, offset, packet) {
     if (!packet.length) return offset;
@@ -162,7 +162,7 @@ export class OpusReplies {
   }
 
   /**
-   * Take it that a reply is complete.
+   * Note that a reply is complete.
    * @param {number} epoch
    * @param {number} samples that it has
    */
@@ -173,7 +173,7 @@ export class OpusReplies {
     reply.finish();
   }
 
-  /** Throw a reply away, and all before it. @param {number} epoch */
+  /** Drop a reply and all before it. @param {number} epoch */
   interrupt(epoch) {
     this.#past = Math.max(this.#past, epoch);
     for (const reply of this.#replies) if (reply.epoch <= epoch) reply.close();
@@ -181,7 +181,7 @@ export class OpusReplies {
     this.#deliver();
   }
 
-  /** Throw everything away; it may come again. */
+  /** Drop everything; it may come again. */
   restart() {
     this.interrupt(Infinity);
     this.#past = 0;
@@ -191,7 +191,7 @@ export class OpusReplies {
   #open(epoch) {
     const known = this.#replies.find((reply) => reply.epoch === epoch);
     if (known) return known;
-    this.#replies.at(-1)?.finish(); // one that broke off is not waited for
+    this.#replies.at(-1)?.finish(); // a reply that broke off is not waited for
     const reply = new Reply(epoch, () => this.#deliver(), (error) => this.#fail(error));
     this.#replies.push(reply);
     return reply;
@@ -219,17 +219,17 @@ export class OpusReplies {
 
 /** One reply in its decoder. */
 class Reply {
-  /** How many samples it has, once the server has said so. */
+  /** Its length in samples, once the server has told it. */
   length = -1;
-  /** Whether all its sound has been taken out. */
+  /** Whether all its sound was taken out. */
   ended = false;
   /** @type {AudioDecoder | null} Made with the first packet. */
   #decoder = null;
   /** @type {{ offset: number, samples: Float32Array }[]} */
   #sound = [];
-  #time = 0; // of the next packet, in microseconds
-  #offset = 0; // of the next sample that comes out,
-  #late = DELAY_SAMPLES; // but for so many
+  #time = 0; // time of the next packet, in microseconds
+  #offset = 0; // number of the next sample that comes out
+  #late = DELAY_SAMPLES; // samples still to be dropped from the decoder's output
   #closed = false;
   #news;
   #failed;
@@ -246,23 +246,23 @@ class Reply {
     try {
       this.#decoder ??= this.#make(offset);
     } catch (error) {
-      return this.#failed(error); // there is none here
+      return this.#failed(error); // the browser has none
     }
-    if (this.#decoder.state !== "configured") return undefined; // its error is on the way
+    if (this.#decoder.state !== "configured") return undefined; // its error comes through its handler
     this.#decoder.decode(new EncodedAudioChunk({ type: "key", timestamp: this.#time, data: packet }));
     this.#time += FRAME_US;
     return undefined;
   }
 
-  /** Take it that no packet follows. */
+  /** Note that no packet follows. */
   finish() {
     if (this.#decoder === null) return this.#conclude();
     if (this.#decoder.state !== "configured") return undefined;
-    // Rejected when it is closed, or with the error that is told by the other way.
+    // It rejects when the decoder is closed, or with an error that the handler gets too.
     return void this.#decoder.flush().then(() => this.#conclude(), () => undefined);
   }
 
-  /** Return the sound that has come since. */
+  /** Return the sound that has come since the last call. */
   take() {
     return this.#sound.splice(0);
   }

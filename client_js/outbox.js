@@ -1,27 +1,27 @@
 /**
- * What a client says, until it is known to have arrived: kept while there is no connection, and said again where a line
- * has swallowed it that was dead before anybody knew.
+ * A client's messages until they are known to have arrived: they are kept while there is no connection, and sent again
+ * if they were lost with a connection that was dead before this was known.
  *
  *     waiting ──▶ written ──▶ unsure ──a later ping is answered──▶ arrived
- *                   ▲            └─ the line breaks ─▶ doubtful ──the first ping of the next is answered──▶ forgotten
- *                   └──────────────────────────────────────┴─ if it seems to be lost
+ *                   ▲            └─ the line breaks ─▶ doubtful ──the next line's first ping is answered──▶ forgotten
+ *                   └──────────────────────────────────────┴─ if it seems lost
  *
- * It knows neither sockets nor messages: whether one is lost, its sender is asked.
+ * The sender of a message decides whether it is lost.
  */
 
 /**
  * @typedef {object} Sending
- * @property {boolean} [survives] whether it also makes sense in a conversation begun anew
- * @property {boolean} [ordered] it waits until it is known what became of those before it that are ordered as well
- * @property {boolean} [hushes] it takes back those that are ordered, were said and may be lost
- * @property {() => void} [said] told whenever it is said
- * @property {() => boolean} [lost] asked when the line broke behind it, and all has been told again since: whether the
- *   server seems not to have got it. Then it is said again; without this never
- * @property {() => void} [arrived] told once that is certain, or seems so, where there is a `lost`
+ * @property {boolean} [survives] the message also makes sense in a new conversation
+ * @property {boolean} [ordered] it waits until the fate of all earlier ordered messages is known
+ * @property {boolean} [hushes] it revokes ordered messages that were sent and may be lost
+ * @property {() => void} [said] called whenever it is sent
+ * @property {() => boolean} [lost] called when the line broke after it and the server has repeated all since: whether
+ *   the server seems not to have got it. Then it is sent again; without `lost` it never is
+ * @property {() => void} [arrived] called once it is certain that it arrived, or, with `lost`, once it seems so
  */
 /** @typedef {{ frame: Uint8Array<ArrayBuffer> } & Sending} Sent */
 
-/** Messages that wait for a connection: more is not typed while one is away. */
+/** Messages that may wait for a connection: a person types no more than this meanwhile. */
 const WAITING = 64;
 
 /** One conversation's messages on their way. */
@@ -29,9 +29,9 @@ export class Outbox {
   #write;
   /** @type {Sent[]} */
   #waiting = [];
-  /** @type {(Sent & { mark: number })[]} Said since the last ping that was answered: `mark` was the newest then. */
+  /** @type {(Sent & { mark: number })[]} Sent since the last answered ping; `mark` is the newest ping at that time. */
   #unsure = [];
-  /** @type {Sent[]} Said on a line that broke, until it is known what came of it. */
+  /** @type {Sent[]} Sent on a line that broke, until their fate is known. */
   #doubtful = [];
 
   /** @param {(frame: Uint8Array<ArrayBuffer>) => void} write */
@@ -40,15 +40,15 @@ export class Outbox {
   }
 
   /**
-   * Say something, or keep it; return false if neither can be.
+   * Send a message or keep it; return false if neither is possible.
    * @param {Sent} sent
-   * @param {number | null} mark the newest ping's, null while there is no connection
+   * @param {number | null} mark of the newest ping, null while there is no connection
    */
   send(sent, mark) {
     if (sent.hushes) {
       this.#unsure = this.#unsure.filter((one) => !one.ordered);
       this.#doubtful = this.#doubtful.filter((one) => !one.ordered);
-      if (mark !== null) this.release(mark); // what waited for those was asked for before it
+      if (mark !== null) this.release(mark); // messages that waited for those were asked for before it
     }
     if (mark === null || (sent.ordered && this.#doubtful.some((one) => one.ordered))) {
       return this.#waiting.length < WAITING && this.#waiting.push(sent) > 0;
@@ -59,7 +59,7 @@ export class Outbox {
     return true;
   }
 
-  /** Take it that there is a connection again. @param {boolean} resumed whether it is the same conversation */
+  /** Note that there is a connection again. @param {boolean} resumed whether it is the same conversation */
   begin(resumed) {
     /** @param {Sent} one */
     const matters = (one) => resumed || one.survives;
@@ -68,12 +68,12 @@ export class Outbox {
     this.#unsure = [];
   }
 
-  /** Say what waits, as far as it may go. @param {number} mark */
+  /** Send the waiting messages, as far as they may go. @param {number} mark */
   release(mark) {
     for (const one of this.#waiting.splice(0)) this.send(one, mark);
   }
 
-  /** Take it that the newest ping was answered: all before it arrived, and was told again. @param {number} mark */
+  /** Note that the newest ping was answered: all messages before it arrived. @param {number} mark */
   answered(mark) {
     const arrived = this.#unsure.filter((one) => one.mark < mark);
     this.#unsure = this.#unsure.filter((one) => one.mark >= mark);

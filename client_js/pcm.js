@@ -1,4 +1,4 @@
-/** PCM16 as the wire has it, and floats between -1 and 1 as browsers have them. */
+/** Convert between PCM16, as on the wire, and floats between -1 and 1, as in browsers. */
 
 /**
  * @param {Uint8Array} bytes little-endian samples; an odd last byte is left out
@@ -25,7 +25,7 @@ export function toPcm16(floats) {
   return bytes;
 }
 
-/** The root mean square of samples, 0 to 1. @param {Float32Array} floats */
+/** Return the root mean square of samples, 0 to 1. @param {Float32Array} floats */
 export function loudness(floats) {
   let sum = 0;
   for (const value of floats) sum += value * value;

@@ -1,14 +1,14 @@
 /**
- * The loudspeaker's thread: `Playback` between the page and the card's blocks.
+ * The loudspeaker's audio thread: it passes the page's orders to `Playback` and fills the sound card's blocks.
  *
- * The page says orders. It hears {acks}, {begins: epoch} with a reply's first sample, {position} when asked, and ten
+ * The page sends orders. It gets {acks}, {begins: epoch} with a reply's first sample, {position} when asked, and ten
  * times a second {figures}.
  */
 
 import { loudness } from "./pcm.js";
 import { Playback } from "./playback.js";
 
-/** How often the page is told levels and buffers. */
+/** How often the page gets levels and buffers. */
 const FIGURES_S = 0.1;
 
 class PlaybackProcessor extends AudioWorkletProcessor {
@@ -20,7 +20,7 @@ class PlaybackProcessor extends AudioWorkletProcessor {
     super();
     this.port.onmessage = ({ data }) => {
       this.#playback.take(data);
-      this.#tellAcks(); // what a hold or an interruption has made due
+      this.#tellAcks(); // acks that a hold or an interruption has made due
       const { epoch, position } = this.#playback.jitter;
       if (data.do === "position") this.port.postMessage({ position: { epoch, samples: position } });
     };

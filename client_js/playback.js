@@ -1,30 +1,30 @@
 /**
- * What a loudspeaker's callback does: take samples from the jitter buffer, duck, and let no edge click.
+ * What a loudspeaker's callback does: take samples from the jitter buffer, duck, and smooth edges so that none clicks.
  *
- * An edge (hold, release, interruption, underrun) is a jump of the waveform. What is played is the samples plus a
- * correction that begins as large as the jump and dies away within milliseconds: no sample is left out, repeated or
- * delayed for it. It has no clock, no card and no port.
+ * An edge (hold, release, interruption, underrun) is a jump of the waveform. The output is the samples plus a
+ * correction that begins as large as the jump and decays within milliseconds: no sample is left out, repeated or
+ * delayed.
  */
 
 import { JitterBuffer } from "./jitter.js";
 
-/** Time constant of the correction: below hearing as a fade, slow enough not to click. */
+/** Time constant of the correction: too short to be heard as a fade, slow enough not to click. */
 const SOFTENING_S = 0.0007;
 
-/** Smaller corrections are none: half a step of 16 bits. */
+/** Smaller corrections are dropped: half a step of 16 bits. */
 const INAUDIBLE = 1 / 65536;
 
-/** How loud the assistant goes on while the person seems to begin to speak: 12 dB down. */
+/** The assistant's loudness while the person seems to begin to speak: 12 dB down. */
 const DUCKED = 0.25;
 
-/** How fast it gets there and back. */
+/** How fast the loudness gets there and back. */
 const DUCKING_S = 0.02;
 
-/** How long it stays there if the server hears no voice: its own verdict comes well before that. */
+/** How long it stays there if the server hears no voice: the server's verdict comes well before. */
 const DUCKED_S = 0.6;
 
 /**
- * What the page tells the loudspeaker.
+ * The page's orders to the loudspeaker.
  * @typedef {{ do: "push", epoch: number, offset: number, samples: Float32Array }
  *   | { do: "finish", epoch: number, offset: number, samples: Float32Array, end: number }
  *   | { do: "hold" | "release" | "interrupt", epoch: number }
@@ -32,14 +32,14 @@ const DUCKED_S = 0.6;
  *   | { do: "reset" | "duck" | "position" }} Order
  */
 
-/** Everything between the page's orders and the card's blocks. */
+/** Turns the page's orders into the sound card's blocks. */
 export class Playback {
   #rate;
   #gain = 1;
   #duckedFor = Infinity; // samples since ducking was last asked for
-  #last = 0; // the sample that was played last
-  #flowing = false; // whether it was a reply's
-  #edge = false; // whether the next one may not follow it
+  #last = 0; // the last sample played
+  #flowing = false; // whether the last sample belonged to a reply
+  #edge = false; // whether the next sample does not continue the last one
   #correction = 0;
   #decay;
   #step;
@@ -52,14 +52,14 @@ export class Playback {
     this.#step = (1 - DUCKED) / (DUCKING_S * rate);
   }
 
-  /** Do what the page says. @param {Order} order */
+  /** Carry out an order. @param {Order} order */
   take(order) {
     const { jitter } = this;
     if (order.do === "interrupt" || order.do === "restart" || order.do === "reset") this.#edge = true;
     switch (order.do) {
       case "push":
         return jitter.push(order.epoch, order.offset, order.samples);
-      case "finish": // first the news, so that the last few samples are no underrun
+      case "finish": // the end is noted first, so that the last few samples are no underrun
         jitter.finish(order.epoch, order.end);
         return jitter.push(order.epoch, order.offset, order.samples);
       case "hold":
@@ -77,7 +77,7 @@ export class Playback {
       case "duck":
         if (jitter.playing && !jitter.held) this.#duckedFor = 0;
         return undefined;
-      default: // position: the answer is the port's
+      default: // position: the worklet answers it
         return undefined;
     }
   }
@@ -85,7 +85,7 @@ export class Playback {
   /**
    * Fill a block.
    * @param {Float32Array} block not empty
-   * @returns {number} how many samples of it are a reply's
+   * @returns {number} how many of its samples belong to a reply
    */
   render(block) {
     const filled = this.jitter.pull(block);

@@ -1,8 +1,8 @@
 /**
  * The native dialect, `voxlane.v1`: the server's messages as objects, the client's as frames, and what a close means.
  *
- * docs/protocol.md is its specification. A field of the wrong kind is an error; what is not known is passed on and may
- * be ignored. It knows messages one by one: what follows from them is for `connection` and `state`.
+ * docs/protocol.md is its specification. A field of the wrong type is an error; unknown messages are passed on and may
+ * be ignored. `connection` and `state` act on the messages.
  */
 
 import { decode, encode } from "./msgpack.js";
@@ -30,7 +30,7 @@ import { decode, encode } from "./msgpack.js";
  */
 
 /**
- * One of the server's messages. `seq` is 0 for an error said outside any conversation.
+ * One of the server's messages. `seq` is 0 for an error outside any conversation.
  * @typedef {{ seq: number } & (
  *   | { name: "ready", ready: Ready }
  *   | { name: "state", state: StateName }
@@ -64,20 +64,20 @@ import { decode, encode } from "./msgpack.js";
 
 /**
  * How a conversation ended. `code` is the server's error, or `unreachable`, `broken_off`, `protocol`, `gave_up`,
- * `hello_failed`; `closed` or `done` where all is as it should be.
+ * `hello_failed`; `closed` or `done` if nothing went wrong.
  * @typedef {{ code: string, message: string, closeCode: number }} Ending
  */
 
 export const SUBPROTOCOL = "voxlane.v1";
 
-/** Largest frame that a server takes, where it does not say so itself. */
+/** Largest frame that a server accepts, unless it says otherwise. */
 export const FRAME_BYTES = 64 * 1024;
 
 /** Longest typed turn and longest tool output, in characters. */
 export const TEXT_CHARACTERS = 16000;
 export const OUTPUT_CHARACTERS = 32000;
 
-/** A frame that is not one of the dialect's. */
+/** A frame that does not belong to the dialect. */
 export class ProtocolError extends Error {
   name = "ProtocolError";
 }
@@ -97,7 +97,7 @@ const KINDS = {
 };
 
 /**
- * The fields of the server's messages behind the sequence number, and their kinds.
+ * The fields of the server's messages after the sequence number, and their types.
  * @type {{ [name: string]: [field: string, kind: string][] }}
  */
 const FIELDS = {
@@ -144,7 +144,7 @@ const READY = {
 };
 
 /**
- * Return one of the server's messages; raise ProtocolError or MsgpackError if it is none.
+ * Return one of the server's messages; throw ProtocolError or MsgpackError if it is none.
  * @param {Uint8Array} bytes
  * @returns {ServerMessage}
  */
@@ -205,7 +205,7 @@ function isHistoryEntry(value) {
  * @property {[epoch: number, samples: number]} [played]
  */
 
-/** What a client can say, each as a frame. */
+/** The client's messages, each as a frame. */
 export const say = {
   /** @param {Hello} hello */
   hello: (hello) => encode(["hello", hello]),
@@ -237,37 +237,37 @@ function limited(text, most) {
 
 /**
  * What a close means to a client:
- * `done` nothing is left to do; `resume` the conversation may still be there; `anew` it is over, and another one may be
- * begun with the same settings; `failed` it is over, and the same again would fail again.
+ * `done`: nothing is left to do; `resume`: the conversation may still be there; `anew`: it is over, and another may be
+ * begun with the same settings; `failed`: it is over, and another attempt would fail too.
  * @typedef {"done" | "resume" | "anew" | "failed"} Verdict
  */
 
 /**
  * Return what a close means.
  * @param {number} code
- * @param {{ afterError: boolean, resuming: boolean }} circumstances whether an `error` was the last thing said, and
- *   whether the connection was to take a conversation up again and had not yet done so
+ * @param {{ afterError: boolean, resuming: boolean }} circumstances whether an `error` was the last message, and
+ *   whether the connection was to resume a conversation and had not yet done so
  * @returns {Verdict}
  */
 export function judgeClose(code, { afterError, resuming }) {
   switch (code) {
     case 1000:
       return "done";
-    case 1001: // the server, or a proxy before it, leaves
+    case 1001: // the server, or a proxy before it, goes away
     case 1005: // no code was given
-    case 1006: // the connection broke, or never was
+    case 1006: // the connection broke, or was never there
     case 1014: // a proxy has lost the server
-    case 1015: // so it did in its encryption
+    case 1015: // TLS failed
       return "resume";
     case 1011:
       return afterError ? "anew" : "resume";
     case 1012:
       return "anew";
-    case 1013: // a full server may have room for the conversation that it keeps
+    case 1013: // a full server may have room for a conversation that it keeps
       return resuming ? "resume" : "anew";
-    case 4401: // the token, or else the key: the next hello will show it
+    case 4401: // the token or the key is wrong: the next hello will show which
       return resuming ? "anew" : "failed";
-    default: // 1007, 1009, 4400, 4408, 4409, 4429, 4440, and whatever a newer server closes with
+    default: // 1007, 1009, 4400, 4408, 4409, 4429, 4440, and codes of newer servers
       return "failed";
   }
 }
@@ -283,7 +283,7 @@ const CLOSES = {
 };
 
 /**
- * Return how a close reads as an ending, by the error before it if there was one.
+ * Return the ending that a close means; an error before it names the cause.
  * @param {number} closeCode
  * @param {ErrorMessage | null} error
  * @returns {Ending}

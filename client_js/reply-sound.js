@@ -1,13 +1,13 @@
 /**
- * A reply's sound between the wire's rate and the loudspeaker's: samples one way, positions the other, both exact.
+ * Convert a reply between the wire's rate and the loudspeaker's: samples one way, positions the other, both exact.
  *
- * Each reply is a stream of its own: output n of it lies at n / contextRate, however it was cut and wherever it was
- * taken up again. It knows offsets; what is played when is the jitter buffer's.
+ * Each reply is a stream of its own: its output n lies at n / contextRate, however it was cut and wherever it was
+ * resumed.
  */
 
 import { Resampler } from "./resample.js";
 
-/** Replies whose length is remembered: acks of one may come when the next has begun. */
+/** Replies whose length is remembered: acks of a reply may come when the next has begun. */
 export const REMEMBERED = 8;
 
 /** @typedef {{ epoch: number, offset: number, samples: Float32Array<ArrayBuffer> }} Piece at the loudspeaker's rate */
@@ -18,9 +18,9 @@ export class ReplySound {
   #contextRate;
   #resampler;
   #epoch = 0;
-  #next = -1; // the wire's sample that comes next; -1: wherever it begins
-  #made = 0; // outputs of this reply, from its beginning
-  /** @type {Map<number, number>} Where the sound of a reply ends that has come, in the wire's samples. */
+  #next = -1; // the next sample of the wire; -1: wherever it begins
+  #made = 0; // outputs of this reply so far
+  /** @type {Map<number, number>} The end of each reply's sound so far, in the wire's samples. */
   #ends = new Map();
 
   /** @param {number} wireRate @param {number} contextRate */
@@ -31,7 +31,7 @@ export class ReplySound {
   }
 
   /**
-   * Take the next sound of a reply; return what can be played of it.
+   * Take the next sound of a reply; return the part that can be played.
    * @param {number} epoch
    * @param {number} offset
    * @param {Float32Array} samples
@@ -43,14 +43,14 @@ export class ReplySound {
       this.#next = offset;
       this.#made = this.#resampler.reset(offset);
     }
-    const fresh = samples.subarray(Math.min(samples.length, this.#next - offset)); // the rest is told again
+    const fresh = samples.subarray(Math.min(samples.length, this.#next - offset)); // the rest is a repetition
     this.#next += fresh.length;
     this.#remember(epoch, this.#next);
     return this.#piece(this.#resampler.push(fresh));
   }
 
   /**
-   * Take it that a reply is complete; return its last sound.
+   * Note that a reply is complete; return its last sound.
    * @param {number} epoch
    * @returns {Piece}
    */
@@ -61,13 +61,13 @@ export class ReplySound {
     return piece;
   }
 
-  /** Take it that what comes next may begin anywhere: the connection was lost, and is back. */
+  /** Note that the next sound may begin anywhere: the connection was lost and is back. */
   restart() {
     this.#next = -1;
   }
 
   /**
-   * Return how many samples of the wire were played when so many of the loudspeaker's were.
+   * Return how many of the wire's samples were played when `samples` of the loudspeaker's were.
    * @param {number} epoch
    * @param {number} samples
    */
@@ -76,7 +76,7 @@ export class ReplySound {
     return Math.min(played, this.#ends.get(epoch) ?? played);
   }
 
-  /** Return how many samples of the wire last as long. @param {number} samples */
+  /** Return how many of the wire's samples last as long as `samples` of the loudspeaker's. @param {number} samples */
   duration(samples) {
     return Math.ceil((samples * this.#wireRate) / this.#contextRate);
   }

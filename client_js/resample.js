@@ -1,19 +1,19 @@
 /**
- * Streaming sample-rate conversion: a windowed-sinc polyphase filter with its state in the open.
+ * Streaming sample-rate conversion with a windowed-sinc polyphase filter.
  *
- * Output n lies at n / targetRate of the input's time, and does not depend, to the bit, on how the input was cut into
- * pieces. Nothing is delayed; the newest `holdBack` input samples merely wait for their successors (1.5 ms at 48 to
- * 16 kHz). The transition is centred on the slower rate's Nyquist frequency, flat to 7/8 of it; what folds back below
- * that is at least 90 dB down. It knows mono samples and two rates, nothing of worklets or clocks.
+ * Output n lies at n / targetRate of the input's time. Its bits do not depend on how the input was cut into
+ * pieces. Nothing is delayed; the newest `holdBack` input samples wait for the samples after them (1.5 ms at 48 to
+ * 16 kHz). The transition is centred on the slower rate's Nyquist frequency, flat to 7/8 of it; aliases below that are
+ * at least 90 dB down.
  */
 
-/** Zero crossings of the sinc on each side: with the transition below they give 94 dB, a 16-bit line. */
+/** Zero crossings of the sinc on each side: with the transition below they give 94 dB, enough for 16 bits. */
 const CROSSINGS = 24;
 
 /** Width of the transition band as a part of the slower rate's Nyquist frequency. */
 const TRANSITION = 0.25;
 
-/** Phases that are tabulated. Ratios that need more are interpolated between them, an error 100 dB down. */
+/** Phases in the table. Ratios that need more are interpolated; the error is 100 dB down. */
 const MOST_PHASES = 512;
 
 /**
@@ -29,10 +29,10 @@ const MOST_PHASES = 512;
 export class Resampler {
   /** @type {Filter} */
   #filter;
-  /** @type {Float32Array} Inputs that outputs to come still need, */
+  /** @type {Float32Array} Inputs that later outputs need. */
   #pending;
-  #count = 0; // so many of them,
-  #origin = 0; // the first of which has this index in the stream
+  #count = 0; // how many inputs are pending
+  #origin = 0; // the index of the first of them in the stream
   #produced = 0;
 
   /**
@@ -50,7 +50,7 @@ export class Resampler {
     this.reset();
   }
 
-  /** Input samples that wait for their successors. */
+  /** Input samples that wait for the samples after them. */
   get holdBack() {
     return this.sourceRate === this.targetRate ? 0 : this.#filter.half;
   }
@@ -70,7 +70,7 @@ export class Resampler {
   }
 
   /**
-   * Take the next samples and return all that can be computed now.
+   * Take the next samples and return all outputs that can be computed now.
    * @param {Float32Array} samples
    * @returns {Float32Array<ArrayBuffer>}
    */
@@ -82,7 +82,7 @@ export class Resampler {
   }
 
   /**
-   * End the stream as if silence followed, and return what was held back; `reset` begins another.
+   * Return the held-back outputs as if silence followed; `reset` begins another stream.
    * @returns {Float32Array<ArrayBuffer>}
    */
   flush() {
@@ -104,7 +104,7 @@ export class Resampler {
     this.#count += samples.length;
   }
 
-  /** Return the outputs before `end` that are not out yet; drop inputs that nothing needs. @param {number} end */
+  /** Return the outputs up to `end` not returned yet; drop inputs no longer needed. @param {number} end */
   #emit(end) {
     const { up, down, half, phases, bank } = this.#filter;
     const result = new Float32Array(Math.max(0, end - this.#produced));
@@ -156,7 +156,7 @@ function makeFilter(sourceRate, targetRate) {
   const slower = Math.min(sourceRate, targetRate);
   const half = Math.ceil((CROSSINGS * sourceRate) / slower);
   const phases = Math.min(up, MOST_PHASES);
-  // Kaiser's rules: the attenuation that this length and transition allow, and the window's shape for it.
+  // Kaiser's rules give the attenuation for this length and transition, and the window's shape for it.
   const attenuation = 8 + 2.285 * 2 * CROSSINGS * TRANSITION * Math.PI;
   const beta = 0.1102 * (attenuation - 8.7);
   const bank = [];
@@ -168,7 +168,7 @@ function makeFilter(sourceRate, targetRate) {
       row[tap] = inside < 0 ? 0 : sinc((distance * slower) / sourceRate) * bessel(beta * Math.sqrt(inside));
     }
     const sum = row.reduce((total, weight) => total + weight, 0);
-    bank.push(Float32Array.from(row, (weight) => weight / sum)); // every phase passes 0 Hz alike
+    bank.push(Float32Array.from(row, (weight) => weight / sum)); // every phase has the same gain at 0 Hz
   }
   return { up, down, half, phases, bank };
 }

@@ -1,4 +1,4 @@
-/** A conversation's settings on the client's side: merging, what the server has taken, and what survives a reload. */
+/** A conversation's settings in the client: merging, what the server has accepted, and what survives a reload. */
 
 import { toolConfig } from "./tools.js";
 
@@ -9,14 +9,14 @@ import { toolConfig } from "./tools.js";
 /**
  * @typedef {object} VoiceOptions
  * @property {string | URL} url of the server's /v1/voice; ws: or wss:
- * @property {string | (() => string)} [key] the server's key, or what returns it; never put it into a public page
+ * @property {string | (() => string)} [key] the server's key, or a function for it; never put it into a public page
  * @property {Config} [config] any part of the configuration that docs/protocol.md describes
  * @property {import("./tools.js").Tools} [tools] functions that the assistant may call
- * @property {Pick<Storage, "getItem" | "setItem" | "removeItem">} [storage] sessionStorage: a reload goes on
- * @property {import("./wire.js").CodecChoice} [codec] `auto` unless said; `ready` tells what came of it
- * @property {string | URL} [worklets] the folder, with a slash at its end, that has this library's files: for bundlers,
- *   which do not see what worklets import
- * @property {boolean} [ducking] false: the assistant is not made quieter as soon as the person seems to speak
+ * @property {Pick<Storage, "getItem" | "setItem" | "removeItem">} [storage] sessionStorage: a reload continues
+ * @property {import("./wire.js").CodecChoice} [codec] `auto` by default; `ready` tells the result
+ * @property {string | URL} [worklets] the folder of this library's files, with a slash at its end: for bundlers,
+ *   which do not see the worklets' imports
+ * @property {boolean} [ducking] false: the assistant does not get quieter when the person seems to speak
  * @property {import("./connection.js").Environment} [environment] sockets and time, for tests
  * @property {(handlers: import("./audio.js").AudioHandlers, wireRate: number) => AudioLike} [audio] sound, for tests
  */
@@ -43,20 +43,20 @@ function isPlain(value) {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-/** What a page wants of its conversations: what a server has taken, and what it was asked for since. */
+/** A page's wishes for its conversations: what a server has accepted, and what it was asked for since. */
 export class Settings {
-  /** @type {Config} Asked for, and not yet answered: if the server closes over it, it is not asked for again. */
+  /** @type {Config} Asked for and not yet answered: if the server closes because of it, it is not asked for again. */
   asked = {};
   #taken;
-  #told = this.asked; // what was asked for when the last hello was said
+  #told = this.asked; // what was asked for at the last hello
   #unanswered = 0;
 
-  /** @param {Pick<VoiceOptions, "config" | "tools">} options what every conversation begins with */
+  /** @param {Pick<VoiceOptions, "config" | "tools">} options the settings that every conversation begins with */
   constructor({ config = {}, tools }) {
     this.#taken = tools ? merge(config, { tools: toolConfig(tools) }) : config;
   }
 
-  /** Return all of it, for a hello. */
+  /** Return all settings, for a hello. */
   greet() {
     this.#told = this.asked;
     return merge(this.#taken, this.asked);
@@ -69,7 +69,7 @@ export class Settings {
   }
 
   /**
-   * Take it that a conversation begins, or goes on; return what is to be asked for now, as it was not in the hello or
+   * Note that a conversation begins or goes on; return what to ask for now, because it was not in the hello or
    * may have been lost with the connection.
    * @param {boolean} resumed
    * @returns {Config | null}
@@ -81,14 +81,14 @@ export class Settings {
     return left ? this.asked : null;
   }
 
-  /** Take it that the server has answered one question. */
+  /** Note that the server has answered one request. */
   answered() {
-    if (this.#unanswered === 0) return; // the answer to a page that was here before
+    if (this.#unanswered === 0) return; // the answer to the page before this one
     this.#unanswered -= 1;
     if (this.#unanswered === 0) this.#take();
   }
 
-  /** Take it that the server has closed over something that it was told. */
+  /** Note that the server has closed because of something that it was asked for. */
   refused() {
     this.asked = {};
   }
@@ -99,12 +99,12 @@ export class Settings {
   }
 }
 
-/** Return the key to give, if there is one. @param {Pick<VoiceOptions, "key">} options */
+/** Return the key, if there is one. @param {Pick<VoiceOptions, "key">} options */
 export function keyOf({ key }) {
   return (typeof key === "function" ? key() : key) || undefined;
 }
 
-/** Remembers where a conversation stands, for the page that is loaded next. */
+/** Remembers the position in a conversation, for the next page after a reload. */
 export class Memory {
   #storage;
   #url;
@@ -125,7 +125,7 @@ export class Memory {
       return fits ? { token, lastSeq } : undefined;
     } catch (error) {
       if (!(error instanceof SyntaxError)) throw error;
-      return undefined; // not ours
+      return undefined; // not written by us
     }
   }
 
@@ -134,7 +134,7 @@ export class Memory {
     try {
       this.#storage?.setItem(STORED, JSON.stringify({ url: this.#url, token, lastSeq }));
     } catch (error) {
-      if (!(error instanceof DOMException)) throw error; // it is full: the page that is loaded next begins anew
+      if (!(error instanceof DOMException)) throw error; // it is full: the next page begins a new conversation
     }
   }
 

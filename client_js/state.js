@@ -1,7 +1,7 @@
 /**
- * A conversation as a page shows it: who has the floor, captions with what was heard of them, the latency of each turn.
+ * A conversation as a page shows it: its state, captions with the part that was heard, the latency of each turn.
  *
- * Pure: messages, positions and times go in, lines come out. It knows neither sockets nor sound cards nor documents.
+ * Pure: messages, positions and times go in, lines come out.
  */
 
 import { AwaitedTexts } from "./awaited.js";
@@ -12,8 +12,8 @@ import { AwaitedTexts } from "./awaited.js";
 /** @typedef {import("./protocol.js").SpokenWord} SpokenWord */
 
 /**
- * One line of the captions. Of the person's, `heard` is settled and `unheard` may still change; of the assistant's,
- * `heard` was played and `unheard` was not: yet, or, once the line is interrupted, never.
+ * One line of the captions. In the person's, `heard` is settled and `unheard` may still change. In the assistant's,
+ * `heard` was played and `unheard` was not: not yet, or never if the line is interrupted.
  * @typedef {object} Line
  * @property {number} id
  * @property {"user" | "assistant"} role
@@ -35,11 +35,11 @@ import { AwaitedTexts } from "./awaited.js";
  * @property {number} heard_ms
  */
 
-/** Lines and turns that are kept: an evening's conversation, and no page grows for ever. */
+/** Lines and turns that are kept: an evening's conversation, so that no page grows without limit. */
 const MOST_LINES = 1000;
 const MOST_TURNS = 200;
 
-/** How late sound may come before some of it must have been left out; and how long the earliest is remembered. */
+/** How late sound may come before some must have been dropped, and how long the earliest time is remembered. */
 const MOVED_MS = 250;
 const EARLIEST_MS = 10_000;
 
@@ -47,13 +47,13 @@ const UNKNOWN = {
   turn_end_ms: -1, words_ms: -1, first_token_ms: -1, first_sample_ms: -1, first_frame_ms: -1, heard_ms: -1,
 };
 
-/** What was said of one reply, and where its words sound. Characters are code points, as the server counts them. */
+/** The text of one reply and the places of its words. Characters are code points, as the server counts them. */
 class Reply {
   /** @type {string[]} */
   characters = [];
   heard = 0; // characters
   #lastOffset = -1;
-  /** @type {{ begin: number, middle: number, end: number }[]} Samples, and the character behind the word. */
+  /** @type {{ begin: number, middle: number, end: number }[]} Samples, and the character after the word. */
   #words = [];
 
   /** @param {Line} line @param {number} turn */
@@ -70,10 +70,10 @@ class Reply {
 
   /** @param {number} offset @param {SpokenWord[]} words */
   place(offset, words) {
-    if (offset <= this.#lastOffset) return; // told again after a break
+    if (offset <= this.#lastOffset) return; // repeated after a break
     this.#lastOffset = offset;
     for (const [start, end, startSample, endSample] of words) {
-      // Several spoken words of one written word, "$4.50" for one: it is heard with half of them all.
+      // Several spoken words belong to one written word, such as "$4.50": it counts as heard with half of them.
       const before = this.#words.at(-1);
       const begin = before !== undefined && start < before.end ? before.begin : startSample;
       if (begin !== startSample) this.#words.pop();
@@ -81,7 +81,7 @@ class Reply {
     }
   }
 
-  /** Note that so many samples were played: a word counts with half of its sound. @param {number} samples */
+  /** Note how many samples were played: a word counts as heard with half of its sound. @param {number} samples */
   played(samples) {
     for (const { middle, end } of this.#words) if (middle <= samples) this.heard = Math.max(this.heard, end);
     this.show();
@@ -101,35 +101,35 @@ export class ConversationState {
   lines = [];
   /** @type {TurnLatency[]} */
   turns = [];
-  /** The last sequence number all before which the history tells: where a reloaded page goes on. */
+  /** The last sequence number up to which the history is complete: a reloaded page continues there. */
   checkpoint = 0;
 
   #nextId = 1;
-  /** @type {Map<number, Reply>} By epoch: those that are not over. */
+  /** @type {Map<number, Reply>} By epoch: replies that are not over. */
   #replies = new Map();
-  /** @type {Map<number, Line>} By turn: those that are not settled. */
+  /** @type {Map<number, Line>} By turn: lines that are not settled. */
   #speech = new Map();
-  /** @type {Map<number, number>} By turn: when its person fell silent. */
+  /** @type {Map<number, number>} By turn: when the person fell silent. */
   #origins = new Map();
   #ended = 0; // the last epoch that is over
   #typedAt = -1;
-  #microphoneZero = NaN; // when the first sound that the server counts was captured
-  #zeros = { before: 0, recent: 0, since: 0 }; // the earliest that it was taken for, of late and before
+  #microphoneZero = NaN; // when the first sound of the server's count was captured
+  #zeros = { before: 0, recent: 0, since: 0 }; // the earliest estimates of it, recent and older
   #begun = false;
-  #fromHistory = 0; // lines
-  #catchesUp = false; // whether what those lines say may still be told
+  #fromHistory = 0; // lines that came from the history
+  #catchesUp = false; // whether the server may still repeat what those lines say
   #awaited = new AwaitedTexts();
 
   /**
-   * Begin with what the server knows.
+   * Begin with the server's history.
    * @param {Ready} ready
    * @param {"first" | "resumed" | "anew"} how
-   * @param {number} [lastSeq] what comes next is behind this number
+   * @param {number} [lastSeq] the next messages come after this number
    */
   begin(ready, how, lastSeq = 0) {
     this.state = ready.state;
     this.#awaited.begin();
-    if (how === "resumed" && this.#begun) return; // what was missed is told again
+    if (how === "resumed" && this.#begun) return; // the server repeats what was missed
     this.#begun = true;
     this.#breakOff(() => "failed");
     this.#origins.clear();
@@ -145,19 +145,19 @@ export class ConversationState {
     this.#catchesUp = true;
   }
 
-  /** Take it that a ping was answered, and so all told that was to be told again. */
+  /** Note that a ping was answered: the server has repeated all that was missed. */
   catchUp() {
     this.#catchesUp = false;
     this.#awaited.catchUp();
   }
 
-  /** Take it that nothing more comes: what is under way was cut. */
+  /** Note that nothing more comes: lines under way were cut. */
   end() {
     this.state = "listening";
     this.#breakOff(({ role }) => (role === "assistant" ? "interrupted" : "done"));
   }
 
-  /** @param {(line: Line) => Line["status"]} statusOf what becomes of a line that is under way */
+  /** @param {(line: Line) => Line["status"]} statusOf the new status of a line that is under way */
   #breakOff(statusOf) {
     this.#replies.clear();
     this.#speech.clear();
@@ -175,15 +175,15 @@ export class ConversationState {
   captured(second, now) {
     const zero = now - second * 1000;
     const { recent, since } = this.#zeros;
-    // Sound arrives in bursts, late but never early: the earliest is right. But not for ever: some of it may be left
-    // out, and the microphone's clock is not ours.
+    // Sound arrives in bursts, late but never early: the earliest time is right. But not for ever: some may be dropped,
+    // and the microphone's clock is not ours.
     if (!(Math.abs(zero - this.#microphoneZero) <= MOVED_MS)) this.#zeros = { before: zero, recent: zero, since: now };
     else if (now - since > EARLIEST_MS) this.#zeros = { before: recent, recent: zero, since: now };
     else this.#zeros.recent = Math.min(recent, zero);
     this.#microphoneZero = Math.min(this.#zeros.before, this.#zeros.recent);
   }
 
-  /** Return what an outbox has to know of a text that is typed now. @param {string} text */
+  /** Return an outbox's handlers for a text that is typed now. @param {string} text */
   awaiting(text) {
     return this.#awaited.add(text);
   }
@@ -202,7 +202,7 @@ export class ConversationState {
     if (latency.heard_ms < 0) latency.heard_ms = Math.max(0, now - origin);
   }
 
-  /** Note how far a reply was played. @param {number} epoch @param {number} samples of the wire */
+  /** Note how far a reply was played. @param {number} epoch @param {number} samples at the wire's rate */
   played(epoch, samples) {
     this.#replies.get(epoch)?.played(samples);
   }
@@ -255,7 +255,7 @@ export class ConversationState {
     this.#remember(message);
   }
 
-  /** Return the captions as text, one line each; what was never heard is in brackets. */
+  /** Return the captions as text, one line each; unheard text is in brackets. */
   transcript() {
     return this.lines
       .map(({ role, status, heard, unheard }) => {
@@ -292,7 +292,7 @@ export class ConversationState {
 
   // ---- the assistant's lines
 
-  /** Return a reply unless it is over; one whose beginning was not told begins here. @param {number} epoch */
+  /** Return a reply unless it is over; a reply whose beginning was missed begins here. @param {number} epoch */
   #reply(epoch) {
     let reply = this.#replies.get(epoch);
     if (reply === undefined && epoch > this.#ended) {
@@ -340,14 +340,14 @@ export class ConversationState {
     }
   }
 
-  // ---- small things
+  // ---- helpers
 
-  /** Take out of the history's lines what has a line of its own. @param {Line["role"]} role @param {string} text */
+  /** Remove a text that has its own line from the history's lines. @param {Line["role"]} role @param {string} text */
   #takeBack(role, text) {
     const line = this.lines.slice(0, this.#fromHistory).findLast((one) => one.role === role);
     const told = text.trim();
     if (!this.#catchesUp || !told || !line?.heard.endsWith(told)) return;
-    line.heard = line.heard.slice(0, -told.length).trimEnd(); // the history joins turns that nobody answered
+    line.heard = line.heard.slice(0, -told.length).trimEnd(); // the history joins turns that had no answer
     if (!line.heard) this.#remove(line);
   }
 
@@ -385,7 +385,7 @@ export class ConversationState {
     if (place >= 0 && place < this.#fromHistory) this.#fromHistory -= 1;
   }
 
-  /** Advance the checkpoint if nothing is under way that the history lacks. @param {ServerMessage} message */
+  /** Advance the checkpoint unless something is under way that the history lacks. @param {ServerMessage} message */
   #remember({ name, seq }) {
     const ends = name === "user_turn" || name === "reply_done" || name === "interrupted" || name === "turn_done";
     if (ends && !this.#replies.size && !this.#speech.size) this.checkpoint = Math.max(this.checkpoint, seq);

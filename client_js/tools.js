@@ -1,4 +1,4 @@
-/** Functions of the page that the assistant may call: how they are told to the server, run, and answered for. */
+/** Functions of the page that the assistant may call: declared to the server, run, and answered. */
 
 import { VoiceError } from "./errors.js";
 import { say } from "./protocol.js";
@@ -7,12 +7,12 @@ import { say } from "./protocol.js";
  * @typedef {object} Tool
  * @property {string} description
  * @property {object} parameters a JSON schema
- * @property {(args: any) => unknown} [run] may be async; what it returns is the output, as JSON unless it is text
+ * @property {(args: any) => unknown} [run] may be async; its return value is the output, as JSON unless it is text
  */
 
 /** @typedef {{ [name: string]: Tool }} Tools */
 
-/** Return tools as `config.tools` has them. @param {Tools} tools */
+/** Return tools in the form of `config.tools`. @param {Tools} tools */
 export function toolConfig(tools) {
   return Object.entries(tools).map(([name, { description, parameters }]) => ({
     name,
@@ -22,19 +22,19 @@ export function toolConfig(tools) {
 }
 
 /**
- * @typedef {object} Errands what a toolbox has others do
- * @property {(make: (frameBytes: number) => Uint8Array<ArrayBuffer>) => void} send an answer of so many bytes at most;
- *   one that comes after the end of the conversation is for nobody
- * @property {(call: import("./events.js").ToolCall) => void} ask the page has given no function: it may answer itself
+ * @typedef {object} Errands what a toolbox needs from its owner
+ * @property {(make: (frameBytes: number) => Uint8Array<ArrayBuffer>) => void} send an answer of limited size;
+ *   after the end of the conversation it is dropped
+ * @property {(call: import("./events.js").ToolCall) => void} ask the tool has no function: the page may answer itself
  * @property {(error: VoiceError) => void} failed
  */
 
-/** Runs what the assistant calls. */
+/** Runs the tools that the assistant calls. */
 export class Toolbox {
   #errands;
   #session = ""; // the conversation's name
-  #readySeq = 0; // what is older is told again
-  /** @type {Set<unknown>} Calls that nobody had answered by then. */
+  #readySeq = 0; // older messages are repetitions
+  /** @type {Set<unknown>} Calls that were not answered by then. */
   #open = new Set();
 
   /** @param {Tools} tools @param {Errands} errands */
@@ -43,11 +43,11 @@ export class Toolbox {
     this.#errands = errands;
   }
 
-  /** Take a message: what is said of tools. @param {import("./protocol.js").ServerMessage} message */
+  /** Take a message; those about tools are handled. @param {import("./protocol.js").ServerMessage} message */
   take(message) {
     if (message.name === "ready") this.#begin(message.ready, message.seq);
     if (message.name !== "tool_call") return;
-    // A page that was loaded again is told of calls that the page before has answered.
+    // After a reload the server repeats calls that the last page has answered.
     if (message.seq > this.#readySeq || this.#open.has(message.call_id)) this.#run(message);
   }
 
@@ -63,7 +63,7 @@ export class Toolbox {
     const session = this.#session;
     /** @param {unknown} output */
     const answer = (output) => {
-      if (session !== this.#session) return; // in another conversation the same name may be another call's
+      if (session !== this.#session) return; // in another conversation the same id may belong to another call
       this.#errands.send((frameBytes) => toolResult(callId, output, frameBytes));
     };
     const run = Object.hasOwn(this.tools, name) ? this.tools[name].run : undefined;
@@ -74,7 +74,7 @@ export class Toolbox {
   }
 }
 
-/** Return the calls that a history has no result of. @param {import("./protocol.js").Ready["history"]} history */
+/** Return the calls without a result in a history. @param {import("./protocol.js").Ready["history"]} history */
 function openCalls(history) {
   const open = new Set();
   for (const { role, call_id: callId, tool_calls: calls } of history) {
@@ -85,8 +85,8 @@ function openCalls(history) {
 }
 
 /**
- * Run a call's function and answer for it. It is the page's code: whatever it throws, and an output that is no JSON, is
- * answered for by an error, and the conversation goes on.
+ * Run a call's function and answer with its output. It is the page's code: if it throws, or its output is not JSON,
+ * the answer is an error, and the conversation goes on.
  * @param {() => Promise<unknown>} run
  * @param {(output: unknown) => void} answer
  * @param {(error: unknown) => void} failed
@@ -101,7 +101,7 @@ async function answerCall(run, answer, failed) {
 }
 
 /**
- * Return a call's answer; an output that is too long is answered for by an error, so that the assistant knows.
+ * Return a call's answer; if the output is too long, the answer is an error, so that the assistant knows.
  * @param {string} callId
  * @param {unknown} output
  * @param {number} frameBytes

@@ -1,7 +1,7 @@
 /**
  * A conversation with a voxlane server, for pages: connect, talk, interrupt, type; everything else is events.
  *
- * It joins the connection, the sound and the state; each of them knows nothing of the others. It knows no document.
+ * It joins the connection, the sound and the state, which are independent of each other. It does not use the DOM.
  */
 
 import { BrowserAudio } from "./audio.js";
@@ -21,13 +21,13 @@ import { PCM16, Wire, wishes } from "./wire.js";
 
 const FRAME_MS = 20;
 
-/** One conversation; see `VoiceEvents` for what it tells. */
+/** One conversation; `VoiceEvents` lists its events. */
 export class VoiceClient extends VoiceTarget {
   state = new ConversationState();
-  /** @type {Ready | null} What the server said last of itself and of the conversation. */
+  /** @type {Ready | null} The server's last description of itself and of the conversation. */
   ready = null;
   muted = false;
-  /** Whether turns go from press to release: `turns.mode` is `manual`. */
+  /** Whether a turn lasts from press to release: `turns.mode` is `manual`. */
   pushToTalk = false;
   pressed = false;
   /** @type {import("./events.js").Figures} */
@@ -42,9 +42,9 @@ export class VoiceClient extends VoiceTarget {
   #audio;
   #codec;
   #wire;
-  #ending = false; // the button was let go, and its last frame is not yet there
-  #closings = 0; // of the microphone: what was wanted of it before is not wanted any more
-  #lifted = false; // the button has taken a mute away, which comes back with the end of its turn
+  #ending = false; // the button was released, and its last frame has not come yet
+  #closings = 0; // counts closings of the microphone: earlier requests to open it are void
+  #lifted = false; // the button has lifted a mute, which comes back with the end of its turn
   #level = { input: 0, output: 0 };
   /** @type {{ resolve: (ready: Ready) => void, reject: (error: VoiceError) => void } | null} */
   #connecting = null;
@@ -80,16 +80,16 @@ export class VoiceClient extends VoiceTarget {
     return this.#audio.listening;
   }
 
-  /** Whether the browser keeps the loudspeaker silent until somebody clicks: `listen` from that click. */
+  /** Whether the browser keeps the loudspeaker silent until the person clicks: call `listen` from that click. */
   get silenced() {
     return this.#audio.silenced;
   }
 
-  // ---- coming and going
+  // ---- beginning and ending
 
   /**
-   * Connect, and take the stored conversation up again if there is one.
-   * @returns {Promise<Ready>} or a VoiceError that says why not
+   * Connect, and resume the stored conversation if there is one.
+   * @returns {Promise<Ready>} rejects with a VoiceError that says why not
    */
   connect() {
     if (this.status !== "idle" && this.status !== "closed") return Promise.reject(new VoiceError("connected_already"));
@@ -100,7 +100,7 @@ export class VoiceClient extends VoiceTarget {
     return done;
   }
 
-  /** Let the microphone and the loudspeaker go, say good-bye, and wait for `over`. */
+  /** Close the microphone and the loudspeaker, say good-bye, and wait for `over`. */
   async close() {
     const isOver = this.status === "idle" || this.status === "closed";
     const over = isOver || new Promise((resolve) => this.addEventListener("over", resolve, { once: true }));
@@ -133,7 +133,7 @@ export class VoiceClient extends VoiceTarget {
   hush() {
     this.#closings += 1;
     this.#audio.closeMicrophone();
-    this.#endTurn(); // its last frame will not come
+    this.#endTurn(); // the turn's last frame will not come
     this.#tellMicrophone();
   }
 
@@ -142,7 +142,7 @@ export class VoiceClient extends VoiceTarget {
     return this.#audio.useSpeaker(deviceId);
   }
 
-  /** Send silence, or sound again. @param {boolean} muted */
+  /** Send silence instead of sound, or sound again. @param {boolean} muted */
   mute(muted) {
     this.muted = muted;
     this.#lifted = false;
@@ -151,10 +151,10 @@ export class VoiceClient extends VoiceTarget {
 
   // ---- what a person can do
 
-  /** Make the assistant be quiet: here at once, and the server learns exactly what was heard. */
+  /** Silence the assistant at once; the server learns exactly what was heard. */
   async interrupt() {
     this.#wire.interrupt(this.#connection.sentSeconds);
-    await this.#audio.position(); // by then what was played is acked
+    await this.#audio.position(); // what was played is acked by then
     this.#stop();
   }
 
@@ -170,7 +170,7 @@ export class VoiceClient extends VoiceTarget {
     this.state.typed(this.#now());
   }
 
-  /** Let turns go from press to release instead of from sound to silence, or as before. @param {boolean} on */
+  /** Let a turn last from press to release instead of from sound to silence, or the reverse. @param {boolean} on */
   setPushToTalk(on) {
     if (this.pressed) this.release();
     this.pushToTalk = on;
@@ -178,10 +178,10 @@ export class VoiceClient extends VoiceTarget {
     this.#applyMute();
   }
 
-  /** Press the button: what is said from now on is a turn, muted or not before. It interrupts. */
+  /** Press the button: from now on all sound is a turn, even if muted before. It interrupts. */
   press() {
     if (this.pressed) return;
-    this.#endTurn(); // of the press before, if its last frame never came
+    this.#endTurn(); // of the last press, if its last frame never came
     this.#send(say.start());
     this.#wire.overrule();
     this.pressed = true;
@@ -190,7 +190,7 @@ export class VoiceClient extends VoiceTarget {
     this.#applyMute();
   }
 
-  /** Let the button go: the turn is over with the sound that is under way. */
+  /** Release the button: the turn ends with the sound that is under way. */
   release() {
     if (!this.pressed) return;
     this.pressed = false;
@@ -199,7 +199,7 @@ export class VoiceClient extends VoiceTarget {
     this.#tellMicrophone();
   }
 
-  /** Ask for a reply, where the conversation gives none by itself. */
+  /** Ask for a reply, if the conversation gives none by itself. */
   respond() {
     this.#stop(); // the server gives no reply while there is one
     const awaits = this.#wire.awaiting();
@@ -207,11 +207,11 @@ export class VoiceClient extends VoiceTarget {
     this.#wire.overrule();
   }
 
-  /** Change the configuration; what is not named stays. @param {import("./settings.js").Config} config */
+  /** Change the configuration; other keys stay. @param {import("./settings.js").Config} config */
   configure(config) {
     const asked = say.config(merge(this.#settings.asked, config));
     if (asked.length > this.#connection.frameBytes) throw new VoiceError("too_long");
-    if (this.status === "open") this.#send(say.config(config)); // else `#begin` will, or the hello
+    if (this.status === "open") this.#send(say.config(config)); // otherwise `#begin` or the hello sends it
     this.#settings.ask(config);
   }
 
@@ -252,8 +252,8 @@ export class VoiceClient extends VoiceTarget {
     if (unsaid !== null) this.#send(say.config(unsaid));
     this.#follow(ready.config);
     const hears = ready.resumed && ready.state === "hearing";
-    if (this.pressed && !hears) this.#send(say.start()); // one that was lost with the line, too: it may be said twice
-    // Its end was lost with the line, or with the page that was here before: nobody holds the button any more.
+    if (this.pressed && !hears) this.#send(say.start()); // it may have been lost with the line, so it may be sent twice
+    // The release was lost with the line, or with the page before this one: the button is no longer held.
     if (hears && this.pushToTalk && !this.pressed) this.#send(say.end());
     this.#store();
     this.tell("ready", { ready, how });
@@ -307,7 +307,7 @@ export class VoiceClient extends VoiceTarget {
     if (message.name === "error") this.tell("fault", new VoiceError(message.code, message.message));
   }
 
-  /** Let the button be what the conversation's turns are, or will be. @param {import("./settings.js").Config} config */
+  /** Match push-to-talk to the configuration's turns. @param {import("./settings.js").Config} config */
   #follow(config) {
     const mode = merge(config, this.#settings.asked).turns?.mode;
     if (mode === undefined || this.pushToTalk === (mode === "manual")) return;
@@ -349,14 +349,14 @@ export class VoiceClient extends VoiceTarget {
     this.tell("level", { ...this.#level });
   }
 
-  /** @param {Uint8Array} data @param {boolean} last whether the button was let go before the frame was full */
+  /** @param {Uint8Array} data @param {boolean} last whether the button was released before the frame was full */
   #sendSound(data, last) {
     const sent = this.#connection.sendAudio(data, FRAME_MS / 1000);
     if (sent) this.state.captured(this.#connection.sentSeconds, this.#now());
     if (last) this.#endTurn();
   }
 
-  /** Say that the button was let go, if that is still to be said. */
+  /** Tell the server that the button was released, unless that was done. */
   #endTurn() {
     if (!this.#ending) return;
     this.#ending = false;
@@ -379,7 +379,7 @@ export class VoiceClient extends VoiceTarget {
     this.tell("microphone", { muted, listening, pushToTalk, pressed });
   }
 
-  /** Go on without Opus, in another conversation: within one the formats stay. @param {unknown} cause */
+  /** Continue without Opus in another conversation: within one, formats cannot change. @param {unknown} cause */
   #leaveOpus(cause) {
     this.#codec = "pcm16";
     this.tell("fault", new VoiceError("codec_failed", undefined, { cause }));

@@ -1,8 +1,8 @@
 /**
- * Sound between the wire and the devices, whatever the codec: which to ask for, frames to packets, messages about
- * replies to a loudspeaker's orders.
+ * Sound between the wire and the devices, for every codec: choosing formats, frames to packets, messages about
+ * replies to orders for a loudspeaker.
  *
- * It knows formats and the messages about sound. It knows no socket, and of devices only that they take orders.
+ * Devices are only known as things that take orders.
  */
 
 import { canDecode, canEncode, OPUS_RATE, OpusMicrophone, OpusReplies } from "./opus.js";
@@ -16,19 +16,19 @@ import { REMEMBERED, ReplySound } from "./reply-sound.js";
 /** @typedef {import("./protocol.js").ServerMessage} ServerMessage */
 
 /**
- * `opus`: where both ends have it; `pcm16`: never that; `auto`: Opus over a network, PCM16 to a server on this machine,
- * where a tenth of the bytes buys nothing and costs some milliseconds.
+ * `opus`: if both ends have it; `pcm16`: never Opus; `auto`: Opus over a network, PCM16 to a server on this machine,
+ * where fewer bytes gain nothing and encoding costs some milliseconds.
  * @typedef {"auto" | "opus" | "pcm16"} CodecChoice
  */
 
-/** What every server has. */
+/** The format that every server has. */
 export const PCM16 = { input: { codec: "pcm16", rate: 16000 }, output: { codec: "pcm16", rate: 24000 } };
 
-/** 24 kHz out is what voices have: a server then need not convert it first, which saves it a third of the work. */
+/** Voices are made at 24 kHz: a server that need not resample saves a third of its work. */
 const OPUS = { input: { codec: "opus", rate: OPUS_RATE }, output: { codec: "opus", rate: 24000 } };
 
 /**
- * Return the formats to ask for each way, the best first.
+ * Return the formats to ask for in each direction, the best first.
  * @param {CodecChoice} choice
  * @param {string | URL} url of the server
  */
@@ -41,19 +41,19 @@ export async function wishes(choice, url) {
   };
 }
 
-/** Whether a server runs on this machine, by its name. @param {string | URL} url */
+/** Return whether a server runs on this machine, by its name. @param {string | URL} url */
 function isHere(url) {
   try {
     const { hostname } = new URL(url, globalThis.location?.href);
     return /^(localhost|.+\.localhost|127(\.\d+){3}|\[::1\])$/.test(hostname);
   } catch (error) {
     if (!(error instanceof TypeError)) throw error;
-    return false; // not an address: the connection will say so
+    return false; // not an address: the connection will report it
   }
 }
 
 /**
- * Return what takes a microphone's frames and gives their messages' sound, for PCM16 at once.
+ * Return an encoder of microphone frames; the one for PCM16 answers at once.
  * @param {Format} format
  * @param {(data: Uint8Array, last: boolean) => void} packet
  * @param {(error: unknown) => void} failed
@@ -74,13 +74,13 @@ class PcmMicrophone {
 
   /** @param {Uint8Array<ArrayBuffer>} pcm @param {boolean} last */
   push(pcm, last) {
-    if (pcm.length === this.#frameBytes) this.#packet(pcm, last); // others are of another rate, and on their way since
+    if (pcm.length === this.#frameBytes) this.#packet(pcm, last); // other lengths are late frames of another rate
   }
 
   close() {}
 }
 
-/** PCM16's side of what `OpusReplies` is for Opus: everything at once. */
+/** For PCM16 what `OpusReplies` is for Opus: everything at once. */
 class PcmReplies {
   #handlers;
 
@@ -109,28 +109,28 @@ class PcmReplies {
 }
 
 /**
- * That the assistant was asked to be silent, and what has become of it.
+ * A request to the assistant to be silent, and its progress.
  * @typedef {object} Silencing
  * @property {number} epoch the last reply that is silent here
- * @property {number} second of the microphone's sound at which it was
- * @property {boolean} said whether the server is told, or is about to be
+ * @property {number} second of the microphone's sound at the time of the request
+ * @property {boolean} said whether the server was told, or is about to be
  * @property {boolean} heeded
  * @property {boolean} doubted the line has broken since: the server may not know
  */
 
-/** Both ways of a conversation's sound. */
+/** Both directions of a conversation's sound. */
 export class Wire {
-  /** @type {Loudspeaker | null} While one is open, in a conversation. */
+  /** @type {Loudspeaker | null} Set while one is open in a conversation. */
   speaker = null;
-  /** @type {ReturnType<typeof makeMicrophone> | null} In a conversation. */
+  /** @type {ReturnType<typeof makeMicrophone> | null} Set during a conversation. */
   #microphone = null;
   /** @type {Format | null} */
   #output = null;
-  #held = false; // whether a loudspeaker that is opened now is to wait
-  #lastEpoch = 0; // of the conversation's replies
-  #endedEpoch = 0; // of those that are over
-  #thinking = false; // whether another is on its way
-  /** @type {Silencing | null} The last one, unless the person wants to be answered since. */
+  #held = false; // whether a loudspeaker that opens now begins on hold
+  #lastEpoch = 0; // of all replies of the conversation
+  #endedEpoch = 0; // the last one that is over
+  #thinking = false; // whether another reply is on its way
+  /** @type {Silencing | null} The last request, unless the person has asked for an answer since. */
   #silencing = null;
   #audio;
   #packet;
@@ -138,7 +138,7 @@ export class Wire {
 
   /**
    * @param {import("./settings.js").AudioLike} audio
-   * @param {(data: Uint8Array, last: boolean) => void} packet a frame is to be sent so
+   * @param {(data: Uint8Array, last: boolean) => void} packet called with each packet to send
    * @param {(error: unknown) => void} failed
    */
   constructor(audio, packet, failed) {
@@ -147,7 +147,7 @@ export class Wire {
     this.#failed = failed;
   }
 
-  /** Begin a conversation, or take it up again. @param {import("./protocol.js").Ready} ready */
+  /** Begin or resume a conversation. @param {import("./protocol.js").Ready} ready */
   begin(ready) {
     this.#held = ready.resumed && ready.state === "held";
     this.#thinking = ready.state === "thinking";
@@ -166,7 +166,7 @@ export class Wire {
     this.#audio.useRate(ready.input.rate);
   }
 
-  /** Take it that the loudspeaker may be open now. */
+  /** Note that the loudspeaker may be open now. */
   openSpeaker() {
     if (this.speaker !== null || this.#output === null || !this.#audio.rate) return;
     const order = this.#audio.order.bind(this.#audio);
@@ -174,18 +174,18 @@ export class Wire {
     if (this.#held) this.speaker.restart(true);
   }
 
-  /** Take it that the server is told in other words to be silent, and that an answer is wanted. */
+  /** Note that another message silences the server, and that an answer is wanted. */
   overrule() {
     this.#silencing = null;
   }
 
-  /** Return what tells whether no other reply was told of since now. */
+  /** Return a function that tells whether no other reply has begun since now. */
   awaiting() {
     const epoch = this.#lastEpoch;
     return () => this.#lastEpoch === epoch;
   }
 
-  /** Do what a message says about sound. @param {ServerMessage} message */
+  /** Carry out what a message says about sound. @param {ServerMessage} message */
   take(message) {
     this.#judge(message);
     if ("epoch" in message) this.#lastEpoch = Math.max(this.#lastEpoch, message.epoch);
@@ -198,14 +198,14 @@ export class Wire {
     this.speaker?.take(message);
   }
 
-  /** See whether the server heeds what it was asked for, or has not heard it. @param {ServerMessage} message */
+  /** Find out whether the server has received the request to be silent. @param {ServerMessage} message */
   #judge(message) {
     const asked = this.#silencing;
     if (asked === null || asked.heeded) return;
     if (message.name === "speech_started" || message.name === "speech_stopped") {
-      asked.heeded = message.at_s > asked.second; // sound that was sent behind it arrived, so it did
+      asked.heeded = message.at_s > asked.second; // sound that was sent after it arrived, so it did too
     } else if ((message.name === "reply" || message.name === "audio") && asked.doubted && message.epoch > asked.epoch) {
-      asked.epoch = message.epoch; // begun before it was asked to be silent, or not knowing of it
+      asked.epoch = message.epoch; // begun before the request, or before the server knew of it
       this.speaker?.interrupt(message.epoch);
     }
   }
@@ -213,15 +213,15 @@ export class Wire {
   /**
    * Take the microphone's next frame.
    * @param {Uint8Array<ArrayBuffer>} pcm
-   * @param {boolean} last whether that is to be known when it is sent
+   * @param {boolean} last whether to report when it is sent
    */
   hear(pcm, last) {
     this.#microphone?.push(pcm, last);
   }
 
   /**
-   * Silence the assistant here, and keep it silent until the server is known to have heard of it.
-   * @param {number} second of the microphone's sound that was sent last
+   * Silence the assistant here, and keep it silent until the server is known to have received the request.
+   * @param {number} second the last second of the microphone's sound that was sent
    */
   interrupt(second) {
     if (this.#lastEpoch > 0) this.speaker?.interrupt(this.#lastEpoch);
@@ -229,7 +229,7 @@ export class Wire {
   }
 
   /**
-   * Return how the server is to be told of the last interruption; null if it is, or something else interrupts instead.
+   * Return how to tell the server of the last interruption; null if it knows, or another message interrupts instead.
    * @returns {import("./outbox.js").Sending | null}
    */
   takeStop() {
@@ -241,7 +241,7 @@ export class Wire {
     return { hushes: true, lost, arrived: () => void (asked.heeded = true) };
   }
 
-  /** Return acks as the server counts, without those of a conversation that is over. @param {Ack[]} acks */
+  /** Return acks in the server's samples, without those of a conversation that is over. @param {Ack[]} acks */
   count(acks) {
     const { speaker } = this;
     if (speaker === null) return [];
@@ -252,14 +252,14 @@ export class Wire {
       });
   }
 
-  /** Ask where the loudspeaker stands, as the server counts. @returns {Promise<[number, number] | null>} */
+  /** Ask for the loudspeaker's position, in the server's samples. @returns {Promise<[number, number] | null>} */
   async position() {
     const position = await this.#audio.position();
     if (position === null || !position.epoch || this.speaker === null) return null;
     return [position.epoch, this.speaker.position(position.epoch, position.samples)];
   }
 
-  /** Drop all that is under way. */
+  /** Drop everything under way. */
   close() {
     this.speaker?.close();
     this.#microphone?.close();
@@ -267,18 +267,18 @@ export class Wire {
   }
 }
 
-/** Replies as the server sends them, for a loudspeaker. */
+/** Plays the server's replies on a loudspeaker. */
 class Loudspeaker {
   #replies;
   #sound;
   #order;
-  #scale; // decoded samples for each that the server counts
-  /** @type {Map<number, number>} Of replies whose sound is complete, in decoded samples. */
+  #scale; // decoded samples for each sample of the server's count
+  /** @type {Map<number, number>} Lengths of complete replies, in decoded samples. */
   #lengths = new Map();
 
   /**
    * @param {Format} format
-   * @param {number} rate the loudspeaker's own
+   * @param {number} rate the loudspeaker's
    * @param {(order: Order, transfer?: Transferable[]) => void} order
    * @param {(error: unknown) => void} failed
    */
@@ -307,13 +307,13 @@ class Loudspeaker {
     this.#scale = decodedRate / format.rate;
   }
 
-  /** Do what a message says about sound. @param {ServerMessage} message */
+  /** Carry out what a message says about sound. @param {ServerMessage} message */
   take(message) {
     switch (message.name) {
       case "audio": {
         const end = this.#replies.push(message.epoch, message.offset * this.#scale, message.data);
         const length = this.#lengths.get(message.epoch) ?? Infinity;
-        // After a break the sound is told again, but not its end, which was told before.
+        // After a break the server repeats the sound, but not its end, which came before.
         return end < length ? undefined : this.#replies.finish(message.epoch, length);
       }
       case "audio_done":
@@ -335,26 +335,26 @@ class Loudspeaker {
     for (const old of this.#lengths.keys()) if (old <= epoch - REMEMBERED) this.#lengths.delete(old);
   }
 
-  /** Be silent, and throw a reply away with all before it. @param {number} epoch */
+  /** Be silent; drop a reply and all before it. @param {number} epoch */
   interrupt(epoch) {
     this.#replies.interrupt(epoch);
     this.#order({ do: "interrupt", epoch });
   }
 
-  /** Take it that the connection was lost and is back: all that was not played comes again. @param {boolean} held */
+  /** Note that the connection was lost and is back: all that was not played comes again. @param {boolean} held */
   restart(held) {
     this.#replies.restart();
     this.#sound.restart();
     this.#order({ do: "restart", held });
   }
 
-  /** Let it go. */
+  /** Release the loudspeaker. */
   close() {
     this.#replies.restart();
   }
 
   /**
-   * Return how many samples were played, as the server counts, when so many of the loudspeaker's were.
+   * Return how many of the server's samples were played when so many of the loudspeaker's were.
    * @param {number} epoch
    * @param {number} samples
    */
@@ -362,7 +362,7 @@ class Loudspeaker {
     return Math.floor(this.#sound.position(epoch, samples) / this.#scale);
   }
 
-  /** Return how many samples of the server's last as long. @param {number} samples */
+  /** Return how many of the server's samples last as long as these of the loudspeaker's. @param {number} samples */
   duration(samples) {
     return Math.ceil(this.#sound.duration(samples) / this.#scale);
   }

@@ -1,8 +1,8 @@
 /**
- * What screen readers say of their own accord: whole lines, how the connection is, and notices, each once.
+ * Announcements for screen readers: whole lines, the connection's status, and notices, each once.
  *
- * It is the page's one live region. What changes many times a second, or while the assistant's voice is to be heard, is
- * not read out. `Announcer` decides and is pure; `installAnnouncements` gives it a place in the page.
+ * It is the page's only live region. Changes that come many times a second, or while the assistant speaks, are
+ * not read out. `Announcer` decides and is pure; `installAnnouncements` puts it into the page.
  */
 
 import { noteOf } from "./captions.js";
@@ -11,16 +11,16 @@ import { make } from "./dom.js";
 /** @typedef {import("../state.js").Line} Line */
 /** @typedef {import("./notices.js").Notice} Notice */
 
-/** Announcements that stay in the page: readers take them a moment after they were written. */
+/** Announcements that stay in the page: screen readers read them a moment after they were written. */
 const KEPT = 3;
 
-/** Notices that the connection's own words say as well. */
+/** Notices that repeat the connection's status. */
 const SAID_BY_LINK = new Set(["reconnecting", "resumed"]);
 
-/** Decides what is worth saying. */
+/** Decides what to announce. */
 export class Announcer {
   #say;
-  /** @type {Set<number>} Lines that are said, or need not be. */
+  /** @type {Set<number>} Lines that were announced, or need not be. */
   #settled = new Set();
   #link = "off";
   #code = "";
@@ -30,18 +30,18 @@ export class Announcer {
     this.#say = say;
   }
 
-  /** Say something once. @param {string} words */
+  /** Announce something once. @param {string} words */
   say(words) {
     this.#say(words);
   }
 
-  /** Take these lines as known: they are an old conversation's. @param {readonly Line[]} lines */
+  /** Mark these lines as announced: they belong to an old conversation. @param {readonly Line[]} lines */
   skip(lines) {
     for (const { id, status } of lines) if (status !== "live") this.#settled.add(id);
   }
 
   /**
-   * Say the lines that are complete, the assistant's only where its voice does not.
+   * Announce the lines that are complete; the assistant's only if its voice is not heard.
    * @param {readonly Line[]} lines @param {{ audible: boolean }} how
    */
   lines(lines, { audible }) {
@@ -53,7 +53,7 @@ export class Announcer {
     this.#settled = new Set(lines.filter(({ status }) => status !== "live").map(({ id }) => id));
   }
 
-  /** Say how the connection is, if that is new. @param {string} link */
+  /** Announce the connection's status, if it is new. @param {string} link */
   link(link) {
     const before = this.#link;
     this.#link = link;
@@ -63,7 +63,7 @@ export class Announcer {
     if (link === "off" && before === "on") this.#say("The conversation has ended");
   }
 
-  /** Say a notice, if it is another than before: of a countdown only the beginning. @param {Notice | null} notice */
+  /** Announce a notice, if it is new: of a countdown only the beginning. @param {Notice | null} notice */
   notice(notice) {
     const code = notice?.code ?? "";
     if (notice !== null && code !== this.#code && !SAID_BY_LINK.has(code)) this.#say(notice.text);
@@ -78,7 +78,7 @@ function told(who, line) {
 }
 
 /**
- * Say things in an element that is there from the beginning: readers miss what appears already filled.
+ * Announce in an element that is there from the start: screen readers miss elements that appear already filled.
  * @param {HTMLElement} place
  */
 export function installAnnouncements(place) {

@@ -1,4 +1,4 @@
-/** The notice above the conversation. It shows what `notices` says and hands clicks back. */
+/** The notice above the conversation: it shows the notice it is given and passes clicks on. */
 
 import { part } from "./dom.js";
 
@@ -35,7 +35,7 @@ export class Banner {
   }
 
   /**
-   * Do not let the keyboard's place vanish with a button; a finger has none, and would be shown a keyboard.
+   * Move the focus before its button vanishes. Not after a touch: that would open the on-screen keyboard.
    * @param {Notice | null} notice
    */
   #keepFocus(notice) {

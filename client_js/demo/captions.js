@@ -1,17 +1,17 @@
 /**
- * Captions: a line for each turn, with what was heard of it and what was not.
+ * Captions: a line for each turn, with its heard and its unheard part.
  *
- * `noteOf` is pure; `Captions` keeps a list in the page as the lines are, touching only what has changed.
+ * `noteOf` is pure; `Captions` keeps a list in the page equal to the lines and touches only what has changed.
  */
 
 import { make } from "./dom.js";
 
 /** @typedef {import("../state.js").Line} Line */
 
-/** How near the end a reader must be for new lines to be scrolled to, in pixels. */
+/** New lines are scrolled to if the reader is this near the end, in pixels. */
 const NEAR = 80;
 
-/** Return what is to be said of a line besides its text. @param {Pick<Line, "role" | "status" | "unheard">} line */
+/** Return the note beside a line's text. @param {Pick<Line, "role" | "status" | "unheard">} line */
 export function noteOf({ role, status, unheard }) {
   if (status === "failed") return role === "user" ? "not understood" : "broke off";
   if (status === "interrupted") return unheard.trim() ? "interrupted: grey was not heard" : "interrupted";
@@ -23,7 +23,7 @@ export class Captions {
   #box;
   #list;
   #follows = true; // whether the reader is at the end
-  #size = ""; // the box's, when it was last measured
+  #size = ""; // the box's size when it was last measured
   /** @type {Map<number, Entry>} */
   #entries = new Map();
 
@@ -32,7 +32,7 @@ export class Captions {
     this.#box = box;
     this.#list = list;
     box.addEventListener("scroll", () => {
-      if (this.#size !== sizeOf(box)) return; // a telephone was turned: the reader has not moved
+      if (this.#size !== sizeOf(box)) return; // a telephone was rotated: the reader has not scrolled
       this.#follows = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR;
     });
     new ResizeObserver(() => {
@@ -57,7 +57,7 @@ export class Captions {
     if (changed) this.#follow();
   }
 
-  /** Draw a line under what there is. @param {string} words */
+  /** Add a divider after the lines so far. @param {string} words */
   divide(words) {
     if (!this.#entries.size) return;
     this.#list.append(make("li", { className: "divider", text: words }));
@@ -90,7 +90,7 @@ class Entry {
     list.append(this.item);
   }
 
-  /** Return whether anything was different. @param {Line} line */
+  /** Show a line; return whether anything has changed. @param {Line} line */
   update(line) {
     const shown = `${line.status}\n${line.heard}\n${line.unheard}`;
     if (shown === this.#shown) return false;

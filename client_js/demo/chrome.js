@@ -1,4 +1,4 @@
-/** What frames the conversation: light and dark, the side panel, the transcript as a file. */
+/** Around the conversation: light and dark, the side panel, the transcript as a file. */
 
 import { part } from "./dom.js";
 import { openStorage } from "./storage.js";
@@ -7,7 +7,7 @@ const THEME = "voxlane.theme";
 
 /** @typedef {"light" | "dark"} Theme */
 
-/** Let the button choose between light and dark; until it is pressed, the system does. @param {() => void} changed */
+/** Let the button choose between light and dark; until then the system chooses. @param {() => void} changed */
 export function installTheme(changed) {
   const sheet = part("dark", HTMLLinkElement);
   const button = part("theme", HTMLButtonElement);
@@ -35,15 +35,15 @@ export function installTheme(changed) {
 /** Below this width the panel lies over the conversation, and is closed at first. */
 const NARROW = "(max-width: 899px)";
 
-/** Where page.css hides the keys as well: nobody holds Space on a telephone. */
+/** page.css hides the keys under the same condition: a telephone has no Space key to hold. */
 const KEYLESS = `${NARROW}, (pointer: coarse)`;
 
-/** Return whether people here have keys to be told of. */
+/** Return whether to tell people of keys. */
 export function hasKeys() {
   return !matchMedia(KEYLESS).matches;
 }
 
-/** Let the button open and close the panel; return what does so as well, `uncover` where it lies over the page. */
+/** Let the button open and close the panel; return functions that do so, `uncover` only where it lies over the page. */
 export function installPanel() {
   const button = part("panel-toggle", HTMLButtonElement);
   const panel = part("panel", HTMLElement);
@@ -53,7 +53,7 @@ export function installPanel() {
     panel.hidden = !open;
     button.setAttribute("aria-expanded", String(open));
     document.body.classList.toggle("with-panel", open);
-    part("talk", HTMLElement).inert = open && narrow.matches; // nobody shall type where nothing can be seen
+    part("talk", HTMLElement).inert = open && narrow.matches; // no typing into a covered field
   };
   const uncover = () => {
     if (!narrow.matches || panel.hidden) return false;
@@ -65,7 +65,7 @@ export function installPanel() {
   narrow.addEventListener("change", () => show(!narrow.matches));
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || event.isComposing) return;
-    if (uncover()) event.stopImmediatePropagation(); // it is the panel that shall go, not the assistant's word
+    if (uncover()) event.stopImmediatePropagation(); // the key closes the panel instead of interrupting the assistant
   });
   show(!narrow.matches);
   return { open: () => show(true), uncover };
@@ -79,11 +79,11 @@ export function transcriptFile(lines, now) {
   return { text, name: `voxlane-${day.replace(" ", "-").replace(":", "")}.txt` };
 }
 
-/** Give a text to the person as a file. @param {{ text: string, name: string }} file */
+/** Offer a text as a download. @param {{ text: string, name: string }} file */
 export function saveFile({ text, name }) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([text], { type: "text/plain" }));
   link.download = name;
   link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000); // the browser has taken it by then
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000); // the browser has read it by then
 }

@@ -19,7 +19,7 @@ export class Controls {
 
   /**
    * @param {VoiceClient} client @param {Session} session
-   * @param {(words: string) => void} announce is told what a key did to a button that has not the focus
+   * @param {(words: string) => void} announce called with what a key did to a button without the focus
    */
   constructor(client, session, announce) {
     this.#client = client;
@@ -39,32 +39,32 @@ export class Controls {
     this.#listenToHold();
     this.#listenToKeys();
     part("controls", HTMLElement).addEventListener("click", (event) => {
-      // A clicked button has the focus, and Space would press it again: in this mode people mean the talk button.
+      // A clicked button keeps the focus, and Space would press it again: in this mode Space means the talk button.
       if (event.detail > 0 && client.pushToTalk) this.#hold.focus();
     });
   }
 
-  /** Show how the microphone is. @param {import("../events.js").VoiceEvents["microphone"]} microphone */
+  /** Show the microphone's state. @param {import("../events.js").VoiceEvents["microphone"]} microphone */
   show({ muted, listening, pushToTalk, pressed }) {
     this.#mute.classList.toggle("off", muted || (!listening && !this.#session.starting));
     part("mute-words", HTMLElement).textContent = !listening ? "Use mic" : muted ? "Unmute" : "Mute";
     this.#ptt.setAttribute("aria-pressed", String(pushToTalk));
     const focused = document.activeElement === this.#hold;
     this.#hold.hidden = !(pushToTalk && listening);
-    if (focused && this.#hold.hidden) this.#mute.focus(); // the microphone is gone: this brings it back
+    if (focused && this.#hold.hidden) this.#mute.focus(); // the microphone is gone: this button brings it back
     this.#hold.classList.toggle("pressed", pressed);
     this.#hold.setAttribute("aria-pressed", String(pressed));
     this.#hold.textContent = pressed ? "Listening: let go to send" : "Hold to talk";
     part("space-key", HTMLElement).hidden = this.#hold.hidden;
   }
 
-  /** Show whether there is something to interrupt; the button can have the focus all the same. @param {boolean} can */
+  /** Show whether there is something to interrupt; the button stays focusable. @param {boolean} can */
   allowInterrupt(can) {
     this.#interrupt.setAttribute("aria-disabled", String(!can));
     this.#interrupt.title = can ? "Interrupt (Esc)" : "Nothing is being said";
   }
 
-  /** Keep the keyboard's place among what can be seen. @param {Element | null} focused @param {boolean} talking */
+  /** Keep the focus on a visible element. @param {Element | null} focused @param {boolean} talking */
   refocus(focused, talking) {
     const start = part("start", HTMLButtonElement);
     const gone = focused === this.#hold || part("controls", HTMLElement).contains(focused);
@@ -88,12 +88,12 @@ export class Controls {
     if (!text) return;
     this.#text.value = "";
     if (await this.#session.write(text)) return;
-    this.#text.value = [this.#text.value, text].filter(Boolean).join(" "); // nothing has to be typed again
+    this.#text.value = [this.#text.value, text].filter(Boolean).join(" "); // so that it need not be typed again
   }
 
   #press() {
     if (this.#session.listening) this.#session.attempt(() => this.#client.press());
-    else if (!this.#session.asking) void this.#session.openMicrophone(); // who wants to talk needs one
+    else if (!this.#session.asking) void this.#session.openMicrophone(); // talking needs a microphone
   }
 
   #release() {
@@ -107,16 +107,16 @@ export class Controls {
       this.#press();
     });
     for (const name of ["pointerup", "pointercancel", "blur"]) hold.addEventListener(name, () => this.#release());
-    hold.addEventListener("contextmenu", (event) => event.preventDefault()); // a long touch is no menu here
+    hold.addEventListener("contextmenu", (event) => event.preventDefault()); // a long touch opens no menu here
     hold.addEventListener("keydown", (event) => {
       if (event.key !== "Enter") return;
-      event.preventDefault(); // else it is a click as well
+      event.preventDefault(); // otherwise it is a click too
       if (!event.repeat) this.#press();
     });
     hold.addEventListener("keyup", (event) => event.key === "Enter" && this.#release());
     hold.addEventListener("click", (event) => {
       if (event.detail > 0) return; // a finger or a mouse
-      if (this.#client.pressed) this.#release(); // screen readers and voice control click, and cannot hold
+      if (this.#client.pressed) this.#release(); // screen readers and voice control can click but not hold
       else this.#press();
     });
   }
@@ -124,12 +124,12 @@ export class Controls {
   #listenToKeys() {
     document.addEventListener("keydown", (event) => {
       const modified = event.ctrlKey || event.altKey || event.metaKey;
-      const composing = event.isComposing || event.keyCode === 229; // Safari's sign for the key that ends it
+      const composing = event.isComposing || event.keyCode === 229; // Safari's code for the key that ends composing
       const focus = focusOf(document.activeElement);
       const { key, repeat } = event;
       const meaning = meaningOf({ key, repeat, modified, composing, focus, pushToTalk: this.#client.pushToTalk });
       if (meaning === null || !this.#session.busy) return;
-      if (meaning !== "interrupt") event.preventDefault(); // space also scrolls, and presses buttons
+      if (meaning !== "interrupt") event.preventDefault(); // Space also scrolls and presses buttons
       if (meaning === "interrupt") void this.#client.interrupt();
       if (meaning === "mute") this.#muteByKey();
       if (meaning === "talk") this.#press();
@@ -137,8 +137,8 @@ export class Controls {
     document.addEventListener("keyup", (event) => {
       if (event.key !== " " || !this.#client.pressed) return;
       if (focusOf(document.activeElement) === "free") event.preventDefault();
-      this.#release(); // wherever the focus has gone meanwhile
+      this.#release(); // wherever the focus is by now
     });
-    window.addEventListener("blur", () => this.#release()); // the key is let go where we cannot hear it
+    window.addEventListener("blur", () => this.#release()); // the key will be released where we get no event
   }
 }

@@ -1,5 +1,5 @@
 /**
- * Which microphone and which loudspeaker. Browsers name them only once the microphone was allowed.
+ * The choice of microphone and loudspeaker. Browsers name devices only after the microphone was allowed.
  *
  * `choicesOf` is pure; `Devices` keeps both lists in the page.
  */
@@ -27,7 +27,7 @@ export class Devices {
   #processing = part("processing", HTMLInputElement);
   #chosen;
 
-  /** @param {{ microphone: () => void, speaker: () => void }} chosen called when somebody chose another */
+  /** @param {{ microphone: () => void, speaker: () => void }} chosen called when the person chose another */
   constructor(chosen) {
     this.#chosen = chosen;
     this.#mic.addEventListener("change", chosen.microphone);
@@ -38,7 +38,7 @@ export class Devices {
     navigator.mediaDevices?.addEventListener("devicechange", () => void this.refresh());
   }
 
-  /** What the microphone is opened with. @returns {import("../audio.js").MicrophoneOptions} */
+  /** Return the options for opening the microphone. @returns {import("../audio.js").MicrophoneOptions} */
   get microphone() {
     const on = this.#processing.checked;
     const device = this.#mic.value ? { deviceId: this.#mic.value } : {};
@@ -55,13 +55,13 @@ export class Devices {
     this.#processing.checked = on;
   }
 
-  /** Ask the browser what there is. */
+  /** Ask the browser for its devices. */
   async refresh() {
     const devices = (await navigator.mediaDevices?.enumerateDevices()) ?? [];
     fill(this.#mic, choicesOf(devices, "audioinput"));
     const before = this.speaker;
     fill(this.#speaker, choicesOf(devices, "audiooutput"));
-    if (this.speaker !== before) this.#chosen.speaker(); // it was unplugged; a microphone says so itself
+    if (this.speaker !== before) this.#chosen.speaker(); // it was unplugged; a microphone reports that itself
   }
 }
 

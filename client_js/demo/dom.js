@@ -1,7 +1,7 @@
-/** The two things that every view does with a document: find its parts, and make new ones. */
+/** Helpers for all views: find elements of the page, and make new ones. */
 
 /**
- * Return the part of the page with an id; a page without it is our bug.
+ * Return the element with an id; a page without it is a bug.
  * @template {HTMLElement} T
  * @param {string} id
  * @param {new () => T} kind

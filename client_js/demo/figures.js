@@ -1,15 +1,15 @@
-/** The line in figures. `textsOf` is pure; `Figures` writes them into the page. */
+/** The connection's figures. `textsOf` is pure; `Figures` writes them into the page. */
 
 import { part } from "./dom.js";
 
 /** @typedef {import("../events.js").Figures} FiguresOf */
 /** @typedef {import("../protocol.js").Format} Format */
 
-/** How often they are written: people cannot read faster. */
+/** How often figures are written: people cannot read faster. */
 const EVERY_MS = 250;
 
 /**
- * Return figures as texts, by the name of the place where they stand.
+ * Return figures as texts, by the name of their place in the page.
  * @param {FiguresOf} figures
  * @param {{ input: Format, output: Format } | null} formats
  * @returns {{ [name: string]: string }}

@@ -1,4 +1,4 @@
-/** What a key means, wherever the focus is. Pure. */
+/** The meaning of a key, given the focus. Pure. */
 
 /** @typedef {"writing" | "control" | "free"} Focus where keys are text or a choice; where Space presses; neither */
 
@@ -7,14 +7,14 @@
  * @property {string} key
  * @property {boolean} repeat
  * @property {boolean} modified whether Ctrl, Alt or Meta is held with it
- * @property {boolean} composing whether it belongs to an input method that is making a character
+ * @property {boolean} composing whether an input method is composing a character with it
  * @property {Focus} focus
  * @property {boolean} pushToTalk
  */
 
 /** @typedef {"interrupt" | "mute" | "talk" | "swallow"} Meaning `swallow`: it belongs to us, and does nothing more */
 
-/** Return what a key means, null if it is not ours. @param {Pressed} pressed @returns {Meaning | null} */
+/** Return a key's meaning, null if it has none here. @param {Pressed} pressed @returns {Meaning | null} */
 export function meaningOf({ key, repeat, modified, composing, focus, pushToTalk }) {
   if (modified || composing) return null;
   if (key === "Escape") return repeat ? null : "interrupt";
@@ -23,14 +23,14 @@ export function meaningOf({ key, repeat, modified, composing, focus, pushToTalk 
   return key.toLowerCase() === "m" && !repeat ? "mute" : null;
 }
 
-/** Kinds of input that take no text: a letter typed there is a shortcut, and Space is theirs. */
+/** Inputs that take no text: a letter typed there is a shortcut, and Space operates the input. */
 const WORDLESS = new Set(["button", "submit", "reset", "checkbox", "radio"]);
 
-/** The button that Space holds down, as it does where no control has the focus. */
+/** The button that Space holds down, with or without the focus on it. */
 const HOLD = "hold";
 
 /**
- * Return what keys do where the focus is.
+ * Return what kind of element has the focus.
  * @param {{ id?: string, tagName: string, type?: string, isContentEditable?: boolean } | null} focused
  * @returns {Focus}
  */

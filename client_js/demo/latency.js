@@ -1,5 +1,5 @@
 /**
- * A bar for each turn: from the person's last sound to the first sample they hear, each step's own time, and the sum.
+ * A bar for each turn, from the person's last sound to the first sample they hear: the time of each step, and the sum.
  *
  * `segments` and `scale` are pure; `LatencyBars` draws them.
  */
@@ -18,32 +18,32 @@ const PARTS = [
   { part: "played", field: "heard_ms", label: "to play it" },
 ];
 
-/** Turns that are shown: as many as leave room for what is below them on a laptop. */
+/** Turns that are shown: few enough to leave room for the rest of the panel on a laptop. */
 const SHOWN = 6;
 
-/** The shortest time that fills the whole width: a quick turn shall look quick. */
+/** The shortest time that fills the whole width, so that a quick turn looks quick. */
 const FULL_MS = 800;
 
 /**
- * Return what happened in a turn, in its order: words may be settled after the first token, which is thought ahead.
+ * Return a turn's steps in their order: words may settle after the first token, which may be generated ahead of them.
  * @param {TurnLatency} latency
  * @returns {Segment[]}
  */
 export function segments(latency) {
   const happened = PARTS.map(({ part, field, label }) => ({ part, label, atMs: Math.round(latency[field]) }))
-    .filter(({ atMs }) => atMs > 0) // what is typed is over at once
-    .sort((one, other) => one.atMs - other.atMs); // stable: what comes at once stays in the order above
+    .filter(({ atMs }) => atMs > 0) // a typed turn ends at once
+    .sort((one, other) => one.atMs - other.atMs); // stable: simultaneous steps stay in the order above
   return happened.map(({ part, label, atMs }, place) => {
     return { part, label, lastsMs: atMs - (place ? happened[place - 1].atMs : 0) };
   });
 }
 
-/** Return how long all of it took. @param {TurnLatency} latency */
+/** Return how long the turn took. @param {TurnLatency} latency */
 export function totalMs(latency) {
   return segments(latency).reduce((sum, { lastsMs }) => sum + lastsMs, 0);
 }
 
-/** Return the time that the whole width stands for. @param {readonly TurnLatency[]} turns */
+/** Return the time that the whole width represents. @param {readonly TurnLatency[]} turns */
 export function scale(turns) {
   return Math.max(FULL_MS, ...turns.map(totalMs));
 }
@@ -75,7 +75,7 @@ function bar(latency, fullMs) {
   const track = make("div", { className: "bar" });
   const sum = make("p", { className: "sum" });
   const parts = segments(latency);
-  const pending = parts.length === 1 && parts[0].part === "played"; // the server tells the others at the reply's end
+  const pending = parts.length === 1 && parts[0].part === "played"; // the server sends the others at the reply's end
   for (const segment of parts) {
     track.append(piece(segment, fullMs, pending));
     sum.append(pending ? make("span", { text: "steps follow" }) : figure(segment));

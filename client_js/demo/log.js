@@ -1,7 +1,7 @@
 /**
- * The event log: what the server said and what became of the connection, a line each, the newest last.
+ * The event log: the server's messages and the connection's changes, one line each, the newest last.
  *
- * `describe` and `clock` are pure. Sound is left out, for there are fifty of it a second, and so are pings. Tokens and
+ * `describe` and `clock` are pure. Sound, with fifty messages a second, and pings are left out. Tokens and
  * keys are never written.
  */
 
@@ -15,7 +15,7 @@ const MOST = 500;
 /** Characters of a text that are shown. */
 const SHOWN = 200;
 
-/** Return a message as a line, null for one that is not for the log. @param {ServerMessage} message */
+/** Return a message as a line, null if it does not go into the log. @param {ServerMessage} message */
 export function describe(message) {
   switch (message.name) {
     case "audio":
@@ -61,7 +61,7 @@ export class EventLog {
     this.#list = list;
   }
 
-  /** Write down a message; a reply's words, which come one by one, on one line. @param {ServerMessage} message */
+  /** Log a message; a reply's words, which come one by one, share a line. @param {ServerMessage} message */
   take(message) {
     const line = describe(message);
     if (line === null) return;
@@ -87,7 +87,7 @@ export class EventLog {
     return place;
   }
 
-  /** Go to the newest line. */
+  /** Scroll to the newest line. */
   scroll() {
     this.#list.scrollTop = this.#list.scrollHeight;
   }

@@ -1,4 +1,4 @@
-/** The page: a VoiceClient, a Session that moves it, and views that show it. Only wiring. */
+/** The page: a VoiceClient, a Session that drives it, and views that show it. Only wiring. */
 
 import { browserEnvironment } from "../environment.js";
 import { Memory } from "../settings.js";
@@ -43,8 +43,8 @@ const { now } = environment;
 const level = { input: 0, output: 0 };
 let interruptedAt = -Infinity;
 let shown = ""; // the mood that is shown
-let listened = false; // whether the microphone was open when it was last told of
-let due = false; // whether a picture of the conversation is to be drawn
+let listened = false; // whether the microphone was open at its last event
+let due = false; // whether a redraw is scheduled
 
 // ---- views
 
@@ -79,7 +79,7 @@ const session = new Session(client, notices, {
 const settings = new SettingsForm((changes) => session.attempt(() => client.configure(changes)));
 const controls = new Controls(client, session, (words) => announcer.say(words));
 
-/** Do what a notice's button says. @param {import("./notices.js").Action} action */
+/** Carry out the action of a notice's button. @param {import("./notices.js").Action} action */
 function act(action) {
   if (action === "retry") void session.begin();
   if (action === "microphone") void session.openMicrophone();
@@ -90,17 +90,17 @@ function act(action) {
   key.focus();
 }
 
-// ---- what the client tells
+// ---- the client's events
 
 client.on("change", () => {
   if (due) return;
   due = true;
-  setTimeout(draw, 40); // not a frame of the screen: a page in the background goes on as well
+  setTimeout(draw, 40); // not requestAnimationFrame: a page in the background must go on too
 });
 client.on("level", (heard) => Object.assign(level, heard));
 client.on("figures", (measured) => figures.show(measured, client.ready, now()));
 client.on("microphone", ({ listening }) => {
-  if (listening && !listened) void devices.refresh(); // it was allowed: now the browser tells names
+  if (listening && !listened) void devices.refresh(); // it was allowed: now the browser tells device names
   if (!listening) level.input = 0;
   listened = listening;
   showMood();
@@ -173,7 +173,7 @@ key.value = storage.getItem(KEY) ?? "";
 key.addEventListener("input", () => storage.setItem(KEY, key.value));
 key.addEventListener("keydown", (event) => {
   if (event.key !== "Enter") return;
-  event.preventDefault(); // it is not the assistant's settings that are meant
+  event.preventDefault(); // the click is not meant for the assistant's settings
   panel.uncover();
   void session.begin();
 });
@@ -182,7 +182,7 @@ part("log-clear", HTMLButtonElement).addEventListener("click", () => log.clear()
 part("download", HTMLButtonElement).addEventListener("click", () => {
   saveFile(transcriptFile(client.state.transcript(), new Date()));
 });
-// A finger counts for browsers when it is lifted; and who comes back from a telephone call may find the sound asleep.
+// Browsers count a touch when the finger is lifted. After a telephone call the sound may be suspended.
 for (const name of ["pointerdown", "pointerup", "keydown", "visibilitychange"]) {
   document.addEventListener(name, () => {
     if (client.silenced && session.busy && !document.hidden) void session.openSound();
@@ -192,7 +192,7 @@ if (asked.get("processing") === "off") devices.process(false);
 if (new Memory(storage, String(url)).read()) {
   const { listening, muted } = stance.read();
   void session.begin({ returning: true, microphone: listening });
-  client.mute(muted); // before the microphone is open: not a word gets out
+  client.mute(muted); // before the microphone opens, so that no word gets out
 } else {
   showMood();
 }

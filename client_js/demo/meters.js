@@ -1,23 +1,23 @@
-/** How loud both sides are, as people hear it: in decibels, quick to rise and slow to fall. */
+/** Loudness meters for both sides: in decibels, quick to rise and slow to fall. */
 
-/** The quietest and the loudest that a meter shows, in decibels of full scale. */
+/** The range of a meter, in decibels of full scale. */
 const FLOOR_DB = -54;
 const CEILING_DB = -9;
 
-/** Part of the way down that a meter goes at each reading. */
+/** Share of the way down that a meter goes at each reading. */
 const FALL = 0.18;
 
-/** How often a screen reader's value is renewed. */
+/** How often the value for screen readers is renewed. */
 const SPOKEN_MS = 250;
 
-/** Return a loudness of 0 to 1 as a meter's 0 to 100. @param {number} level root mean square */
+/** Return a loudness of 0 to 1 as a meter value of 0 to 100. @param {number} level root mean square */
 export function percent(level) {
   if (!(level > 0)) return 0;
   const share = (20 * Math.log10(level) - FLOOR_DB) / (CEILING_DB - FLOOR_DB);
   return 100 * Math.min(1, Math.max(0, share));
 }
 
-/** Return what a meter shows next. @param {number} shown @param {number} wanted */
+/** Return a meter's next value. @param {number} shown @param {number} wanted */
 export function ease(shown, wanted) {
   const next = wanted > shown ? wanted : shown + FALL * (wanted - shown);
   return next < 0.5 ? 0 : next;

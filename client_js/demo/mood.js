@@ -1,4 +1,4 @@
-/** What the page says of the moment, in one name for its looks and a few words for people. Pure. */
+/** The page's current mood: one name for its style and a few words for people. Pure. */
 
 /** @typedef {import("../connection.js").Status} Status */
 /** @typedef {import("../protocol.js").StateName} StateName */
@@ -7,16 +7,16 @@
 /**
  * @typedef {object} Moment
  * @property {Status} status the connection's
- * @property {StateName} state who has the floor
+ * @property {StateName} state the conversation's
  * @property {boolean} begun whether there was a conversation
- * @property {boolean} starting whether somebody wants one, and it is not there yet
+ * @property {boolean} starting whether one was asked for and is not there yet
  * @property {boolean} asking whether the browser asks for the microphone
  * @property {number} sinceInterruptionMs Infinity: there was none
  * @property {boolean} keys whether people are told of keys
  * @property {{ muted: boolean, listening: boolean, pushToTalk: boolean, pressed: boolean }} microphone
  */
 
-/** How long an interruption is shown, unless somebody speaks again before. */
+/** How long an interruption is shown, unless the person or the assistant speaks again before. */
 export const INTERRUPTED_MS = 1500;
 
 /** @param {Moment} moment @returns {Mood} */
@@ -40,7 +40,7 @@ const WORDS = {
   over: "The conversation has ended",
 };
 
-/** Return the moment in words. @param {Moment} moment */
+/** Return the mood in words. @param {Moment} moment */
 export function wordsOf(moment) {
   const mood = moodOf(moment);
   const { muted, listening, pushToTalk, pressed } = moment.microphone;
@@ -54,12 +54,12 @@ export function wordsOf(moment) {
   return muted ? "Muted: you are not heard" : WORDS[mood];
 }
 
-/** Return whether there is something to interrupt, on a line that is lost as well. @param {Moment} moment */
+/** Return whether there is something to interrupt, even if the connection is lost. @param {Moment} moment */
 export function canInterrupt({ status, state }) {
   return status !== "idle" && status !== "closed" && state !== "listening" && state !== "hearing";
 }
 
-/** Return how the connection is, in a word for the header. @param {Moment} moment */
+/** Return the connection's status as a word for the header. @param {Moment} moment */
 export function linkOf({ status, starting }) {
   if (status === "open") return { link: "on", words: "Connected" };
   const trying = starting || (status !== "idle" && status !== "closed");

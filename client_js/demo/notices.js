@@ -1,5 +1,5 @@
 /**
- * What a person is told when something is not as it should be: one plain sentence each, and what to do. Pure.
+ * The notices for when something is wrong: one plain sentence each, and what to do. Pure.
  *
  * Several things may be wrong at once. Each has a place, and the page shows the one that matters most.
  */
@@ -7,11 +7,11 @@
 /** @typedef {"retry" | "microphone" | "key" | "sound" | "none"} Action what the notice's button does */
 /** @typedef {typeof TONES[number]} Tone */
 /**
- * `aside` is to be seen beside the text, but not to be read out: it changes all the time.
+ * `aside` is shown beside the text but not read out, because it changes all the time.
  * @typedef {{ code: string, text: string, aside?: string, tone: Tone, action: Action, label: string }} Notice
  */
 
-/** Places of notices, and their tones: what matters most first. */
+/** Places of notices, and their tones: the most important first. */
 const PLACES = /** @type {const} */ (["connection", "sound", "server", "microphone"]);
 const TONES = /** @type {const} */ (["error", "warning", "calm"]);
 
@@ -104,7 +104,7 @@ const TEXTS = {
 };
 
 /**
- * Return what to tell of a code; of one that is not known, what the server said.
+ * Return the notice for a code; for an unknown code, the server's message.
  * @param {string} code
  * @param {string} [message]
  * @returns {Notice}
@@ -118,13 +118,13 @@ export function explain(code, message = "") {
   return { code, text, tone, action, label };
 }
 
-/** Return what to tell while an attempt to connect is waited for. @param {Notice} notice @param {number} delayMs */
+/** Return a notice with the time until the next attempt to connect. @param {Notice} notice @param {number} delayMs */
 export function waiting(notice, delayMs) {
   const seconds = Math.round(delayMs / 1000);
   return seconds < 2 ? notice : { ...notice, aside: `Next attempt in ${seconds} s.` };
 }
 
-/** What is to be told at present. */
+/** The current notices. */
 export class Notices {
   /** @type {Map<Place, Notice>} */
   #notices = new Map();
@@ -134,7 +134,7 @@ export class Notices {
   #environment;
 
   /**
-   * @param {(notice: Notice | null) => void} changed is told what to show
+   * @param {(notice: Notice | null) => void} changed called with the notice to show
    * @param {Pick<import("../environment.js").Environment, "setTimer" | "clearTimer">} environment
    */
   constructor(changed, environment) {
@@ -142,7 +142,7 @@ export class Notices {
     this.#environment = environment;
   }
 
-  /** The notice that matters most. */
+  /** The most important notice. */
   get current() {
     const place = this.#place;
     return (place && this.#notices.get(place)) ?? null;
@@ -154,7 +154,7 @@ export class Notices {
   }
 
   /**
-   * Tell something, for some time or until it is cleared.
+   * Show a notice, for some time or until it is cleared.
    * @param {Place} place @param {Notice} notice @param {number} [lastsMs]
    */
   tell(place, notice, lastsMs = Infinity) {
@@ -164,7 +164,7 @@ export class Notices {
     this.#changed(this.current);
   }
 
-  /** Be done with a place; with a code, only if that is what it says. @param {Place} place @param {string} [code] */
+  /** Clear a place; with a code, only if it shows that code. @param {Place} place @param {string} [code] */
   clear(place, code) {
     const notice = this.#notices.get(place);
     if (notice === undefined || (code !== undefined && notice.code !== code)) return;
@@ -173,13 +173,13 @@ export class Notices {
     this.#changed(this.current);
   }
 
-  /** Be done with what is shown: somebody has read it. */
+  /** Clear the notice that is shown: the person has read it. */
   dismiss() {
     const place = this.#place;
     if (place) this.clear(place);
   }
 
-  /** Be done with everything. */
+  /** Clear everything. */
   clearAll() {
     for (const place of PLACES) this.clear(place);
   }

@@ -1,14 +1,14 @@
 /**
  * The orb: a quiet shape that breathes with the conversation. Its body is the assistant, its ring the person.
  *
- * `outline` is pure; `Orb` draws on a canvas, in the colours that the page's style gives to the present state. It
- * stands still for people who asked their system for less motion, and draws nothing while nobody can see it.
+ * `outline` is pure; `Orb` draws on a canvas, in the colours that the page's style gives to the current state. It
+ * stands still for people who asked their system for less motion, and draws nothing while it is not visible.
  */
 
 /** Points of an outline: enough for soft shapes. */
 const POINTS = 72;
 
-/** Time between pictures while somebody is heard, and while it only breathes: cheap on a telephone. */
+/** Time between frames while a voice is heard, and while the orb only breathes: cheap on a telephone. */
 const FRAME_MS = 33;
 const QUIET_FRAME_MS = 80;
 
@@ -47,7 +47,7 @@ export class Orb {
   #colours = { body: "", glow: "", ring: "" };
   #mood = "idle";
   #voice = 0; // the assistant's loudness as it is drawn, 0 to 1
-  #ear = 0; // the person's
+  #ear = 0; // the person's loudness as it is drawn
   #drawnAt = 0; // 0: not in these colours
   /** @type {() => { input: number, output: number }} */
   #levels;
@@ -118,7 +118,7 @@ export class Orb {
   #halo(context, unit, radius) {
     const halo = context.createRadialGradient(0, 0, radius * 0.7, 0, 0, unit);
     halo.addColorStop(0, this.#colours.glow);
-    halo.addColorStop(1, `${this.#colours.glow}00`); // the same colour: "transparent" is black, and would look dirty
+    halo.addColorStop(1, `${this.#colours.glow}00`); // the same colour: "transparent" is black and would look dirty
     context.globalAlpha = 0.35 + 0.4 * this.#voice;
     context.fillStyle = halo;
     context.beginPath();

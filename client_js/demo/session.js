@@ -1,7 +1,7 @@
 /**
- * Beginning and ending conversations, and what becomes of every trouble on the way.
+ * Begin and end conversations, and turn every problem on the way into a notice.
  *
- * It moves a VoiceClient and fills the notices. It knows no document: what it must know of the page comes as functions.
+ * It drives a VoiceClient and fills the notices. It does not use the DOM: it gets functions for what it needs.
  */
 
 import { VoiceError } from "../errors.js";
@@ -12,22 +12,22 @@ import { explain, waiting } from "./notices.js";
 
 /**
  * @typedef {object} Surroundings
- * @property {() => import("../audio.js").MicrophoneOptions} microphone which one, and how
+ * @property {() => import("../audio.js").MicrophoneOptions} microphone the options for opening it
  * @property {() => string} speaker the loudspeaker that was chosen, "" if none was
  * @property {() => Promise<string>} probe why the server cannot be reached, as a code
- * @property {() => void} changed something that is shown may be different
- * @property {(words: string) => void} divide another conversation begins under the old one's captions
+ * @property {() => void} changed called when something that is shown may have changed
+ * @property {(words: string) => void} divide called when another conversation begins under the old one's captions
  * @property {import("../environment.js").Environment["setTimer"]} setTimer
  */
 
-/** How long good news and passing troubles are shown. */
+/** How long good news and passing problems are shown. */
 const NEWS_MS = 6000;
 const TROUBLE_MS = 12_000;
 
-/** Time for the browser to let sound begin before the person is asked for a click. */
+/** Time for the browser to start sound before the person is asked for a click. */
 const SILENCE_MS = 700;
 
-/** Faults that say what a notice about the connection will say as well. */
+/** Faults that a notice about the connection will explain as well. */
 const ENDINGS = new Set([
   "invalid_api_key", "invalid_resume_token", "session_limit", "timed_out", "slow_reader", "too_fast",
   "resumed_elsewhere",
@@ -37,7 +37,7 @@ const ENDINGS = new Set([
 export class Session {
   /** Whether there was a conversation. */
   begun = false;
-  /** Whether somebody wants one, and it is not there yet. */
+  /** Whether a conversation was asked for and is not there yet. */
   starting = false;
   /** Whether the browser is asking for the microphone. */
   asking = false;
@@ -47,12 +47,12 @@ export class Session {
   #client;
   #notices;
   #around;
-  #connected = Promise.resolve(false); // whether the last one that was begun came about
-  #returning = false; // the page was loaded anew in the middle of a conversation
-  #beginnings = 0; // endings too: what was begun before the last of them is nobody's wish any more
-  #askings = 0; // for the microphone, likewise
-  #exchanging = false; // the microphone was open, and is opened otherwise
-  #reason = ""; // the last fault's code: why a connection is waited for
+  #connected = Promise.resolve(false); // whether the last beginning succeeded
+  #returning = false; // the page was reloaded in the middle of a conversation
+  #beginnings = 0; // counts beginnings and endings: results of earlier ones are void
+  #askings = 0; // the same for the microphone
+  #exchanging = false; // an open microphone is being exchanged for another
+  #reason = ""; // the last fault's code: the reason for waiting to reconnect
 
   /** @param {VoiceClient} client @param {Notices} notices @param {Surroundings} around */
   constructor(client, notices, around) {
@@ -76,14 +76,14 @@ export class Session {
     return this.starting || !(this.#client.status === "idle" || this.#client.status === "closed");
   }
 
-  /** Whether the microphone is open, or is just being exchanged for another. */
+  /** Whether the microphone is open, or is being exchanged for another. */
   get listening() {
     return this.#client.listening || this.#exchanging;
   }
 
   /**
-   * Begin a conversation: call it from a click or a key, or the browser keeps the loudspeaker silent.
-   * @param {{ microphone?: boolean, returning?: boolean }} [how] `returning`: take up the one that a reload has cut
+   * Begin a conversation. Call it from a click or a key press: otherwise the browser keeps the loudspeaker silent.
+   * @param {{ microphone?: boolean, returning?: boolean }} [how] `returning`: resume the one that a reload has cut
    * @returns {Promise<boolean>} whether there is one
    */
   async begin({ microphone = true, returning = false } = {}) {
@@ -106,18 +106,18 @@ export class Session {
 
   /** @param {number} beginning */
   async #connect(beginning) {
-    await this.openSound(); // first: a conversation that is taken up begins to sound at once
+    await this.openSound(); // first: a resumed conversation may sound at once
     if (beginning !== this.#beginnings) return false;
     try {
       await this.#client.connect();
       return beginning === this.#beginnings;
     } catch (error) {
-      if (error instanceof VoiceError) return false; // "over" has told it
+      if (error instanceof VoiceError) return false; // "over" has reported it
       throw error;
     }
   }
 
-  /** End the conversation and let the microphone go. */
+  /** End the conversation and close the microphone. */
   async end() {
     this.#stop();
     this.#notices.clearAll();
@@ -126,7 +126,7 @@ export class Session {
     this.#around.changed();
   }
 
-  /** Want no more what was wanted: whatever is still waited for changes nothing when it comes. */
+  /** Void everything that was asked for: late results change nothing. */
   #stop() {
     this.#beginnings += 1;
     this.#askings += 1;
@@ -153,7 +153,7 @@ export class Session {
     return true;
   }
 
-  /** Ask for a click if the browser goes on keeping the page silent. */
+  /** Ask for a click if the browser keeps the page silent. */
   #watchSilence() {
     this.#around.setTimer(() => {
       if (this.#client.silenced && this.busy) this.#notices.tell("sound", explain("silenced"));
@@ -186,18 +186,18 @@ export class Session {
       await this.#client.useSpeaker(deviceId);
     } catch (error) {
       if (!(error instanceof DOMException)) throw error;
-      this.#notices.tell("server", explain("sound_failed"), TROUBLE_MS); // it is gone, or not allowed
+      this.#notices.tell("server", explain("sound_failed"), TROUBLE_MS); // the device is gone, or not allowed
     }
   }
 
-  /** Say something in writing; it begins a conversation where there is none. @param {string} text */
+  /** Send a typed turn; it begins a conversation if there is none. @param {string} text */
   async write(text) {
     if (!this.busy) void this.begin({ microphone: false });
     if (!(await this.#connected)) return false;
     return this.attempt(() => this.#client.say(text));
   }
 
-  /** Do what the connection may refuse; say so if it does, and return whether it did not. @param {() => void} act */
+  /** Do something that the connection may refuse; show a refusal; return whether it went. @param {() => void} act */
   attempt(act) {
     try {
       act();
@@ -209,7 +209,7 @@ export class Session {
     }
   }
 
-  // ---- what the client tells
+  // ---- the client's events
 
   /** @param {boolean} resumed @param {"first" | "resumed" | "anew"} how */
   #ready(resumed, how) {
@@ -238,7 +238,7 @@ export class Session {
 
   /** @param {VoiceError} fault */
   #fault(fault) {
-    if (fault.code === "unknown_call") return; // a tool's result that was said again: nobody's trouble
+    if (fault.code === "unknown_call") return; // a tool's result that was sent again: harmless
     this.#reason = fault.code;
     if (fault.code === "microphone_lost") void this.#replaceMicrophone();
     else if (!ENDINGS.has(fault.code)) {
@@ -246,14 +246,14 @@ export class Session {
     }
   }
 
-  /** Go on with whatever microphone there still is. */
+  /** Continue with any microphone that is left. */
   async #replaceMicrophone() {
     this.#notices.tell("microphone", explain("microphone_lost"));
     try {
       await this.#client.talk({ ...this.#around.microphone(), deviceId: undefined });
       this.#notices.tell("microphone", explain("microphone_changed"), TROUBLE_MS);
     } catch (error) {
-      if (!(error instanceof VoiceError)) throw error; // the notice stands, and has a button
+      if (!(error instanceof VoiceError)) throw error; // the notice stays, and has a button
     }
     this.#around.changed();
   }
@@ -261,7 +261,7 @@ export class Session {
   /** @param {string} code @param {string} message */
   async #over(code, message) {
     this.#stop();
-    void this.#client.close(); // the microphone's light goes out with the conversation
+    void this.#client.close(); // the microphone closes with the conversation
     for (const place of /** @type {const} */ (["sound", "server", "microphone"])) this.#notices.clear(place);
     if (code === "closed" || code === "done") this.#notices.clear("connection");
     else this.#notices.tell("connection", explain(code, message));
@@ -269,19 +269,19 @@ export class Session {
     if (code !== "unreachable") return;
     const beginnings = this.#beginnings;
     const reason = await this.#around.probe();
-    if (beginnings !== this.#beginnings) return; // somebody has tried again meanwhile
+    if (beginnings !== this.#beginnings) return; // the person has tried again meanwhile
     this.#notices.tell("connection", { ...explain(reason), action: "retry", label: "Try again" });
   }
 }
 
-/** Return what a `go_away` means to a person. @param {string} reason */
+/** Return the notice for a `go_away`. @param {string} reason */
 function farewell(reason) {
   return reason === "session_limit" ? "session_ends" : reason;
 }
 
 /**
- * Return why a server does not let us in, as a code: browsers tell pages nothing of a refused WebSocket.
- * @param {() => Promise<{ json(): Promise<any> }>} ask its health
+ * Return the reason for a refusal, as a code: browsers tell pages nothing of a refused WebSocket.
+ * @param {() => Promise<{ json(): Promise<any> }>} ask asks for the server's health
  */
 export async function probe(ask) {
   try {
@@ -289,7 +289,7 @@ export async function probe(ask) {
     if (status === "draining") return "draining";
     return status === "ready" ? "turned_away" : "engine_not_ready";
   } catch (error) {
-    // A TypeError is a network that failed, a SyntaxError an answer that is not the server's.
+    // A TypeError means that the network failed, a SyntaxError that the answer is not the server's.
     if (error instanceof TypeError || error instanceof SyntaxError) return "unreachable";
     throw error;
   }

@@ -1,14 +1,14 @@
 /**
- * The settings of the assistant: from what the server has to the form, and from the form to what the server is told.
+ * The assistant's settings: from the server's configuration to the form, and from the form to changes.
  *
- * `offersOf`, `valuesOf`, `changesOf` and `voiceName` are pure; `SettingsForm` is the form in the page. What a server's
- * voices cannot do is not offered: asking for it would end the conversation.
+ * `offersOf`, `valuesOf`, `changesOf` and `voiceName` are pure; `SettingsForm` is the form in the page. Settings that a
+ * server's voices lack are not offered: asking for them would end the conversation.
  */
 
 import { part } from "./dom.js";
 
 /**
- * `language` and `manner` are the voice's: what it speaks, and how.
+ * `language` and `manner` belong to the voice: what it speaks, and how.
  * @typedef {object} Values
  * @property {string} prompt
  * @property {string} voice
@@ -20,21 +20,21 @@ import { part } from "./dom.js";
 
 /** @typedef {{ voices: string[], languages: string[], instructed: boolean, paced: boolean }} Offers */
 
-/** The words behind the letters of Kokoro's voices: `af_heart` is an American woman called Heart. */
+/** The meaning of the letters in Kokoro's voice names: `af_heart` is an American woman called Heart. */
 /** @type {{ [letter: string]: string }} */
 const ACCENTS = {
   a: "American", b: "British", e: "Spanish", f: "French", h: "Hindi", i: "Italian", j: "Japanese", p: "Brazilian",
   z: "Chinese",
 };
 
-/** Return what a voice is called. @param {string} voice */
+/** Return a voice's name for people. @param {string} voice */
 export function voiceName(voice) {
   const [, accent = "", sex = "", name = ""] = /^([a-z])([fm])_([a-z]+)$/.exec(voice) ?? [];
   if (!name || !Object.hasOwn(ACCENTS, accent)) return capital(voice);
   return `${capital(name)} · ${ACCENTS[accent]} ${sex === "f" ? "woman" : "man"}`;
 }
 
-/** Return what can be chosen of a server's voices. @param {{ [key: string]: any }} capabilities @returns {Offers} */
+/** Return the settings that a server's voices offer. @param {{ [key: string]: any }} capabilities @returns {Offers} */
 export function offersOf({ voices, voice_languages: languages, instructed = false, one_pace: onePace = false }) {
   return { voices: texts(voices), languages: texts(languages), instructed, paced: !onePace };
 }
@@ -49,7 +49,7 @@ function capital(name) {
   return name.slice(0, 1).toUpperCase() + name.slice(1);
 }
 
-/** Return what the form shows of a configuration. @param {{ [key: string]: any }} config @returns {Values} */
+/** Return the form's values for a configuration. @param {{ [key: string]: any }} config @returns {Values} */
 export function valuesOf(config) {
   return {
     prompt: String(config.instructions ?? ""),
@@ -62,7 +62,7 @@ export function valuesOf(config) {
 }
 
 /**
- * Return what differs, as a configuration.
+ * Return the differences, as a configuration.
  * @param {Values} before
  * @param {Values} after
  * @returns {{ [key: string]: any }}
@@ -89,9 +89,9 @@ export class SettingsForm {
   #eagerness = part("eagerness", HTMLSelectElement);
   #applied = part("applied", HTMLElement);
   #before = this.values;
-  #waits = false; // for the server's answer
+  #waits = false; // whether the server's answer is awaited
 
-  /** @param {(changes: { [key: string]: any }) => boolean} apply returns whether it could be said */
+  /** @param {(changes: { [key: string]: any }) => boolean} apply returns whether it could be sent */
   constructor(apply) {
     this.#speed.addEventListener("input", () => this.#showSpeed());
     part("settings-form", HTMLFormElement).addEventListener("submit", (event) => {
@@ -117,7 +117,7 @@ export class SettingsForm {
     };
   }
 
-  /** Show what the server has; what somebody is changing stays. @param {{ [key: string]: any }} config */
+  /** Show the server's configuration; fields being changed stay. @param {{ [key: string]: any }} config */
   show(config) {
     const [edits, values] = [changesOf(this.#before, this.values), valuesOf(config)];
     if (!("instructions" in edits)) this.#prompt.value = values.prompt;
@@ -136,14 +136,14 @@ export class SettingsForm {
     this.#waits = false;
   }
 
-  /** Offer what the server's voices can do. @param {Offers} offers */
+  /** Offer the settings of the server's voices. @param {Offers} offers */
   offer({ voices, languages, instructed, paced }) {
     fill(this.#voice, "As the server has it", voices, voiceName);
     fill(this.#language, "As the reply is written", languages, capital);
     part("language-row", HTMLElement).hidden = !languages.length;
     part("manner-row", HTMLElement).hidden = !instructed;
     part("speed-row", HTMLElement).hidden = !paced;
-    // What can no longer be seen is no longer being changed.
+    // A field that is no longer visible is no longer being changed.
     if (!languages.length) this.#language.value = this.#before.language = "";
     if (!instructed) this.#manner.value = this.#before.manner;
     if (!paced) this.#speed.value = String(this.#before.speed);
@@ -160,7 +160,7 @@ export class SettingsForm {
 }
 
 /**
- * Put choices into a list, the default first; what was chosen stays, if it is still there.
+ * Put choices into a list, the default first; the chosen one stays, if it is still there.
  * @param {HTMLSelectElement} list
  * @param {string} usual
  * @param {readonly string[]} values

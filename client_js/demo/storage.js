@@ -1,7 +1,7 @@
 /**
- * What outlives a reload of this tab: whether there is such a place, and how the microphone was left there.
+ * Storage that outlives a reload of this tab, and the microphone's state in it.
  *
- * It knows no conversation; the library keeps its own things in the same place.
+ * The library keeps its own entries in the same storage.
  */
 
 /** @typedef {Pick<Storage, "getItem" | "setItem" | "removeItem">} StorageLike */
@@ -32,7 +32,7 @@ class PageStorage {
 }
 
 /**
- * Return a browser's storage, or one that ends with the page: where site data are blocked, the very name throws.
+ * Return a browser's storage, or one that ends with the page: where site data are blocked, even its name throws.
  * @param {() => StorageLike | null} find
  * @returns {StorageLike}
  */
@@ -48,7 +48,7 @@ export function openStorage(find) {
   }
 }
 
-/** Remembers how the microphone was left: a reload shall not open what its person had closed. */
+/** Remembers the microphone's state: a reload must not open what the person had closed. */
 export class StanceMemory {
   #storage;
   #written = "";
@@ -58,7 +58,7 @@ export class StanceMemory {
     this.#storage = storage;
   }
 
-  /** Return how it was left; as if nobody had spoken where nothing is known. @returns {Stance} */
+  /** Return the remembered state; closed and unmuted if nothing is known. @returns {Stance} */
   read() {
     const [listening, muted] = (this.#storage.getItem(STANCE) ?? "").split(" ");
     return { listening: listening === "open", muted: muted === "muted" };

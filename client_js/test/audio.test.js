@@ -6,7 +6,7 @@ import { browserEnvironment } from "../environment.js";
 import { VoiceError } from "../errors.js";
 import { settle } from "./fakes.js";
 
-// A browser's sound, as far as it is used: what is wired to what, and what is let go.
+// A browser's audio, as far as it is used: which nodes are connected, and which are released.
 const made = { contexts: [], nodes: [], tracks: [], constraints: [], urls: [] };
 
 class Port {
@@ -189,7 +189,7 @@ test("a microphone of another rate gets a context of its own", async () => {
 test("a browser that does not tell the microphone's rate has it in a context that is made then", async () => {
   const { audio } = browser();
   Context.strict = true;
-  Context.settings = {}; // as Firefox, which is who needs it
+  Context.settings = {}; // as in Firefox, which needs it
   await audio.openSpeaker();
   await audio.openMicrophone();
   assert.equal(audio.listening, true);
@@ -204,7 +204,7 @@ test("a microphone's own context is woken too, for as long as it is open", async
   const context = made.contexts[1];
   context.become("suspended");
   assert.equal(context.resumed, 1);
-  await audio.openSpeaker(); // somebody clicks
+  await audio.openSpeaker(); // a click
   assert.equal(context.resumed, 2);
   audio.closeMicrophone();
   context.become("suspended");
@@ -216,14 +216,14 @@ test("sound that falls asleep is woken, and the page is told of both", async () 
   await audio.openSpeaker();
   const [context] = made.contexts;
   assert.equal(context.resumed, 1);
-  context.become("interrupted"); // a telephone call: asking is in vain
+  context.become("interrupted"); // a telephone call: resuming would fail
   assert.equal(context.resumed, 1);
   context.become("suspended"); // it is over
   assert.equal(context.resumed, 2);
   context.become("running");
   assert.deepEqual(told, [["silenced", true], ["silenced", true], ["silenced", false]]);
   context.become("interrupted");
-  await audio.openSpeaker(); // somebody clicks all the same
+  await audio.openSpeaker(); // a click all the same
   await settle();
   await audio.close();
   context.become("closed");

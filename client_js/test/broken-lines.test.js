@@ -1,6 +1,6 @@
 /**
- * Many conversations over lines that die unnoticed, in one direction or both, at any moment: whatever breaks, each text
- * arrives once and in its order, an interruption that was the last word is heeded, and a button is as it is held.
+ * Many conversations over lines that die unnoticed, in one direction or both, at any moment. Whatever breaks, each text
+ * arrives once and in order, an interruption that came last takes effect, and the server knows the button's state.
  */
 
 import assert from "node:assert/strict";
@@ -14,12 +14,12 @@ import { chance, readyMap, whole } from "./support.js";
 const SEEDS = 150;
 const MANUAL = { config: { turns: { mode: "manual" } } };
 
-/** A server as docs/protocol.md has it: everything is answered at once, and a reply lasts until it is interrupted. */
+/** A server as in docs/protocol.md: it answers everything at once, and a reply lasts until it is interrupted. */
 class Server {
   texts = [];
   pressed = false;
   state = "listening";
-  reply = { epoch: 0, of: null }; // null: nobody speaks
+  reply = { epoch: 0, of: null }; // null: no reply
   #line = null;
   #sequence = 0;
   #turn = 0;
@@ -28,7 +28,7 @@ class Server {
 
   take(line, [name, value]) {
     if (name === "hello") return this.#greet(line, value);
-    if (line !== this.#line) return undefined; // it is behind the times
+    if (line !== this.#line) return undefined; // the line is an old one
     if (name === "text") this.#answer(this.texts[this.texts.push(value) - 1]);
     if (name === "stop") this.#cut();
     if (name === "start") this.#press();
@@ -77,12 +77,12 @@ class Server {
   }
 }
 
-/** What is under way in both directions, and may be swallowed. */
+/** Messages under way in both directions; they may be lost. */
 class Line extends FakeSocket {
   outgoing = [];
   incoming = [];
-  deaf = false; // what the server says is swallowed
-  dumb = false; // what the client says
+  deaf = false; // the server's messages are lost
+  dumb = false; // the client's messages are lost
 
   constructor(server) {
     super("", []);
@@ -103,7 +103,7 @@ class Line extends FakeSocket {
   }
 }
 
-/** What a person does: text, null for an interruption, or the button's new place. */
+/** What a person does: a text, null for an interruption, or the button's new state. */
 function act(client, random, acts) {
   const what = whole(random, 0, 4);
   if (what <= 1) client.say(acts[acts.push(`text ${acts.length}`) - 1]);
@@ -124,7 +124,7 @@ async function converse(seed) {
   await settle();
   await world.socket.flow();
   for (let step = 0; step < 40 || client.status !== "open" || world.socket.deaf || world.socket.dumb; step++) {
-    const what = step < 30 ? whole(random, 0, 7) : 7; // then there is peace
+    const what = step < 30 ? whole(random, 0, 7) : 7; // then nothing more breaks
     if (client.status === "connecting") world.socket.open();
     await settle();
     if (what <= 2) act(client, random, acts);

@@ -1,4 +1,4 @@
-/** A VoiceClient among fakes, connected unless said otherwise, with all that it has told. */
+/** A VoiceClient with fakes around it, connected by default, and all its events. */
 
 import { VoiceClient } from "../index.js";
 import { FakeAudio, FakeWorld } from "./fakes.js";
@@ -24,7 +24,7 @@ export async function begin(options = {}, { connected = true } = {}) {
 
 export const silence = () => ({ pcm: new Uint8Array(640), level: 0.1, onset: false });
 
-/** Break the line, and take the conversation up again; `told` is what the server tells again. */
+/** Break the line and resume the conversation; `told` is what the server repeats. */
 export async function comeBack(world, { values = {}, told = [] } = {}) {
   world.socket.drop();
   await world.clock.pass(4000);
@@ -32,7 +32,7 @@ export async function comeBack(world, { values = {}, told = [] } = {}) {
   for (const message of told) world.socket.tell(...message);
 }
 
-/** Answer the newest ping: all that was to be told again has been told. */
+/** Answer the newest ping: the server has repeated everything. */
 export function answerPing(world) {
   const [, mark] = world.socket.said("ping").at(-1);
   world.socket.tell("pong", 0, mark, 0);

@@ -62,8 +62,8 @@ test("a broken line is resumed: token, last number, the player's place; what com
   await world.greet(6, { resumed: true, token: "token-2", state: "speaking" });
   assert.deepEqual(told.ready, ["first", "resumed"]);
   told.messages.length = 0;
-  world.socket.tell("audio", 3, ...audio(0)); // sound is told again, the player sorts it out
-  world.socket.tell("state", 4, "speaking"); // was told
+  world.socket.tell("audio", 3, ...audio(0)); // sound is repeated: the player skips what it has
+  world.socket.tell("state", 4, "speaking"); // came before
   world.socket.tell("hold", 5, 1);
   world.socket.tell("release", 7, 1);
   assert.deepEqual(names(told), ["audio", "hold", "release"]);
@@ -115,7 +115,7 @@ test("waits grow, are shortened by chance, and end at once when the network is s
   await world.greet(2, { resumed: true });
   await hold(world);
   world.socket.drop();
-  assert.equal(told.status.at(-1).delayMs, 50); // a line that has held forgives the attempts before
+  assert.equal(told.status.at(-1).delayMs, 50); // a line that has held resets the count of attempts
 });
 
 test("a line that breaks as soon as it is there is a failed attempt: waits grow, then it is given up", async () => {
@@ -159,7 +159,7 @@ test("an unknown token begins anew; a wrong key then is the end", async () => {
   await world.greet(1, { token: "other" });
   assert.deepEqual(world.socket.sent[0], ["hello", { config: { speed: 1 }, key: "secret" }]);
   assert.deepEqual(told.ready, ["first", "anew"]);
-  world.socket.tell("state", 2, "hearing"); // counted from the beginning again
+  world.socket.tell("state", 2, "hearing"); // numbers start again
   assert.equal(told.messages.at(-1).name, "state");
   world.socket.drop(1012);
   await world.clock.pass(500);

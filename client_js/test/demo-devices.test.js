@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-// The few elements of the page that choose devices, as far as they are used.
+// The page's elements for choosing devices, as far as they are used.
 class Element extends EventTarget {
   value = "";
   hidden = false;
@@ -43,7 +43,7 @@ test("a loudspeaker that is unplugged gives way to the browser's choice; the oth
   await devices.refresh();
   assert.equal(devices.speaker, "screen");
   assert.equal(devices.microphone.deviceId, undefined);
-  assert.deepEqual(chosen, []); // the microphone's own end says it
+  assert.deepEqual(chosen, []); // the microphone reports its end itself
   plugged.pop();
   await devices.refresh();
   assert.deepEqual(chosen, [""]);

@@ -330,7 +330,7 @@ test("a microphone that is exchanged is not off meanwhile", async () => {
   const prompt = (all.audio.prompt = question());
   const exchange = all.session.openMicrophone();
   await settle();
-  all.audio.listening = false; // the old one is let go before the new one is there
+  all.audio.listening = false; // the old one closes before the new one is there
   assert.deepEqual([all.session.listening, all.session.asking], [true, false]);
   all.audio.refusal = "microphone_busy";
   prompt.answer();

@@ -1,4 +1,4 @@
-/** What is typed into the page before there is a conversation. */
+/** Text typed into the page before there is a conversation. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -10,10 +10,10 @@ test("what is typed while the connection is made is said in its order", async ()
   const { world, audio, session, code } = page();
   let open = () => undefined;
   audio.opening = new Promise((resolve) => (open = resolve));
-  const writing = [session.write("A"), session.write("B")]; // the loudspeaker is not open yet,
+  const writing = [session.write("A"), session.write("B")]; // the loudspeaker is not open yet
   open();
   await settle();
-  writing.push(session.write("C")); // and now it is, but there is no conversation
+  writing.push(session.write("C")); // the loudspeaker is open, but there is no conversation
   assert.equal(code(), "");
   await world.greet();
   assert.deepEqual(await Promise.all(writing), [true, true, true]);

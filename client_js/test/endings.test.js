@@ -1,4 +1,4 @@
-/** How conversations end, and what a page may do at that very moment. */
+/** How conversations end, and what a page may do at that moment. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";

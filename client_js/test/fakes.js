@@ -1,9 +1,9 @@
-/** A clock, sockets and a sound card that tests move by hand. */
+/** A clock, sockets and a sound card that tests control by hand. */
 
 import { decode } from "../msgpack.js";
 import { frame, readyMap } from "./support.js";
 
-/** Time that passes when told to. */
+/** A clock that tests advance. */
 export class FakeClock {
   time = 0;
   #timers = new Map();
@@ -20,7 +20,7 @@ export class FakeClock {
     this.#timers.delete(timer);
   };
 
-  /** Let time pass, with all that falls due in its order; promises get their turn in between. */
+  /** Advance the clock and run due timers in their order; promises run in between. */
   async pass(ms) {
     const end = this.time + ms;
     for (;;) {
@@ -40,7 +40,7 @@ export class FakeClock {
   }
 }
 
-/** Let promises that are settled have their say. */
+/** Let settled promises run their handlers. */
 export async function settle() {
   for (let turn = 0; turn < 20; turn++) await null;
 }
@@ -79,13 +79,13 @@ export class FakeSocket {
     this.onclose?.({ code });
   }
 
-  /** What the client said, by name. */
+  /** Return the client's messages of a name. */
   said(name) {
     return this.sent.filter(([first]) => first === name);
   }
 }
 
-/** A clock, chance and a network on which every socket is kept. */
+/** A clock, random numbers and a network that keeps every socket. */
 export class FakeWorld {
   clock = new FakeClock();
   sockets = [];
@@ -118,7 +118,7 @@ export class FakeWorld {
   }
 }
 
-/** A sound card: orders are kept, positions are what a test says. */
+/** A sound card: orders are kept, tests set the positions. */
 export class FakeAudio {
   rate = 0;
   listening = false;
@@ -170,7 +170,7 @@ export class FakeAudio {
   }
 }
 
-/** What sessionStorage is. */
+/** A stand-in for sessionStorage. */
 export class FakeStorage {
   values = new Map();
 

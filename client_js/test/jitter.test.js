@@ -6,7 +6,7 @@ import { chance, whole } from "./support.js";
 
 const RATE = 24000;
 
-/** Samples that tell which they are: never 0, exact as floats. */
+/** Samples with distinct values: never 0, exact as floats. */
 const sound = (epoch, offset, count) => Float32Array.from({ length: count }, (_, n) => epoch * 65536 + offset + n + 1);
 
 function pull(buffer, count) {
@@ -218,15 +218,15 @@ test("another conversation counts from the beginning", () => {
 });
 
 /**
- * A server and a listener in a random walk. The server sends replies one behind the other, holds and releases,
- * interrupts, and after a break tells again what was not played. What is heard of each reply must be its samples in
+ * A server and a listener in a random walk. The server sends replies one after the other, holds and releases,
+ * interrupts, and after a break repeats what was not played. What is heard of each reply must be its samples in
  * order.
  */
 class Walk {
   constructor(seed) {
     this.random = chance(seed);
     this.buffer = new JitterBuffer(RATE);
-    this.epoch = 1; // that is being sent
+    this.epoch = 1; // the reply that is being sent
     this.sent = new Map([[1, 0]]);
     this.heard = new Map();
     this.cut = new Set(); // epochs that were interrupted
@@ -270,7 +270,7 @@ class Walk {
 
   breakOff(early) {
     this.buffer.restart(this.buffer.held);
-    this.acked = { ...this.acked, samples: this.acked.samples - 1 }; // the last ack is said again
+    this.acked = { ...this.acked, samples: this.acked.samples - 1 }; // the last ack is sent again
     for (const [epoch, end] of this.sent) {
       const first = Math.max(0, (this.heard.get(epoch) ?? 0) - early);
       if (this.cut.has(epoch) || epoch < this.buffer.epoch || first >= end) continue;

@@ -1,4 +1,4 @@
-/** What a line swallows that was dead before anybody knew: what was said is said again, and nothing is said twice. */
+/** Messages lost with a line that was dead before this was known: they are sent again, and none arrives twice. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -14,7 +14,7 @@ test("a text that never arrived is said again, one whose turn is told again is n
     answerPing(world);
     client.say(" Hello? ");
     await comeBack(world, { told: arrived ? [["user_turn", 2, 1, "Hello?"]] : [] });
-    assert.deepEqual(world.socket.said("text"), []); // it may still be told
+    assert.deepEqual(world.socket.said("text"), []); // the server may still repeat it
     answerPing(world);
     assert.deepEqual(world.socket.said("text"), arrived ? [] : [["text", " Hello? "]]);
     world.socket.tell("user_turn", 91, 1, "Hello?");
@@ -81,7 +81,7 @@ test("a text that is typed again after a reload is a turn of its own", async () 
 
 test("what a ping was answered behind is not said again; what waits for a connection is said once", async () => {
   const { world, client } = await begin();
-  client.say("first"); // behind the ping of the greeting
+  client.say("first"); // after the ping of the greeting
   answerPing(world);
   await world.clock.pass(3000);
   answerPing(world);
@@ -147,7 +147,7 @@ test("the end of a turn comes before an interruption behind it", async () => {
   await world.greet(1, { config });
   await connecting;
   client.press();
-  client.release(); // which nobody hears
+  client.release(); // lost with the line
   world.socket.drop();
   await client.interrupt();
   await world.clock.pass(4000);
@@ -232,7 +232,7 @@ test("texts stay in the order in which they were typed", async () => {
     await world.clock.pass(4000);
     await world.greet(90, { resumed: true });
     client.say("C");
-    assert.deepEqual(world.socket.said("text"), []); // "A" may still be told
+    assert.deepEqual(world.socket.said("text"), []); // the server may still repeat "A"
     if (stops) await client.interrupt();
     answerPing(world);
     const said = world.socket.sent.filter(([name]) => name === "text" || name === "stop").map((one) => one.at(-1));

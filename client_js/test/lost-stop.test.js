@@ -1,4 +1,4 @@
-/** An interruption that a dead line swallows: it is silent here at once and stays so, and no later reply is cut. */
+/** An interruption lost with a dead line: it is silent here at once and stays so, and no later reply is cut. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -11,7 +11,7 @@ test("a stop that was lost is said again once it is clear that nobody has heeded
   const { world, client } = await speaking();
   await client.interrupt();
   await comeBack(world, SPEAKS);
-  assert.deepEqual(world.socket.said("stop"), []); // it may still be told
+  assert.deepEqual(world.socket.said("stop"), []); // the server may still repeat it
   await comeBack(world, SPEAKS);
   world.socket.tell(...SOUND);
   world.socket.tell("audio", 91, 4, 2400, new Uint8Array(4800), []);
@@ -53,7 +53,7 @@ test("a stop that has done its work cuts no later reply", async () => {
     async ({ world }) => {
       answerPing(world); // of the ping before the stop
       await world.clock.pass(3000);
-      answerPing(world); // of one behind it
+      answerPing(world); // of a ping after it
     },
   ]) {
     const all = await speaking();

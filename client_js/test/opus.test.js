@@ -17,7 +17,7 @@ let codecs;
 beforeEach(() => (codecs = install()));
 afterEach(() => codecs.remove());
 
-// ---- what is asked for
+// ---- choosing formats
 
 test("Opus is asked for over a network, where the browser has it, one way or both", async () => {
   const far = "wss://voice.example/v1/voice";
@@ -119,7 +119,7 @@ function replies() {
   const push = (epoch, ...numbers) => {
     for (const number of numbers) one.push(epoch, number * PACKET, Uint8Array.of(number));
   };
-  /** What was told; of sound, where it begins and ends. */
+  /** The events so far; of sound, where it begins and ends. */
   const taken = () => {
     return told.splice(0).map(([epoch, what, rest]) => [epoch, what, rest.length ? what + rest.length : rest]);
   };
@@ -222,7 +222,7 @@ test("what comes of a reply that is over makes no decoder: an idle one is killed
   assert.deepEqual(taken().at(-1), [2, "done", 900]);
   assert.ok(codecs.decoders.every(({ state }) => state === "closed"));
   one.restart();
-  push(2, 1); // told again after a break
+  push(2, 1); // repeated after a break
   assert.equal(codecs.decoders.length, 3);
 });
 

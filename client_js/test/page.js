@@ -1,4 +1,4 @@
-/** The page's Session with a VoiceClient among fakes, and all the notices that it has shown. */
+/** The page's Session and a VoiceClient with fakes around it, and all the notices that were shown. */
 
 import assert from "node:assert/strict";
 
@@ -9,9 +9,9 @@ import { FakeAudio, FakeWorld, settle } from "./fakes.js";
 
 class Room extends FakeAudio {
   refusal = "";
-  prompt = null; // the browser asks its person: nothing happens until somebody answers
+  prompt = null; // the browser asks the person: nothing happens until the answer
   silent = "";
-  opening = null; // of the loudspeaker: it takes its time
+  opening = null; // the loudspeaker's, if it takes time
   asked = [];
 
   async openSpeaker() {

@@ -1,4 +1,4 @@
-/** What a page finds that is loaded again, or comes back before anything was said: each thing once, no tool twice. */
+/** A page after a reload, or back before anything was said: it shows everything once and runs no tool twice. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -6,7 +6,7 @@ import { test } from "node:test";
 import { answerPing, begin, comeBack } from "./client.js";
 import { settle } from "./fakes.js";
 
-/** A page that was loaded again, in a conversation with this history; `told` is what the server tells behind it. */
+/** A reloaded page in a conversation with this history; `told` is what the server sends after it. */
 async function reload(history, told, options = {}) {
   const all = await begin(options, { connected: false });
   const connecting = all.client.connect();
@@ -74,9 +74,9 @@ test("a tool whose result the server has does not run again in a page that is lo
   const told = [["tool_call", 11, 1, "c1", "order", "{}"]];
   await reload([...asked, result], told, { tools });
   assert.equal(runs, 0);
-  await reload(asked, told, { tools }); // nobody has answered it
+  await reload(asked, told, { tools }); // no answer yet
   assert.equal(runs, 1);
-  await reload([...asked, result, ...asked], told, { tools }); // models reuse such names
+  await reload([...asked, result, ...asked], told, { tools }); // models reuse call ids
   assert.equal(runs, 2);
   const later = await reload([...asked, result], [["tool_call", 21, 2, "c1", "order", "{}"]], { tools });
   assert.equal(runs, 3);

@@ -125,7 +125,7 @@ test("a reply taken up again lies where it lay before", () => {
     broken.restart();
     const again = broken.push(1, 2400, signal.subarray(2400));
     assert.equal(again.offset, Math.ceil((2400 * rate) / 24000));
-    // Behind the filter's first half, which has not seen what came before, the samples are the same.
+    // After the filter's first half, which has not seen the earlier samples, the outputs are the same.
     const settled = 100;
     const wanted = whole.subarray(again.offset, again.offset + again.samples.length);
     assert.deepEqual(again.samples.subarray(settled), wanted.subarray(settled));

@@ -187,7 +187,7 @@ test("a page that was reloaded begins with the history, and goes on where that e
   const again = new ConversationState();
   const history = [{ role: "user", content: "Hello" }, { role: "tool", content: "x" }];
   again.begin(readyMap({ history, state: "speaking" }), "resumed", 1);
-  again.take({ name: "ready", seq: 9, ready: readyMap() }); // what is told again has its old number
+  again.take({ name: "ready", seq: 9, ready: readyMap() }); // repeated messages have their old numbers
   assert.equal(again.checkpoint, 1);
   again.take({ name: "user_turn", seq: 2, turn: 1, text: "Hello" });
   again.take({ name: "reply", seq: 3, epoch: 1, turn: 1 });
@@ -240,7 +240,7 @@ test("the recorded exchange, as captions", () => {
     const message = parseMessage(unhex(hex));
     if (message.name === "ready") state.begin(message.ready, "first");
     else state.take(message);
-    // All that comes is played at once, but for the reply that is interrupted: of that, one piece.
+    // All sound is played at once, except of the reply that is interrupted: of that, one piece.
     if (message.name === "audio" && (message.epoch !== 5 || message.offset === 0)) {
       state.played(message.epoch, message.offset + message.data.length / 2);
     }

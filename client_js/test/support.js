@@ -1,10 +1,10 @@
-/** What the tests share: chance with a seed, and what a server would send. */
+/** Shared by the tests: random numbers with a seed, and a server's messages. */
 
 import { readFileSync } from "node:fs";
 
 import { encode } from "../msgpack.js";
 
-/** Return a function that gives numbers from 0 to 1, the same for the same seed (mulberry32). */
+/** Return a function that returns numbers from 0 to 1, the same for the same seed (mulberry32). */
 export function chance(seed) {
   let state = seed >>> 0;
   return () => {

@@ -1,4 +1,4 @@
-/** What must not come apart over breaks and endings: the talk button, the mute, the settings, the devices. */
+/** What must stay consistent over breaks and endings: the talk button, the mute, the settings, the devices. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -10,14 +10,14 @@ import { readyMap } from "./support.js";
 const MANUAL = { turns: { mode: "manual" } };
 const AUTO = { turns: { mode: "auto" } };
 
-/** Break the line, and take the conversation up again. */
+/** Break the line and resume the conversation. */
 async function comeBack(world, values) {
   world.socket.drop();
   await world.clock.pass(4000);
   await world.greet(9, { resumed: true, ...values });
 }
 
-/** End a conversation because of what it was told, and begin another. */
+/** End a conversation with an error, and begin another. */
 async function refuseAndReturn({ world, client }) {
   world.socket.tell("error", 9, "invalid_message", "not so", false, 0);
   world.socket.drop(4400);
@@ -85,7 +85,7 @@ test("a setting made while the hello is under way follows it", async () => {
 
 test("a setting that the server refuses is not asked for again; those that it took are", async () => {
   const all = await begin({ config: { voice: "a" } });
-  all.world.socket.tell("configured", 2, {}); // nobody has asked
+  all.world.socket.tell("configured", 2, {}); // an answer without a request
   all.client.configure({ speed: 2 });
   all.world.socket.tell("configured", 3, { voice: "a", speed: 2 });
   all.client.configure({ temperature: "hot" });
@@ -170,7 +170,7 @@ test("who has closed can connect again at once", async () => {
   await world.greet();
   await again;
   const [one, other] = [client.close(), client.close()];
-  await world.clock.pass(2000); // nobody answers
+  await world.clock.pass(2000); // no answer comes
   await Promise.all([one, other]);
   await client.close(); // there is nothing to wait for
   assert.equal(of("over").length, 2);
@@ -215,7 +215,7 @@ test("a browser without URL.canParse connects all the same", async (context) => 
   const { client, world } = await begin({ url: "ws://localhost:8000/v1/voice" });
   assert.equal(client.status, "open");
   assert.deepEqual(world.socket.sent[0][1].input, { codec: "pcm16", rate: 16000 });
-  await begin({ url: "no address" }); // that is for the socket to say
+  await begin({ url: "no address" }); // the socket reports it
 });
 
 test("a key that cannot be got is an error of its own", async () => {

@@ -1,4 +1,4 @@
-/** WebCodecs whose work is done when a test says so; a packet is its own number, a sample that of its place. */
+/** WebCodecs that work when a test says so; a packet holds its number, a sample that of its place. */
 
 /** Samples of a packet. */
 export const PACKET = 960;
@@ -34,7 +34,7 @@ class Codec {
     for (const { reject } of this.work.splice(0)) reject?.(new DOMException("closed", "AbortError"));
   }
 
-  /** Do so many pieces of the work that waits. */
+  /** Do this many pieces of the waiting work. */
   step(count = Infinity) {
     for (const { input, resolve } of this.work.splice(0, count)) {
       if (resolve) resolve();
@@ -67,7 +67,7 @@ class FakeEncoder extends Codec {
 class FakeDecoder extends Codec {
   static made = [];
   static rate = 48000;
-  kept = 0; // outputs that nobody has closed
+  kept = 0; // outputs that were not closed
 
   decode({ type, data }) {
     if (this.state !== "configured" || type !== "key") throw new DOMException("not now", "InvalidStateError");
@@ -89,7 +89,7 @@ class FakeDecoder extends Codec {
   }
 }
 
-/** Put codecs into the world, and return them with what takes them away. */
+/** Install the codecs as globals; return them and a function that removes them. */
 export function install() {
   FakeEncoder.made.length = FakeDecoder.made.length = 0;
   FakeEncoder.supported = FakeDecoder.supported = true;

@@ -133,7 +133,7 @@ test("a reply is played, acked and announced, and its position can be asked for"
   say({ do: "push", epoch: 1, offset: 0, samples: samples.slice() });
   say({ do: "finish", epoch: 1, offset: 9600, samples: new Float32Array(0) });
   const heard = render(80);
-  // Behind the softened first milliseconds the samples are the reply's own.
+  // After the smoothed first milliseconds the samples are the reply's own.
   assert.deepEqual(heard.subarray(1000, 9600), samples.subarray(1000));
   const told = take();
   assert.deepEqual(told.filter(({ begins }) => begins), [{ begins: 1 }]);

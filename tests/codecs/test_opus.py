@@ -1,4 +1,4 @@
-"""Opus packets: 20 ms each, the tone survives, broken ones harm nobody else."""
+"""Opus packets: 20 ms each, the tone survives, a broken packet does not harm the next."""
 
 from __future__ import annotations
 

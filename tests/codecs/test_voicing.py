@@ -24,7 +24,7 @@ TASKS = Path("/proc/self/task")
 
 
 def looks(samples: Sound) -> list[tuple[float, float]]:
-    """Return the stretches, in seconds, that somebody is asked to decode."""
+    """Return the stretches to decode, in seconds."""
     listener = Transcriber(Voicing(), lambda token: True, max_samples=30 * RATE, partials=False)
     listener.hear(samples)
     listener.end()

@@ -73,7 +73,7 @@ def test_who_asks_no_more_than_is_ready_never_waits(monkeypatch: pytest.MonkeyPa
     """Frames of several streams go together, and each stream's own one after the other."""
     now = [1.0]
     together = DeviceEars(HOST, clock=lambda: now[0])
-    monkeypatch.setattr(together, "listen", None)  # where somebody would wait
+    monkeypatch.setattr(together, "listen", None)  # the only call that waits
     wanted = [Voicing()(sound) for sound in sounds(3)]
     streams = [together.open() for _ in wanted]
     found: list[list[float]] = [[] for _ in wanted]
@@ -103,7 +103,7 @@ def test_a_stream_wants_no_work_before_its_answer_is_there_and_the_engine_does_n
         return through[0]
 
     monkeypatch.setattr(together, "_heard", heard)
-    monkeypatch.setattr(together, "listen", None)  # where somebody would wait
+    monkeypatch.setattr(together, "listen", None)  # the only call that waits
     desk = TranscribeJobFactory(PretendListeningModel(), BlockPool(8, 4), together.open)
     jobs = [desk.open(Submit(str(number), "asr"), now[0]) for number in range(50)]
     for job in jobs:
@@ -123,6 +123,6 @@ def test_a_stream_wants_no_work_before_its_answer_is_there_and_the_engine_does_n
         job.work(now[0])
         job.end_input(now[0])
     now[0] += 1
-    while any(job.unfinished for job in jobs):  # a sample is left, of which nobody is asked
+    while any(job.unfinished for job in jobs):  # one sample is left, less than a frame
         assert all(job.work(now[0]).end == "eos" for job in jobs)
     assert {job.stats(now[0]).audio_s for job in jobs} == {(FRAME_SAMPLES + 1) / LISTEN_RATE}
