@@ -76,8 +76,14 @@ class DecoderLayers:
         self._stack: Stack | None = None
         if self.project is linear and fits(layers):
             self._stack = Stack(
-                *(layers, first_norm, config.heads, config.kv_heads, config.head_dim),
-                *(config.norm_eps, config.attention_scale, 0.0),
+                layers,
+                first_norm,
+                config.heads,
+                config.kv_heads,
+                config.head_dim,
+                config.norm_eps,
+                config.attention_scale,
+                0.0,
                 gelu=config.activation != "silu",
             )
 

@@ -59,7 +59,7 @@ class FirstCode:
 
     def rules(self, choices: Choices) -> FirstRules:
         """Return the rules as the kernels take them."""
-        return FirstRules(*(choices.seen, choices.slots, choices.penalty), self._sounds, self._end, self._earliest_end)
+        return FirstRules(choices.seen, choices.slots, choices.penalty, self._sounds, self._end, self._earliest_end)
 
 
 def packet_rows(sampling: SpeechSampling, seed: int, position: int) -> tuple[list[int], list[int]]:
