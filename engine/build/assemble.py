@@ -217,7 +217,10 @@ def _chat_part(config: EngineConfig, device: torch.device, progress: Progress) -
     weights = _open_chat_model(config, progress)
     mode = weights_of(config, device.type)
     model = load_model(
-        *(_adapted(config, weights, progress), mode, lambda done: progress("loading the model", done), device),
+        _adapted(config, weights, progress),
+        mode,
+        lambda done: progress("loading the model", done),
+        device,
         context_tokens=config.context_tokens,
     )
     tokenizer = Tokenizer.from_weights(weights)

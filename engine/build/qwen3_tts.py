@@ -118,7 +118,7 @@ def _engine(
         return Talker(model, codec, cache, slots=rows, max_rows=rows)
     from voxlane.engine.runners.cuda.codec_tts import CudaTalker
 
-    engine = CudaTalker(*(model, codec, cache, device), slots=rows, max_rows=rows, max_tokens=config.max_step_tokens)
+    engine = CudaTalker(model, codec, cache, device, slots=rows, max_rows=rows, max_tokens=config.max_step_tokens)
     progress("capturing the voice", 0.0)
     engine.capture(lambda done: progress("capturing the voice", done))
     return engine
@@ -129,7 +129,10 @@ def _pages(config: EngineConfig, model: Qwen3TTS, device: torch.device) -> KVCac
     pages = "bfloat16" if model.talker.dtype is torch.bfloat16 else "float32"
     least = min(LEAST_TOKENS, model.talker.context_tokens)
     return make_cache(
-        *(config, model.talker, "tts_memory_mib", pages),
+        config,
+        model.talker,
+        "tts_memory_mib",
+        pages,
         host_mib=config.swap_memory_mib,
         least_tokens=least,
         device=device,

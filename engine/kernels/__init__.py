@@ -1,1 +1,1 @@
-"""One file per operation: a torch reference that is the truth, faster implementations, and a checked dispatcher."""
+"""One module per operation: a torch reference, faster implementations checked against it, and a dispatcher."""

@@ -1,7 +1,7 @@
-"""One small call of every native operation against its reference, made when the library is loaded or a person asks.
+"""Checks one small call of every native operation against its reference, when the library is loaded or a person asks.
 
-A compiler's bug or an untested instruction set then costs speed, not answers. It knows shapes that reach each code
-path; thoroughness is the tests' business.
+A compiler's bug or an untested instruction set then costs speed, and gives no wrong results. The shapes reach each code
+path once; the tests are thorough.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CLOSE = 2e-4
 _ONE_CODE = 0.01
 """Keys that differ in their last bit may be stored one int8 or bfloat16 code apart."""
 
-Outcome = tuple[Tensor, Tensor, float]  # what came out, what should have, the largest error as a part of the latter
+Outcome = tuple[Tensor, Tensor, float]  # result, expected result, largest error as a part of the latter
 Check = Callable[[ctypes.CDLL, torch.Generator], Iterator[Outcome]]
 
 
@@ -37,7 +37,7 @@ class Agreement:
     name: str
     error: float
     tolerance: float
-    failure: str = ""  # one line, where it did not run at all
+    failure: str = ""  # one line, if it did not run
 
     @property
     def good(self) -> bool:
@@ -46,20 +46,20 @@ class Agreement:
 
 
 def agreement(name: str, outcomes: Iterable[Outcome]) -> Agreement:
-    """Return the worst of some outcomes, measured by what each may be off."""
+    """Return the worst of some outcomes, relative to each one's tolerance."""
     found = [Agreement(name, relative_error(got, expected), tolerance) for got, expected, tolerance in outcomes]
     return max(found, key=lambda each: each.error / each.tolerance)
 
 
 def relative_error(got: Tensor, expected: Tensor) -> float:
-    """Return the largest difference as a part of the largest expected number; infinity if something is not finite."""
+    """Return the largest difference as a part of the largest expected number; infinity if a number is not finite."""
     scale = float(expected.abs().max())
     error = float((got.to(torch.float32) - expected.to(torch.float32)).abs().max()) / (scale or 1.0)
     return error if math.isfinite(error) else math.inf
 
 
 def agreements(library: ctypes.CDLL) -> Iterator[Agreement]:
-    """Try every native operation."""
+    """Check every native operation."""
     random = torch.Generator().manual_seed(7)
     checks: dict[str, Check] = {
         "linear": _linear,

@@ -1,7 +1,7 @@
 """Whether a launch may begin while the one before it still runs: programmatic dependent launch, from Hopper on.
 
-Such a kernel first does what depends on nothing a step computes, then waits for the launch before it, and only then
-reads what that one wrote, or writes at all. So when it is over, all before it is. It knows devices, not kernels.
+Such a kernel first does work that does not depend on the step, then waits for the launch before it, and only then reads
+that launch's results, or writes. So when it is over, all launches before it are.
 """
 
 from __future__ import annotations
@@ -26,5 +26,5 @@ def overlaps(device: torch.device) -> bool:
 
 
 def launch_options(*, overlap: bool) -> dict[str, Any]:
-    """Return what the launcher is told; Triton knows the word for CUDA devices alone."""
+    """Return the launcher's option; Triton has it for CUDA devices only."""
     return {"launch_pdl": True} if overlap else {}

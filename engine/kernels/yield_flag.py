@@ -1,8 +1,8 @@
-"""A step stands still on the device while somebody critical wants it: between layers, and not for ever.
+"""A step pauses on the device while a critical prompt runs: between layers, and for a limited time.
 
-Kernels that fill a device let nobody in until they end, whatever a stream's priority is: a short prompt beside a step
-of 256 rows took as long as the rest of that step. It knows flags in the device's memory; who sets them, and which steps
-give way, is the runner's business.
+Kernels that fill a device let no other kernel run until they end, whatever its stream's priority: a short prompt beside
+a step of 256 rows took as long as the rest of that step. The runner decides which launches set the flags in the
+device's memory, and which steps yield.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ import torch
 from torch import Tensor
 
 MOST_NS = 4_000_000
-"""How long a pass over the layers stands still in all; a step has one for its decodes and one for its prompts."""
+"""How long a pass over the layers may pause in all; a step has one pass for its decodes and one for its prompts."""
 
 EVERY_LAYERS = 2
-"""Between how many layers it looks. A look takes a microsecond, two layers of a full step a third of a millisecond."""
+"""A pass checks the flags every so many layers. A check takes a microsecond, two layers of a full step 0.33 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class YieldFlag:
-    """Where somebody asks for the device, and what a pass over the layers has granted."""
+    """The flags of critical prompts, and how long a pass over the layers has paused."""
 
-    asked: Tensor  # [askers] int32: not 0 while one wants it
+    asked: Tensor  # [flags] int32: not 0 while a prompt wants the device
     waited_ns: Tensor  # [1] int64: by the pass under way
 
     @classmethod
     def make(cls, askers: int, device: torch.device) -> YieldFlag:
-        """Return one that nobody asks for."""
+        """Return flags that are not set."""
         return cls(
             torch.zeros(askers, dtype=torch.int32, device=device), torch.zeros(1, dtype=torch.int64, device=device)
         )
 
 
 def yield_to_critical(way: YieldFlag, *, first: bool) -> None:
-    """Wait on the device while somebody asks; `first` begins a pass's account. On a CPU nobody runs beside a step."""
+    """Wait on the device while a flag is set; `first` resets the pass's time. On a CPU nothing runs beside a step."""
     if way.asked.is_cuda:
         from voxlane.engine.kernels import yield_flag_triton
 

@@ -13,7 +13,7 @@ _INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
 @triton.jit
 def _look(elapsed_ns, begin):
-    """Return how long it has been since `begin`, a little later."""
+    """Wait a little; return the time since `begin`."""
     if _INTERPRETED:
         return elapsed_ns + 1_000
     else:
@@ -23,7 +23,7 @@ def _look(elapsed_ns, begin):
 
 @triton.jit
 def give_way_kernel(asked, waited_ns, most_ns, askers, ASKERS: tl.constexpr, FIRST: tl.constexpr):
-    """Wait until no flag is set, or until a pass has waited for `most_ns` in all; note how long that was."""
+    """Wait until no flag is set, or the pass has waited for `most_ns` in all; add to its time."""
     index = tl.arange(0, ASKERS)
     before = tl.zeros([], tl.int64) if FIRST else tl.load(waited_ns)
     begin = tl.zeros([], tl.int64) if _INTERPRETED else globaltimer()
@@ -36,7 +36,7 @@ def give_way_kernel(asked, waited_ns, most_ns, askers, ASKERS: tl.constexpr, FIR
 
 
 def yield_to_critical(way: YieldFlag, most_ns: int, *, first: bool) -> None:
-    """Queue the wait; `first` begins a pass's account."""
+    """Queue the wait; `first` resets the pass's time."""
     askers = way.asked.numel()
     give_way_kernel[(1,)](
         way.asked, way.waited_ns, most_ns, askers, ASKERS=triton.next_power_of_2(askers), FIRST=first, num_warps=1

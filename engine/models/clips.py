@@ -1,4 +1,4 @@
-"""How clips of sound lie together: their samples in one run, their encoder's rows in pages. It knows numbers only."""
+"""Lays several clips out together: their samples end to end, their encoder rows in pages."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from voxlane.engine.kernels.attention.pages import Layout
 
 ENCODER_BLOCK = 64
-"""States in a block of the encoder's own pages on CUDA: a tile of its kernel, which is compiled for a size of block."""
+"""States in a block of the encoder's own pages on CUDA: one tile of its kernel, which is compiled for a block size."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClipPlaces:
-    """Where the rows of several clips lie in pages of the encoder's own, as numbers on the host."""
+    """The slots of several clips' rows in the encoder's own pages, as numbers on the host."""
 
     positions: NDArray[np.int32]  # [rows]
     slots: NDArray[np.int32]  # [rows]
@@ -29,7 +29,7 @@ class ClipPlaces:
 
     @classmethod
     def of(cls, lengths: Sequence[int], block: int) -> ClipPlaces:
-        """Lay clips out one after the other, each from the start of a block of `block` rows on."""
+        """Lay clips out one after the other, each from the start of a block of `block` rows."""
         counts = [-(-length // block) for length in lengths]
         firsts = list(itertools.accumulate(counts, initial=0))
         tables = np.zeros((len(lengths), max(counts)), dtype=np.int32)
@@ -46,7 +46,7 @@ class ClipPlaces:
         )
 
     def layout(self, device: torch.device) -> Layout:
-        """Return them on a device."""
+        """Return the layout on a device."""
         host = (self.positions, self.slots, self.starts, self.lengths, self.tables)
         positions, slots, starts, lengths, tables = (torch.from_numpy(part).to(device) for part in host)
         return Layout(positions, slots, starts, lengths, tables, max_query=int(self.lengths.max()))
@@ -54,8 +54,8 @@ class ClipPlaces:
 
 @dataclass(frozen=True, slots=True)
 class JoinedSound:
-    """How the samples of several clips lie in one run, so that the stem can take all of them at once."""
+    """How the samples of several clips lie end to end, so that the stem takes all of them at once."""
 
     starts: list[int]  # of each clip
-    samples: int  # of the whole, silence where there is no clip
-    numbers: dict[str, NDArray[np.int32]]  # what the stem wants to know of it, as stem_parts names and bounds it
+    samples: int  # in all, with silence between clips
+    numbers: dict[str, NDArray[np.int32]]  # the stem's other input; stem_parts names it and its largest shapes

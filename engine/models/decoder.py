@@ -1,8 +1,7 @@
 """Decoder-only language models: Llama (SmolLM2 is one), Qwen2, Qwen3 and the text half of Gemma 3.
 
-One mathematics with flags from DecoderConfig. It maps a step's tokens and their places in the KV pages to hidden rows,
-and hidden rows to logits; it does not know requests, sampling, or who owns a block. A model whose rows are not tokens
-(speech) takes the layers alone.
+One implementation with flags from DecoderConfig. It maps a step's tokens and their slots in the KV pages to hidden
+rows, and hidden rows to logits. Speech models, whose rows are not tokens, use DecoderLayers alone.
 """
 
 from __future__ import annotations
@@ -71,30 +70,36 @@ class DecoderLayers:
         self._layers = layers
         self.project = _linear_for(mode, first_norm.device)
         narrow = mode == "bfloat16" and first_norm.is_cuda
-        self.dtype = torch.bfloat16 if narrow else torch.float32  # of what lies between kernels; residuals are wider
+        self.dtype = torch.bfloat16 if narrow else torch.float32  # of rows between kernels; residuals are float32
         self._fusable = not (config.gemma or config.out_bias or config.mlp_bias)
         self._activation = silu_mul if config.activation == "silu" else gelu_tanh_mul
         self._stack: Stack | None = None
         if self.project is linear and fits(layers):
             self._stack = Stack(
-                *(layers, first_norm, config.heads, config.kv_heads, config.head_dim),
-                *(config.norm_eps, config.attention_scale, 0.0),
+                layers,
+                first_norm,
+                config.heads,
+                config.kv_heads,
+                config.head_dim,
+                config.norm_eps,
+                config.attention_scale,
+                0.0,
                 gelu=config.activation != "silu",
             )
 
     def run(self, residual: Tensor, layout: Layout, pages: list[Pages]) -> Tensor:
-        """Run embedded rows [T, hidden] float32, which are used up; return normed hidden rows [T, hidden].
+        """Run embedded rows [T, hidden] float32, which it overwrites; return normed hidden rows [T, hidden].
 
-        Their keys and values are written into `pages`.
+        It writes their keys and values into `pages`.
         """
         if self._fusable and skinny.serves(residual.shape[0], self._layers[0].qkv):
             return self._run_few(residual, layout, pages)
-        # The same loop in one native call, to the bit; None where it cannot serve.
+        # The same loop in one native call, with the same bits; None where it is not supported.
         hidden = self._stack.run(residual, layout, pages) if self._stack else None
         return self._run_layers(residual, layout, pages) if hidden is None else hidden
 
     def observed(self, residual: Tensor, layout: Layout, pages: list[Pages], observe: Observer) -> None:
-        """Do run's work and show what every layer asks for: `observe(layer, queries [T, heads, head_dim])`."""
+        """Do run's work, and call `observe(layer, queries [T, heads, head_dim])` in every layer."""
         self._run_layers(residual, layout, pages, observe)
 
     def _run_layers(
@@ -118,7 +123,7 @@ class DecoderLayers:
         return x
 
     def _run_few(self, residual: Tensor, layout: Layout, pages: list[Pages]) -> Tensor:
-        """Do _run_layers' work for a few rows on CUDA, norms, gates and residuals fused with the products."""
+        """Do _run_layers' work for a few rows on CUDA, with norms, gates and residuals fused into the products."""
         config = self.config
         eps, gelu, norm = config.norm_eps, config.activation != "silu", self._first_norm
         for layer, page in zip(self._layers, pages, strict=True):
@@ -131,7 +136,7 @@ class DecoderLayers:
         return rms_norm(residual, norm, eps, self.dtype)
 
     def _attend(self, qkv: Tensor, layer: _Layer, page: Pages, layout: Layout, attend: Attend) -> Tensor:
-        """Write keys and values of a projection; return what its queries see."""
+        """Write the keys and values of a projection; return the attention of its queries."""
         config = self.config
         sizes = (config.heads, config.kv_heads, config.head_dim, layer.cos, layer.sin)
         norms = (layer.q_norm, layer.k_norm, config.norm_eps)
@@ -145,7 +150,7 @@ class DecoderLayers:
         """Return hidden rows [N, hidden] times an output head [vocab, hidden], float32."""
         if self.dtype is not torch.bfloat16 or not isinstance(head, Tensor):
             return self.project(hidden, head, None)
-        # float32: rounding makes equals of the best
+        # float32 logits: rounding would make the best ones equal
         few = skinny.serves(hidden.shape[0], head)
         return skinny.linear_wide(hidden, head) if few else _mm_wide(hidden, head)
 
@@ -218,7 +223,7 @@ class Decoder(DecoderLayers):
 def read_layers(
     reader: TensorReader, config: DecoderConfig, mode: Mode, prefix: str, context_tokens: int
 ) -> DecoderLayers:
-    """Take the layers and norms whose names begin with `prefix` out of `reader`."""
+    """Read the layers and norms whose names begin with `prefix`."""
     return DecoderLayers(config, mode, *_read_layers(reader, config, prefix, context_tokens), context_tokens)
 
 
@@ -255,7 +260,7 @@ def _load_layer(
     def head_norm(name: str) -> Tensor | None:
         return _norm(reader, config, f"{prefix}self_attn.{name}", config.head_dim) if config.qk_norm else None
 
-    # Gemma's post_attention_layernorm is what its name says; elsewhere that is the name of the MLP's own norm.
+    # In Gemma post_attention_layernorm follows attention; elsewhere it is the norm before the MLP.
     mlp_norm = "pre_feedforward_layernorm" if config.gemma else "post_attention_layernorm"
     qkv, qkv_bias = matrix("self_attn", "q k v", [q, kv, kv], hidden, bias=config.qkv_bias)
     out, out_bias = matrix("self_attn", "o", [hidden], q, bias=config.out_bias)
@@ -299,15 +304,14 @@ def _embedding_scale(config: DecoderConfig, mode: Mode) -> float:
 
 
 def _linear_for(mode: Mode, device: torch.device) -> Linear:
-    # A CPU without bfloat16 instructions multiplies that type at 0.1 GFLOP/s in torch; our own kernel widens as it
-    # reads.
-    # On CUDA rows come and go in the weights' own type.
+    # On a CPU without bfloat16 instructions torch multiplies that type at 0.1 GFLOP/s; our kernel widens as it reads.
+    # On CUDA rows have the weights' type.
     narrow = device.type == "cpu" and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return _linear_bfloat16 if mode == "bfloat16" and narrow else linear
 
 
 def _linear_bfloat16(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
-    """Multiply in bfloat16; what lies between two products, biases included, stays float32."""
+    """Multiply in bfloat16; rows between products, and biases, stay float32."""
     y = linear(x.to(torch.bfloat16), weight).to(torch.float32)
     return y if bias is None else y.add_(bias)
 
@@ -317,7 +321,7 @@ def _mm_wide(x: Tensor, matrix: Tensor) -> Tensor:
 
 
 def _observed(observe: Observer, layer: int) -> Attend:
-    """Return attention that shows its queries first."""
+    """Return an attention function that shows its queries first."""
 
     def attend(q: Tensor, pages: Pages, layout: Layout, scale: float, window: int) -> Tensor:
         observe(layer, q)

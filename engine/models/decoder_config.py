@@ -1,7 +1,7 @@
 """What distinguishes one decoder-only model from another, read from Hugging Face's config.json keys.
 
-Every key that changes the mathematics in Llama, Qwen2, Qwen3 or Gemma 3 is honoured or refused by name; keys the
-architecture does not read (training settings, a fine-tuner's notes) are left alone. It knows neither files nor tensors.
+Every key that changes the result of Llama, Qwen2, Qwen3 or Gemma 3 is honoured or refused by name; keys that the
+architecture does not read (training settings, a fine-tuner's notes) are ignored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from voxlane.engine.models.settings import Settings
 from voxlane.engine.models.spec import AttentionLayer, ModelSpec
 
 MAX_CONTEXT_TOKENS = 2**20
-"""Longest context we make position tables for: a million tokens of 128 dimensions are 512 MiB of them."""
+"""Longest context that gets position tables: a million tokens of 128 dimensions are 512 MiB of tables."""
 
 _ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh"]] = {
     "silu": "silu",
@@ -26,7 +26,7 @@ _ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh"]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """What an architecture decides without asking the config, and the defaults of keys its configs may omit."""
+    """What an architecture fixes whatever its config says, and the defaults of keys that its configs may omit."""
 
     qk_norm: bool = False
     gemma: bool = False
@@ -60,7 +60,7 @@ _FAMILIES = {
     ),
 }
 
-# Keys whose presence changes the result in a way we have not written. Value: what may stand there all the same.
+# Keys that change the result in a way that is not implemented, and the values that are allowed all the same.
 _REFUSED: dict[str, tuple[object, ...]] = {
     "attn_logit_softcapping": (),
     "partial_rotary_factor": (1.0,),
@@ -74,7 +74,7 @@ QWEN3_KEYS = frozenset({
     "original_max_position_embeddings", "rms_norm_eps", "rope_parameters", "rope_scaling", "rope_theta",
     "sliding_window", "tie_word_embeddings", "use_sliding_window", "vocab_size",
 })  # fmt: skip
-"""What is read of a Qwen3's keys. Checkpoints of which a Qwen3 is one part refuse all others; a fine-tuner's do not."""
+"""The keys of a Qwen3 that are read. Checkpoints with a Qwen3 inside refuse all others; chat models ignore them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class DecoderConfig:
 
     @classmethod
     def from_settings(cls, model_type: str, settings: Settings) -> DecoderConfig:
-        """Return the configuration of one of our families, wherever in a file its keys stand."""
+        """Return the configuration of a supported family from the section that holds its keys."""
         family = _FAMILIES[model_type]
         for key, harmless in _REFUSED.items():
             if key in settings and settings.value(key) not in harmless:
@@ -195,7 +195,7 @@ def _activation(settings: Settings, family: _Family) -> Literal["silu", "gelu_ta
 
 
 def _windows(settings: Settings, family: _Family, layers: int) -> tuple[int, ...]:
-    """Return each layer's sliding window, 0 where it sees everything."""
+    """Return each layer's sliding window; 0: full attention."""
     if family.window == "never":
         for key in ("sliding_window", "layer_types"):
             if key in settings:
@@ -239,7 +239,7 @@ def _ropes(settings: Settings, family: _Family, windows: tuple[int, ...]) -> tup
         return context_tokens, tuple(local if window else full for window in windows)
     rope = parse_rope(old if old.names() else new, theta, context_tokens, original)
     if rope.kind == "yarn":
-        # Qwen's cards add yarn to a config without raising max_position_embeddings: the factor is what counts.
+        # Qwen's model cards add yarn without raising max_position_embeddings: the factor counts.
         stretched = int(rope.original_context * rope.factor)
         context_tokens = max(context_tokens, min(stretched, MAX_CONTEXT_TOKENS))
     return context_tokens, (rope,) * len(windows)

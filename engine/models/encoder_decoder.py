@@ -1,9 +1,8 @@
-"""What Moonshine and Whisper share: a transformer that encodes sound, and one that writes tokens while looking at it.
+"""What Moonshine and Whisper share: a transformer that encodes sound, and one that writes tokens and attends to it.
 
-One mathematics for both: pre-norm layers, self-attention over pages, cross-attention over pages of the same cache,
-feed-forward with or without a gate. It maps a step's tokens and their places to hidden rows; how sound becomes rows is
-the architecture's own file, and which request owns a block is kv.py's business. The interface for a runner is described
-in moonshine.py.
+One implementation for both: pre-norm layers, self-attention over pages, cross-attention over pages of the same cache,
+feed-forward with or without a gate. Each architecture's own file turns sound into rows. moonshine.py describes the
+interface for a runner.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from voxlane.engine.models.spec import AttentionLayer, ModelSpec
 from voxlane.engine.models.spelling import Spelling
 
 EPS = 1e-5
-"""Every layer norm's, in both architectures: torch's default, which their configurations do not name."""
+"""Of every layer norm in both architectures: torch's default, which their configurations do not name."""
 
 Observer = Callable[[int, Tensor], None]  # (layer, cross-attention's queries [T, heads, head_dim])
 
@@ -60,7 +59,7 @@ class LayerNorm:
 
 @dataclass(frozen=True, slots=True)
 class EncoderLayer:
-    """One layer that sees the whole clip."""
+    """One layer that attends to the whole clip."""
 
     attention_norm: LayerNorm
     qkv: Projection  # [3 * heads * head_dim, hidden], query and key rows in the order rope_write turns them
@@ -72,7 +71,7 @@ class EncoderLayer:
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """One layer that sees the tokens so far and the whole clip."""
+    """One layer that attends to the tokens so far and to the whole clip."""
 
     attention_norm: LayerNorm
     qkv: Projection
@@ -102,7 +101,7 @@ class EncoderDecoderWeights:
     sin: Tensor
     gated_decoder: bool  # silu(gate) * up instead of gelu(up)
     positions: Tensor | None = None  # [context, hidden], added to the embedding: Whisper's learned ones
-    dtype: torch.dtype = torch.float32  # of what lies between kernels; residuals are float32
+    dtype: torch.dtype = torch.float32  # of rows between kernels; residuals are float32
 
 
 class EncoderDecoder(SpeechModel):
@@ -141,7 +140,7 @@ class EncoderDecoder(SpeechModel):
     def write_cross(self, states: Tensor, slots: Tensor, pages: list[Pages]) -> None:
         """Write the cross-attention keys and values of encoder states [S, hidden] to their slots [S] (int32)."""
         parts = self._parts
-        # Position 0 turns nothing: its cosines are 1.
+        # Position 0 has no rotation: its cosines are 1.
         origin = torch.zeros(len(states), dtype=torch.int32, device=states.device)
         places = Layout(origin, slots, origin[:1], origin[:1], origin[:1, None])
         for layer, page in zip(parts.decoder, pages, strict=True):
@@ -158,7 +157,7 @@ class EncoderDecoder(SpeechModel):
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits [N, vocab] float32 of hidden rows [N, hidden] that forward returned."""
         head = self._parts.head
-        if isinstance(head, Tensor) and hidden.dtype is torch.bfloat16:  # float32: rounding makes equals of the best
+        if isinstance(head, Tensor) and hidden.dtype is torch.bfloat16:  # float32: rounding would make the best equal
             return torch.mm(hidden, head.t(), out_dtype=torch.float32)
         return linear(hidden, head)
 
@@ -166,14 +165,14 @@ class EncoderDecoder(SpeechModel):
         """Return the encoder states of clips [samples] of float32 at 16 kHz, each of at most `max_samples`."""
         rows = self.stem(clips)
         lengths = [len(clip) for clip in rows]
-        # Keys and values of one layer: written, read, and overwritten by the next. On a CPU one block holds one clip.
+        # Keys and values of one layer; the next layer overwrites them. On a CPU one block holds one clip.
         block = ENCODER_BLOCK if self.device.type == "cuda" else max(lengths)
         places = ClipPlaces.of(lengths, block)
         joined = torch.cat(rows) if len(rows) > 1 else rows[0].clone()
         return Encoded(self.encode_rows(joined, places.layout(joined.device), places.blocks, block), lengths)
 
     def stem(self, clips: Sequence[Tensor]) -> list[Tensor]:
-        """Return what the encoder's layers see of each clip, [length, hidden] float32."""
+        """Return the input of the encoder's layers for each clip, [length, hidden] float32."""
         raise NotImplementedError
 
     def join(self, samples: Sequence[int]) -> JoinedSound:
@@ -185,23 +184,23 @@ class EncoderDecoder(SpeechModel):
         raise NotImplementedError
 
     def stem_parts(self, rows: int, clips: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the numbers that `stem_joined` wants beside the sound, at most."""
+        """Return the largest shapes of the numbers that `stem_joined` takes beside the sound."""
         return {}
 
     def stem_joined(self, sound: Tensor, parts: Mapping[str, Tensor]) -> Tensor:
         """Do stem's work for joined clips: [rows, hidden], one clip's after the other's.
 
-        On a GPU a launch costs more than some silence does. Numbers beyond a batch's own are 0, but owners -1.
+        On a GPU a launch costs more than some silence. Padding of the numbers is 0, of owners -1.
         """
         raise NotImplementedError
 
     def cross_weights(
         self, tokens: Tensor, layout: Layout, cross: Cross, pages: list[Pages], heads: Sequence[tuple[int, int]]
     ) -> list[Tensor]:
-        """Return, for each row, what the (layer, head) pairs in `heads` look at: [heads, tokens, encoder states].
+        """Return each row's attention weights of the (layer, head) pairs in `heads`: [heads, tokens, encoder states].
 
-        The tokens must be whole sequences from position 0. They are run again over the places they already have, and
-        what that writes is what lies there.
+        The tokens must be whole sequences from position 0. They are run again in their own slots, which get the same
+        keys and values again.
         """
         starts, lengths = layout.query_starts.tolist(), cross.lengths.tolist()
         found: list[dict[tuple[int, int], Tensor]] = [{} for _ in lengths]
@@ -242,14 +241,14 @@ class EncoderDecoder(SpeechModel):
         return x
 
     def encode_rows(self, rows: Tensor, layout: Layout, blocks: int, block: int) -> Tensor:
-        """Run the encoder's layers over rows [T, hidden], which are used up; return the states [T, hidden].
+        """Run the encoder's layers over rows [T, hidden], which it overwrites; return the states [T, hidden].
 
         The layout is ClipPlaces', in `blocks` blocks of `block` rows.
         """
         parts = self._parts
         heads, head_dim = parts.heads, parts.head_dim
         page = None
-        if not (self.fixed_window and rows.is_cuda):  # clips that are all as long need no pages there
+        if not (self.fixed_window and rows.is_cuda):  # clips of equal length need no pages there
             shape = (blocks, heads, block, head_dim)
             page = Pages(*(torch.empty(shape, dtype=parts.dtype, device=rows.device) for _ in range(2)))
 
@@ -269,9 +268,9 @@ def run_encoder(
     attend: Callable[[Tensor], Tensor],
     dtype: torch.dtype,
 ) -> Tensor:
-    """Run an encoder's layers over rows [T, hidden], which are used up; return normed rows of type `dtype`.
+    """Run an encoder's layers over rows [T, hidden], which it overwrites; return normed rows of type `dtype`.
 
-    `attend` is given queries, keys and values [T, 3 * hidden] and returns what was seen [T, hidden].
+    `attend` takes queries, keys and values [T, 3 * hidden] and returns their attention [T, hidden].
     """
     residual = rows
     norms = [layer.attention_norm for layer in layers[1:]] + [last_norm]
@@ -283,7 +282,7 @@ def run_encoder(
 
 
 def log_probabilities(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Return how probable each chosen token [N] was, as its logarithm; a transcript's mean is its confidence."""
+    """Return the log-probability of each chosen token [N]; a transcript's mean is its confidence."""
     return torch.log_softmax(logits, dim=-1).gather(1, tokens[:, None])[:, 0]
 
 

@@ -1,7 +1,7 @@
 """Keys that Hugging Face's library writes into every model's files, whatever the model.
 
-Older versions of it dump all of them into each part of a config.json. Some say nothing about what a model says or
-hears; the others do, except at one value. It knows no architecture.
+Older versions of it write all of them into each part of a config.json. Some do not change a model's result; the others
+do, except at one value.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ NOTES = frozenset({
     # training, and heads that classify
     *("attention_dropout", "finetuning_task", "gradient_checkpointing", "id2label", "initializer_range", "label2id"),
     *("num_labels", "problem_type", "task_specific_params"),
-    # how the library computes what comes out the same, and what else it hands back
+    # how the library computes the same result, and what else it returns
     *("_attn_implementation", "_attn_implementation_autoset", "attn_implementation", "cache_config"),
     *("chunk_size_feed_forward", "compile_config", "continuous_batching_config", "disable_compile", "is_decoder"),
     *("low_memory", "output_attentions", "output_hidden_states", "output_logits", "output_scores"),
     *("prefill_chunk_size", "remove_invalid_values", "renormalize_logits", "return_dict", "return_dict_in_generate"),
     *("max_cache_len", "return_legacy_cache", "use_cache"),
-    # a second model that guesses ahead: what is said stays the same
+    # a second model for speculation: the result stays the same
     *("assistant_confidence_threshold", "assistant_early_exit", "assistant_ensemble_weight", "assistant_lookbehind"),
     *("is_assistant", "max_matching_ngram_size", "num_assistant_tokens", "num_assistant_tokens_schedule"),
     *("prompt_lookup_num_tokens", "speculation_type", "target_lookbehind", "use_mtp"),
-    # of several beams, where there is one
+    # of several beams; there is one
     *("early_stopping", "length_penalty"),
     # tokens that our own prompts and vocabularies name
     *("bos_token_id", "decoder_start_token_id", "pad_token_id", "sep_token_id", "tokenizer_class"),
 })  # fmt: skip
-"""What may stand in any file and any part of it: it changes nothing that is said or heard."""
+"""Keys that are ignored in any file: they do not change the result."""
 
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "add_cross_attention": (False,), "cross_attention_hidden_size": (), "is_encoder_decoder": (False,),
@@ -44,7 +44,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "stop_strings": (), "suppress_tokens": ([],), "token_healing": (False,), "top_h": (1,), "typical_p": (1,),
     "watermarking_config": (),
 }  # fmt: skip
-"""What changes the result, and the values at which it does not; a null never does."""
+"""Keys that change the result, and the values at which they do not; null never does."""
 
 CHOOSING = frozenset({"do_sample", "eos_token_id", "max_length", "max_new_tokens", "temperature", "top_k", "top_p"})
-"""How tokens are chosen and where they end: in a part of a config.json what asks for them says so itself."""
+"""How tokens are chosen and where they end: the code that asks a part of a model for tokens decides that itself."""

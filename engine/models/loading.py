@@ -1,7 +1,4 @@
-"""Taking a model's tensors out of a weight file: each checked by name and shape, matrices in the form kernels run.
-
-It knows storage modes and fusing; which tensors a model has is the model's business.
-"""
+"""Reads a model's tensors from a weight file: checks name and shape, and stores matrices as kernels take them."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ Progress = Callable[[float], None]
 
 
 class TensorReader:
-    """Hands out the tensors of one file and keeps count, so that what nobody asked for can be named.
+    """Reads the tensors of one file and counts them, so that surplus tensors can be named.
 
     `aliases` maps the names a model asks for to those in the file; tensors outside it are not the model's.
     """
@@ -41,16 +38,16 @@ class TensorReader:
         self._progress = progress
         self._taken: set[str] = set()
         self.parameters = 0
-        # On CUDA products take rows in the weights' own type; a CPU's kernels widen weights as they read.
+        # On CUDA products take rows of the weights' type; a CPU's kernels widen weights as they read.
         narrow = mode == "bfloat16" and device.type == "cuda"
-        self.dtype = torch.bfloat16 if narrow else torch.float32  # of what lies between kernels
+        self.dtype = torch.bfloat16 if narrow else torch.float32  # of rows between kernels
 
     def vector(self, name: str, size: int) -> Tensor:
         """Return a norm's weight or the like, [size] float32."""
         return self._floats(name, (size,)).to(self.device, torch.float32)
 
     def bias(self, names: Sequence[str], sizes: Sequence[int]) -> Tensor:
-        """Return the biases of a fused matrix one after the other, in the type of the products they are added to."""
+        """Return the biases of a fused matrix one after the other, in the type of its products."""
         return torch.cat([self.vector(name, size) for name, size in zip(names, sizes, strict=True)]).to(self.dtype)
 
     def matrix(self, names: Sequence[str], outs: Sequence[int], inputs: int) -> Weight:

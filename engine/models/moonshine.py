@@ -1,12 +1,12 @@
 """Moonshine: speech recognition whose cost grows with the length of the clip.
 
 Raw 16 kHz samples go through three convolutions (41.7 states a second) and a rotary transformer; a decoder with gated
-feed-forwards writes the words. It knows samples, tokens and places in pages; streaming, silence and text are others'.
+feed-forwards writes the words.
 
 How a runner uses this or Whisper (the same names in both). Two kinds of work fit into one step:
 
     encode   a request's clip, whole, once per look at it
-             states = model.states(samples)        how many cache places the scheduler must find: ceil(states / block)
+             states = model.states(samples)        how many cache slots the scheduler must find: ceil(states / block)
                                                    blocks in a table of their own, beside the request's token table
              encoded = model.encode(clips)         several requests' clips in one call
              model.write_cross(encoded.states, slots, pages)
@@ -14,8 +14,8 @@ How a runner uses this or Whisper (the same names in both). Two kinds of work fi
              model.forward(tokens, layout, Cross(lengths, block_tables), pages) -> hidden;  model.logits(hidden)
 
 A row may decode in the step that encodes it: encode first, then forward. Pausing keeps both tables; swapping moves both
-tables' blocks; recomputing encodes again. A clip that has grown is encoded anew into the same table (or a longer one),
-and the tokens after the prompt are dropped with it, for every state has seen the whole clip.
+tables' blocks; recomputing encodes again. A clip that has grown is encoded again as a whole, and the tokens after the
+prompt are dropped with it, because every state depends on the whole clip.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ SAMPLE_RATE = 16_000
 _CONVOLUTIONS = ((127, 64), (7, 3), (3, 2))  # (kernel, stride)
 SAMPLES_PER_STATE = 64 * 3 * 2
 MIN_SAMPLES = 127 + 64 * (7 + 3 * 2 - 1)
-"""895: what it takes for one state. A shorter clip is filled up with silence."""
+"""895: samples of one state. A shorter clip is padded with silence."""
 MAX_SAMPLES = 64 * SAMPLE_RATE
-"""Trained on clips of 4 to 30 s, it still follows at 60 s; attention's cost grows with the square."""
+"""It was trained on clips of 4 to 30 s and still works at 60 s; attention's cost grows with the square."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class MoonshineConfig:
     decoder_layers: int
     heads: int
     context_tokens: int
-    rotary_dim: int  # leading dimensions of a head that turn, in neighbouring pairs
+    rotary_dim: int  # leading dimensions of a head that rotate, in neighbouring pairs
     theta: float
     start_token: int
     eos_token: int
@@ -189,9 +189,9 @@ class Moonshine(EncoderDecoder):
         return length
 
     def stem(self, clips: Sequence[Tensor]) -> list[Tensor]:
-        """Return what the encoder's layers see of each clip, [states, hidden] float32.
+        """Return the input of the encoder's layers for each clip, [states, hidden] float32.
 
-        Always float32: raw sound has a wider range than what is made of it.
+        Always float32: raw sound has a wider range than the layers' rows.
         """
         if not clips or any(clip.ndim != 1 or len(clip) > MAX_SAMPLES for clip in clips):
             raise ValueError(f"clips of one dimension and at most {MAX_SAMPLES} samples are needed")
@@ -202,9 +202,9 @@ class Moonshine(EncoderDecoder):
         return [gelu(clip) for clip in conv(rows, third.weight, third.bias, *_CONVOLUTIONS[2])]
 
     def join(self, samples: Sequence[int]) -> JoinedSound:
-        """Return how clips of so many samples are joined: each from a multiple of a state's samples on.
+        """Return how clips of so many samples are joined: each begins at a multiple of a state's samples.
 
-        So windows of all three convolutions begin where they would in the clip alone; those across an end are not used.
+        So the windows of all three convolutions begin where they would in the clip alone; others are unused.
         """
         lengths = [max(length, MIN_SAMPLES) for length in samples]
         firsts = list(itertools.accumulate((-(-length // SAMPLES_PER_STATE) for length in lengths), initial=0))
@@ -226,7 +226,7 @@ class Moonshine(EncoderDecoder):
         return MIN_SAMPLES + SAMPLES_PER_STATE * (rows + 3 * clips - 1)  # a clip has less than three states more
 
     def stem_parts(self, rows: int, clips: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the numbers that `stem_joined` wants beside the sound, at most."""
+        """Return the largest shapes of the numbers that `stem_joined` takes beside the sound."""
         windows = output_length(self.joined_samples(rows, clips), *_CONVOLUTIONS[0])
         return {"owners": (windows,), "picked": (rows,), "heard": (clips,)}
 
@@ -242,7 +242,7 @@ class Moonshine(EncoderDecoder):
     def _group_joined(self, x: Tensor, owners: Tensor, heard: Tensor) -> Tensor:
         """Do _group's work for rows [T, channels], whose clips are `owners` [T]; `heard` [clips] is how many each has.
 
-        What is not a number stays in its clip: others' rows are left out of a sum, not multiplied by zero.
+        A NaN stays in its clip: rows of other clips are left out of a sum, not multiplied by zero.
         """
         whose = owners == torch.arange(len(heard), device=x.device)[:, None]  # [clips, T]
         numbers = (heard * x.shape[1]).clamp(min=1)
@@ -268,7 +268,7 @@ _TINY_HEADS = ((3, 7), (4, 1), (4, 2), (4, 5), (5, 5))
 
 
 def _alignment_heads(config: MoonshineConfig) -> tuple[tuple[int, int], ...]:
-    """Return the (layer, head) pairs that look where the sound is; unmeasured models get their last third's."""
+    """Return the (layer, head) pairs that attend to where a word sounds; for unmeasured models the last third's."""
     if (config.decoder_layers, config.heads, config.hidden_size) == (6, 8, 288):
         return _TINY_HEADS
     first = config.decoder_layers - max(1, config.decoder_layers // 3)
@@ -276,10 +276,10 @@ def _alignment_heads(config: MoonshineConfig) -> tuple[tuple[int, int], ...]:
 
 
 class _Rearranged:
-    """A Moonshine file with its rows in the order our kernels want.
+    """A Moonshine file with its rows in the order of our kernels.
 
-    Rotation: the file turns the neighbours (2i, 2i + 1) of the first `rotary_dim` dimensions and leaves the rest alone;
-    rope_write turns (i, i + half). Queries and keys move alike, so their products stay what they are. Gate: the file
+    Rotation: the file rotates the neighbours (2i, 2i + 1) of the first `rotary_dim` dimensions and no others;
+    rope_write rotates (i, i + half). Queries and keys are moved alike, so their products stay the same. Gate: the file
     has it in the second half of fc1, silu_mul in the first. Convolutions become matrices over windows.
     """
 
@@ -310,7 +310,7 @@ class _Rearranged:
     def tensor(self, name: str) -> Tensor:
         tensor = self._weights.tensor(name)
         if ".conv" in name and tensor.ndim == 3:
-            # 127 columns cannot be packed, and that is right: eight bits of raw sound with a hum in it lose the voice.
+            # 127 columns cannot be packed, and should not be: in eight bits of raw sound a hum would hide the voice.
             return tensor[:, 0].contiguous() if name.endswith(".conv1.weight") else flatten(tensor)
         rows = self._rows.get(name)
         return tensor if rows is None or len(rows) != len(tensor) else tensor[rows]
@@ -330,7 +330,7 @@ def _load_transformer(
     head = embedding if config.tied else reader.matrix(["proj_out.weight"], [vocabulary], hidden)
     longest = MAX_SAMPLES // SAMPLES_PER_STATE
     cos, sin = Rope(config.theta).tables(config.rotary_dim, max(config.context_tokens, longest))
-    still = (config.head_dim - config.rotary_dim) // 2  # pairs that do not turn
+    still = (config.head_dim - config.rotary_dim) // 2  # pairs that do not rotate
     return EncoderDecoderWeights(
         heads=config.heads,
         head_dim=config.head_dim,

@@ -1,6 +1,6 @@
-"""What all recognisers share, however they are built: how they are asked, what they may write, what their tokens spell.
+"""What all recognisers share: their prompts, the tokens they may write, what tokens spell, and the times of words.
 
-It knows tokens, pieces of text and attention weights; how sound becomes tokens is each architecture's own business.
+Each architecture's own file turns sound into tokens.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from voxlane.engine.audio.word_times import starts_word, token_states, word_time
 from voxlane.engine.models.spelling import Spelling
 
 WRITING, OPENING, DETECTING = range(3)
-"""Rows of a table of restrictions: what must not be written in a text, as its first token, as a language's name."""
+"""Rows of the restrictions' table: tokens that are forbidden in a text, as its first token, as a language's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cross:
-    """Where the encoded clip of each row of a step lies: the second block table of an encoder–decoder request."""
+    """The second block table of each row of a step: where its encoder states lie."""
 
     lengths: Tensor  # [rows], int32: encoder states
     block_tables: Tensor  # [rows, max_blocks], int32, padded with 0
@@ -41,13 +41,13 @@ class SpeechModel:
     samples_per_state: float
     max_samples: int  # in one clip
     fixed_window = False  # whether every clip costs as much as one of `max_samples`
-    inline = False  # whether an encoded clip lies among its request's own tokens, and not in a table of its own
+    inline = False  # whether an encoded clip takes positions of its request, and no table of its own
     clip_start = 0  # inline: how many tokens of the prompt come before the clip
     eos_ids: frozenset[int]
-    alignment_heads: tuple[tuple[int, int], ...]  # (layer, head) pairs that look where the sound is
+    alignment_heads: tuple[tuple[int, int], ...]  # (layer, head) pairs that attend to where a word sounds
     languages: tuple[str, ...] = ("en",)
     detects_language = False
-    nobody = -1  # the token that is written for a language where nobody speaks; -1: there is none
+    nobody = -1  # the token written for a clip without speech; -1: there is none
     tells_silence = False
     restrictions: Tensor | None = None  # [3, vocab]: added to logits; -inf where a token must not be chosen
 
@@ -59,18 +59,18 @@ class SpeechModel:
         raise NotImplementedError
 
     def pieces(self, states: Sequence[int]) -> list[int]:
-        """Return how many rows see each other in the encoder, for clips of so many states: those of a clip."""
+        """Return how many rows attend to each other in the encoder, for clips of so many states: those of a clip."""
         return list(states)
 
     def prompt_tokens(self, language: str, states: int = 0) -> list[int]:
         """Return what a transcript starts with; with language "", a model that detects it writes its token next.
 
-        A model whose clips lie inline has a place for each of the clip's `states` among them.
+        With inline clips it holds a token for each of the clip's `states`.
         """
         raise NotImplementedError
 
     def reserve(self, slots: int) -> None:
-        """Keep room for the rows of a step's clips, if they lie inline."""
+        """Reserve room for the rows of a step's inline clips."""
         raise NotImplementedError
 
     def after_language(self, token: int) -> list[int]:
@@ -82,18 +82,18 @@ class SpeechModel:
         raise NotImplementedError
 
     def text_of(self, tokens: Sequence[int]) -> str:
-        """Return what tokens spell, the space before the first word among it; half a character is left out."""
+        """Return what tokens spell, with the space before the first word; half a character is left out."""
         return self._spelling.text(tokens)
 
     def starts_word(self, token: int) -> bool:
-        """Tell whether a word begins with this token."""
+        """Return whether a word begins with this token."""
         return starts_word(self._spelling.pieces[token])
 
     def words_of(self, tokens: Sequence[int], weights: Tensor, samples: int) -> list[tuple[str, float, float]]:
         """Return the words of a transcript and when they were said, in seconds from the start of a clip of `samples`.
 
-        The last len(tokens) + 1 rows of `weights` [heads, rows, states] are what the alignment heads looked at while
-        the tokens and the end were chosen: cross_weights' from the prompt's last row on.
+        The last len(tokens) + 1 rows of `weights` [heads, rows, states] are the alignment heads' weights for the tokens
+        and the end: those of cross_weights from the prompt's last row on.
         """
         if not tokens:
             return []
@@ -105,7 +105,7 @@ class SpeechModel:
         return [(word.text, min(word.start_s, length_s), min(word.end_s, length_s)) for word in words]
 
     def restrict(self, logits: Tensor, first: Sequence[bool], detecting: Sequence[bool]) -> Tensor:
-        """Make impossible, in `logits` [N, vocab], what must not be written there; return them.
+        """Set forbidden tokens in `logits` [N, vocab] to -inf; return the logits.
 
         `first` rows choose the first token after the prompt, `detecting` rows the language.
         """
@@ -118,9 +118,9 @@ class SpeechModel:
         return logits.add_(self.restrictions[torch.tensor(kinds, dtype=torch.int64)])
 
     def no_speech(self, hidden: Tensor) -> list[float]:
-        """Return how probable silence is, for hidden rows [N, hidden] of prompts' first tokens; 0: cannot tell."""
+        """Return the probability of silence, from hidden rows [N, hidden] of prompts' first tokens; 0: not known."""
         return self.silence(hidden).tolist() if self.tells_silence else [0.0] * len(hidden)
 
     def silence(self, hidden: Tensor) -> Tensor:
-        """Return the same as a tensor [N] where the rows are, without waiting for it; only if `tells_silence`."""
+        """Return the same as a tensor [N] on the rows' device, without waiting for it; only if `tells_silence`."""
         raise NotImplementedError

@@ -1,6 +1,6 @@
-"""Rotary position embedding: which angle each position turns each pair of dimensions by.
+"""Rotary position embedding: the cosine and sine tables of every scaling scheme.
 
-It knows the scaling schemes and makes the cosine and sine tables; the rotation itself is kernels/rope.py's.
+kernels/attention/rope.py does the rotation.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Rope:
     factor: float = 1.0  # how many times longer the context was made
     original_context: int = 0  # tokens the model was trained on before that; llama3 and yarn
     low_freq_factor: float = 1.0  # llama3: wavelengths above original_context / this are stretched by `factor`
-    high_freq_factor: float = 4.0  # llama3: wavelengths below original_context / this are left alone
-    beta_fast: float = 32.0  # yarn: pairs that turn more often than this over original_context are left alone
+    high_freq_factor: float = 4.0  # llama3: wavelengths below original_context / this stay
+    beta_fast: float = 32.0  # yarn: pairs that turn more often than this over original_context stay
     beta_slow: float = 1.0  # yarn: pairs that turn less often than this are stretched by `factor`
     truncate: bool = True  # yarn: whole pairs only at both ends of the ramp
     attention_factor: float = 1.0  # yarn: cosines and sines are multiplied by it
@@ -82,7 +82,7 @@ class Rope:
 def parse_rope(scaling: Settings, theta: float, context_tokens: int, original_context: int) -> Rope:
     """Return the rotation that one `rope_scaling` or `rope_parameters` dictionary describes, or raise ConfigError.
 
-    `theta` holds where the dictionary has none; `original_context` likewise.
+    `theta` and `original_context` are used where the dictionary has none.
     """
     scaling.known_only(_KNOWN_KEYS)
     if scaling.number("partial_rotary_factor", 1.0) != 1.0:
@@ -92,7 +92,7 @@ def parse_rope(scaling: Settings, theta: float, context_tokens: int, original_co
     kind = scaling.text(kind_key, "default")
     original_context = scaling.integer("original_max_position_embeddings", original_context)
     if kind in ("default", "dynamic"):
-        # "dynamic" stretches only beyond max_position_embeddings, and no sequence of ours goes there.
+        # "dynamic" stretches only beyond max_position_embeddings, which no sequence here reaches.
         return Rope(theta)
     if kind == "linear":
         return Rope(theta, kind, scaling.number("factor"))

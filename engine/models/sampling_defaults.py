@@ -1,7 +1,7 @@
-"""How a chat model's tokens are drawn where a request does not say: as the model's own files say, else by its size.
+"""A chat model's default sampling parameters: from the model's own files, else by its size.
 
-A directory of safetensors says it in generation_config.json, a GGUF file in general.sampling.*, as llama.cpp writes
-them. A value that is out of its range is left out and logged: it is a recommendation, and no reason not to start.
+A directory of safetensors has them in generation_config.json, a GGUF file in general.sampling.*, as llama.cpp writes
+them. A value that is out of its range is ignored and logged: it is a recommendation, and no reason not to start.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 SMALL_PARAMETERS = 3_000_000_000
 SMALL_TEMPERATURE, LARGE_TEMPERATURE = 0.3, 0.7
-"""Below so many parameters a model rambles at the usual temperature: its second choices are too often wrong."""
+"""A model with fewer parameters rambles at the usual temperature: its second choices are too often wrong."""
 
 GENERATION_CONFIG = "generation_config.json"
 GGUF_PREFIX = "general.sampling."
@@ -41,11 +41,11 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "repetition_penalty": (0.01, 10.0),
 }
 _DIGITS = 6
-"""Decimals that are kept of a number: 0.95 as a 32-bit float is 0.949999988."""
+"""Decimals to which numbers are rounded: 0.95 as a 32-bit float is 0.949999988."""
 
 
 def defaults_of(weights: OpenedWeights, parameters: int) -> SamplingDefaults:
-    """Return what the files of a model of so many parameters recommend, completed by what suits its size."""
+    """Return what a model's files recommend, completed by defaults for its size."""
     source, said = _said(weights)
     usual = SMALL_TEMPERATURE if parameters < SMALL_PARAMETERS else LARGE_TEMPERATURE
     found = {name: value for name, value in said.items() if _is_sound(source, name, value)}
@@ -56,9 +56,9 @@ def defaults_of(weights: OpenedWeights, parameters: int) -> SamplingDefaults:
 
 
 def filled(sampling: SamplingParams, defaults: SamplingDefaults) -> SamplingParams:
-    """Return parameters in which what was left to the model has its value.
+    """Return the parameters with the model's values where the request left them open.
 
-    A temperature of 0 that the request itself asks for stays greedy: nothing that the model recommends changes it.
+    A temperature of 0 that the request asks for stays greedy, whatever the model recommends.
     """
     if not sampling.unset:
         return sampling
@@ -68,7 +68,7 @@ def filled(sampling: SamplingParams, defaults: SamplingDefaults) -> SamplingPara
 
 
 def _said(weights: OpenedWeights) -> tuple[str, dict[str, Any]]:
-    """Return where a model's recommendations stand, and those that have a value."""
+    """Return the name of the source of a model's recommendations, and those that have a value."""
     match weights:
         case GGUFFile():
             found = {name: weights.metadata.get(GGUF_PREFIX + key) for key, name in _GGUF_NAMES.items()}
@@ -91,8 +91,7 @@ def _generation_config(weights: SafetensorsDirectory) -> dict[str, Any]:
         log.warning("%s is no JSON object: the model's size decides", GENERATION_CONFIG)
         return {}
     said = {name: values[name] for name in _RANGES if values.get(name) is not None}
-    # What the library that writes this file does with these two: without sampling there is no temperature, and one
-    # that is not named is 1.
+    # As in the library that writes this file: without do_sample there is no temperature, and a missing one is 1.
     match values.get("do_sample"):
         case False:
             said["temperature"] = 0.0

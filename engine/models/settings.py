@@ -1,7 +1,4 @@
-"""Reading a model's configuration: typed lookups that name the key when they refuse.
-
-It knows JSON values; which keys an architecture has, and what they mean, is that architecture's business.
-"""
+"""Reads a model's configuration: typed lookups whose errors name the key."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from voxlane.engine.errors import ModelConfigError
 
 
 class Settings:
-    """A configuration whose values are checked as they are read. A null counts as absent, as in Hugging Face's."""
+    """A configuration whose values are checked as they are read. null counts as absent, as in Hugging Face's."""
 
     def __init__(self, values: Mapping[str, object], prefix: str = "") -> None:
         self._values = values
@@ -37,7 +34,7 @@ class Settings:
     def known_only(
         self, used: Collection[str], unused: Collection[str] = (), only: Mapping[str, tuple[object, ...]] | None = None
     ) -> None:
-        """Raise ConfigError for a key that nobody here knows, or one of `only` with another value than those."""
+        """Raise ConfigError for an unknown key, or for a key of `only` with a value that is not listed there."""
         for key in self.names():
             if key in used or key in unused:
                 continue

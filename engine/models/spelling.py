@@ -1,4 +1,4 @@
-"""What a recogniser's tokens spell. It knows vocabularies; which token comes next is the model's business."""
+"""What a recogniser's tokens spell."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Spelling:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, vocab_size: int) -> Spelling:
-        """Return a tokenizer's vocabulary for a model that may have more rows, or fewer, than it has tokens."""
+        """Return a tokenizer's vocabulary for a model that may have more or fewer rows than it has tokens."""
         known = range(min(vocab_size, tokenizer.vocab_size))
         pieces = [tokenizer.token_bytes(token) for token in known]
         names = [tokenizer.token_name(token) if token in tokenizer.special_ids else "" for token in known]
@@ -38,6 +38,6 @@ class Spelling:
         return cls([*pieces, *[b""] * more], [*names, *[""] * more])
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Return what tokens spell, the space before the first among it; half a character at the end is left out."""
+        """Return what tokens spell, with the space before the first; half a character at the end is left out."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         return decoder.decode(b"".join(self.pieces[token] for token in tokens))

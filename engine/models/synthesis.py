@@ -1,11 +1,10 @@
-"""Parallel synthesis: what every voice shares. A clause in, its samples and its words' times out, in one forward.
+"""What every clause-wise voice shares: a clause in, its samples and its words' times out, in one forward pass.
 
 Text becomes spoken words (engine/text/normalise), words become phonemes (hibari's grapheme-to-phoneme library), and
 each phoneme keeps the stretch of source it came from, so that the durations a network predicts are the times of words.
-It knows clauses, phonemes and samples; not who asked for them, in which order they are played, or what came before.
 
-Sessions of ONNX Runtime are opened here, with the thread count they are given and no spinning, so that a voice takes
-no more of the machine than the engine grants it.
+Sessions of ONNX Runtime are opened here, with a given thread count and no spinning, so that a voice takes no more of
+the machine than the engine allows.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ from voxlane.engine.text.normalise.reader import ReadWord, spoken_words
 Samples = NDArray[np.float32]
 
 MIN_SPEED, MAX_SPEED = 0.5, 2.0
-"""Paces at which both voices stay intelligible."""
+"""Speeds at which both voices stay intelligible."""
 
 MAX_SOURCE_CHARS = 4000
-"""Text above this is refused before it is read: no clause that the cutter makes comes near."""
+"""Longer text is refused before it becomes phonemes: no clause comes near."""
 
 LEAD_S = 0.03
-"""Silence kept before the first sound. The networks were trained on clips that begin with 0.3 s of it: a listener would
-wait that long for every reply."""
+"""Silence kept before the first sound. The networks were trained on clips that begin with 0.3 s of silence, for which a
+listener would wait in every reply."""
 
 _PAUSES_S = {**dict.fromkeys(".!?…", 0.35), **dict.fromkeys(",;:—", 0.15)}
 _NO_PAUSE_S = 0.05
-"""Silence kept after the last sound, by what the clause ends with: as between words that were said in one go. The
-networks leave 0.5 s whatever it is, which breaks a sentence that is said in several clauses."""
+"""Silence kept after the last sound, by the clause's last punctuation, as between words of one sentence. The networks
+always leave 0.5 s, which breaks a sentence of several clauses."""
 
 _AHEAD_S = 0.05
-"""How much earlier a sound is heard than its phoneme is counted. The loudness of both networks' speech agrees best with
-the words' predicted times when these are moved forward by 40 to 60 ms, at speeds from 0.7 to 1.5."""
+"""How much earlier a sound is heard than its predicted time. The loudness of both networks' speech agrees best with the
+words' predicted times when these are moved forward by 40 to 60 ms, at speeds from 0.7 to 1.5."""
 
 _AUDIBLE = 10 ** (-45 / 20)  # of the loudest 10 ms: consonants are some 35 dB below, what surrounds the words 55
 _SILENT_PHONEMES = frozenset(' ;:,.!?—…"“”()')
@@ -69,12 +68,12 @@ class SynthesisError(ValueError):
 
 
 class ClauseTooLong(SynthesisError):
-    """A clause is more than the model says well in one forward; cut it."""
+    """A clause is too long for one forward pass; cut it."""
 
 
 @dataclass(frozen=True, slots=True)
 class WordPlace:
-    """A stretch of source and the phonemes it is read as: places in Prepared.ids, empty if it has no sound."""
+    """A stretch of source and its phonemes: a range of Prepared.ids, empty if it has no sound."""
 
     source_start: int
     source_end: int
@@ -88,17 +87,17 @@ class Prepared:
 
     ids: tuple[int, ...]  # a pad at both ends; () if there is nothing to say
     words: tuple[WordPlace, ...]
-    pause_s: float  # what its last punctuation asks for
+    pause_s: float  # after its last punctuation
 
     @property
     def phonemes(self) -> int:
-        """What the clause will cost: time and memory of a forward grow with it."""
+        """The clause's size: time and memory of a forward pass grow with it."""
         return max(0, len(self.ids) - 2)
 
 
 @dataclass(frozen=True, slots=True)
 class TimedWord:
-    """`text[source_start:source_end]` sounds from start_sample to end_sample; the pause after it is not counted in."""
+    """`text[source_start:source_end]` sounds from start_sample to end_sample, without the pause after it."""
 
     source_start: int
     source_end: int
@@ -119,7 +118,7 @@ SILENCE = SynthesisedClause(np.zeros(0, np.float32), ())
 
 
 class Synthesiser(Protocol):
-    """A voice model that says a clause in one forward."""
+    """A voice model that synthesises a clause in one forward pass."""
 
     @property
     def name(self) -> str:
@@ -131,14 +130,14 @@ class Synthesiser(Protocol):
 
     @property
     def voices(self) -> tuple[str, ...]:
-        """The voices that can speak now; none is ever downloaded on the way."""
+        """The voices on this machine; none is downloaded."""
 
     @property
     def default_voice(self) -> str:
-        """The voice for those who name none."""
+        """The voice of requests that name none."""
 
     def warm_up(self) -> None:
-        """Pay for all lazy loading now."""
+        """Load everything that is loaded lazily."""
 
     def prepare(self, text: str, *, voice: str | None = None) -> Prepared:
         """Return the clause as phonemes, in the accent of `voice`; without running the network.
@@ -214,10 +213,10 @@ def open_session(
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # what goes wrong comes as an exception; the runtime need not print it too
-    # A thread that spins between two operators takes its core from the chat model.
+    options.log_severity_level = 4  # errors are exceptions; do not print them too
+    # A spinning thread would take its core from the chat model.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # A plan of the memory is kept for every length of clause ever seen.
+    # Else a memory plan is kept for every length of clause.
     options.enable_mem_pattern = False
     if extra_output is not None:
         model += _output_declaration(extra_output)
@@ -228,7 +227,7 @@ def open_session(
 
 
 def check_speed(speed: float) -> None:
-    """Raise SynthesisError unless the voices can speak at that pace."""
+    """Raise SynthesisError unless the voices can speak at that speed."""
     if not (math.isfinite(speed) and MIN_SPEED <= speed <= MAX_SPEED):
         raise SynthesisError(f"speed must be {MIN_SPEED} to {MAX_SPEED}")
 
@@ -236,10 +235,10 @@ def check_speed(speed: float) -> None:
 def finish(
     prepared: Prepared, samples: Samples, durations: NDArray[np.float32], *, frame_samples: int, rate: int, speed: float
 ) -> SynthesisedClause:
-    """Return a network's output as speech: within [-1, 1], words timed, the silence around it cut to what is wanted.
+    """Return a network's output as speech: within [-1, 1], words timed, the silence around it cut.
 
-    `durations` [len(ids)] are frames, as the network itself spread them over the phonemes. It counts the silence after
-    a sound as part of that sound: a word before a pause ends up to 0.1 s late; the last ends with what can be heard.
+    `durations` [len(ids)] are frames per phoneme, as the network predicted them. It counts the silence after a sound as
+    part of that sound: a word before a pause ends up to 0.1 s late; the last word ends with its audible sound.
     """
     np.clip(samples, -1.0, 1.0, out=samples)
     onset, offset = _audible(samples, rate // 100)
@@ -276,7 +275,7 @@ def _merged(places: list[WordPlace]) -> tuple[WordPlace, ...]:
         before = merged[-1] if merged else None
         if before and (before.source_start, before.source_end) == (place.source_start, place.source_end):
             merged[-1] = WordPlace(place.source_start, place.source_end, before.first, max(before.last, place.last))
-        elif before and place.first == place.last:  # no sound of its own: over as soon as the word before is
+        elif before and place.first == place.last:  # no sound of its own: it ends with the word before
             merged.append(WordPlace(place.source_start, place.source_end, before.last, before.last))
         else:
             merged.append(place)

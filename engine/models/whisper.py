@@ -1,8 +1,7 @@
 """Whisper: speech recognition over windows of 30 seconds, one language or a hundred.
 
 A log-mel spectrogram goes through two convolutions and a transformer (50 states a second, always 1500 of them); a
-decoder writes words, or words and times. It knows samples, tokens and places in pages; which language to ask for, when
-to stop and what silence means are others' decisions. A runner uses it as moonshine.py describes.
+decoder writes words, or words and times. A runner uses it as moonshine.py describes.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from voxlane.engine.weights.tensors import Blocks, WeightFile
 
 STATES = FRAMES // 2
 _ENGLISH_VOCABULARY = 51_864
-"""The English models' vocabulary; a multilingual one has a token more, and one for every language over 99."""
+"""The English models' vocabulary; a multilingual one has one more token, and one for every language beyond 99."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,7 @@ class WhisperConfig:
     context_tokens: int
     suppressed: tuple[int, ...]  # never written: punctuation of stage directions, control tokens
     suppressed_first: tuple[int, ...]  # not written first: a blank, the end
-    alignment_heads: tuple[tuple[int, int], ...]  # (layer, head) pairs that look where the sound is
+    alignment_heads: tuple[tuple[int, int], ...]  # (layer, head) pairs that attend to where a word sounds
 
     @property
     def multilingual(self) -> bool:
@@ -122,7 +121,7 @@ class WhisperConfig:
         if settings.integer("max_source_positions", STATES) != STATES:
             raise settings.refuse("max_source_positions", f"only {STATES} is supported: 30 s")
         vocabulary = settings.integer("vocab_size", maximum=1 << 22)
-        # Where nobody measured which heads align, OpenAI takes all of the later layers'.
+        # Without measured alignment heads OpenAI takes all heads of the later layers.
         later = [(layer, head) for layer in range(layers // 2, layers) for head in range(heads)]
         return cls(
             vocab_size=vocabulary,
@@ -146,7 +145,7 @@ def _token_list(settings: Settings, key: str, vocabulary: int) -> tuple[int, ...
         return ()
     if not isinstance(value, list) or not all(type(token) is int and token < vocabulary for token in value):
         raise settings.refuse(key, f"{value!r:.60} is not a list of tokens")
-    return tuple(token for token in value if token >= 0)  # -1 stands for a list that OpenAI's own program makes
+    return tuple(token for token in value if token >= 0)  # -1 means a list that OpenAI's own program makes
 
 
 def _head_list(settings: Settings, layers: int, heads: int) -> tuple[tuple[int, int], ...]:
@@ -229,7 +228,7 @@ class Whisper(EncoderDecoder):
         return STATES
 
     def stem(self, clips: Sequence[Tensor]) -> list[Tensor]:
-        """Return what the encoder's layers see of each clip, [1500, hidden] float32."""
+        """Return the input of the encoder's layers for each clip, [1500, hidden] float32."""
         if not clips:
             raise ValueError("there is no clip to encode")
         first, second = self._convolutions
@@ -248,7 +247,7 @@ class Whisper(EncoderDecoder):
         return clips * WINDOW_SAMPLES
 
     def stem_joined(self, sound: Tensor, parts: Mapping[str, Tensor]) -> Tensor:
-        """Do stem's work for joined clips, all at once and their silence too: [rows, hidden]."""
+        """Do stem's work for joined clips and their silence, all at once: [rows, hidden]."""
         first, second = (one.dense() for one in self._convolutions)
         x = window_mels(sound.view(-1, WINDOW_SAMPLES), self.config.mel_bins).to(self.dtype)
         x = F.gelu(conv_together(x, *first, 3, 1, 1))
@@ -256,7 +255,7 @@ class Whisper(EncoderDecoder):
         return (x + self._encoder_positions).flatten(0, 1)
 
     def silence(self, hidden: Tensor) -> Tensor:
-        """Return how probable silence is, for the hidden rows [N, hidden] of <|startoftranscript|> tokens."""
+        """Return the probability of silence, from hidden rows [N, hidden] of <|startoftranscript|> tokens."""
         return torch.softmax(self.logits(hidden), dim=-1)[:, self.tokens.no_speech]
 
     def prompt_tokens(self, language: str, states: int = 0) -> list[int]:
@@ -276,7 +275,7 @@ class Whisper(EncoderDecoder):
 
 
 def _restrictions(config: WhisperConfig, tokens: WhisperTokens) -> Tensor:
-    """Return what is added to logits, [3, vocab]: nobody writes controls, a first token is no blank and no end."""
+    """Return what is added to logits, [3, vocab]: -inf for control tokens, and first also for blanks and the end."""
     table = torch.zeros(3, config.vocab_size)
     table[[WRITING, OPENING], tokens.start :] = -math.inf
     table[:DETECTING, list(config.suppressed)] = -math.inf
@@ -292,7 +291,7 @@ def _language_names(tokens: WhisperTokens, spelling: Spelling) -> dict[int, str]
 
 
 class _Flattened:
-    """A Whisper file whose convolutions are matrices over windows, and whose tables of positions are vectors."""
+    """A Whisper file with convolutions as matrices over windows, and tables of positions as vectors."""
 
     def __init__(self, weights: WeightFile) -> None:
         self._weights = weights
@@ -375,7 +374,7 @@ def _decoder_layer(reader: TensorReader, config: WhisperConfig, index: int) -> D
 
 def _fused(reader: TensorReader, prefix: str, parts: str, hidden: int) -> Projection:
     weight = reader.matrix([f"{prefix}{part}_proj.weight" for part in parts], [hidden] * len(parts), hidden)
-    # Keys have no bias: it would add the same to every score of a query, which softmax does not see.
+    # Keys have no bias: it would add the same to every score of a query, which softmax ignores.
     known = {part: reader.bias([f"{prefix}{part}_proj.bias"], [hidden]) for part in parts if part != "k"}
     none = torch.zeros_like(next(iter(known.values())))
     return Projection(weight, torch.cat([known.get(part, none) for part in parts]))

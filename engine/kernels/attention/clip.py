@@ -1,8 +1,7 @@
-"""Attention within clips that are all as long: every row sees its whole clip, and nothing else.
+"""Attention within clips of equal length: every row attends to its whole clip, and nothing else.
 
-Keys and values lie beside the queries, so that no page is written. torch's own fused kernels do the work: with heads of
-64 and 1500 rows, 32 clips at once, cuDNN's took 0.93 ms a layer on an H200, the paged kernel 1.08, FlashAttention 2
-1.29. It knows clips; what comes before and after is the model's business.
+Keys and values lie beside the queries, so no page is written. torch's own fused kernels do the work: with heads of 64
+and 1500 rows, 32 clips at once, cuDNN's took 0.93 ms a layer on an H200, the paged kernel 1.08, FlashAttention 2 1.29.
 """
 
 from __future__ import annotations

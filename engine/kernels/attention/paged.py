@@ -1,9 +1,9 @@
 """Attention over paged keys and values: every row of a batch, prefill chunks and decodes alike, in one call.
 
-It knows pages and where rows lie in them; it does not know how the cache is shared. The native kernel walks the keys
-in tiles of 128 at fixed positions and joins the tiles in order, so that the bits of a result depend neither on the
-batch, nor on how a prompt was cut into chunks, nor on the number of threads. On CUDA the kernels of triton/ serve, and
-nothing else: there decodes are cut so that every program has as much to read, and their last bits depend on the batch.
+The native kernel walks the keys in tiles of 128 at fixed positions and joins the tiles in order, so that the bits of a
+result depend neither on the batch, nor on how a prompt was cut into chunks, nor on the number of threads. On CUDA only
+the Triton kernels serve: there decodes are cut so that every program reads equally much, and their last bits depend on
+the batch.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def paged_attention_native(
     causal: bool,
     softcap: float,
 ) -> Tensor:
-    """Do paged_attention_ref's work in native/attention.cpp."""
+    """Do paged_attention_ref's work in attention/paged.cpp."""
     tokens, heads, head_dim = q.shape
     kv_heads = pages.k.shape[1]
     out = torch.empty((tokens, heads * head_dim))
@@ -116,8 +116,8 @@ def paged_attention(
 ) -> Tensor:
     """Return attention's output [T, H * D] for `q` [T, H, D].
 
-    The query at layout.positions[t] sees cached positions up to its own (all of them if not `causal`), and with a
-    `window` only those less than `window` behind it. A position that is not seen contributes exactly nothing.
+    The query at layout.positions[t] attends to cached positions up to its own (all of them if not `causal`), and with
+    a `window` only to those less than `window` behind it. Other positions contribute exactly nothing.
     """
     _, heads, head_dim = q.shape
     kv_heads = pages.k.shape[1]

@@ -31,7 +31,7 @@ _MOST_PROGRAMS = 16  # of a prefill, for each multiprocessor: each takes more th
 
 
 def by_hopper(q: Tensor, pages: Pages, window: int, softcap: float) -> bool:
-    """Return whether attention_hopper.py serves rows of many queries: Hopper alone has its instructions."""
+    """Return whether triton_hopper.py serves rows of many queries: Hopper alone has its instructions."""
     shaped = q.shape[2] in (64, 128) and pages.k.shape[2] == 64 and q.shape[1] // pages.k.shape[1] <= 64
     typed = q.dtype is pages.k.dtype and q.dtype in (torch.bfloat16, torch.float16)
     return shaped and typed and not window and not softcap and _is_hopper(q.device)
@@ -263,12 +263,12 @@ def _shared(
 
 
 def _by_words(q: Tensor, pages: Pages) -> bool:
-    """Return whether decodes go by attention_int8.py: in float32 its 15 bits of a query would be too few."""
+    """Return whether decodes go by triton_int8.py: in float32 its 15 bits of a query would be too few."""
     return pages.k.dtype is torch.int8 and q.dtype is not torch.float32
 
 
 def _words(pages: Pages, tile: int) -> dict[str, Tensor]:
-    """Return what attention_int8.py reads as words."""
+    """Return what triton_int8.py reads as words."""
     assert pages.k_scale is not None
     assert pages.v_scale is not None
     words = {"v_pages": pages.v.view(torch.int32)}

@@ -1,6 +1,6 @@
-"""The view of the KV cache that kernels share: one layer's pages.
+"""The view of the KV cache that kernels share: one layer's pages, and where a step's tokens lie in them.
 
-It knows shapes; who owns which block is kv.py's business, and allocation is cache.py's.
+memory/blocks.py decides which request owns a block, memory/pages.py allocates them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from torch import Tensor
 from voxlane.engine.kernels.yield_flag import YieldFlag
 
 _ARRIVALS = 1 << 18
-"""Counters for rows × tiles of a row that is cut × kv_heads × consumers, where there are some. A launch that needs more
-makes its own every time."""
+"""Counters: rows × tiles of a cut row × kv_heads × consumers, if there are any. A launch that needs more allocates its
+own every time."""
 
 
 ATTENTION_PARTS = 80_000
@@ -43,14 +43,14 @@ class Layout:
     block_tables: Tensor  # [rows, max_blocks], int32, padded with 0
     max_query: int = 0  # the most queries a row has, if the host knows; 0: it does not. Reading it back would wait
     common_start: int = -1  # the position of every row's first query, where row r has block r and no other; else -1
-    way: YieldFlag | None = None  # given by the step, between layers; None: by none
+    way: YieldFlag | None = None  # the flags that the step yields to between layers; None: it does not yield
     arrivals: Tensor | None = None  # new_arrivals(), where the tensors are kept for many steps; None: made every time
 
 
 def new_arrivals(device: torch.device) -> Tensor:
     """Return counters of the pieces of attention that are done, for layouts whose launches never run at the same time.
 
-    They are zero between launches: who comes last sets them back. A launch that does not come to its end leaves them
-    as they are; on CUDA the process has lost its device then, and ends.
+    They are zero between launches: the last program to arrive resets them. A launch that does not end leaves them as
+    they are; on CUDA the process has lost its device then, and ends.
     """
     return torch.zeros(_ARRIVALS, dtype=torch.int32, device=device)

@@ -1,7 +1,6 @@
 """Attention over the last frames of a stream, whose keys and values lie in a ring: a codec's transformer.
 
-Rotation, the write into the ring and attention are one operation. It knows rings and how far a frame sees; who a row
-belongs to is the caller's business.
+Rotation, the write into the ring and attention are one operation.
 """
 
 from __future__ import annotations
@@ -18,25 +17,25 @@ MAX_HEAD_DIM = 128
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """What every stream remembers of one layer."""
+    """All streams' keys and values of one layer."""
 
     keys: Tensor  # [streams, ring, kv_heads, head_dim], position p at p % ring; already rotated
     values: Tensor
-    window: int  # positions that a position sees, itself included
+    window: int  # positions that a position attends to, itself included
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Where a call's new positions lie: the same for all layers."""
+    """The new positions of a call: the same for all layers."""
 
-    rows: Tensor  # [B] int64: whose they are
-    begin: Tensor  # [B] int64: the first
+    rows: Tensor  # [B] int64: their streams
+    begin: Tensor  # [B] int64: the first position
     cos: Tensor  # [B, frames, head_dim / 2] float32
     sin: Tensor
 
 
 def ring_attention_ref(qkv: Tensor, heads: int, ring: Ring, moment: Moment) -> Tensor:
-    """Return what every head sees, [B * frames, heads * head_dim], of `qkv` [B, frames, (H + 2 KV) * D]."""
+    """Return the attention [B * frames, heads * head_dim] of `qkv` [B, frames, (H + 2 KV) * D]."""
     batch, frames, _ = qkv.shape
     size, kv_heads, head_dim = ring.keys.shape[1:]
     q, k, v = torch.split(qkv.view(batch, frames, -1, head_dim), [heads, kv_heads, kv_heads], dim=2)
@@ -55,10 +54,10 @@ def ring_attention_ref(qkv: Tensor, heads: int, ring: Ring, moment: Moment) -> T
 
 
 def ring_attention(qkv: Tensor, heads: int, ring: Ring, moment: Moment) -> Tensor:
-    """Rotate queries and keys, write keys and values into the rings; return what is seen, [B * frames, heads * D].
+    """Rotate queries and keys, write keys and values into the rings; return their attention, [B * frames, heads * D].
 
     `qkv` [B, frames, (H + 2 KV) * D]; a ring must have room for the window and all frames but one. Rows that occur
-    twice leave either's keys behind.
+    twice keep the keys of either.
     """
     batch, frames, width = qkv.shape
     _, size, kv_heads, head_dim = ring.keys.shape

@@ -1,8 +1,8 @@
 """Attention over rings in Triton: a program takes one head of one stream, all its new positions and all its ring.
 
-What is new is not read back from the ring: its keys and values are made here, and their scores stand beside those of
-what the ring held before. Places that the new positions take are out of everyone's sight already, so it does not matter
-whether another head's program has written them yet.
+New keys and values are not read back from the ring: they are computed here, and their scores stand beside those of the
+ring's old content. No new position attends to the places that the new positions take, so it does not matter whether
+another head's program has written them yet.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _ring_kernel(
     scores = tl.where(old[None, :] & (age < window), scores, -float("inf"))
     fresh = _product(q_first, q_second, k_first, k_second) * scale  # [FRAMES, FRAMES]
     back = frame[:, None] - frame[None, :]
-    fresh = tl.where((back >= 0) & (back < window), fresh, -float("inf"))  # each sees itself at least
+    fresh = tl.where((back >= 0) & (back < window), fresh, -float("inf"))  # each attends to itself at least
 
     peak = tl.maximum(tl.max(scores, axis=1), tl.max(fresh, axis=1))[:, None]
     weights, fresh_weights = tl.exp(scores - peak), tl.exp(fresh - peak)
@@ -87,7 +87,7 @@ def _ring_kernel(
 
 
 def ring_attention(qkv: Tensor, heads: int, ring: Ring, moment: Moment) -> Tensor:
-    """Rotate queries and keys, write keys and values into the rings; return what is seen, [B * frames, heads * D]."""
+    """Rotate queries and keys, write keys and values into the rings; return attention [B * frames, heads * D]."""
     batch, frames, _ = qkv.shape
     _, size, kv_heads, head_dim = ring.keys.shape
     out = torch.empty((batch * frames, heads * head_dim), dtype=qkv.dtype, device=qkv.device)

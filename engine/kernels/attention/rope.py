@@ -1,7 +1,6 @@
 """From a fused projection to attention's input: norm of query and key heads, rotary embedding, write into the pages.
 
-It knows where a step's tokens live (Layout) and how pages store numbers; it does not know how the tables of cosines
-were scaled, nor who owns a block.
+models/rotary.py makes the tables of cosines and sines.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def rope_write_native(
     k_norm: Tensor | None,
     eps: float,
 ) -> Tensor:
-    """Do rope_write_ref's work in native/rope.cpp."""
+    """Do rope_write_ref's work in attention/rope.cpp."""
     tokens = qkv.shape[0]
     q = torch.empty((tokens, heads, head_dim))
     library.vox_rope_write(

@@ -1,8 +1,7 @@
-"""Attention of rows that all stand at the same few positions, each with a block of its own: a frame's inner steps.
+"""Attention of rows at the same few positions, each with a block of its own: a frame's inner steps.
 
 Norm of query and key heads, rotary embedding, the write into the block and attention over it are one operation: with a
-context of a handful of tokens none of them has any work, and each would be a launch. It knows blocks and positions;
-what the tokens are is the model's business.
+context of a handful of tokens each of them has little work, and would be a launch.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from voxlane.engine.kernels.attention.rope import rope_write_ref
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """How a projection is cut into heads, and what their norms and rotations are."""
+    """How a projection is cut into heads, with their norms and rotations."""
 
     heads: int
     kv_heads: int

@@ -1,7 +1,4 @@
-"""Whole blocks from one storage to another: within a device, or between it and host memory.
-
-It knows storages [layers, 2, blocks, ...] and block numbers; what a block means is the cache's business.
-"""
+"""Copies whole blocks between storages [layers, 2, blocks, ...]: within a device, or to and from the host."""
 
 from __future__ import annotations
 
@@ -20,8 +17,8 @@ def copy_blocks_ref(source: Tensor, target: Tensor, sources: Sequence[int], targ
 def copy_blocks(source: Tensor, target: Tensor, sources: Sequence[int], targets: Sequence[int]) -> None:
     """Copy blocks `sources` of one storage over `targets` of another, as if all at once.
 
-    With a CUDA device this is queued on its current stream: what the host holds may be read by the device alone, until
-    somebody waits.
+    With a CUDA device this is queued on its current stream: only the device may read the host's blocks until the host
+    has waited for it.
     """
     if source.shape[:2] != target.shape[:2] or source.shape[3:] != target.shape[3:] or source.dtype is not target.dtype:
         raise ValueError(f"blocks of {tuple(source.shape)} do not fit into {tuple(target.shape)}")

@@ -1,9 +1,9 @@
 """Paged attention for rows of a few queries: decodes, and drafts to be verified.
 
-A launch is a number of programs that does not depend on the batch's content; each reads the lengths and finds its share
-of the work by itself. So a launch can be captured once for a batch size and replayed whatever the lengths are. The work
-is the tiles of all rows and head groups, one after the other. Without SPLIT every program gets as many of them as any
-other, wherever that cuts a row. With SPLIT a row is cut at multiples of it, and its bits depend on the row alone.
+The number of programs of a launch does not depend on the lengths in the batch: each program reads the lengths and finds
+its share of the work. So a launch can be captured once for a batch size and replayed with any lengths. The work is the
+tiles of all rows and head groups, one after the other. Without SPLIT every program gets equally many, wherever that
+cuts a row. With SPLIT a row is cut at multiples of it, and its bits depend on the row alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def numbered(ends, sizes, unit, HEADS: tl.constexpr):
 
 @triton.jit
 def first_seen(length, count, TILE: tl.constexpr, WINDOW: tl.constexpr):
-    """Return where the tile begins in which a row's oldest query first sees anything."""
+    """Return where the first tile begins that a row's oldest query attends to."""
     if WINDOW > 0:
         return tl.maximum(length - count + 1 - WINDOW, 0) // TILE * TILE
     else:
@@ -54,7 +54,7 @@ def attend_range(
             fetch_pages(v_pages, table, begin, end, head, KV_HEADS, HEAD_DIM // 4, DIM // 4, BLOCK_TOKENS, AHEAD)
         else:
             fetch_pages(v_pages, table, begin, end, head, KV_HEADS, HEAD_DIM, DIM, BLOCK_TOKENS, AHEAD)
-    if PDL:  # lengths and tables were there before the layers began; queries, keys and values are awaited
+    if PDL:  # lengths and tables are older than the layers; wait for queries, keys and values
         gdc_wait()
     if WORDS:
         queries, unit = split_queries(q, token, count, head, KV_HEADS, GROUP, HEAD_DIM, DIM, M)
@@ -84,7 +84,7 @@ def work_of(
 ):  # fmt: skip
     """Return how many units of UNIT positions each row has, and where they end if rows are laid end to end.
 
-    A row that sees nothing has one too: its zeros must be written.
+    A row without context has one too: its zeros must be written.
     """
     index = tl.arange(0, ROWS)
     starts = tl.load(query_starts + index, mask=index < rows, other=0)
@@ -154,5 +154,5 @@ def decode_kernel(
             JOIN_ROWS, JOIN_SPLITS, WORDS, PDL, AHEAD,
         )  # fmt: skip
         at += step
-    if PDL:  # who had nothing to do is not over before the launch before it either
+    if PDL:  # a program without work also waits for the launch before
         gdc_wait()

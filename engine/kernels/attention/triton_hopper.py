@@ -1,12 +1,12 @@
-"""Paged attention for rows of many queries on Hopper, in Gluon: who copies and who multiplies are warps of their own.
+"""Paged attention for rows of many queries on Hopper, in Gluon: some warps copy pages, others multiply.
 
 A program takes 128 rows of a head group's queries over a range of keys. One warp has pages copied into a ring in shared
-memory; one or two consumers, four warps each, multiply them with all rows or half of them. While one takes exponents
+memory; one or two consumers, four warps each, multiply them with all rows or half of them. While one computes exponents
 the tensor cores work for another, which may be in another program: where two share a multiprocessor, one also works
-while the other begins or ends. What registers that leaves decides the order of a tile's products. Rows are cut by what
-the whole batch has to do, and pieces joined as attention_prefill.py's. It serves pages of 64 tokens in the queries' own
-type, two bytes a number, heads of 64 or 128; no window and no cap. Triton's interpreter does not know Gluon: what shows
-that this is right is the check at start-up and gpu_kernels.py --check.
+while the other begins or ends. The registers that are left decide the order of a tile's products. Rows are cut by the
+work of the whole batch, and pieces joined as in triton_prefill.py. It takes pages of 64 tokens in the queries' own
+type, two bytes a number, heads of 64 or 128; no window and no cap. Triton's interpreter cannot run Gluon: the check at
+start-up and gpu_kernels.py --check test this file.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def registers(programs: int, consumers: int) -> tuple[int, int]:
 
 
 def page_copies(side: Tensor) -> TensorDescriptor:
-    """Return what the device needs to copy a page of one head at a time: rows of 128 bytes, interleaved by eights."""
+    """Return the descriptor to copy a page of one head at a time: rows of 128 bytes, interleaved by eights."""
     shape = [PAGE_TOKENS, side.shape[3]]
     return TensorDescriptor.from_tensor(side.view(-1, side.shape[3]), shape, gl.NVMMASharedLayout(128, 16, 2))
 
 
 @gluon.jit
 def hide(scores, first, limits, SCORES: gl.constexpr):
-    """Return a tile's scores, those of positions that a query does not see at minus infinity."""
+    """Return a tile's scores, minus infinity where a query does not attend to a position."""
     positions = first + gl.arange(0, TILE, layout=gl.SliceLayout(0, SCORES))
     return gl.where(gl.expand_dims(positions, 0) < gl.expand_dims(limits, 1), scores, NOTHING)
 
@@ -70,14 +70,14 @@ def weigh(scores, top, scale, MASKED: gl.constexpr):
 
 @gluon.jit
 def numbered(number, count: gl.constexpr, layout: gl.constexpr):
-    """Return 0, 1, … count - 1, in a way that the compiler does not see: else it would keep them, and what follows."""
+    """Return 0, 1, … count - 1, hidden from the compiler: else it would keep them, and what follows, in registers."""
     none = gl.inline_asm_elementwise("mov.b32 $0, 0;", "=r,r", [number], gl.int32, is_pure=False, pack=1)
     return gl.arange(0, count, layout=layout) + none * 8  # times 8: still known to be aligned
 
 
 @gluon.jit
 def score(q, ring, number, SCORES: gl.constexpr, STAGES: gl.constexpr):
-    """Begin the products of queries with a tile of keys as soon as it has come."""
+    """Begin the products of queries with a tile of keys as soon as it is copied."""
     keys, _, k_full, _, _, _ = ring
     stage = number % STAGES
     mbarrier.wait(k_full.index(stage), (number // STAGES) & 1)
@@ -120,7 +120,7 @@ def attend_tile(
 
 @gluon.jit
 def clear_rest(values, left, WIDE: gl.constexpr):
-    """Clear a tile's values but for the first `left`: nothing times what lies past the end need not be nothing."""
+    """Clear a tile's values but for the first `left`: zero times memory past the end need not be zero."""
     some: gl.constexpr = 16  # at a time: registers are few
     for part in gl.static_range(TILE // some):
         place = values.slice(part * some, some, dim=0)
@@ -135,7 +135,7 @@ def clear_rest(values, left, WIDE: gl.constexpr):
 def places(
     token, head, lines, KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, WIDE: gl.constexpr
 ):  # fmt: skip
-    """Return where lines of queries from `token` on lie: heads within a query are adjacent."""
+    """Return the offsets of lines of queries from `token` on: heads within a query are adjacent."""
     heads = (token + lines // GROUP) * (KV_HEADS * GROUP) + head * GROUP + lines % GROUP
     dims = gl.arange(0, DIM, layout=gl.SliceLayout(0, WIDE))
     return gl.expand_dims(heads.to(gl.int64) * DIM, 1) + gl.expand_dims(dims, 0)
@@ -147,11 +147,11 @@ def attend(
     DIM: gl.constexpr, WIDE: gl.constexpr, SCORES: gl.constexpr, SUMS: gl.constexpr, STAGES: gl.constexpr,
     TOGETHER: gl.constexpr,
 ):  # fmt: skip
-    """Return the sums, tops and totals of rows over all tiles, of which every row sees the first `clear` whole."""
+    """Return the sums, tops and totals of rows over all tiles; every row attends to all of the first `clear`."""
     _, values, _, k_empty, v_full, _ = ring
     rows: gl.constexpr = q.shape[0]
     last = tiles - 1
-    clear = gl.maximum(gl.minimum(clear, last), 0)  # a piece may begin past what the oldest sees
+    clear = gl.maximum(gl.minimum(clear, last), 0)  # a piece may begin past the oldest query's context
     top = gl.full([rows], NOTHING, gl.float32, gl.SliceLayout(1, SCORES))
     total = gl.zeros([rows], gl.float32, gl.SliceLayout(1, SCORES))
     acc = gl.zeros([rows, DIM], gl.float32, SUMS)
@@ -180,7 +180,7 @@ def consume(
     KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, CAUSAL: gl.constexpr, CUT: gl.constexpr,
     WORKERS: gl.constexpr, STAGES: gl.constexpr, TOGETHER: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
-    """Attend with one consumer's rows of a program's work, and write what comes of it."""
+    """Attend with one consumer's rows of a program's work, and write the result."""
     q_from, out, scale, work, pieces, ring, q_rows = given
     token, inside, head, seen, begin, end, tiles = work
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
@@ -204,7 +204,7 @@ def consume(
     limits = gl.arange(0, EACH, layout=gl.SliceLayout(1, SCORES))
     if CAUSAL:
         limits = seen + oldest + gl.minimum(limits // GROUP, mine - 1)
-        clear = (gl.minimum(seen + oldest, end) - begin) // TILE  # tiles that every row sees whole
+        clear = (gl.minimum(seen + oldest, end) - begin) // TILE  # tiles that every row attends to whole
     else:
         limits = limits * 0 + end
         clear = (end - begin) // TILE
@@ -226,7 +226,7 @@ def consume(
 
 @gluon.jit
 def let_go(tiles, ring, STAGES: gl.constexpr):
-    """Say of every tile that it is done with."""
+    """Mark every tile as read."""
     _, _, k_full, k_empty, v_full, v_empty = ring
     for number in range(tiles):
         stage, turn = number % STAGES, number // STAGES & 1
@@ -242,7 +242,7 @@ def consume_rest(
     KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, CAUSAL: gl.constexpr, CUT: gl.constexpr,
     WORKERS: gl.constexpr, STAGES: gl.constexpr, TOGETHER: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
-    """Attend with what rows other consumers leave, if any: the last tile of a row's queries may have few."""
+    """Attend with the rows that other consumers leave, if any: a row's last tile of queries may have few."""
     work, ring = given[3], given[5]
     if work[1] > WORKER * (ALL_ROWS // WORKERS // GROUP):
         consume(given, WORKER, KV_HEADS, GROUP, DIM, CAUSAL, CUT, WORKERS, STAGES, TOGETHER, PDL)
@@ -255,7 +255,7 @@ def produce(
     k_pages, v_pages, table, block, head, tiles, ring,
     PDL: gl.constexpr, KV_HEADS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Have `tiles` pages of one head copied into the ring, each as soon as every consumer is done with its place."""
+    """Copy `tiles` pages of one head into the ring, each as soon as every consumer has read its place."""
     keys, values, k_full, k_empty, v_full, v_empty = ring
     if PDL:
         gdc_wait()
@@ -273,7 +273,7 @@ def produce(
 
 @gluon.jit
 def make_ring(k_pages, v_pages, STAGES: gl.constexpr, WORKERS: gl.constexpr):
-    """Return places for tiles, and for each a sign that it was filled and one that all consumers are done with it."""
+    """Return places for tiles, and for each a barrier that it was filled and one that all consumers have read it."""
     shape: gl.constexpr = [STAGES, TILE, k_pages.block_type.shape[1]]
     keys = gl.allocate_shared_memory(k_pages.dtype, shape, k_pages.layout)
     values = gl.allocate_shared_memory(v_pages.dtype, shape, v_pages.layout)
@@ -295,7 +295,7 @@ def share_out(
     KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, CAUSAL: gl.constexpr, CUT: gl.constexpr,
     WORKERS: gl.constexpr, STAGES: gl.constexpr, TOGETHER: gl.constexpr, REGISTERS: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
-    """Let each group of warps do its part."""
+    """Run each group of warps."""
     if WORKERS == 1:
         gl.warp_specialize(
             [
@@ -327,10 +327,10 @@ def hopper_kernel(
 ):  # fmt: skip
     """Serve the rows that have more than `least` queries: one piece of one tile of one head group a program.
 
-    Without CUT the caller vouches that no row is cut, which saves what every program does for it; if `alike`, that all
-    rows are served and none has more tiles than there are programs for each of them, which saves even more.
+    Without CUT the caller promises that no row is cut, which saves each program some work; with `alike`, that all rows
+    are served and none has more tiles than there are programs for each of them, which saves more.
     TOGETHER: there are registers for the queries, and for both of a tile's products under way at once. PDL: the launch
-    before may still run; what it wrote, but for lengths and tables, is awaited by all, also by who has nothing to do.
+    before may still run: all programs, also those without work, wait for its results, but for lengths and tables.
     """
     if PDL:
         gdc_launch_dependents()
@@ -348,7 +348,7 @@ def hopper_kernel(
             gdc_wait()
         return
     table = block_tables + row.to(gl.int64) * table_width
-    block = gl.load(table)  # here: by the time it is needed it has come
+    block = gl.load(table)  # early: it has arrived by the time it is needed
     token = gl.load(query_starts + row)
     count = gl.load(query_starts + row + 1) - token
     length = gl.load(context_lengths + row)
@@ -360,9 +360,9 @@ def hopper_kernel(
     tile = (count + (tile_queries - 1)) // tile_queries - 1 - number  # the longest work first
     oldest = tile * tile_queries
     inside = gl.minimum(count - oldest, tile_queries)
-    seen = length - count + oldest + 1  # by the tile's oldest query
+    seen = length - count + oldest + 1  # positions that the tile's oldest query attends to
     begin, end, splits = range_of(seen + inside - 1 if CAUSAL else length, length, pieces, split, TILE)
-    if (tile < 0) | (split >= splits):  # the row has fewer queries than others that are alike; the tile sees less
+    if (tile < 0) | (split >= splits):  # the row has fewer queries than the others, or the tile fewer positions
         if PDL:
             gdc_wait()
         return

@@ -1,4 +1,4 @@
-"""Parts of rows that attention_hopper.py cut: each consumer writes its own, and who comes last joins them."""
+"""Joins the parts of rows that triton_hopper.py cut: each consumer writes its own, and the last one joins them."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def join(
     parts, logs, first, count, splits,
     SUMS: gl.constexpr, EACH: gl.constexpr, DIM: gl.constexpr, AHEAD: gl.constexpr,
 ):  # fmt: skip
-    """Return what the parts of `count` lines come to, taken in the order of positions.
+    """Return the sum of the parts of `count` lines, in the order of positions.
 
-    AHEAD: each is on its way while another is added.
+    AHEAD: load each part while another is added.
     """
     acc = gl.zeros([EACH, DIM], gl.float32, SUMS)
     top = gl.full([EACH], NOTHING, gl.float32, gl.SliceLayout(1, SUMS))
@@ -52,8 +52,8 @@ def join(
             after = gl.minimum(split + 1, splits - 1)
             next_level, next_part = fetch(parts, logs, first + after * count, count, SUMS, EACH, DIM)
         else:
-            # The compiler does not see that `count` is the same for all: else it keeps the places of a part's numbers
-            # in registers, and chunks that are cut take up to 15 % longer (heads of 64).
+            # Hide from the compiler that `count` is the same for all: else it keeps the offsets of a part's numbers in
+            # registers, and chunks that are cut take up to 15 % longer (heads of 64).
             hidden = gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [count], gl.int32, is_pure=False, pack=1)
             level, part = fetch(parts, logs, first + split * count, hidden, SUMS, EACH, DIM)
         higher = gl.maximum(top, level)
@@ -73,9 +73,9 @@ def bring(
     KV_HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, EACH: gl.constexpr, SUMS: gl.constexpr,
     AHEAD: gl.constexpr,
 ):  # fmt: skip
-    """Write a part of `mine` queries; return what all parts come to and `mine` if it was the last of them, else 0.
+    """Write a part of `mine` queries; return the sum of all parts and `mine` if it was the last of them, else 0.
 
-    Which consumer is the last is chance; what it computes is not: it reads all parts, its own too, in order.
+    Any consumer may be the last; the result is the same: it reads all parts, its own too, in order.
     """
     parts, logs, arrived, slot, split, splits, max_splits = pieces
     count = mine * GROUP
@@ -85,7 +85,7 @@ def bring(
     part = acc / gl.expand_dims(gl.where(total == 0.0, 1.0, total), 1)
     gl.store(parts + at * DIM + places, part, mask=gl.expand_dims(there, 1))
     gl.store(logs + at + lines, top + gl.log2(total), mask=there)
-    meet()  # every thread's part is stored before one of them says so
+    meet()  # every thread's part is stored before the arrival is counted
     before = gl.atomic_add(arrived + WORKER, 1, sem="acq_rel", scope="gpu")
     if before == splits - 1:
         gl.store(arrived + WORKER, 0)  # ready for the next launch

@@ -1,4 +1,4 @@
-"""Which piece of which row a program of attention_hopper.py takes: each finds it by itself, from the rows' lengths."""
+"""Which piece of which row a program of triton_hopper.py takes: each program finds it from the rows' lengths."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def plus(a, b):
 
 @gluon.jit
 def cuts_of(count, length, work, units, SPLIT: gl.constexpr, SPLIT_QUERIES: gl.constexpr):
-    """Return into how many pieces a row's positions are cut, as attention_prefill.py's function of that name does."""
+    """Return into how many pieces a row's positions are cut, as triton_prefill.py's function of that name does."""
     pieces = (units / gl.maximum(work, 1) * 1.0001 * ((length + 63) // 64)).to(gl.int32)
     pieces = gl.maximum(gl.minimum(pieces, (length + (SPLIT - 1)) // SPLIT), 1)
     return gl.where(count <= SPLIT_QUERIES, pieces, 1)
@@ -22,7 +22,7 @@ def cuts_of(count, length, work, units, SPLIT: gl.constexpr, SPLIT_QUERIES: gl.c
 
 @gluon.jit
 def range_of(visible, length, pieces, split, TILE: gl.constexpr):
-    """Return the positions of piece `split` of those that a tile sees, begin and end, and how many pieces it has."""
+    """Return begin and end of piece `split` of a tile's positions, and how many pieces the tile has."""
     begin, end, splits = 0, visible, 1
     if pieces > 1:
         span = gl.maximum(((length + (pieces - 1)) // pieces + (TILE - 1)) // TILE, 1) * TILE
@@ -38,7 +38,7 @@ def find(
 ):  # fmt: skip
     """Return the row of piece `unit`, the number it has there, and, if CUT, how much work there is in all.
 
-    If there are fewer pieces, it is a row that is not there.
+    If there are fewer pieces, the row does not exist.
 
     Rows take turns, so that of all of them the first pieces go first, and those are the longest.
     """

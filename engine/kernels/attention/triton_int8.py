@@ -1,4 +1,4 @@
-"""A walk over int8 pages that converts as little as it can: what counts there is not bytes but instructions.
+"""A walk over int8 pages that converts as little as possible: there instructions are the limit, not bytes.
 
 Made into bfloat16 one by one, keys and values take four instructions for each that is multiplied, and the loop is bound
 by them at half of what the memory gives. So keys are multiplied as they are: a query becomes two integers of 8 bits,
@@ -24,7 +24,7 @@ from voxlane.engine.kernels.attention.triton_tile import (
 )
 
 _LEVELS = tl.constexpr(127.0 * 128.0)  # of a query's number: high · 128 + low
-_LEAST = tl.constexpr(1e-30)  # a query whose largest number is smaller sees no difference between keys
+_LEAST = tl.constexpr(1e-30)  # a query whose largest number is smaller gives all keys the same weight
 _ROUND = tl.constexpr(12582912.0)  # 1.5 · 2²³: what is added to it is rounded to an integer
 _FLIP = tl.constexpr(-2139062144)  # 0x80808080: makes signed bytes unsigned ones, 128 too large
 

@@ -1,10 +1,10 @@
-"""Paged attention for rows of many queries: chunks of a prompt over what is cached before them, clips of an encoder.
+"""Paged attention for rows of many queries: chunks of a prompt over the cache before them, clips of an encoder.
 
 Queries of a head group are packed into tiles of M rows, so that keys are read once for the group. Short chunks over
-long contexts would leave most of the device idle: those are cut, as decodes are, but as if each was alone in its batch.
-So whether and where a row is cut depends on its own numbers of queries and positions; on how many queries there are in
-all only where parts would outgrow their room (ATTENTION_PARTS). attention_hopper.py, which float32 does not use, cuts
-by the whole batch.
+long contexts would leave most of the device idle: they are cut, as decodes are, but as if each was alone in its batch.
+So whether and where a row is cut depends on its own numbers of queries and positions; it depends on the queries of the
+batch only where parts would outgrow their room (ATTENTION_PARTS). triton_hopper.py, which float32 does not use, cuts by
+the whole batch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def cuts_of(count, length, work, units, SPLIT: tl.constexpr, SPLIT_QUERIES: tl.c
 
     A row of more than SPLIT_QUERIES queries is not cut.
     """
-    # A little more, so that no rounding takes one away; no sum, which some compile to something else than others.
+    # A little more, so that rounding does not lose a piece; a product, because compilers differ in how they sum.
     pieces = (units / tl.maximum(work, 1) * 1.0001 * tl.cdiv(length, 64)).to(tl.int32)
     return tl.where(count <= SPLIT_QUERIES, tl.maximum(tl.minimum(pieces, tl.cdiv(length, SPLIT)), 1), 1)
 
@@ -39,7 +39,7 @@ def pieces_of(
     SPLIT: tl.constexpr, SPLIT_QUERIES: tl.constexpr, TILE_QUERIES: tl.constexpr,
     TILE: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    """Return a tile's oldest query, what it sees, what the newest sees, a piece's length, the first piece, how many."""
+    """Return a tile's oldest query, its and the newest's context, a piece's length, the first piece, their number."""
     pieces = cuts_of(count, length, work, units, SPLIT, SPLIT_QUERIES)
     span = tl.maximum(tl.cdiv(tl.cdiv(length, pieces), TILE), 1) * TILE
     oldest = tile * TILE_QUERIES
@@ -58,11 +58,11 @@ def attend_piece(
     BLOCK_TOKENS: tl.constexpr, M: tl.constexpr, TILE: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr,
     SOFTCAP: tl.constexpr,
 ):  # fmt: skip
-    """Attend with `inside` queries from `token` on to positions begin : end, of which the oldest sees those < seen."""
+    """Attend with `inside` queries from `token` on to positions begin : end; the oldest attends to those < seen."""
     limits = tl.full([M], 0, dtype=tl.int32) + seen
     if CAUSAL:
         limits += tl.minimum(tl.arange(0, M) // GROUP, inside - 1)
-    # Up to here every query sees every key, unless a window hides old ones.
+    # Up to here every query attends to every key, unless a window hides old ones.
     clear = begin if WINDOW > 0 else tl.maximum(tl.minimum(end, seen) // TILE * TILE, begin)
     touch(table, begin, end, BLOCK_TOKENS)
     blocks = tile_blocks(table, begin, end, BLOCK_TOKENS, TILE)

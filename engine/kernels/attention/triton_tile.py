@@ -15,16 +15,16 @@ _INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 @triton.jit
 def product(left, right, acc):
     """Return acc + left · right, the right side in the left's type, summed in float32."""
-    if _INTERPRETED:  # the interpreter multiplies bfloat16 as if it were integers, and makes none out of integers
+    if _INTERPRETED:  # the interpreter multiplies bfloat16 as integers, and cannot convert integers to it
         return tl.dot(left.to(tl.float32), right.to(tl.float32).to(left.dtype).to(tl.float32), acc)
     else:
-        # Of float32: three passes of the tensor cores, as exact as its own (3e-7 from float64), 3.6 times as fast.
+        # float32: three passes of the tensor cores, as exact as float32 (3e-7 from float64), 3.6 times as fast.
         return tl.dot(left, right.to(left.dtype), acc, input_precision="tf32x3")
 
 
 @triton.jit
 def touch(table, begin, end, BLOCK_TOKENS: tl.constexpr):
-    """Have the table of positions begin : end brought near, a first part of it: nothing is waited for.
+    """Prefetch a first part of the block table of positions begin : end, without waiting.
 
     Behind keys and values that are under way, a table that has yet to come from memory would come late.
     """
@@ -41,9 +41,9 @@ def fetch_pages(
     pages, table, begin, end, head,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, BLOCK_TOKENS: tl.constexpr, PAGES: tl.constexpr,
 ):  # fmt: skip
-    """Have a head's first PAGES pages of positions begin : end brought into the L2: nothing is waited for.
+    """Prefetch a head's first PAGES pages of positions begin : end into the L2, without waiting.
 
-    Who writes pages at the same time does no harm: it writes them there too.
+    Pages may be written at the same time: the write goes to the L2 too.
     """
     if not _INTERPRETED:
         LINE: tl.constexpr = 1024 // pages.dtype.element_ty.primitive_bitwidth  # 128 bytes
@@ -71,7 +71,7 @@ def tile_blocks(table, start, end, BLOCK_TOKENS: tl.constexpr, TILE: tl.constexp
 
 @triton.jit
 def tile_rows(blocks, head, start, KV_HEADS: tl.constexpr, BLOCK_TOKENS: tl.constexpr, TILE: tl.constexpr):
-    """Return where positions start : start + TILE of one head lie in the pages, as a base and offsets, in vectors."""
+    """Return where positions start : start + TILE of one head are in the pages: a base and offsets, in vectors."""
     first = (blocks.to(tl.int64) * KV_HEADS + head) * BLOCK_TOKENS
     if BLOCK_TOKENS % TILE == 0:  # one address, the rest is constant
         return first + start % BLOCK_TOKENS, tl.arange(0, TILE)
@@ -81,7 +81,7 @@ def tile_rows(blocks, head, start, KV_HEADS: tl.constexpr, BLOCK_TOKENS: tl.cons
 
 @triton.jit
 def load_vectors(pages, base, offsets, positions, end, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, MASKED: tl.constexpr):
-    """Return a tile of keys or values [TILE, DIM]; if MASKED, what lies past `end` is not read and counts as zero."""
+    """Return a tile of keys or values [TILE, DIM]; if MASKED, positions past `end` are not read and count as zero."""
     dims = tl.arange(0, DIM)
     where = pages + base * HEAD_DIM + offsets[:, None] * HEAD_DIM + dims[None, :]
     if MASKED and DIM != HEAD_DIM:
@@ -96,7 +96,7 @@ def load_vectors(pages, base, offsets, positions, end, HEAD_DIM: tl.constexpr, D
 
 @triton.jit
 def capped(products, scale, softcap, SOFTCAP: tl.constexpr):
-    """Return scores in base 2, and what they have yet to be multiplied with: the exponent's subtraction does it free.
+    """Return scores in base 2, and the factor they still need: the exponent's subtraction applies it for free.
 
     With a cap, `scale` is scale / cap and `softcap` is cap · log2 e.
     """
@@ -115,15 +115,15 @@ def walk(
 ):  # fmt: skip
     """Carry the online softmax (acc [M, DIM], top [M], total [M]) of queries `q` over positions begin : end.
 
-    `begin` is a multiple of TILE, and `blocks` are its tile's. Query m sees positions below limits[m], and with a
-    WINDOW only the last so many of those; without MASKED the caller vouches that every query sees all of begin : end, a
-    multiple of TILE as well.
+    `begin` is a multiple of TILE, and `blocks` are its tile's. Query m attends to positions below limits[m], and with a
+    WINDOW only to the last so many of those; without MASKED the caller promises that every query attends to all of
+    begin : end, a multiple of TILE as well.
     """
     for start in range(begin, end, TILE):
         positions = start + tl.arange(0, TILE)
         base, offsets = tile_rows(blocks, head, start, KV_HEADS, BLOCK_TOKENS, TILE)
-        blocks = tile_blocks(table, start + TILE, end, BLOCK_TOKENS, TILE)  # a tile ahead: addresses wait for nothing
-        # What lies past the end within a page may be read: whatever a score is there, it is not seen.
+        blocks = tile_blocks(table, start + TILE, end, BLOCK_TOKENS, TILE)  # one tile ahead: addresses are ready
+        # Positions past the end within a page may be read: their scores are masked.
         k = load_vectors(k_pages, base, offsets, positions, end, HEAD_DIM, DIM, MASKED and BLOCK_TOKENS % TILE != 0)
         products = product(q, tl.trans(k), tl.zeros([q.shape[0], TILE], dtype=tl.float32))
         if k_scales is not None:
@@ -191,10 +191,10 @@ def finish(
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, M: tl.constexpr,
     JOIN_ROWS: tl.constexpr, JOIN_SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """Write a range's result: the output itself if it is the only range, else a part, joined by who comes last.
+    """Write a range's result: the output itself if it is the only range, else a part; the last program joins the parts.
 
-    `arrived` counts those who came before.
-    Which program comes last is chance; what it computes is not: it reads all parts, its own too, in order.
+    `arrived` counts the programs that have written their parts. Any program may be the last; the result is the same:
+    it reads all parts, its own too, in order.
     """
     dims = tl.arange(0, DIM)
     rows = tl.arange(0, M)
@@ -209,7 +209,7 @@ def finish(
         where = ((slot + rows // GROUP) * (KV_HEADS * GROUP) + heads).to(tl.int64) * max_splits + split
         tl.store(partials + where[:, None] * DIM + dims[None, :], values, mask=live[:, None])
         tl.store(logs + where, top + tl.log2(total), mask=live)
-        tl.debug_barrier()  # every thread's part is stored before one of them says so
+        tl.debug_barrier()  # every thread's part is stored before the arrival is counted
         before = tl.atomic_add(arrived, 1, sem="acq_rel", scope="gpu")
         if before == splits - 1:
             tl.store(arrived, 0)  # ready for the next launch

@@ -1,4 +1,4 @@
-"""How paged attention is cut and compiled for a shape: figures from benchmarks/gpu_kernels.py --tune. No launches."""
+"""How paged attention is cut and compiled for a shape: figures from benchmarks/gpu_kernels.py --tune."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 MIN_ROWS = 16  # of a matrix product's left side
-_CROWD = 1 << 16  # numbers of keys that a token has in all rows of a step: from here on decodes are served otherwise
+_CROWD = 1 << 16  # numbers of a token's keys in all rows of a step: from here on decodes are tuned for many rows
 _MANY_ROWS = 1 << 16  # queries × heads: work for all of an H200's multiprocessors, and again
 
 
@@ -25,14 +25,14 @@ class AttentionTuning:
     split_queries: int = 0  # prefill: rows of at most so many queries are cut into pieces
     registers: int | None = None  # the most a thread may use; fewer let more programs share a multiprocessor
     least: int = 64  # decode without split: positions of the shortest piece, a power of 2
-    overlap: bool = True  # decode and attention_hopper.py: a launch begins while the one before it ends
+    overlap: bool = True  # decode and triton_hopper.py: a launch begins while the one before it ends
     ahead: int = 0  # decode: pages of a piece, a power of 2, brought into the L2 before what comes before is awaited
     join: int = 4096  # decode: numbers of parts held in registers at once while they are joined
-    consumers: int = 0  # prefill by attention_hopper.py: groups of four warps that share 128 rows; 0: by the other
+    consumers: int = 0  # prefill by triton_hopper.py: groups of four warps that share 128 rows; 0: by the other
 
     def options(self) -> dict[str, Any]:
-        """Return what the compiler is told."""
-        # Said aloud, because versions differ in what they take for granted, and bits would differ with them.
+        """Return the compiler's options."""
+        # Explicit, because versions differ in their defaults, and bits would differ with them.
         options = {"num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": True}
         return options if self.registers is None else {**options, "maxnreg": self.registers}
 
@@ -47,7 +47,7 @@ def decode_tuning(head_dim: int, page: torch.dtype, groups: int = 0) -> Attentio
     Over int8 pages one warp a program, and its first page brought near: 39.1 µs for 43.7 with two warps and without.
 
     `programs` is what a multiprocessor has registers for; `join` takes what the walk leaves. If it had registers for
-    more, launches that overlap would be dealt unevenly: whoever ends is replaced by a program of the next launch, and
+    more, overlapping launches would be spread unevenly: a program that ends is replaced by one of the next launch, and
     one multiprocessor may get all it can hold while another gets few (1.28 times the time where 5 fitted and 4 would
     have done). If it has registers for fewer, the rest run after all others, almost alone. Each of its quarters has
     16,384, so eight warps fit with up to 255 each, twelve with up to 168. 64 rows of 20 heads took 156 µs with ten
@@ -86,7 +86,7 @@ def prefill_tuning(head_dim: int, page: torch.dtype, compute: torch.dtype) -> At
 
 
 def hopper_tuning(head_dim: int, rows: int) -> AttentionTuning:
-    """Return how attention_hopper.py serves so many rows, queries × heads: measured on an H200.
+    """Return how triton_hopper.py serves so many rows, queries × heads: measured on an H200.
 
     Two programs share a multiprocessor if they can: eight prompts of 512, 32/8 heads of 64, take 36 µs, with one
     program of three consumers 49. With heads of 128 there are registers for that with one consumer each; the same

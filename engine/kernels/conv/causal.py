@@ -1,11 +1,10 @@
-"""What streaming vocoders are built of: causal convolution, causal upsampling, and the snake curve between them.
+"""The operations of streaming vocoders: causal convolution, causal upsampling, and the snake curve between them.
 
-Sound is [streams, time, channels]. Every function takes what came before the new inputs in front of them and gives
-exactly the outputs of the new ones: who keeps those tails, and for which stream, is the model's business.
+Sound is [streams, time, channels]. Every function takes the new inputs with the earlier ones they need in front, and
+returns exactly the outputs of the new ones; the model keeps those tails of each stream.
 
-On CUDA a convolution is a product over windows: laid out one after the other for cuBLAS where they are few, read where
-they lie by a kernel of our own where they are many. cuDNN is not asked: a codec's frame of 64 streams took 163 ms with
-it, and takes 2.6 so.
+On CUDA a convolution is a product over windows: few windows are laid out one after the other for cuBLAS, many are read
+in place by our own kernel. cuDNN is not used: a codec's frame of 64 streams took 163 ms with it, and takes 2.6 ms so.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 MANY_STEPS = 1024
-"""Steps, of all streams together, from which on windows are read where they lie: 2.6 ms for 64 streams, else 4.1."""
+"""Steps of all streams from which on windows are read in place: 2.6 ms for 64 streams, else 4.1."""
 
 IN_PLACE = frozenset({torch.bfloat16, torch.float16})
-"""What numbers must be for that: the kernel would round float32 ones."""
+"""Types for that: the kernel would round float32."""
 
 Curve = tuple[Tensor, Tensor]
 """A snake's frequency and depth for each channel, float32."""
@@ -128,14 +127,14 @@ def snake(x: Tensor, frequency: Tensor, depth: Tensor) -> Tensor:
 
 
 def extend_ref(x: Tensor, tail: Tensor, rows: Tensor) -> Tensor:
-    """Return `x` [B, T, n] behind what the rows of `tail` [streams, length, n] keep; they keep its end instead."""
+    """Return `x` [B, T, n] behind the kept rows of `tail` [streams, length, n], which then keep its end."""
     whole = torch.cat((tail.index_select(0, rows), x), dim=1)
     tail.index_copy_(0, rows, whole[:, x.shape[1] :])
     return whole
 
 
 def extend(x: Tensor, tail: Tensor, rows: Tensor, curve: Curve | None = None) -> Tensor:
-    """Return `x` [B, T, n] behind what the rows of `tail` [streams, length, n] keep; they keep its end instead.
+    """Return `x` [B, T, n] behind the kept rows of `tail` [streams, length, n], which then keep its end.
 
     With a `curve`, the snake's frequency and depth, it is the snake of `x`. Rows that occur twice keep either end.
     """

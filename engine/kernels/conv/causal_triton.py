@@ -1,10 +1,10 @@
 """Causal convolution in Triton, and the join of new inputs to those a stream has kept, each with the snake after it.
 
-A convolution is a product whose left side is read through its windows, so that they never lie in memory as such.
+A convolution is a product whose left side is read through its windows, which are never laid out in memory.
 
 When inputs are joined, a program takes some steps of one stream, all channels. Where there are at least as many new
-steps as are kept, the program that reads a kept step is the one that writes its successor, so that no other can see
-either half done.
+steps as kept ones, the program that reads a kept step also writes its successor, so no program reads a half-written
+tail.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def conv(
 ) -> Tensor:
     """Return the convolution [B, T, out] of `x` [B, span, in] with `weight` [out, taps * in], or its snake.
 
-    What `residual` [B, T, out] holds is added in the end.
+    `residual` [B, T, out] is added at the end.
     """
     batch, span, channels = x.shape
     outputs, taps = weight.shape[0], weight.shape[1] // channels

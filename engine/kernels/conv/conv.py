@@ -1,7 +1,7 @@
 """Convolution along time as one matrix product over windows: float or packed weights, several clips at once.
 
-With channels last, a window is a run of neighbouring numbers, so that a product of rows (kernels/linear.py) does the
-work and keeps its promise: one window's bits do not depend on what else is in the call.
+With channels last, a window is a run of neighbouring numbers, so a product of rows (kernels/linear/linear.py) does the
+work, and one window's bits do not depend on the rest of the call.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def flatten(weight: Tensor) -> Tensor:
 
 
 def columns(kernel: int, channels: int) -> int:
-    """Return the inputs of a flattened convolution: whole groups of what a packed product scales together."""
+    """Return the inputs of a flattened convolution: whole groups of a packed product."""
     return -(-kernel * channels // GROUP) * GROUP
 
 
@@ -59,7 +59,7 @@ def conv(
 def conv_together(
     clips: Tensor, weight: Tensor, bias: Tensor | None, kernel: int, stride: int, padding: int = 0
 ) -> Tensor:
-    """Return the convolution [clips, T', out] of clips [clips, T, channels] that are all as long, in one product."""
+    """Return the convolution [clips, T', out] of clips [clips, T, channels] of equal length, in one product."""
     padded = F.pad(clips, (0, 0, padding, padding)) if padding else clips.contiguous()
     count, length, channels = padded.shape
     width, size = output_length(length, kernel, stride), kernel * channels

@@ -1,7 +1,6 @@
 """A depthwise convolution along rows, and the layer norm after it: the first half of a ConvNeXt block, in one pass.
 
-Rows belong to several sequences laid end to end: each row says where its own begins and ends, and reads zeros beyond.
-It knows rows of numbers; what they stand for it does not.
+Rows belong to several sequences laid end to end: each row has the start and end of its own, and reads zeros beyond.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A product with its bias, curve and residual in Triton, on tensor cores, for matrices of some hundred rows.
 
-A program makes one tile of what comes out. Few rows get small tiles: what counts then is how many programs there are.
+A program computes one tile of the output. Few rows get small tiles: then the number of programs matters.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SMALL, LARGE = (16, 32, 64, 2), (64, 64, 32, 4)
 rows · [256, 768], rounded: 7.2 µs large, cuBLAS 8.5, and that has neither curve nor residual."""
 
 FEW = 300_000
-"""Numbers that come out, up to which small tiles are faster: as many as large ones leave the device idle."""
+"""Size of the output up to which small tiles are faster: large ones would leave the device idle."""
 
 
 @triton.jit

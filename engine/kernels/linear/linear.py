@@ -34,7 +34,7 @@ _FORMS = {(4, False): 1, (4, True): 2, (5, False): 1, (5, True): 2, (6, False): 
 
 
 class _Part(ctypes.Structure):
-    """The structure of native/packed.cpp, field by field."""
+    """The structure of linear/packed.cpp, field by field."""
 
     _fields_ = (
         ("bits", ctypes.c_int64),
@@ -87,7 +87,7 @@ class PackedWeight:
         self.parts = tuple(parts)
         self.in_features = parts[0].in_features
         self.out_features = sum(part.out_features for part in parts)
-        # What the kernels are handed; the addresses stay good while the parts live.
+        # The kernels' argument; its addresses are valid while the parts live.
         self.table = (_Part * len(parts))(
             *(_Part(part.bits, part.minimums, part.data.data_ptr(), part.out_features) for part in parts)
         )
@@ -108,7 +108,7 @@ class PackedWeight:
         return torch.cat([part.unpack().dequantise() for part in self.parts])
 
     def dense(self) -> Tensor:
-        """Return the float32 matrix, kept from the first call on: the road without the native library."""
+        """Return the float32 matrix, kept from the first call on: used without the native library."""
         if self._dense is None:
             self._dense = self.dequantise()
         return self._dense
@@ -170,7 +170,7 @@ class _LargePages:
                 pages = mmap.mmap(-1, max(size, _CHUNK), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
                 with contextlib.suppress(OSError):  # a kernel built without them
                     pages.madvise(mmap.MADV_HUGEPAGE)
-                self._free = torch.frombuffer(pages, dtype=torch.uint8)  # keeps the mapping while a piece of it lives
+                self._free = torch.frombuffer(pages, dtype=torch.uint8)  # keeps the mapping alive
             room, self._free = self._free[:size], self._free[-(-size // 64) * 64 :]
             return room
 
@@ -228,7 +228,7 @@ def _tiled(rows: Tensor) -> Tensor:
 
 
 def quantise_rows_ref(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (codes int8 [T, groups, 32], scales float32 [T, groups]) of `x` [T, in]: what a packed product sees."""
+    """Return (codes int8 [T, groups, 32], scales float32 [T, groups]) of `x` [T, in]: a packed product's input."""
     groups = x.to(torch.float32).reshape(x.shape[0], x.shape[1] // GROUP, GROUP)
     largest = groups.abs().amax(dim=2)
     largest = torch.where(largest < _SMALLEST, torch.zeros_like(largest), largest)
@@ -253,7 +253,7 @@ def embed_ref(ids: Tensor, weight: Tensor | PackedWeight) -> Tensor:
 
 
 def linear_native(library: ctypes.CDLL, x: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None) -> Tensor:
-    """Do linear_ref's work in native/packed.cpp or native/dense.cpp."""
+    """Do linear_ref's work in linear/packed.cpp or linear/dense.cpp."""
     tokens, inputs = x.shape
     start = None if bias is None else bias.data_ptr()
     if isinstance(weight, PackedWeight):
@@ -271,7 +271,7 @@ def linear_native(library: ctypes.CDLL, x: Tensor, weight: Tensor | PackedWeight
 
 
 def embed_native(library: ctypes.CDLL, ids: Tensor, weight: PackedWeight) -> Tensor:
-    """Do embed_ref's work in native/packed.cpp, reading only the rows that are asked for."""
+    """Do embed_ref's work in linear/packed.cpp, reading only the rows that are asked for."""
     out = torch.empty((ids.shape[0], weight.in_features))
     library.vox_packed_embed(ids.data_ptr(), weight.table, out.data_ptr(), ids.shape[0], weight.in_features)
     return out

@@ -1,7 +1,7 @@
-"""What one or two rows need of a layer: products fused with the norm before and the gate or residual after, attention.
+"""The operations of a layer for one or two rows: products fused with the norm, gate or residual, and attention.
 
 For CUDA, where a decode step of a few rows is a chain of launches each too short to fill the chip: four launches do the
-work of eight. It knows rows and matrices; how a layer is put together is the model's business.
+work of eight.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TWO_ROWS_DEPTH = 1024
 
 
 def serves(rows: int, *matrices: object) -> bool:
-    """Return whether these operations are for so many rows and for matrices of this kind: bfloat16 on CUDA."""
+    """Return whether these operations take so many rows and matrices of this kind: bfloat16 on CUDA."""
     return 0 < rows <= MAX_ROWS and all(
         isinstance(matrix, Tensor)
         and matrix.is_cuda

@@ -1,8 +1,7 @@
-"""All layers of a decoder in one native call, for steps so short that the way from Python into each operation counts.
+"""All layers of a decoder in one native call, for steps so short that the calls from Python matter.
 
-It computes what the model's own loop over rope_write, paged_attention, linear and the norms computes, to the bit, by
-calling the same functions from C. It knows the loop's order and no mathematics of its own; embedding and logits are the
-model's.
+It gives the same bits as the model's own loop over rope_write, paged_attention, linear and the norms, because it calls
+the same functions from C. The model does embedding and logits.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ _PAGE_PARTS = ("k", "v", "k_scale", "v_scale")
 _PLACES = ("positions", "slots", "query_starts", "context_lengths", "block_tables")
 
 
-# The structures of native/stack.cpp, field by field.
+# The structures of linear/stack.cpp, field by field.
 class _Matrix(ctypes.Structure):
     _fields_ = (
         *(("kind", _INT), ("data", _POINTER), ("parts", _INT), ("bias", _POINTER)),
@@ -119,7 +118,7 @@ class Stack:
         *,
         gelu: bool,
     ) -> None:
-        self._kept = (list(layers), first_norm)  # the addresses below stay good while these live
+        self._kept = (list(layers), first_norm)  # keeps the addresses below valid
         self._hidden = first_norm.shape[0]
         self._layers = (_Layer * len(layers))(*(_layer(layer) for layer in layers))
         self._model = _Model(
@@ -130,10 +129,10 @@ class Stack:
         self._page_structures: ctypes.Array[_LayerPages] | None = None
 
     def run(self, residual: Tensor, layout: Layout, pages: Sequence[Pages]) -> Tensor | None:
-        """Return the normed hidden rows for embedded tokens `residual` [T, hidden], which is used up.
+        """Return the normed hidden rows for embedded tokens `residual` [T, hidden], which it overwrites.
 
-        Writes the tokens' keys and values into `pages`. None, with nothing done, where the native library is missing or
-        the tensors are not its kind: the model's own loop must serve.
+        Write the tokens' keys and values into `pages`. Return None, and do nothing, if the native library is missing or
+        does not take the tensors: the model's own loop must run.
         """
         library = native.library(residual)
         if library is None or not residual.is_contiguous():
@@ -153,7 +152,7 @@ class Stack:
 
 
 def fits(layers: Sequence[LayerWeights]) -> bool:
-    """Return whether every weight is of a kind and place the native stack can read."""
+    """Return whether the native stack can read every weight."""
     matrices = [matrix for layer in layers for matrix in (layer.qkv, layer.out, layer.gate_up, layer.down)]
     return all(
         weight.is_cpu

@@ -1,7 +1,7 @@
 """The native library: built from the C++ files of all kernels by the machine's own compiler, loaded through ctypes.
 
-It knows compilers, caches and C signatures; it does not know what an operation means. Where there is no compiler, a
-build fails or a result disagrees with its reference, it says so once in the log and the references serve.
+If there is no compiler, a build fails or a result differs from its reference, it logs that once and the references
+serve.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def load() -> ctypes.CDLL | None:
 
 
 def set_threads(count: int) -> None:
-    """Let native operations run on `count` threads; 0 means every core this process may use."""
+    """Set the number of threads of native operations; 0 means every core this process may use."""
     global _threads
     _threads = count
     loaded = load()
@@ -160,7 +160,7 @@ def _build() -> Path:
             command = [compiler, *_FLAGS, *tuning, *includes, *map(str, sources), "-o", str(built)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False)
             if done.returncode == 0:
-                os.replace(built, path)  # atomic: of two processes that build at once, either's file will do
+                os.replace(built, path)  # atomic: two processes may build at once
                 return path
             failure = failure or done.stderr
     reason = next((line for line in failure.splitlines() if "error" in line), "no message")
@@ -185,7 +185,7 @@ def _fingerprint(compiler: str) -> str:
 
 
 def _features() -> str:
-    """Return what the processor says it can do: a cache folder may be shared by different machines."""
+    """Return the processor's features: different machines may share a cache folder."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

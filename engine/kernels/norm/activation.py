@@ -27,7 +27,7 @@ def gelu_tanh_mul_ref(gate_up: Tensor) -> Tensor:
 
 
 def gate_native(function: Callable[[int, int, int, int], None], gate_up: Tensor) -> Tensor:
-    """Do the work of silu_mul_ref or gelu_tanh_mul_ref with the library's `function` (native/rowwise.cpp)."""
+    """Do the work of silu_mul_ref or gelu_tanh_mul_ref with the library's `function` (norm/rowwise.cpp)."""
     rows, columns = gate_up.shape
     out = torch.empty((rows, columns // 2))
     function(gate_up.data_ptr(), out.data_ptr(), rows, columns // 2)

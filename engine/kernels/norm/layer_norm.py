@@ -1,8 +1,7 @@
 """Layer normalisation, alone or fused with the residual addition before it, and the pointwise curves of speech models.
 
-It knows rows of numbers; which layer they belong to it does not. One row's bits do not depend on the rows beside it.
-On CUDA the curves are torch's own: each is one pass over numbers that a product has just written, and the product adds
-the bias itself.
+One row's bits do not depend on the rows beside it. On CUDA the curves are torch's own: each is one pass over numbers
+that a product has just written, and the product adds the bias itself.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def add_layer_norm_ref(
 
 
 def layer_norm_native(library: ctypes.CDLL, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    """Do layer_norm_ref's work in native/sound.cpp."""
+    """Do layer_norm_ref's work in norm/layer_norm.cpp."""
     out = torch.empty_like(x)
     library.vox_layer_norm(x.data_ptr(), weight.data_ptr(), native.pointer(bias), out.data_ptr(), *x.shape, eps)
     return out
@@ -42,7 +41,7 @@ def layer_norm_native(library: ctypes.CDLL, x: Tensor, weight: Tensor, bias: Ten
 def add_layer_norm_native(
     library: ctypes.CDLL, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Do add_layer_norm_ref's work in native/sound.cpp."""
+    """Do add_layer_norm_ref's work in norm/layer_norm.cpp."""
     out = torch.empty_like(x)
     library.vox_add_layer_norm(
         *(x.data_ptr(), residual.data_ptr(), weight.data_ptr(), native.pointer(bias), out.data_ptr()), *x.shape, eps
@@ -53,7 +52,7 @@ def add_layer_norm_native(
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, dtype: torch.dtype | None = None) -> Tensor:
     """Return each row of `x` [T, n] less its mean, divided by its deviation, times `weight` [n] plus `bias` [n].
 
-    What comes out is of type `dtype`, or that of `x`.
+    The result has type `dtype`, or that of `x`.
     """
     _check(x, weight, bias)
     dtype = dtype or x.dtype
@@ -90,17 +89,17 @@ def add_layer_norm(
 
 
 def gelu(x: Tensor) -> Tensor:
-    """Return x times the normal distribution's integral up to x, for `x` [T, n], which is used up."""
+    """Return x times the normal distribution's integral up to x, for `x` [T, n], which it overwrites."""
     return _curve(x, "vox_gelu", F.gelu)
 
 
 def tanh(x: Tensor) -> Tensor:
-    """Return the hyperbolic tangent of `x` [T, n], which is used up; absolute error below 2e-7."""
+    """Return the hyperbolic tangent of `x` [T, n], which it overwrites; absolute error below 2e-7."""
     return _curve(x, "vox_tanh", torch.tanh)
 
 
 def curve_native(library: ctypes.CDLL, x: Tensor, name: str) -> Tensor:
-    """Do F.gelu's or torch.tanh's work in native/sound.cpp, in place."""
+    """Do F.gelu's or torch.tanh's work in norm/layer_norm.cpp, in place."""
     getattr(library, name)(x.data_ptr(), *x.shape)
     return x
 

@@ -1,7 +1,4 @@
-"""Root-mean-square normalisation, alone or fused with the residual addition before it.
-
-It knows rows of numbers; which layer they belong to, and whether a model adds one to its weights, it does not.
-"""
+"""Root-mean-square normalisation, alone or fused with the residual addition before it."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ def add_rms_norm_ref(x: Tensor, residual: Tensor, weight: Tensor, eps: float) ->
 
 
 def rms_norm_native(library: ctypes.CDLL, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Do rms_norm_ref's work in native/rowwise.cpp."""
+    """Do rms_norm_ref's work in norm/rowwise.cpp."""
     rows, columns = x.shape
     out = torch.empty((rows, columns))
     library.vox_rms_norm(x.data_ptr(), weight.data_ptr(), out.data_ptr(), rows, columns, eps)
@@ -37,7 +34,7 @@ def rms_norm_native(library: ctypes.CDLL, x: Tensor, weight: Tensor, eps: float)
 def add_rms_norm_native(
     library: ctypes.CDLL, x: Tensor, residual: Tensor, weight: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Do add_rms_norm_ref's work in native/rowwise.cpp."""
+    """Do add_rms_norm_ref's work in norm/rowwise.cpp."""
     rows, columns = x.shape
     out = torch.empty((rows, columns))
     library.vox_add_rms_norm(x.data_ptr(), residual.data_ptr(), weight.data_ptr(), out.data_ptr(), rows, columns, eps)

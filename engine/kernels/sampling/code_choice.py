@@ -1,8 +1,7 @@
-"""Choosing one code of a frame, and looking up what the next step reads for it: one launch where there were eight.
+"""Chooses one code of a frame, and looks up the next step's input for it: one launch where there were eight.
 
-The draw is sampling.py's, number for number: seeded, after top-k and top-p. Rules of a frame's first code (what was
-said before, what is no sound) come before it. It knows rows of logits and tables; frames and requests are the caller's
-business. Vocabularies are codebooks': small enough to be in registers whole.
+The draw is sampling.py's, number for number: seeded, after top-k and top-p. Rules of a frame's first code (the penalty
+on codes used before, codes that are no sound) come before it. Vocabularies are codebooks: small enough for registers.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ MAX_CODES = 8192
 
 @dataclass(frozen=True, slots=True)
 class FirstRules:
-    """What a frame's first code must be."""
+    """The rules for a frame's first code."""
 
-    said: Tensor  # [slots, vocabulary] bool: spoken before; what is chosen is added
-    slots: Tensor  # [rows] int64: each row's
-    penalty: Tensor  # [rows] float32, of what was said
-    sounds: int  # codes from here on are no sound,
-    end: int  # but this one, which ends speech,
-    earliest_end: int  # and stands at no position below this
+    said: Tensor  # [slots, vocabulary] bool: codes used before; each choice is added
+    slots: Tensor  # [rows] int64: each row's slot
+    penalty: Tensor  # [rows] float32, on codes used before
+    sounds: int  # codes from here on are no sound and are not chosen, but for `end`
+    end: int  # the code that ends speech
+    earliest_end: int  # the first position at which `end` may be chosen
 
 
 def restrict(logits: Tensor, packet: Tensor, rules: FirstRules) -> Tensor:
-    """Return `logits` [rows, vocabulary] with what was said made less likely and what is no sound impossible."""
+    """Return `logits` [rows, vocabulary] with codes used before less likely, and codes without sound impossible."""
     penalty, code = rules.penalty[:, None], torch.arange(logits.shape[1], device=logits.device)
     spoken = torch.where(logits < 0, logits * penalty, logits / penalty)
     early = (packet[:, POSITION] < rules.earliest_end)[:, None]
@@ -46,7 +45,7 @@ def choose_code_ref(
     logits: Tensor, packet: Tensor, codes: Tensor, rules: FirstRules | None = None, residual: Tensor | None = None,
     table: Tensor | None = None, offset: int = 0,
 ) -> None:  # fmt: skip
-    """Write a code for each row of `logits`, and what the table holds for it."""
+    """Write a code for each row of `logits`, and its row of the table."""
     if rules is not None:
         logits = restrict(logits, packet, rules)
     tokens = torch.empty(len(logits), dtype=torch.int32, device=logits.device)

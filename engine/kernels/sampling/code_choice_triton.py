@@ -1,8 +1,8 @@
 """Choosing one code of a frame in Triton: a program a row, all of its logits in registers.
 
-The largest of logit / temperature + Gumbel noise wins. If it is not among the k largest logits, it is looked for again
-among those above it: whoever is among them is above it too, so the winner of a set that holds them all, once it is one
-of them, is theirs. That takes a reduction or two where the k-th largest would take twenty.
+The largest of logit / temperature + Gumbel noise wins. If the winner is not among the k largest logits, the search is
+repeated among the logits above it: all of the k largest are above it, so once the winner is one of them, it is their
+winner. That takes a reduction or two where the k-th largest would take twenty.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _choose_kernel(
     if said is not None:
         slot = tl.load(slots + row).to(tl.int64)
         value = _restricted(value, code, inside, rules, said, row, slot, penalty, sounds, end, earliest_end, VOCABULARY)
-    value = tl.where(value != value, float("inf"), value)  # NaN must win, or nobody notices it
+    value = tl.where(value != value, float("inf"), value)  # NaN must win, or it would go unnoticed
     crest = tl.max(value, axis=0)
     sound = (crest > -float("inf")) & (crest < float("inf"))
     temperature = tl.load(rules + _TEMPERATURE).to(tl.float32, bitcast=True)
@@ -119,7 +119,7 @@ def choose_code(
     table: Tensor | None,
     offset: int,
 ) -> None:
-    """Write a code for each row of `logits`, and what the table holds for it."""
+    """Write a code for each row of `logits`, and its row of the table."""
     rows, vocabulary = logits.shape
     width = 1 if table is None else table.shape[1]
     overlap = overlaps(logits.device)

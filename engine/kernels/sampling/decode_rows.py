@@ -1,8 +1,7 @@
-"""What a decode step needs to know of its rows, from the few numbers a row that the host sends.
+"""Fills a decode step's tokens and layout from the few numbers per row that the host sends.
 
-A packet's row (columns: sampling.py) holds the token, its position, below zero where nobody is, and the block its key
-and value go to. A token ~n, below zero, is the last one chosen for row n, which the host need not know yet. It knows
-packets and tables; who is in a row is the caller's business.
+A packet's row (columns: sampling.py) holds the token, its position, which is negative for an empty row, and the block
+of its key and value. A negative token ~n is the last one chosen for row n, which the host need not know yet.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from voxlane.engine.kernels.sampling.sampling import BLOCK, MIN_P, POSITION, TOK
 def unpack_ref(packet: Tensor, tokens: Tensor, layout: Layout, block_tokens: int, chosen: Tensor) -> None:
     """Fill tokens and layout for the rows of a packet; each row's block goes into its table."""
     token, position, block = packet[:, TOKEN], packet[:, POSITION], packet[:, BLOCK]
-    # A row whose choice failed, -1, goes on from anything: its request has ended.
+    # A row whose choice failed, -1, gets any token: its request has ended.
     token = torch.where(token < 0, chosen[(~token).clamp(min=0).long()].clamp(min=0), token)
     active = position >= 0
     rows = active.nonzero()[:, 0]
@@ -32,7 +31,7 @@ def unpack(packet: Tensor, tokens: Tensor, layout: Layout, block_tokens: int, ch
     """Fill tokens [rows] and layout for the rows of a packet [rows, columns]; each row's block goes into its table.
 
     `chosen` [rows before, int32] are the tokens chosen last, for packets that name a row instead of a token.
-    A row without anybody gets token and position 0, a context of 0, and slot -1: nothing is read or written for it.
+    An empty row gets token and position 0, a context of 0, and slot -1: nothing is read or written for it.
     """
     rows = packet.shape[0]
     if packet.dtype is not torch.int32 or packet.ndim != 2 or packet.shape[1] <= MIN_P or not packet.is_contiguous():

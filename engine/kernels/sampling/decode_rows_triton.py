@@ -1,8 +1,7 @@
-"""What a decode step needs to know of its rows, from the few numbers a row that the host sends.
+"""Fills a decode step's tokens and layout, in Triton, from the few numbers per row that the host sends.
 
-PACKET is one row of int32: the token (~n: the last one chosen for row n), its position (below zero: nobody is here),
-the block its key and value go to, and how the next token is chosen. Floats and halves of seeds stand there by their
-bits.
+PACKET is one row of int32: the token (~n: the last one chosen for row n), its position (negative: the row is empty),
+the block of its key and value, and how the next token is chosen. Floats and halves of seeds are stored as their bits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Choosing tokens on the device: largest logit, or a seeded draw after top-k, top-p and min-p in that order.
+"""Chooses tokens on the device: the largest logit, or a seeded draw after top-k, top-p and min-p in that order.
 
-Before that come a bias for some tokens, and penalties for those that were there before. It knows rows of logits and the
-numbers beside them; requests are the caller's business. What else a request may ask of a choice (constraints,
-alternatives) is sampler.py's, on the host. The two draw differently: there the distribution function is inverted, here
+Before that come a bias for some tokens, and penalties for earlier ones. runners/sampler.py on the host serves requests
+that need more (constraints, alternatives). The two draw differently: there the distribution function is inverted, here
 the largest of logit / temperature + Gumbel noise wins, which needs no sort. In both a draw depends on the row's own
 logits, tokens, seed and position alone.
 """
@@ -24,17 +23,17 @@ TERMS = 8
 """Columns of a slot's terms, and how many there are room for."""
 
 MOST_TIMES = 16383
-"""A token that came more often is counted so often."""
+"""The most a token is counted."""
 
 _MASK = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
 class Penalties:
-    """What rows with penalties or biases have beside a packet, by slot; on the device, where steps keep it up to date.
+    """What rows with penalties or biases need beside a packet, by slot; on the device, where steps keep it up to date.
 
-    A slot is set when a request takes a row, with the tokens before the one that its next step is fed; from then on
-    every sample() counts the token that was fed. Where positions do not go on by one, it must be set anew.
+    A slot is set when a request takes a row, with the tokens before the one that its next step reads; from then on
+    every sample() counts the token that was read. Where positions do not go on by one, it must be set again.
     """
 
     history: Tensor  # [slots, vocabulary], int16: twice how often a token was generated, plus 1 if the prompt has it
@@ -43,7 +42,7 @@ class Penalties:
 
     @classmethod
     def empty(cls, slots: int, vocabulary: int, device: torch.device) -> Penalties:
-        """Return slots that are all free; each takes six bytes a token of the vocabulary."""
+        """Return free slots; each takes six bytes per token of the vocabulary."""
         return cls(
             torch.zeros((slots, vocabulary), dtype=torch.int16, device=device),
             torch.zeros((slots, vocabulary), dtype=torch.float32, device=device),
@@ -61,7 +60,7 @@ class Penalties:
         frequency: float = 0.0,
         bias: Iterable[tuple[int, float]] = (),
     ) -> None:
-        """Begin a slot with `tokens`, of which the first `prompt_tokens` were not generated; queued, not waited for."""
+        """Fill a slot with `tokens`, of which the first `prompt_tokens` were not generated; queued, not waited for."""
         device, pairs = self.history.device, list(bias)
         terms = [repetition, presence, frequency, float(bool(pairs)), float(prompt_tokens)]
         self.terms[slot, : len(terms)] = _queued(torch.tensor(terms), device)
@@ -80,7 +79,7 @@ class Penalties:
 
 
 def _queued(numbers: Tensor, device: torch.device) -> Tensor:
-    """Return numbers on a device that has not got them yet: a copy from pinned memory waits for no step."""
+    """Queue numbers to a device: a copy from pinned memory waits for no step."""
     if device.type == "cpu":
         return numbers
     return numbers.pin_memory().to(device, non_blocking=True)
@@ -154,7 +153,7 @@ def _sample_row(logits: Tensor, rules: Tensor) -> int:
     scaled = torch.exp((values - peak) / temperature)
     kept = values[min(top_k, len(values)) - 1] if top_k > 0 else values[-1]
     total = scaled[values >= kept].sum()
-    # What lies above a token is what is larger, not what is as large: the place of the first of equals counts.
+    # Only larger logits lie above a token, not equal ones: the first of equals counts.
     above = (scaled.cumsum(0) - scaled)[torch.searchsorted(-values, -values)]
     fits = (values >= kept) & (above < top_p * total) & (scaled >= min_p)
     fits[0] = True
@@ -175,9 +174,9 @@ def sample(
 ) -> None:
     """Write a token and its log-probability for each row of `logits` [rows, vocabulary]; -1: it is not finite.
 
-    `packet` [rows, columns] int32 says how; `tokens` int32 and `logprobs` float32 are [rows]. With `penalties`, `fed`
-    [rows] are the tokens whose logits these are: those of rows with a slot are counted before anything is chosen.
-    Log-probabilities are those of the logits as they came.
+    `packet` [rows, columns] int32 holds the rules; `tokens` int32 and `logprobs` float32 are [rows]. With `penalties`,
+    `fed` [rows] are the tokens that were read: those of rows with a slot are counted before the choice.
+    Log-probabilities are those of the logits before penalties.
     """
     rows, vocabulary = logits.shape
     columns = MIN_P if penalties is None else PENALTIES

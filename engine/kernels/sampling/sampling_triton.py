@@ -1,4 +1,4 @@
-"""Choosing tokens in Triton: one scan of all logits, spread over the chip, and one program a row that settles it.
+"""Chooses tokens in Triton: one scan of all logits, spread over the chip, then one program per row that decides.
 
 A draw is the largest of logit / temperature + Gumbel noise, the noise a hash of (seed, position, token): it depends on
 nothing else, so a row draws the same token in every batch. The scan finds the draw among all tokens; what top-k, top-p
@@ -6,8 +6,8 @@ and min-p exclude is found by rejection: an excluded draw is followed by the bes
 with the same noise, so that what is accepted is the largest among those that may be kept. Only rows that ask for a
 filter read their logits again, from L2: for top-k about four times, for the others once or twice.
 
-Equal logits are kept or excluded together. Rows with penalties or biases see every logit through _scores, wherever it
-is read; which tokens they have is counted here too, by the one program that reads the logit of the token just fed in.
+Equal logits are kept or excluded together. Rows with penalties or biases read every logit through _scores; their tokens
+are counted here too, by the one program that reads the logit of the input token.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CHUNK = 4096
 """Logits that one program of the scan reads: 38 programs a row for a vocabulary of 152,000."""
 
 BLOCK = 8192
-"""Logits that a settling program reads at a time."""
+"""Logits that a deciding program reads at a time."""
 
 _ROUNDS = tl.constexpr(24)  # of an eightfold division: more than float32 has bits
 _FOUND = tl.constexpr(8)  # numbers of a chunk: peak and mass of its logits; mass, best and peak of its scores
@@ -54,7 +54,7 @@ _BIASED, _PROMPT_TOKENS, _TERMS = tl.constexpr(BIASED), tl.constexpr(PROMPT_TOKE
 
 @triton.jit
 def _mix(h):
-    """Return a well scattered function of 32 bits: two multiplications, three shifts."""
+    """Return a hash of 32 bits: two multiplications, three shifts."""
     h ^= h >> 16
     h *= 0x7FEB352D
     h ^= h >> 15
@@ -65,7 +65,7 @@ def _mix(h):
 
 @triton.jit
 def _keys(rules):
-    """Return what the noise of a packet's row is keyed by: its seed and the position of the token to be chosen."""
+    """Return the key of the noise of a packet's row: its seed and the position of the token to be chosen."""
     position = (tl.load(rules + _POSITION) + 1).to(tl.uint32)
     seed_low = tl.load(rules + _SEED_LOW).to(tl.uint32, bitcast=True)
     seed_high = tl.load(rules + _SEED_HIGH).to(tl.uint32, bitcast=True)
@@ -79,14 +79,14 @@ def _keys(rules):
 def _gumbel(token, first, second):
     h = _mix(_mix(token.to(tl.uint32) ^ first) + second)
     v = (h.to(tl.float32) + 0.5) * (1.0 / 4294967296.0)
-    # Exponential in a form that is exact where it is small: there lie the draws that win.
+    # Exponential in a form that is exact where it is small: the winning draws are there.
     small = v * (1.0 + v * (0.5 + v * 0.33333334))
     return -tl.log(tl.where(v < 0.004, small, -tl.log(1.0 - tl.minimum(v, 0.99999994))))
 
 
 @triton.jit
 def _slot(rules, history):
-    """Return which slot of the penalties a packet's row has, -1 if none."""
+    """Return the penalty slot of a packet's row, -1 if it has none."""
     if history is None:
         return tl.full([], -1, dtype=tl.int32)
     else:
@@ -107,7 +107,7 @@ def _count(rules, history, terms, fed, row, slot, token, inside, VOCABULARY: tl.
 
 @triton.jit
 def _scores(value, token, inside, history, bias, terms, slot, VOCABULARY: tl.constexpr):
-    """Return logits as a row with penalties sees them, sampler.py's arithmetic in its order."""
+    """Return logits with a row's penalties: sampler.py's arithmetic in its order."""
     if history is not None:  # noqa: SIM102 -- this is known when it is compiled, what follows is not
         if slot >= 0:
             own = terms + slot * _TERMS
@@ -124,7 +124,7 @@ def _scores(value, token, inside, history, bias, terms, slot, VOCABULARY: tl.con
 
 @triton.jit
 def _load_scores(row_logits, token, history, bias, terms, slot, VOCABULARY: tl.constexpr):
-    """Return the scores of some tokens, -inf for those there are not."""
+    """Return the scores of some tokens, -inf beyond the vocabulary."""
     inside = token < VOCABULARY
     value = tl.load(row_logits + token, mask=inside, other=-float("inf")).to(tl.float32)
     return _scores(value, token, inside, history, bias, terms, slot, VOCABULARY)
@@ -141,7 +141,7 @@ def _scan_kernel(
     token = chunk * CHUNK + tl.arange(0, CHUNK)
     inside = token < VOCABULARY
     value = tl.load(logits + row * stride + token, mask=inside, other=-float("inf")).to(tl.float32)
-    value = tl.where(value != value, float("inf"), value)  # NaN must win, or nobody notices it
+    value = tl.where(value != value, float("inf"), value)  # NaN must win, or it would go unnoticed
     peak = tl.max(value, axis=0)
     shifted = tl.where(inside & (value > -float("inf")), value - peak, -float("inf"))
     mass = tl.sum(tl.exp(shifted), axis=0)

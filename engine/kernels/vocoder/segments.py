@@ -1,6 +1,6 @@
-"""Attention among sequences laid end to end, every row seeing the whole of its own sequence and nothing else.
+"""Attention in sequences laid end to end: every row attends to the whole of its own sequence and nothing else.
 
-It knows rows of queries, keys and values in float32; there are no pages and no order among the rows.
+Queries, keys and values are float32; there are no pages, and rows have no order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def segment_attention_ref(qkv: Tensor, heads: int, start: Tensor, stop: Tensor) 
 def segment_attention(qkv: Tensor, heads: int, start: Tensor, stop: Tensor) -> Tensor:
     """Return the attention of `qkv` [T, 3 · heads · width], queries first, then keys, then values; [T, heads · width].
 
-    A row sees rows from start[t] up to and without stop[t], at least one; both are int32 [T].
+    A row attends to rows from start[t] up to and without stop[t], at least one; both are int32 [T].
     """
     rows = len(qkv)
     if qkv.shape[1] % (3 * heads) or not qkv.is_contiguous() or qkv.dtype is not torch.float32:

@@ -1,7 +1,7 @@
-"""What stands before, between and after the transforms of a pulse-and-noise vocoder, for sequences of frames on a line.
+"""The steps around the transforms of a pulse-and-noise vocoder, for sequences of frames on a line.
 
-Frames of several sequences lie end to end; each frame says where its own begins and ends, and whether it is one at all.
-It knows hops, windows and bins; what predicts the spectra it does not.
+Frames of several sequences lie end to end; each frame has the start and end of its sequence, and whether it is a frame
+or a gap.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LEAST_WEIGHT = 1e-11
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the frames of a line belong, [frames] each; start and stop are int32 frames."""
+    """The sequences of a line's frames, [frames] each; start and stop are int32 frames."""
 
     inside: Tensor  # ones and zeros, float32
     start: Tensor  # of the frame's own sequence
@@ -40,7 +40,7 @@ def pitch_curve_ref(pitch_hz: Tensor, places: Places, share: Tensor) -> Tensor:
 
 
 def pulse_windows_ref(hertz: Tensor, turns: Tensor, places: Places, window: Tensor, rate: int) -> Tensor:
-    """Return what each frame's window shows of its sequence's pulse train, [frames, len(window)]."""
+    """Return each frame's window of its sequence's pulse train, [frames, len(window)]."""
     frames, hop = hertz.shape
     begin = places.start.to(torch.int64)[:, None] * hop
     cycles = (turns.view(frames, hop) - turns[(begin - 1).clamp(min=0)]) * (1.0 / rate)
@@ -92,11 +92,11 @@ def pitch_curve(pitch_hz: Tensor, places: Places, share: Tensor) -> Tensor:
 
 
 def pulse_windows(hertz: Tensor, turns: Tensor, places: Places, window: Tensor, rate: int) -> Tensor:
-    """Return what each frame's window shows of its sequence's pulse train, [frames, len(window)].
+    """Return each frame's window of its sequence's pulse train, [frames, len(window)].
 
     The train has every harmonic below TOP_HZ at unit amplitude, and nothing where `hertz` [frames, hop] is LEAST_HZ;
-    `turns` [frames · hop] is the running sum of hertz in float64. A sequence is mirrored at its ends. What comes out
-    for a frame that is not inside means nothing.
+    `turns` [frames · hop] is the running sum of hertz in float64. A sequence is mirrored at its ends. The result of
+    a frame that is not inside has no meaning.
     """
     _check(hertz, places)
     if turns.shape != (hertz.numel(),) or turns.dtype is not torch.float64:
@@ -111,8 +111,8 @@ def pulse_windows(hertz: Tensor, turns: Tensor, places: Places, window: Tensor, 
 def mix(source: Tensor, spectra: Tensor, table: Tensor, rows: Tensor) -> Tensor:
     """Return source · e^(a + iπ·tanh(b)) + table[rows] · e^c + e^(d + ie), a to e being the fifths of `spectra`.
 
-    `source` [frames, bins] and `table` [any, bins] are complex; `rows` [frames] is int32 and within the table. What is
-    imaginary in the first and last bin is left out: no library has to be asked what it makes of that.
+    `source` [frames, bins] and `table` [any, bins] are complex; `rows` [frames] is int32 and within the table. The
+    imaginary parts of the first and last bin are left out: libraries differ in how they treat them.
     """
     frames, bins = source.shape
     if spectra.shape != (frames, 5 * bins) or table.shape[1:] != (bins,) or rows.shape != (frames,):

@@ -1,4 +1,4 @@
-"""A vocoder's steps around its transforms in Triton, one program a frame: in torch they are seventy small passes."""
+"""A vocoder's steps around its transforms in Triton, one program per frame: in torch they are seventy small passes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from voxlane.engine.kernels.vocoder.vocoder import Places
 
-# As in kernels/vocoder.py; a kernel reads no other globals.
+# As in kernels/vocoder/vocoder.py; a kernel reads no other globals.
 _LEAST_HZ = tl.constexpr(40.0)
 _TOP_HZ = tl.constexpr(11_000.0)
 _LOUDEST = tl.constexpr(7.0)
@@ -101,7 +101,7 @@ def _overlap_kernel(windows, inside, window, out, HOP: tl.constexpr, TIMES: tl.c
         here = real & (source >= 0)
         counts = tl.load(inside + source, mask=here, other=0.0) > 0
         shape = tl.load(window + late * HOP + sample, mask=real, other=0.0)
-        # What is not inside may hold anything, and zero times infinity is not zero.
+        # Frames that are not inside may hold anything, and zero times infinity is not zero.
         value = tl.load(windows + (source * TIMES + late) * HOP + sample, mask=counts, other=0.0)
         total += value * shape
         weight += tl.where(counts, shape * shape, 0.0)
@@ -118,7 +118,7 @@ def pitch_curve(pitch_hz: Tensor, places: Places, share: Tensor) -> Tensor:
 
 
 def pulse_windows(hertz: Tensor, turns: Tensor, places: Places, window: Tensor, rate: int) -> Tensor:
-    """Return what each frame's window shows of its sequence's pulse train, [frames, len(window)]."""
+    """Return each frame's window of its sequence's pulse train, [frames, len(window)]."""
     (frames, hop), size = hertz.shape, len(window)
     out = torch.empty((frames, size), device=hertz.device)
     _pulse_windows_kernel[(frames, triton.cdiv(size, 512))](

@@ -1,9 +1,9 @@
 """hibari: English speech at 24 kHz from 6 million parameters. The default voice.
 
 The network predicts, for every 12.5 ms, the spectra of a pulse train, of noise and of the rest; hibari's own signal
-processing adds them up into samples. It says one clause at a time and knows nothing of the clauses around it.
+processing adds them up into samples. It synthesises one clause at a time, independent of the clauses around it.
 
-Every voice is a model of its own. "heart" comes with the package; the others count only if their file already lies in
+Every voice is a model of its own. "heart" comes with the package; the others count only if their file is already in
 hibari's cache (HIBARI_HOME) with the right hash: nothing is downloaded here.
 """
 
@@ -61,7 +61,7 @@ class Hibari:
         self.synthesise(self.prepare("Ready."))
 
     def warm_up_reading(self) -> None:
-        """Load the lexicon only, for those who run the network elsewhere."""
+        """Load the lexicon only, for a runner that has the network elsewhere."""
         self._phonemiser.warm_up()
 
     def prepare(self, text: str, *, voice: str | None = None) -> Prepared:
@@ -117,7 +117,7 @@ def _is_whole(voice: str) -> bool:
 
 
 def _file(voice: str) -> Path | None:
-    """Return where a voice's file lies, or None if it would have to be downloaded."""
+    """Return the path of a voice's file, or None if it would have to be downloaded."""
     entry = hibari.voices.VOICES[voice]
     folder = hibari.voices.ASSETS if entry.get("bundled") else hibari.voices.cache_dir()
     path = Path(os.fspath(folder)) / entry["file"]

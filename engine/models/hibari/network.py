@@ -1,14 +1,12 @@
 """hibari's network in torch: phonemes in, spectra and pitch out, several clauses at once.
 
-The file's 8-bit matrices come out dequantised, and what flows between them keeps its bits, so this is nearer to the
-network as it was trained than the file's own graph, which rounds to 8 bits before every matrix.
+The file's 8-bit matrices are dequantised, and rows between them are not rounded, so this is nearer to the network as it
+was trained than the file's own graph, which rounds to 8 bits before every matrix.
 
-Clauses lie end to end on a line, at every rate the network knows: phonemes, beats of 25 ms, frames of 12.5 ms. Between
-two of them, and at both ends, are three places of silence, so that sound may ring out and dense convolutions, which
-reach three places far, read zeros as they do around a clause that is alone. Such a place counts for one beat: the line
-of beats has the same gaps again. Whatever reaches further, attention above all, sees one's own clause only.
-
-It knows numbers of phonemes; text, samples and devices are others' business.
+Clauses lie end to end on a line, at each of the network's rates: phonemes, beats of 25 ms, frames of 12.5 ms. Between
+two clauses, and at both ends, are three places of silence, so that sound may ring out and dense convolutions, which
+reach three places far, read zeros as they do around a single clause. Such a place counts as one beat: the line of beats
+has the same gaps. Operations that reach further, attention above all, see their own clause only.
 """
 
 from __future__ import annotations
@@ -37,12 +35,12 @@ GAP = 3
 FRAMES_PER_BEAT = 2
 
 MAX_BEATS = 400
-"""Most beats of one phoneme, 10 s: what comes out of an exponential must not decide over memory alone."""
+"""Most beats of one phoneme, 10 s: the result of an exponential must not set the memory without a limit."""
 
 ROWS = 6
 ID, INSIDE, FIRST, LAST, SPEED, NOISE = range(ROWS)
-"""Rows of a line: phoneme; whether it is one; first and last place of the clause it belongs to, a gap being divided
-between its neighbours; the clause's pace, by its bits; the row its noise begins with."""
+"""Rows of a line: phoneme; whether there is one; first and last place of its clause, where a gap is divided between its
+neighbours; the bits of the clause's speed; the first row of its noise."""
 
 _HEADS = 2
 _EPS = 1e-5
@@ -81,7 +79,7 @@ def write_line(utterances: Sequence[NetworkClause], line: NDArray[np.int32]) -> 
 
 @dataclass(frozen=True, slots=True)
 class TextFeatures:
-    """What the text alone decides, for every place of a line."""
+    """What depends on the text alone, for every place of a line."""
 
     beats: Tensor  # [places] int32, 1 in gaps
     sound: Tensor  # [places, 128], for the spectra
@@ -90,7 +88,7 @@ class TextFeatures:
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Where the frames of a line belong; the spectra and the pitch that sound there."""
+    """The clause, the spectra and the pitch of every frame of a line."""
 
     places: Places
     noise: Tensor  # [frames] int32, counted on from the clause's first row
@@ -107,11 +105,11 @@ class Linear:
     rounded: bool = False
 
     def __call__(self, x: Tensor, *, gelu: bool = False, residual: Tensor | None = None) -> Tensor:
-        """Return x [rows, in] times the matrix, through the curve if wanted, plus the residual if there is one."""
+        """Return x [rows, in] times the matrix, with the activation if wanted, plus the residual if there is one."""
         return fused_linear(x, self.weight, self.bias, gelu=gelu, residual=residual, rounded=self.rounded)
 
     def around(self, x: Tensor, *, gelu: bool = False) -> Tensor:
-        """Return the convolution of x [rows, channels] over as many rows as the matrix has columns for."""
+        """Return the convolution of x [rows, channels]; its width follows from the matrix's columns."""
         width = self.weight.shape[1] // x.shape[1]
         windows = F.pad(x, (0, 0, width // 2, width // 2)).unfold(0, width, 1)  # [rows, channels, width]
         return self(windows.reshape(len(x), -1), gelu=gelu)
@@ -142,13 +140,13 @@ class Block:
     narrow: Linear
 
     def __call__(self, x: Tensor, start: Tensor, stop: Tensor) -> Tensor:
-        """Return x [rows, channels] with what the rows around each say, of those from start to stop."""
+        """Run the block over x [rows, channels]; each row reads its neighbours from start to stop."""
         return self.narrow(self.widen(depthwise_norm(x, start, stop, self.depthwise), gelu=True), residual=x)
 
 
 @dataclass(frozen=True, slots=True)
 class SharedTransformer:
-    """A layer that is gone through several times, and the norm after the last."""
+    """A layer that runs several times, and the norm after the last."""
 
     rounds: int
     norm_before: HibariNorm
@@ -160,7 +158,7 @@ class SharedTransformer:
     norm_after: HibariNorm
 
     def __call__(self, x: Tensor, start: Tensor, stop: Tensor) -> Tensor:
-        """Return the rows of x after all rounds, normalised; x is used up."""
+        """Return the rows of x after all rounds, normalised; x is overwritten."""
         y = self.norm_before(x)
         for left in reversed(range(self.rounds)):
             y = self.out(segment_attention(self.into(y), _HEADS, start, stop))
@@ -198,8 +196,8 @@ class HibariNetwork:
         self._beats = (parts.linear("pn.dur.0"), parts.linear("pn.dur.2"))
         self._melody_in, self._melody_out = parts.linear("pn.pro_in"), parts.linear("pn.pro_out")
         self._melody_blocks = parts.blocks("pn.pro")
-        # Cut to 11 bits on a device, the spectra differ by 0.007 (root mean square; their own is 7), a sixth of what
-        # the 8 bits of the file's graph cost. Durations and pitch are not cut: their errors add up along a clause.
+        # Rounded to 11 bits on a device, the spectra differ by 0.007 (root mean square; their own is 7), a sixth of the
+        # error of the file's 8-bit graph. Durations and pitch are not rounded: their errors add up along a clause.
         self._sound_in, self._sound_out = parts.linear("m.dec_in", rounded=True), parts.linear("m.head", rounded=True)
         self._sound_blocks, self._sound_norm = parts.blocks("m.dec", rounded=True), parts.norm("m.dec_norm")
         self._side: torch.cuda.Stream | None = None
@@ -210,9 +208,9 @@ class HibariNetwork:
         self.parameters = sum(tensor.numel() for tensor in tensors.values())
 
     def read(self, line: Tensor) -> TextFeatures:
-        """Return what the clauses of a line [ROWS, places] sound like, before time enters."""
+        """Return the features of a line [ROWS, places], before durations spread them over time."""
         start, stop, within = line[FIRST].contiguous(), line[LAST] + 1, line[INSIDE] != 0
-        # Neither encoder needs the other, and neither fills a device.
+        # The encoders are independent, and neither fills a device: run them at the same time.
         with _beside(self._side):
             sound = self._sound(line[ID], start, stop)
         melody = self._melody(line[ID], start, stop)
@@ -223,7 +221,7 @@ class HibariNetwork:
         return TextFeatures(torch.where(within, beats, 1.0).to(torch.int32), sound, melody)
 
     def frames(self, line: Tensor, reading: TextFeatures, beats: int) -> Frames:
-        """Return the first `beats` of a line as frames; what does not fit is left out."""
+        """Return the first `beats` of a line as frames; the rest is left out."""
         ends = torch.cumsum(reading.beats, 0, dtype=torch.int32)
         moment = torch.arange(beats, device=line.device, dtype=torch.int32)
         place = torch.searchsorted(ends, moment, right=True)
@@ -253,7 +251,7 @@ class HibariNetwork:
 
 @contextlib.contextmanager
 def _beside(stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """Let what is launched here run beside what follows, on a stream of its own if there is one."""
+    """Launch work beside what follows, on a stream of its own if there is one."""
     if stream is not None:
         stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

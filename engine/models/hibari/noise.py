@@ -1,7 +1,7 @@
-"""The noise in hibari's breath and consonants: one stretch of it for everybody, entered at a place the seed decides.
+"""The noise in hibari's breath and consonants: all clauses share one stretch, and the seed sets where it begins.
 
-Drawing numbers anew for each clause takes 8 ms for 7 s of speech, on one core of a server, which is longer than a GPU
-takes for the clause. Nobody hears that two clauses share their noise: it is shaped otherwise in each.
+Drawing new numbers for each clause takes 8 ms for 7 s of speech, on one core of a server: longer than a GPU takes for
+the clause. That clauses share their noise is not audible: each shapes it differently.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROWS = 2048
-"""Frames of noise, 25.6 s. A longer clause hears it again."""
+"""Frames of noise, 25.6 s. A longer clause repeats it."""
 
 BINS = 601
 
 _STEP = 587
-"""Rows between the noise of a seed and of the next, 7.3 s: clauses one after the other, with seeds that count up, share
-little. It has no factor in common with ROWS, so that as many seeds sound different."""
+"""Rows between the noise of one seed and the next, 7.3 s: successive clauses, whose seeds count up, share little. It
+has no factor in common with ROWS, so that ROWS seeds sound different."""
 
 
 def first_row(seed: int) -> int:
@@ -35,7 +35,7 @@ def noise_table() -> NDArray[np.complex64]:
 
 @dataclass(frozen=True, slots=True)
 class ClauseNoise:
-    """What hibari.dsp takes for a random generator: hands out a clause's noise."""
+    """Returns a clause's noise; hibari.dsp uses it as a random generator."""
 
     table: NDArray[np.complex64]
     row: int

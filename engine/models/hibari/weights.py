@@ -1,7 +1,7 @@
 """The weights of a hibari voice, out of its ONNX file, under the names its authors gave the layers.
 
 Most matrices in the file are 8-bit codes without a name of their own; the bias that is added to a product has one. The
-two transformer layers are written out in the graph as often as they are gone through, with the same matrices.
+two transformer layers are written out in the graph as often as they run, with the same matrices.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _TOO_FAR = 4  # operations between a product and the bias that is added to it: a
 
 @dataclass(frozen=True, slots=True)
 class HibariWeights:
-    """Float tensors by name, matrices [out, in], and what only the graph's operations tell."""
+    """Float tensors by name, matrices [out, in], and numbers that only the graph's operations have."""
 
     tensors: dict[str, NDArray[np.float32]]
-    rounds: dict[str, int]  # how often each encoder's transformer layer is gone through
+    rounds: dict[str, int]  # how often each encoder's transformer layer runs
     strides: dict[str, int]  # how far apart the rows are that a convolution reads, by its weight's name
 
 
@@ -36,7 +36,7 @@ def read_weights(path: Path) -> HibariWeights:
     graph = read_graph(path)
     tensors = {
         name: np.array(values) for name, values in graph.constants.items() if name.startswith(("m.", "pn."))
-    }  # copies: what comes from the file cannot be written to
+    }  # copies: the file's own arrays are read-only
     users: dict[str, list[int]] = {}
     for index, operation in enumerate(graph.operations):
         for name in operation.inputs:

@@ -1,8 +1,8 @@
 """What distinguishes one Qwen3-ASR checkpoint from another, read from the keys of its config.json.
 
 There are two layouts: the authors' own, with everything under `thinker_config`, and the one of Hugging Face's library.
-Every key is used, known to say nothing about what is heard, or refused by name: in each part of config.json and in
-generation_config.json. It knows neither files nor tensors.
+Every key is used, known not to change the result, or refused by name: in each part of config.json and in
+generation_config.json.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from voxlane.engine.models.generic_keys import CHOOSING, NEUTRAL, NOTES
 from voxlane.engine.models.settings import Settings
 
 CHUNK_STATES = 13
-"""States of a chunk of sound, however the window is set: whoever writes prompts for this model counts so."""
+"""States of a chunk of sound, whatever the window is: the model's prompts count so."""
 
 MIN_SAMPLES = 8_000
-"""Half a second: a shorter clip is filled up with silence, as it was in training."""
+"""Half a second: a shorter clip is padded with silence, as in training."""
 
 _PARTS_KEYS = {"audio_config", "audio_token_id", "text_config"}
 _PARTS_UNUSED = {
@@ -36,7 +36,7 @@ _TOWER_ALIASES = {
     "hidden_size": "d_model", "intermediate_size": "encoder_ffn_dim", "num_attention_heads": "encoder_attention_heads",
     "num_hidden_layers": "encoder_layers",
 }  # fmt: skip
-"""Second names that files repeat sizes under."""
+"""Other names under which files repeat sizes."""
 _TOWER_UNUSED = {
     *("activation_dropout", "dropout"),  # training's
     "conv_chunksize",  # how much is computed at a time
@@ -52,7 +52,7 @@ _MROPE_KEYS = ("mrope_section", "interleaved", "mrope_interleaved")
 
 @dataclass(frozen=True, slots=True)
 class TowerConfig:
-    """The sizes of the network that hears."""
+    """The sizes of the audio tower."""
 
     mel_bins: int
     layers: int
@@ -61,8 +61,8 @@ class TowerConfig:
     intermediate_size: int
     channels: int  # of the convolutions
     output_size: int
-    chunk_frames: int  # 10 ms each: what the convolutions see at a time
-    window_chunks: int  # chunks that see each other in the layers
+    chunk_frames: int  # of 10 ms each: the convolutions' chunk
+    window_chunks: int  # chunks that attend to each other in the layers
 
     @property
     def head_dim(self) -> int:
@@ -71,7 +71,7 @@ class TowerConfig:
 
     @property
     def window_states(self) -> int:
-        """States that see each other."""
+        """States that attend to each other."""
         return CHUNK_STATES * self.window_chunks
 
     @property
@@ -121,7 +121,7 @@ class Qwen3ASRConfig:
 
 
 def check_generation(config: Mapping[str, object]) -> None:
-    """Raise ConfigError for what generation_config.json asks beyond the likeliest text and where it ends."""
+    """Raise ConfigError if generation_config.json asks for more than greedy text and its end."""
     settings = Settings(config, "generation_config.")
     settings.known_only({"eos_token_id"}, NOTES | _GENERATION_UNUSED, {**NEUTRAL, "do_sample": (False,)})
 
@@ -195,7 +195,7 @@ def _text(settings: Settings) -> DecoderConfig:
 
 
 def _plain_rope(section: Settings) -> dict[str, object]:
-    """Return a rotation without its axes: sound has one, on which all three advance together."""
+    """Return a rotation without its three axes, which advance together for sound."""
     return {name: section.value(name) for name in section.names() if name not in _MROPE_KEYS}
 
 
@@ -214,7 +214,7 @@ def _check_axes(section: Settings, head_dim: int) -> None:
 
 
 def _halved(length: int) -> int:
-    """Return what is left of a length after three convolutions that each take every second place."""
+    """Return a length after three convolutions of stride 2."""
     for _ in range(3):
         length = -(-length // 2)
     return length

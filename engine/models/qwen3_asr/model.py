@@ -1,15 +1,15 @@
 """Qwen3-ASR: speech recognition by a language model that is given sound among its tokens.
 
-The tower turns a clip into rows; a Qwen3 decoder reads them where the prompt has a place for each, and writes the
-language and the words. So what it makes of a clip lies in the request's own block table, as positions of its sequence;
-there is no second table. How a runner uses it, beside what moonshine.py says:
+The tower turns a clip into rows; a Qwen3 decoder reads them at positions of the prompt, and writes the language and the
+words. So a clip takes positions in the request's own block table; there is no second table. How a runner uses it,
+beside what moonshine.py says:
 
     encode   encoded = model.encode(clips); model.write_cross(encoded.states, slots, pages) keeps the rows at `slots`
              until the next step: they are no keys and values yet
-    decode   model.forward(tokens, …): a token of -1 - slot stands for the row that was kept there
+    decode   model.forward(tokens, …): a token of -1 - slot means the row kept at that slot
 
-The rows of a clip, the prompt around them and what a look before heard go through the decoder in one pass, in the step
-that encodes the clip. It knows samples, tokens and places in pages; streaming, silence and text are others'.
+The rows of a clip, the prompt around them and the drafts go through the decoder in one pass, in the step that encodes
+the clip.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from voxlane.engine.weights.json_files import read_json
 from voxlane.engine.weights.tensors import Blocks, WeightFile
 
 MAX_SAMPLES = 20 * SAMPLE_RATE
-"""Segments are shorter (ListenPolicy); what a cache must hold for one of these is 100 MiB in float32 at 0.6B."""
+"""Segments are shorter (ListenPolicy); a clip of this length takes 100 MiB of cache in float32 at 0.6B."""
 
 _NAMES = {f"audio_tower.proj{n}.": f"multi_modal_projector.linear_{n}." for n in (1, 2)}
 _PREFIXES = {"model.": "", "thinker.model.": "language_model.", "thinker.": ""}
-"""How files spell what we ask for by the library's names: the library's layout, then the authors'."""
+"""How files spell the library's names: in the library's layout, then in the authors'."""
 
 
 class Qwen3ASR(SpeechModel):
@@ -76,7 +76,7 @@ class Qwen3ASR(SpeechModel):
         self.languages, self.detects_language = prompts.languages, True
         self.nobody = next((token for token, code in prompts.detectable.items() if not code), -1)
         self.eos_ids = tokenizer.eos_ids | {prompts.end}
-        # Nobody has measured which heads align, so those of the last third are all asked.
+        # The alignment heads are not measured: use all heads of the last third.
         layers = config.text.layers
         first = layers - max(1, layers // 3)
         self.alignment_heads = tuple(itertools.product(range(first, layers), range(config.text.heads)))
@@ -100,7 +100,7 @@ class Qwen3ASR(SpeechModel):
         progress: Progress | None = None,
         device: str | torch.device = "cpu",
     ) -> Qwen3ASR:
-        """Read a model and the vocabulary that lies beside it, or raise ModelError with one line for a person."""
+        """Read a model and the vocabulary beside it, or raise ModelError with one line for a person."""
         config = Qwen3ASRConfig.from_dict(weights.config)
         generation = beside.path / "generation_config.json"
         check_generation(read_json(generation) if generation.is_file() else {})
@@ -133,13 +133,13 @@ class Qwen3ASR(SpeechModel):
         return self._prompts.after_name(token)
 
     def language_of(self, token: int) -> str:
-        """Return the language that a name's first token means; "" if nobody speaks."""
+        """Return the language that a name's first token means; "" for a clip without speech."""
         return self._prompts.detectable.get(token, "")
 
     # ---- from sound to rows
 
     def encode(self, clips: Sequence[Tensor]) -> Encoded:
-        """Return the rows [states, hidden] that a decoder reads of clips [samples] of float32 at 16 kHz."""
+        """Return the decoder's input rows [states, hidden] of clips [samples] of float32 at 16 kHz."""
         if not clips or any(clip.ndim != 1 or len(clip) > MAX_SAMPLES for clip in clips):
             raise ValueError(f"clips of one dimension and at most {MAX_SAMPLES} samples are needed")
         lengths = [self.states(len(clip)) for clip in clips]
@@ -150,7 +150,7 @@ class Qwen3ASR(SpeechModel):
         return Encoded(self.encode_rows(rows, places.layout(rows.device), places.blocks, block), lengths)
 
     def pieces(self, states: Sequence[int]) -> list[int]:
-        """Return how many rows see each other in the tower: windows of eight seconds."""
+        """Return how many rows attend to each other in the tower: windows of eight seconds."""
         return self._tower.pieces(states)
 
     def join(self, samples: Sequence[int]) -> JoinedSound:
@@ -162,15 +162,15 @@ class Qwen3ASR(SpeechModel):
         return self._tower.joined_samples(rows, clips)
 
     def stem_parts(self, rows: int, clips: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the numbers that `stem_joined` wants beside the sound, at most."""
+        """Return the largest shapes of the numbers that `stem_joined` takes beside the sound."""
         return self._tower.stem_parts(rows, clips)
 
     def stem_joined(self, sound: Tensor, parts: Mapping[str, Tensor]) -> Tensor:
-        """Return what the tower's layers see of joined clips, [rows, tower's hidden] float32."""
+        """Return the input of the tower's layers for joined clips, [rows, tower's hidden] float32."""
         return self._tower.stem_joined(sound, parts)
 
     def encode_rows(self, rows: Tensor, layout: Layout, blocks: int, block: int) -> Tensor:
-        """Run the tower's layers over rows, which are used up; return what the decoder reads, [T, hidden]."""
+        """Run the tower's layers over rows, which it overwrites; return the decoder's input, [T, hidden]."""
         return self._tower.run(rows, layout, blocks, block)
 
     def _stem(self, clip: Tensor) -> Tensor:
@@ -184,12 +184,12 @@ class Qwen3ASR(SpeechModel):
     # ---- from rows and tokens to words
 
     def reserve(self, slots: int) -> None:
-        """Keep room for the rows of a step's clips, always the same, so that graphs find them there."""
+        """Reserve room for the rows of a step's clips, at a fixed address for graphs."""
         self._kept = torch.zeros((slots + 1, self.hidden_size), dtype=self.dtype, device=self.device)
         self._reserved = True
 
     def write_cross(self, states: Tensor, slots: Tensor, pages: list[Pages]) -> None:
-        """Keep the rows [S, hidden] of clips at slots [S] until the next step; below zero: nowhere."""
+        """Keep the rows [S, hidden] of clips at slots [S] until the next step; a negative slot keeps nothing."""
         if not self._reserved:
             self._kept = torch.zeros((int(slots.max()) + 2, self.hidden_size), dtype=self.dtype, device=self.device)
         assert self._kept is not None
@@ -199,7 +199,7 @@ class Qwen3ASR(SpeechModel):
     def forward(self, tokens: Tensor, layout: Layout, cross: Cross, pages: list[Pages]) -> Tensor:
         """Run `tokens` [T] int64, write their keys and values into `pages`; return normed hidden rows [T, hidden].
 
-        A token below zero stands for a row of a clip; `cross` is not looked at.
+        A negative token means a row of a clip; `cross` is not used.
         """
         return self._decoder.run(self._embedded(tokens), layout, pages)
 
@@ -210,10 +210,10 @@ class Qwen3ASR(SpeechModel):
     def cross_weights(
         self, tokens: Tensor, layout: Layout, cross: Cross, pages: list[Pages], heads: Sequence[tuple[int, int]]
     ) -> list[Tensor]:
-        """Return, for each row, how the (layer, head) pairs in `heads` look at its clip: [heads, tokens, states].
+        """Return each row's attention weights of the (layer, head) pairs in `heads`: [heads, tokens, states].
 
-        The tokens must be all that come after the clip. They are run again over the places they already have. It is
-        the decoder's own attention: what it gives to the sound, as shares of one another.
+        The tokens must be all that come after the clip. They are run again in their own slots. These are the decoder's
+        self-attention weights on the clip's positions, scaled to a sum of one.
         """
         starts, states = layout.query_starts.tolist(), cross.lengths.tolist()
         scale, group = self.config.text.attention_scale, self.config.text.heads // self.config.text.kv_heads
@@ -240,7 +240,7 @@ class Qwen3ASR(SpeechModel):
         return torch.where((tokens < 0)[:, None], kept, rows)
 
     def _forbidden(self, tokenizer: Tokenizer) -> Tensor:
-        """Return what is added to logits, [3, vocab]: nobody writes controls or what spells nothing."""
+        """Return what is added to logits, [3, vocab]: -inf for control tokens and tokens without text."""
         table = torch.zeros(3, self.vocab_size)
         known = min(tokenizer.vocab_size, self.vocab_size)
         controls = [token for token in tokenizer.special_ids if token < known] + [self._prompts.text]
@@ -253,7 +253,7 @@ class Qwen3ASR(SpeechModel):
 
 
 class _Flattened:
-    """A file whose convolutions are matrices over windows."""
+    """A file with convolutions as matrices over windows."""
 
     def __init__(self, weights: WeightFile, bands: int) -> None:
         self._weights = weights

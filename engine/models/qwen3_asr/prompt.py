@@ -3,7 +3,7 @@
     <|im_start|>system⏎<|im_end|>⏎<|im_start|>user⏎<|audio_start|> the clip <|audio_end|><|im_end|>⏎
     <|im_start|>assistant⏎language English<asr_text> the words <|im_end|>
 
-Where nobody says which language it is, the model names one after "language", or "None" for a clip without speech. It
+If the request names no language, the model names one after "language", or "None" for a clip without speech. It
 knows tokens; sound is the tower's business. Pure.
 """
 
@@ -26,7 +26,7 @@ LANGUAGES: Mapping[str, str] = {
 """What the model calls the languages it was taught, by ISO 639."""
 
 NOBODY = "None"
-"""What it calls the language of a clip in which nobody speaks."""
+"""The model's name for the language of a clip without speech."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ClipPrompt:
     before: tuple[int, ...]  # the clip
     after: tuple[int, ...]
     language: tuple[int, ...]  # "language"
-    names: Mapping[str, tuple[int, ...]]  # code -> the tokens of its name; "": nobody speaks
+    names: Mapping[str, tuple[int, ...]]  # code -> the tokens of its name; "": no speech
     text: int  # <asr_text>: the words follow
     end: int  # of them
     detectable: Mapping[int, str]  # first tokens of names that only one name begins with -> its code

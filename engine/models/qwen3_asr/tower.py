@@ -1,9 +1,8 @@
-"""Qwen3-ASR's ears: clips of sound in, rows for a text decoder out, 13 of them a second.
+"""Qwen3-ASR's audio tower: clips of sound in, rows for a text decoder out, 13 of them a second.
 
-A log-mel spectrogram is cut into chunks of a second; three convolutions see one chunk each, a transformer eight of
-them. It knows samples and rows; what a decoder makes of the rows is qwen3_asr.py's business. On a GPU a batch's chunks
-go through together, and everything that varies is numbers, so that it can be a graph; on a CPU chunk by chunk, so that
-one clip's bits do not depend on the clips beside it.
+A log-mel spectrogram is cut into chunks of a second; three convolutions see one chunk, a transformer eight of them. On
+a GPU all chunks of a batch run together, and all that varies is numbers, so that it can be a graph; on a CPU they run
+one by one, so that a clip's bits do not depend on the clips beside it.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ MAX_TIMESCALE = 10_000.0
 KERNEL, STRIDE = 3, 2  # of all three convolutions, in both directions
 
 TOGETHER = 64
-"""Chunks that a GPU's convolutions see at once: what the first makes of them is 200 MB in bfloat16."""
+"""Chunks that a GPU's convolutions take at once: the first one's output is 200 MB in bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +45,11 @@ class _Weights:
     last_norm: LayerNorm
     inner: Projection  # [hidden, hidden]
     outer: Projection  # [output, hidden]
-    still: tuple[Tensor, Tensor]  # cosines and sines that turn nothing, [states of a window, head_dim / 2]
+    still: tuple[Tensor, Tensor]  # cosines and sines without rotation, [states of a window, head_dim / 2]
 
 
 class AudioTower:
-    """Loaded ears."""
+    """A loaded audio tower."""
 
     def __init__(self, config: TowerConfig, weights: _Weights, dtype: torch.dtype) -> None:
         self.config = config
@@ -61,7 +60,7 @@ class AudioTower:
 
     @classmethod
     def read(cls, reader: TensorReader, config: TowerConfig) -> AudioTower:
-        """Take the tower's tensors, by the library's names and flattened by `flat`, out of `reader`."""
+        """Read the tower's tensors, by the library's names and flattened by `flat`."""
         hidden, channels = config.hidden_size, config.channels
         sizes = ((1, 1), (2, channels), (3, channels))
         cos = torch.ones(config.window_states, config.head_dim // 2, device=reader.device)
@@ -79,12 +78,12 @@ class AudioTower:
         return cls(config, weights, reader.dtype)
 
     def pieces(self, states: Sequence[int]) -> list[int]:
-        """Return how the states of clips are cut into windows that see nothing of each other."""
+        """Return how the states of clips are cut into windows that do not attend to each other."""
         window = self.config.window_states
         return [min(window, count - first) for count in states for first in range(0, count, window)]
 
     def join(self, samples: Sequence[int]) -> JoinedSound:
-        """Return how clips of so many samples are joined: end to end, each with silence up to the shortest length."""
+        """Return how clips of so many samples are joined: end to end, each padded to the shortest length."""
         config = self.config
         lengths = [max(count, MIN_SAMPLES) for count in samples]
         starts = list(itertools.accumulate(lengths, initial=0))
@@ -108,13 +107,13 @@ class AudioTower:
         return HOP * (STRIDE**3 * rows + clips)  # a state is at most 8 frames, and a clip may end in part of one
 
     def stem_parts(self, rows: int, clips: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the numbers that `stem_joined` wants beside the sound, at most."""
+        """Return the largest shapes of the numbers that `stem_joined` takes beside the sound."""
         chunks = rows // CHUNK_STATES + clips
         per_chunk = ("owners", "chunk_starts", "chunk_lengths", "chunk_places")
         return {**dict.fromkeys(per_chunk, (chunks,)), "picked": (rows,)}
 
     def stem_joined(self, sound: Tensor, parts: Mapping[str, Tensor]) -> Tensor:
-        """Return what the layers see of joined clips: [rows, hidden] float32, one clip's after the other's."""
+        """Return the layers' input for joined clips: [rows, hidden] float32, one clip's after the other's."""
         weights, picked = self._weights, parts["picked"].long()
         mels = self._mels(sound, parts)
         if mels.is_cuda:
@@ -127,7 +126,7 @@ class AudioTower:
         return rows.to(torch.float32) + weights.positions[picked % CHUNK_STATES]
 
     def run(self, rows: Tensor, layout: Layout, blocks: int, block: int) -> Tensor:
-        """Run the layers over rows [T, hidden], which are used up; return what the decoder reads, [T, output].
+        """Run the layers over rows [T, hidden], which it overwrites; return the decoder's input, [T, output].
 
         The layout is ClipPlaces' of pieces, in `blocks` blocks of `block` rows.
         """
@@ -152,7 +151,7 @@ class AudioTower:
         )
         first = places * frames * HOP - half
         at = first + torch.arange((frames - 1) * HOP + WINDOW, device=device)  # [chunks, samples]
-        # Both ends of a clip are mirrored; what lies beyond belongs to frames that the clip does not have.
+        # Both ends of a clip are mirrored; frames beyond the clip are not used.
         at = torch.where(at < lengths, at.abs(), 2 * (lengths - 1) - at).clamp(min=0)
         mel = log_powers(sound[(starts + at).clamp(max=len(sound) - 1)], config.mel_bins)
         there = places * frames + torch.arange(frames, device=device) < lengths // HOP  # [chunks, frames]
@@ -177,13 +176,13 @@ class AudioTower:
         for convolution in self._weights.convolutions:
             matrix, bias = convolution.dense()
             weight = matrix.view(len(matrix), KERNEL, KERNEL, -1).permute(0, 3, 1, 2)  # channels last in memory
-            with cudnn.flags(enabled=True, allow_tf32=False):  # float32 is meant where it is asked for
+            with cudnn.flags(enabled=True, allow_tf32=False):  # no TF32: float32 means float32
                 x = F.gelu(F.conv2d(x, weight, bias, STRIDE, padding=1))
         return x.permute(0, 3, 2, 1).flatten(2).flatten(0, 1)
 
 
 def flat(name: str, tensor: Tensor) -> Tensor:
-    """Return a tensor of the tower as products over windows want it: channels last."""
+    """Return a tensor of the tower in the layout of products over windows: channels last."""
     if ".conv2d" in name and tensor.ndim == 4:
         return tensor.permute(0, 2, 3, 1).reshape(len(tensor), -1)
     return tensor
@@ -192,12 +191,12 @@ def flat(name: str, tensor: Tensor) -> Tensor:
 def by_band(tensor: Tensor, bands: int) -> Tensor:
     """Return the matrix after the convolutions with its columns by band, then channel."""
     if tensor.ndim != 2 or tensor.shape[1] % bands:
-        return tensor  # somebody will say that its shape is wrong
+        return tensor  # the reader refuses its shape
     return tensor.view(len(tensor), -1, bands).transpose(1, 2).reshape(len(tensor), -1)
 
 
 def _sinusoids(length: int, width: int) -> Tensor:
-    """Return sines and cosines [length, width] of places, from one radian a place to one in 10,000."""
+    """Return sines and cosines [length, width] of positions, from one radian a position to one in 10,000."""
     step = math.log(MAX_TIMESCALE) / (width // 2 - 1)
     angles = torch.arange(length)[:, None] * torch.exp(-step * torch.arange(width // 2).float())
     return torch.cat([angles.sin(), angles.cos()], dim=1)

@@ -1,7 +1,7 @@
 """How the codes of a frame are chosen: the rules on the talker's logits, and the numbers a draw depends on.
 
-All of it is tensors with a row a request, so that choosing can be part of a graph. A draw depends on the row's logits
-and on (seed, frame, group), never on the batch. It knows numbers; the models that make logits are others' business.
+All of it is tensors with one row per request, so that choosing can be part of a graph. A draw depends on the row's
+logits and on (seed, frame, group), never on the batch.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from voxlane.engine.models.qwen3_tts.prompt import Utterance
 class Choices:
     """How the next frame of each row is chosen."""
 
-    seen: Tensor  # [slots, vocabulary] bool: first codes that were spoken; what is chosen is added
-    penalty: Tensor  # [rows] float32, of those
+    seen: Tensor  # [slots, vocabulary] bool: first codes used so far; each choice is added
+    penalty: Tensor  # [rows] float32: on codes in `seen`
     first: Tensor  # [rows, columns] int32, sampling's packet; the position is frame * groups
     inner: Tensor  # the same for the codes that follow
-    slots: Tensor  # [rows] int64: which row of `seen` is whose
+    slots: Tensor  # [rows] int64: each row's row of `seen`
 
     @classmethod
     def of(
@@ -36,7 +36,7 @@ class Choices:
         rows: Sequence[tuple[Utterance, SpeechSampling, int]],
         device: str | torch.device = "cpu",
     ) -> Choices:
-        """Return the choices that utterances stand before; a row's last number is its request's seed."""
+        """Return how the next frames of utterances are chosen; the third number of each is the request's seed."""
         seen = torch.zeros(len(rows), config.talker.vocab_size, dtype=torch.bool)
         first, inner = [], []
         for row, (utterance, sampling, seed) in enumerate(rows):
@@ -59,11 +59,11 @@ class FirstCode:
 
     def rules(self, choices: Choices) -> FirstRules:
         """Return the rules as the kernels take them."""
-        return FirstRules(*(choices.seen, choices.slots, choices.penalty), self._sounds, self._end, self._earliest_end)
+        return FirstRules(choices.seen, choices.slots, choices.penalty, self._sounds, self._end, self._earliest_end)
 
 
 def packet_rows(sampling: SpeechSampling, seed: int, position: int) -> tuple[list[int], list[int]]:
-    """Return how a frame whose first code has this position is chosen: its first code, and those that follow."""
+    """Return the packet rows of a frame whose first code has this position: for that code, and for the others."""
     return (
         _numbers(position, seed, sampling.temperature, sampling.top_k, sampling.top_p),
         _numbers(position, seed, sampling.inner_temperature, sampling.inner_top_k, sampling.inner_top_p),

@@ -1,17 +1,16 @@
 """The decoder of Qwen3-TTS's 12 Hz tokenizer: frames of codes to 24 kHz samples, many streams at once, as they come.
 
-A frame's codes are looked up and summed; a transformer that sees a window of frames, then ever finer convolutions turn
-them into samples. Nothing looks ahead: one frame in, its samples out. It knows codes and samples; where codes come from
-and who listens is others' business, and so is the encoder, the tokenizer's other half.
+A frame's codes are looked up and summed; a transformer over a window of frames, then convolutions at ever higher rates
+turn them into samples. Nothing looks ahead: one frame in, its samples out. encoder.py is the tokenizer's other half.
 
-    state = codec.state(streams, max_frames)        a row for every stream, all zero: every stream is at its beginning
+    state = codec.state(streams, max_frames)        one row per stream, all zero: every stream is at its beginning
     codec.decode(codes, state, rows) -> samples     the next frames of the streams `rows`: any number, any mixture
-    state.reset(row), state.copy(source, target)    begin anew; branch off, or keep a place to come back to
+    state.reset(row), state.copy(source, target)    begin again; copy a stream's state to another row
 
-What a stream remembers is its row of `state` and nothing else: the ends of the inputs of every convolution, and the
-last keys and values of every layer in a ring. So nothing is decoded twice, samples do not depend on how frames are cut
-into calls, and they do not depend on the other streams (but for the rounding of products of another shape). decode
-reads no tensor on the host: with codes, rows and samples in fixed places a CUDA graph can hold it.
+A stream's state is its row of `state` and nothing else: the ends of the inputs of every convolution, and the last keys
+and values of every layer in a ring. So nothing is decoded twice, and samples depend neither on how frames are cut into
+calls nor on other streams (but for the rounding of products of another shape). decode reads no tensor on the host: with
+codes, rows and samples at fixed addresses it can be a CUDA graph.
 
 The package's own decode starts over every 300 frames with 25 frames of context. This one equals its decoder run over
 all frames at once.
@@ -48,11 +47,11 @@ TRIED_FRAMES = 16
 
 
 class CodecState:
-    """What every stream remembers: a row of numbers and a count of frames each."""
+    """The states of all streams: a row of numbers and a count of frames each."""
 
     def __init__(self, config: CodecConfig, tails: list[Place], streams: int, max_frames: int, like: Tensor) -> None:
         self.max_frames = max_frames
-        # A call's frames are written before any of them looks back: the last must spare what the first still sees.
+        # A call writes all its frames before any attends: the last must not overwrite what the first still needs.
         self.ring = config.window - 1 + max_frames
         cached = (config.layers, self.ring, config.kv_heads, config.head_dim)
         shapes = [cached, cached, *((tail.length, tail.channels) for tail in tails)]
@@ -70,17 +69,17 @@ class CodecState:
         return self.numbers[0].nbytes + self.frames[0].nbytes
 
     def reset(self, row: int) -> None:
-        """Let a stream begin anew."""
+        """Reset a stream to its beginning."""
         self.numbers[row].zero_()
         self.frames[row].zero_()
 
     def copy(self, source: int, target: int) -> None:
-        """Let the stream `target` go on from where `source` is."""
+        """Copy the state of `source` to `target`."""
         self.numbers[target].copy_(self.numbers[source])
         self.frames[target].copy_(self.frames[source])
 
     def extend(self, place: Place, x: Tensor, rows: Tensor, curve: Snake | None = None) -> Tensor:
-        """Return `x` [B, T, channels], or its snake, with what came before it in front, and keep its end."""
+        """Return `x` [B, T, channels], or its snake, with the kept end of earlier input in front; keep its end."""
         return extend(x, self.tails[place.index], rows, curve)
 
 
@@ -113,7 +112,7 @@ class Qwen3TTSCodec:
         return cls(config, load_weights(weights, config, dtype, torch.device(device), progress))
 
     def stays_finite(self) -> bool:
-        """Return whether frames drawn at random can be heard: numbers may grow too large for float16 on their way."""
+        """Return whether random frames decode to finite samples: numbers may overflow float16."""
         random, device = torch.Generator().manual_seed(0), self._weights.table.device
         codes = torch.randint(self.config.codebook_size, (1, TRIED_FRAMES, self.groups), generator=random).to(device)
         with torch.inference_mode():
@@ -121,7 +120,7 @@ class Qwen3TTSCodec:
         return bool(samples.isfinite().all())
 
     def state(self, streams: int, max_frames: int = 1) -> CodecState:
-        """Return the memory of so many streams; a longer call than `max_frames` is done in pieces."""
+        """Return states for so many streams; a call of more than `max_frames` runs in pieces."""
         if streams < 1 or max_frames < 1:
             raise ValueError(f"a state of {streams} streams and {max_frames} frames a call is none")
         return CodecState(self.config, self._weights.tails, streams, max_frames, self._weights.table)
@@ -129,8 +128,8 @@ class Qwen3TTSCodec:
     def decode(self, codes: Tensor, state: CodecState, rows: Tensor) -> Tensor:
         """Return the samples [B, frames * frame_samples] float32, -1 to 1, of `codes` [B, frames, groups] int64.
 
-        `rows` [B] int64 says which streams they continue, each at most once; rows that only fill a batch up may share
-        one that nobody listens to. Codes must be below codebook_size: on a CPU that is checked.
+        `rows` [B] int64 are the streams they continue, each at most once; padding rows may share one unused stream.
+        Codes must be below codebook_size: on a CPU that is checked.
         """
         if codes.ndim != 3 or codes.shape[2] != self.groups or not codes.numel() or rows.shape != codes.shape[:1]:
             raise ValueError(

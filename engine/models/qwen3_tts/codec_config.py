@@ -1,7 +1,7 @@
 """The numbers of a Qwen3-TTS 12 Hz tokenizer's decoder, read from its config.json.
 
-Every key is either used, known to say nothing about decoding, or refused by name: a variant that would sound wrong does
-not load. It knows nothing of tensors.
+Every key is either used, known not to change decoding, or refused by name: a variant that would sound wrong does not
+load.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The tensors of a Qwen3-TTS 12 Hz tokenizer's decoder, in the form that decoding wants them.
+"""The tensors of a Qwen3-TTS 12 Hz tokenizer's decoder, in the form that decoding needs.
 
-What never changes is worked out here, in float32 before anything is rounded: codebooks go through their projection,
-scales into the matrix before them, transposed convolutions become matrices, and the snakes' logarithms are undone. It
-knows names and shapes; what is computed with them is qwen3_tts_codec.py's business.
+Constant work is done here, in float32 before anything is rounded: codebooks are projected, scales go into the matrix
+before them, transposed convolutions become matrices, and the snakes' logarithms are undone.
 """
 
 from __future__ import annotations
@@ -136,7 +135,7 @@ class CodecWeights:
 def load_weights(
     weights: WeightFile, config: CodecConfig, dtype: torch.dtype, device: torch.device, progress: Progress | None
 ) -> CodecWeights:
-    """Take the decoder's tensors out of a tokenizer's file, or raise TensorError that names the one at fault."""
+    """Read the decoder's tensors from a tokenizer's file, or raise TensorError that names the one at fault."""
     names = [name for name in weights.names() if name.startswith(_PREFIX)]  # the rest is the encoder's
     aliases = {name.removeprefix(_PREFIX): name for name in names}
     reader = TensorReader(weights, aliases, "float32", device, progress)
@@ -188,7 +187,7 @@ class _Loader:
         )
 
     def _table(self) -> Tensor:
-        """Return all codebooks, each already through its projection."""
+        """Return all codebooks, projected."""
         config, half = self._config, self._config.codebook_dim // 2
         tables = []
         for part, groups in (("first", 1), ("rest", config.groups - 1)):

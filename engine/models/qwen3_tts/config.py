@@ -1,7 +1,7 @@
 """What distinguishes one Qwen3-TTS checkpoint from another, read from the keys of its config.json.
 
-Every key is used, known to say nothing about the sound, or refused by name: in each part of config.json and in
-generation_config.json. It knows neither files nor tensors.
+Every key is used, known not to change the sound, or refused by name: in each part of config.json and in
+generation_config.json.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from voxlane.engine.models.settings import Settings
 Kind = Literal["base", "custom_voice", "voice_design"]
 
 SUPPRESSED_CODES = 1024
-"""The last codes of the talker's vocabulary stand in prompts only: none but the end of speech may be chosen."""
+"""The last codes of the talker's vocabulary are for prompts: of them only the end of speech may be chosen."""
 
 MIN_FRAMES = 2
 """Speech does not end before this many frames."""
@@ -79,7 +79,7 @@ class CodecTokens:
 
 @dataclass(frozen=True, slots=True)
 class SpeakerEncoderConfig:
-    """The sizes of the network that hears whose voice a clip is."""
+    """The sizes of the speaker encoder."""
 
     size: int  # of the embedding
     channels: tuple[int, ...]  # per layer; the last joins what those between said
@@ -105,7 +105,7 @@ class Qwen3TTSConfig:
     codec: CodecTokens
     languages: Mapping[str, int]  # name -> codec token; dialects among them
     speakers: Mapping[str, int]
-    dialects: Mapping[str, str]  # speakers who have one -> its name among the languages
+    dialects: Mapping[str, str]  # speaker -> its dialect's name among the languages
     speaker_encoder: SpeakerEncoderConfig | None  # base checkpoints only
 
     @classmethod

@@ -1,11 +1,11 @@
 """The encoder of Qwen3-TTS's 12 Hz tokenizer: a clip of speech to the frames of codes that a talker imitates.
 
-Convolutions shorten the clip a thousandfold, a transformer looks over what is left, and each frame is written as codes:
-one for what is said, the others each for what those before them left over. A clip is heard once and its frames kept, so
-that plain torch in float32 serves. It knows samples and codes; whose voice it is, is qwen3_tts_speaker.py's.
+Convolutions shorten the clip a thousandfold, a transformer runs over the rest, and each frame becomes codes: one for
+what is said, each other one for the residual of those before it. A clip is encoded once and its frames kept, so plain
+torch in float32 is fast enough.
 
-The convolutions take the clip piece by piece, each keeping the end of what it has seen: a minute of sound at 64
-channels would otherwise be 370 MB for one layer's input alone. Nothing looks ahead, so that the pieces change nothing.
+The convolutions take the clip piece by piece, and each keeps the end of its input: a minute of sound at 64 channels
+would otherwise be 370 MB for one layer's input alone. Nothing looks ahead, so the pieces do not change the result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from voxlane.engine.models.rotary import Rope
 from voxlane.engine.weights.tensors import WeightFile
 
 PIECE_FRAMES = 8
-"""How much of a clip the convolutions see at once: two thirds of a second, 16 MB at the widest."""
+"""How much of a clip the convolutions take at once: two thirds of a second, 16 MB at the widest."""
 
 _PREFIX = "encoder."
 _MIN_USAGE = 1e-5  # a codebook entry that was never used is divided by this
@@ -65,7 +65,7 @@ class Qwen3TTSEncoder:
         return self._quantise(self.vectors(samples, check))
 
     def vectors(self, samples: Tensor, check: Callable[[], None] = lambda: None) -> Tensor:
-        """Return what codes are chosen for, [frames, hidden]."""
+        """Return the rows that are quantised, [frames, hidden]."""
         tails: dict[str, Tensor] = {}
         found: list[Tensor] = []
         pieces = torch.split(samples.to(torch.float32)[None, None], PIECE_FRAMES * self.frame_samples, dim=2)
@@ -96,7 +96,7 @@ class Qwen3TTSEncoder:
         return inner + (self._conv(f"{name}shortcut", x, tails) if self.config.shortcut else x)
 
     def _conv(self, name: str, x: Tensor, tails: dict[str, Tensor], *, stride: int = 1, dilation: int = 1) -> Tensor:
-        """Return a causal convolution of what is new, and keep its end for the next piece."""
+        """Return a causal convolution of the new input, and keep its end for the next piece."""
         weight = self._weights[f"{name}.conv.weight"]
         length = (weight.shape[2] - 1) * dilation + 1 - stride
         before = tails.get(name)
@@ -135,7 +135,7 @@ class Qwen3TTSEncoder:
         return F.linear(x, self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias"))
 
     def _quantise(self, x: Tensor) -> Tensor:
-        """Return the codes of `x` [frames, hidden]: the nearest entry of a book, then of the next to what is left."""
+        """Return the codes of `x` [frames, hidden]: the nearest entry of a book, then of the next to the residual."""
         codes = []
         for part, groups in (("semantic", 1), ("acoustic", self.config.groups - 1)):
             rest = F.linear(x, self._weights[f"{part}.projection"]) if self.config.projected else x
@@ -159,7 +159,7 @@ def read_weights(reader: EncoderTensors, config: EncoderConfig) -> dict[str, Ten
 
 
 class _Loader:
-    """Takes the encoder's tensors, under their own names; codebooks as they are looked up."""
+    """Reads the encoder's tensors, under their own names; codebooks as they are looked up."""
 
     def __init__(self, reader: EncoderTensors, config: EncoderConfig) -> None:
         self._reader = reader
@@ -226,7 +226,7 @@ class _Loader:
 
 
 def _is_spare(name: str, config: EncoderConfig) -> bool:
-    """Return whether the file holds this for the way back, for training, or for codes that nobody uses."""
+    """Return whether a tensor is for decoding, for training, or for unused codes."""
     found = _QUANTISER.fullmatch(name)
     if not found:
         return False

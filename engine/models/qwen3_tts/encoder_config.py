@@ -1,6 +1,6 @@
 """The numbers of a Qwen3-TTS 12 Hz tokenizer's encoder, read from its config.json: those of transformers' MimiConfig.
 
-Every key is either used, known to say nothing about encoding, or refused by name. It knows nothing of tensors.
+Every key is either used, known not to change encoding, or refused by name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FIXED: dict[str, tuple[object, ...]] = {
     "audio_channels": (1,), "hidden_act": ("gelu",), "num_semantic_quantizers": (1,), "pad_mode": ("constant",),
     "use_causal_conv": (True,), "use_streaming": (False,),
 }  # fmt: skip
-"""Keys of which one value is supported: the published one, and what is meant where there is none."""
+"""Keys with one supported value: the published one, which is also the default."""
 _USED_KEYS = {
     "_frame_rate", "attention_bias", "codebook_dim", "codebook_size", "compress", "dilation_growth_rate", "frame_rate",
     "head_dim", "hidden_size", "intermediate_size", "kernel_size", "last_kernel_size", "norm_eps",
@@ -30,7 +30,7 @@ _UNUSED_KEYS = {
     *("trim_right_ratio", "upsample_groups"),  # the way back to sound
     "max_position_embeddings",  # rotation is relative
     "use_cache",  # a clip is encoded in one go
-    # The package's transformers lets every position see all before it, whatever this says; later ones keep to it.
+    # The package's transformers ignores this and lets every position attend to all before it; later ones honour it.
     "sliding_window",
 }
 _MAX_SIZE = 1 << 16
@@ -143,4 +143,4 @@ def _ratios(section: Settings) -> tuple[int, ...]:
     value = section.value("upsampling_ratios") or [8, 6, 5, 4]
     if not isinstance(value, list) or not all(type(item) is int and 0 < item < 1000 for item in value):
         raise section.refuse("upsampling_ratios", f"{value!r:.60} is not a list of factors")
-    return tuple(reversed(value))  # they are written as the way back has them
+    return tuple(reversed(value))  # the file has the decoder's order

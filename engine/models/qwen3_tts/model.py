@@ -5,7 +5,7 @@ next frame; the *code predictor* names the rest of that frame. What an engine ca
 
 - `Qwen3TTS.load`       read a checkpoint.
 - `embed_voice`         turn a clip into the embedding of its voice (base checkpoints), once a voice.
-- `open_utterance`      begin an utterance: who speaks, in which language, how. Its KV is paged like a chat's.
+- `open_utterance`      begin an utterance: its speaker, language and style. Its KV is paged like a chat's.
 - `Utterance.append`    give it text, also while it speaks, and `end` it. It waits for text that has not come.
 - `Utterance.available` tells how many positions can be computed; prompts may be computed in chunks of any size.
 - `inputs`              gather ranges of rows of several utterances, prompt chunks and single frames alike.
@@ -16,9 +16,7 @@ next frame; the *code predictor* names the rest of that frame. What an engine ca
 - `Utterance.text_for`  name the text of a frame that is still being made, so that the step after it can be prepared.
 - `Utterance.add`       take the frame; its codes are the next position's input. A first code of `end_code` ends speech.
 - `Utterance.rewind`    go back to a frame; the cache goes back to one position less than `available` then says, since
-                        the hidden row of the last one is wanted again.
-
-It knows ids and hidden rows. Samples are the codec's business, requests and blocks the engine's.
+                        the hidden row of the last one is needed again.
 """
 
 from __future__ import annotations
@@ -154,7 +152,7 @@ class Qwen3TTS:
         said = self._say(inputs.text)
         nothing = len(self._table) - 1
         where = torch.where(inputs.codes < 0, nothing, inputs.codes + self._offsets)
-        # Summed in float32, whatever the tables' type.
+        # Summed in float32 for every type of the tables.
         residual = F.embedding(where, self._table).sum(dim=1, dtype=torch.float32).add_(said)
         if inputs.speaker_rows is not None and inputs.speakers is not None:
             residual.index_add_(0, inputs.speaker_rows, inputs.speakers)
@@ -167,7 +165,7 @@ class Qwen3TTS:
     def frames(self, hidden: Tensor, choices: Choices, scratch: Scratch) -> Tensor:
         """Return the next frame [rows, groups] int64 of each hidden row [rows, hidden] that forward returned.
 
-        -1 stands where logits are not finite; what follows a first code of `end_code` is not sound.
+        A code is -1 where logits are not finite; codes after a first code of `end_code` are no sound.
         """
         predictor, rules = self.predictor, self._first_code.rules(choices)
         frames = torch.empty((len(hidden), self.config.groups), dtype=torch.int64, device=hidden.device)
@@ -186,7 +184,7 @@ class Qwen3TTS:
 
 
 def _names(weights: WeightFile, config: Qwen3TTSConfig) -> dict[str, str]:
-    # A base checkpoint that was given a voice of its own still carries the encoder it no longer needs.
+    # A base checkpoint that was tuned to one voice still has the encoder, which it no longer needs.
     unused = ("speaker_encoder.",) if config.speaker_encoder is None else ()
     return {name: name for name in weights.names() if not name.startswith(unused)}
 

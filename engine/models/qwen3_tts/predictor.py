@@ -1,11 +1,9 @@
 """The code predictor of Qwen3-TTS: a small decoder that fills in the rest of a frame, one code after the other.
 
-Of a frame the talker chooses the first code. This one reads the talker's hidden row and that code, and names the
-second; reads the second and names the third; and so on, with a table and a head for each group. It forgets everything
-after a frame, so that its keys and values are a block of scratch for each row, written over every time. The loop reads
-nothing back and its shapes depend on the number of rows alone: on CUDA it can be captured as one graph.
-
-It knows codes; whose they are and how they sound it does not.
+The talker chooses the first code of a frame. The predictor reads the talker's hidden row and that code, and chooses the
+second; reads the second and chooses the third; and so on, with a table and a head for each group. It keeps nothing
+after a frame: its keys and values are a scratch block for each row, overwritten every time. The loop reads nothing back
+and its shapes depend on the number of rows alone: on CUDA it can be captured as one graph.
 """
 
 from __future__ import annotations
@@ -62,7 +60,7 @@ class CodePredictor:
 
     @classmethod
     def read(cls, reader: TensorReader, config: Qwen3TTSConfig, mode: Mode, table: Tensor) -> CodePredictor:
-        """Take the predictor out of `reader`; `table` holds all groups' embeddings in the talker's width."""
+        """Read the predictor; `table` holds all groups' embeddings in the talker's width."""
         prefix = "talker.code_predictor."
         hidden, wide = config.predictor.hidden_size, config.talker.hidden_size
         layers = read_layers(reader, config.predictor, mode, f"{prefix}model.", config.groups)
@@ -76,7 +74,7 @@ class CodePredictor:
             projection = _Projection(
                 reader.matrix([f"{name}.weight"], [hidden], wide), reader.bias([f"{name}.bias"], [hidden])
             )
-            # Projected once here, a code costs a lookup in the loop, not a product.
+            # Projected here once: in the loop a code costs a lookup and no product.
             table = layers.project(table.to(layers.dtype), projection.weight, projection.bias).to(table.dtype)
         return cls(config, layers, heads, table, projection, reader.device)
 
@@ -85,9 +83,9 @@ class CodePredictor:
         return Scratch(self.layers, self.groups, rows, self._steps.device)
 
     def open(self, hidden: Tensor) -> Tensor:
-        """Return what the first inner step reads after the talker's hidden rows, [rows, 2, hidden] float32.
+        """Return the input of the first inner step, [rows, 2, hidden] float32, with the talker's hidden rows filled in.
 
-        The second of each row's two is the first code's row of `table`, and is still to be written.
+        The caller writes the second of each row's two: the first code's row of `table`.
         """
         x = torch.empty((len(hidden), 2, self.layers.config.hidden_size), device=hidden.device)
         x[:, 0] = self._project(hidden)
@@ -149,7 +147,7 @@ class Scratch:
         self._arrivals = new_arrivals(device)
 
     def layouts(self, rows: int) -> list[Layout]:
-        """Return where the inner steps of `rows` rows lie; the same tensors every time, as a graph wants them."""
+        """Return the layouts of the inner steps of `rows` rows; the same tensors every time, as a graph needs."""
         if rows > self.rows:
             raise ValueError(f"{rows} rows in a scratch of {self.rows}")
         if rows not in self._layouts:

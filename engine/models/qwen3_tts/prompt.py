@@ -1,18 +1,16 @@
 """What a talker reads: a stream of text and a stream of sound, side by side, one row of ids for every position.
 
-A row is (text, codes), and a position's input is the sum of their embeddings. The same ids say what the KV cache
-holds, so that a prompt cut into chunks, a recompute and a rewind are nothing but ranges of rows:
+A row is (text, codes), and a position's input is the sum of their embeddings. The same ids describe what the KV cache
+holds, so a prompt in chunks, a recompute and a rewind are ranges of rows:
 
     positions   the head                         from there on
     text        instructions, role, pad…, bos    the text to say, its eos, then pads for ever
     codes       none, none, language and voice   bos, frames of the clip to imitate, frames that were spoken
 
-Streaming, a text token accompanies each frame. A row whose text has not come yet has no input: speech waits for it
-rather than pad, since a pad means that the text is over, so that clauses can be appended to a sentence in mid-air.
-Speech takes 12.5 text tokens a second that way, while it lasts. With `whole_text` the text stands in the head, each
-token beside a codec pad, and nothing is spoken before its end; the text may still come in pieces.
-
-It knows ids; text and sound are others' business.
+When streaming, each frame has a text token beside it. A row whose text has not come yet has no input: speech waits for
+it, because a pad would mean the end of the text. So clauses can be appended in the middle of a sentence. Speech reads
+12.5 text tokens a second that way. With `whole_text` the text is in the head, each token beside a codec pad, and speech
+begins after its end; the text may still come in pieces.
 """
 
 from __future__ import annotations
@@ -35,14 +33,14 @@ Codes = tuple[int, ...]
 
 
 class PromptError(ValueError):
-    """This checkpoint cannot speak so; the text names what was asked."""
+    """This checkpoint cannot speak as requested; the message names the parameter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clone:
-    """A voice out of a clip: its embedding, and to imitate its manner too, what was said in it and its frames.
+    """A voice from a clip: its embedding, and to imitate its manner too, the clip's text and frames.
 
-    Speech then goes on where the clip ends: who makes samples of it must have heard the clip's frames before.
+    Speech then goes on where the clip ends: the codec must have decoded the clip's frames before.
     """
 
     embedding: Tensor  # [hidden]
@@ -86,7 +84,7 @@ class Utterance:
             self._text += text
 
     def end(self) -> None:
-        """Say that no more text will come."""
+        """Note that no more text will come."""
         if not self.ended:
             self.append([self._text_tokens.eos])
             self.ended = True
@@ -214,7 +212,7 @@ def _language_tags(config: Qwen3TTSConfig, language: str, speaker: str) -> list[
     name, codec = language.lower(), config.codec
     if name != "auto" and name not in config.languages:
         raise PromptError(f"language: {language!r:.60} is not one of auto, {', '.join(config.languages)}")
-    # Who speaks a dialect speaks it wherever Chinese is spoken.
+    # A speaker of a dialect speaks it wherever Chinese is asked for.
     if name in ("auto", "chinese"):
         name = config.dialects.get(speaker.lower(), name)
     if name == "auto":

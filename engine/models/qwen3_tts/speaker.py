@@ -1,6 +1,6 @@
-"""Whose voice it is: an ECAPA-TDNN from a clip's mel spectrogram to one embedding, as Qwen3-TTS's base models have it.
+"""The speaker encoder of Qwen3-TTS's base models: an ECAPA-TDNN from a clip's mel spectrogram to one embedding.
 
-A clip is heard once and its embedding kept, so that plain torch serves; it knows sound, and nobody's name.
+A clip is encoded once and its embedding kept, so plain torch is fast enough.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WINDOW = 1024  # samples: 43 ms
 HOP = 256  # samples: 11 ms
 
 _SMALLEST_POWER = 1e-9
-_QUIETEST = 1e-5  # magnitude in a mel band below which everything is silence
+_QUIETEST = 1e-5  # magnitudes in a mel band are at least this
 _SMALLEST_VARIANCE = 1e-12
 
 
@@ -49,7 +49,7 @@ class SpeakerEncoder:
 
     @classmethod
     def read(cls, reader: TensorReader, config: SpeakerEncoderConfig, prefix: str) -> SpeakerEncoder:
-        """Take the encoder's tensors, whose names begin with `prefix`, out of `reader`."""
+        """Read the encoder's tensors, whose names begin with `prefix`."""
         weights: dict[str, tuple[Tensor, Tensor]] = {}
 
         def take(name: str, inputs: int, outputs: int, kernel: int = 1) -> None:
@@ -91,7 +91,7 @@ class SpeakerEncoder:
         return self._conv("fc", self._pool(x)[:, :, None])[0, :, 0]
 
     def _layer(self, name: str, x: Tensor, dilation: int) -> Tensor:
-        """Look at neighbours in parts of the channels, each part hearing what the one before found; then weigh all."""
+        """Convolve parts of the channels, each with the output of the part before added; then weigh all channels."""
         inner = self._conv(f"{name}tdnn1.conv", x).relu()
         first, *parts = inner.chunk(self._config.res2net_scale, dim=1)
         found = [first]
@@ -103,7 +103,7 @@ class SpeakerEncoder:
         return inner * self._conv(f"{name}se_block.conv2", squeezed).sigmoid() + x
 
     def _pool(self, x: Tensor) -> Tensor:
-        """Return mean and deviation [1, 2 * channels] over time, weighed by an attention that saw the plain ones."""
+        """Return mean and deviation [1, 2 * channels] over time, weighed by an attention over the unweighed ones."""
         even = torch.full_like(x[:, :1], 1.0 / x.shape[2])
         context = [statistic[:, :, None].expand_as(x) for statistic in _statistics(x, even)]
         scores = self._conv("asp.tdnn.conv", torch.cat([x, *context], dim=1)).relu().tanh()

@@ -287,7 +287,9 @@ class CudaVoice(Immediate):
         for row, sound in ticket.landed:
             clause = ticket.clauses[row]
             ticket.speeches[row] = finish(
-                *(clause.prepared, sound.samples, sound.beats.astype(np.float32)),
+                clause.prepared,
+                sound.samples,
+                sound.beats.astype(np.float32),
                 frame_samples=FRAME_SAMPLES,
                 rate=self.model.sample_rate,
                 speed=clause.speed,

@@ -20,7 +20,7 @@ from voxlane.engine.kernels.attention.pages import Layout, Pages, new_arrivals
 from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.models.clips import ENCODER_BLOCK, ClipPlaces, JoinedSound
 from voxlane.engine.runners.cuda.encoder_decoder_graphs import captured
-from voxlane.engine.runners.cuda.staging import PacketMemory, StagingBuffer
+from voxlane.engine.runners.cuda.staging import PacketMemory, StagingBuffer, layout_of
 
 Progress = Callable[[float], None]
 
@@ -169,8 +169,8 @@ class ClipGraphs:
         with torch.inference_mode():
             packet.send()
             part = packet.device
-            layout = Layout(
-                *(part["positions"], part["slots"], part["starts"], part["lengths"], part["tables"]),
+            layout = layout_of(
+                part,
                 arrivals=self._arrivals,
             )
             seen = model.stem_joined(self._sound[: model.joined_samples(rows, clips)], part)

@@ -91,7 +91,11 @@ class CudaTalker(Talker):
         context_tokens = min(model.talker.context_tokens, cache.num_blocks * cache.block_tokens)
         self._streams = Streams(slots + LEADS, model, device)
         self._graphs = FrameGraphs(
-            *(model, cache, self._streams, self._scratch, device),
+            model,
+            cache,
+            self._streams,
+            self._scratch,
+            device,
             max_rows=max_rows,
             max_tokens=max_tokens,
             context_tokens=context_tokens,

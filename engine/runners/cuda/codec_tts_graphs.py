@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from voxlane.engine.kernels.attention.pages import Layout, new_arrivals
+from voxlane.engine.kernels.attention.pages import new_arrivals
 from voxlane.engine.kernels.sampling.sampling import POSITION
 from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.models.qwen3_tts.choice import Choices
@@ -26,7 +26,7 @@ from voxlane.engine.models.qwen3_tts.model import Inputs, Qwen3TTS
 from voxlane.engine.models.qwen3_tts.predictor import Scratch
 from voxlane.engine.runners.cuda.encoder_decoder_graphs import captured
 from voxlane.engine.runners.cuda.rows import PACKET, buckets_up_to
-from voxlane.engine.runners.cuda.staging import PacketMemory, StagingBuffer
+from voxlane.engine.runners.cuda.staging import PacketMemory, StagingBuffer, layout_of
 
 Progress = Callable[[float], None]
 
@@ -167,8 +167,8 @@ class FrameGraphs:
             packet = self._packets[size]
             packet.send()
             part = packet.device
-            layout = Layout(
-                *(part["positions"], part["slots"], part["starts"], part["lengths"], part["tables"]),
+            layout = layout_of(
+                part,
                 max_query=0 if size.wide else 1,
                 arrivals=self._arrivals,
             )

@@ -37,7 +37,7 @@ class _Side:
     ) -> None:
         beside = torch.zeros((2, EXPRESS_ROWS), dtype=torch.int32, device=device)
         self.graphs = PromptGraphs(
-            *(model, cache, device, beside), max_rows=EXPRESS_ROWS, context_tokens=context_tokens, asks=asks
+            model, cache, device, beside, max_rows=EXPRESS_ROWS, context_tokens=context_tokens, asks=asks
         )
         self.prompts = PromptRunner(model, cache, device, beside, self.graphs)
         self.watch = Stopwatch(device)

@@ -102,7 +102,7 @@ class CudaRunner(Runner):
         way = YieldFlag.make(FLIGHTS, device)
         self._graphs = DecodeGraphs(model, cache, self._rows, context_tokens, device, way)
         self._prompt_graphs = PromptGraphs(
-            *(model, cache, device, self._graphs.beside), max_rows=max_batch, context_tokens=context_tokens, way=way
+            model, cache, device, self._graphs.beside, max_rows=max_batch, context_tokens=context_tokens, way=way
         )
         self._prompts = PromptRunner(model, cache, device, self._graphs.beside, self._prompt_graphs)
         self.express = CudaExpress(model, cache, device, way, context_tokens=context_tokens)

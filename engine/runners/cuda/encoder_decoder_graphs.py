@@ -21,7 +21,7 @@ from voxlane.engine.kernels.sampling.sampling import sample
 from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.models.recognition import Cross
 from voxlane.engine.runners.cuda.rows import PACKET, buckets_up_to
-from voxlane.engine.runners.cuda.staging import PacketMemory, StagingBuffer
+from voxlane.engine.runners.cuda.staging import PacketMemory, StagingBuffer, layout_of
 
 Progress = Callable[[float], None]
 
@@ -170,8 +170,8 @@ class StepGraphs:
         with torch.inference_mode():
             step.packet.send()
             part = step.packet.device
-            layout = Layout(
-                *(part["positions"], part["slots"], part["starts"], part["lengths"], part["tables"]),
+            layout = layout_of(
+                part,
                 max_query=0 if wide else NARROW_QUERIES,
                 arrivals=self._arrivals,
             )

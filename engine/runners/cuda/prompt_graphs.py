@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from voxlane.engine.kernels.attention.pages import Layout, new_arrivals
+from voxlane.engine.kernels.attention.pages import new_arrivals
 from voxlane.engine.kernels.sampling.sampling import sample
 from voxlane.engine.kernels.yield_flag import YieldFlag
 from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.runners.cuda.rows import PACKET
-from voxlane.engine.runners.cuda.staging import PacketMemory, StagingBuffer
+from voxlane.engine.runners.cuda.staging import PacketMemory, StagingBuffer, layout_of
 from voxlane.engine.runners.decoder import DecoderModel
 
 SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -138,8 +138,8 @@ class PromptGraphs:
                 self._asks.fill_(1)
             packet.send()
             part = packet.device
-            layout = Layout(
-                *(part["positions"], part["slots"], part["starts"], part["lengths"], part["tables"]),
+            layout = layout_of(
+                part,
                 way=self._way,
                 arrivals=self._arrivals,
             )

@@ -15,12 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from voxlane.engine.kernels.attention.pages import Layout
 from voxlane.engine.kernels.sampling.sampling import PENALTIES, POSITION, Penalties, sample
 from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.runners.cuda.prompt_graphs import PromptGraphs, Shape
 from voxlane.engine.runners.cuda.rows import PACKET, is_penalised, needs_host, set_penalties, write_rules
-from voxlane.engine.runners.cuda.staging import PacketMemory, StagingBuffer
+from voxlane.engine.runners.cuda.staging import PacketMemory, StagingBuffer, layout_of
 from voxlane.engine.runners.decoder import (
     SCORE_ROWS,
     DecoderModel,
@@ -180,8 +179,8 @@ class PromptRunner:
         self._fill(ticket, packet)
         packet.send()
         part = packet.device
-        layout = Layout(
-            *(part["positions"], part["slots"], part["starts"], part["lengths"], part["tables"]),
+        layout = layout_of(
+            part,
             max_query=max(row.count + len(row.drafts) for row in rows),
         )
         hidden = self._model.forward(part["tokens"].long(), layout, self._cache.pages)

@@ -56,7 +56,9 @@ def set_penalties(penalties: Penalties, slot: int, request: Request, computed: i
     """Fill a penalty slot for a request whose token at `computed` is read next."""
     sampling = request.sampling
     penalties.set(
-        *(slot, request.tokens[:computed], request.prompt_tokens),
+        slot,
+        request.tokens[:computed],
+        request.prompt_tokens,
         repetition=sampling.repetition_penalty,
         presence=sampling.presence_penalty,
         frequency=sampling.frequency_penalty,

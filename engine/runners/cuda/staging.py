@@ -12,6 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from voxlane.engine.kernels.attention.pages import Layout
+from voxlane.engine.kernels.yield_flag import YieldFlag
+
 _ALIGNED = 4
 """Each part begins at a multiple of 16 bytes: a kernel is compiled again for pointers with other alignment."""
 
@@ -60,3 +63,19 @@ class StagingBuffer:
 def _ends(shapes: Mapping[str, tuple[int, ...]]) -> list[int]:
     counts = [-(-math.prod(shape) // _ALIGNED) * _ALIGNED for shape in shapes.values()]
     return list(itertools.accumulate(counts, initial=0))
+
+
+def layout_of(
+    part: Mapping[str, Tensor], *, max_query: int = 0, way: YieldFlag | None = None, arrivals: Tensor | None = None
+) -> Layout:
+    """Return the layout in the parts of a packet."""
+    return Layout(
+        positions=part["positions"],
+        slots=part["slots"],
+        query_starts=part["starts"],
+        context_lengths=part["lengths"],
+        block_tables=part["tables"],
+        max_query=max_query,
+        way=way,
+        arrivals=arrivals,
+    )
