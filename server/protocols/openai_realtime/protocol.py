@@ -107,8 +107,8 @@ class OpenAIRealtime:
         self._microphone = Microphone(FORMATS[self._session.input_format])
         self._heard_before_s = 0.0  # seconds of audio in earlier formats
         self._known = KnownItems()
-        self._listening = PersonTurns(self._known, self.heard_s)
-        self._listening.transcribes = transcribes(self._session)
+        self._turns = PersonTurns(self._known, self.heard_s)
+        self._turns.transcribes = transcribes(self._session)
         self._responses = Exchange(self._known, session_rate)
         self._fault: server_events.Fault | None = None  # the fault of a turn that is about to end
         self._made = 0  # number of ids made
@@ -152,7 +152,7 @@ class OpenAIRealtime:
             self._heard_before_s = self.heard_s()
             self._microphone = Microphone(FORMATS[session.input_format])
         self._session, self._config = session, config
-        self._listening.transcribes = transcribes(session)
+        self._turns.transcribes = transcribes(session)
         return [client_events.ConfigureSession(config)]
 
     def append(self, event: Event, _: str) -> Iterable[Incoming]:
@@ -252,16 +252,16 @@ class OpenAIRealtime:
                 return self._responses.start(event, self._name, Wish(self._session, self._config.speaks))
             case server_events.Interrupted(epoch):
                 closing, aside = self._responses.interrupt(epoch)
-                return closing if aside else self._listening.interrupted(closing)
+                return closing if aside else self._turns.interrupted(closing)
             case server_events.Hold():
-                self._listening.hold()
+                self._turns.hold()
             case server_events.Release():
-                self._listening.release()
+                self._turns.release()
             case server_events.TurnDone(how=how):
                 fault = self._fault
                 if how == "failed" and fault is not None and fault.code != "engine_lost":
                     self._fault = None
-                return self._listening.encode(event, fault)
+                return self._turns.encode(event, fault)
             case (
                 server_events.SpeechStarted()
                 | server_events.SpeechStopped()
@@ -270,9 +270,9 @@ class OpenAIRealtime:
                 | server_events.InputCommitted()
                 | server_events.IdleTimeout()
             ):
-                return self._listening.encode(event)
+                return self._turns.encode(event)
             case server_events.InputCleared():
-                return self._listening.clear()
+                return self._turns.clear()
             case server_events.Fault():
                 return self._fail(event)
             case _:
@@ -284,7 +284,7 @@ class OpenAIRealtime:
         match event:
             case dialect.SessionReady():
                 self._name = event.session.rpartition("-")[2]
-                self._listening.session = event.session
+                self._turns.session = event.session
                 return [packet("session.created", session=shown(self._session, f"sess_{self._name}"))]
             case server_events.Configured():
                 return [packet("session.updated", session=shown(self._session, f"sess_{self._name}"))]
@@ -343,7 +343,7 @@ _READERS: dict[str, Callable[[OpenAIRealtime, Event, str], Iterable[Incoming]]] 
 }
 """Client event type -> the function that reads it."""
 
-PACE = RateLimits(
+RATE_LIMITS = RateLimits(
     frame_bytes=limits.REALTIME_FRAME_BYTES,
     frames_per_s=limits.VOICE_FRAMES_PER_SECOND,
     frames_burst=limits.REALTIME_FRAMES_BURST,
@@ -354,5 +354,5 @@ PACE = RateLimits(
 )
 
 REALTIME = Dialect(
-    SUBPROTOCOL, PACE, OpenAIRealtime, opening=opening, subprotocol_needed=False, resumable=False, any_voice=True
+    SUBPROTOCOL, RATE_LIMITS, OpenAIRealtime, opening=opening, subprotocol_needed=False, resumable=False, any_voice=True
 )
