@@ -44,7 +44,7 @@ class Hello:
     resume: str = ""  # the last token that it was sent
     last_seq: int | None = None  # number of the last message it has; None: it has none
     played: Played | None = None  # its player's position, in the client's samples
-    wishes: object = None  # the dialect's own part, for its codec
+    opening: object = None  # the dialect's own part, for its codec
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from voxlane.server.protocols.openai_realtime.exchange import Exchange
 from voxlane.server.protocols.openai_realtime.items import INPUT_ITEMS, KnownItems, read_item, shown_item
 from voxlane.server.protocols.openai_realtime.listening import PersonTurns
 from voxlane.server.protocols.openai_realtime.packets import Event, packet
-from voxlane.server.protocols.openai_realtime.responses import Wish
+from voxlane.server.protocols.openai_realtime.responses import ResponseSettings
 from voxlane.server.protocols.openai_realtime.session import (
     FORMATS,
     RealtimeSession,
@@ -92,14 +92,14 @@ def opening(handshake: Handshake, defaults: SessionConfig) -> Hello:
         config = configuration(session, defaults, capabilities)
     except Wrong as wrong:
         raise BadMessage(str(wrong)) from wrong
-    return Hello(config=config, wishes=Opening(session, usual, defaults, capabilities))
+    return Hello(config=config, opening=Opening(session, usual, defaults, capabilities))
 
 
 class OpenAIRealtime:
     """One conversation in OpenAI's dialect."""
 
     def __init__(self, hello: Hello, session_rate: int) -> None:
-        begun = hello.wishes if isinstance(hello.wishes, Opening) else _NO_OPENING
+        begun = hello.opening if isinstance(hello.opening, Opening) else _NO_OPENING
         self._session, self._usual = begun.session, begun.usual
         self._base, self._capabilities = begun.base, begun.capabilities
         self._config = hello.config
@@ -192,8 +192,8 @@ class OpenAIRealtime:
         aside = choice("response.conversation", given.get("conversation") or "auto", ("auto", "none")) == "none"
         about = metadata("response.metadata", given.get("metadata"))
         entries = None if given.get("input") is None else self._input(given["input"])
-        tag = self._new_id("wish")
-        self._responses.ask(tag, Wish(session, config.speaks, about, aside))
+        tag = self._new_id("tag")
+        self._responses.ask(tag, ResponseSettings(session, config.speaks, about, aside))
         return [client_events.Respond(config, tag, aside, entries, ref)]
 
     def _input(self, value: object) -> tuple[Item | str, ...]:
@@ -249,7 +249,7 @@ class OpenAIRealtime:
             ):
                 return self._responses.encode(event)
             case server_events.ReplyStarted():
-                return self._responses.start(event, self._name, Wish(self._session, self._config.speaks))
+                return self._responses.start(event, self._name, ResponseSettings(self._session, self._config.speaks))
             case server_events.Interrupted(epoch):
                 closing, aside = self._responses.interrupt(epoch)
                 return closing if aside else self._turns.interrupted(closing)
