@@ -53,11 +53,11 @@ class Answers:
         self._reads_words = reads_words  # the voice takes text word by word
         self._epoch = 0
         self._expected = ""  # the user's words that the prepared reply answers
-        self._vain = ""  # the user's words for which preparing a reply failed
+        self._failed_words = ""  # the user's words for which preparing a reply failed
         self._answered: UserSpeech | None = None  # the turn that the reply answers, for its latencies
         self._broken = False  # the engine sends no more of the reply
         self.asides: dict[int, Reply] = {}
-        self.rested_s: float | None = None  # when the last reply ended; None: no reply yet, or another has begun
+        self.reply_ended_s: float | None = None  # when the last reply ended; None: no reply yet, or another has begun
         self.open_calls: set[str] = set()  # ids of tool calls sent to the client, without a result so far
         self._results = 0
         self._spoken: dict[str, SpokenReply] = {}  # by item, oldest first
@@ -90,7 +90,7 @@ class Answers:
 
     def prepare(self, turn: UserSpeech, config: SessionConfig) -> list[Effect]:
         """Begin a reply that the client does not see yet, in case the turn is over."""
-        if self.reply is not None or self._awaiting is not None or turn.text == self._vain:
+        if self.reply is not None or self._awaiting is not None or turn.text == self._failed_words:
             return []
         self._expected = turn.text
         reply = self._new(turn.number, config, tentative=True)
@@ -106,7 +106,7 @@ class Answers:
 
     def answer(self, turn: UserSpeech, config: SessionConfig) -> list[Effect]:
         """Answer a turn that is in the history; use the prepared reply if it answers the same words."""
-        self._answered, self._vain = turn, ""
+        self._answered, self._failed_words = turn, ""
         reply = self.reply
         if reply is not None and reply.stage == "tentative" and self._expected == turn.text:
             self._remember(reply)
@@ -215,7 +215,7 @@ class Answers:
 
     def _remember(self, reply: Reply) -> None:
         """Place a reply that begins in the history; its words are filled in when it is over."""
-        self.rested_s = None
+        self.reply_ended_s = None
         self.history.place(Item(reply.item, "assistant", spoken=reply.speaks, whole=False))
 
     # ---- ending
@@ -305,7 +305,7 @@ class Answers:
 
     def _put_down(self, reply: Reply, heard: str, now: float, *, whole: bool) -> None:
         """Write a reply into the history with the words that were heard."""
-        self.rested_s = now
+        self.reply_ended_s = now
         self.history.fill(reply.item, heard.strip(), whole=whole)
         if reply.speaks:
             self._spoken[reply.item] = SpokenReply(reply.text, reply.ledger)
@@ -357,7 +357,7 @@ class Answers:
     def _fail(self, reply: Reply, message: Finished | Refused) -> list[Effect]:
         """End a reply that the engine could not finish; what has come of it is still said."""
         if reply.stage == "tentative":
-            self._vain = self._expected
+            self._failed_words = self._expected
             return self.withdraw()
         if reply is self.reply:
             self._broken = True

@@ -179,11 +179,11 @@ class PendingTurns:
 
     def idle_at(self) -> float | None:
         """Return when the silence after a reply reaches its limit, None if no such silence is running."""
-        config, rested_s = self._speaker.config, self._answers.rested_s
-        if config.turns.idle_s is None or rested_s is None or not config.replies:
+        config, reply_ended_s = self._speaker.config, self._answers.reply_ended_s
+        if config.turns.idle_s is None or reply_ended_s is None or not config.replies:
             return None
         free = not self._speaker.suspected and not self._turns and not self._answers.busy
-        return rested_s + config.turns.idle_s if free else None
+        return reply_ended_s + config.turns.idle_s if free else None
 
     def break_silence(self, heard_s: float, now: float) -> list[Effect]:
         """Speak again if the silence has reached its limit; `heard_s` is how much sound has come so far."""
@@ -198,8 +198,8 @@ class PendingTurns:
 
     def end_wordless(self, turn: UserSpeech, now: float) -> list[Effect]:
         """End a turn that needs no answer."""
-        if self._answers.rested_s is not None:
-            self._answers.rested_s = now
+        if self._answers.reply_ended_s is not None:
+            self._answers.reply_ended_s = now
         return [Send(TurnDone(turn.number, "done"))]
 
     def answer_typed(self, text: str, now: float) -> list[Effect]:

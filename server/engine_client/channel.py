@@ -39,11 +39,11 @@ class EngineTransport(Protocol):
         """Send a message; raise Overloaded if too much waits."""
 
     @property
-    def listening(self) -> bool:
+    def connected(self) -> bool:
         """Whether an engine takes messages now."""
 
     @property
-    def hopeful(self) -> bool:
+    def starting(self) -> bool:
         """Whether an engine is being started."""
 
 
@@ -58,31 +58,31 @@ class Channel:
         self._live: set[str] = set()
         self._waiting: list[ToEngine] = []
         self._waiting_bytes = 0
-        self._unhurried = ""  # id of the request whose sound may be gathered
+        self._gathers_for = ""  # id of the request whose sound may be gathered
         self._begun = False  # its first sound was sent
         self._gathered = bytearray()
         self._closed = False
 
     def tell(self, message: ToEngine) -> FromEngine | None:
         """Send a command to the engine, or keep it; return a Refused if its request cannot go on."""
-        if isinstance(message, Append) and message.request_id == self._unhurried:
+        if isinstance(message, Append) and message.request_id == self._gathers_for:
             if self._gather(message.audio):
                 return None
             message = Append(message.request_id, audio=self._take_gathered())
         elif self._gathered:
-            refused = self._send(Append(self._unhurried, audio=self._take_gathered()))
-            if refused is not None and getattr(message, "request_id", "") == self._unhurried:
+            refused = self._send(Append(self._gathers_for, audio=self._take_gathered()))
+            if refused is not None and getattr(message, "request_id", "") == self._gathers_for:
                 return refused  # its request is over
         if isinstance(message, Submit):
-            if not self._transport.listening and not self._transport.hopeful:
+            if not self._transport.connected and not self._transport.starting:
                 return Refused(message.request_id, message.epoch, "overloaded", "there is no engine")
             self._live.add(message.request_id)
             if message.task == "asr":
-                self._unhurried = "" if message.priority is Priority.CRITICAL else message.request_id
+                self._gathers_for = "" if message.priority is Priority.CRITICAL else message.request_id
                 self._begun = False
         elif isinstance(message, Cancel):
             self._live.discard(message.request_id)
-        if self._transport.listening:
+        if self._transport.connected:
             return self._send(message)
         return self._wait(message)
 
@@ -118,7 +118,7 @@ class Channel:
             return
         self._closed = True
         for request_id in self._live:
-            if self._transport.listening:
+            if self._transport.connected:
                 self._transport.send(Cancel(request_id))
         self._live.clear()
         self._forget()
@@ -128,7 +128,7 @@ class Channel:
         """Gather sound; return False if it is to be sent now."""
         self._gathered += audio
         begun, self._begun = self._begun, True
-        return begun and len(self._gathered) < GATHERED_BYTES and self._transport.listening
+        return begun and len(self._gathered) < GATHERED_BYTES and self._transport.connected
 
     def _take_gathered(self) -> bytes:
         audio = bytes(self._gathered)
@@ -166,7 +166,7 @@ class Channel:
             return None
         self._live.discard(request_id)
         self._drop_waiting(request_id)
-        if self._transport.listening and not isinstance(message, Submit):
+        if self._transport.connected and not isinstance(message, Submit):
             self._transport.send(Cancel(request_id))
         return Refused(request_id, 0, "overloaded", "the engine has too much to do")
 

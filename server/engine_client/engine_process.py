@@ -223,12 +223,12 @@ class EngineProcess:
         self._channels.pop(name, None)
 
     @property
-    def listening(self) -> bool:
+    def connected(self) -> bool:
         """Whether the engine takes requests."""
         return self.state == "ready" and self._pipe is not None
 
     @property
-    def hopeful(self) -> bool:
+    def starting(self) -> bool:
         """Whether an engine is being started."""
         return self.state in ("starting", "restarting")
 

@@ -44,7 +44,7 @@ class Hello:
     resume: str = ""  # the last token that it was sent
     last_seq: int | None = None  # number of the last message it has; None: it has none
     played: Played | None = None  # its player's position, in the client's samples
-    wishes: object = None  # the dialect's own part, for its codec
+    opening: object = None  # the dialect's own part, for its codec
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ class Dialect:
     """How one kind of client is served. The client sends a hello first, unless there is an `opening`."""
 
     subprotocol: str
-    pace: RateLimits
+    rate_limits: RateLimits
     make: Callable[[Hello, int], Codec]  # the int is the session's sample rate
     read_hello: Callable[[bytes | str, SessionConfig], Hello] | None = None  # raises BadMessage; the config: defaults
     opening: Callable[[Handshake, SessionConfig], Hello] | None = None  # for a dialect without a hello

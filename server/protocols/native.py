@@ -294,7 +294,7 @@ _UNSPOKEN = frozenset(
 )
 """Events without a message in this dialect: its clients have no items."""
 
-PACE = RateLimits(
+RATE_LIMITS = RateLimits(
     frame_bytes=FRAME_BYTES,
     frames_per_s=limits.VOICE_FRAMES_PER_SECOND,
     frames_burst=limits.VOICE_FRAMES_BURST,
@@ -304,4 +304,4 @@ PACE = RateLimits(
     audio_burst_s=limits.VOICE_AUDIO_BURST_SECONDS,
 )
 
-NATIVE = Dialect(SUBPROTOCOL, PACE, Native, read_hello)
+NATIVE = Dialect(SUBPROTOCOL, RATE_LIMITS, Native, read_hello)

@@ -101,15 +101,15 @@ class Connection:
         self._api_key = api_key
         self._address = address
         self._admission = admission
-        self._pace = pace = dialect.pace
+        self._rate_limits = rates = dialect.rate_limits
         self._loop = asyncio.get_running_loop()
         self._began_s = self._read_s = self._loop.time()
-        self._frames = Bucket(pace.frames_per_s, pace.frames_burst, self._began_s)
-        self._bytes = Bucket(pace.bytes_per_s, pace.bytes_burst, self._began_s)
+        self._frames = Bucket(rates.frames_per_s, rates.frames_burst, self._began_s)
+        self._bytes = Bucket(rates.bytes_per_s, rates.bytes_burst, self._began_s)
         self._audio_began_s: float | None = None
         self._audio_before_s = 0.0  # seconds of audio on earlier connections of the conversation
         self._conversation: Conversation | None = None
-        self._news = asyncio.Event()
+        self._message_waits = asyncio.Event()
         self._ended: asyncio.Future[VoxlaneError | None] = self._loop.create_future()
         self._warned = False
         self._taken_over = False  # another connection has resumed the conversation
@@ -170,9 +170,9 @@ class Connection:
                 task.cancel()
             await asyncio.gather(reader, writer, return_exceptions=True)
 
-    def news(self) -> None:
+    def notify(self) -> None:
         """Wake the writer: a message waits."""
-        self._news.set()
+        self._message_waits.set()
 
     def end(self, error: VoxlaneError) -> None:
         """Close the connection with an error."""
@@ -217,7 +217,7 @@ class Connection:
         )
         for packet in conversation.codec.encode(ready):
             conversation.outbound.put_first(packet)
-        self._news.set()
+        self._message_waits.set()
         logger.info(line("voice open", session=conversation.name, client=self._address, resumed=bool(hello.resume)))
         if not hello.resume:
             conversation.open()
@@ -225,7 +225,7 @@ class Connection:
 
     def _take_over(self, hello: Hello) -> Conversation:
         conversation = self._registry.take_back(hello.resume)
-        before = conversation.listener
+        before = conversation.writer
         conversation.detach()
         if before is not None:
             before.end(ResumedElsewhere())
@@ -244,12 +244,12 @@ class Connection:
         data = message.get("text", "") if data is None else data
         self._read_s = now = self._loop.time()
         size = len(data or b"")
-        if size > self._pace.frame_bytes:
-            raise TooLarge(f"A message has at most {self._pace.frame_bytes} bytes.")
+        if size > self._rate_limits.frame_bytes:
+            raise TooLarge(f"A message has at most {self._rate_limits.frame_bytes} bytes.")
         if not self._frames.spend(1, now):
-            raise TooFast(f"At most {self._pace.frames_per_s} messages a second.")
+            raise TooFast(f"At most {self._rate_limits.frames_per_s} messages a second.")
         if not self._bytes.spend(size, now):
-            raise TooFast(f"At most {self._pace.bytes_per_s} bytes a second.")
+            raise TooFast(f"At most {self._rate_limits.bytes_per_s} bytes a second.")
         return data or b""
 
     async def _read(self) -> VoxlaneError | None:
@@ -280,7 +280,7 @@ class Connection:
             self._registry.tokens.arrived(conversation.name)
         match incoming:
             case Audio():
-                self._check_pace(conversation)
+                self._check_audio_rate(conversation)
                 conversation.feed(incoming)
             case Played():
                 conversation.played(incoming)
@@ -300,12 +300,12 @@ class Connection:
             case _:
                 conversation.feed(incoming)
 
-    def _check_pace(self, conversation: Conversation) -> None:
+    def _check_audio_rate(self, conversation: Conversation) -> None:
         """Raise TooFast if more audio has come than time has passed, with room for jitter."""
         now = self._loop.time()
         if self._audio_began_s is None:
             self._audio_began_s = now
-        allowed = (now - self._audio_began_s) * self._pace.audio_rate + self._pace.audio_burst_s
+        allowed = (now - self._audio_began_s) * self._rate_limits.audio_rate + self._rate_limits.audio_burst_s
         if conversation.codec.heard_s() - self._audio_before_s > allowed:
             raise TooFast("Audio comes faster than it can be spoken.")
 
@@ -315,11 +315,11 @@ class Connection:
         conversation = self._conversation
         assert conversation is not None
         while True:
-            self._news.clear()
+            self._message_waits.clear()
             while not self._taken_over and (item := conversation.outbound.next()) is not None:
                 await self._send(conversation.codec.write(*item))
             self._registry.leave_if_idle(conversation)
-            await self._news.wait()
+            await self._message_waits.wait()
 
     async def _send(self, data: bytes | str) -> None:
         if isinstance(data, str):

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 class ConversationWriter(Protocol):
     """The connection that writes a conversation's messages."""
 
-    def news(self) -> None:
+    def notify(self) -> None:
         """Note that a message waits."""
 
     def end(self, error: VoxlaneError) -> None:
@@ -65,7 +65,7 @@ class Conversation:
         self.voice = session.config.voice  # as the client named it, even if it was deleted since
         self.outbound = Outbound(session.config.buffer_s)
         self.state: StateName = "listening"
-        self.listener: ConversationWriter | None = None
+        self.writer: ConversationWriter | None = None
         self.acked: Played | None = None  # playback position, in the client's samples
         self.over = False
         self.channel: EngineCommands | None = None  # set by the registry
@@ -81,10 +81,10 @@ class Conversation:
 
     # ---- the connection
 
-    def attach(self, listener: ConversationWriter) -> None:
+    def attach(self, writer: ConversationWriter) -> None:
         """Start the clock, and send messages to this connection from now on."""
-        assert self.listener is None
-        self.listener = listener
+        assert self.writer is None
+        self.writer = writer
         if self._stopped_s is not None:
             self._behind_s += self._loop.time() - self._stopped_s
             self._stopped_s = None
@@ -92,7 +92,7 @@ class Conversation:
 
     def detach(self) -> None:
         """Stop the clock: no client is connected."""
-        self.listener = None
+        self.writer = None
         if self._stopped_s is None:
             self._stopped_s = self._loop.time()
         self._set_timer()
@@ -167,8 +167,8 @@ class Conversation:
             self._post(event)
         except TooSlow:
             self._fail(SlowReader())
-        if self.listener is not None:
-            self.listener.news()
+        if self.writer is not None:
+            self.writer.notify()
 
     def _post(self, event: Outgoing) -> None:
         packets = self.codec.encode(event)
@@ -200,10 +200,10 @@ class Conversation:
                 pass
 
     def _fail(self, error: VoxlaneError) -> None:
-        listener = self.listener
+        writer = self.writer
         self.close()
-        if listener is not None:
-            listener.end(error)
+        if writer is not None:
+            writer.end(error)
 
     # ---- the clock
 

@@ -263,15 +263,15 @@ class SessionRegistry:
 
     def end_all(self) -> int:
         """End all connected conversations; return how many there were."""
-        ended = [one.listener for one in self._conversations.values() if one.listener is not None]
-        for listener in ended:
-            listener.end(Draining())
+        ended = [one.writer for one in self._conversations.values() if one.writer is not None]
+        for writer in ended:
+            writer.end(Draining())
         return len(ended)
 
     def leave_if_idle(self, conversation: Conversation) -> None:
         """End a conversation in which no one speaks while the server drains."""
-        if self.draining and conversation.state == "listening" and conversation.listener is not None:
-            conversation.listener.end(Draining())
+        if self.draining and conversation.state == "listening" and conversation.writer is not None:
+            conversation.writer.end(Draining())
 
     async def aclose(self) -> None:
         """End everything."""

@@ -63,7 +63,7 @@ class Desk:
             for packet in self.codec.encode(event):
                 self._sequence += 1
                 received.append(json.loads(self.codec.write(packet, self._sequence)))
-                self.grammar.take(received[-1])
+                self.grammar.check(received[-1])
         return received
 
     def update(self, **session: Any) -> SessionConfig:

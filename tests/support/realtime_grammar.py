@@ -80,10 +80,10 @@ class Grammar:
         self._transcripts: dict[str, str] = {}
         self._completed: set[str] = set()
 
-    def take(self, event: Event) -> None:
+    def check(self, event: Event) -> None:
         """Check the next event."""
         try:
-            self._take(event)
+            self._check(event)
         except Exception as error:
             before = " · ".join(one["type"] for one in self.events[-12:])
             raise AssertionError(
@@ -97,7 +97,7 @@ class Grammar:
         assert not self._waiting, f"committed and never added: {self._waiting}"
         assert self._added <= self._done, f"added and never done: {self._added - self._done}"
 
-    def _take(self, event: Event) -> None:
+    def _check(self, event: Event) -> None:
         validate(event)
         kind, name = event["type"], event["event_id"]
         assert name not in self._ids, "an event_id twice"

@@ -116,7 +116,7 @@ def check(wire: Wire, hear: Hear) -> None:
     """Raise if the wire does not show the whole conversation, or shows anything that the API does not allow."""
     grammar = Grammar()
     for event in wire.events("server"):
-        grammar.take(event)
+        grammar.check(event)
     assert wire.events("server", "error") == []
     found = answers(wire)
     at = next(place for place, answer in enumerate(found) if answer.done["status"] == "cancelled")

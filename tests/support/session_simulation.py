@@ -133,7 +133,7 @@ class ScriptedEngine:
         self.work: dict[str, _Work] = {}
         self.paused_steps = 0
 
-    def take(self, message) -> None:
+    def receive(self, message) -> None:
         match message:
             case Submit():
                 assert message.request_id not in self.work, "an id is used twice"
@@ -227,12 +227,12 @@ class Client:
         self.samples: dict[int, int] = {}
         self.held: int | None = None
 
-    def take(self, effects: list, engine: ScriptedEngine) -> list:
+    def apply(self, effects: list, engine: ScriptedEngine) -> list:
         """Apply effects to the client or the engine; return the client's events."""
         events = []
         for effect in effects:
             if isinstance(effect, Tell):
-                engine.take(effect.message)
+                engine.receive(effect.message)
                 continue
             assert isinstance(effect, Send)
             self._check(effect.event)

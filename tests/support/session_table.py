@@ -27,7 +27,7 @@ class Table:
     def feed(self, event) -> list:
         effects = self.session.feed(event, self.now)
         self.log += effects
-        return self.client.take(effects, self.engine)
+        return self.client.apply(effects, self.engine)
 
     def speak(self, kind: str, frames: int) -> list:
         """Send sound in real time of the test's clock; the engine keeps up."""

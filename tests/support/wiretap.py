@@ -71,9 +71,9 @@ class _Ear:
         self._protocol.data_to_send()  # discard answers to pings: the client sends its own
         for frame in self._protocol.events_received():
             assert isinstance(frame, Frame)
-            self._take(frame)
+            self._keep(frame)
 
-    def _take(self, frame: Frame) -> None:
+    def _keep(self, frame: Frame) -> None:
         if frame.opcode is Opcode.CLOSE and frame.data:
             self._wire.close_codes[self._sender] = int.from_bytes(frame.data[:2])
         if frame.opcode in (Opcode.TEXT, Opcode.CONT):

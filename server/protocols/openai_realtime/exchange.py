@@ -18,10 +18,10 @@ from voxlane.server.conversation.server_events import (
 )
 from voxlane.server.protocols.dialect import Packet
 from voxlane.server.protocols.openai_realtime.items import KnownItems
-from voxlane.server.protocols.openai_realtime.responses import Response, Wish
+from voxlane.server.protocols.openai_realtime.responses import Response, ResponseSettings
 from voxlane.server.protocols.openai_realtime.values import Wrong
 
-WISHES = 64
+MOST_REQUESTED = 64
 """Requested responses that have not begun; older ones were refused."""
 
 Part = Speech | ReplyText | ToolCalled | Thought | SpeechDone | ReplyDone
@@ -35,17 +35,17 @@ class Exchange:
         self._known = known
         self._rate = rate
         self._under_way: dict[int, Response] = {}  # by epoch
-        self._wishes: dict[str, Wish] = {}  # by tag
+        self._requested: dict[str, ResponseSettings] = {}  # by tag
         self._cut_short = False  # the person interrupted the last response
         self._cancels_next = False  # the client has cancelled a response that has not begun
 
         # ---- requests of the client
 
-    def ask(self, tag: str, wish: Wish) -> None:
+    def ask(self, tag: str, settings: ResponseSettings) -> None:
         """Note that the client asks for a response."""
-        self._wishes[tag] = wish
-        if len(self._wishes) > WISHES:
-            del self._wishes[next(iter(self._wishes))]
+        self._requested[tag] = settings
+        if len(self._requested) > MOST_REQUESTED:
+            del self._requested[next(iter(self._requested))]
 
     def cancel(self, name: str) -> int:
         """Mark a response as cancelled by the client; return its epoch."""
@@ -61,7 +61,7 @@ class Exchange:
         A cancel that crosses an interruption by the person is not an error.
         """
         inside = [response for response in self._under_way.values() if not response.aside]
-        if self._cut_short and not inside and not self._wishes:
+        if self._cut_short and not inside and not self._requested:
             return False
         for response in inside:
             response.cancelled = True
@@ -79,12 +79,12 @@ class Exchange:
 
     # ---- events of the conversation
 
-    def start(self, event: ReplyStarted, conversation: str, usual: Wish) -> list[Packet]:
+    def start(self, event: ReplyStarted, conversation: str, usual: ResponseSettings) -> list[Packet]:
         """Begin the response that the client asked for, or one with the session's settings."""
-        wish = self._wishes.pop(event.tag, None) or usual
+        settings = self._requested.pop(event.tag, None) or usual
         name, item = f"resp_{conversation}_{event.epoch}", event.item or f"item_{conversation}_a{event.epoch}"
-        response = Response(name, item, f"conv_{conversation}", wish, self._known, self._rate)
-        if not wish.aside:
+        response = Response(name, item, f"conv_{conversation}", settings, self._known, self._rate)
+        if not settings.aside:
             self._cut_short = False
             response.cancelled, self._cancels_next = self._cancels_next, False
         self._under_way[event.epoch] = response

@@ -31,7 +31,7 @@ from voxlane.server.protocols.openai_realtime.exchange import Exchange
 from voxlane.server.protocols.openai_realtime.items import INPUT_ITEMS, KnownItems, read_item, shown_item
 from voxlane.server.protocols.openai_realtime.listening import PersonTurns
 from voxlane.server.protocols.openai_realtime.packets import Event, packet
-from voxlane.server.protocols.openai_realtime.responses import Wish
+from voxlane.server.protocols.openai_realtime.responses import ResponseSettings
 from voxlane.server.protocols.openai_realtime.session import (
     FORMATS,
     RealtimeSession,
@@ -92,14 +92,14 @@ def opening(handshake: Handshake, defaults: SessionConfig) -> Hello:
         config = configuration(session, defaults, capabilities)
     except Wrong as wrong:
         raise BadMessage(str(wrong)) from wrong
-    return Hello(config=config, wishes=Opening(session, usual, defaults, capabilities))
+    return Hello(config=config, opening=Opening(session, usual, defaults, capabilities))
 
 
 class OpenAIRealtime:
     """One conversation in OpenAI's dialect."""
 
     def __init__(self, hello: Hello, session_rate: int) -> None:
-        begun = hello.wishes if isinstance(hello.wishes, Opening) else _NO_OPENING
+        begun = hello.opening if isinstance(hello.opening, Opening) else _NO_OPENING
         self._session, self._usual = begun.session, begun.usual
         self._base, self._capabilities = begun.base, begun.capabilities
         self._config = hello.config
@@ -107,8 +107,8 @@ class OpenAIRealtime:
         self._microphone = Microphone(FORMATS[self._session.input_format])
         self._heard_before_s = 0.0  # seconds of audio in earlier formats
         self._known = KnownItems()
-        self._listening = PersonTurns(self._known, self.heard_s)
-        self._listening.transcribes = transcribes(self._session)
+        self._turns = PersonTurns(self._known, self.heard_s)
+        self._turns.transcribes = transcribes(self._session)
         self._responses = Exchange(self._known, session_rate)
         self._fault: server_events.Fault | None = None  # the fault of a turn that is about to end
         self._made = 0  # number of ids made
@@ -152,7 +152,7 @@ class OpenAIRealtime:
             self._heard_before_s = self.heard_s()
             self._microphone = Microphone(FORMATS[session.input_format])
         self._session, self._config = session, config
-        self._listening.transcribes = transcribes(session)
+        self._turns.transcribes = transcribes(session)
         return [client_events.ConfigureSession(config)]
 
     def append(self, event: Event, _: str) -> Iterable[Incoming]:
@@ -192,8 +192,8 @@ class OpenAIRealtime:
         aside = choice("response.conversation", given.get("conversation") or "auto", ("auto", "none")) == "none"
         about = metadata("response.metadata", given.get("metadata"))
         entries = None if given.get("input") is None else self._input(given["input"])
-        tag = self._new_id("wish")
-        self._responses.ask(tag, Wish(session, config.speaks, about, aside))
+        tag = self._new_id("tag")
+        self._responses.ask(tag, ResponseSettings(session, config.speaks, about, aside))
         return [client_events.Respond(config, tag, aside, entries, ref)]
 
     def _input(self, value: object) -> tuple[Item | str, ...]:
@@ -249,19 +249,19 @@ class OpenAIRealtime:
             ):
                 return self._responses.encode(event)
             case server_events.ReplyStarted():
-                return self._responses.start(event, self._name, Wish(self._session, self._config.speaks))
+                return self._responses.start(event, self._name, ResponseSettings(self._session, self._config.speaks))
             case server_events.Interrupted(epoch):
                 closing, aside = self._responses.interrupt(epoch)
-                return closing if aside else self._listening.interrupted(closing)
+                return closing if aside else self._turns.interrupted(closing)
             case server_events.Hold():
-                self._listening.hold()
+                self._turns.hold()
             case server_events.Release():
-                self._listening.release()
+                self._turns.release()
             case server_events.TurnDone(how=how):
                 fault = self._fault
                 if how == "failed" and fault is not None and fault.code != "engine_lost":
                     self._fault = None
-                return self._listening.encode(event, fault)
+                return self._turns.encode(event, fault)
             case (
                 server_events.SpeechStarted()
                 | server_events.SpeechStopped()
@@ -270,9 +270,9 @@ class OpenAIRealtime:
                 | server_events.InputCommitted()
                 | server_events.IdleTimeout()
             ):
-                return self._listening.encode(event)
+                return self._turns.encode(event)
             case server_events.InputCleared():
-                return self._listening.clear()
+                return self._turns.clear()
             case server_events.Fault():
                 return self._fail(event)
             case _:
@@ -284,7 +284,7 @@ class OpenAIRealtime:
         match event:
             case dialect.SessionReady():
                 self._name = event.session.rpartition("-")[2]
-                self._listening.session = event.session
+                self._turns.session = event.session
                 return [packet("session.created", session=shown(self._session, f"sess_{self._name}"))]
             case server_events.Configured():
                 return [packet("session.updated", session=shown(self._session, f"sess_{self._name}"))]
@@ -343,7 +343,7 @@ _READERS: dict[str, Callable[[OpenAIRealtime, Event, str], Iterable[Incoming]]] 
 }
 """Client event type -> the function that reads it."""
 
-PACE = RateLimits(
+RATE_LIMITS = RateLimits(
     frame_bytes=limits.REALTIME_FRAME_BYTES,
     frames_per_s=limits.VOICE_FRAMES_PER_SECOND,
     frames_burst=limits.REALTIME_FRAMES_BURST,
@@ -354,5 +354,5 @@ PACE = RateLimits(
 )
 
 REALTIME = Dialect(
-    SUBPROTOCOL, PACE, OpenAIRealtime, opening=opening, subprotocol_needed=False, resumable=False, any_voice=True
+    SUBPROTOCOL, RATE_LIMITS, OpenAIRealtime, opening=opening, subprotocol_needed=False, resumable=False, any_voice=True
 )

@@ -30,7 +30,7 @@ DELTA_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ResponseSettings:
     """The settings of a response before it begins."""
 
     session: RealtimeSession  # with the response's own overrides
@@ -42,16 +42,18 @@ class Wish:
 class Response:
     """A running response."""
 
-    def __init__(self, name: str, item: str, conversation: str, wish: Wish, known: KnownItems, rate: int) -> None:
+    def __init__(
+        self, name: str, item: str, conversation: str, settings: ResponseSettings, known: KnownItems, rate: int
+    ) -> None:
         self.name = name
         self.item = item
-        self.aside = wish.aside
+        self.aside = settings.aside
         self.cancelled = False  # the client ended it, not the person's voice
         self.fault: Fault | None = None
-        self._wish = wish
+        self._settings = settings
         self._conversation = conversation
         self._known = known
-        self._form = FORMATS[wish.session.output_format]
+        self._form = FORMATS[settings.session.output_format]
         self._loudspeaker = Loudspeaker(self._form, rate)
         self._text = ""
         self._begun = False  # its message item was added
@@ -69,7 +71,7 @@ class Response:
         """Return the packets for more text."""
         packets = [] if self._begun else self._begin()
         self._text += text
-        kind = "output_audio_transcript" if self._wish.speaks else "output_text"
+        kind = "output_audio_transcript" if self._settings.speaks else "output_text"
         return [*packets, self._of_part(f"response.{kind}.delta", delta=text)]
 
     def sound(self, speech: Speech) -> list[Packet]:
@@ -88,7 +90,7 @@ class Response:
 
     def finish(self, epoch: int, samples: int) -> list[Packet]:
         """Return its end after all text and sound."""
-        rest = self._loudspeaker.finish(epoch, samples)[0] if self._wish.speaks else []
+        rest = self._loudspeaker.finish(epoch, samples)[0] if self._settings.speaks else []
         packets = [one for piece in rest for one in self._deltas(piece)]
         if self.fault is not None:
             error = {"type": "server_error", "code": self.fault.code, "message": self.fault.message}
@@ -110,7 +112,7 @@ class Response:
         return [*self._added(empty), self._of_part("response.content_part.added", part=self._part(""))]
 
     def _close_message(self, status: str) -> list[Packet]:
-        spoken = self._wish.speaks
+        spoken = self._settings.speaks
         content = spoken_part(self._text) if spoken else written_part(self._text)
         item = shown_message(self.item, "assistant", [content], status)
         if spoken:
@@ -123,7 +125,7 @@ class Response:
         return [*dones, self._of_part("response.content_part.done", part=self._part(self._text)), *self._done(item)]
 
     def _part(self, text: str) -> Shown:
-        return {"type": "audio", "transcript": text} if self._wish.speaks else {"type": "text", "text": text}
+        return {"type": "audio", "transcript": text} if self._settings.speaks else {"type": "text", "text": text}
 
     def _deltas(self, piece: SoundPiece) -> list[Packet]:
         packets = []
@@ -185,7 +187,7 @@ class Response:
         return [*packets, done, packet("rate_limits.updated", rate_limits=[])]
 
     def _shown(self, status: str, details: Event | None) -> Event:
-        session = self._wish.session
+        session = self._settings.session
         spoken = {"format": shown_format(session.output_format), "voice": session.voice}
         return {
             "object": "realtime.response",
@@ -194,11 +196,11 @@ class Response:
             "status_details": details,
             "output": list(self._output),
             "conversation_id": None if self.aside else self._conversation,
-            "output_modalities": ["audio"] if self._wish.speaks else ["text"],
+            "output_modalities": ["audio"] if self._settings.speaks else ["text"],
             "max_output_tokens": session.max_output_tokens,
             "audio": {"output": spoken},
             "usage": None if status == "in_progress" else self._usage(),
-            "metadata": self._wish.metadata,
+            "metadata": self._settings.metadata,
         }
 
     def _usage(self) -> Event:

@@ -83,7 +83,7 @@ def feed_refusing(table: Table, event, task: str) -> int:
             if isinstance(message, Submit) and message.task == task:
                 waiting.append(Refused(message.request_id, message.epoch, "overloaded", "too much to do"))
             else:
-                table.client.take([effect], table.engine)
+                table.client.apply([effect], table.engine)
     return fed
 
 

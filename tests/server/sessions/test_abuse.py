@@ -61,8 +61,8 @@ async def test_abuse_is_closed_with_its_code(
     serving: Any, monkeypatch: pytest.MonkeyPatch, abuse: Abuse, code: int, said: str
 ) -> None:
     # What may come at once is all that may come: however slowly a busy machine sends it, the rest is too much.
-    pace = replace(NATIVE.pace, frames_per_s=0.0, bytes_per_s=0.0, audio_rate=0.0)
-    monkeypatch.setattr(app, "NATIVE", replace(NATIVE, pace=pace))
+    rates = replace(NATIVE.rate_limits, frames_per_s=0.0, bytes_per_s=0.0, audio_rate=0.0)
+    monkeypatch.setattr(app, "NATIVE", replace(NATIVE, rate_limits=rates))
     async with serving() as running, bystander(running):
         peer = await Peer.open(running.url, MANUAL)
         with suppress(ConnectionClosed):
@@ -124,8 +124,8 @@ async def test_the_time_limit_is_announced(serving: Any, monkeypatch: pytest.Mon
 
 async def test_a_slow_reader_is_closed(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbound, "WAITING_PACKETS", 64)
-    pace = replace(NATIVE.pace, frames_burst=1 << 20, bytes_burst=1 << 30)
-    monkeypatch.setattr(app, "NATIVE", replace(NATIVE, pace=pace))
+    rates = replace(NATIVE.rate_limits, frames_burst=1 << 20, bytes_burst=1 << 30)
+    monkeypatch.setattr(app, "NATIVE", replace(NATIVE, rate_limits=rates))
     async with serving() as running, bystander(running):
         peer = await Peer.open(running.url, MANUAL, max_queue=1)
         config = {"instructions": "x" * 16_000}

@@ -44,7 +44,7 @@ class Client:
     async def until(self, kind: str) -> Event:
         while True:
             event: Event = json.loads(await self.socket.recv())
-            self.grammar.take(event)
+            self.grammar.check(event)
             if event["type"] == kind:
                 return event
 

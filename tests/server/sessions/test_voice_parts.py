@@ -230,8 +230,8 @@ def test_a_token_stays_good_until_the_next_has_arrived() -> None:
 class Line:
     def __init__(self) -> None:
         self.sent: list[Any] = []
-        self.listening = True
-        self.hopeful = True
+        self.connected = True
+        self.starting = True
         self.full = False
 
     def send(self, message: Any) -> None:
@@ -269,13 +269,13 @@ def test_a_channel_cancels_what_still_runs_when_it_closes() -> None:
 def test_what_is_said_without_an_engine_waits_for_the_next() -> None:
     ends = Ends()
     ends.channel.tell(Submit("s/a", "asr"))
-    ends.line.listening = False
+    ends.line.connected = False
     ends.channel.lost()
     assert ends.got == [RequestsLost()]
     for message in (Submit("s/b", "asr"), Append("s/b", b"12"), EndInput("s/b")):
         assert ends.channel.tell(message) is None
     assert len(ends.line.sent) == 1
-    ends.line.listening = True
+    ends.line.connected = True
     ends.channel.back()
     assert ends.line.sent[1:] == [Submit("s/b", "asr"), Append("s/b", b"12"), EndInput("s/b")]
     ends.channel.back()
@@ -284,12 +284,12 @@ def test_what_is_said_without_an_engine_waits_for_the_next() -> None:
 
 def test_what_is_cancelled_before_it_was_said_is_never_said() -> None:
     ends = Ends()
-    ends.line.listening = False
+    ends.line.connected = False
     for number in range(5000):
         ends.channel.tell(Submit(f"s/{number}", "chat", (ChatMessage("user", "x" * 10_000),)))
         ends.channel.tell(Append(f"s/{number}", bytes(10)))
         ends.channel.tell(Cancel(f"s/{number}"))
-    ends.line.listening = True
+    ends.line.connected = True
     ends.channel.back()
     assert ends.line.sent == []
 
@@ -339,7 +339,7 @@ def test_gathered_sound_is_lost_with_the_engine() -> None:
 def test_too_much_that_waits_for_an_engine_ends_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channels, "WAITING_BYTES", 700)
     ends = Ends()
-    ends.line.listening = False
+    ends.line.connected = False
     ends.channel.tell(Submit("s/a", "asr"))
     ends.channel.tell(Submit("s/b", "asr"))
     assert ends.channel.tell(Append("s/a", bytes(8))) is None
@@ -347,7 +347,7 @@ def test_too_much_that_waits_for_an_engine_ends_its_request(monkeypatch: pytest.
     assert isinstance(refused, Refused)
     assert refused.code == "overloaded"
     assert ends.channel.tell(Append("s/a", bytes(8))) is None
-    ends.line.listening = True
+    ends.line.connected = True
     ends.channel.back()
     assert ends.line.sent == [Submit("s/b", "asr")]
 
@@ -356,16 +356,16 @@ def test_an_engine_that_takes_no_more_and_one_that_never_comes() -> None:
     ends = Ends()
     ends.line.full = True
     assert isinstance(ends.channel.tell(Submit("s/a", "chat")), Refused)
-    ends.line.listening = ends.line.hopeful = False
+    ends.line.connected = ends.line.starting = False
     assert isinstance(ends.channel.tell(Submit("s/b", "chat")), Refused)
     ends.channel.give_up()
     assert ends.got == []
-    ends.line.hopeful = True
+    ends.line.starting = True
     ends.channel.tell(Submit("s/c", "chat"))
     ends.channel.give_up()
     assert ends.got == [RequestsLost()]
     ends.channel.tell(Submit("s/d", "chat"))
-    ends.line.listening = True
+    ends.line.connected = True
     ends.channel.back()
     assert isinstance(ends.got[-1], Refused)
     ends.channel.close()
