@@ -1,6 +1,6 @@
 """The `voxlane` command: arguments in, one of the commands run, one line and an exit code when it fails.
 
-It knows the command line. It does not know what the commands do: each has its own module.
+Each command has its own module.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OWN_ENGINE = {
     "--device": "engine.device",
     "--threads": "engine.threads",
 }
-"""Flags of `say` that are for the engine it starts, and under which names they are found."""
+"""Flags of `say` that only apply to an engine of its own, and the names of their values."""
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(reason: str, code: int) -> int:
-    write_text(sys.stderr, f"voxlane: {reason}\n")  # a server's own words may be in it
+    write_text(sys.stderr, f"voxlane: {reason}\n")  # it may hold a server's own words
     return code
 
 
@@ -86,7 +86,7 @@ def _parser(*, with_models: bool) -> argparse.ArgumentParser:
         of_command = add(commands)
         of_command.set_defaults(command=run)
         if run is _models and with_models:
-            # Imported only where it is asked for: the other commands never need the catalogue, and start without it.
+            # Imported here: the other commands do not need the catalogue, and start faster without it.
             from voxlane.engine.weights import command
 
             command.add_arguments(of_command)
@@ -188,7 +188,9 @@ def _voices(arguments: argparse.Namespace) -> int:
     match arguments.action:
         case "add":
             return voices.run_add(
-                *(remote, arguments.name, arguments.source),
+                remote,
+                arguments.name,
+                arguments.source,
                 transcript=arguments.transcript,
                 language=arguments.language,
                 consent=arguments.consent,
@@ -252,7 +254,7 @@ _COMMANDS: tuple[tuple[Callable[[Commands], argparse.ArgumentParser], Command], 
     (command_line.add_perplexity, _perplexity),
     (command_line.add_check_config, _check_config),
 )
-"""What each command takes, and what runs it; in the order of the help."""
+"""The arguments of each command and the function that runs it, in the order of the help."""
 
 
 if __name__ == "__main__":

@@ -48,14 +48,14 @@ class ServerConfig:
         Meta(
             min_length=1,
             max_length=255,
-            description="The address to listen on. Where others can reach it, VOXLANE_API_KEY or server.open is"
+            description="The address to listen on. If other machines can reach it, VOXLANE_API_KEY or server.open is"
             " needed.",
         ),
     ] = "127.0.0.1"
     port: Annotated[
         int, Meta(ge=0, le=65535, description="The port to listen on; 0 takes any free one, which the banner tells.")
     ] = 8000
-    open: Annotated[bool, Meta(description="Serve everybody who can reach server.host, without a key.")] = False
+    open: Annotated[bool, Meta(description="Serve every client that can reach server.host, without a key.")] = False
     model_alias: Annotated[
         str, Meta(description="A second name for the chat model, for clients that insist on one.")
     ] = ""

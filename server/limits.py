@@ -48,8 +48,8 @@ WRITTEN_LOOP_TOKENS = 256
 CHOICES = 8
 """Choices (`n`) of one request: each is a request in the engine, and one client must not fill its batch."""
 
-MOST_TEMPERATURE = 2.0
-"""Highest temperature of chat sampling, as OpenAI has it."""
+TEMPERATURES = (0.0, 2.0)
+"""Lowest and highest temperature of chat sampling, as OpenAI has it."""
 
 TOP_LOGPROBS = 20
 """Alternatives per token, as OpenAI has it."""

@@ -1,7 +1,7 @@
-"""The browser client's files: the library and the page made of it, as they lie beside the server.
+"""The browser client's files: the library and the page made of it.
 
-All of it is read once, at start: what is served cannot change under a visitor, and no address can lead to another file.
-It knows files; how they are sent is page.py's business.
+All files are read once, at start: they cannot change under a visitor, and no address can lead to another file.
+page.py sends them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """POST /v1/chat/completions: one HTTP request in, one engine request per choice, one answer or a stream of events.
 
-It knows the order of things on the wire. What a parameter means is chat_request.py's; how an answer is spelled is
-chat_reply.py's.
+Parameters are read by chat_request.py, answers are written by chat_reply.py.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _SEED_MASK = (1 << 63) - 1
 async def completions(request: Request) -> ChatResponse:
     """Answer POST /v1/chat/completions."""
     service = service_of(request)
-    service.request_limit.check()  # a body that would be turned away is not worth reading
+    service.request_limit.check()  # if the request would be refused, do not read its body
     ask = chat_request.parse(await read_object(request, service.config.limits))
     service.check_priority(ask.priority)
     service.check_model(ask.model, service.model_names, (), "chats")
@@ -58,8 +57,8 @@ class ChatResponse:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the request; a client that leaves takes it out of the engine."""
-        # Only now, with the body here: senders of half a body must not keep the others out.
+        """Run the request; if the client leaves, cancel it in the engine."""
+        # Admitted only with its whole body: a client that sends half a body must not take a place.
         with self._service.request_limit.admit():
             await unless_disconnected(receive, self._run(scope, receive, send))
 
@@ -80,7 +79,7 @@ class ChatResponse:
         seed = ask.sampling.seed
         sampling: SamplingParams = dataclasses.replace(
             ask.sampling,
-            # Choices of one seed must differ from each other, and be the same the next time.
+            # The choices of one seed must differ from each other, and be the same when the request is repeated.
             seed=None if seed is None else (seed + index) & _SEED_MASK,
             max_tokens=ready.context_tokens if ask.max_tokens is None else ask.max_tokens,
         )
@@ -136,7 +135,7 @@ class ChatResponse:
             await outgoing.event(self._chunk([chat_reply.closing(index, output, calls=self._calls[index])]))
 
     def _count_call(self, index: int) -> bool:
-        """Return whether one more call may be told: only the first, for a client that handles one at a time."""
+        """Return whether one more call may be sent: a client that handles one at a time gets the first only."""
         if self._calls[index] and not self._ask.parallel_calls:
             return False
         self._calls[index] += 1
@@ -148,7 +147,7 @@ class ChatResponse:
 
 
 def _checked(end: Finished) -> Finished:
-    """Return the end of a request that has an answer; raise for one that has none."""
+    """Return the end of a request that was answered; raise for one that failed."""
     if end.reason == "failed":
         raise ModelFailed
     if end.reason not in chat_reply.FINISH_REASONS:
@@ -157,7 +156,7 @@ def _checked(end: Finished) -> Finished:
 
 
 async def _merged(streams: Sequence[RequestStream]) -> AsyncGenerator[tuple[int, Output], None]:
-    """Yield what arrives on any stream, in order of arrival."""
+    """Yield the outputs of all streams in order of arrival."""
     if len(streams) == 1:
         async for output in streams[0]:
             yield 0, output

@@ -1,4 +1,4 @@
-"""What the engine says, in the words of OpenAI's chat completions. Pure: values in, plain objects out."""
+"""The engine's output as OpenAI's chat completions. Pure: values in, plain objects out."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def piece(index: int, message: Text, *, with_logprobs: bool) -> dict[str, object
 
 
 def call(index: int, message: ToolCall, number: int) -> dict[str, object]:
-    """Return the delta for a call, whole, the answer's call of that number."""
+    """Return the delta for one whole call; `index` is its number in the answer."""
     return _delta(index, {"tool_calls": [{"index": number, **_call(message)}]}, None)
 
 
@@ -84,7 +84,7 @@ def closing(index: int, end: Finished, *, calls: int) -> dict[str, object]:
 def usage(all_stats: Iterable[RequestStats]) -> dict[str, object]:
     """Return OpenAI's token counts, and what the engine measured under `voxlane` (the slowest choice's times)."""
     stats = list(all_stats)
-    prompt = stats[0].prompt_tokens  # every choice has the same prompt, and it is counted once
+    prompt = stats[0].prompt_tokens  # the choices share one prompt: count it once
     output = sum(item.output_tokens for item in stats)
     proposed = sum(item.lookup_proposed for item in stats)
     accepted = sum(item.lookup_accepted for item in stats)

@@ -113,7 +113,11 @@ class ChatBody(Body):
     temperature: (
         Annotated[
             float,
-            Meta(ge=0, le=limits.MOST_TEMPERATURE, description=f"0 takes the likeliest token. {_OWN}"),
+            Meta(
+                ge=limits.TEMPERATURES[0],
+                le=limits.TEMPERATURES[1],
+                description=f"0 takes the likeliest token. {_OWN}",
+            ),
         ]
         | None
     ) = None

@@ -1,4 +1,4 @@
-"""Work for somebody who may leave. It knows ASGI's receive and send; it does not know what the work is."""
+"""Work and sends for a client that may leave or stop reading; over ASGI's receive and send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GET /healthz, /readyz, /metrics and /: how the server is, for machines and for whoever just opened its address."""
+"""GET /healthz, /readyz, /metrics and /: the server's state, and a list of its endpoints."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def metrics(request: Request) -> Response:
 
 
 async def index(request: Request) -> Response:
-    """Tell what is here."""
+    """Answer GET / with the endpoints."""
     return json_response(
         {
             "name": "voxlane",

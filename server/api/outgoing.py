@@ -1,4 +1,4 @@
-"""An answer that leaves in pieces: a body or server-sent events. It knows ASGI's send, and clients that do not read."""
+"""An answer that is sent in pieces, as a body or as server-sent events; slow readers have a time limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 
 class Outgoing:
-    """Starts with the first piece: until then an error can still be an HTTP status."""
+    """An answer that starts with its first piece: until then an error can still be an HTTP status."""
 
     def __init__(self, send: Send, write_s: float, content_type: str) -> None:
         self._send = send
@@ -36,7 +36,7 @@ class Outgoing:
         await self.body(b"data: " + data + b"\n\n")
 
     async def end(self) -> None:
-        """Send what says that this was all."""
+        """End the answer."""
         await self.body(b"")
         await self.write({"type": "http.response.body", "body": b"", "more_body": False})
 

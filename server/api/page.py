@@ -1,6 +1,6 @@
 """GET / for browsers and GET /client/…: the page to talk on, and the client library that it is made of.
 
-It knows headers and what a browser may do with our files; what the page does is the page's own business.
+It sets the headers that limit what a browser may do with our files.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Nothing but our own files, no script or style inside the page, nobody's frame. 'self' includes our WebSocket
-(in Safari from version 16)."""
+"""Only our own files, no script or style inside the page, no frame around it. 'self' includes our WebSocket (in Safari
+from version 16)."""
 
 HEADERS = {
     "content-security-policy": POLICY,
     "permissions-policy": "microphone=(self), camera=(), geolocation=()",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
-    # Kept, but asked for anew each time: a page of yesterday must not meet a server of today.
+    # Browsers keep the files but ask again each time: an old page must not meet a new server.
     "cache-control": "no-cache",
 }
 
@@ -40,7 +40,7 @@ class PageEndpoints:
         self._assets = assets
 
     async def index(self, request: Request) -> Response:
-        """Answer a browser with the page, and a program with what there is."""
+        """Answer a browser with the page, and a program with the list of endpoints."""
         page = self._assets.get(PAGE)
         wants_page = "text/html" in request.headers.get("accept", "")
         answer = _send(page, request) if page is not None and wants_page else await health.index(request)

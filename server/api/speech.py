@@ -1,6 +1,6 @@
 """POST /v1/audio/speech: a text in, sound out as it is made, as a file or as a stream of events.
 
-It knows the order of things on the wire. What a parameter means is speech_request.py's, formats are speech_file.py's.
+Parameters are read by speech_request.py, formats are written by speech_file.py.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ async def speech(request: Request) -> SpeechResponse:
     body = await read_object(request, limits)
     ready = service.ready
     ask = speech_request.parse(
-        *(body, limits.speech_characters, ready.voices, formats(), ready.speak_languages),
+        body,
+        limits.speech_characters,
+        ready.voices,
+        formats(),
+        ready.speak_languages,
         instructed=ready.instructed,
         one_pace=ready.one_pace,
     )
@@ -53,7 +57,7 @@ class SpeechResponse:
         self._ask = ask
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Speak; a client that leaves takes its work out of the engine."""
+        """Speak; if the client leaves, cancel its request in the engine."""
         with self._service.request_limit.admit():
             await unless_disconnected(receive, self._run(send))
 
@@ -61,7 +65,7 @@ class SpeechResponse:
         kind = EVENT_STREAM if self._ask.events else CONTENT_TYPES[self._ask.response_format]
         outgoing = Outgoing(send, self._service.config.limits.write_s, kind)
         try:
-            # In threads: an encoder computes for longer than an event loop may wait, and PyAV's import too.
+            # In a thread: an encoder, and PyAV's import, take longer than an event loop may wait.
             file = await asyncio.to_thread(SpeechFile, self._ask.response_format, self._service.ready.speak_rate)
             stats = await self._speak(file, outgoing)
             await self._send(await asyncio.to_thread(file.finish), outgoing)

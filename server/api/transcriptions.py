@@ -1,7 +1,6 @@
 """POST /v1/audio/transcriptions: an upload in, its words out, whole or as a stream of events.
 
-It knows the order of things on the wire. Files are decoding.py's, parameters transcription_request.py's, shapes
-transcript.py's.
+Files are decoded by decoding.py, parameters read by transcription_request.py, transcripts written by transcript.py.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ FILE = "file"
 async def transcriptions(request: Request) -> TranscriptionResponse:
     """Answer POST /v1/audio/transcriptions."""
     service = service_of(request)
-    service.request_limit.check()  # an upload that would be turned away is not worth reading
+    service.request_limit.check()  # if the request would be refused, do not read its upload
     return TranscriptionResponse(service, request)
 
 
@@ -44,7 +43,7 @@ class TranscriptionResponse:
         self._request = request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the upload, transcribe it, and answer; a client that leaves takes its work out of the engine."""
+        """Read the upload, transcribe it, and answer; if the client leaves, cancel its request."""
         service = self._service
         with service.audio.share() as share:
             limits = service.config.limits
@@ -55,7 +54,7 @@ class TranscriptionResponse:
             service.check_model(ask.model, [served_name(served)] if served else (), ASR_ALIASES, "listens")
             if form.file is None:
                 raise InvalidRequest(f"{FILE} must be an audio file.", param=FILE)
-            # Only now, with the upload here: senders of half an upload must not keep the others out.
+            # Admitted only with its whole upload: a client that sends half of one must not take a place.
             with service.request_limit.admit():
                 outgoing = Outgoing(send, limits.write_s, EVENT_STREAM)
                 await unless_disconnected(receive, self._run(ask, form.file, share, scope, outgoing))

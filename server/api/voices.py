@@ -1,7 +1,7 @@
-"""/v1/audio/voices: a recording in, a voice out that can be asked for by its name; which there are; no more of one.
+"""/v1/audio/voices: make a voice from a recording, list voices, delete one.
 
 The shapes are those of OpenAI's custom voices. A recording is decoded, heard and dropped: nothing of it is logged, and
-only what the engine made of it is kept. It knows the order of things; parameters are voice_request.py's.
+only the voice that the engine makes of it is kept. Parameters are read by voice_request.py.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ async def delete_voice(request: Request) -> Response:
 async def create_voice(request: Request) -> VoiceResponse:
     """Answer POST /v1/audio/voices."""
     service = service_of(request)
-    service.request_limit.check()  # an upload that would be turned away is not worth reading
+    service.request_limit.check()  # if the request would be refused, do not read its upload
     ready = service.ready
     if not ready.clones:
         model = quote(served_name(ready.tts_model))
@@ -79,7 +79,7 @@ class VoiceResponse:
         self._request = request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the recording, have the voice made, and keep it; a client that leaves takes its work along."""
+        """Read the recording, have the voice made, and keep it; if the client leaves, cancel its request."""
         service, allowed = self._service, self._service.config.limits
         most = min(allowed.audio_body_bytes, limits.VOICE_SAMPLE_BYTES)
         with service.audio.share() as share:
@@ -88,21 +88,21 @@ class VoiceResponse:
             except TooLarge as error:
                 if error.param != "text":
                     raise
-                raise wrong("text", TEXT_RULE) from error  # what any field may have is not what this one may
+                raise wrong("text", TEXT_RULE) from error  # this field has a lower limit than the form's
             ask = voice_request.parse(form.fields, self._own_voices(), service.ready.speak_languages)
             if form.file is None:
                 raise InvalidRequest(f"{FILE} must be an audio file.", param=FILE)
             self._check_room(ask.name)
-            # Only now, with the upload here: senders of half an upload must not keep the others out.
+            # Admitted only with its whole upload: a client that sends half of one must not take a place.
             with service.request_limit.admit():
                 profile = await unless_disconnected(receive, self._make(ask, form.file, share))
-        self._check_room(ask.name)  # others may have come in between
+        self._check_room(ask.name)  # other voices may have been made meanwhile
         voice = KeptVoice(ask.name, profile, int(time.time()))
         service.engine.keep_voice(voice)
         await json_response(_shown(voice))(scope, receive, send)
 
     def _own_voices(self) -> list[str]:
-        """Return the voices of the model, whose names mean them."""
+        """Return the model's own voices; their names are taken."""
         return [name for name in self._service.ready.voices if name not in self._service.engine.voices]
 
     def _check_room(self, name: str) -> None:
@@ -111,7 +111,7 @@ class VoiceResponse:
             raise InvalidRequest(f"There are {len(voices)} voices already: delete one first.", param="name")
 
     async def _make(self, ask: VoiceRequest, file: bytearray, share: Share) -> bytes:
-        """Return the voice in a recording, as the engine tells it."""
+        """Return the voice that the engine makes of a recording."""
         least_s, most_s = CLIP_SECONDS
         samples = await to_samples(file, self._service.decoder, share, CLIP_RATE, FILE, most_s)
         if len(samples) < least_s * PIECE_BYTES:
@@ -124,7 +124,7 @@ class VoiceResponse:
         )
         try:
             return await self._made(submit, samples)
-        except ContextTooLong as error:  # how many words fit depends on the recording: only the engine can tell
+        except ContextTooLong as error:  # only the engine knows how much text fits a recording
             raise wrong("text", f"{TEXT_RULE}: {error.hint}") from error
 
     async def _made(self, submit: Submit, samples: bytes | bytearray) -> bytes:

@@ -1,6 +1,6 @@
-"""What each command of `voxlane` takes, and the help that teaches it.
+"""The arguments of each command of `voxlane`, and their help. cli.py runs the commands.
 
-It knows words and flags, and imports nothing that --help would have to wait for. What becomes of them is cli.py's.
+It imports nothing slow: --help must not wait.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from voxlane.server.config import API_KEY_VARIABLE
 
 SERVER_URL = "http://127.0.0.1:8000"
 SPEECH_FORMATS = ("aac", "flac", "mp3", "opus", "pcm", "wav")
-"""codecs.encode's, written again: importing it costs 0.3 s, and --help must not wait."""
+"""The same as in codecs.encode: importing that costs 0.3 s, and --help must not wait."""
 
 
 def add_serve(commands: Commands) -> argparse.ArgumentParser:
@@ -140,7 +140,7 @@ def add_say(commands: Commands) -> argparse.ArgumentParser:
 
 
 def add_voices(commands: Commands) -> argparse.ArgumentParser:
-    """Add `voxlane voices`, a word for each thing that can be done with them."""
+    """Add `voxlane voices` with its actions: list, add, rm."""
     parser = add_command(
         commands,
         "voices",
@@ -172,7 +172,7 @@ def add_voices(commands: Commands) -> argparse.ArgumentParser:
     gone = actions.add_parser("rm", help="have a voice forgotten")
     gone.add_argument("name", metavar="NAME", help="of a voice that was made from a recording")
     for action, name in ((shown, "list"), (made, "add"), (gone, "rm")):
-        # Without a default of its own: it would take the place of what stands before the action.
+        # No default here: it would overwrite a value given before the action.
         action.add_argument("--url", default=argparse.SUPPRESS, help=f"the server (default: {SERVER_URL})")
         action.set_defaults(action=name)
     return parser
@@ -192,7 +192,7 @@ def add_talk(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument("--url", default="ws://127.0.0.1:8000/v1/voice", help="default: %(default)s")
     parser.add_argument("--in", dest="source", metavar="FILE", default="", help="say this file instead of listening")
     parser.add_argument("--out", dest="target", metavar="FILE", default="", help="write what is heard into this WAV")
-    parser.add_argument("--voice", metavar="NAME", help="who speaks; see `voxlane voices`")
+    parser.add_argument("--voice", metavar="NAME", help="the voice; see `voxlane voices`")
     parser.add_argument("--voice-language", metavar="NAME", help="what it speaks, as en")
     parser.add_argument("--voice-instructions", metavar="TEXT", help="how it speaks, for models that listen to it")
     parser.add_argument("--instructions", metavar="TEXT", help="how the assistant should behave")
@@ -204,7 +204,7 @@ def add_talk(commands: Commands) -> argparse.ArgumentParser:
 
 
 def add_models(commands: Commands) -> argparse.ArgumentParser:
-    """Add `voxlane models`, whose arguments are the catalogue's own."""
+    """Add `voxlane models`; the catalogue defines its arguments."""
     return add_command(
         commands,
         "models",

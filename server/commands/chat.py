@@ -1,13 +1,12 @@
 """`voxlane chat`: a conversation in the terminal, with an engine of its own.
 
-It knows the terminal and one conversation's history. Ctrl-C ends a reply, not the program.
+Ctrl-C ends a reply, not the program.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
 import secrets
 import signal
@@ -61,8 +60,9 @@ class ChatOptions:
     stats: bool = False
 
     def __post_init__(self) -> None:
-        if self.temperature is not None and not (math.isfinite(self.temperature) and 0 <= self.temperature <= 2):
-            raise ConfigError("--temperature must be between 0 and 2")
+        least, most = limits.TEMPERATURES
+        if self.temperature is not None and not least <= self.temperature <= most:
+            raise ConfigError(f"--temperature must be between {least:g} and {most:g}")
         if self.max_tokens is not None and self.max_tokens < 1:
             raise ConfigError("--max-tokens must be at least 1")
         if self.seed is not None and not -(1 << 63) <= self.seed < 1 << 63:
@@ -71,7 +71,7 @@ class ChatOptions:
 
 @dataclass(slots=True)
 class ChatHistory:
-    """The history as the model will see it."""
+    """The history that the model is given."""
 
     system: str = ""
     turns: list[ChatMessage] = field(default_factory=list)
@@ -84,7 +84,7 @@ class ChatHistory:
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
-    """What came back for one message."""
+    """The reply to one message."""
 
     text: str
     stats: RequestStats | None  # None: interrupted
@@ -99,7 +99,7 @@ def run_chat(
     if message is not None and not message.strip():
         raise ConfigError("there is nothing to ask: the message is empty")
     if not config.model:
-        raise ConfigError("engine.model is empty: there is nobody to chat with")
+        raise ConfigError("engine.model is empty: there is no model to chat with")
     config = replace(config, asr_model="", tts_model="")
     with asyncio.Runner() as runner:  # one loop for several runs: between replies the program waits in input()
         link = runner.run(_start(config, engine_command))
@@ -125,9 +125,9 @@ async def _start(config: EngineConfig, command: Sequence[str]) -> EngineProcess:
 
 
 class Interruption:
-    """What a Ctrl-C means at the moment: the end of a line, of a reply, or nothing.
+    """Decides what a Ctrl-C ends at the moment: the line being typed, the reply, or nothing.
 
-    Python's own would be an exception wherever the program happens to be, and end it between a reply and the prompt.
+    Python's own handler raises an exception wherever the program is, and would end it between a reply and the prompt.
     """
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class Interruption:
 
     @contextlib.contextmanager
     def by_ctrl_c(self) -> Iterator[None]:
-        """Take Ctrl-C from Python for a while; who started the program to ignore it has it ignored."""
+        """Take Ctrl-C from Python for a while; a program that was started to ignore it still does."""
         if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             yield
             return
@@ -151,7 +151,7 @@ class Interruption:
             self._work.cancel()
             self._work.get_loop().call_soon_threadsafe(lambda: None)  # wakes it
         elif self._reading:
-            self._reading = False  # who presses twice means it once
+            self._reading = False  # a second press means the same
             raise KeyboardInterrupt
 
     def read_line(self, prompt: str) -> str:
@@ -217,7 +217,7 @@ class Chat:
         try:
             self._runner.run(self._interruption.ending(self._link.wait_ready()))
         except asyncio.CancelledError:
-            raise KeyboardInterrupt from None  # who does not want to wait leaves
+            raise KeyboardInterrupt from None  # Ctrl-C while the engine starts: leave
 
     def _command(self, text: str) -> bool:
         """Obey a /command; return False to leave."""
@@ -252,7 +252,7 @@ class Chat:
             return ""
 
     def _ask(self, message: str) -> ChatReply:
-        """Print the reply as it comes; keep the exchange only if the engine took it."""
+        """Print the reply as it comes; keep message and reply only if the engine accepted them."""
         turns = self._conversation.turns
         turns.append(ChatMessage("user", message))
         try:
@@ -271,9 +271,9 @@ class Chat:
         end: Finished | None = None
         try:
             end = self._runner.run(self._interruption.ending(self._stream(pieces)))
-        except asyncio.CancelledError:  # to leave the stream was to cancel the request in the engine
+        except asyncio.CancelledError:  # leaving the stream has cancelled the request in the engine
             if not takes_text(sys.stdout):
-                raise KeyboardInterrupt from None  # there is nobody to go on with
+                raise KeyboardInterrupt from None  # the terminal takes no more text
             write_text(sys.stdout, " (interrupted)\n")
         if end is not None and end.reason == "failed":
             raise ModelFailed
@@ -327,7 +327,7 @@ def _line_editing() -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            # What a person typed is theirs alone.
+            # Only the person may read what they typed.
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
             readline.write_history_file(path)
 

@@ -1,7 +1,7 @@
 """`voxlane doctor`: what the engine finds out about this machine, as lines for a person or as JSON.
 
-The looking is done in a child process, as the engine's work is: a fault of a driver or a missing package ends the
-child, and that is a finding too. It knows the terminal and one child; what a finding means it does not.
+A child process examines the machine: a fault of a driver or a missing package ends the child, and that is a finding
+too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Finding = dict[str, Any]  # section, name, state (good, note, bad), detail, advi
 
 
 def run_doctor(config: EngineConfig, *, as_json: bool = False, command: Sequence[str] = DOCTOR_COMMAND) -> int:
-    """Print what is found; return 0, or 1 if something would keep the engine from working."""
+    """Print the findings; return 0, or 1 if something would keep the engine from working."""
     found: list[Finding] = []
     for finding in _examine(config, command):
         if not as_json:

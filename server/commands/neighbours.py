@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import httpx
 
 USUAL_PORTS: Mapping[int, str] = {11434: "Ollama", 8080: "llama.cpp", 8000: "vLLM", 1234: "LM Studio"}
-"""Where chat servers listen unless they are told otherwise, and which server that is."""
+"""The default ports of chat servers, and the name of each server."""
 
 TIMEOUT_S = 1.0
 """A server on this machine answers in milliseconds; one that is busy loading need not hold up our banner."""
@@ -21,7 +21,7 @@ TIMEOUT_S = 1.0
 MAX_ANSWER_BYTES = 256 * 1024
 
 _FORBIDDEN = frozenset('"\\')
-"""Characters that would need an escape in TOML: no model is called so."""
+"""Characters that would need an escape in TOML: no model's name has them."""
 
 
 @dataclass(frozen=True, slots=True)

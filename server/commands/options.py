@@ -1,4 +1,4 @@
-"""The flags that stand for a key of the configuration, and how a command of `voxlane` gets its own parser."""
+"""Flags that override a key of the configuration, and the parser of each command."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MODEL_OPTIONS = (
         str,
         "a LoRA adapter to merge into it: a directory, an hf: name or auto",
     ),
-    Option("--policy", "engine.policy", "POLICY", str, "who goes first: fcfs, priority or deadline"),
+    Option("--policy", "engine.policy", "POLICY", str, "the order of requests: fcfs, priority or deadline"),
     DEVICE_OPTION,
     Option("--weights", "engine.weights", "TYPE", str, "auto, packed, float32 or bfloat16"),
     Option("--pages", "engine.pages", "TYPE", str, "KV cache elements: auto, float32, bfloat16 or int8"),
@@ -47,7 +47,7 @@ SERVER_OPTIONS = (
     Option("--max-batch", "engine.max_batch", "N", int, "requests in one engine step; 0: as many as suit the device"),
 )
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # argparse gives it no public name
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # argparse has no public name for it
 
 
 def add_command(commands: Commands, name: str, summary: str, examples: str) -> argparse.ArgumentParser:

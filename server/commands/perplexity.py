@@ -16,7 +16,7 @@ from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EnginePr
 from voxlane.server.errors import ConfigError, InternalError, ModelFailed
 
 WINDOW_TOKENS = 512
-"""Tokens per window where the configuration sets no context: what published figures mostly use."""
+"""Tokens per window if the configuration sets no context: most published figures use it."""
 
 
 def run_perplexity(config: EngineConfig, path: Path, *, engine_command: Sequence[str] = ENGINE_COMMAND) -> int:
@@ -33,7 +33,7 @@ def run_perplexity(config: EngineConfig, path: Path, *, engine_command: Sequence
     config = dataclasses.replace(config, context_tokens=window_tokens, asr_model="", tts_model="")
     window, stats = asyncio.run(_score(config, text, engine_command))
     mean = -stats.logprob_sum / stats.scored_tokens
-    # exp overflows above 709; a model that bad is infinitely surprised for all purposes.
+    # exp overflows above 709: take infinity for a model that bad.
     perplexity = math.exp(mean) if mean < 700 else math.inf
     rate = stats.scored_tokens / stats.total_s if stats.total_s else 0.0
     print(
@@ -44,7 +44,7 @@ def run_perplexity(config: EngineConfig, path: Path, *, engine_command: Sequence
 
 
 async def _score(config: EngineConfig, text: str, command: Sequence[str]) -> tuple[int, RequestStats]:
-    """Return the window that was in force, which the model may have made smaller, and what was measured."""
+    """Return the window in use, which the model may limit, and the measured sums."""
     with Progress(sys.stderr) as progress:
         async with EngineProcess(config, command=command, observers=(progress,)) as link:
             ready = await link.wait_ready()

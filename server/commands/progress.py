@@ -1,4 +1,4 @@
-"""A line on a terminal that shows how far the engine's start is; silent where nobody looks."""
+"""A line on a terminal that shows how far the engine's start is; silent if the output is no terminal."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A running server as a command asks it: one request, its answer, or one line that says why there is none.
-
-It knows addresses, keys and how a server spells its errors. What is asked is the commands' business.
-"""
+"""Requests of a command to a running server: an answer, or one line that says why there is none."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import httpx
 from voxlane.server.errors import ConfigError, ServerFailed
 
 TIMEOUT = httpx.Timeout(10.0, read=300.0)
-"""Where every core is busy, a voice from half a minute of a recording takes 45 s; several may wait before it."""
+"""If every core is busy, making a voice from half a minute of sound takes 45 s; several requests may be ahead."""
 
 
 class Remote:
@@ -40,7 +37,7 @@ class Remote:
         return found
 
     def stranger(self) -> ServerFailed:
-        """Return what to raise where an answer is none of ours."""
+        """Return the error for an answer that is not from a voxlane server."""
         return ServerFailed(f"{self._url} answers, but it is no voxlane server")
 
     @asynccontextmanager
@@ -60,13 +57,13 @@ class Remote:
 
 
 def _reason(answer: httpx.Response, body: bytes) -> str:
-    """Return a server's own words for what was wrong, if it has any."""
+    """Return the server's own error message, if it has one."""
     elsewhere = answer.headers.get("location") if answer.is_redirect else None
     return own_words(body) or f"it answered with HTTP {answer.status_code}{f': see {elsewhere}' if elsewhere else ''}"
 
 
 def own_words(body: bytes | bytearray) -> str | None:
-    """Return the message of an error as our servers spell one, None if it is spelt otherwise."""
+    """Return the message of an error in our servers' shape, None for another shape."""
     try:
         return str(json.loads(body)["error"]["message"])
     except (ValueError, KeyError, TypeError, RecursionError):

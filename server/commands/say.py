@@ -1,6 +1,6 @@
 """`voxlane say`: a text spoken to a file, to stdout or to the loudspeaker, with an engine of its own that only speaks.
 
-It knows the command's options and its text. Formats are speech_file.py's, files and players sinks.py's.
+Formats are written by speech_file.py; files and players are in sinks.py.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SayOptions:
 
     @property
     def kind(self) -> SpeechFormat:
-        """Return the format that is asked for, or that the file's name says."""
+        """Return the format that is asked for, or the one of the file's name."""
         if self.format is not None:
             return self.format
         if self.output in ("", "-"):
@@ -116,7 +116,7 @@ def _check_text(text: str | None) -> None:
 
 
 async def _say_there(remote: Remote, options: SayOptions, text: str | None, open_sink: SinkOpener) -> None:
-    """Say a text that is all there: a request takes it whole."""
+    """Have the server say a whole text in one request."""
     if text is None:
         text = "".join([piece async for piece in _from_stdin()])
     body: dict[str, object] = {"input": text, "response_format": options.kind, "speed": options.speed}
@@ -130,13 +130,13 @@ async def _say_there(remote: Remote, options: SayOptions, text: str | None, open
             async for piece in answer.aiter_bytes():
                 await give(piece)
                 size += len(piece)
-            if not size and options.kind != "pcm":  # every other format has a header, be there sound or not
+            if not size and options.kind != "pcm":  # every other format has a header, even without sound
                 raise remote.stranger()
 
 
 def _speaking_only(config: EngineConfig) -> EngineConfig:
     if not config.tts_model:
-        raise ConfigError("engine.tts_model is empty: there is nobody to speak")
+        raise ConfigError("engine.tts_model is empty: there is no model to speak")
     alone: EngineConfig = dataclasses.replace(config, model="", asr_model="")
     return alone
 
@@ -163,7 +163,11 @@ async def _speak(
         request_id=secrets.token_hex(8),
         task="tts",
         speak=SpeakParams(
-            *(voice, options.speed, options.seed, language_named(options.language), options.instructions),
+            voice=voice,
+            speed=options.speed,
+            seed=options.seed,
+            language=language_named(options.language),
+            instructions=options.instructions,
             live=text is None,
         ),
         priority=Priority.HIGH,
@@ -185,7 +189,7 @@ def _voice(asked: str, ready: Ready) -> str:
 
 
 async def _from_stdin() -> AsyncIterator[str]:
-    """Yield text as it comes: what another program writes slowly is spoken while it writes."""
+    """Yield text as it comes: the output of a slow program is spoken while it writes."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         async for data in read_pipe(sys.stdin.fileno()):

@@ -1,6 +1,6 @@
 """`voxlane serve`: listen, run until told to stop, drain. Three visible calls.
 
-It knows sockets, signals and uvicorn. It does not know what is served.
+app.py has the application that it serves.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from voxlane.server.service import VERSION, Service, make_service
 logger = logging.getLogger(__name__)
 
 SPARE_DESCRIPTORS = 128
-"""Open files beside connections: the engine's socket, the log, the event loop's own."""
+"""Open files beside connections: the engine's socket, the log, those of the event loop."""
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -50,13 +50,13 @@ class HttpServer:
             http=HeadInTime,
             ws="websockets-sansio",
             ws_max_size=limits.SOCKET_FRAME_BYTES,
-            ws_per_message_deflate=False,  # 200 KiB of bomb cost seconds of the event loop
+            ws_per_message_deflate=False,  # a compressed bomb of 200 KiB takes the event loop seconds
             lifespan="on",
             log_config=None,
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            date_header=False,  # front.py writes it: uvicorn's needs its polling main loop
+            date_header=False,  # the middleware writes it: uvicorn's needs its polling main loop
             timeout_keep_alive=limits.KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=limits.HTTP_CLOSE_SECONDS,
         )
@@ -69,12 +69,12 @@ class HttpServer:
         await self._server.startup(sockets=[self._listener])
 
     def stop_accepting(self) -> None:
-        """Take no more connections; those that are open stay."""
+        """Accept no more connections; open ones stay."""
         for server in self._server.servers:
             server.close()
 
     async def close(self) -> None:
-        """Close what is open and stop the application."""
+        """Close open connections and stop the application."""
         await self._server.shutdown(sockets=[self._listener])
 
 
@@ -107,7 +107,7 @@ async def main_loop(service: Service, listener: socket.socket, progress: Progres
         if starting.done():
             ready = starting.result()
             progress.close()
-            # What was made so far lives as long as the process: a full collection need not walk through it again.
+            # The objects made so far live as long as the process: a full collection need not visit them again.
             gc.collect()
             gc.freeze()
             print(banner(ready, listener, with_key=bool(service.api_key)), flush=True)
@@ -132,7 +132,7 @@ async def main_loop(service: Service, listener: socket.socket, progress: Progres
 
 
 async def _neighbours(config: Config, listener: socket.socket) -> list[Neighbour]:
-    """Return other chat servers on this machine, if it was left to us which model answers."""
+    """Return other chat servers on this machine, if the configuration lets us choose the chat model."""
     if config.engine.model != AUTO_MODEL or config.chat.url:
         return []
     return await find_neighbours(listener.getsockname()[1])
@@ -141,7 +141,7 @@ async def _neighbours(config: Config, listener: socket.socket) -> list[Neighbour
 async def drain(service: Service, http: HttpServer) -> None:
     """Stop accepting, let what is running finish for drain_s, end the rest, and say how many.
 
-    How long each of these may take is in limits.py, and what it adds up to: STOP_SECONDS.
+    limits.py has the time of each step, and their sum: STOP_SECONDS.
     """
     service.request_limit.closed = True
     http.stop_accepting()
@@ -157,7 +157,7 @@ async def drain(service: Service, http: HttpServer) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a bound socket, or say in one line why there is none."""
+    """Return a bound socket, or raise an error of one line."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -168,7 +168,7 @@ def listen(host: str, port: int) -> socket.socket:
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; accepted sockets inherit it
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limits.UNACKNOWLEDGED_MS)
         listener.bind(address)
-        # From here on the kernel takes connections: a client that comes while we start waits instead of failing.
+        # From now on the kernel accepts connections: a client that comes while we start waits instead of failing.
         listener.listen(2048)
     except OSError as error:
         listener.close()
@@ -192,7 +192,7 @@ def allow_descriptors(connections: int) -> None:
 
 @contextlib.contextmanager
 def stop_requests(service: Service) -> Iterator[asyncio.Event]:
-    """Give an event that SIGTERM and SIGINT set; a second signal ends at once what the drain would wait for."""
+    """Give an event that SIGTERM and SIGINT set; a second signal ends the drain at once."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
 
@@ -214,7 +214,7 @@ def stop_requests(service: Service) -> Iterator[asyncio.Event]:
 
 
 def why_this_model(ready: Ready) -> list[str]:
-    """Return why `auto` is this model, why it is no better one, and how to change that; nothing if it was named."""
+    """Return why `auto` chose this model and no better one, and how to change that; "" if the model was named."""
     told = [f"chosen because {ready.chosen}"] if ready.chosen else []
     if ready.missed:
         told.append(ready.missed)
@@ -222,7 +222,7 @@ def why_this_model(ready: Ready) -> list[str]:
 
 
 def banner(ready: Ready, listener: socket.socket, *, with_key: bool) -> str:
-    """Return what a person needs to know to use this server."""
+    """Return the lines that tell a person how to use this server."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     url = f"http://{host}:{port}"

@@ -24,7 +24,7 @@ PLAYERS: tuple[tuple[str, ...], ...] = (
 """Programs that play a WAV file from stdin while it comes; the first that is installed is used."""
 
 FILE_PLAYERS = ("afplay", "paplay")
-"""Programs that want a file by its name, so that they start when all is said."""
+"""Programs that need a file's name: they start when the whole text is spoken."""
 
 WAV_HEADER_BYTES = 44
 
@@ -33,7 +33,7 @@ SinkOpener = Callable[[], AbstractAsyncContextManager[Give]]
 
 
 def find_sink(output: str, kind: SpeechFormat) -> SinkOpener:
-    """Return how the output is opened: a path, "-" for stdout, "" for a player. Raise ConfigError if there is none."""
+    """Return how the output is opened: a path, "-" for stdout, "" for a player. Raise ConfigError if none is found."""
     if output == "-":
         if sys.stdout.isatty():
             raise ConfigError("a terminal cannot play sound: redirect stdout, or use -o FILE")
@@ -83,7 +83,7 @@ def _discard(path: Path) -> None:
 
 
 def _complete_header(file: BinaryIO) -> None:
-    """Write into a WAV's header, if there is one, what could not be known when it was begun."""
+    """Write the lengths into a WAV's header, if there is one: they were unknown at its start."""
     size = file.tell()
     if size < WAV_HEADER_BYTES:
         return
@@ -104,7 +104,7 @@ async def _to_player(command: Sequence[str]) -> AsyncIterator[Give]:
             stdin.write(data)
             await stdin.drain()
         except ConnectionError:
-            raise _failed(command[0]) from None  # it has said itself why it left
+            raise _failed(command[0]) from None  # it has printed the reason itself
 
     try:
         yield give
@@ -134,7 +134,7 @@ async def _to_file_player(name: str) -> AsyncIterator[Give]:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Let a player that still plays go: the person has pressed Ctrl-C, or there is nothing to play."""
+    """Stop a player: the person has pressed Ctrl-C, or there is nothing to play."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
             process.terminate()

@@ -1,6 +1,6 @@
 """`voxlane talk`: a conversation with a server from the terminal, by microphone and loudspeaker or from file to file.
 
-It knows sound cards, files and what a person wants to read. The dialect is client.py's, the playing player.py's.
+client.py speaks the protocol, player.py keeps the playback buffer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FRAME_S = 0.02
 INPUT_FRAME, OUTPUT_FRAME = int(INPUT_RATE * FRAME_S), int(OUTPUT_RATE * FRAME_S)
 
 PATIENCE_S = 1.5
-"""Silence after the input file's end in which nobody speaks, before the conversation is taken as over."""
+"""Time without speech after the input file's end before the conversation counts as over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def _read(path: Path) -> bytes:
 
 
 async def _from_file(options: TalkOptions, source: bytes) -> bytes:
-    """Say a file in real time; return what a loudspeaker would have played meanwhile, from the first moment on."""
+    """Send a file in real time; return the sound that a loudspeaker would have played meanwhile."""
     player = Player(OUTPUT_RATE)
     async with _client(options, player) as client:
         screen = Screen()
@@ -146,7 +146,7 @@ def _frames(source: bytes) -> Iterator[bytes]:
 
 
 def _sound_cards() -> ModuleType:
-    """Return the library of sound cards; say in one line what is missing if there is none."""
+    """Return the library of sound cards, or raise an error of one line that says what is missing."""
     without = "use --in FILE --out FILE to talk without a sound card"
     try:
         import sounddevice
@@ -199,12 +199,12 @@ async def _with_cards(options: TalkOptions, cards: Any) -> None:
 
 
 def _offer(frames: asyncio.Queue[bytes], frame: bytes) -> None:
-    if not frames.full():  # a connection that stands still for two seconds has lost the rest
+    if not frames.full():  # if the connection stalls for two seconds, drop further frames
         frames.put_nowait(frame)
 
 
 class _Locked(Player):
-    """A player whose owner's thread is another one."""
+    """A player that two threads may use."""
 
     def __init__(self, player: Player, lock: threading.Lock) -> None:
         super().__init__(player.rate)
@@ -231,7 +231,7 @@ class Screen:
         self.state = "listening"
 
     def note(self, text: str) -> None:
-        """Show a line that nobody said."""
+        """Show a line about the conversation."""
         write_text(sys.stderr, f"{text}\n")
 
     def show(self, event: Event) -> None:

@@ -1,4 +1,4 @@
-"""What commands share: text that no terminal will obey, an engine of one's own, input that still arrives."""
+"""Shared by the commands: text without control sequences, an engine of the command's own, input from a pipe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PIPE_BYTES = 64 * 1024
 
 
 def write_text(stream: TextIO, text: str) -> None:
-    """Write what a model said, at once; a terminal gets nothing that it would obey."""
+    """Write a model's text at once; a terminal gets it without control sequences."""
     if stream.isatty():
         text = "".join(character for character in text if character.isprintable() or character in "\n\t")
     stream.write(text)
@@ -27,9 +27,9 @@ def write_text(stream: TextIO, text: str) -> None:
 
 
 async def write_when_taken(stream: TextIO, text: str) -> None:
-    """Write a few words once they are taken: who waits for a pipe that nobody reads can be cancelled."""
+    """Write a few words when the pipe has room; the wait can be cancelled."""
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
-    with suppress(PermissionError):  # a plain file takes everything
+    with suppress(PermissionError):  # a plain file is always ready
         loop.add_writer(stream.fileno(), ready.set)
         try:
             await ready.wait()
@@ -39,13 +39,13 @@ async def write_when_taken(stream: TextIO, text: str) -> None:
 
 
 def takes_text(stream: TextIO) -> bool:
-    """Return whether a few words can be written; a terminal that was stopped goes on at Ctrl-C."""
+    """Return whether a few words can be written; Ctrl-C wakes a stopped terminal."""
     return stream.isatty() or bool(select.select([], [stream.fileno()], [], 0)[1])
 
 
 @asynccontextmanager
 async def own_engine(config: EngineConfig, command: Sequence[str]) -> AsyncIterator[EngineProcess]:
-    """Start an engine, showing how far it is, and give its link once it is ready."""
+    """Start an engine, show its progress, and give its link once it is ready."""
     with Progress(sys.stderr) as progress:
         async with EngineProcess(config, command=command, observers=(progress,)) as link:
             await link.wait_ready()
@@ -65,7 +65,7 @@ async def _readable(descriptor: int, stop: asyncio.Event | None) -> bool:
     ready = asyncio.Event()
     try:
         loop.add_reader(descriptor, ready.set)
-    except PermissionError:  # a plain file, which is always ready and which no system waits for
+    except PermissionError:  # a plain file is always ready, and cannot be waited for
         return stop is None or not stop.is_set()
     waits = [asyncio.create_task(event.wait()) for event in (ready, stop) if event is not None]
     try:

@@ -1,6 +1,6 @@
 """`voxlane transcribe`: audio files, or audio from a pipe, to text, with an engine of its own that only listens.
 
-It knows the terminal and files. Decoding is decoding.py's, shapes are transcript.py's.
+Files are decoded by decoding.py, transcripts are written by transcript.py.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class TranscribeOptions:
     shape: Shape = "text"
     stream: bool = False
     language: str = ""
-    raw_rate: int | None = None  # stdin is bare PCM of this rate, heard while it comes
+    raw_rate: int | None = None  # stdin is bare PCM of this rate, transcribed while it comes
 
     def __post_init__(self) -> None:
         if len(self.sources) > 1 and self.shape in ("srt", "vtt"):
@@ -65,7 +65,7 @@ class TranscribeOptions:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Return what is to be read."""
+        """Return the inputs."""
         return self.files or (STDIN,)
 
 
@@ -76,7 +76,7 @@ def run_transcribe(
     if options.sources == (STDIN,) and sys.stdin.isatty():
         raise ConfigError("there is nothing to hear: give a FILE, or pipe audio in")
     if not config.asr_model:
-        raise ConfigError("engine.asr_model is empty: there is nobody to listen")
+        raise ConfigError("engine.asr_model is empty: there is no model to listen")
     config = dataclasses.replace(config, model="", tts_model="")
     return asyncio.run(_transcribe(config, options, engine_command))
 
@@ -93,7 +93,7 @@ async def _transcribe(config: EngineConfig, options: TranscribeOptions, command:
             try:
                 await _one(link, decoder, options, name)
             except VoxlaneError as error:
-                # The other files are still wanted.
+                # Go on with the other files.
                 failed += 1
                 print(f"voxlane: {'stdin' if name == STDIN else name}: {error.message}", file=sys.stderr)
                 if error.retryable:

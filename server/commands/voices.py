@@ -1,6 +1,6 @@
 """`voxlane voices`: the voices of a running server, and new ones from recordings.
 
-It knows what a person is told. Where voices are kept, and what a recording must be like, the server says.
+The server keeps the voices and checks the recordings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VOICES = "/v1/audio/voices"
 
 
 def run_list(remote: Remote) -> int:
-    """Print every voice of the server's, the default one first, and which were made from recordings."""
+    """Print the server's voices, the default one first; those made from recordings are marked."""
     models, made = asyncio.run(_ask_for_voices(remote))
     try:
         lines = _described(models, made)
@@ -34,7 +34,7 @@ def run_list(remote: Remote) -> int:
 
 
 def _described(models: dict[str, Any], made: dict[str, Any]) -> list[str]:
-    """Return a line for each voice; answers of another server than ours raise whatever they will."""
+    """Return a line for each voice; an answer that is not from a voxlane server may raise any error."""
     ours = [model["voxlane"] for model in models["data"]]
     speaking = [model for model in ours if model.get("task") == "tts"]
     if not speaking:
@@ -77,7 +77,7 @@ def run_add(remote: Remote, name: str, clip: Path, *, transcript: str, language:
 
 
 def run_remove(remote: Remote, name: str) -> int:
-    """Have a voice forgotten."""
+    """Have the server forget a voice."""
     if not name:
         raise ConfigError("NAME: a voice has one")
     asyncio.run(remote.ask("DELETE", f"{VOICES}/{quote(name, safe='')}"))

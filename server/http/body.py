@@ -1,4 +1,4 @@
-"""A request's body, read with limits on size and time; as JSON, on depth and numbers too. It knows no meaning."""
+"""A request's body, read with limits on size and time; as JSON, with limits on depth and numbers too."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def pieces_of(request: Request, most_bytes: int, seconds: float) -> AsyncI
 
 
 class ClientGone(Exception):
-    """The client left: there is nobody to answer."""
+    """The client left: no answer can be sent."""
 
 
 def _no_constant(name: str) -> NoReturn:

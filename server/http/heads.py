@@ -1,7 +1,7 @@
-"""Connections that say nothing: a request's head must have come within a few seconds, or the connection is closed.
+"""Close a connection whose request head does not arrive within a few seconds.
 
-uvicorn waits for a head as long as it takes, and connections are counted: who opens as many as there may be would shut
-out everybody else for ever. It knows uvicorn's HTTP protocol, not requests.
+uvicorn waits for a head for ever, and the number of connections is limited: a client that opens them all and sends
+nothing would keep every other client out.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from voxlane.server import limits
 
 
 class HeadInTime(H11Protocol):
-    """uvicorn's HTTP/1.1, with a limit on how long a head takes; bodies and answers have limits of their own."""
+    """uvicorn's HTTP/1.1, with a time limit for heads; bodies and answers have limits of their own."""
 
     _due: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for the first head."""
+        """Start the time limit of the first head."""
         super().connection_made(transport)
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """Go on waiting while a head is incomplete; what a WebSocket does after its own is not ours to time."""
+        """Keep the time limit while a head is incomplete; a WebSocket has none after its head."""
         super().data_received(data)
         upgraded = self.transport.get_protocol() is not self
         if upgraded or self.conn.their_state is not h11.IDLE:
@@ -34,7 +34,7 @@ class HeadInTime(H11Protocol):
             self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
+        """Stop the time limit."""
         self._stop_waiting()
         super().connection_lost(exc)
 

@@ -1,7 +1,4 @@
-"""The front door of every HTTP request: its id, the key, errors into answers, one log line, one count.
-
-It knows ASGI. It does not know what any endpoint does.
-"""
+"""ASGI middleware around every HTTP request: its id, the key, errors as answers, one log line, one count."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from voxlane.server.metrics import Metrics
 logger = logging.getLogger(__name__)
 
 CLIENT_GONE = 499
-"""What the log and the metrics show for a client that left; nobody is sent this."""
+"""What the log and the metrics show for a client that left; it is sent to no client."""
 
 _ROUTES = frozenset(
     {
@@ -37,8 +34,8 @@ _FAMILIES = (
     ("/v1/audio/voices/", "/v1/audio/voices/{name}"),
     ("/client/", "/client/{name}"),
 )
-_LOOKING_AFTER = frozenset({"/healthz", "/readyz", "/metrics"})  # answered however full it is
-_QUIET = _LOOKING_AFTER | {"/client/{name}"}  # many, and nothing that an operator misses
+_LOOKING_AFTER = frozenset({"/healthz", "/readyz", "/metrics"})  # answered even when the server is full
+_QUIET = _LOOKING_AFTER | {"/client/{name}"}  # frequent, and of no interest in a log
 
 
 class HttpMiddleware:
@@ -56,7 +53,7 @@ class HttpMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let one request through."""
         if scope["type"] == "http":
-            # Counted here, not by uvicorn's own limit, which answers with a bare text: this one is among them.
+            # Counted here, because uvicorn's own limit answers with a bare text. The count includes this connection.
             full = self._open_connections() > self._config.limits.connections
             visit = _Visit(self._app, self._config, self._metrics, self._api_key, scope, full=full)
             await visit.run(receive, send)
@@ -111,7 +108,7 @@ class _Visit:
         except VoxlaneError as error:
             await self._refuse(error, receive, send)
         except Exception as error:
-            # The task's boundary: whatever this was, the client gets an answer and the traceback goes to our log.
+            # Any other error: the client gets an answer and the traceback goes to our log.
             logger.exception(line("bug", request=self._request_id, error=type(error).__name__))
             await self._refuse(InternalError(), receive, send)
 
@@ -138,17 +135,17 @@ class _Visit:
 
 
 def check_key(scope: Scope, api_key: str) -> None:
-    """Raise Unauthorized unless the request carries the key, where one is asked for."""
+    """Raise Unauthorized if a key is needed and the request does not carry it."""
     if not api_key:
         return
     given = b"".join(value for name, value in scope["headers"] if name == b"authorization")
-    # Compared in constant time: how long a refusal takes must not tell how much of a key is right.
+    # Compared in constant time: the time of a refusal must not tell how much of a key is right.
     if not secrets.compare_digest(given, b"Bearer " + api_key.encode()):
         raise Unauthorized
 
 
 def check_page(scope: Scope, config: Config, api_key: str) -> None:
-    """Raise Forbidden for what another site's page sends in its visitor's name; a key it could not send along."""
+    """Raise Forbidden for a request that another site's page sends in its visitor's name; it could not send a key."""
     if api_key:
         return
     headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in (b"host", b"origin")}

@@ -1,4 +1,4 @@
-"""JSON out, and errors in OpenAI's shape. It knows how an error is spelled over HTTP, not where it comes from."""
+"""JSON answers, and errors in OpenAI's shape."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def error_body(error: VoxlaneError) -> dict[str, object]:
 
 
 def error_response(error: VoxlaneError) -> Response:
-    """Return the answer for an error, with advice on when to come back where that helps."""
+    """Return the answer for an error, with `retry-after` where another try helps."""
     headers = {"retry-after": str(RETRY_AFTER_SECONDS)} if error.retryable else {}
     if error.http_status == 401:
         headers["www-authenticate"] = "Bearer"
     if error.http_status == 426:
         headers |= {"upgrade": "websocket", "connection": "upgrade"}
     if isinstance(error, TooManyConnections):
-        headers["connection"] = "close"  # makes room, where an open one would wait for the next request
+        headers["connection"] = "close"  # makes room: an open connection would wait for the next request
     return json_response(error_body(error), error.http_status, headers)
 
 

@@ -1,6 +1,6 @@
-"""Who is inside and what they hold: turns requests away when the house is full or when the server goes down.
+"""Counts open requests and the bytes they hold; refuses new requests when the server is full or shuts down.
 
-It knows numbers. It does not know HTTP, and it cancels nobody.
+It cancels no request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class RequestLimit:
         self.closed = False
 
     def check(self) -> None:
-        """Raise Draining or Overloaded if nobody would be admitted now."""
+        """Raise Draining or Overloaded if no request would be admitted now."""
         if self.closed:
             raise Draining
         if self.inside >= self._most:
@@ -31,7 +31,7 @@ class RequestLimit:
 
     @contextmanager
     def admit(self) -> Iterator[None]:
-        """Count the caller as inside, or raise as `check` does."""
+        """Count the request as open while it runs, or raise as `check` does."""
         self.check()
         self.inside += 1
         self._empty.clear()
@@ -43,7 +43,7 @@ class RequestLimit:
                 self._empty.set()
 
     async def wait_empty(self, seconds: float) -> bool:
-        """Wait until nobody is inside; return False when that takes longer than `seconds`."""
+        """Wait until no request is open; return False when that takes longer than `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 await self._empty.wait()
@@ -76,7 +76,7 @@ class Allowance:
 
 
 class Share:
-    """What one request holds of an Allowance."""
+    """The bytes that one request holds of an Allowance."""
 
     def __init__(self, allowance: Allowance) -> None:
         self._allowance = allowance

@@ -1,6 +1,6 @@
 """A conversation's configuration as a map of plain values, and back, with every value checked.
 
-It knows names, types and ranges. Which voices there are, and whether a tool's schema is one, others say.
+Voices and tool schemas are checked elsewhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from voxlane.server.conversation.values import SessionConfig
 from voxlane.server.protocols.dialect import BadMessage
 
 TEXT_CHARACTERS = 16_000
-"""A typed turn, or the instructions: a sixth of what the engine takes, and more than anybody says."""
+"""A typed turn, or the instructions: a sixth of what the engine takes, and longer than any spoken turn."""
 
 TOOLS, TOOL_CHARACTERS = 64, 16_000
 PHRASES, PHRASE_CHARACTERS = 64, 100
@@ -28,7 +28,7 @@ _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 _RANGES: Mapping[str, tuple[float, float]] = {
     "speed": limits.SPEEDS,
-    "temperature": (0.0, 2.0),
+    "temperature": limits.TEMPERATURES,
     "max_tokens": (1, 4096),
     "seed": (0, limits.LARGEST_SEED),
     "buffer_s": (0.1, 10.0),
@@ -52,7 +52,7 @@ _USUAL_LENGTH = 64
 
 
 def configured(base: SessionConfig, values: object) -> SessionConfig:
-    """Return `base` with the values that are there; raise BadMessage for any that cannot be."""
+    """Return `base` with the given values; raise BadMessage for one that is not allowed."""
     merged: SessionConfig = _merged("", base, values)
     if merged.turns.max_wait_s < merged.turns.min_wait_s:
         raise BadMessage("turns.max_wait_s is below turns.min_wait_s")
@@ -119,7 +119,7 @@ def _value(key: str, hint: Any, before: Any, value: Any) -> Any:
 
 
 def number(key: str, value: object, least: float, most: float, *, whole: bool = True) -> Any:
-    """Return a number that is one and in range, or raise BadMessage."""
+    """Return a number in range, or raise BadMessage."""
     kinds = (int,) if whole else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds):
         raise BadMessage(f"{key}: not a {'whole ' if whole else ''}number")
@@ -129,7 +129,7 @@ def number(key: str, value: object, least: float, most: float, *, whole: bool = 
 
 
 def text(key: str, value: object, most: int) -> str:
-    """Return a text that is one and short enough, or raise BadMessage."""
+    """Return a text of at most `most` characters, or raise BadMessage."""
     if not isinstance(value, str):
         raise BadMessage(f"{key}: not a text")
     if len(value) > most:

@@ -1,4 +1,4 @@
-"""The two audio endpoints described: what speech_request.py and transcription_request.py read, what is answered."""
+"""Descriptions of the speech and transcription endpoints: their requests and answers."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def paths(facts: Facts) -> Schema:
 
 
 def schemas(facts: Facts) -> dict[str, Schema]:
-    """Return what the endpoints read and write."""
+    """Return the schemas of requests and answers."""
     tokens = {"input_tokens": whole(""), "output_tokens": whole(""), "total_tokens": whole("")}
     usage = record({"type": fixed("duration"), "seconds": number("Length of the recording.")})
     delta = record({"type": fixed("speech.audio.delta"), "audio": string("Base64 of the next bytes of the file.")})
@@ -113,7 +113,7 @@ def schemas(facts: Facts) -> dict[str, Schema]:
 
 
 def _speech(facts: Facts) -> dict[str, Schema]:
-    """Return the schemas of a speech request, with what depends on this server."""
+    """Return the schemas of a speech request, with this server's limit and formats."""
     schemas = body_schemas("SpeechRequest", speech_request.SpeechBody)
     properties = schemas["SpeechRequest"]["properties"]
     usual = "mp3" if "mp3" in facts.formats else "wav"
@@ -133,7 +133,7 @@ def _verbose(usage: Schema) -> Schema:
         "temperature": number("Always 0."),
         "avg_logprob": number("How sure the model was: 0 is certain."),
         "compression_ratio": number("High where the same words come again and again."),
-        "no_speech_prob": number("How likely nobody speaks."),
+        "no_speech_prob": number("How likely there is no speech."),
     }
     return record(
         {

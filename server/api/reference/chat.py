@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions described: what chat_request.py reads and what chat_reply.py writes."""
+"""Description of POST /v1/chat/completions: its request and its answers."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def paths(facts: Facts) -> Schema:
 
 
 def schemas(facts: Facts) -> dict[str, Schema]:
-    """Return what the endpoint reads and writes."""
+    """Return the schemas of requests and answers."""
     delta = {
         "role": fixed("assistant"),
         "content": string("The next piece of the text."),

@@ -1,5 +1,6 @@
-"""GET /docs: the OpenAPI document as a page to read. No script, no request elsewhere: it works offline and under the
-strictest policy. It knows documents and HTML; what our endpoints do, the document says.
+"""GET /docs: the OpenAPI document as a page to read.
+
+The page has no script and makes no request elsewhere: it works offline and under the strictest policy.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _ORIGIN = re.compile(r"https?://[A-Za-z0-9.-]{1,255}(:[0-9]{1,5})?")
 
 async def docs(request: Request) -> Response:
     """Answer GET /docs."""
-    # In a thread, and once: it takes 50 ms, most of them to compile the template.
+    # In a thread, and once: it takes 50 ms, most of it to compile the template.
     page = await asyncio.to_thread(_page, facts_of(service_of(request)))
     origin = str(request.base_url).rstrip("/")
     # The address in the examples is the one that the reader typed, unless a header makes it more than an address.
@@ -52,7 +53,7 @@ def _page(facts: Facts) -> str:
     environment.filters["prose"] = prose
     template = environment.from_string(TEMPLATE)
     view = sections(whole, USUAL_ORIGIN)
-    # The style is ours, and the policy names its hash: it must come out as it went in.
+    # The policy names the style's hash: the style must not be escaped.
     return template.render(info=whole["info"], sections=view, style=Markup(STYLE), with_key=facts.with_key)
 
 

@@ -1,7 +1,7 @@
 """GET /openapi.json: one OpenAPI 3.1 document of every HTTP endpoint, as this server is set up.
 
-It puts the parts together. What an endpoint reads and writes stands in the files beside it; the tests compare them with
-the routes, with the readers of requests, and with real answers.
+The files beside this one describe the endpoints; the tests compare them with the routes, with the readers of requests,
+and with real answers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WEBSOCKETS = {
     "/v1/voice": "Conversations in our own protocol, MessagePack: `docs/protocol.md`.",
     "/v1/realtime": "Conversations in OpenAI's Realtime protocol, JSON: `docs/openai.md`.",
 }
-"""What OpenAPI has no words for."""
+"""Endpoints that OpenAPI cannot describe."""
 
 TAGS = {
     "Chat": "Text in, text out.",
@@ -29,7 +29,7 @@ TAGS = {
     "Conversations": "Spoken ones are held over WebSockets; HTTP only hands out the keys.",
     "Models": "What is served.",
     "Health": "For the machines that look after this one.",
-    "Description": "For those who are new here.",
+    "Description": "This documentation.",
 }
 
 _DESCRIPTION = """A real-time voice service: speech recognition, chat and speech synthesis. Chat and audio speak
@@ -47,7 +47,7 @@ async def openapi(request: Request) -> Response:
 
 
 def facts_of(service: Service) -> Facts:
-    """Return what of a server its description depends on."""
+    """Return the facts of a server that its description depends on."""
     return Facts(service.config.limits, bool(service.api_key), service.chat_model, formats())
 
 
@@ -71,7 +71,7 @@ def document(facts: Facts) -> Schema:
 
 @lru_cache(maxsize=4)
 def endpoints(facts: Facts) -> dict[str, str]:
-    """Return what there is at each address, in a few words."""
+    """Return a short summary of each endpoint."""
     paths: dict[str, Schema] = document(facts)["paths"]
     found = {
         f"{method.upper()} {path}": operation["summary"]

@@ -1,4 +1,4 @@
-"""Everything beside chat and audio described: models, client secrets, health, and this description itself."""
+"""Descriptions of all endpoints beside chat and audio: models, client secrets, health, and the description itself."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def paths(facts: Facts) -> Schema:
 
 
 def schemas(facts: Facts) -> dict[str, Schema]:
-    """Return what the endpoints read and write."""
+    """Return the schemas of requests and answers."""
     message = {
         "message": string("For a person."),
         "type": string("OpenAI's kind of error."),
@@ -180,7 +180,7 @@ def _secrets() -> Schema:
 
 
 def _health() -> Schema:
-    """Return the endpoints for machines that look after this one."""
+    """Return the endpoints for monitoring."""
     text = media(string("Prometheus' text format."))
     health = {
         "200": answer("Requests are served.", **{JSON: media(ref("Health"))}),
@@ -204,7 +204,7 @@ def _description() -> Schema:
     both = {JSON: media(ref("Index")), "text/html": media(string())}
     index = answer("The list; a browser gets the page to talk on.", **both)
     said = {
-        "/": ("index", "What is here", "A short list, for whoever just opened the address.", index),
+        "/": ("index", "What is here", "A short list of the endpoints.", index),
         "/openapi.json": ("openapi", "This description", "OpenAPI 3.1, for programs.", document),
         "/docs": ("docs", "This description, to read", "A page without scripts and without requests elsewhere.", page),
     }

@@ -1,7 +1,4 @@
-"""The words in which our endpoints are described: JSON schemas and OpenAPI operations as plain objects. Pure.
-
-It knows how OpenAPI spells things. It does not know any endpoint.
-"""
+"""Helpers that write JSON schemas and OpenAPI operations as plain objects. Pure."""
 
 from __future__ import annotations
 
@@ -38,17 +35,17 @@ JSON = "application/json"
 EVENTS = "text/event-stream"
 
 READING: Errors = (InvalidRequest, UnsupportedParameter, RequestTimeout, TooLarge)
-"""What may be wrong with a request that has a body."""
+"""Errors of a request that has a body."""
 
 WORKING: Errors = (
     Forbidden, ModelNotFound, Overloaded, EngineNotReady, EngineLost, Draining, ModelFailed,
 )  # fmt: skip
-"""Why an engine's request may be refused, or fail."""
+"""Errors of a request to the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What of a server its description depends on."""
+    """The facts of a server that its description depends on."""
 
     limits: LimitsConfig
     with_key: bool
@@ -65,7 +62,7 @@ def ref(name: str) -> Schema:
 
 
 def string(description: str = "", least: int | None = None, most: int | None = None) -> Schema:
-    """Return the schema of a text of so many characters."""
+    """Return the schema of a text; `least` and `most` limit its characters."""
     return _told({"type": "string"} | _present(minLength=least, maxLength=most), description)
 
 
@@ -100,7 +97,7 @@ def binary(description: str = "") -> Schema:
 
 
 def listing(items: Schema, description: str = "", least: int | None = None, most: int | None = None) -> Schema:
-    """Return the schema of a list of so many."""
+    """Return the schema of a list; `least` and `most` limit its items."""
     return _told({"type": "array", "items": items} | _present(minItems=least, maxItems=most), description)
 
 
@@ -138,7 +135,7 @@ def _not_null(schema: Schema) -> Schema:
 
 
 def _tidy(schema: Schema) -> Schema:
-    """Return one of msgspec's schemas without what tells a reader nothing."""
+    """Return one of msgspec's schemas without empty defaults and titles."""
     tidy: Schema = {}
     for key, value in schema.items():
         if key == "title" or (key in ("default", "required") and value in (None, [], {})):
@@ -203,7 +200,7 @@ def operation(
     parameters: Sequence[Schema] = (),
     request: Schema | None = None,
 ) -> Schema:
-    """Return one operation; `answers` are by status, and whatever can go wrong is added to them."""
+    """Return one operation; `answers` are by status, and those of `errors` are added."""
     raised = (*errors, InternalError) if public else (*errors, Unauthorized, TooManyConnections, InternalError)
     return {
         "operationId": identifier,
@@ -218,7 +215,7 @@ def operation(
 
 
 def request_body(kind: str, schema: str, examples: Mapping[str, Schema]) -> Schema:
-    """Return a request's body; `examples` maps what each shows to its value."""
+    """Return a request's body; `examples` maps summaries to values."""
     named = {_slug(summary): {"summary": summary, "value": value} for summary, value in examples.items()}
     return {"required": True, "content": {kind: {"schema": ref(schema), "examples": named}}}
 

@@ -1,7 +1,4 @@
-"""An OpenAPI document into what a page shows: sections of endpoints, fields in words, commands to try. Pure.
-
-It knows OpenAPI and curl. It does not know HTML, nor what our endpoints do.
-"""
+"""An OpenAPI document as the page shows it: sections of endpoints, fields in words, curl commands to try. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ LINE_CHARACTERS = 64
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One name in an object, and what is in it."""
+    """One field of an object."""
 
     name: str
     kind: str
@@ -49,10 +46,10 @@ class Endpoint:
     summary: str
     description: str
     parameters: tuple[Field, ...]
-    commands: tuple[tuple[str, str], ...]  # what each shows, and its text
+    commands: tuple[tuple[str, str], ...]  # summary and text of each
     answer: str
     contents: tuple[Content, ...]
-    errors: tuple[tuple[str, str], ...]  # status, what it may mean
+    errors: tuple[tuple[str, str], ...]  # status and what it may mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +173,7 @@ def _range(least: float | None, most: float | None, unit: str) -> str:
 
 
 def _commands(document: Schema, origin: str, path: str, method: str, operation: Schema) -> Iterator[tuple[str, str]]:
-    """Yield what each example shows, and the command for it."""
+    """Yield the summary and the command of each example."""
     for parameter in operation.get("parameters", ()):
         path = path.replace(f"{{{parameter['name']}}}", quote(parameter["example"]))
     key = operation.get("security", document.get("security"))
@@ -190,7 +187,7 @@ def _commands(document: Schema, origin: str, path: str, method: str, operation: 
 
 
 def _sent(operation: Schema, kind: str, value: Schema) -> Iterator[str]:
-    """Yield the options that take an example's answer, and those that send it."""
+    """Yield the options of curl that take an example's answer, and those that send its body."""
     if value.get("stream") or value.get("stream_format") == "sse":
         yield "-N"
     elif any(media.startswith("audio/") for media in operation["responses"]["200"]["content"]):

@@ -1,4 +1,4 @@
-"""The endpoints of voices made from recordings described: what voice_request.py reads, what is answered."""
+"""Descriptions of the endpoints of voices made from recordings: their requests and answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CREATE = f"""The voice can then be asked for by its name wherever a voice is na
 voices makes one: a Qwen3-TTS Base checkpoint.
 
 Only with `consent`: the person who is heard has agreed that their voice is imitated. OpenAI asks for the id of a
-recording in which they say so; here it is `true`, and whoever sends it vouches for them.
+recording in which they say so; here it is `true`, and the sender vouches for them.
 
 The recording is heard once and not kept. What is kept lasts as long as the server does, {MAX_VOICES} voices at most; a
 name that is given again means the new voice. Known and refused: {enumerated(voice_request.UNSUPPORTED)}."""
@@ -79,7 +79,7 @@ def paths(facts: Facts) -> Schema:
 
 
 def schemas(facts: Facts) -> dict[str, Schema]:
-    """Return what the endpoints read and write."""
+    """Return the schemas of requests and answers."""
     least_s, most_s = CLIP_SECONDS
     told = f"The recording, {least_s:g} to {most_s:g} s; of the formats that can be transcribed, 10 MiB at most."
     return {

@@ -1,7 +1,7 @@
 """OpenAI Realtime's session object: what it holds, how it is shown, and what it means as our configuration.
 
-What a client names and we have no use for (a model, a voice, a transcription model) is kept and shown as it was given.
-How an update is read is realtime_update.py's.
+Names that we do not use (a model, a voice, a transcription model) are kept and shown as they were given. Updates are
+read by update.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORMATS: Mapping[str, AudioFormat] = {
 }
 
 MOST_TOKENS = 4096
-"""Of one reply, as OpenAI has it; it is what "inf" means here."""
+"""Most tokens of one reply, as OpenAI has it; "inf" means this number."""
 
 _LONGEST_PRE_ROLL_S = 2.0
 _SILENCES_S = (0.1, 10.0)
@@ -34,7 +34,7 @@ _SILENCES_S = (0.1, 10.0)
 
 @dataclass(frozen=True, slots=True)
 class TurnDetection:
-    """Who decides that a turn is over, and how."""
+    """How the end of a turn is detected."""
 
     type: Literal["server_vad", "semantic_vad"] = "server_vad"
     create_response: bool = True
@@ -84,7 +84,7 @@ def usual_session(defaults: SessionConfig, capabilities: Capabilities, model: st
 
 
 def transcribes(session: RealtimeSession) -> bool:
-    """Return whether the client wants to be told what was understood."""
+    """Return whether the client wants transcripts of what the person says."""
     return session.transcription is not None or session.type == "transcription"
 
 
@@ -94,7 +94,7 @@ def transcribes(session: RealtimeSession) -> bool:
 def configuration(
     session: RealtimeSession, base: SessionConfig, capabilities: Capabilities, param: str = "session"
 ) -> SessionConfig:
-    """Return how a conversation is led; raise Wrong for tools that cannot be."""
+    """Return the conversation's configuration; raise Wrong for tools that cannot be used."""
     if capabilities.one_pace and session.speed != 1:
         raise Wrong(f"{param}.audio.output.speed", "must be 1: this voice has one pace")
     talks, detection = session.type == "realtime", session.turn_detection

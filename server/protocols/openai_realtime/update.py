@@ -1,7 +1,7 @@
 """Updates of OpenAI Realtime's session object, read by the keys that are there.
 
 A null is a value where the specification has one (`turn_detection: null`), and the default everywhere else; only a
-missing key changes nothing. What an update means is realtime_session.py's.
+missing key changes nothing. session.py turns the result into our configuration.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from voxlane.server import limits
 from voxlane.server.protocols.openai_realtime.session import FORMATS, MOST_TOKENS, RealtimeSession, TurnDetection
 from voxlane.server.protocols.openai_realtime.values import (
     Wrong,
@@ -26,7 +27,7 @@ from voxlane.server.protocols.settings import TEXT_CHARACTERS, TOOLS
 
 
 def updated(session: RealtimeSession, values: object, usual: RealtimeSession) -> RealtimeSession:
-    """Return the session with what is there of an update; raise Wrong if any of it cannot be."""
+    """Return the session with the keys of an update; raise Wrong for a value that is not allowed."""
     given = mapping("session", values, {*_PLAIN, *_SHOWN_ONLY, "audio", "type"})
     changes = _plain("session", given, usual)
     if given.get("type") is not None:
@@ -38,7 +39,7 @@ def updated(session: RealtimeSession, values: object, usual: RealtimeSession) ->
 
 
 def overridden(session: RealtimeSession, values: Mapping[str, Any], usual: RealtimeSession) -> RealtimeSession:
-    """Return the session as one response wants it; raise Wrong if it cannot be."""
+    """Return the session with the settings of one response; raise Wrong for a value that is not allowed."""
     given = {key: value for key, value in values.items() if key not in RESPONSE_ONLY}
     mapping("response", given, {*_RESPONSE, "audio"})
     audio = _part("response", given, "audio", ("output",))
@@ -105,7 +106,7 @@ def _voice(param: str, value: object) -> str:
 def _detection(param: str, value: object, before: TurnDetection | None) -> TurnDetection:
     given = mapping(param, value, _DETECTION)
     kind = choice(f"{param}.type", given.get("type", "server_vad" if before is None else before.type), _KINDS)
-    # What was set for another kind of detection says nothing about this one.
+    # Settings of another kind of detection do not carry over.
     base = before if before is not None and before.type == kind else TurnDetection(kind)
     changes = {
         key: getattr(_USUAL_DETECTION, key) if worth is None else _DETECTION[key](f"{param}.{key}", worth)
@@ -226,7 +227,7 @@ _PLAIN: Mapping[str, Callable[[str, Any], Any]] = {
     "model": text,
     "instructions": lambda param, value: text(param, value, TEXT_CHARACTERS),
     "output_modalities": _modalities,
-    "temperature": lambda param, value: number(param, value, 0.0, 2.0),
+    "temperature": lambda param, value: number(param, value, *limits.TEMPERATURES),
     "max_output_tokens": _most_tokens,
     "tools": _tools,
     "tool_choice": _tool_choice,
@@ -238,7 +239,7 @@ _PLAIN: Mapping[str, Callable[[str, Any], Any]] = {
     "prompt": _no_prompt,
 }
 _SHOWN_ONLY = ("id", "object", "expires_at")
-"""What clients that send back what they were shown send, too."""
+"""Keys that a client sends if it sends back a session as it was shown."""
 
 _RESPONSE = frozenset(_PLAIN) - {"model", "truncation", "tracing", "include"}
 RESPONSE_ONLY = ("conversation", "input", "metadata")

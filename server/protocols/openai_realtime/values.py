@@ -1,4 +1,4 @@
-"""Values of OpenAI Realtime's client events, checked one by one: types and ranges, not what any of them means."""
+"""Checks of single values in OpenAI Realtime's client events: types and ranges."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ METADATA_PAIRS, METADATA_KEY_CHARACTERS, METADATA_CHARACTERS = 16, 64, 512
 
 
 class Wrong(Exception):
-    """A client event says something that cannot be; the text is in our words and numbers only."""
+    """A client event breaks a rule; the text holds our own words and numbers only."""
 
     def __init__(self, param: str, rule: str, code: str = "invalid_value") -> None:
         super().__init__(f"{param} {rule}." if param else f"{rule}.")
@@ -36,7 +36,7 @@ class Wrong(Exception):
 
 def parse(message: str) -> dict[str, Any]:
     """Return an event as a JSON object; refuse what the json module lets through: NaN, infinity, half characters."""
-    # Counted before it is read: marks within strings count, too, but sound is base64 and has none.
+    # Counted before parsing. Marks inside strings count too; audio is base64 and has none.
     if message.count(",") + message.count("[") + message.count("{") > MOST_VALUES:
         raise Wrong("", f"An event has at most {MOST_VALUES} values", "invalid_json")
     try:
@@ -73,7 +73,7 @@ def _shallow(value: object, levels: int) -> bool:
 
 
 def mapping(param: str, value: object, known: Collection[str] | None = None) -> Mapping[str, Any]:
-    """Return an object, or raise; also for a key that is not known."""
+    """Return an object, or raise; with `known`, raise for any other key."""
     if not isinstance(value, dict):
         raise Wrong(param, "must be an object", "invalid_type")
     for key in value if known is not None else ():
@@ -83,7 +83,7 @@ def mapping(param: str, value: object, known: Collection[str] | None = None) -> 
 
 
 def listing(param: str, value: object, most: int) -> list[Any]:
-    """Return a list of at most so many entries, or raise."""
+    """Return a list of at most `most` entries, or raise."""
     if not isinstance(value, list):
         raise Wrong(param, "must be a list", "invalid_type")
     if len(value) > most:
@@ -160,7 +160,7 @@ def sound(param: str, value: object) -> bytes:
 
 
 def metadata(param: str, value: object) -> dict[str, str] | None:
-    """Return what a client wants to recognise a response by, or raise."""
+    """Return a response's metadata, or raise."""
     if value is None:
         return None
     pairs = mapping(param, value)
