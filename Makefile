@@ -8,6 +8,7 @@ TESTED := $(VENV)/.ready-test
 BROWSER := $(VENV)/.ready-browser
 FOREIGN := .venv-clients
 CLIENTS := pipecat livekit node
+PARALLEL := -q -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 SCRIPTS := $(basename $(notdir $(sort $(wildcard benchmarks/*.py))))
 MODELS := smollm2-135m-instruct qwen2.5-coder-0.5b-instruct moonshine-tiny-en whisper-tiny-en kokoro-82m speech-samples
 
@@ -15,7 +16,7 @@ MODELS := smollm2-135m-instruct qwen2.5-coder-0.5b-instruct moonshine-tiny-en wh
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-client test-clients check types format bench weights clean
+.PHONY: help serve test soak test-client test-clients check types format bench weights clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,13 +24,17 @@ help: ## show this list
 serve: $(READY) ## set everything up and serve on http://127.0.0.1:8000 (ARGS="--port 9000" for options)
 	@$(BIN)/voxlane serve $(ARGS)
 
-test: $(TESTED) weights check test-client ## set everything up, lint, type-check and run all tests (ARGS="-k kv" to choose)
+test: $(TESTED) weights check test-client ## set everything up, lint, type-check and test in some ten minutes (ARGS="-k kv" to choose)
 ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
 else
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder -m "not alone"
-	@$(BIN)/python -m pytest -q -m alone
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PARALLEL) -m "not alone and not soak"
+	@$(BIN)/python -m pytest -q -m "alone and not soak"
 endif
+
+soak: $(TESTED) weights $(BROWSER) ## run the tests that are long by nature, and the property tests with all their examples
+	@VOXLANE_SOAK=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PARALLEL) -m "not alone and (soak or property)"
+	@VOXLANE_SOAK=1 $(BIN)/python -m pytest -q -m "alone and soak"
 
 # An old Node on the PATH comes after the one that $(BROWSER) installs.
 test-client: $(BROWSER) ## type-check and test the browser client's modules (the page itself: make test)

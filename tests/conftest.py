@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import uvloop
 from ctrl_c import HEAR_CTRL_C
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 
 # Never judge by time: machines are noisy. Where CI is set the examples are fixed, so that a red run is the change's.
 settings.register_profile("voxlane", deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI")))
@@ -37,7 +37,22 @@ ALONE = (
     "e2e/test_conversation.py", "e2e/test_partner.py", "e2e/test_realtime_clients.py", "e2e/test_talker.py",
     "e2e/test_voice.py", "server/sessions/test_abuse.py",
 )  # fmt: skip
-"""Tests that go by the clock, most of them because somebody speaks and listens: one at a time, after all others."""
+"""Tests that depend on the clock, most of them because a person speaks and listens: one at a time, after all others."""
+
+SOAK = (
+    # foreign clients and talks in real time
+    "browser/test_coming_back.py", "browser/test_opus.py", "browser/test_trouble.py", "faults", "fuzz",
+    "e2e/test_cloned_voices.py", "e2e/test_realtime_clients.py", "e2e/test_talker.py", "e2e/test_voice.py",
+    # whole sweeps against another implementation
+    "engine/kernels/test_triton_attention", "engine/models/test_kokoro.py", "engine/models/test_moonshine_library.py",
+    "engine/models/test_moonshine_noise.py", "engine/models/test_qwen2_coder.py", "engine/models/test_streaming.py",
+    "engine/runners/cuda/test_clause_tts.py", "engine/runners/cuda/test_codec_tts.py",
+    "engine/runners/cuda/test_recogniser.py", "engine/loop/test_qwen3_asr_streams.py",
+    # the benchmarks' own rehearsals, and wheels built and installed
+    "test_kernel_benchmarks.py", "test_kernels_compiled.py", "test_packaging.py::test_every",
+    "test_partner_benchmark.py", "test_tts_benchmarks.py", "test_voice_benchmarks.py",
+)  # fmt: skip
+"""Tests that are long by nature. `make soak` runs them, with every example of the property tests; `make test` does not."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,21 +64,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not even read the files whose tests `-m alone` and `-m "not alone"` leave out."""
+    """Do not read the files whose tests a mark expression that begins with `alone` or `not alone` leaves out."""
     alone = _is_alone(collection_path)
-    match config.option.markexpr:
-        case "not alone":
-            return alone or None
-        case "alone":
-            return (collection_path.is_file() and not alone) or None
+    if config.option.markexpr.startswith("not alone"):
+        return alone or None
+    if config.option.markexpr.startswith("alone"):
+        return (collection_path.is_file() and not alone) or None
     return None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that want the machine for themselves."""
+    """Mark the tests that want the machine for themselves, those that are long, and those that draw examples."""
     for item in items:
         if _is_alone(item.path):
             item.add_marker("alone")
+        if item.nodeid.removeprefix("tests/").startswith(SOAK):
+            item.add_marker("soak")
+        if is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker("property")
 
 
 def pytest_collection_finish() -> None:
