@@ -37,7 +37,7 @@ ALONE = (
     "e2e/test_conversation.py", "e2e/test_partner.py", "e2e/test_realtime_clients.py", "e2e/test_talker.py",
     "e2e/test_voice.py", "server/sessions/test_abuse.py",
 )  # fmt: skip
-"""Tests that depend on the clock, most of them because a person speaks and listens: one at a time, after all others."""
+"""Tests that depend on the clock, most of them because a person speaks: one at a time, after all others."""
 
 SOAK = (
     # foreign clients and talks in real time
@@ -49,10 +49,11 @@ SOAK = (
     "engine/runners/cuda/test_clause_tts.py", "engine/runners/cuda/test_codec_tts.py",
     "engine/runners/cuda/test_recogniser.py", "engine/loop/test_qwen3_asr_streams.py",
     # the benchmarks' own rehearsals, and wheels built and installed
-    "test_kernel_benchmarks.py", "test_kernels_compiled.py", "test_packaging.py::test_every",
-    "test_partner_benchmark.py", "test_tts_benchmarks.py", "test_voice_benchmarks.py",
+    "test_kernel_benchmarks.py", "test_kernels_compiled.py", "test_tts_benchmarks.py", "test_voice_benchmarks.py",
+    "test_packaging.py::test_every", "test_packaging.py::test_the_command", "test_packaging.py::test_the_installed",
+    "test_packaging.py::test_the_wheel",
 )  # fmt: skip
-"""Tests that are long by nature. `make soak` runs them, with every example of the property tests; `make test` does not."""
+"""Tests that are long by nature: `make soak` runs them, and the property tests with all their examples."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
