@@ -130,7 +130,7 @@ def main() -> int:
     """Check and measure; print the table last."""
     parser = command_line(__doc__)
     parser.add_argument("--times", type=int, default=20, help="steps to take the median of (%(default)d)")
-    parser.add_argument("--dry-run", action="store_true", help="on the CPU, a few clauses: does the script run?")
+    parser.add_argument("--dry-run", action="store_true", help="on the CPU, a few clauses")
     options = parser.parse_args()
     dry, report = options.dry_run, Report()
     device = torch.device("cpu" if dry else "cuda")

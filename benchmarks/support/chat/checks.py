@@ -22,8 +22,7 @@ from voxlane.engine.kernels.norm import activation, rms_norm
 from voxlane.engine.kernels.sampling import sampling
 from voxlane.engine.models import decoder
 from voxlane.engine.models.loading import Mode
-from voxlane.engine.runners.cuda import decode_graphs
-from voxlane.engine.runners.cuda import decoder as cuda_runner
+from voxlane.engine.runners.cuda import decode_graphs, prompts
 from voxlane.engine.schedule.plan import Row
 
 
@@ -55,7 +54,7 @@ def interpret_kernels() -> None:
         attend=few.attend,
     )
     put(decode_graphs, unpack=packets.unpack, sample=samples.sample)
-    put(cuda_runner, sample=samples.sample)
+    put(prompts, sample=samples.sample)
 
 
 def _error(got: Tensor, expected: Tensor) -> float:
