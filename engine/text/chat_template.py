@@ -170,7 +170,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             self._characters_left -= size
         return value
 
-    def concat(self, parts: Iterable[str]) -> str:  # type: ignore[override]
+    def concat(self, parts: Iterable[str]) -> str:
         """Join the output of a macro or a block; Jinja calls this."""
         texts = list(parts)
         self.check_size(sum(map(len, texts)))

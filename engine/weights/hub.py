@@ -16,13 +16,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from types import ModuleType
+from typing import Any, TypeVar
 
 from voxlane.engine.errors import FetchError
 from voxlane.engine.weights.catalog import HubSource, ModelFile
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 Progress = Callable[[float], None]
 T = TypeVar("T")
@@ -116,9 +114,9 @@ def _repository(cache: Path, repo: str) -> Path:
 
 def _library() -> ModuleType:
     """Return huggingface_hub, without its own progress bars and warnings. It is imported when it is needed."""
-    import huggingface_hub
-    from huggingface_hub import utils
+    import huggingface_hub.utils
 
+    utils: Any = huggingface_hub.utils
     utils.disable_progress_bars()
     utils.logging.set_verbosity_error()
     return huggingface_hub
