@@ -12,7 +12,8 @@ from typing import Any
 
 PACKAGES = (
     "msgpack", "llguidance", "gguf", "gguf.constants", "gguf.quants", "platformdirs", "tokenizers", "jinja2",
-    "jinja2.runtime", "jinja2.ext", "jinja2.parser", "jinja2.sandbox", "jinja2.nodes", "jinja2.meta", "webrtcvad",
+    "jinja2.runtime", "jinja2.ext", "jinja2.parser", "jinja2.sandbox", "jinja2.nodes", "jinja2.meta", "jinja2.visitor",
+    "webrtcvad",
 )  # fmt: skip
 
 

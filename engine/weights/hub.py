@@ -113,9 +113,9 @@ def _repository(cache: Path, repo: str) -> Path:
 
 def _library() -> Any:
     """Return huggingface_hub, without its own progress bars and warnings. It is imported when it is needed."""
-    import huggingface_hub
-    from huggingface_hub import utils
+    import huggingface_hub.utils
 
+    utils: Any = huggingface_hub.utils
     utils.disable_progress_bars()
     utils.logging.set_verbosity_error()
     return huggingface_hub

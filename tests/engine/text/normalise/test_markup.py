@@ -1,4 +1,4 @@
-"""Plain text keeps every character tied to its place in the source."""
+"""Every character of the plain text keeps its place in the source."""
 
 from __future__ import annotations
 

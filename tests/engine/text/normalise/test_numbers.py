@@ -1,4 +1,4 @@
-"""Number words, held against a parser that knows the words but not how they are made."""
+"""Number words, checked by a parser that is independent of the code that makes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said for what is written: a table per kind of expression, and the laws every text must keep."""
+"""Written text and its spoken words: a table for each kind of expression, and laws for every text."""
 
 from __future__ import annotations
 
@@ -384,7 +384,7 @@ def test_any_text_gives_ordered_words_without_figures(text: str) -> None:
 @settings(max_examples=200, deadline=None)
 @given(JOINED)
 def test_reading_is_stable(text: str) -> None:
-    """What is already spoken is not read again in another way: a voice may normalise once more without harm."""
+    """Normalising the result again does not change it: a voice may normalise once more."""
     said = speakable(text)
     assert not any(char.isdigit() for char in speakable(said))
 
@@ -399,7 +399,7 @@ def test_symbols_alone_say_nothing(text: str) -> None:
     "seed", ["a", "a.", "I.", "1,000,0000", "[a](", "<!--", "<a ", "http://?", " ", "`", "- ", "``a "]
 )
 def test_long_text_of_one_pattern_ends(seed: str) -> None:
-    """100 KB of what makes careless patterns quadratic; at 0.3 µs a step that would be 50 minutes."""
+    """100 KB of text that makes careless patterns quadratic; at 0.3 µs a step that would be 50 minutes."""
     spoken_words(seed * (100_000 // len(seed)))
 
 

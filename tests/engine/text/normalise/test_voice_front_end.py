@@ -1,6 +1,6 @@
-"""The voice's own front end finds nothing left to do, and answers with one piece of phonemes for each word.
+"""The voice's own front end changes nothing, and returns one group of phonemes for each word.
 
-The second half is what word times stand on: the nth piece between spaces is the nth word.
+Word times depend on the latter: the nth group between spaces is the nth word.
 """
 
 from __future__ import annotations
