@@ -25,7 +25,8 @@ PIECE_S = 0.1
 def recording(name: str) -> NDArray[np.float32]:
     """Return one of the recordings of the catalog at the rate engines hear."""
     samples, rate = decode_audio((Path(store.resolve("speech-samples")) / name).read_bytes())
-    return functional.resample(torch.from_numpy(samples), rate, LISTEN_RATE).numpy()
+    resampled: NDArray[np.float32] = functional.resample(torch.from_numpy(samples), rate, LISTEN_RATE).numpy()
+    return resampled
 
 
 def clip(name: str, start_s: float, seconds: float) -> NDArray[np.float32]:
