@@ -25,8 +25,8 @@ PIECE_S = 0.1
 def recording(name: str) -> NDArray[np.float32]:
     """Return a recording of the catalog at the engine's sample rate."""
     samples, rate = decode_audio((Path(store.resolve("speech-samples")) / name).read_bytes())
-    clip: NDArray[np.float32] = functional.resample(torch.from_numpy(samples), rate, LISTEN_RATE).numpy()
-    return clip
+    resampled: NDArray[np.float32] = functional.resample(torch.from_numpy(samples), rate, LISTEN_RATE).numpy()
+    return resampled
 
 
 def clip(name: str, start_s: float, seconds: float) -> NDArray[np.float32]:

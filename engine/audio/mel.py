@@ -74,7 +74,7 @@ def log_mel(samples: Tensor, bins: int) -> Tensor:
 def mel_filters(bins: int, window: int = WINDOW, sample_rate: int = SAMPLE_RATE) -> Tensor:
     """Return Slaney's filters [bins, window / 2 + 1]: triangles of equal area that sum a spectrum into mel bands."""
     with _LinspaceInDouble():
-        filters = functional.melscale_fbanks(
+        filters: Tensor = functional.melscale_fbanks(
             window // 2 + 1, 0.0, sample_rate / 2, bins, sample_rate, norm="slaney", mel_scale="slaney"
         )
     banks: Tensor = filters.T.to(torch.float32).contiguous()
@@ -90,4 +90,5 @@ class _LinspaceInDouble(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return func(*args, **(kwargs or {}), **({"dtype": torch.float64} if func is torch.linspace else {}))
+        given = kwargs or {}
+        return func(*args, **(given | {"dtype": torch.float64} if func is torch.linspace else given))

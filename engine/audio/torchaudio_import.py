@@ -2,8 +2,9 @@
 
 torchaudio's published wheels are linked with CUDA. Beside a CPU build of torch, `import torchaudio` raises OSError
 because its binary half cannot load; beside a torch for another version of CUDA it raises RuntimeError. The functions
-used here (mel filter banks, resampling, noise) are Python. So where the binary half fails, an empty module takes the
-place of `torchaudio._extension`, which is all that loads it. Nothing else imports torchaudio directly.
+used here (mel filter banks, resampling, noise) are pure Python. So if the binary half fails to load, a stub takes the
+place of `torchaudio._extension`, the only module that loads it. All our code imports torchaudio through this module.
+transformers imports torchaudio too: a program that uses both imports this module first.
 """
 
 from __future__ import annotations
@@ -24,6 +25,6 @@ def _without_binary_half() -> ModuleType:
 
 try:
     from torchaudio import functional
-except (OSError, RuntimeError):
+except (ImportError, OSError, RuntimeError):
     sys.modules["torchaudio._extension"] = _without_binary_half()
     from torchaudio import functional

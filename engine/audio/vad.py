@@ -1,8 +1,9 @@
 """One stream's view of a voice detector that batches the frames of many streams: audio goes in now, answers come later.
 
 The server's ear also runs Silero, on other frames: behind its gate, every other frame within speech, a fresh state for
-each voice. Segments cut by its answers move by up to 0.35 s, and 6 of 12 recordings (plain, 20 dB softer, with noise)
-got another transcript. The engine's own detector takes 3 to 4 % of a live stream's CPU time, so it stays.
+each voice. With segments cut by its answers, edges move by up to 0.35 s, and 6 of 12 clips (four recordings: plain,
+20 dB softer, in noise) get another transcript. The engine's own detector takes 3 to 4 % of the CPU time of a live
+transcription, so it stays.
 """
 
 from __future__ import annotations
