@@ -48,7 +48,7 @@ WRITTEN_LOOP_TOKENS = 256
 CHOICES = 8
 """Choices (`n`) of one request: each is a request in the engine, and one client must not fill its batch."""
 
-TEMPERATURES = (0.0, 2.0)
+TEMPERATURES: tuple[float, float] = (0, 2)
 """Lowest and highest temperature of chat sampling, as OpenAI has it."""
 
 TOP_LOGPROBS = 20
