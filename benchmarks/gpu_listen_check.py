@@ -25,6 +25,7 @@ from voxlane.engine.loop.core import Core
 from voxlane.engine.models.clips import ClipPlaces
 from voxlane.engine.models.loading import Mode
 from voxlane.engine.models.registry import load_recogniser
+from voxlane.engine.runners.recogniser import TranscriptionOutcome
 from voxlane.engine.schedule.plan import ModelBatch
 from voxlane.engine.schedule.request import Request
 from voxlane.engine.weights.files import open_weights
@@ -57,6 +58,7 @@ def hear(bench: Bench, clips: list[NDArray[np.float32]], drafts: Sequence[Sequen
     while live := [look for look in looks if not look.done]:
         rows = [bench.row(look.request, guesses.pop(id(look), ())) for look in live]
         for look, outcome in zip(live, bench.runner.run(ModelBatch(rows=rows)), strict=True):
+            assert isinstance(outcome, TranscriptionOutcome)
             assert not outcome.failed
             _advance(bench.model, look, [choice.token for choice in outcome.choices])
             look.logprobs += [choice.logprob or 0.0 for choice in outcome.choices]

@@ -27,6 +27,7 @@ from voxlane.engine.memory.pages import KVCache  # noqa: E402
 from voxlane.engine.models.decoder import Decoder  # noqa: E402
 from voxlane.engine.models.loading import Mode  # noqa: E402
 from voxlane.engine.runners.cuda.decoder import CudaRunner  # noqa: E402
+from voxlane.engine.runners.decoder import TokenOutcome  # noqa: E402
 from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Row  # noqa: E402
 from voxlane.engine.schedule.request import Request  # noqa: E402
 from voxlane.engine.schedule.scheduler import Scheduler  # noqa: E402
@@ -127,6 +128,7 @@ def ask(bench: Bench, prompts: Sequence[Sequence[int]], outputs: int, chunk: int
                 rows.append(Row(request, request.table.length, count))
                 request.table.append(count)
         for row, outcome in zip(rows, bench.runner.run(ModelBatch(rows=rows)), strict=True):
+            assert isinstance(outcome, TokenOutcome)
             assert not outcome.failed, "logits are not finite"
             for choice in outcome.choices:
                 row.request.tokens.append(choice.token)
@@ -162,6 +164,7 @@ def step(bench: Bench, requests: Iterable[Request]) -> None:
         rows.append(Row(request, request.table.length, 1))
         request.table.append(1)
     for row, outcome in zip(rows, bench.runner.run(ModelBatch(rows=rows)), strict=True):
+        assert isinstance(outcome, TokenOutcome)
         row.request.tokens.append(outcome.choices[0].token)
 
 

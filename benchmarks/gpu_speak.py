@@ -60,7 +60,7 @@ def load_of(clauses: Sequence[ClausePayload]) -> ModelBatch:
 
 def say(voice: CudaVoice, clauses: Sequence[ClausePayload]) -> list[SynthesisedClause]:
     """Return what one step says."""
-    return [outcome.speech for outcome in voice.run(load_of(clauses))]
+    return [outcome.speech for outcome in voice.collect(voice.launch(load_of(clauses)))]
 
 
 def difference(one: SynthesisedClause, other: SynthesisedClause) -> str:
