@@ -168,7 +168,7 @@ class TextJob(Job):
                 grammar, self.grammar = self.grammar.result(), None
                 for request in self._waiting:
                     self._constraint = grammar.constraint(request.prompt_tokens)
-                    payload_of(request).constraint = self._constraint
+                    chat_payload(request).constraint = self._constraint
         except Refusal as refusal:
             return Change(refusal=refusal)
         except SchemaError as error:
@@ -317,7 +317,7 @@ class ScoreJob(TextJob):
         assert isinstance(outcome, ScoreOutcome)
         self._sum += outcome.logprob_sum
         self._scored += outcome.scored_tokens
-        payload_of(request).scored_tokens += outcome.scored_tokens
+        chat_payload(request).scored_tokens += outcome.scored_tokens
         if not row.reaches_end:
             return Change()
         request.first_token_s = request.last_token_s = now
@@ -355,7 +355,7 @@ class ProbeJob(TextJob):
         return Change(messages=[Probability(self.submit.request_id, self.submit.epoch, value)], end="length")
 
 
-def payload_of(request: Request) -> ChatPayload:
+def chat_payload(request: Request) -> ChatPayload:
     """Return what a request of the chat model carries."""
     assert isinstance(request.payload, ChatPayload)
     return request.payload

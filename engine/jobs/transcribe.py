@@ -39,7 +39,7 @@ from voxlane.engine.errors import Refusal
 from voxlane.engine.jobs.job import Change, Job
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.runners.decoder import Outcome
-from voxlane.engine.runners.recogniser import TranscriptionOutcome, TranscriptionPayload, payload_of
+from voxlane.engine.runners.recogniser import TranscriptionOutcome, TranscriptionPayload, transcription_of
 from voxlane.engine.schedule.plan import Row
 from voxlane.engine.schedule.request import ClipStates, Request
 
@@ -215,7 +215,7 @@ class ListenJob(Job):
             self._no_speech = outcome.no_speech
         over = False
         for choice in outcome.choices:
-            if payload_of(request).detects_language:
+            if transcription_of(request).detects_language:
                 self._name_language(request, choice.token)
                 over = choice.token == self._model.nobody
                 break
@@ -315,7 +315,7 @@ class ListenJob(Job):
             self._no_speech = 1.0
         request.tokens += [token, *self._model.after_language(token)]
         request.prompt_tokens = len(request.tokens)
-        payload_of(request).detects_language = False
+        transcription_of(request).detects_language = False
 
     def _looked(self, request: Request, outcome: TranscriptionOutcome, change: Change, now: float) -> None:
         look = self._look

@@ -26,8 +26,8 @@ _CLOSE = 2e-4
 _ONE_CODE = 0.01
 """Keys that differ in their last bit may be stored one int8 or bfloat16 code apart."""
 
-Outcome = tuple[Tensor, Tensor, float]  # result, expected result, largest error as a part of the latter
-Check = Callable[[ctypes.CDLL, torch.Generator], Iterator[Outcome]]
+Comparison = tuple[Tensor, Tensor, float]  # result, expected result, largest error as a part of the latter
+Check = Callable[[ctypes.CDLL, torch.Generator], Iterator[Comparison]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class Agreement:
         return not self.failure and self.error <= self.tolerance
 
 
-def agreement(name: str, outcomes: Iterable[Outcome]) -> Agreement:
-    """Return the worst of some outcomes, relative to each one's tolerance."""
-    found = [Agreement(name, relative_error(got, expected), tolerance) for got, expected, tolerance in outcomes]
+def agreement(name: str, comparisons: Iterable[Comparison]) -> Agreement:
+    """Return the worst of some comparisons, relative to each one's tolerance."""
+    found = [Agreement(name, relative_error(got, expected), tolerance) for got, expected, tolerance in comparisons]
     return max(found, key=lambda each: each.error / each.tolerance)
 
 
@@ -76,14 +76,14 @@ def first_mismatch(library: ctypes.CDLL) -> str:
     return next((each.name for each in agreements(library) if not each.good), "")
 
 
-def _linear(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Outcome]:
+def _linear(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Comparison]:
     x, weight, bias = (torch.randn(shape, generator=random) for shape in ((5, 70), (9, 70), (9,)))
     yield linear.linear_native(library, x, weight, bias), linear.linear_ref(x, weight, bias), _CLOSE
     narrow = weight.to(torch.bfloat16)
     yield linear.linear_native(library, x, narrow, bias), linear.linear_ref(x, narrow, bias), _CLOSE
 
 
-def _packed(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Outcome]:
+def _packed(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Comparison]:
     bias = torch.randn(40, generator=random)
     for blocks in _blocks(random):
         weight = linear.pack(blocks)
@@ -103,7 +103,7 @@ def _blocks(random: torch.Generator) -> Iterator[Blocks]:
         yield Blocks(bits, codes, scales, -8.0 * minimums if minimum else None)
 
 
-def _rows(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Outcome]:
+def _rows(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Comparison]:
     x = torch.randn((3, 70), generator=random) * 4.0
     weight = torch.rand(70, generator=random)
     yield rms_norm.rms_norm_native(library, x, weight, 1e-5), rms_norm.rms_norm_ref(x, weight, 1e-5), _CLOSE
@@ -127,7 +127,7 @@ def _rows(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Outcome]:
     yield activation.gate_native(library.vox_gelu_tanh_mul, x), activation.gelu_tanh_mul_ref(x), _CLOSE
 
 
-def _attention(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Outcome]:
+def _attention(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Comparison]:
     """Fill 150 positions of one row in a single prefill, for every type of page."""
     tokens, heads, kv_heads, dim, block = 150, 4, 2, 24, 16
     qkv = torch.randn((tokens, (heads + 2 * kv_heads) * dim), generator=random)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from voxlane.engine.errors import ModelConfigError
+from voxlane.engine.kernels.attention.pages import Layout, Pages
 from voxlane.engine.models.decoder import Decoder
 from voxlane.engine.models.loading import Mode, Progress
 from voxlane.engine.models.moonshine import Moonshine
@@ -18,8 +21,39 @@ from voxlane.engine.models.whisper import Whisper
 from voxlane.engine.weights.files import OpenedWeights
 from voxlane.engine.weights.tensors import WeightFile
 
-ChatModel = Decoder
 Recognition = Moonshine | Whisper | Qwen3ASR
+
+
+class ChatModel(Protocol):
+    """What the engine needs of a model that writes text."""
+
+    spec: ModelSpec
+    mode: Mode
+    vocab_size: int
+    context_tokens: int
+    parameters: int
+
+    @staticmethod
+    def spec_of(config: dict[str, object]) -> ModelSpec:
+        """Return the sizes of the model that a config describes, or raise ModelConfigError."""
+
+    @classmethod
+    def load(
+        cls,
+        weights: WeightFile,
+        mode: Mode = "packed",
+        progress: Progress | None = None,
+        device: str | torch.device = "cpu",
+        context_tokens: int = 0,
+    ) -> ChatModel:
+        """Read a model, or raise ModelError with one line that names the config key or tensor at fault."""
+
+    def forward(self, tokens: Tensor, layout: Layout, pages: list[Pages]) -> Tensor:
+        """Run tokens, write their keys and values into `pages`; return their hidden rows."""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits of hidden rows."""
+
 
 CHAT_MODELS: dict[str, type[ChatModel]] = {
     "LlamaForCausalLM": Decoder,

@@ -106,7 +106,7 @@ class Recogniser(TokenRunner):
         if not requests:
             return
         encoded = self.model.encode(
-            [torch.from_numpy(np.ascontiguousarray(payload_of(request).clip)) for request in requests]
+            [torch.from_numpy(np.ascontiguousarray(transcription_of(request).clip)) for request in requests]
         )
         slots: list[int] = []
         for request, length in zip(requests, encoded.lengths, strict=True):
@@ -130,7 +130,7 @@ class Recogniser(TokenRunner):
             # A row comes once per position: the first follows the prompt, the others follow drafts.
             opening = row is not before and len(row.request.tokens) == row.request.prompt_tokens
             first.append(opening)
-            detecting.append(opening and payload_of(row.request).detects_language)
+            detecting.append(opening and transcription_of(row.request).detects_language)
             before = row
         return self.model.restrict(self.model.logits(hidden), first, detecting)
 
@@ -148,7 +148,7 @@ class Recogniser(TokenRunner):
         ended: list[tuple[TranscriptionOutcome, Row]] = []
         for row, outcome in zip(rows, outcomes, strict=True):
             tokens = [choice.token for choice in outcome.choices]
-            if payload_of(row.request).wants_attention and not self.model.eos_ids.isdisjoint(tokens):
+            if transcription_of(row.request).wants_attention and not self.model.eos_ids.isdisjoint(tokens):
                 written = next(place for place, token in enumerate(tokens) if token in self.model.eos_ids)
                 ended.append((outcome, self._again(row.request, tokens[:written])))
         if not ended:
@@ -167,7 +167,7 @@ class Recogniser(TokenRunner):
         return Row(request, start, len(request.tokens) - start, written)
 
 
-def payload_of(request: Request) -> TranscriptionPayload:
+def transcription_of(request: Request) -> TranscriptionPayload:
     """Return what a request of this runner carries."""
     assert isinstance(request.payload, TranscriptionPayload)
     return request.payload

@@ -22,7 +22,7 @@ from voxlane.engine.memory.blocks import BlockPool
 from voxlane.engine.models.synthesis import Prepared, SynthesisedClause
 from voxlane.engine.runners.clause_tts import ClauseOutcome, clause_of
 from voxlane.engine.runners.decoder import Immediate, Outcome
-from voxlane.engine.runners.recogniser import TranscriptionOutcome, payload_of
+from voxlane.engine.runners.recogniser import TranscriptionOutcome, transcription_of
 from voxlane.engine.runners.sampler import SampledToken
 from voxlane.engine.schedule.cost import CostModel
 from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Row
@@ -111,7 +111,7 @@ class PretendListening(PretendEngine):
     def _row(self, row: Row) -> Outcome:
         request = row.request
         assert request.cross is not None
-        clip = hashlib.blake2b(payload_of(request).clip.tobytes()).hexdigest()
+        clip = hashlib.blake2b(transcription_of(request).clip.tobytes()).hexdigest()
         places = request.cross.slots(0, request.states)
         for place, slot in enumerate(places):
             if row.encode:
@@ -124,7 +124,7 @@ class PretendListening(PretendEngine):
             self.device[slots[position]] = written[position]
         assert [self.device.get(slot) for slot in slots] == written, "a page holds another prefix"
         first = row.start + row.count
-        greedy = [heard_next(payload_of(request).clip, tokens[:stop]) for stop in range(first, len(tokens) + 1)]
+        greedy = [heard_next(transcription_of(request).clip, tokens[:stop]) for stop in range(first, len(tokens) + 1)]
         return TranscriptionOutcome(choices=[SampledToken(token, -0.1) for token in accepted(row.drafts, greedy)])
 
 

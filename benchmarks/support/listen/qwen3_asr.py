@@ -30,8 +30,7 @@ from voxlane.engine.models.loading import Mode
 from voxlane.engine.models.qwen3_asr.model import Qwen3ASR
 from voxlane.engine.models.qwen3_asr.prompt import LANGUAGES
 from voxlane.engine.runners.cuda.recogniser import CudaRecogniser
-from voxlane.engine.runners.decoder import TokenOutcome
-from voxlane.engine.runners.recogniser import Recogniser, TranscriptionPayload
+from voxlane.engine.runners.recogniser import Recogniser, TranscriptionOutcome, TranscriptionPayload
 from voxlane.engine.schedule.plan import ModelBatch, Row
 from voxlane.engine.schedule.request import ClipStates, Request
 
@@ -161,7 +160,7 @@ class Bench:
             rows.append(Row(request, start, count, drafts=own, encode=encode))
         found = []
         for row, outcome in zip(rows, self.runner.run(ModelBatch(rows=rows)), strict=True):
-            assert isinstance(outcome, TokenOutcome)
+            assert isinstance(outcome, TranscriptionOutcome)
             assert not outcome.failed
             row.request.tokens += [choice.token for choice in outcome.choices]
             row.request.table.rewind(min(row.request.table.length, len(row.request.tokens) - 1))

@@ -23,7 +23,7 @@ from voxlane.engine.runners.cuda.clips import ClipGraphs, EncoderModel
 from voxlane.engine.runners.cuda.device import Stopwatch, watched
 from voxlane.engine.runners.cuda.encoder_decoder_graphs import HearingModel, Step, StepGraphs
 from voxlane.engine.runners.decoder import token_outcome
-from voxlane.engine.runners.recogniser import ListeningModel, Recogniser, TranscriptionOutcome, payload_of
+from voxlane.engine.runners.recogniser import ListeningModel, Recogniser, TranscriptionOutcome, transcription_of
 from voxlane.engine.runners.sampler import SampledToken
 from voxlane.engine.schedule.plan import ModelBatch, Row
 from voxlane.engine.schedule.request import Request, RequestState
@@ -115,7 +115,7 @@ class CudaRecogniser(Recogniser):
         tables = {
             index: _Tables(list(row.request.table.blocks), _cross_blocks(row.request), row.request.states)
             for index, row in enumerate(load.rows)
-            if payload_of(row.request).wants_attention
+            if transcription_of(row.request).wants_attention
         }
         phases = dict(zip(("move", "launch"), itertools.pairwise(marks), strict=True))
         return RecogniserStep(load.rows, step, starts, tables, fresh, silence, phases)
@@ -159,7 +159,7 @@ class CudaRecogniser(Recogniser):
         tables = [_cross_blocks(request) for request in requests]
         if self.model.inline:
             tables = self._kept_blocks([request.states for request in requests])
-        self._clips.launch([payload_of(request).clip for request in requests], tables)
+        self._clips.launch([transcription_of(request).clip for request in requests], tables)
 
     def _kept_blocks(self, states: list[int]) -> list[list[int]]:
         """Return the blocks where the rows of a step's inline clips are kept until the prompt reads them."""
@@ -287,7 +287,7 @@ def _kind(request: Request) -> int:
     """Return which tokens may follow a request's newest one."""
     if len(request.tokens) > request.prompt_tokens:
         return WRITING
-    return DETECTING if payload_of(request).detects_language else OPENING
+    return DETECTING if transcription_of(request).detects_language else OPENING
 
 
 def _cross_blocks(request: Request) -> list[int]:

@@ -20,7 +20,7 @@ from voxlane.engine.kernels.attention.pages import Layout, Pages
 from voxlane.engine.kernels.linear import skinny
 from voxlane.engine.kernels.norm import activation, layer_norm, rms_norm
 from voxlane.engine.kernels.sampling import decode_rows, sampling
-from voxlane.engine.kernels.selfcheck import Agreement, Outcome, agreement
+from voxlane.engine.kernels.selfcheck import Agreement, Comparison, agreement
 from voxlane.engine.runners.cuda import selfcheck_clause_tts, selfcheck_codec_tts
 from voxlane.engine.runners.cuda.rows import PACKET
 from voxlane.engine.runners.cuda.trial import LISTENER, TOLERANCES, Trial
@@ -75,8 +75,8 @@ def agreements(trial: Trial) -> Iterator[Agreement]:
             return
 
 
-def _checks(trial: Trial) -> dict[str, Callable[[Trial], Iterator[Outcome]]]:
-    checks: dict[str, Callable[[Trial], Iterator[Outcome]]] = {
+def _checks(trial: Trial) -> dict[str, Callable[[Trial], Iterator[Comparison]]]:
+    checks: dict[str, Callable[[Trial], Iterator[Comparison]]] = {
         "norms": _norms,
         "gate": _gate,
         "rope and cache write": _rope,
@@ -99,7 +99,7 @@ def _checks(trial: Trial) -> dict[str, Callable[[Trial], Iterator[Outcome]]]:
     return checks
 
 
-def _norms(trial: Trial) -> Iterator[Outcome]:
+def _norms(trial: Trial) -> Iterator[Comparison]:
     size, close = trial.spec.hidden_size, trial.tolerance
     x, weight, bias = trial.noise(3, size), trial.gain(size), trial.gain(size)
     residual, wide = trial.noise(3, size, dtype=torch.float32), x.to(torch.float32)
@@ -114,7 +114,7 @@ def _norms(trial: Trial) -> Iterator[Outcome]:
         yield got, expected, close
 
 
-def _gate(trial: Trial) -> Iterator[Outcome]:
+def _gate(trial: Trial) -> Iterator[Comparison]:
     x = trial.noise(3, 2 * trial.spec.intermediate_size)
     wide = x.to(torch.float32)
     if trial.spec.activation == "silu":
@@ -123,7 +123,7 @@ def _gate(trial: Trial) -> Iterator[Outcome]:
         yield activation.gelu_tanh_mul(x), activation.gelu_tanh_mul_ref(wide), trial.tolerance
 
 
-def _rope(trial: Trial) -> Iterator[Outcome]:
+def _rope(trial: Trial) -> Iterator[Comparison]:
     heads = trial.attention
     place = _layout(trial, queries=(5, 1, 30), contexts=(5, 1, 30))
     qkv = trial.noise(36, heads.columns)
@@ -140,25 +140,27 @@ def _rope(trial: Trial) -> Iterator[Outcome]:
             yield mine, theirs, _ONE_CODE
 
 
-def _prompts(trial: Trial) -> Iterator[Outcome]:
+def _prompts(trial: Trial) -> Iterator[Comparison]:
     # The last row of either is cut into pieces.
     yield from _attend(trial, queries=(1, 33, 17), contexts=(1, 33, 1100))
     yield from _attend(trial, queries=(1, 17, 250), contexts=(1, 17, 2100))
     yield from _attend(trial, queries=(300, 300), contexts=(300, 420), alike=True)  # no row is cut
 
 
-def _decodes(trial: Trial) -> Iterator[Outcome]:
+def _decodes(trial: Trial) -> Iterator[Comparison]:
     yield from _attend(trial, queries=(1, 1, 1), contexts=(1, 80, 1100))
     yield from _attend(trial, queries=[1] * _CROWD, contexts=range(1, _CROWD + 1))  # often another kernel serves these
 
 
-def _listening(trial: Trial) -> Iterator[Outcome]:
+def _listening(trial: Trial) -> Iterator[Comparison]:
     own = Trial(LISTENER, torch.float32, torch.float32, trial.block_tokens, trial.device)
     yield from _prompts(own)
     yield from _decodes(own)
 
 
-def _attend(trial: Trial, queries: Sequence[int], contexts: Sequence[int], *, alike: bool = False) -> Iterator[Outcome]:
+def _attend(
+    trial: Trial, queries: Sequence[int], contexts: Sequence[int], *, alike: bool = False
+) -> Iterator[Comparison]:
     heads, place = trial.attention, _layout(trial, queries, contexts)
     if alike:
         place = replace(place, max_query=max(queries))
@@ -184,7 +186,7 @@ def _by_hopper(q: Tensor, pages: Pages, window: int) -> Iterator[Callable[..., T
                 yield partial(by_triton.paged_attention_triton, prefill=way)
 
 
-def _rows(trial: Trial) -> Iterator[Outcome]:
+def _rows(trial: Trial) -> Iterator[Comparison]:
     packet = torch.zeros((4, PACKET), dtype=torch.int32)
     for row, (token, position, block) in enumerate(((11, 0, 3), (0, -1, 0), (12, trial.block_tokens, 7), (~2, 5, 1))):
         packet[row, [sampling.TOKEN, sampling.POSITION, sampling.BLOCK]] = torch.tensor([token, position, block]).int()
@@ -203,7 +205,7 @@ def _rows(trial: Trial) -> Iterator[Outcome]:
         yield got, expected, 1e-6
 
 
-def _sampling(trial: Trial) -> Iterator[Outcome]:
+def _sampling(trial: Trial) -> Iterator[Comparison]:
     """Choose the largest, draw with every filter, do both with penalties; count the choices and feed them back."""
     rows, vocabulary = len(_WAYS), trial.spec.vocab_size
     logits = trial.noise(rows, vocabulary, dtype=torch.float32) * 3.0
@@ -236,7 +238,7 @@ def _sampling(trial: Trial) -> Iterator[Outcome]:
         packet[:, sampling.POSITION] += 1
 
 
-def _copies(trial: Trial) -> Iterator[Outcome]:
+def _copies(trial: Trial) -> Iterator[Comparison]:
     shape = (2, 2, 6, trial.attention.kv_heads, trial.block_tokens, trial.attention.head_dim)
     storage = (trial.noise(*shape, dtype=torch.float32) * 50).to(trial.pages)
     before = storage.clone()
@@ -250,7 +252,7 @@ def _copies(trial: Trial) -> Iterator[Outcome]:
         yield storage[:, :, target], before[:, :, source], 1e-9
 
 
-def _few(trial: Trial) -> Iterator[Outcome]:
+def _few(trial: Trial) -> Iterator[Comparison]:
     spec, heads, tolerance = trial.spec, trial.attention, trial.tolerance
     residual, gain = trial.noise(1, spec.hidden_size, dtype=torch.float32), trial.gain(spec.hidden_size)
     normed = rms_norm.rms_norm_ref(residual, gain, 1e-6)
@@ -269,7 +271,7 @@ def _few(trial: Trial) -> Iterator[Outcome]:
     yield skinny.linear_wide(x, matrix), expected, tolerance
 
 
-def _graph(trial: Trial) -> Iterator[Outcome]:
+def _graph(trial: Trial) -> Iterator[Comparison]:
     """Capture two kernels on one input, replay them on another."""
     x, weight = trial.noise(3, trial.spec.hidden_size), trial.gain(trial.spec.hidden_size)
     rms_norm.rms_norm(x, weight, 1e-5)  # compiles it: a capture cannot

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from voxlane.engine.kernels.conv import depthwise
 from voxlane.engine.kernels.linear import fused
-from voxlane.engine.kernels.selfcheck import Outcome
+from voxlane.engine.kernels.selfcheck import Comparison
 from voxlane.engine.kernels.vocoder import segments, vocoder
 from voxlane.engine.runners.cuda.trial import TOLERANCES, Trial
 
@@ -37,7 +37,7 @@ def _numbers(trial: Trial, *size: int) -> Tensor:
     return trial.noise(*size, dtype=torch.float32)
 
 
-def _products(trial: Trial) -> Iterator[Outcome]:
+def _products(trial: Trial) -> Iterator[Comparison]:
     x, weight = _numbers(trial, ROWS, CHANNELS), _numbers(trial, 64, CHANNELS)
     bias, residual = _numbers(trial, 64), _numbers(trial, ROWS, 64)
     for gelu, added, rounded in ((True, None, False), (False, residual, True)):
@@ -46,7 +46,7 @@ def _products(trial: Trial) -> Iterator[Outcome]:
         yield got, expected, _ROUNDED if rounded else _CLOSE
 
 
-def _convolution(trial: Trial) -> Iterator[Outcome]:
+def _convolution(trial: Trial) -> Iterator[Comparison]:
     gains = (_numbers(trial, CHANNELS), trial.gain(CHANNELS), _numbers(trial, CHANNELS))
     layer = depthwise.Depthwise(_numbers(trial, CHANNELS, 7), 1, *gains, 1e-5)
     x, (start, stop) = _numbers(trial, ROWS, CHANNELS), _bounds(trial)
@@ -54,13 +54,13 @@ def _convolution(trial: Trial) -> Iterator[Outcome]:
     yield depthwise.depthwise_norm(x, start, stop, layer), expected, _CLOSE
 
 
-def _attention(trial: Trial) -> Iterator[Outcome]:
+def _attention(trial: Trial) -> Iterator[Comparison]:
     qkv, (start, stop) = _numbers(trial, ROWS, 3 * CHANNELS), _bounds(trial)
     expected = segments.segment_attention_ref(qkv, HEADS, start, stop)
     yield segments.segment_attention(qkv, HEADS, start, stop), expected, _CLOSE
 
 
-def _sound(trial: Trial) -> Iterator[Outcome]:
+def _sound(trial: Trial) -> Iterator[Comparison]:
     start, stop = _bounds(trial)
     places = vocoder.Places(torch.ones(ROWS, device=trial.device), start, stop)
     pitch_hz = 100.0 + 50.0 * trial.gain(ROWS)
@@ -80,7 +80,7 @@ def _sound(trial: Trial) -> Iterator[Outcome]:
     yield torch.view_as_real(vocoder.mix(waves, spectra, table, rows)), torch.view_as_real(expected), _SOUND
 
 
-CHECKS: Mapping[str, Callable[[Trial], Iterator[Outcome]]] = {
+CHECKS: Mapping[str, Callable[[Trial], Iterator[Comparison]]] = {
     "voice, products": _products,
     "voice, convolution": _convolution,
     "voice, attention": _attention,

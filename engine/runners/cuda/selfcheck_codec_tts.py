@@ -12,7 +12,7 @@ from voxlane.engine.kernels.attention.pages import Pages
 from voxlane.engine.kernels.conv import causal
 from voxlane.engine.kernels.sampling import code_choice
 from voxlane.engine.kernels.sampling.sampling import POSITION, SEED_LOW, TEMPERATURE, TOP_K, TOP_P
-from voxlane.engine.kernels.selfcheck import Outcome
+from voxlane.engine.kernels.selfcheck import Comparison
 from voxlane.engine.runners.cuda.trial import Trial
 
 ROWS, HEADS, KV_HEADS, HEAD_DIM, BLOCK = 3, 16, 8, 128, 16
@@ -26,7 +26,7 @@ _EXACT = 1e-6
 """Tolerance of chosen codes: a wrong one is off by at least one, as a part of 2048."""
 
 
-def _attention(trial: Trial) -> Iterator[Outcome]:
+def _attention(trial: Trial) -> Iterator[Comparison]:
     """Two tokens a row, then one: a frame's first inner steps."""
     cos, sin = trial.noise(2, BLOCK, HEAD_DIM // 2, dtype=torch.float32)
     gains = (trial.gain(HEAD_DIM), trial.gain(HEAD_DIM))
@@ -44,7 +44,7 @@ def _attention(trial: Trial) -> Iterator[Outcome]:
         start += count
 
 
-def _choice(trial: Trial) -> Iterator[Outcome]:
+def _choice(trial: Trial) -> Iterator[Comparison]:
     """One row chooses the likeliest code, one draws from the 50 likeliest, one from those that make up four fifths."""
     device = trial.device
     packet = torch.zeros((ROWS, PACKET), dtype=torch.int32, device=device)
@@ -66,7 +66,7 @@ def _choice(trial: Trial) -> Iterator[Outcome]:
         yield got, expected, _EXACT
 
 
-def _rings(trial: Trial) -> Iterator[Outcome]:
+def _rings(trial: Trial) -> Iterator[Comparison]:
     """A ring that wraps around, several frames at a time."""
     window, most, heads = 72, 8, 16
     size = (STREAMS, window - 1 + most, heads, 64)
@@ -85,7 +85,7 @@ def _rings(trial: Trial) -> Iterator[Outcome]:
         begin = begin + frames
 
 
-def _convolution(trial: Trial) -> Iterator[Outcome]:
+def _convolution(trial: Trial) -> Iterator[Comparison]:
     """New inputs joined to kept ones, and the convolution over them, its windows read in place and laid out."""
     steps, kept = causal.MANY_STEPS // STREAMS + 1, 6 * DILATION
     rows, close = torch.arange(STREAMS, device=trial.device).flip(0), _HALF_TOLERANCE
@@ -112,7 +112,7 @@ def _bits(value: float) -> int:
     return int(torch.tensor(value).view(torch.int32))
 
 
-CHECKS: Mapping[str, Callable[[Trial], Iterator[Outcome]]] = {
+CHECKS: Mapping[str, Callable[[Trial], Iterator[Comparison]]] = {
     "talker, attention": _attention,
     "talker, choice of codes": _choice,
     "codec, attention": _rings,

@@ -41,7 +41,7 @@ from voxlane.engine.loop.trace import Trace
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.models.hibari.model import Hibari
 from voxlane.engine.runners.clause_tts import ClauseOutcome, ClausePayload, ClauseTTS
-from voxlane.engine.runners.recogniser import TranscriptionOutcome, payload_of
+from voxlane.engine.runners.recogniser import TranscriptionOutcome, transcription_of
 from voxlane.engine.runners.sampler import SampledToken
 from voxlane.engine.schedule.cost import CostModel, Work
 from voxlane.engine.schedule.plan import PLAIN, TEXT, Limits, ModelBatch, ModelResources, Row
@@ -410,7 +410,7 @@ def test_a_language_heard_in_noise_is_not_kept():
     def look(request: Request) -> list[Request]:
         """Bring the language, then a word that nobody would believe; return the looks that come of it."""
         request.table.append(len(request.tokens))
-        if payload_of(request).detects_language:
+        if transcription_of(request).detects_language:
             job.advance(Row(request, 0, 1, encode=True), TranscriptionOutcome(choices=[SampledToken(7, -3.0)]), 0.0)
         request.table.append(len(request.tokens) - request.table.length)
         job.advance(Row(request, 0, 1), TranscriptionOutcome(choices=[SampledToken(4, -9.0)]), 0.0)
@@ -420,7 +420,7 @@ def test_a_language_heard_in_noise_is_not_kept():
     assert waiting
     while waiting:
         waiting = look(waiting[-1])
-    assert payload_of(hear(loud(1, seed=2))[-1]).detects_language
+    assert transcription_of(hear(loud(1, seed=2))[-1]).detects_language
 
 
 def test_an_engine_that_only_hears_silence_reports_once_a_second():

@@ -23,7 +23,7 @@ from voxlane.engine.models.qwen3_asr.config import Qwen3ASRConfig
 from voxlane.engine.models.qwen3_asr.model import Qwen3ASR
 from voxlane.engine.models.qwen3_asr.prompt import LANGUAGES
 from voxlane.engine.models.registry import load_recogniser
-from voxlane.engine.runners.recogniser import Recogniser, TranscriptionOutcome, TranscriptionPayload, payload_of
+from voxlane.engine.runners.recogniser import Recogniser, TranscriptionOutcome, TranscriptionPayload, transcription_of
 from voxlane.engine.schedule.plan import ModelBatch, Row
 from voxlane.engine.schedule.request import ClipStates, Request
 from voxlane.engine.text.tokenizer import Tokenizer
@@ -250,7 +250,7 @@ def test_a_language_is_named_and_then_the_words_come(model: Qwen3ASR) -> None:
     assert language == "" or language in model.languages
     hearing.request.tokens += [token, *model.after_language(token)]
     hearing.request.prompt_tokens = len(hearing.request.tokens)
-    payload_of(hearing.request).detects_language = False
+    transcription_of(hearing.request).detects_language = False
     if language:
         assert hearing.request.tokens == model.prompt_tokens(language, hearing.request.states)
         assert hearing.greedy() == Hearing(model, clip, language).greedy()

@@ -27,7 +27,7 @@ from voxlane.engine.models.spelling import Spelling
 from voxlane.engine.models.whisper import Whisper
 from voxlane.engine.runners.cuda import clips, encoder_decoder_graphs
 from voxlane.engine.runners.cuda.recogniser import CudaRecogniser
-from voxlane.engine.runners.recogniser import Recogniser, TranscriptionOutcome, TranscriptionPayload, payload_of
+from voxlane.engine.runners.recogniser import Recogniser, TranscriptionOutcome, TranscriptionPayload, transcription_of
 from voxlane.engine.schedule.plan import ModelBatch, Row
 from voxlane.engine.schedule.request import ClipStates, Request, RequestState
 from voxlane.engine.weights.safetensors import SafetensorsDirectory
@@ -153,11 +153,11 @@ def take(one: Stream, row: Row, outcome: TranscriptionOutcome, model: Moonshine 
         one.no_speech = outcome.no_speech
     for choice in outcome.choices:
         one.logprobs.append(choice.logprob or 0.0)
-        if payload_of(request).detects_language:
+        if transcription_of(request).detects_language:
             assert isinstance(model, Whisper)
             assert choice.token in model.tokens.languages
             request.tokens += [choice.token, *model.after_language(choice.token)]
-            request.prompt_tokens, payload_of(request).detects_language = len(request.tokens), False
+            request.prompt_tokens, transcription_of(request).detects_language = len(request.tokens), False
         elif choice.token in model.eos_ids:
             one.done, one.attention = True, outcome.attention
             break
@@ -290,7 +290,7 @@ def test_a_row_that_is_not_finite_fails_alone(moonshine: Moonshine) -> None:
     runner = on_device(moonshine, sizes)
     pool = BlockPool(runner.cache.num_blocks, BLOCK_TOKENS)
     some = [stream(moonshine, pool, number, size) for number, size in enumerate(sizes)]
-    payload_of(some[0].request).clip[100] = np.nan
+    transcription_of(some[0].request).clip[100] = np.nan
     outcomes = runner.run(ModelBatch(rows=[row_of(one) for one in some]))
     assert [outcome.failed for outcome in outcomes] == [True, False]
 
