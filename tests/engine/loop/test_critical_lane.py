@@ -320,7 +320,7 @@ def test_a_step_holds_as_many_answers_as_if_time_were_asked_for_before_each(
             blocks=4000, host_blocks=0, max_batch=64, max_step_tokens=2048, lookup_tokens=lookup, step_budget_s=0.045
         )
         simulation.send(*(greedy(f"r{number}", "ABCDEFGH" * 4, 60) for number in range(24)))
-        cost, schedule = simulation.scheduler.stations["chat"].cost, simulation.scheduler.schedule
+        cost, schedule = simulation.scheduler.resources["chat"].cost, simulation.scheduler.schedule
         monkeypatch.setattr(cost, "observe", lambda *learnt: None)
         monkeypatch.setattr(cost, "_weights", [4.0, 4.0, 64.0, 1.0, 1.0, 0.0])
         plans: list[Plan] = []

@@ -375,7 +375,7 @@ def test_time_that_overlaps_is_not_counted_twice() -> None:
     assert stats.decode_tokens == 16
     assert stats.forward_s == pytest.approx(simulation.clock.now - begin)  # the device never rested
     assert stats.busy_s == pytest.approx(simulation.clock.now - begin)
-    assert simulation.scheduler.stations["chat"].cost.predict(Work().plus(1, 9)) == pytest.approx(6e-3, rel=0.3)
+    assert simulation.scheduler.resources["chat"].cost.predict(Work().plus(1, 9)) == pytest.approx(6e-3, rel=0.3)
 
 
 def test_a_critical_prompt_is_read_beside_the_step_and_told_before_it_is_over() -> None:
@@ -481,7 +481,7 @@ def test_a_fault_beside_the_step_ends_nobody_else() -> None:
 def test_nobody_is_read_beside_a_step_that_moves_blocks() -> None:
     """What it swaps out counts as free when it is planned, and is read when the device comes to it."""
     simulation = late(express=(True, 0), slow=6, blocks=14, host_blocks=40, max_batch=8, prefix_cache=False)
-    simulation.scheduler.stations["chat"].swap_block_s = 1e-9
+    simulation.scheduler.resources["chat"].swap_block_s = 1e-9
     prompts = {"a": "ABCDEFGHIJKLMNOPQRST", "b": "TSRQPONMLKJIHGFEDCBA"}
     simulation.send(*(greedy(name, prompt, 30) for name, prompt in prompts.items()))
     while simulation.texts.keys() != prompts.keys():

@@ -36,7 +36,7 @@ SHORT = SamplingParams(max_tokens=3, ignore_eos=True)
 
 
 def request(scheduler: Scheduler, name: str, prompt: int, tokens: int, priority: Priority, now: float) -> Request:
-    pool = scheduler.stations["chat"].pool
+    pool = scheduler.resources["chat"].pool
     # No two begin alike: what a step has just computed is found by others once it was handed out, and not before.
     numbers = [1000 + int(name[1:]), *random.Random(name).choices(range(97), k=prompt)][:prompt]
     sampling = SamplingParams(max_tokens=tokens, ignore_eos=True)
