@@ -1,7 +1,7 @@
-"""The engine's loop without a model: pages that remember which prefix was written to them, and a clock that is told.
+"""The engine's loop without a model: pages that remember which prefix was written to them, and a clock set by the test.
 
-A token depends on the whole prefix before it, and reading a page that holds anything else fails at once: so every
-wrong block, lost copy or stale cache entry shows, and a request's right output is known without running it.
+A token depends on the whole prefix before it, and reading a page that holds anything else fails at once. So every wrong
+block, lost copy or stale cache entry shows, and a request's right output is known without running it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from voxlane.engine.text.tools import CallStyle
 
 VOCABULARY = 30
 EOS = 1
-Content = tuple[str, object]  # tenant or clip, and what is there of it
+Content = tuple[str, object]  # a tenant or a clip, and which part of it
 
 
 def next_token(prefix: Sequence[int]) -> int:
-    """Return what the pretended model says after `prefix`: periodic enough for guesses to be right sometimes."""
+    """Return the pretended model's token after `prefix`: periodic enough for guesses to be right sometimes."""
     return _follows(bytes(prefix[-2:]) if len(prefix) % 3 else bytes(prefix[-6:]))
 
 
@@ -94,7 +94,7 @@ class Letters:
 
 @dataclass
 class Clock:
-    """Time as the test tells it."""
+    """Time as the test sets it."""
 
     now: float = 100.0
 
@@ -156,7 +156,7 @@ class PretendEngine(Immediate):
         for position in range(start, len(tokens)):
             self.device[slots[position]] = written[position]
         if request.state is RequestState.FINISHED:
-            return Outcome()  # its blocks are others' meanwhile: what it reads is of no consequence
+            return Outcome()  # other requests have its blocks by now, and its outcome is dropped
         assert [self.device.get(slot) for slot in slots] == written, "a page holds another prefix"
         if not ends:
             return Outcome()
@@ -166,12 +166,11 @@ class PretendEngine(Immediate):
 
 @dataclass
 class Launched:
-    """A step under way: what the device was told, and what came of it."""
+    """A step under way: its input as it was at the launch, and its outcomes."""
 
     load: ModelBatch
-    rows: list[
-        tuple[Request, list[int], list[int], list[int], bool]
-    ]  # tokens, drafts, slots, whether the end is reached
+    # For each row the request, tokens, drafts, slots, and whether it reaches the request's end.
+    rows: list[tuple[Request, list[int], list[int], list[int], bool]]
     outcomes: list[Outcome] = field(default_factory=list)
     done: bool = False
     asked: int = 0
@@ -180,20 +179,26 @@ class Launched:
 
 @dataclass
 class LateEngine(PretendEngine):
-    """The same on a device of its own: it does what it was told at the launch, and does it when it is waited for.
+    """The same on a device of its own: it runs a step when it is waited for, on the input as it was at the launch.
 
-    It goes on with its own choices where the host does not know them, and refuses what no device could do.
+    It goes on with its own tokens where the host does not know them, and refuses what no device could do.
     """
 
     overlaps = True
-    place = RequestState.RUNNING  # of whoever is in a step
-    eager: bool = False  # or at once
-    slow: int = 0  # how often it says that a step is not done yet
+    # The state of every request in a step.
+    place = RequestState.RUNNING
+    # Whether it runs a step at the launch instead.
+    eager: bool = False
+    # How often it says that a step is not done yet.
+    slow: int = 0
     fail_wait: bool = False
     under_way: Launched | None = None
-    last: dict[Request, int] = field(default_factory=dict)  # what the device chose in the step before
-    foreseen: int = 0  # steps that were launched with tokens the host did not know,
-    prepared: int = 0  # and those that were planned ahead
+    # The tokens the device chose in the step before.
+    last: dict[Request, int] = field(default_factory=dict)
+    # Steps that were launched with tokens the host did not know.
+    foreseen: int = 0
+    # Plans that were prepared while another step was under way.
+    prepared: int = 0
 
     def samples_on_device(self, request: Request) -> bool:
         return True
@@ -249,7 +254,7 @@ class LateEngine(PretendEngine):
             known = [*tokens]
             if len(known) < row.start + row.count:
                 known.append(self.last[request])
-            assert len(known) == row.start + row.count, "more than one token that nobody knows"
+            assert len(known) == row.start + row.count, "more than one token that the host does not know"
             ticket.outcomes.append(self._run(request, row.start, known, drafts, slots, ends=ends))
             if ticket.outcomes[-1].choices:
                 chosen[request] = ticket.outcomes[-1].choices[-1].token
@@ -258,7 +263,7 @@ class LateEngine(PretendEngine):
 
 @dataclass
 class LateExpress(LateEngine):
-    """What runs prompts beside such a device's steps, on the same pages, sooner or later than the step."""
+    """Runs prompts beside such a device's steps, on the same pages; they may end before or after the step."""
 
     place = RequestState.EXPRESS
     flights: int = 2
@@ -267,7 +272,7 @@ class LateExpress(LateEngine):
 
     @classmethod
     def of(cls, engine: LateEngine, *, eager: bool, slow: int) -> LateExpress:
-        """Give an engine its express."""
+        """Give an engine a concurrent prefill."""
         lane = cls(engine.clock, engine.block_tokens, eager=eager, slow=slow)
         lane.device, lane.host, lane.tenants = engine.device, engine.host, engine.tenants
         lane.prefixes = engine.prefixes
@@ -294,7 +299,7 @@ class LateExpress(LateEngine):
 
 
 class Simulation:
-    """A core over pretended pages, and what came out of it so far."""
+    """A core over pretended pages, and its messages so far."""
 
     def __init__(
         self,
@@ -316,9 +321,14 @@ class Simulation:
         )
         self.intake = Intake(Letters(), self.pool, vocabulary=VOCABULARY, context_tokens=10_000, draw_seed=lambda: 0)
         self.letters = Letters()
-        desk = ChatJobFactory(self.intake, self.letters)
-        parts = (self.scheduler, {"chat": self.engine}, {"chat": desk})
-        self.core = Core(*parts, clock=self.clock, max_waiting=1000, cloning=cloning)
+        self.core = Core(
+            self.scheduler,
+            {"chat": self.engine},
+            {"chat": ChatJobFactory(self.intake, self.letters)},
+            clock=self.clock,
+            max_waiting=1000,
+            cloning=cloning,
+        )
         self.texts: dict[str, str] = {}
         self.counted: dict[str, int] = {}  # tokens
         self.ends: dict[str, FromEngine] = {}
@@ -339,7 +349,7 @@ class Simulation:
                 self.engine.tenants[command.request_id] = command.tenant
 
     def step(self, *surprises: ToEngine) -> list[FromEngine]:
-        """Step; the surprises come at the very moment a step under way is over."""
+        """Step; the surprises come at the first poll."""
         self.steps += 1
         self._note(surprises)
         coming = list(surprises)

@@ -1,7 +1,7 @@
 """Listening and speaking without models, beside the pretended chat of simulation.py, under one scheduler.
 
-What is heard in a clip follows from its samples, and a page that holds anything but the right clip or prefix fails at
-once: so a transcript's right words are known without an engine, and every wrong block shows.
+The words of a clip follow from its samples, and a page that holds anything but the right clip or prefix fails at once.
+So the right transcript is known without an engine, and every wrong block shows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FRAME = 512
 
 
 def heard_next(clip: np.ndarray, tokens: Sequence[int]) -> int:
-    """Return what the pretended model hears after `tokens`: each one from its own part of the clip, mostly."""
+    """Return the token the pretended model hears after `tokens`, mostly from its own part of the clip."""
     place = len(tokens)
     if place > len(clip) // SAMPLES_PER_TOKEN:
         return END
@@ -46,7 +46,7 @@ def heard_next(clip: np.ndarray, tokens: Sequence[int]) -> int:
 
 
 def offline(clip: np.ndarray) -> list[int]:
-    """Return all that is heard in a clip."""
+    """Return all tokens heard in a clip."""
     tokens = [START]
     while len(tokens) <= max_tokens(len(clip)) and (token := heard_next(clip, tokens)) != END:
         tokens.append(token)
@@ -72,7 +72,7 @@ class PretendVoicing:
 
 
 class PretendListeningModel:
-    """How the pretended model is asked, and what its tokens spell."""
+    """The pretended model's prompt and vocabulary."""
 
     languages = ("en",)
     detects_language = False
@@ -97,7 +97,7 @@ class PretendListeningModel:
 
 
 class PretendListening(PretendEngine):
-    """Hears what is in clips, and remembers in its pages which clip lies where."""
+    """Hears clips, and remembers in its pages which clip lies where."""
 
     def launch(self, load: ModelBatch) -> list[Outcome]:
         begin = self.clock.now
@@ -163,7 +163,7 @@ class SpeechSimulation(Simulation):
     """Three pretended models under one scheduler."""
 
     def __init__(self, *, asr_blocks: int = 200, asr_host: int = 0, late: bool = False, **settings):
-        """With `late`, what a step brings for any of them is known only while the next one is under way."""
+        """With `late`, the outcomes of a step are known only while the next one is under way."""
         super().__init__(make_engine=LateEngine if late else PretendEngine, **settings)
         limits = self.scheduler.limits
         size = self.pool.block_tokens
@@ -212,7 +212,7 @@ class SpeechSimulation(Simulation):
 
 
 def transcript(audio: np.ndarray) -> str:
-    """Return the transcript of a whole stream as it is without an engine, partials or pieces."""
+    """Return the transcript of a whole stream, made without an engine, partials or pieces."""
     model = PretendListeningModel()
     listener = Transcriber(PretendVoicing(), model.starts_word, max_samples=model.max_samples, partials=False)
     listener.hear(audio)

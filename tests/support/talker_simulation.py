@@ -1,7 +1,7 @@
 """A talker without a model, beside the pretended chat of simulation.py, under one scheduler.
 
-A frame follows from everything that was read before it, and samples from every frame that was heard before them; a page
-or a slot that holds anything else fails at once. So what a text sounds like is known without an engine.
+A frame follows from everything that was read before it, and its samples from all frames before it; a page or a state
+row that holds anything else fails at once. So the sound of a text is known without an engine.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ END = CONFIG.codec.eos
 RATE, FRAME_SAMPLES = 100, 8  # a frame lasts 80 ms, as a real one
 LIMIT = 200
 HEARS = 5
-"""Frames that a stream without its place in the codec's state hears again in a step."""
+"""Frames that a stream which lost its state row runs again in a step."""
 
 SAMPLING = SpeechSampling(max_frames=60)
 ENDLESS = 1000  # from this seed on nothing ends by itself
@@ -64,18 +64,18 @@ def _hash(*parts: object) -> bytes:
 
 
 def next_frame(rows: list[tuple[int, Codes]], spoken: int, seed: int) -> Codes:
-    """Return what the pretended talker says after it has read `rows`; now and then it ends, be that too soon."""
+    """Return the frame of the pretended talker after `rows`; now and then it ends, sometimes too soon."""
     chance, *codes = _hash(_keys(rows)[-1], seed)
     return (END if chance < 10 and spoken >= 2 and seed < ENDLESS else codes[0], *codes[1:])
 
 
 def sound(heard: list[Codes], frame: Codes) -> list[float]:
-    """Return a frame's samples after all those that were heard before it."""
+    """Return a frame's samples, which depend on all frames before it."""
     return [_hash(hash(tuple(heard)), frame)[0] / 256] * FRAME_SAMPLES
 
 
 def manner(submit: Submit) -> VoicePrompt:
-    """Return how a submission is said: the tenant's name says with which clip, if any."""
+    """Return the voice prompt of a submission; the tenant's name says with which clip, if any."""
     clone = None
     if submit.tenant:
         clip, text = int(submit.tenant[0]), int(submit.tenant[1])
@@ -139,7 +139,7 @@ def _speak(utterance: Utterance, seed: int, lead: list[Codes], samples: list[flo
 
 
 class PretendTalker(PretendEngine):
-    """Speaks in pretended time, on pages and in slots that remember what they hold."""
+    """Speaks in pretended time, on pages and in state rows that remember their content."""
 
     def __init__(self, clock: Clock, block_tokens: int, slots: int) -> None:
         super().__init__(clock, block_tokens)
@@ -184,12 +184,12 @@ class PretendTalker(PretendEngine):
 
 
 class LateTalker(PretendTalker):
-    """The same on a device of its own: what a step brings is told only while the next one could be under way."""
+    """The same on a device of its own: the outcomes are known only while the next step could be under way."""
 
     overlaps = True
 
     def launch(self, load: ModelBatch) -> list[Outcome]:
-        """Do it at once, and remember where its frames will sound."""
+        """Run the step at once, and remember the state row of each frame."""
         outcomes = super().launch(load)
         self._sounding = [
             (row.request.material, row.request.material.slot)
@@ -199,13 +199,13 @@ class LateTalker(PretendTalker):
         return outcomes
 
     def collect(self, ticket: list[Outcome]) -> list[Outcome]:
-        """Tell it; what has ended is decoded only now, where it began."""
+        """Return the outcomes; an ended stream is decoded only now, in the row where it began."""
         assert all(stream.slot == slot for stream, slot in self._sounding), "a slot was taken from under a step"
         return super().collect(ticket)
 
 
 def _keys(rows: list[tuple[int, Codes]]) -> list[int]:
-    """Return for every position what everything up to it comes to."""
+    """Return for every position a key of everything up to it."""
     return list(itertools.accumulate(rows, lambda key, row: hash((key, row)), initial=0))[1:]
 
 
@@ -256,7 +256,7 @@ class TalkerSimulation(Simulation):
         return super()._collect(messages)
 
     def _forget(self, name: str, sample: int) -> None:
-        """Take back what was told of a reply after a sample; the words that end before it stay told."""
+        """Drop what was sent of a reply after a sample; words that end before it stay."""
         words = [word for one in self.spoken if one.request_id == name for word in one.words]
         kept = tuple(word for word in words if word.end_sample <= sample)
         self.spoken = [one for one in self.spoken if one.request_id != name]

@@ -1,4 +1,4 @@
-"""Rules for random commands to any voice in a simulation: what they send and what must hold is the same for all."""
+"""Rules for random commands to any voice in a simulation: they send, and require, the same for all voices."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SESSIONS = st.sampled_from(["s", "t"])
 
 
 class VoiceLoop(RuleBasedStateMachine):
-    """Ends inputs, interrupts sessions and looks into the books; its heirs begin the requests and judge the ends."""
+    """Ends inputs, pauses sessions and checks the blocks; subclasses begin the requests and check their ends."""
 
     simulation: Simulation
-    open: set[str]  # requests whose input goes on
+    open: set[str]  # requests that still get input
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())

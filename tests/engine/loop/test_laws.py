@@ -25,7 +25,7 @@ def engine(request: pytest.FixtureRequest) -> Assembly:
 
 
 packed_only = pytest.mark.parametrize("engine", ["packed"], indirect=True)
-"""Where nothing is computed otherwise than in tests that both have: who runs when is not the weights' business."""
+"""For tests of the schedule alone, which does not depend on how the weights are stored."""
 
 
 @pytest.fixture(scope="module")
