@@ -1,8 +1,10 @@
-"""Commands that have come and were not carried out. It knows what cannot wait, and carries out nothing.
+"""Commands that have come and are not applied yet, and in which order they may be applied. It applies none itself.
 
-What cannot wait is taken first, and before it what else of its session has come: the commands of a session, and those
-about one request, keep their order. Others may be overtaken. What is about no request says what a voice's name means
-from now on, which matters to what is to be said alone: submissions before it and those after it stay so.
+Urgent commands are taken first, each after the earlier commands about its requests and their sessions: the commands
+about one request, and those of one session, keep their order. Commands of other sessions may be overtaken.
+
+KeepVoice and ForgetVoice are about no request: they change what a voice's name means. Only submissions of speech depend
+on that, so only these keep their order with them.
 """
 
 from __future__ import annotations
@@ -25,107 +27,118 @@ from voxlane.engine.api import (
 )
 
 Receive = Callable[[], Iterable[ToEngine]]
+
 Name = tuple[str, str]
-_VOICES: Name = ("voices", "")  # of what is about no request: what is to be said later may depend on it
+"""The name of a line: ("request", id), ("session", name), or the line of all voices."""
+
+_VOICES: Name = ("voices", "")  # the line of commands that change what a voice's name means
 
 # Tuples, not unions: thousands of commands come in a second, and a union is made anew at every question.
 _RENAMES = (KeepVoice, ForgetVoice)
-_TURNS = (Submit, *_RENAMES)  # what takes its turn
+_SLOW = (Submit, *_RENAMES)  # a prompt has to be read; voices keep their order with submissions
 _STOPS = (Pause, Cancel)
-_STIRRING = (*_STOPS, Resume)
+_CHANGES_BATCH = (*_STOPS, Resume)
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A command, which of all it is, and the sessions and requests it is about."""
+    """A command in the queue."""
 
+    # Commands are numbered as they come.
     number: int
+    # The requests and sessions it is about: it stands in the line of each.
     about: frozenset[Name]
     command: ToEngine
 
 
 _Entries = OrderedDict[int, _Entry]  # by number, in order
-_Heap = list[tuple[int, _Entry]]  # by number; some may have been taken
+_Heap = list[tuple[int, _Entry]]  # by number; some entries may have been taken since
 
 
 class CommandQueue:
-    """Commands in the order they came. What it does to each takes no longer the more there are.
+    """Commands in the order they came. The time for each does not grow with their number.
 
-    Each stands in the lines of what it is about, and may be taken when it is the first in all of them. Submissions take
-    time, for their prompts have to be read: they, and what names mean, take turns. All others may be carried out before
-    those of others.
+    A command stands in a line for each request and session it is about, and may be taken when it is the first in all
+    its lines. Slow commands are applied in turn; all others are cheap, and may overtake those of other sessions.
     """
 
     def __init__(self, session_of: Callable[[str], str]) -> None:
-        """Ask `session_of` for the session of a request that was opened, "" if there is none."""
+        """Make an empty queue; `session_of` returns the session of a live request, "" if there is no such request."""
         self._session_of = session_of
         self._waiting: _Entries = OrderedDict()
         self._lines: dict[Name, deque[_Entry]] = {}
-        self._voiced: _Entries = OrderedDict()  # submissions that ask for a voice, and what names mean to them
-        self._light: _Heap = []  # those that may be taken
+        # Submissions of speech, and commands that change what a voice's name means.
+        self._voiced: _Entries = OrderedDict()
+        # Cheap commands that are the first in all their lines.
+        self._cheap: _Heap = []
         self._pauses: _Entries = OrderedDict()
-        self._stops: tuple[_Heap, _Heap] = ([], [])  # pauses, cancels
-        self._parked: dict[int, list[tuple[_Heap, _Entry]]] = {}  # stops, by who takes a turn before them
-        self._critical: _Entries = OrderedDict()  # submissions, and what came about them since
-        self._sessions: dict[str, deque[str]] = {}  # of requests that are not opened yet; an id may be used again
+        # Pauses, and cancels.
+        self._stops: tuple[_Heap, _Heap] = ([], [])
+        # Pauses and cancels that wait for a slow command, by its number, with the heap they return to.
+        self._parked: dict[int, list[tuple[_Heap, _Entry]]] = {}
+        # Critical submissions, and commands that came about the same requests since.
+        self._critical: _Entries = OrderedDict()
+        # Sessions of requests that are submitted but not opened yet, by id; an id may be used again.
+        self._sessions: dict[str, deque[str]] = {}
         self._came = 0
-        self._stirring = 0
+        self._batch_changes = 0
 
     def __len__(self) -> int:
-        """Return how many wait."""
+        """Return how many commands wait."""
         return len(self._waiting)
 
     def add(self, commands: Iterable[ToEngine]) -> None:
-        """Take commands that have come."""
+        """Put commands at the end of the queue."""
         for command in commands:
             self._came += 1
-            self._stirring += changes_batch(command)
+            self._batch_changes += changes_batch(command)
             entry = _Entry(self._came, self._about(command), command)
             self._sort(entry)
             for name in entry.about:
                 self._lines.setdefault(name, deque()).append(entry)
-            self._note_light(entry)
+            self._note_cheap(entry)
 
     def next(self) -> ToEngine:
-        """Return the first that waits."""
+        """Take the first command."""
         return self._take(next(iter(self._waiting.values())))
 
     def cheap(self, most: int) -> list[ToEngine]:
-        """Return the first of those, in order, that take no time and depend on none that takes its turn before them."""
+        """Take up to `most` cheap commands, in order, that depend on no slow command before them."""
         found: list[ToEngine] = []
-        while self._light and len(found) < most:
-            number, entry = heapq.heappop(self._light)
+        while self._cheap and len(found) < most:
+            number, entry = heapq.heappop(self._cheap)
             if number in self._waiting:
                 found.append(self._take(entry))
         return found
 
     def urgent(self, *, prompts: bool = True) -> ToEngine | None:
-        """Return the next that cannot wait, or must not be overtaken by such a one; usually none.
+        """Take the next command that cannot wait, or that has to go before such a one; usually there is none.
 
-        Pauses come first. A cancel waits for no critical prompt, except its own request's. Without `prompts`, nothing
-        is returned that takes time.
+        Pauses come first. A cancel waits for no critical prompt, except its own request's. Without `prompts`, no slow
+        command is taken.
         """
         pauses, cancels = self._stops
-        if (first := self._free(pauses, looks=True) or self._free(cancels, looks=bool(self._critical))) is not None:
+        first = self._first_free(pauses) or self._first_free(cancels, wanted=bool(self._critical))
+        if first is not None:
             return self._take(first)
         pressing = next(chain(self._pauses.values(), self._critical.values()), None)
         if pressing is None:
             return None
         first = self._first_before(pressing)
-        return self._take(first) if prompts or not isinstance(first.command, _TURNS) else None
+        return self._take(first) if prompts or not isinstance(first.command, _SLOW) else None
 
-    def _free(self, stops: _Heap, *, looks: bool) -> _Entry | None:
-        """Return what is to be taken for the first stop that waits for nobody's turn, if it looks for one.
+    def _first_free(self, stops: _Heap, *, wanted: bool = True) -> _Entry | None:
+        """Return what is to be taken for the first of some stops that waits for no slow command, if that is `wanted`.
 
-        Those that do are parked until that turn is over: the next call does not come by them.
+        Stops that do are parked until that command is taken: later calls do not come by them.
         """
         while stops:
             number, entry = stops[0]
             if number in self._waiting:
-                if not looks:
+                if not wanted:
                     return None
                 first = self._first_before(entry)
-                if not isinstance(first.command, _TURNS):
+                if not isinstance(first.command, _SLOW):
                     return first
                 self._parked.setdefault(first.number, []).append((stops, entry))
             heapq.heappop(stops)
@@ -133,8 +146,8 @@ class CommandQueue:
 
     @property
     def changes_batch(self) -> bool:
-        """Whether one of them could change who is in a step."""
-        return self._stirring > 0
+        """Whether one of the commands may change which requests a step holds."""
+        return self._batch_changes > 0
 
     def _sort(self, entry: _Entry) -> None:
         """Note what kind of command has come; it is not in its lines yet."""
@@ -151,7 +164,7 @@ class CommandQueue:
             self._critical[number] = entry
 
     def _first_before(self, entry: _Entry) -> _Entry:
-        """Return what has to be taken first for an entry's sake, itself if it may be taken."""
+        """Return the entry that has to be taken first for an entry's sake, itself if it may be taken."""
         while True:
             renamed = self._lines.get(_VOICES)
             if renamed and _asks_for_a_voice(entry.command) and renamed[0].number < entry.number:
@@ -170,25 +183,25 @@ class CommandQueue:
             heapq.heappush(stops, (parked.number, parked))
         for name in entry.about:
             first = lines[name].popleft()
-            assert first is entry, "one was overtaken"
+            assert first is entry, "a command was overtaken by one of its own line"
             if not lines[name]:
                 del lines[name]
         for follower in {lines[name][0] for name in entry.about if name in lines}:
-            self._note_light(follower)
-        self._stirring -= changes_batch(command)
+            self._note_cheap(follower)
+        self._batch_changes -= changes_batch(command)
         if isinstance(command, Submit):  # it is opened now, or refused
             self._sessions[command.request_id].popleft()
             if not self._sessions[command.request_id]:
                 del self._sessions[command.request_id]
         return command
 
-    def _note_light(self, entry: _Entry) -> None:
-        if isinstance(entry.command, _TURNS):
+    def _note_cheap(self, entry: _Entry) -> None:
+        if isinstance(entry.command, _SLOW):
             return
         for name in entry.about:
             if self._lines[name][0] is not entry:
                 return
-        heapq.heappush(self._light, (entry.number, entry))
+        heapq.heappush(self._cheap, (entry.number, entry))
 
     def _about(self, command: ToEngine) -> frozenset[Name]:
         """Return the requests a command is about, and every session that each may belong to by then."""
@@ -206,12 +219,11 @@ class CommandQueue:
 
 
 def changes_batch(command: ToEngine) -> bool:
-    """Return whether a command could change who is in a step that was planned ahead.
+    """Return whether a command may change which requests a step that was planned ahead holds.
 
-    Who is new does not: prompts are added to such a plan at the end. Nor does what listens or speaks, which has steps
-    of its own.
+    A new request does not: prompts are added to such a plan at its launch. Speech does not: it has steps of its own.
     """
-    return isinstance(command, _STIRRING)
+    return isinstance(command, _CHANGES_BATCH)
 
 
 def _request_ids(command: ToEngine) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ from voxlane.engine.loop.critical_lane import CriticalLane
 from voxlane.engine.loop.delivery import Delivery, Outbox, Send, row_outcomes
 from voxlane.engine.loop.execution import Engine, Engines, RunningStep, StepGroup
 from voxlane.engine.loop.job_table import JobTable
-from voxlane.engine.loop.preemption import Preemption
+from voxlane.engine.loop.preemption import ROWS_PER_POLL, Preemption
 from voxlane.engine.loop.telemetry import Telemetry
 from voxlane.engine.loop.trace import Trace
 from voxlane.engine.schedule.plan import Plan
@@ -263,7 +263,7 @@ class Core:
     def _deliver(self, step: RunningStep) -> None:
         """Deliver the outcomes of a step."""
         self._delivery.begin(step)
-        for paused, messages in self._preemption.between(self._delivery.rest()):
+        for paused, messages in self._preemption.between(self._delivery.rest(), ROWS_PER_POLL):
             (self._outbox.hurry if paused else self._outbox.add)(messages)
         self._jobs.touched = True
         self._telemetry.step(step, self._engines, self._jobs.jobs)
@@ -276,8 +276,6 @@ class Core:
         """
         self._round += 1
         wanting = [job for job in self._jobs.jobs.values() if job.wants_work]
-        if not wanting:
-            return
         steps, yields = self._running_steps, self._lane.holding
         due = -(-len(wanting) // WORK_ROUNDS) if steps or yields else len(wanting)
         ordered = sorted(wanting, key=lambda job: (-job.submit.priority, job.worked))

@@ -130,7 +130,7 @@ class Engines:
         """Begin a plan on every model, those first whose launch does not do the work."""
         if self._learns:
             for model in plan.loads:
-                self._scheduler.stations[model].pool.cool()
+                self._scheduler.resources[model].pool.cool()
         overlaps = all(self._engines[model].overlaps for model in plan.loads)
         step = RunningStep(plan, planning, self._clock(), overlaps, spent_s=dict.fromkeys(plan.loads, 0.0))
         for model in sorted(plan.loads, key=lambda model: not self._engines[model].overlaps):
@@ -167,7 +167,7 @@ class Engines:
             found[model] = outcomes
             if self._learns:
                 phases = self._engines[model].phases
-                observe(self._scheduler.stations[model], load, phases, step.spent_s[model])
+                observe(self._scheduler.resources[model], load, phases, step.spent_s[model])
         return found
 
     def _attempt(self, step: RunningStep, model: ModelName, call: Callable[[Any], Any], argument: object) -> Any:
@@ -185,14 +185,14 @@ class Engines:
 
 
 def observe(
-    station: ModelResources, load: ModelBatch, phases: Mapping[str, tuple[float, float]], spent_s: float
+    resources: ModelResources, load: ModelBatch, phases: Mapping[str, tuple[float, float]], spent_s: float
 ) -> None:
     """Learn what a load cost: what the device says it took, else the time the host spent on it."""
     if "device" in phases:
         start_s, stop_s = phases["device"]
         spent_s = stop_s - start_s
-    if station.encoder is not None and load.encoding.rows:
+    if resources.encoder is not None and load.encoding.rows:
         start_s, stop_s = phases["encode"]
-        station.encoder.observe(load.encoding, stop_s - start_s)
+        resources.encoder.observe(load.encoding, stop_s - start_s)
         spent_s -= stop_s - start_s
-    station.cost.observe(load.work, spent_s)
+    resources.cost.observe(load.work, spent_s)

@@ -1,4 +1,4 @@
-"""Who is being served: jobs, and the requests the scheduler holds of them. It knows neither steps nor their order."""
+"""The live jobs, and which of the scheduler's requests belong to each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from voxlane.engine.schedule.scheduler import Scheduler
 log = logging.getLogger(__name__)
 
 NO_STATS = RequestStats(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)
-"""Of a request that was never opened."""
+"""The figures of a request that was never opened."""
 
 
 class JobTable:
@@ -49,12 +49,14 @@ class JobTable:
         self._telemetry = telemetry
         self._clock = clock
         self.jobs: dict[str, Job] = {}
-        self._owner: dict[str, Job] = {}  # by the id of a request, of which a job may have several
+        # The job of each request the scheduler holds, by the request's id; a job may have several.
+        self._owner: dict[str, Job] = {}
         self._opened = 0
-        self.touched = True  # somebody came or went since the books were checked
+        # Whether a job began, went on or ended since Core.idle looked last.
+        self.touched = True
 
     def owner(self, request: Request) -> Job:
-        """Return whose a request is that the scheduler holds."""
+        """Return the job that a request of the scheduler belongs to."""
         return self._owner[request.id]
 
     def session_of(self, request_id: str) -> str:
@@ -62,7 +64,7 @@ class JobTable:
         job = self.jobs.get(request_id)
         return "" if job is None else job.submit.session
 
-    # ---- what people want
+    # ---- commands
 
     def submit(self, submit: Submit) -> list[FromEngine]:
         """Open a job, or refuse it."""
@@ -80,7 +82,7 @@ class JobTable:
         return self.apply(job, job.open(now), now)
 
     def tell(self, command: Append | EndInput | Rewind) -> list[FromEngine]:
-        """Let a job know; one that has ended needs to know nothing."""
+        """Give a command to its job; nothing happens if the job has ended."""
         job, now = self.jobs.get(command.request_id), self._clock()
         return [] if job is None else self.apply(job, job.take(command, now), now)
 
@@ -108,10 +110,10 @@ class JobTable:
                 self._telemetry.resumed(request, now)
             self._scheduler.resume(request, now)
 
-    # ---- what jobs want
+    # ---- changes of jobs
 
     def apply(self, job: Job, change: Change, now: float) -> list[FromEngine]:
-        """Carry out what an event did to a job."""
+        """Apply the change that an event made to a job; return the messages."""
         if change.refusal is not None:
             del self.jobs[job.submit.request_id]
             return [Refused(job.submit.request_id, job.submit.epoch, change.refusal.code, change.refusal.detail)]
@@ -130,7 +132,7 @@ class JobTable:
         return change.messages
 
     def admit(self, plan: Plan, now: float) -> list[FromEngine]:
-        """Note who is in a step for the first time; return what is told of that."""
+        """Note the requests that are in a step for the first time; return the messages."""
         messages: list[FromEngine] = []
         for request in plan.admitted:
             request.started_s = now

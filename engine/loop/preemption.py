@@ -21,8 +21,8 @@ be read into tokens, and voices must not stand still for that."""
 COMMANDS_PER_POLL = 16
 """Cheap commands that are applied between two polls: some 0.2 ms."""
 
-ITEMS_PER_POLL = 16
-"""Items that `between` yields between two polls: sixteen rows of a step are delivered in some 0.2 ms."""
+ROWS_PER_POLL = 16
+"""Rows of a step that are delivered between two polls: some 0.2 ms."""
 
 POLL_EVERY_S = 1.5e-4
 """Longest time between two polls while jobs work and plans are made."""
@@ -93,15 +93,17 @@ class Preemption:
         if self._clock() - self._polled_s > POLL_EVERY_S:
             self.apply_urgent()
 
-    def between(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield items, and poll before the first and between them: what an item refers to may have changed."""
-        self.apply_urgent()
+    def between(self, items: Iterable[Item], every: int | None = None) -> Iterator[Item]:
+        """Yield items, and poll before the first and after every so many; without `every`, whenever a poll is due.
+
+        What an item refers to may have changed when it is yielded.
+        """
+        poll = self.apply_urgent_if_due if every is None else self.apply_urgent
+        poll()
         for number, item in enumerate(items, start=1):
             yield item
-            if number % ITEMS_PER_POLL == 0:
-                self.apply_urgent()
-            else:
-                self.apply_urgent_if_due()
+            if every is None or number % every == 0:
+                poll()
 
     def apply_waiting(self) -> None:
         """Apply what has come so far: first the cheap commands, then prompts, as many as there is time for."""

@@ -66,7 +66,7 @@ class Meter:
         return self.steps > 0 and now - self._since >= STATS_INTERVAL_S
 
     def report(self, now: float, scheduler: Scheduler) -> StepStats:
-        pools = [station.pool for station in scheduler.stations.values()]
+        pools = [resources.pool for resources in scheduler.resources.values()]
         stats = StepStats(
             steps=self.steps,
             rows=self._rows,

@@ -1,7 +1,7 @@
-"""A Chrome/Perfetto trace of steps and lanes: open it at ui.perfetto.dev. It writes ids, counts and times, no content.
+"""A Chrome/Perfetto trace of steps and requests: open it at ui.perfetto.dev. No content, only ids and figures.
 
-Process 1 shows the engine's steps with their phases, and beside them what a device did meanwhile; process 2 shows a
-lane per request and in which steps it was.
+Process 1 shows the engine's steps with their phases, and beside them the device's part. Process 2 shows a lane for each
+request, with the steps it was in.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Trace:
         self._name(REQUESTS, 0, "process_name", "requests")
 
     def step(self, start_s: float, stop_s: float, phases: Mapping[str, tuple[float, float]], **counts: object) -> None:
-        """Write one step and the phases inside it; one that was planned ahead began in the step before."""
+        """Write one step and its phases; a step that was planned ahead began in the step before."""
         self._span(STEPS, HOST, "step", start_s, stop_s, counts)
         for name, (begin, end) in phases.items():
             self._span(STEPS, DEVICE if name.endswith("device") else HOST, name, begin, end, {})
@@ -61,11 +61,11 @@ class Trace:
         """Finish the file."""
         end = {"name": "end", "ph": "i", "ts": 0, "pid": STEPS, "tid": 0, "s": "g"}
         self._write(json.dumps(end) + "\n]\n")
-        with contextlib.suppress(OSError):  # said before; the descriptor is closed all the same
+        with contextlib.suppress(OSError):  # logged before; the descriptor is closed all the same
             self._file.close()
 
     def flush(self) -> None:
-        """Push what was written to the file, so that it can be looked at while the engine idles."""
+        """Write out what is buffered, so that the file can be read while the engine idles."""
         self._attempt(self._file.flush)
 
     def __enter__(self) -> Trace:

@@ -1,14 +1,14 @@
-"""Who owns which KV block: free list, reference counts, prefix cache, and one table per request.
+"""KV blocks by number: free list, reference counts, prefix cache, and one table per sequence.
 
-Pure bookkeeping over block numbers. It never sees a tensor, a clock or a request; cache.py holds the bytes.
+Pure bookkeeping: no tensor, no clock, no request. pages.py holds the bytes.
 
     free ──take──▶ used (references ≥ 1) ──release──▶ cached, if its content is registered ──evict──▶ used
      ▲                                   └─────────▶ warm, otherwise ──cool──▶ free
      └── a warm one is taken only if there is no other
 
-A step under way may still write to a warm block, on behalf of somebody who has left, and one that moves blocks may
-still have to read some that are free: beside such a step nobody takes any. `_take`, `release` and `cool` are the only
-functions that move a block between these sets.
+A step under way may still write to a warm block, for a request that has ended since. A step that moves blocks may still
+have to read free ones, so beside such a step none is taken. `_take`, `release` and `cool` are the only functions that
+move a block between these sets.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Copy = tuple[int, int]  # (from block, to block)
 
 
 AUDIT_PIECE = 1024
-"""How many blocks are checked at a time."""
+"""How many blocks one piece of an audit checks."""
 
 
 class OutOfBlocks(Exception):
-    """The pool has fewer blocks than asked for; the caller preempts somebody or waits."""
+    """The pool has fewer blocks than asked for; the caller preempts a request or waits."""
 
 
 class BlockPool:
@@ -38,13 +38,16 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
         self.prefix_cache = prefix_cache
-        self._key = key  # makes digests unguessable: nobody can probe what others have said
+        # Makes digests unguessable: no client can probe what others have said.
+        self._key = key
         self._free = list(range(num_blocks - 1, -1, -1))
+        # Released since the last step began.
         self._warm: list[int] = []
         self._references = [0] * num_blocks
         self._digest_of: dict[int, Digest] = {}
         self._block_of: dict[Digest, int] = {}
-        self._idle: OrderedDict[int, None] = OrderedDict()  # registered and unreferenced, least recently used first
+        # Registered and unreferenced blocks, least recently used first.
+        self._idle: OrderedDict[int, None] = OrderedDict()
 
     @property
     def available(self) -> int:
@@ -53,7 +56,7 @@ class BlockPool:
 
     @property
     def untouched(self) -> int:
-        """How many blocks can be taken that no step under way writes to, or still reads, if it moves none."""
+        """How many blocks can be taken that a step under way neither writes to nor reads, if it moves no blocks."""
         return len(self._free) + len(self._idle)
 
     @property
@@ -117,7 +120,7 @@ class BlockPool:
             del self._block_of[digest]
 
     def claim(self, block: int) -> bool:
-        """Do that if a block is in one table alone; else False."""
+        """Withdraw a block's registration if only one table holds it; else return False."""
         if self._references[block] != 1:
             return False
         if block in self._digest_of:
@@ -137,12 +140,12 @@ class BlockPool:
         return hashlib.blake2b(parent + array("I", tokens).tobytes(), key=self._key, digest_size=16).digest()
 
     def check(self, tables: Iterable[BlockTable] = ()) -> None:
-        """Assert the invariants; `tables` are all live ones, so that every reference is accounted for."""
+        """Assert the invariants; `tables` are all live tables, so that every reference is accounted for."""
         for _ in self.audit(list(tables)):
             pass
 
     def audit(self, tables: Sequence[BlockTable]) -> Iterator[None]:
-        """Do the same a piece at a time, as long as nobody moves a block; first of all the sums.
+        """Check the same a piece at a time, while no block moves; the first piece checks the sums.
 
         On a Neoverse-N1 core the sums of 16,384 blocks take 0.4 ms, any other piece 0.5 at most, all of it 5.
         """
@@ -151,7 +154,8 @@ class BlockPool:
         assert sum(references) == sum(len(table.blocks) for table in tables), "references do not match the tables"
         assert len(self._block_of) == len(self._digest_of), "the index is torn"
         yield
-        seen: set[int] = set()  # so many are available; if no two are the same and nobody owns one, none is missing
+        # The sums are right; so if no block is seen twice and none seen is owned, none is missing.
+        seen: set[int] = set()
         for blocks in _pieces(chain(self._free, self._warm)):
             assert self._digest_of.keys().isdisjoint(blocks), "a free block is registered"
             self._note_unowned(blocks, seen)
@@ -204,8 +208,10 @@ class BlockTable:
         self.blocks: list[int] = []
         self.length = 0
         self._root = pool.root(salt)
-        self._digests: list[Digest] = []  # of full blocks of this sequence, as far as they were ever wanted
-        self._sealed = 0  # so many blocks are registered, or had a twin that is
+        # Digests of the sequence's full blocks, as far as they were ever wanted.
+        self._digests: list[Digest] = []
+        # How many blocks are registered, or have the content of a registered one.
+        self._sealed = 0
 
     def adopt(self, tokens: Sequence[int]) -> int:
         """Start an empty table from cached blocks that hold a prefix of `tokens`; return how many tokens they hold.
@@ -231,7 +237,7 @@ class BlockTable:
         return grown + self._must_copy(count)
 
     def grow(self) -> bool:
-        """Take the room there is for one more token in its last block, if that is nobody else's; else False."""
+        """Add one token if the last block has room and no other table holds it; else return False."""
         if self.length % self.pool.block_tokens == 0 or not self.pool.claim(self.blocks[-1]):
             return False
         self.length += 1
@@ -257,7 +263,7 @@ class BlockTable:
         return copies
 
     def seal(self, tokens: Sequence[int], computed: int | None = None) -> None:
-        """Register every block that `tokens` fills: they are the table's tokens, all or `computed` of them computed."""
+        """Register every full block; `tokens` are the table's tokens, of which `computed`, or all, are computed."""
         size = self.pool.block_tokens
         full = (self.length if computed is None else min(computed, self.length)) // size
         while self._sealed < full:
@@ -271,7 +277,7 @@ class BlockTable:
         del self._digests[length // self.pool.block_tokens :]
 
     def fork(self) -> BlockTable:
-        """Return a second table over the same blocks; whoever writes first gets a copy of the block it writes to."""
+        """Return a second table over the same blocks; the first to write gets a copy of the block it writes to."""
         twin = BlockTable.__new__(BlockTable)
         twin.pool, twin.blocks, twin.length = self.pool, list(self.blocks), self.length
         twin._root, twin._digests, twin._sealed = self._root, list(self._digests), self._sealed
@@ -311,7 +317,7 @@ class BlockTable:
 
 
 def _pieces(blocks: Iterable[int]) -> Iterator[list[int]]:
-    """Yield them, so many at a time."""
+    """Yield blocks, AUDIT_PIECE at a time."""
     left = iter(blocks)
     while piece := list(islice(left, AUDIT_PIECE)):
         yield piece

@@ -1,7 +1,7 @@
 """The tensors behind the KV blocks: one page tensor per layer, and host memory for what is swapped out.
 
-It moves bytes between block numbers that it is given. Which request owns a block, and whether a block may be
-overwritten, is kv.py's business.
+It moves bytes between given block numbers. blocks.py knows which request owns a block and whether a block may be
+overwritten.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Storage:
 
 
 class KVCache:
-    """Pages for every layer of one model, and as many host blocks beside them as asked for."""
+    """Pages for every layer of one model, on the device and on the host."""
 
     def __init__(
         self,

@@ -1,9 +1,10 @@
-"""Who owns which row of a codec's state, who waits for one, and who gives one up.
+"""The state rows of a codec: which stream owns which, and which streams wait for one.
 
-Whoever has something to say has a row. When none is free, the first in line gets that of who has had no use for it for
-longest, being paused or without text. If all have, it gets that of a lower class, the lowest's, who is the farthest
-ahead of its listener. Equals wait for each other, who came first first: whoever gives a row up has to be heard again in
-another, and on a CPU that takes longer than it lasted. It knows owners; what a row holds is the engine's business.
+A stream needs a state row to speak. If none is free, the first waiting stream takes the row of the stream that has been
+idle longest, paused or without text. If none is idle, it takes one from a lower class: from the lowest class, and there
+from the stream that is farthest ahead of its listener. Streams of one class wait in order of arrival: a stream that
+loses its row has to run its frames again in another, and on a CPU that takes longer than they last. What a row holds,
+the engine knows.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from itertools import islice
 from typing import Protocol
 
 IDLE = -1
-"""The claim of those who have no use for their slot: below every class."""
+"""The claim of a stream that does not use its row: below every class."""
 
 
 class Owner(Protocol):
-    """Who may own a slot."""
+    """A stream that may own a row."""
 
     @property
     def rank(self) -> int:
@@ -26,21 +27,21 @@ class Owner(Protocol):
 
     @property
     def waits(self) -> bool:
-        """Return whether it would take a slot now."""
+        """Return whether it would take a row now."""
 
     @property
     def engaged(self) -> bool:
-        """Return whether a step under way uses its slot."""
+        """Return whether a step under way uses its row."""
 
     @property
     def claim(self) -> tuple[int, float]:
-        """Return its claim to its slot, IDLE or its class and what tells equals apart: the least gives way first."""
+        """Return its claim to its row: IDLE or its class, then the order within that. The least claim yields first."""
 
     def give_up(self) -> int:
-        """Return its slot, which it owns no more."""
+        """Return its row, which it no longer owns."""
 
     def refresh(self, now: float) -> None:
-        """Take a slot if it is served."""
+        """Take a row if it can have one."""
 
 
 class Slots:
@@ -50,36 +51,38 @@ class Slots:
         self.count = count
         self._free = list(range(count - 1, -1, -1))
         self._owners: dict[int, Owner] = {}
-        self._line: list[Owner] = []  # the highest first, of equals who came first
-        self._called: Owner | None = None  # it gives way once the step under way is over
+        # The streams that wait: the highest class first, then in order of arrival.
+        self._line: list[Owner] = []
+        # The stream that yields its row when the step under way has ended.
+        self._called: Owner | None = None
 
     @property
     def free(self) -> int:
-        """Return how many are nobody's."""
+        """Return how many rows have no owner."""
         return len(self._free)
 
     def wait(self, owner: Owner) -> None:
-        """Stand in line, once."""
+        """Put a stream in line, if it is not there."""
         if owner not in self._line:
             bisect.insort(self._line, owner, key=lambda one: -one.rank)
 
     def leave(self, owner: Owner) -> None:
-        """Leave the line."""
+        """Take a stream out of the line."""
         if owner in self._line:
             self._line.remove(owner)
 
     def serves(self, owner: Owner) -> bool:
-        """Return whether somebody can have a slot now: if so, it is in line."""
+        """Return whether a stream in line can have a row now."""
         if not owner.waits or owner not in islice(self._waiting, max(len(self._free), 1)):
             return False
         return bool(self._free) or self._giver(owner.rank) is not None
 
     def take(self, owner: Owner | None = None) -> int:
-        """Return a slot: a free one, or that of who gives way."""
+        """Return a row: a free one, or that of the stream that yields."""
         slot = self._free.pop() if self._free else -1
         if slot < 0:
             giver = self._giver(IDLE + 1 if owner is None else owner.rank)
-            assert giver is not None, "nobody gives a slot up"
+            assert giver is not None, "no stream yields its row"
             slot = giver.give_up()
         if owner is not None:
             self.leave(owner)
@@ -87,10 +90,10 @@ class Slots:
         return slot
 
     def make_way(self, owner: Owner, now: float) -> None:
-        """Have the first in line served if it is of a higher class than `owner`, which may just have left a step.
+        """Give the first in line a row if it is of a higher class than `owner`, which may just have left a step.
 
-        On a device those who are in every step are engaged whenever the first in line looks. Who is to give way is
-        found once, and does when its step is over.
+        On a device, streams in every step are engaged whenever the first in line asks. So the stream that yields is
+        chosen once, and yields when its step has ended.
         """
         first = next(self._waiting, None)
         if first is None or self._free:
@@ -103,9 +106,9 @@ class Slots:
                 first.refresh(now)
 
     def release(self, slot: int) -> None:
-        """Give one back."""
-        assert 0 <= slot < self.count, f"there is no slot {slot}"
-        assert slot not in self._free, f"slot {slot} released but not owned"
+        """Give a row back."""
+        assert 0 <= slot < self.count, f"there is no row {slot}"
+        assert slot not in self._free, f"row {slot} released but not owned"
         self._owners.pop(slot, None)
         self._free.append(slot)
 
@@ -114,6 +117,6 @@ class Slots:
         return (one for one in self._line if one.waits)
 
     def _giver(self, rank: int) -> Owner | None:
-        """Return who gives way to one of a class."""
+        """Return the stream that yields its row to one of a class."""
         below = [one for one in self._owners.values() if one.claim[0] < rank and not one.engaged]
         return min(below, key=lambda one: one.claim, default=None)

@@ -1,8 +1,8 @@
-"""Critical prompts that are read beside the step under way. Pure, like the scheduler's own plans.
+"""Plans of critical prompts that are read beside the step under way. Pure, like the scheduler's own plans.
 
-They need nothing of anybody: no block that is held, none that the step may still write to or read, and little of the
-device. So they never run beside a step that moves blocks.
-Whoever does not fit waits for the next step, where the scheduler makes room.
+These prompts take only free blocks, none that another request holds and none that the step may still write to or read,
+and little of the device. So none is launched beside a step that moves blocks. A prompt that does not fit waits for the
+next step, where the scheduler makes room.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from voxlane.engine.schedule.request import Request, RequestState
 from voxlane.engine.schedule.scheduler import CACHED_TASKS, Scheduler
 
 EXPRESS_TOKENS, EXPRESS_ROWS = 512, 8
-"""Most of what is read at a time. A question and what was said since the last one are a few dozen; the conversation
-before them is in the cache."""
+"""Most tokens and prompts in one launch. A question and the turns since the last one are a few dozen tokens; the
+conversation before them is in the prefix cache."""
 
 
 def plan_express(
     scheduler: Scheduler, requests: Iterable[Request], now: float, takes: Callable[[Request], bool]
 ) -> Plan | None:
-    """Return a plan of those requests that can run at once, their blocks taken; None if there are none."""
+    """Return a plan of the requests that can run now, their blocks taken; None if there are none."""
     plan, left = Plan(), EXPRESS_TOKENS
-    time = StepTime(scheduler.stations, math.inf, lane_in_use=True)
+    time = StepTime(scheduler.resources, math.inf, lane_in_use=True)
 
     def room(request: Request, count: int) -> bool:
-        return request.table.needed(count) <= scheduler.stations[request.model].pool.untouched
+        return request.table.needed(count) <= scheduler.resources[request.model].pool.untouched
 
     for request in requests:
         if len(plan.rows) == EXPRESS_ROWS:
@@ -39,5 +39,5 @@ def plan_express(
         if (row := scheduler.place_prompt(request, plan, time, left, room, whole=True)) is not None:
             left -= row.tokens
             request.state, request.progress_s = RequestState.EXPRESS, now
-    plan.predicted_s = plan.seconds(scheduler.stations)
+    plan.predicted_s = plan.seconds(scheduler.resources)
     return plan if plan.rows else None

@@ -1,12 +1,12 @@
-"""What a step will cost, learnt from the steps before it. Pure arithmetic: no clock, no tensors.
+"""How long a step will take, learnt from the steps before it. Pure arithmetic: no clock, no tensors.
 
 T = base + per_row · rows + per_prefill · prefill tokens + per_context · context tokens read
         + per_pair · (prefill tokens × context) + prompts, if there is any
 
-The last is what a GPU takes for prompts however short they are, since there they are a pass of their own.
+The last term is the fixed cost of prompts on a GPU, however short they are: there they are a pass of their own.
 
 Non-negative ridge regression on the relative error, with forgetting. Coefficients at or above zero mean that more work
-never looks cheaper; the problem stays convex, so it cannot diverge however odd the history is.
+never looks cheaper. The problem stays convex, so it cannot diverge however odd the history is.
 """
 
 from __future__ import annotations
@@ -16,25 +16,28 @@ from dataclasses import dataclass
 import numpy as np
 
 FORGETTING = 0.98
-"""Weight of a step against the next: a machine that slows down is believed after about fifty steps."""
+"""Weight of a step against the next: the model follows a machine that slows down within about fifty steps."""
 
-FORMATIVE_STEPS, SOLVED_EVERY = 100, 8
-"""For so many steps each is learnt from at once; later ones change little, and fitting costs 0.2 ms."""
+FORMATIVE_STEPS = 100
+"""The coefficients are fitted after each of the first steps."""
+
+SOLVED_EVERY = 8
+"""Later steps change the coefficients little, and a fit takes 0.2 ms: it is done once for this many steps."""
 
 ANCHOR_STEPS = 5.0
-"""How many steps the calibration at start-up weighs for ever. It decides what recent steps do not show: an engine that
+"""How many steps the calibration at start-up weighs, for ever. It decides what recent steps do not show: an engine that
 has run one request for a minute must still know that a second one is cheap."""
 
 # Scales bring typical features near 1, which keeps the problem well conditioned.
 _SCALES = (1.0, 8.0, 64.0, 4096.0, 65536.0, 1.0)
 _PRIOR_MS = (4.0, 4.0, 64.0, 1.0, 1.0, 0.0)  # milliseconds per scaled feature, before anything was measured
-_SHORTEST_MS = 0.1  # no step is shorter; a clock that says so would count without bound
-_RIDGE = 1e-6  # pull towards the prior: decides only what was never measured at all
+_SHORTEST_MS = 0.1  # no step is shorter; a measured time near zero would weigh without bound
+_RIDGE = 1e-6  # pull towards the prior: it decides only what was never measured
 
 
 @dataclass(slots=True)
 class Work:
-    """What a step holds, as the cost model sees it."""
+    """The size of a step, as the cost model sees it."""
 
     rows: int = 0
     prefill_tokens: int = 0
@@ -43,7 +46,7 @@ class Work:
 
     @property
     def prompts(self) -> int:
-        """1 if there is any."""
+        """1 if there is any prompt, else 0."""
         return int(self.prefill_tokens > 0)
 
     def plus(self, count: int, context: int) -> Work:
@@ -57,7 +60,7 @@ class Work:
         )
 
     def add(self, count: int, context: int) -> None:
-        """Add such a row to this work itself."""
+        """Add a row of `count` new tokens that ends at `context` tokens."""
         prefill = count if count > 1 else 0
         self.rows += 1
         self.prefill_tokens += prefill
@@ -76,11 +79,13 @@ class CostModel:
     def __init__(self) -> None:
         size = len(_SCALES)
         self._weights = list(_PRIOR_MS)
-        self._products = np.zeros((size, size))  # sum of x xᵀ, x in units of the measured time
-        self._targets = np.zeros(size)  # sum of x
+        # Sums over the steps of x xᵀ and of x, where x are the features divided by the measured time.
+        self._products = np.zeros((size, size))
+        self._targets = np.zeros(size)
         self._anchor_products = np.eye(size) * _RIDGE
         self._anchor_targets = np.array(_PRIOR_MS) * _RIDGE
-        self._fresh: list[list[float]] = []  # x of the steps since these were added up
+        # x of the steps that are not in the sums yet.
+        self._fresh: list[list[float]] = []
         self._steps = 0
 
     def predict(self, work: Work) -> float:
@@ -89,18 +94,18 @@ class CostModel:
 
     @property
     def prompts_s(self) -> float:
-        """What a step takes longer if there is any prompt in it, however short."""
+        """How much longer a step takes if it holds any prompt, however short."""
         return self._weights[5] / 1e3
 
     def predict_with(self, work: Work, count: int, context: int) -> float:
-        """Return the same for `work.plus(count, context)`."""
+        """Return the expected seconds of `work.plus(count, context)`."""
         prefill = count if count > 1 else 0
         return self._seconds(
             work.rows + 1, work.prefill_tokens + prefill, work.context_tokens + context, work.pairs + prefill * context
         )
 
     def _seconds(self, rows: int, prefill_tokens: int, context_tokens: int, pairs: int) -> float:
-        # Written out, and from plain numbers: a plan for 256 rows asks some thousand times.
+        # Written out, and from plain numbers: a plan for 256 rows calls this some thousand times.
         base, row, prefill, context, pair, prompts = self._weights
         return (
             base / _SCALES[0]

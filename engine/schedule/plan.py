@@ -1,4 +1,4 @@
-"""What the scheduler hands to those who run a step: values only, no rule and no tensor."""
+"""The plan of a step, from the scheduler to the engines that run it: values only, no rule and no tensor."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class Limits:
     max_step_tokens: int = 512
     step_budget_s: float = 0.06
     policy: Policy = "deadline"
+    # Most tokens that are guessed for a row by prompt lookup; 0: no lookup.
     lookup_tokens: int = 0
 
 
@@ -73,8 +74,10 @@ class Row:
     request: Request
     start: int
     count: int
+    # Guesses of the tokens after these; the step checks them.
     drafts: Sequence[int] = ()
-    encode: bool = False  # the request's clip goes through the encoder first
+    # Whether the request's clip goes through the encoder first.
+    encode: bool = False
 
     @property
     def tokens(self) -> int:
@@ -98,29 +101,35 @@ class Move:
 
 @dataclass(slots=True)
 class ModelBatch:
-    """What a step asks of one model."""
+    """One model's part of a step."""
 
     rows: list[Row] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
+    # The size of the decoder's work, for the cost model.
     work: Work = field(default_factory=Work)
+    # The size of the encoder's work.
     encoding: Work = field(default_factory=Work)
 
-    def seconds(self, station: ModelResources) -> float:
-        """Return how long this is expected to take."""
-        seconds = station.cost.predict(self.work) if self.work.rows else 0.0
-        if self.encoding.rows and station.encoder is not None:
-            seconds += station.encoder.predict(self.encoding)
+    def seconds(self, resources: ModelResources) -> float:
+        """Return how long the batch is expected to take."""
+        seconds = resources.cost.predict(self.work) if self.work.rows else 0.0
+        if self.encoding.rows and resources.encoder is not None:
+            seconds += resources.encoder.predict(self.encoding)
         return seconds
 
 
 @dataclass(slots=True)
 class Plan:
-    """What the next step does."""
+    """What a step does."""
 
-    rows: list[Row] = field(default_factory=list)  # of all models, the most urgent first
-    loads: dict[ModelName, ModelBatch] = field(default_factory=dict)  # the same, by model, in the order they are run
-    admitted: list[Request] = field(default_factory=list)  # in a step for the first time
+    # The rows of all models, the most urgent first.
+    rows: list[Row] = field(default_factory=list)
+    # The same rows by model, in the order in which the models run.
+    loads: dict[ModelName, ModelBatch] = field(default_factory=dict)
+    # The requests that are in a step for the first time.
+    admitted: list[Request] = field(default_factory=list)
     predicted_s: float = 0.0
+    # How many requests had to yield their blocks or their place in the batch.
     preempted: int = 0
 
     @property
@@ -129,14 +138,14 @@ class Plan:
         return sum(load.work.prefill_tokens for model, load in self.loads.items() if model != "tts")
 
     def load(self, model: ModelName) -> ModelBatch:
-        """Return what the step asks of a model so far, to be added to."""
+        """Return a model's part of the step, to be added to."""
         found = self.loads.get(model)
         if found is None:
             found = self.loads[model] = ModelBatch()
         return found
 
     def decode(self, request: Request) -> bool:
-        """Add the token of one that decodes; False: not, since it needs a block, or something else of somebody."""
+        """Add the next token of a decoding request if it only needs room in its last block; else return False."""
         plain = request.state is RequestState.RUNNING and not request.host_blocks and not request.drafts
         start = request.table.length
         if not plain or request.cross is not None or not request.table.grow():
@@ -147,12 +156,12 @@ class Plan:
         self.rows.append(row)
         return True
 
-    def seconds(self, stations: Mapping[ModelName, ModelResources]) -> float:
+    def seconds(self, resources: Mapping[ModelName, ModelResources]) -> float:
         """Return how long the step is expected to take: models run one after the other."""
-        return sum(load.seconds(stations[model]) for model, load in self.loads.items())
+        return sum(load.seconds(resources[model]) for model, load in self.loads.items())
 
 
 def recompute(request: Request) -> ModelBatch:
-    """Return what it takes to compute again all that a request holds."""
+    """Return the work of computing again all that a request holds."""
     length = request.table.length
     return ModelBatch(work=Work().plus(max(length, 2), length), encoding=Work().plus(request.states, request.states))

@@ -1,13 +1,13 @@
 """The plan of the next step, made while this one runs. Pure, like the scheduler's own.
 
-It is made only where what the host does not know yet, the tokens of the step under way, cannot change who should be in
-it: whoever decodes has its token chosen by the device. The next step goes on from that. Whoever ends by what was chosen
-was in the next step for nothing: its row is dropped. Where not all of them fit, those go first who were not in the step
-under way.
+The host does not know the tokens of the step under way yet. A plan is made ahead only where they cannot change which
+requests it holds: the device chooses the token of each request that decodes, and the next step goes on from it. A
+request that finishes with that token has a wasted row in the next step; its outcome is dropped. Where not all requests
+fit, those that are not in the step under way go first.
 
-The rest is done when that step is over: whoever was stopped goes, whoever came back comes, and prompts are added. There
-are few of them, so the device does not wait for long. If somebody may have to go before others, or somebody has to
-yield, all of it is planned anew.
+The plan is completed when that step has ended: stopped requests are taken out, resumed ones and prompts are added. They
+are few, so the device does not wait for long. If a request may have to go before others, or one has to yield its
+blocks, everything is planned anew.
 """
 
 from __future__ import annotations
@@ -28,23 +28,22 @@ def plan_ahead(
     samples_on_device: Callable[[Request], bool],
     models: frozenset[ModelName],
 ) -> Plan | None:
-    """Return what follows a plan that is under way, its blocks taken; None if that has to wait for its outcomes.
+    """Return the plan after the one under way, its blocks taken; None if it has to wait for the outcomes.
 
     Requests of models other than `models` have steps of their own.
     """
     if len(plan.loads) != 1 or scheduler.limits.lookup_tokens:
         return None
     (model,) = plan.loads
-    if not scheduler.stations[model].abilities.plans_ahead:
+    if not scheduler.resources[model].abilities.plans_ahead:
         return None
-    there: set[Request] = set()
-    staying: list[Request] = []
-    reading = False  # a prompt goes on
+    there: set[Request] = set()  # in the step under way
+    staying: list[Request] = []  # of these, those that decode in the next one too
+    reading = False  # whether a prompt in the step under way is not read to its end
     for row in plan.rows:
         request = row.request
-        if not samples_on_device(
-            request
-        ):  # asked of those too that are not RUNNING any more: the host still has to choose
+        # Asked of requests that are not RUNNING any more too: the host still has to choose their tokens.
+        if not samples_on_device(request):
             return None
         if request.state is not RequestState.RUNNING:  # cancelled or paused meanwhile
             continue
@@ -52,9 +51,9 @@ def plan_ahead(
             return None
         there.add(request)
         if row.start + row.count == len(request.tokens):
-            if request.tokens_left > 1:  # else the token under way is its last, whatever it is
+            if request.tokens_left > 1:  # else the token of the step under way is its last
                 staying.append(request)
-        elif request.pending == 1:  # the last token of a prompt, read as one that was chosen
+        elif request.pending == 1:  # the last token of a prompt is read like a chosen one
             staying.append(request)
         else:
             reading = True
@@ -64,17 +63,17 @@ def plan_ahead(
     rows = _fitting(scheduler, model, _first_first([*left_out, *staying]))
     if not rows or (reading and len(rows) == scheduler.limits.max_batch):
         return None
-    available = scheduler.stations[model].pool.available
+    available = scheduler.resources[model].pool.available
     if len(rows) > available and sum(request.table.needed(1) for request in rows) > available:
         return None
     return _place(model, rows)
 
 
 def completed(scheduler: Scheduler, plan: Plan, now: float) -> Plan | None:
-    """Return a plan made ahead as it can be launched, the step before it over; None: all of it is planned anew.
+    """Return a plan made ahead as it can be launched now that the step before has ended; None: plan anew.
 
-    Whoever was stopped since is not in it, whoever came back is, and then prompts. It is another plan if who decodes
-    has changed.
+    Requests that were stopped since are taken out, resumed ones are added, then prompts. It is another plan if the
+    requests that decode have changed.
     """
     (model,) = plan.loads
     there = {row.request for row in plan.rows}
@@ -89,9 +88,9 @@ def completed(scheduler: Scheduler, plan: Plan, now: float) -> Plan | None:
             plan = _changed(scheduler, model, plan, rows, back)
         missed = {request for request in back if _goes_first(request)} - {row.request for row in plan.rows}
         if plan.rows and not missed and _add_prompts(scheduler, plan, prompts, now):
-            for row in plan.rows:  # only now: whoever is planned for again and again, and in no step, waits
+            for row in plan.rows:  # not before: a request that is planned for but in no step still waits
                 row.request.progress_s = now
-            plan.predicted_s = plan.seconds(scheduler.stations)
+            plan.predicted_s = plan.seconds(scheduler.resources)
             return plan
     take_back(plan)
     return None
@@ -99,7 +98,9 @@ def completed(scheduler: Scheduler, plan: Plan, now: float) -> Plan | None:
 
 def can_take_back(scheduler: Scheduler, plan: Plan) -> bool:
     """Return whether `take_back` undoes all that a plan did: it only takes tokens out of block tables."""
-    return all(scheduler.stations[model].abilities.plans_ahead and not load.moves for model, load in plan.loads.items())
+    return all(
+        scheduler.resources[model].abilities.plans_ahead and not load.moves for model, load in plan.loads.items()
+    )
 
 
 def take_back(plan: Plan) -> None:
@@ -110,7 +111,7 @@ def take_back(plan: Plan) -> None:
 
 
 def _changed(scheduler: Scheduler, model: ModelName, plan: Plan, rows: list[Row], back: list[Request]) -> Plan:
-    """Return a plan of some rows of another, and of those who fit of others that decode; the same if none change."""
+    """Return a plan of some rows of another and of the resumed requests that fit; the same plan if nothing changes."""
     for row in plan.rows:
         if row.request.state is RequestState.PAUSED:
             row.request.table.rewind(row.start)
@@ -120,19 +121,20 @@ def _changed(scheduler: Scheduler, model: ModelName, plan: Plan, rows: list[Row]
         row.request.table.rewind(row.start)
     load = ModelBatch(list(rows), work=Work(len(rows), context_tokens=sum(row.start + 1 for row in rows)))
     made = Plan(list(rows), {model: load})
-    station, budget_s = scheduler.stations[model], scheduler.budget_s
+    resources, budget_s = scheduler.resources[model], scheduler.budget_s
     for request in sorted(back, key=lambda request: not _goes_first(request)):
-        fits = len(made.rows) < most and request.table.needed(1) <= station.pool.available
-        cost = station.cost.predict_with(load.work, 1, request.computed + 1)
+        fits = len(made.rows) < most and request.table.needed(1) <= resources.pool.available
+        cost = resources.cost.predict_with(load.work, 1, request.computed + 1)
         if fits and (cost <= budget_s or not made.rows or _goes_first(request)):
             scheduler.place(request, 1, made)
     return plan if made.rows == plan.rows else made
 
 
 def _add_prompts(scheduler: Scheduler, plan: Plan, prompts: list[Request], now: float) -> bool:
-    """Add what is read of prompts; False if one of them may have to go before others, or somebody has to yield.
+    """Add prompts; return False if one of them may have to go before others, or a request has to yield its blocks.
 
-    If the first of them is awaited it is whole in it: else it might have gone before those who are being answered.
+    If the first prompt is pressing, all of it is placed: else the scheduler might put it before the requests that
+    decode.
     """
     if any(_goes_first(request) for request in prompts):
         return False
@@ -140,7 +142,7 @@ def _add_prompts(scheduler: Scheduler, plan: Plan, prompts: list[Request], now: 
     time, left = scheduler.time(row.request for row in plan.rows), limits.max_step_tokens - len(plan.rows)
 
     def room(request: Request, count: int) -> bool:
-        return scheduler.missing(request, count) <= scheduler.stations[request.model].pool.available
+        return scheduler.missing(request, count) <= scheduler.resources[request.model].pool.available
 
     for request in scheduler.in_order(prompts, now):
         if len(plan.rows) == limits.max_batch or left <= 0 or not time.chunk(plan, request, MIN_CHUNK):
@@ -158,7 +160,7 @@ def _add_prompts(scheduler: Scheduler, plan: Plan, prompts: list[Request], now: 
 def _left_out(
     scheduler: Scheduler, model: ModelName, there: set[Request], now: float, models: frozenset[ModelName]
 ) -> list[Request] | None:
-    """Return who decodes but is not `there`; None if somebody may have to go first."""
+    """Return the requests that decode and are not `there`; None if one of the others may have to go first."""
     left_out = []
     for request in scheduler.requests.values():
         if request in there or request.model not in models or not request.ready or request.not_needed_before_s > now:
@@ -175,14 +177,14 @@ def _starves(request: Request, now: float) -> bool:
 
 
 def _pressing(scheduler: Scheduler, request: Request) -> bool:
-    """Return whether a prompt is awaited: the scheduler may let it go before those who are being answered."""
+    """Return whether the scheduler may put a prompt before the requests that decode."""
     begun = request.first_token_s if scheduler.limits.policy == "deadline" else request.started or request.continues
     return bool(begun) or request.due_s is not None or request.priority > Priority.NORMAL
 
 
 def _fitting(scheduler: Scheduler, model: ModelName, requests: list[Request]) -> list[Request]:
-    """Return the first of them, as many as a step has room and time for."""
-    cost, budget_s = scheduler.stations[model].cost, scheduler.budget_s
+    """Return the first of some requests, as many as a step has room and time for."""
+    cost, budget_s = scheduler.resources[model].cost, scheduler.budget_s
     fitting = requests[: _most(scheduler)]
     if cost.predict(_work(fitting)) <= budget_s:
         return fitting
@@ -195,7 +197,7 @@ def _fitting(scheduler: Scheduler, model: ModelName, requests: list[Request]) ->
 
 
 def _most(scheduler: Scheduler) -> int:
-    """Return how many may decode in a step."""
+    """Return how many requests may decode in a step."""
     return min(scheduler.limits.max_batch, scheduler.limits.max_step_tokens)
 
 
@@ -214,7 +216,7 @@ def _place(model: ModelName, requests: list[Request]) -> Plan:
 
 
 def _first_first(requests: list[Request]) -> list[Request]:
-    """Return requests in their order, but those before all others that go first."""
+    """Return requests in their order, except that starved and critical ones come first."""
     first = [one for one in requests if _goes_first(one)]
     return [*first, *(one for one in requests if not _goes_first(one))] if first else requests
 

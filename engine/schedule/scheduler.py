@@ -1,13 +1,13 @@
-"""What runs in the next step. Pure: requests, blocks and cost models in, a plan out; the clock is an argument.
+"""Which requests run in the next step. Pure: requests, blocks and cost models in, a plan out; the clock is an argument.
 
-Requests of several models share one step and its time: chat rows, speech to be heard and clauses to be said are
-ordered by urgency alone. Blocks are each model's own.
+Requests of several models share one step and its time: text, recognition and speech are ordered by urgency alone. Each
+model has its own blocks.
 
-The most urgent request is placed first, and a placed request is never a victim of the same plan: so whoever is first
-in the order can always take what it needs, and the engine cannot deadlock.
+The most urgent request is placed first, and a placed request is never a victim of the same plan: so the first request
+can always take the blocks it needs, and the engine cannot deadlock.
 
-What is short decides how somebody gives way:
-    rows or time    the less urgent simply are not in this step; their blocks stay
+How a request yields depends on what is short:
+    rows or time    the less urgent requests are not in this step; they keep their blocks
     blocks          a victim is swapped to host memory if there is room and copying is cheaper than computing again,
                     else its blocks are dropped and it is prefilled anew; either way its tokens come out the same
 """
@@ -32,37 +32,42 @@ FIRST_TOKEN_TARGET_S = {Priority.NORMAL: 2.0, Priority.HIGH: 0.5, Priority.CRITI
 """When a first token is due if the sender gave no deadline."""
 
 CACHED_TASKS = frozenset({"chat", "complete", "probe"})
-"""What they share with others need not be computed again."""
+"""Tasks whose prompts use the prefix cache."""
 
 SLOW_MACHINE_FACTOR = 2.0
-"""A step may always take this many times what a model's least work takes, or a slow machine would batch nothing."""
+"""A step may always take this many times as long as a model's smallest step, or a slow machine would batch nothing."""
 
 
 class Scheduler:
     """Holds the live requests of all models and decides, step by step, which of them run."""
 
-    def __init__(self, stations: Mapping[ModelName, ModelResources], limits: Limits) -> None:
-        self.stations = stations
+    def __init__(self, resources: Mapping[ModelName, ModelResources], limits: Limits) -> None:
+        self.resources = resources
         self.limits = limits
         self.requests: dict[str, Request] = {}
-        self._of: dict[ModelName, dict[str, Request]] = {model: {} for model in stations}  # the same, by model
+        # The same requests by model.
+        self._of: dict[ModelName, dict[str, Request]] = {model: {} for model in resources}
         self._added = 0
-        self._last_batch: dict[frozenset[ModelName], set[str]] = {}  # of the steps of some models
-        self._contenders: set[str] = set()  # who is in the order of the step that is being planned
-        self._yields: dict[tuple[ModelName, int], int] = {}  # most blocks a class that never ran gets of others in it
-        self._was_alone: set[frozenset[ModelName]] = set()  # steps of which models had a critical prompt to themselves
+        # The ids of the last batch, for each set of models that step together.
+        self._last_batch: dict[frozenset[ModelName], set[str]] = {}
+        # The ids of the requests that may be in the step that is being planned.
+        self._contenders: set[str] = set()
+        # Most blocks that requests of a model and class that never ran can get from others in that step.
+        self._yields: dict[tuple[ModelName, int], int] = {}
+        # Sets of models whose last step was for critical requests alone.
+        self._was_alone: set[frozenset[ModelName]] = set()
 
-    # ---- the request's life
+    # ---- the life of a request
 
     def add(self, request: Request, job: int | None = None) -> None:
-        """Take a new request into the queue; one of an earlier `job` goes where its job stands."""
+        """Take a new request into the queue; with the number of its `job`, it has that job's place."""
         request.progress_s = request.arrival_s
         request.number = (self._added if job is None else job, self._added)
         self._added += 1
         self.requests[request.id] = self._of[request.model][request.id] = request
 
     def pause(self, request: Request, now: float) -> None:
-        """Keep a request out of the batch from the next step on; it keeps its blocks while nobody needs them."""
+        """Keep a request out of the batch from the next step on; it keeps its blocks until others need them."""
         if request.state in (RequestState.WAITING, RequestState.RUNNING):
             request.state = RequestState.PAUSED
             request.progress_s = now
@@ -82,7 +87,7 @@ class Scheduler:
         self._of[request.model].pop(request.id, None)
 
     def drop_swapped(self, model: ModelName) -> None:
-        """Have a model's swapped-out requests computed again: a broken step may not have written host blocks."""
+        """Have a model's swapped-out requests computed again: a failed step may not have written their host blocks."""
         for request in self._of[model].values():
             self._drop_host(request)
 
@@ -104,12 +109,12 @@ class Scheduler:
             pass
 
     def audit(self) -> Iterator[None]:
-        """Do the same a piece at a time, as long as nothing else is done; the first piece has all the sums."""
+        """Check the same a piece at a time, while nothing else changes; the first piece checks all the sums."""
         audits = []
-        for model, station in self.stations.items():
+        for model, resources in self.resources.items():
             requests = self._of[model].values()
-            assert station.host.used == sum(len(request.host_blocks) for request in requests), "host blocks leak"
-            audits.append(station.pool.audit([table for request in requests for table in request.tables]))
+            assert resources.host.used == sum(len(request.host_blocks) for request in requests), "host blocks leak"
+            audits.append(resources.pool.audit([table for request in requests for table in request.tables]))
             next(audits[-1])
         yield
         for audit in audits:
@@ -122,17 +127,20 @@ class Scheduler:
         plan = Plan()
         placed: set[str] = set()
         tokens_left = self.limits.max_step_tokens
-        models = models or frozenset(self.stations)
+        models = models or frozenset(self.resources)
         order = self._order(now, models)
         self._contenders, self._yields = {request.id for request in order}, {}
         time = self.time(order)
-        roomy = time.fits_all(order)  # as long as there are only decodes in the step, and no guesses
-        full: set[ModelName] = set()  # no time for this prompt means none for the model's next: a long queue is cheap
+        # All decodes fit, as long as the step holds nothing else and no guesses.
+        roomy = time.fits_all(order)
+        # Models without time for another prompt: the next prompts are not tried, so a long queue is cheap.
+        full: set[ModelName] = set()
+        # Whether critical requests have the step to themselves; never two steps in a row.
+        lane_alone = False
 
         def room(request: Request, count: int) -> bool:
             return self._make_room(request, count, plan, placed)
 
-        lane_alone = False  # a critical prompt, clip or clause has the step to itself; never two steps in a row
         for request in order:
             if len(plan.rows) == self.limits.max_batch or tokens_left <= 0:
                 break
@@ -165,7 +173,7 @@ class Scheduler:
                 break  # no request overtakes another
         (self._was_alone.add if lane_alone else self._was_alone.discard)(models)
         self._count_left_out(plan, placed, models)
-        plan.predicted_s = plan.seconds(self.stations)
+        plan.predicted_s = plan.seconds(self.resources)
         return plan
 
     @property
@@ -174,28 +182,31 @@ class Scheduler:
         if self.limits.policy != "deadline":
             return math.inf
         budget_s = self.limits.step_budget_s
-        for station in self.stations.values():
-            if (least := station.abilities.smallest_step) and station.pool.num_blocks:
-                budget_s = max(budget_s, SLOW_MACHINE_FACTOR * station.cost.predict_with(Work(), least, least))
+        for resources in self.resources.values():
+            if (least := resources.abilities.smallest_step) and resources.pool.num_blocks:
+                budget_s = max(budget_s, SLOW_MACHINE_FACTOR * resources.cost.predict_with(Work(), least, least))
         return budget_s
 
     def time(self, order: Iterable[Request]) -> StepTime:
         """Return how long a step of some requests may take."""
         lane_in_use = any(request.priority is Priority.CRITICAL for request in order)
-        return StepTime(self.stations, self.budget_s, lane_in_use=lane_in_use)
+        return StepTime(self.resources, self.budget_s, lane_in_use=lane_in_use)
 
     # ---- order
 
     def _order(self, now: float, models: Iterable[ModelName]) -> list[Request]:
         ready = [request for model in models for request in self._of[model].values() if request.ready]
-        # Who is far ahead of its listener makes no step longer, and has the engine to itself when nobody else wants it.
+        # A request far ahead of its listener must make no step longer; it runs when no other request is ready.
         awake = [request for request in ready if request.not_needed_before_s <= now]
         if not awake and any(other.ready and other.not_needed_before_s <= now for other in self.requests.values()):
             return []
         return self.in_order(awake, now) + self._company(ready, awake, now) if awake else self.in_order(ready, now)
 
     def _company(self, ready: list[Request], awake: list[Request], now: float) -> list[Request]:
-        """Return who goes along: a frame more costs a step little. But a prompt has the step of its model to itself."""
+        """Return the requests that may join a step of their model before they are needed: a frame more costs little.
+
+        None joins a model whose step holds a prompt.
+        """
         models = {one.model for one in awake} - {one.model for one in awake if not one.decoding}
         resting = (one for one in ready if one.joins_from_s <= now < one.not_needed_before_s and one.model in models)
         return sorted(resting, key=lambda one: one.not_needed_before_s)
@@ -203,7 +214,7 @@ class Scheduler:
     def in_order(self, ready: list[Request], now: float) -> list[Request]:
         """Return requests in the order in which they are placed."""
         if self.limits.policy == "fcfs":
-            # Who has started goes on first: one that was paused before it started must not block them.
+            # Requests that have started go first: one that was paused before it started must not block them.
             return sorted(ready, key=lambda request: (not (request.started or request.continues), request.number))
         self._age(ready, now)
         if self.limits.policy == "priority":
@@ -220,10 +231,10 @@ class Scheduler:
     def _urgency(self, request: Request, now: float) -> tuple[int, float]:
         """Order by lane, then by slack: the time left until the next token is due, less the work it still needs.
 
-        Lanes: who starved; critical; who is being listened to, or has a promise; new prompts. Without the last two
-        apart, an overloaded engine would let every answer stand still until all prompts were read.
+        Lanes: starved requests; critical ones; those with output, a deadline or high priority; new prompts. Without
+        the last two apart, an overloaded engine would stop every answer until all prompts are read.
         """
-        next_token_s = self.stations[request.model].abilities.next_token_s
+        next_token_s = self.resources[request.model].abilities.next_token_s
         if request.first_token_s and next_token_s is not None:
             due = request.last_token_s + next_token_s
         elif request.due_s is not None:
@@ -238,31 +249,31 @@ class Scheduler:
         else:
             lane = 2 if promised else 3
         if next_token_s is not None and request.decoding:
-            return lane, due - now  # each of them needs one token, which takes as long for all
-        needed_s = seconds_with(self.stations[request.model], NOTHING, request, request.pending)
+            return lane, due - now  # the next token takes about as long for every request
+        needed_s = seconds_with(self.resources[request.model], NOTHING, request, request.pending)
         return lane, due - now - needed_s
 
     # ---- blocks
 
     def _make_room(self, request: Request, count: int, plan: Plan, placed: set[str]) -> bool:
-        """Evict others until `count` tokens of `request` fit; False: nobody has to yield to it, so it waits.
+        """Evict others until `count` tokens of `request` fit; return False if too few blocks yield to it, so it waits.
 
-        It keeps what it holds while it waits: the highest in rank can always make room, so somebody always runs.
+        It keeps its blocks while it waits: the request of the highest rank can always make room, so one always runs.
         """
-        pool = self.stations[request.model].pool
+        pool = self.resources[request.model].pool
         missing = self.missing(request, count)
         if missing <= pool.available:
             return True
         theirs = (request.model, self._rank(request)[0])
         if not request.started and missing > pool.available + self._yields.get(theirs, missing):
-            return False  # as those before it found: a long queue is cheap
+            return False  # requests before it found that too few yield: a long queue is cheap
         victims = self._victims(request, placed)
         held = Counter(block for victim in victims for block in victim.blocks)
         if not request.started:
             self._yields[theirs] = len(held)
         gain = sum(1 for block, times in held.items() if pool.references(block) == times)
         if missing > pool.available + gain:
-            return False  # nobody is evicted for nothing
+            return False  # evicting would not be enough
         for victim in victims:
             if missing <= pool.available:
                 break
@@ -270,8 +281,8 @@ class Scheduler:
         return True
 
     def missing(self, request: Request, count: int) -> int:
-        """Return how many blocks a request needs for so many tokens more."""
-        size = self.stations[request.model].pool.block_tokens
+        """Return how many blocks a request needs for `count` more tokens."""
+        size = self.resources[request.model].pool.block_tokens
         if request.unit:
             return 0
         if request.host_blocks:
@@ -279,9 +290,10 @@ class Scheduler:
         return request.table.needed(count) + (-(-request.cross_states // size) if request.unencoded else 0)
 
     def _victims(self, request: Request, placed: set[str]) -> list[Request]:
-        """Return who yields, in order: those out of the running, longest first, then those below, lowest first.
+        """Return the requests that yield: first those not in the running, longest idle first, then lower ranks first.
 
-        A request that never ran displaces only lower classes; one that ran before also displaces younger equals.
+        A request that never ran displaces only lower classes; one that ran before also displaces younger requests of
+        its own class.
         """
         holders = [
             other
@@ -308,11 +320,11 @@ class Scheduler:
         return (len(Priority) if request.starved else int(request.priority)), (-job, -place)
 
     def _evict(self, victim: Request, plan: Plan) -> None:
-        station, load = self.stations[victim.model], plan.load(victim.model)
-        recompute_s = recompute(victim).seconds(station)
-        swap_s = 2 * len(victim.blocks) * station.swap_block_s
-        if len(victim.blocks) <= station.host.available and swap_s < recompute_s:
-            host_blocks = station.host.take(len(victim.blocks))
+        resources, load = self.resources[victim.model], plan.load(victim.model)
+        recompute_s = recompute(victim).seconds(resources)
+        swap_s = 2 * len(victim.blocks) * resources.swap_block_s
+        if len(victim.blocks) <= resources.host.available and swap_s < recompute_s:
+            host_blocks = resources.host.take(len(victim.blocks))
             load.moves += [
                 Move("swap_out", source, target) for source, target in zip(victim.blocks, host_blocks, strict=True)
             ]
@@ -386,15 +398,15 @@ class Scheduler:
             plan.admitted.append(request)
 
     def _drafts(self, request: Request, stop: int, tokens_left: int) -> list[int]:
-        """Return guesses of the tokens after `stop`; a guess never takes blocks from anybody."""
+        """Return guesses of the tokens after `stop`; a guess never takes blocks from another request."""
         drafts = guess(request, stop, tokens_left, self.limits.lookup_tokens)
-        pool = self.stations[request.model].pool
+        pool = self.resources[request.model].pool
         while drafts and self.missing(request, stop - request.computed + len(drafts)) > pool.available:
             drafts.pop()
         return drafts
 
     def _drop_host(self, request: Request) -> None:
-        host = self.stations[request.model].host
+        host = self.resources[request.model].host
         for block in request.host_blocks:
             host.release(block)
         request.host_blocks = []

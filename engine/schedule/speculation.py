@@ -1,4 +1,4 @@
-"""Speculation by prompt lookup: guess that a phrase seen before goes on as it did then. Pure."""
+"""Speculation by prompt lookup: guess that a phrase seen before goes on as it did before. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from voxlane.engine.schedule.request import ChatPayload, Request
 
 LONGEST = 3
+"""Most tokens of the phrase that is looked for."""
+
 SHORTEST = 2
-"""Lengths of the phrase looked for, in tokens. One token alone is right too rarely to be worth a row."""
+"""Fewest tokens of that phrase. A guess from one token alone is right too rarely to be worth its cost."""
 
 WINDOW = 2048
-"""Tokens searched, newest first: bounds the time of a guess."""
+"""Tokens that are searched, newest first: this bounds the time of a guess."""
 
 _GUESSED_TASKS = frozenset({"chat", "complete"})  # the others write no text that could be guessed
 
@@ -40,9 +42,9 @@ def accepted(drafts: Sequence[int], greedy: Sequence[int]) -> list[int]:
 
 
 def guess(request: Request, stop: int, tokens_left: int, most: int) -> list[int]:
-    """Return what may follow a request's tokens if a step comes to their end: what was heard before, else a lookup.
+    """Return guesses of the tokens that follow a request's own, if a step ends at `stop` with the last of these.
 
-    Only a plain greedy text is looked up, `most` tokens of it; what was heard is tried once.
+    The drafts of a recognition are tried once. Else, for plain greedy text, up to `most` tokens are looked up.
     """
     if stop < len(request.tokens) or not (request.drafts or most):
         return []

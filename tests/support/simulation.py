@@ -171,9 +171,8 @@ class Launched:
     """A running step: its input and its outcomes."""
 
     load: ModelBatch
-    rows: list[
-        tuple[Request, list[int], list[int], list[int], bool]
-    ]  # tokens, drafts, slots, whether the end is reached
+    # For each row the request, tokens, drafts, slots, and whether it reaches the request's end.
+    rows: list[tuple[Request, list[int], list[int], list[int], bool]]
     outcomes: list[Outcome] = field(default_factory=list)
     done: bool = False
     asked: int = 0
@@ -251,7 +250,7 @@ class LateEngine(PretendEngine):
             known = [*tokens]
             if len(known) < row.start + row.count:
                 known.append(self.last[request])
-            assert len(known) == row.start + row.count, "more than one token that nobody knows"
+            assert len(known) == row.start + row.count, "more than one token that the host does not know"
             ticket.outcomes.append(self._run(request, row.start, known, drafts, slots, ends=ends))
             outcome = ticket.outcomes[-1]
             if isinstance(outcome, TokenOutcome) and outcome.choices:
@@ -319,9 +318,14 @@ class Simulation:
         )
         self.intake = Intake(Letters(), self.pool, vocabulary=VOCABULARY, context_tokens=10_000, draw_seed=lambda: 0)
         self.letters = Letters()
-        desk = ChatJobFactory(self.intake, self.letters)
-        parts = (self.scheduler, {"chat": self.engine}, {"chat": desk})
-        self.core = Core(*parts, clock=self.clock, max_waiting=1000, cloning=cloning)
+        self.core = Core(
+            self.scheduler,
+            {"chat": self.engine},
+            {"chat": ChatJobFactory(self.intake, self.letters)},
+            clock=self.clock,
+            max_waiting=1000,
+            cloning=cloning,
+        )
         self.texts: dict[str, str] = {}
         self.counted: dict[str, int] = {}  # tokens
         self.ends: dict[str, FromEngine] = {}

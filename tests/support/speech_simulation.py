@@ -174,7 +174,7 @@ class SpeechSimulation(Simulation):
         nothing = BlockPool(0, 1, prefix_cache=False)
         self.scheduler = Scheduler(
             {
-                **self.scheduler.stations,
+                **self.scheduler.resources,
                 "asr": ModelResources(self.asr_pool, asr_host_pool, CostModel(), CostModel()),
                 "tts": ModelResources(nothing, BlockPool(0, 1, prefix_cache=False), CostModel()),
             },

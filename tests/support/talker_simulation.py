@@ -223,7 +223,7 @@ class TalkerSimulation(Simulation):
         )
         limits = self.scheduler.limits
         assert isinstance(limits, Limits)
-        self.scheduler = Scheduler({**self.scheduler.stations, "tts": station}, limits)
+        self.scheduler = Scheduler({**self.scheduler.resources, "tts": station}, limits)
         self.talker = (LateTalker if late else PretendTalker)(self.clock, size, slots)
         self.engine.overlaps = late
         limit = min(LIMIT, tts_blocks * size)

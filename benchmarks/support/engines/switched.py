@@ -46,7 +46,7 @@ def _switch(scheduler: Scheduler, policy: Policy) -> Callable[[int, FrameType | 
     def switch(number: int, frame: FrameType | None) -> None:
         assert not scheduler.requests, "only an idle engine can change its policy"
         scheduler.limits = replace(scheduler.limits, policy=policy)
-        for station in scheduler.stations.values():
+        for station in scheduler.resources.values():
             for block in station.pool.take(station.pool.available):
                 station.pool.release(block)
         print(f"policy: {policy}", flush=True)

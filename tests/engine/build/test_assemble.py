@@ -60,7 +60,7 @@ def test_a_tiny_context_warms_up_and_answers(context):
     end = driver.end("a")
     assert end.reason == "length"
     assert end.stats.prompt_tokens + end.stats.output_tokens == context
-    assert engine.core.scheduler.stations["chat"].pool.used == 0
+    assert engine.core.scheduler.resources["chat"].pool.used == 0
 
 
 @pytest.mark.weights

@@ -73,10 +73,10 @@ def test_a_text_scored_again_or_recomputed_has_the_same_sum():
     driver.send(Submit("third", "score", text=PROSE[:900]))
     scheduler.limits = dataclasses.replace(scheduler.limits, max_step_tokens=64)
     driver.step(2)
-    held = scheduler.stations["chat"].pool.available
+    held = scheduler.resources["chat"].pool.available
     driver.send(complete("urgent", PROSE[:1200], 60, priority=Priority.CRITICAL))
     driver.step(8)
-    assert held < scheduler.stations["chat"].pool.num_blocks
+    assert held < scheduler.resources["chat"].pool.num_blocks
     driver.run()
     ends = [driver.end(name).stats for name in ("first", "second", "third")]
     assert ends[2].preemptions > 0

@@ -1,4 +1,4 @@
-"""What cannot wait goes first, and no session notices that its commands took two ways."""
+"""Urgent commands go first, and the commands of each session and request keep their order."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ commands = st.one_of(
 
 
 def urgent(inbox: CommandQueue) -> list[ToEngine]:
-    """Take everything that cannot wait."""
+    """Take all urgent commands."""
     return list(iter(inbox.urgent, None))
 
 
 def about(commands: list[ToEngine], request: str = "", session: str = "") -> list[ToEngine]:
-    """Return those about a request, or of a session by what was said when they came."""
+    """Return the commands about a request, or about requests of a session as it was known when they came."""
     known = dict(SESSIONS)
     found = []
     for command in commands:
@@ -60,7 +60,7 @@ def about(commands: list[ToEngine], request: str = "", session: str = "") -> lis
 
 
 def renames_before_each_voice(commands: list[ToEngine]) -> dict[int, int]:
-    """Return how often the voice's name had changed when each submission that asks for one was carried out."""
+    """Return how often the voice's name had changed when each submission of speech was taken."""
     counts, renames = {}, 0
     for command in commands:
         renames += isinstance(command, ForgetVoice)
@@ -92,12 +92,12 @@ def test_every_request_keeps_its_order(batches: list[tuple[list[ToEngine], list[
         carried_out += take(inbox, ways)
     carried_out += take(inbox, ["next"] * len(inbox))
     came = [command for batch, _ in batches for command in batch]
-    assert sorted(map(id, carried_out)) == sorted(map(id, came)), "one was lost, or carried out twice"
+    assert sorted(map(id, carried_out)) == sorted(map(id, came)), "a command was lost, or taken twice"
     for name in "abcdefg":
         assert list(map(id, about(carried_out, request=name))) == list(map(id, about(came, request=name)))
     assert renames_before_each_voice(carried_out) == renames_before_each_voice(came)
     assert not inbox.changes_batch
-    assert inbox._lines == inbox._sessions == {}, "what was carried out is to be forgotten"
+    assert inbox._lines == inbox._sessions == {}, "what was taken is to be forgotten"
 
 
 @given(st.lists(commands, max_size=12), ways)
@@ -194,11 +194,11 @@ def test_a_critical_prompt_waits_for_a_name_only_to_say_something_with_it() -> N
     assert urgent(inbox) == [heard, read]
     said = Submit("d", "tts", priority=Priority.CRITICAL)
     inbox.add([said])
-    assert urgent(inbox) == [before[1], before[3], said], "who asks for no voice is not read for its sake"
+    assert urgent(inbox) == [before[1], before[3], said], "a prompt that asks for no voice is not read for its sake"
 
 
 class Served:
-    """What becomes of requests that commands are carried out for, in whatever order; an id may be used again."""
+    """What becomes of requests when commands are applied, in whatever order; an id may be used again."""
 
     def __init__(self) -> None:
         self.sessions: dict[str, str] = {}  # of those that are open

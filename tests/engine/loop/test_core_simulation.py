@@ -1,4 +1,4 @@
-"""The loop under arbitrary commands: no token lost or doubled, no block leaked, nobody stuck, whatever the policy."""
+"""The loop under random commands: no token lost or doubled, no block leaked, no request stuck, under any policy."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class EngineLoop(RuleBasedStateMachine):
     def interrupt(self, session):
         self.simulation.send(self.simulation.pause_session(session))
         live = self.simulation.scheduler.requests.values()
-        out = (RequestState.PAUSED, RequestState.EXPRESS)  # who is read beside the step is paused when that is over
+        out = (RequestState.PAUSED, RequestState.EXPRESS)  # a prompt beside the step is paused when it is read
         assert all(request.state in out for request in live if request.session == session)
 
     @rule(seconds=st.floats(0, 6))

@@ -1,4 +1,4 @@
-"""A critical prompt under `deadline`: its step holds nobody else, and everybody goes on after it."""
+"""A critical prompt under `deadline`: its step holds no other request, and all go on after it."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_who_was_read_beside_the_steps_goes_on_in_the_very_next_one(slow: int) -
     simulation.send(greedy("a", "ABC", 40))
     for _ in range(4):
         simulation.step()
-    launched: list[set[str]] = []  # who was in each step that was begun after the first token was told
+    launched: list[set[str]] = []  # the requests of each step that began after the first token was sent
     launch = simulation.engine.launch
 
     def begin(load: ModelBatch) -> object:
@@ -268,7 +268,7 @@ def finish(simulation: Simulation) -> None:
 def test_who_stops_something_waits_for_nobodys_prompt(stop: ToEngine, *, device: bool) -> None:
     simulation, letters = answering(device=device)
     simulation.step(*CROWD, greedy("another", "CBA", 1), stop)
-    assert letters.states, "nobody was there to wait for"
+    assert letters.states, "there was no prompt to wait for"
     assert RequestState.RUNNING not in letters.states
     finish(simulation)
 
@@ -290,7 +290,7 @@ def test_an_interruption_waits_for_one_prompt_at_most(after: int, *, device: boo
 
     while len(letters.states) < len(CROWD):
         simulation._collect(simulation.core.step(receive))
-    assert came[0] == after, "somebody was read and nobody looked up"
+    assert came[0] == after, "a prompt was read without a poll"
     assert RequestState.RUNNING not in letters.states[after:]
     finish(simulation)
 
@@ -313,14 +313,14 @@ def test_a_crowd_of_critical_prompts_is_read_a_few_at_a_time(*, device: bool) ->
 def test_a_step_holds_as_many_answers_as_if_time_were_asked_for_before_each(
     lookup: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guesses that go along make a step longer than the tokens of those who decode."""
+    """Guesses make a step longer than the tokens of the requests that decode."""
 
     def planned() -> list[list[tuple[str, int, int]]]:
         simulation = Simulation(
             blocks=4000, host_blocks=0, max_batch=64, max_step_tokens=2048, lookup_tokens=lookup, step_budget_s=0.045
         )
         simulation.send(*(greedy(f"r{number}", "ABCDEFGH" * 4, 60) for number in range(24)))
-        cost, schedule = simulation.scheduler.stations["chat"].cost, simulation.scheduler.schedule
+        cost, schedule = simulation.scheduler.resources["chat"].cost, simulation.scheduler.schedule
         monkeypatch.setattr(cost, "observe", lambda *learnt: None)
         monkeypatch.setattr(cost, "_weights", [4.0, 4.0, 64.0, 1.0, 1.0, 0.0])
         plans: list[Plan] = []

@@ -25,7 +25,7 @@ def engine(request: pytest.FixtureRequest) -> Assembly:
 
 
 packed_only = pytest.mark.parametrize("engine", ["packed"], indirect=True)
-"""Where nothing is computed otherwise than in tests that both have: who runs when is not the weights' business."""
+"""For tests of the schedule alone, which does not depend on how the weights are stored."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def restore(engine: Assembly):
     """Give every test the same limits and an empty prefix cache, and see that it leaves nothing behind."""
     scheduler = engine.core.scheduler
     before = scheduler.limits
-    station = scheduler.stations["chat"]
+    station = scheduler.resources["chat"]
     station.swap_block_s = 1e-9
     empty_prefix_cache(station.pool)
     yield
@@ -103,26 +103,26 @@ def test_after_its_blocks_went_to_the_host(engine, alone):
 
 
 def test_after_its_blocks_were_computed_again(engine, alone):
-    engine.core.scheduler.stations["chat"].swap_block_s = 1e9
+    engine.core.scheduler.resources["chat"].swap_block_s = 1e9
     run_short_of_blocks(engine, alone, swap=False)
 
 
 def run_short_of_blocks(engine: Assembly, alone: list[str], *, swap: bool) -> None:
     scheduler = engine.core.scheduler
-    taken = shrink(scheduler.stations["chat"].pool, leave=10)  # eight requests want about 17
+    taken = shrink(scheduler.resources["chat"].pool, leave=10)  # eight requests want about 17
     try:
         driver = Driver(engine.core)
         driver.send(*submits())
         moved = 0
         while driver.core.busy:
             driver.step()
-            moved = max(moved, scheduler.stations["chat"].host.used)
+            moved = max(moved, scheduler.resources["chat"].host.used)
         assert [driver.text(f"r{index}") for index in range(8)] == alone
         assert sum(driver.end(f"r{index}").stats.preemptions for index in range(8)) > 0
         assert bool(moved) is swap
     finally:
         for block in taken:
-            scheduler.stations["chat"].pool.release(block)
+            scheduler.resources["chat"].pool.release(block)
 
 
 @packed_only
@@ -152,7 +152,7 @@ def test_a_seeded_draw_does_not_depend_on_the_batch(engine):
 def test_a_critical_request_takes_blocks_and_rows_and_the_others_still_finish_unchanged(engine, alone):
     limit(engine, policy="deadline", max_batch=3, step_budget_s=10.0)
     scheduler = engine.core.scheduler
-    taken = shrink(scheduler.stations["chat"].pool, leave=7)
+    taken = shrink(scheduler.resources["chat"].pool, leave=7)
     try:
         driver = Driver(engine.core)
         driver.send(*submits()[1:])
@@ -165,7 +165,7 @@ def test_a_critical_request_takes_blocks_and_rows_and_the_others_still_finish_un
         assert [driver.text(f"r{index}") for index in range(1, 8)] == alone[1:]
     finally:
         for block in taken:
-            scheduler.stations["chat"].pool.release(block)
+            scheduler.resources["chat"].pool.release(block)
 
 
 @packed_only
@@ -174,16 +174,16 @@ def test_cancel_frees_its_blocks_at_once_and_a_pause_takes_what_runs_out_of_the_
     scheduler = engine.core.scheduler
     driver.send(complete("a", PROMPTS[0], 200, session="s"), complete("b", PROMPTS[1], 200, session="t"))
     driver.step(3)
-    used = scheduler.stations["chat"].pool.used
+    used = scheduler.resources["chat"].pool.used
     driver.send(Pause(("a", "c")), complete("c", PROMPTS[2], 2, session="s", priority=Priority.CRITICAL), Cancel("b"))
-    assert scheduler.stations["chat"].pool.used < used
+    assert scheduler.resources["chat"].pool.used < used
     assert scheduler.requests["a"].state is RequestState.PAUSED
     assert scheduler.requests["c"].state is RequestState.WAITING, "what comes after the pause is not paused by it"
     driver.step(3)
     assert driver.end("c").reason == "length"
     assert driver.end("b").reason == "cancelled"
     driver.send(Cancel("a"))
-    assert scheduler.stations["chat"].pool.used == 0
+    assert scheduler.resources["chat"].pool.used == 0
 
 
 @packed_only
@@ -199,4 +199,4 @@ def test_what_never_fits_is_refused_with_its_numbers(engine):
 @packed_only
 def test_limits_are_what_the_configuration_says(engine):
     assert isinstance(engine.core.scheduler.limits, Limits)
-    assert engine.ready.kv_blocks == engine.core.scheduler.stations["chat"].pool.num_blocks
+    assert engine.ready.kv_blocks == engine.core.scheduler.resources["chat"].pool.num_blocks

@@ -75,7 +75,7 @@ def test_who_was_cancelled_before_being_read_ends_once_and_is_in_no_step(simulat
     simulation.send(greedy("a"), greedy("b"), Cancel("b"), Cancel("a"))
     assert {name: reason(end) for name, end in simulation.ends.items()} == {"a": "cancelled", "b": "cancelled"}
     assert not simulation.core.busy
-    simulation.send(greedy("a", LONG + "K"))  # the name is free, and what was read under it is nobody's
+    simulation.send(greedy("a", LONG + "K"))  # the id is free, and what was read under it is dropped
     open_gate(simulation)
     simulation.ends.clear()
     simulation.run()
@@ -139,11 +139,11 @@ def test_who_is_being_read_when_the_desk_closes_is_the_last(simulation: Simulati
     open_gate(simulation)
     desk.close()
     assert set(threading.enumerate()) == before
-    assert all(job.awaited.done() for job in jobs), "somebody would wait for ever"
+    assert all(job.awaited.done() for job in jobs), "a job would wait for ever"
 
 
 class Fragile(Gated):
-    """Cannot read what has a Z in it, for a reason that nobody has foreseen."""
+    """Cannot read a text with a Z, for an unforeseen reason."""
 
     def encode(self, text: str, *, add_bos: bool = False) -> list[int]:
         if "Z" in text:

@@ -1,8 +1,8 @@
 """A step under way while the next one is planned: commands at every boundary, on a device that is never early.
 
 The pretended device does what it was told at the launch, goes on with tokens the host has not seen, and fails at once
-if a page it reads holds another prefix, or if a step is launched for somebody who has left. So what comes out being
-right says that no token was lost or doubled, and that a command was in force in the very next step.
+if a page it reads holds another prefix, or if a step is launched for a request that has left. So a right output says
+that no token was lost or doubled, and that a command was in force in the very next step.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def test_a_step_that_never_ends_is_noticed_by_the_loop_that_asks_for_it(monkeypa
     def receive() -> list[ToEngine]:
         nonlocal asked
         asked += 1
-        assert asked < 10 * HUNG_S, "nobody noticed"
+        assert asked < 10 * HUNG_S, "it was not noticed"
         simulation.clock.now += 1.0
         return [greedy("d", "DCBA", 3, priority=Priority.CRITICAL)] if beside and asked == 1 else []
 
@@ -231,7 +231,7 @@ def test_one_that_waits_is_not_overtaken_by_plans_ahead() -> None:
 
 @pytest.mark.parametrize("limits", [{"step_budget_s": 0.001, "max_batch": 64}, {"max_batch": 24, "policy": "fcfs"}])
 def test_where_not_all_fit_steps_are_planned_ahead_too(limits: dict) -> None:
-    """By time, for 36 of 50 rows in a step: they take turns. By places: the others wait until somebody ends."""
+    """By time, for 36 of 50 rows in a step: they take turns. By places: the others wait until a request ends."""
     simulation = late(blocks=600, **limits)
     assert isinstance(simulation.engine, LateEngine)
     names = [f"r{number}" for number in range(50)]
@@ -300,7 +300,7 @@ def test_where_blocks_run_out_somebody_gives_way(host_blocks: int) -> None:
 
 @pytest.mark.parametrize("policy", ["fcfs", "priority", "deadline"])
 def test_in_the_steady_state_every_step_is_planned_ahead(policy: str) -> None:
-    """Also the one after the prompts, and the one after somebody has reached its length."""
+    """Also the step after the prompts, and the step after a request has reached its length."""
     simulation = late(policy=policy, max_batch=8, step_budget_s=1.0)
     assert isinstance(simulation.engine, LateEngine)
     for name, count in (("a", 30), ("b", 20), ("c", 20)):
@@ -348,7 +348,7 @@ def test_a_fault_ends_the_rows_of_its_step_and_nobody_else(where: str) -> None:
                 assert expected_text(prompt, 8).startswith(simulation.texts.get(name, ""))
             else:
                 assert simulation.texts[name] == expected_text(prompt, 8)
-        fewest = 1 if where == "wait" else 0  # a plan ahead that cannot be launched is made anew, and nobody notices
+        fewest = 1 if where == "wait" else 0  # a plan ahead that cannot be launched is made anew, without a trace
         assert fewest <= sum(reason(end) == "failed" for end in simulation.ends.values()) <= 2
         assert simulation.pool.used == 0
 
@@ -375,7 +375,7 @@ def test_time_that_overlaps_is_not_counted_twice() -> None:
     assert stats.decode_tokens == 16
     assert stats.forward_s == pytest.approx(simulation.clock.now - begin)  # the device never rested
     assert stats.busy_s == pytest.approx(simulation.clock.now - begin)
-    assert simulation.scheduler.stations["chat"].cost.predict(Work().plus(1, 9)) == pytest.approx(6e-3, rel=0.3)
+    assert simulation.scheduler.resources["chat"].cost.predict(Work().plus(1, 9)) == pytest.approx(6e-3, rel=0.3)
 
 
 def test_a_critical_prompt_is_read_beside_the_step_and_told_before_it_is_over() -> None:
@@ -481,7 +481,7 @@ def test_a_fault_beside_the_step_ends_nobody_else() -> None:
 def test_nobody_is_read_beside_a_step_that_moves_blocks() -> None:
     """What it swaps out counts as free when it is planned, and is read when the device comes to it."""
     simulation = late(express=(True, 0), slow=6, blocks=14, host_blocks=40, max_batch=8, prefix_cache=False)
-    simulation.scheduler.stations["chat"].swap_block_s = 1e-9
+    simulation.scheduler.resources["chat"].swap_block_s = 1e-9
     prompts = {"a": "ABCDEFGHIJKLMNOPQRST", "b": "TSRQPONMLKJIHGFEDCBA"}
     simulation.send(*(greedy(name, prompt, 30) for name, prompt in prompts.items()))
     while simulation.texts.keys() != prompts.keys():

@@ -114,7 +114,7 @@ def test_going_back_computes_nothing_again_that_is_there():
 
 @pytest.mark.parametrize("paused", [False, True])
 def test_who_goes_back_without_a_place_gets_one(paused: bool) -> None:
-    """It had said all there was, and somebody who waits for text now has the only place."""
+    """It had said all its text, and a stream that waits for text now has the only row."""
     simulation = TalkerSimulation(slots=1)
     for name in "ab":
         say(simulation, Submit(name, "tts", speak=STEADY), "One ")

@@ -408,7 +408,7 @@ def test_a_language_heard_in_noise_is_not_kept():
         return begun
 
     def look(request: Request) -> list[Request]:
-        """Bring the language, then a word that nobody would believe; return the looks that come of it."""
+        """Bring the language, then an unbelievable word; return the looks that follow."""
         request.table.append(len(request.tokens))
         if transcription_of(request).detects_language:
             job.advance(Row(request, 0, 1, encode=True), TranscriptionOutcome(choices=[SampledToken(7, -3.0)]), 0.0)

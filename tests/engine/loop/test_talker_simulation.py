@@ -264,7 +264,7 @@ def test_listeners_who_have_enough_are_served_together():
     simulation = TalkerSimulation(max_batch=16, step_budget_s=1.0)
     simulation.talker.step_s, simulation.talker.token_s = 0.005, 0.0001
     sampling = SamplingParams(max_tokens=3000, ignore_eos=True)
-    simulation.send(Submit("c", "complete", text="ABC", sampling=sampling))  # so that nobody is made for want of work
+    simulation.send(Submit("c", "complete", text="ABC", sampling=sampling))  # so that there is always other work
     for number in range(8):
         simulation.clock.now += 0.05
         speak(simulation, f"t{number}", LONG * 3, speak=STEADY)

@@ -1,4 +1,4 @@
-"""The trace is what Chrome's viewer reads, shows who was in which step, and holds no content."""
+"""Chrome's viewer reads the trace; it shows which request was in which step, and holds no content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan made ahead, with prompts added when the step before it is over: against one that is made from the start."""
+"""A plan made ahead and completed when the step before it has ended, against a plan made from the start."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SHORT = SamplingParams(max_tokens=3, ignore_eos=True)
 
 
 def request(scheduler: Scheduler, name: str, prompt: int, tokens: int, priority: Priority, now: float) -> Request:
-    pool = scheduler.stations["chat"].pool
+    pool = scheduler.resources["chat"].pool
     # No two begin alike: what a step has just computed is found by others once it was handed out, and not before.
     numbers = [1000 + int(name[1:]), *random.Random(name).choices(range(97), k=prompt)][:prompt]
     sampling = SamplingParams(max_tokens=tokens, ignore_eos=True)
@@ -46,7 +46,7 @@ def request(scheduler: Scheduler, name: str, prompt: int, tokens: int, priority:
 
 
 def finish(scheduler: Scheduler, plan: Plan, now: float) -> None:
-    """Give everybody in a step what it brought."""
+    """Give every request in a step its token."""
     for row in plan.rows:
         one = row.request
         if row.reaches_end:
@@ -112,7 +112,7 @@ def test_what_is_added_is_what_a_plan_from_the_start_would_hold(
             event("prompts added" if any(row.count > 1 for row in ahead.rows) else "decodes alone")
             decodes = {row.request.id for row in ahead.rows if row.count == 1}
             in_reach = blocks > 100 and decodes <= rows_of(afresh).keys()
-            if in_reach and not ended:  # else somebody had to yield, or there is room
+            if in_reach and not ended:  # else a request had to yield, or there is room
                 assert rows_of(ahead) == rows_of(afresh)
         under_way = ahead
         scheduler.check()
@@ -153,7 +153,7 @@ def test_prompts_that_come_and_those_that_go_on_are_in_the_very_next_step() -> N
 
 
 def watched(simulation: Simulation, monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
-    """Return who is in each step from now on."""
+    """Return a list that gets the requests of each step from now on."""
     launched: list[set[str]] = []
     launch = simulation.engine.launch
 
@@ -187,7 +187,7 @@ def test_a_critical_answer_has_its_place_in_a_full_step_that_was_planned_ahead(m
         for _ in range(6):
             simulation.step()
     assert launched[0] == {"z", "a", "b", "c"}
-    assert "d" in launched[1], "who had no place has one in the next"
+    assert "d" in launched[1], "a request that had no place has one in the next step"
     simulation.run()
     assert {simulation.texts[name] for name in names} == {expected_text("ABC", 30)}
     assert simulation.texts["z"] == expected_text("CBA", 30)
@@ -197,7 +197,7 @@ def test_a_critical_answer_has_its_place_in_a_full_step_that_was_planned_ahead(m
 def test_who_is_planned_for_again_and_again_but_in_no_step_has_its_turn_in_the_end(
     policy: Policy, priority: Priority
 ) -> None:
-    """Somebody who goes first comes all the time, so what was planned ahead is planned anew: that is no progress."""
+    """Requests that go first come all the time, so each plan made ahead is planned anew: that is no progress."""
 
     def engine(clock: Clock, block_tokens: int) -> LateEngine:
         return LateEngine(clock, block_tokens, slow=2, step_s=0.05)
@@ -253,7 +253,7 @@ def test_what_cannot_wait_overtakes_what_is_about_others_and_nothing_else() -> N
 
 
 def test_a_step_that_gave_way_goes_on_with_what_was_planned_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever was stopped meanwhile is not in it, and nothing of it is planned a second time."""
+    """Requests that were stopped meanwhile are not in it, and nothing of it is planned a second time."""
 
     def engine(clock: Clock, block_tokens: int) -> LateEngine:
         made = LateEngine(clock, block_tokens)
@@ -283,7 +283,7 @@ def test_a_step_that_gave_way_goes_on_with_what_was_planned_ahead(monkeypatch: p
 
 
 class Creeping(Clock):
-    """Time that passes whenever somebody asks for it, so that plans take long enough to be looked up from."""
+    """Time that passes whenever it is read, so that planning takes long enough for polls."""
 
     def __call__(self) -> float:
         self.now += 2e-4
@@ -292,7 +292,7 @@ class Creeping(Clock):
 
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_comes_at_any_look_nobody_is_in_a_step_who_was_stopped(seed: int) -> None:
-    """The pretended device fails if a step is launched for somebody who has left, or on pages of others."""
+    """The pretended device fails if a step is launched for a request that has left, or on pages of others."""
     chance = random.Random(seed)
 
     def engine(clock: Clock, block_tokens: int) -> LateEngine:

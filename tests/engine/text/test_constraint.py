@@ -288,8 +288,8 @@ def engine() -> Assembly:
 
 @pytest.fixture
 def driver(engine: Assembly) -> Iterator[Driver]:
-    empty_prefix_cache(engine.core.scheduler.stations["chat"].pool)
-    engine.core.scheduler.stations["chat"].swap_block_s = 1e-9
+    empty_prefix_cache(engine.core.scheduler.resources["chat"].pool)
+    engine.core.scheduler.resources["chat"].swap_block_s = 1e-9
     yield Driver(engine.core)
     engine.core.scheduler.check()
     assert not engine.core.scheduler.requests
@@ -343,8 +343,8 @@ def test_bound_and_free_requests_do_not_notice_each_other(driver: Driver, engine
         alone[submit.request_id] = driver.text(submit.request_id)
     for swap_block_s in (1e-9, 1e9):  # swapped out, and computed again
         scheduler = engine.core.scheduler
-        scheduler.stations["chat"].swap_block_s = swap_block_s
-        taken = shrink(scheduler.stations["chat"].pool, leave=14)
+        scheduler.resources["chat"].swap_block_s = swap_block_s
+        taken = shrink(scheduler.resources["chat"].pool, leave=14)
         try:
             together = Driver(engine.core)
             together.send(*submits())
@@ -357,7 +357,7 @@ def test_bound_and_free_requests_do_not_notice_each_other(driver: Driver, engine
             assert sum(together.end(name).stats.preemptions for name in alone) > 0
         finally:
             for block in taken:
-                scheduler.stations["chat"].pool.release(block)
+                scheduler.resources["chat"].pool.release(block)
 
 
 @pytest.mark.weights

@@ -8,12 +8,15 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from peer import Peer, eventually
 
+from voxlane.engine.api import Finished, Pause, Resume, Submit
 from voxlane.server.config import ChatConfig
+from voxlane.server.engine_client.remote_chat import RemoteChat
 
 TOOLS = [{"name": "weather", "description": "?", "parameters": '{"type": "object", "properties": {}}'}]
 
@@ -145,3 +148,23 @@ async def test_length_and_empty_chunks(serving: Any) -> None:
         assert told[-1][3] == "done"
         assert next(message for message in told if message[0] == "reply_done")[3] == "One."
         await peer.bye()
+
+
+async def test_a_pause_stops_the_answer_there_and_the_sound_here() -> None:
+    told: list[Any] = []
+    here: list[Any] = []
+    async with stranger(stream('{"choices": [{"delta": {"content": "One."}}]}', "[DONE]")) as url:
+        chat = RemoteChat(ChatConfig(url, "x"), "")
+        channel = chat.open(told.append)
+        channel.line = SimpleNamespace(tell=here.append, close=lambda: None)  # type: ignore[assignment]
+        channel.tell(Submit("s/chat1", "chat"))
+        channel.tell(Pause(("s/chat1", "s/say1")))
+        await asyncio.sleep(0.2)
+        assert (told, here) == ([], [Pause(("s/say1",))])
+        channel.tell(Resume("s/chat1"))
+        await eventually(lambda: told and isinstance(told[-1], Finished))
+        assert told[0].text == "One."
+        channel.tell(Pause(("s/chat1",)))
+        assert here[1:] == [Pause(("s/chat1",))], "an answer that has ended is the engine's to ignore"
+        channel.close()
+        await chat.aclose()
