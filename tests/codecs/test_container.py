@@ -10,6 +10,7 @@ import av
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 
 from voxlane.codecs.container import decode_audio
@@ -146,7 +147,7 @@ def test_what_is_not_audio_says_so(file: bytes, kind: type[AudioError], reason: 
         decode_audio(file)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.data())
 def test_damage_gives_bounded_audio_or_an_audio_error(data: st.DataObject) -> None:
     file = bytearray(FILES[data.draw(st.sampled_from(sorted(FILES)))])

@@ -7,6 +7,7 @@ from dataclasses import replace
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 
 from voxlane.codecs import encode
@@ -46,7 +47,7 @@ def test_lossless_kinds_hold_the_16_bit_words(kind: SpeechFormat) -> None:
     assert encode_pcm16(samples) == encode_pcm16(SIGNAL)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.sampled_from(ALL), st.sampled_from([24_000, 22_050, 16_000]), st.lists(st.integers(0, 2_000), max_size=5))
 def test_any_cut_gives_the_same_sound(kind: SpeechFormat, rate: int, cuts: list[int]) -> None:
     samples = noise(sum(cuts) + 5_000)

@@ -9,6 +9,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 
 from voxlane.codecs.errors import UnsupportedAudio
@@ -26,7 +27,7 @@ def floor_db(source: int, target: int) -> float:
     return -63.0 if min(source, target) == 8_000 else -90.0
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.sampled_from(PAIRS), st.lists(st.integers(0, 700), max_size=12), st.integers(0, 2**31))
 def test_any_cut_gives_the_same_bits(pair: tuple[int, int], cuts: list[int], seed: int) -> None:
     samples = noise(sum(cuts) + 11, seed)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -73,7 +74,7 @@ def test_the_loudest_sound_there_is_is_no_error() -> None:
     assert all(0.0 <= one <= 1.0 for one in found)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(share=st.floats(0, 1, exclude_max=True))
 def test_weights_that_are_not_whole_are_refused(weights: bytes, share: float) -> None:
     with pytest.raises(ValueError, match=r"Silero's weights|buffer|decode"):

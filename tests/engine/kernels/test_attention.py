@@ -7,6 +7,7 @@ import ctypes
 import pytest
 import torch
 import torch.nn.functional as F
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -123,7 +124,7 @@ def test_bits_do_not_depend_on_chunks_batch_or_threads(
     window=st.sampled_from([0, 1, 7, 130]),
     seed=st.integers(0, 2**31),
 )
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_any_batch(
     rows: list[tuple[int, int]], shape: Shape, kind: torch.dtype, window: int, seed: int, library: ctypes.CDLL
 ) -> None:

@@ -6,6 +6,7 @@ import ctypes
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -39,7 +40,7 @@ def exact(x: Tensor, weight: PackedWeight) -> Tensor:
 
 
 @given(st.sampled_from(FORMS), st.integers(1, 70), st.integers(1, 5), st.integers(0, 2**31))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_pack_loses_nothing(form: str, out: int, groups: int, seed: int) -> None:
     given_blocks = blocks(form, out, groups * 32, torch.Generator().manual_seed(seed))
     found = pack(given_blocks).parts[0].unpack()
@@ -75,7 +76,7 @@ def test_pack_refuses_what_it_cannot_hold(random: torch.Generator) -> None:
 
 
 @given(st.integers(0, 2**31), st.floats(1e-9, 1e6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_quantised_scales_are_float16_and_never_too_small(seed: int, size: float) -> None:
     weight = torch.randn((5, 64), generator=torch.Generator().manual_seed(seed)) * size
     found = quantise(weight)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -347,7 +348,7 @@ def count_pieces(
     heads=st.sampled_from([(9, 3), (16, 8), (32, 8), (20, 20), (64, 1)]),
     way=st.sampled_from([hopper_tuning(dim, size) for dim in (64, 128) for size in (1, 1 << 20)]),
 )
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_hopper_starts_a_program_for_every_piece(
     rows: list[tuple[int, int]], alike: bool, heads: tuple[int, int], way: AttentionTuning
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hypothesis.strategies as st
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from simulation import Simulation, expected_text, reason
@@ -136,7 +137,7 @@ class EngineLoop(RuleBasedStateMachine):
 
 
 EngineLoop.TestCase.settings = settings(
-    max_examples=300, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(300), stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestEngineLoop = EngineLoop.TestCase
 

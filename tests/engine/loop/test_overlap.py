@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import hypothesis.strategies as st
 import pytest
 import torch
+from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import initialize, precondition, rule
 from simulation import Clock, LateEngine, LateExpress, Simulation, expected_text, next_token, reason
@@ -118,7 +119,7 @@ class LateLoop(EngineLoop):
 
 
 LateLoop.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(200), stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestLateLoop = LateLoop.TestCase
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import initialize, precondition, rule
 from simulation import expected_text, reason
@@ -166,7 +167,7 @@ class SpeechLoop(VoiceLoop):
 
 
 SpeechLoop.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(200), stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestSpeechLoop = SpeechLoop.TestCase
 

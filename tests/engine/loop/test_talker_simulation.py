@@ -6,6 +6,7 @@ import re
 
 import pytest
 import talker_simulation
+from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
@@ -143,7 +144,7 @@ class TalkerLoop(VoiceLoop):
 
 
 TalkerLoop.TestCase.settings = settings(
-    max_examples=50, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(50), stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestTalkerLoop = TalkerLoop.TestCase
 

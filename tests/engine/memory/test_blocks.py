@@ -7,6 +7,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
+from examples import examples
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -165,7 +166,7 @@ class Pool(RuleBasedStateMachine):
             assert self.pool.available == self.pool.num_blocks
 
 
-Pool.TestCase.settings = settings(max_examples=300, stateful_step_count=60, deadline=None)
+Pool.TestCase.settings = settings(max_examples=examples(300), stateful_step_count=60, deadline=None)
 TestPool = Pool.TestCase
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import hibari
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -212,7 +213,7 @@ SCRAPS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(SCRAPS | st.text(max_size=6), st.sampled_from(["", " "])), max_size=14))
 def test_any_text_can_be_prepared(pieces: list[tuple[str, str]]) -> None:
     text = "".join(itertools.chain.from_iterable(pieces))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from qwen_tts_peer import QwenTtsPeer
@@ -78,7 +79,7 @@ def test_samples_are_the_packages(checkpoints: Path, name: str, max_frames: int)
     torch.testing.assert_close(samples, tensors["samples"], rtol=0, atol=TOLERANCE)
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(st.data())
 def test_any_cut_of_any_mixture_is_each_stream_whole(
     codec: Qwen3TTSCodec, expected: tuple[Tensor, Tensor], data: st.DataObject

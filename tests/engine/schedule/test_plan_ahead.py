@@ -7,6 +7,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from examples import examples
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from simulation import Clock, LateEngine, LateExpress, Simulation, expected_text
@@ -69,7 +70,7 @@ PROMPTS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     policy=st.sampled_from(["fcfs", "priority", "deadline"]),
     blocks=st.sampled_from([20, 400]),

@@ -12,6 +12,7 @@ import gguf
 import pytest
 import regex
 import tokenizers
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -130,7 +131,7 @@ def test_the_default_models_facts(smollm2: Tokenizer) -> None:
 
 
 @pytest.mark.weights
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(text=st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=("Cc", "Cs", "Cn")), max_size=60))
 def test_any_text_survives_and_holds_no_special_token(smollm2: Tokenizer, text: str) -> None:
     ids = smollm2.encode(text)
@@ -147,7 +148,7 @@ Injection = st.lists(
 
 
 @pytest.mark.weights
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(contents=st.lists(Injection, min_size=1, max_size=3), role=Injection)
 def test_nobody_can_speak_control_tokens(smollm2: Tokenizer, contents: list[str], role: str) -> None:
     messages = [ChatMessage("system", "s"), *(ChatMessage("user" + role, content) for content in contents)]

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -134,7 +135,7 @@ def test_forged_files_are_refused_in_one_line(tmp_path: Path, forged: bytes, rea
     assert "\n" not in str(caught.value)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damage_is_an_error_and_nothing_else(tmp_path: Path, data: st.DataObject) -> None:
     whole = bytearray(serialise(whisper()))

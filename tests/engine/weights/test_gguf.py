@@ -8,6 +8,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from examples import examples
 from gguf import GGMLQuantizationType as Kind
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -86,7 +87,7 @@ def test_numbers_are_those_of_the_gguf_library(kind: Kind, write_gguf: WriteGGUF
 
 @pytest.mark.parametrize("kind", sorted(BITS), ids=lambda kind: kind.name)
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_any_bytes_mean_what_they_mean_to_the_library(kind: Kind, seed: int) -> None:
     """Include scales that are NaN, infinite or subnormal, as in a damaged file."""
     block, size = gguf.GGML_QUANT_SIZES[kind]

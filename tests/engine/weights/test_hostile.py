@@ -12,6 +12,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
@@ -145,7 +146,7 @@ def edited(data: bytes, edits: list[tuple[int, bytes]], span: int) -> bytes:
     return bytes(result)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(edits=Edits)
 def test_any_damage_to_a_gguf_header_is_a_weights_error(edits: list[tuple[int, bytes]], write_gguf: WriteGGUF) -> None:
     path = write_gguf("llama", extra=vocabulary, name="whole.gguf")
@@ -227,7 +228,7 @@ def test_an_index_cannot_point_elsewhere(name: str, tmp_path: Path) -> None:
         open_weights(folder)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(edits=Edits, keep=st.integers(0, 400))
 def test_any_damage_to_safetensors_is_a_weights_error(edits: list[tuple[int, bytes]], keep: int) -> None:
     with tempfile.TemporaryDirectory() as name:

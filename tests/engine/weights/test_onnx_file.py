@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -42,7 +43,7 @@ def test_a_small_one(tmp_path: Path) -> None:
     assert (node.kind, node.inputs, node.outputs, node.integers) == ("Conv", ("a", "b"), ("y",), {"pads": [3]})
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, len(MODEL) - 1), st.integers(0, 255), st.booleans())
 def test_damage_is_an_error_and_nothing_else(tmp_path: Path, place: int, byte: int, cut: bool) -> None:
     damaged = MODEL[:place] if cut else MODEL[:place] + bytes([byte]) + MODEL[place + 1 :]

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -159,7 +160,7 @@ def test_a_missing_file_or_part_is_named(tmp_path: Path) -> None:
         MoonshineDirectory(write(tmp_path, encoder().bytes(), encoder().bytes()))
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damage_is_an_error_and_nothing_else(tmp_path: Path, data: st.DataObject) -> None:
     whole = bytearray(encoder().bytes())

@@ -8,6 +8,7 @@ from itertools import cycle
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -228,7 +229,7 @@ def medley(say: Callable[[str], Floats]) -> bytes:
     return stream(quiet(0.5), loud(cough(), -25), quiet(0.4), speech, quiet(0.5), loud(knock(), -20), quiet(0.3))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(st.lists(st.integers(1, 9000), min_size=1, max_size=8))
 def test_chunking_changes_nothing(medley: bytes, sizes: list[int]) -> None:
     whole = Ear().feed(medley)
@@ -245,7 +246,7 @@ def test_chunking_changes_nothing(medley: bytes, sizes: list[int]) -> None:
 ORDER = re.compile(r"(O(D|C(SV)*S?R))*(O(C(SV)*S?)?)?")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.floats(0, 1), st.integers(1, 40), st.integers(0, 9)), max_size=30))
 def test_events_come_in_order_whatever_the_detectors_say(plan: list[tuple[bool, float, int, int]]) -> None:
     said = {"gate": False, "speech": 0.0}

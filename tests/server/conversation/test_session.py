@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
+from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from session_simulation import SPEAK_RATE
@@ -384,6 +385,6 @@ class Conversation(RuleBasedStateMachine):
 
 
 Conversation.TestCase.settings = settings(
-    max_examples=300, stateful_step_count=80, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(300), stateful_step_count=80, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestConversation = Conversation.TestCase

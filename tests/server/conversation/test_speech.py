@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -234,7 +235,7 @@ def split(text: str, sizes: list[int]) -> list[str]:
     return [*deltas, text[at:]]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(REPLIES, st.lists(st.integers(0, 25), max_size=60))
 def test_the_deltas_do_not_matter(text: str, sizes: list[int]) -> None:
     whole = cut(text)
@@ -242,7 +243,7 @@ def test_the_deltas_do_not_matter(text: str, sizes: list[int]) -> None:
     assert cut(*text) == whole
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(REPLIES)
 def test_clauses_are_the_reply_once_and_in_order(text: str) -> None:
     clauses = cut(text)
@@ -254,7 +255,7 @@ def test_clauses_are_the_reply_once_and_in_order(text: str) -> None:
         at = clause.end
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.from_regex(r"[a-zA-Z]{1,12}[,.;:!?]?|[0-9]{1,6}(\.[0-9]{1,3})?%?", fullmatch=True), max_size=120))
 def test_prose_is_never_longer_than_allowed(words: list[str]) -> None:
     policy = CutPolicy()
@@ -270,7 +271,7 @@ ATOMS = st.sampled_from([
 ])  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.one_of(ATOMS, st.sampled_from(["one", "Two", "three,", "four.", "Five!", "and"])), max_size=60))
 def test_no_cut_falls_inside_an_atom(words: list[str]) -> None:
     ends, at = {0}, 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +21,7 @@ MARKUP = st.lists(
 INSERTED = " \n,×&"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(MARKUP)
 def test_every_character_stands_where_it_says(source: str) -> None:
     page = plain(source)

@@ -7,6 +7,7 @@ import unicodedata
 from itertools import pairwise
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -366,7 +367,7 @@ def test_no_number_of_any_script_is_part_of_a_word():
     assert left == []
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(JOINED)
 def test_any_text_gives_ordered_words_without_figures(text: str) -> None:
     words = spoken_words(text)
@@ -381,7 +382,7 @@ def test_any_text_gives_ordered_words_without_figures(text: str) -> None:
         assert together or before.end <= after.start
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(JOINED)
 def test_reading_is_stable(text: str) -> None:
     """Normalising the result again does not change it: a voice may normalise once more."""
@@ -389,7 +390,7 @@ def test_reading_is_stable(text: str) -> None:
     assert not any(char.isdigit() for char in speakable(said))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.text(alphabet="😀🎉👍❤️ \n.,!?*_-+=%&@#<>/|~^()[]{}\"'`\\$€:;…—→✓", max_size=60))
 def test_symbols_alone_say_nothing(text: str) -> None:
     assert spoken_words(text) == []
