@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from voxlane.engine.api import Priority
 from voxlane.engine.loop.execution import ConcurrentPrefill, Engine, Engines, RunningStep
-from voxlane.engine.schedule.concurrent_prefill import plan_express
+from voxlane.engine.schedule.concurrent_prefill import plan_concurrent_prefill
 from voxlane.engine.schedule.plan import Plan
 from voxlane.engine.schedule.request import ModelName, Request, RequestState
 from voxlane.engine.schedule.scheduler import Scheduler
@@ -78,7 +78,7 @@ class CriticalLane:
             request.offered = False
         if any(load.moves for step in steps for load in step.plan.loads.values()):
             return None
-        plan = plan_express(self._scheduler, waiting, begin, self._prefill.takes)
+        plan = plan_concurrent_prefill(self._scheduler, waiting, begin, self._prefill.takes)
         if plan is not None:
             self._running.append(self.engines.launch(plan, (begin, self._clock())))
         return plan

@@ -20,7 +20,7 @@ EXPRESS_TOKENS, EXPRESS_ROWS = 512, 8
 conversation before them is in the prefix cache."""
 
 
-def plan_express(
+def plan_concurrent_prefill(
     scheduler: Scheduler, requests: Iterable[Request], now: float, takes: Callable[[Request], bool]
 ) -> Plan | None:
     """Return a plan of the requests that can run now, their blocks taken; None if there are none."""
