@@ -23,7 +23,8 @@ SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob
 PURE = {
     "server.errors", "server.limits", "server.player",
     "server.validation", "server.api.bodies", "server.api.chat_reply", "server.api.chat_request", "server.api.form",
-    "server.api.speech_request", "server.api.tool_request", "server.api.transcription_request", "server.api.voice_request",
+    "server.api.speech_request", "server.api.tool_request", "server.api.transcription_request",
+    "server.api.voice_request",
     "server.audio.clip", "server.audio.transcript", "server.audio.voices",
     "server.engine_client.channel", "server.sessions.buckets", "server.sessions.outbound",
     "engine.audio.segmenter", "engine.audio.transcriber", "engine.jobs.admission", "engine.memory.blocks",
@@ -54,8 +55,8 @@ ROOMS = {
         "jobs", "loop", "build", "process",
     ),
     "server": (
-        "limits", "errors", "log", "validation", "player", "conversation", "config", "auth", "engine_client", "metrics", "audio",
-        "protocols", "http", "sessions", "service", "api", "app", "client", "commands", "cli",
+        "limits", "errors", "log", "validation", "player", "conversation", "config", "auth", "engine_client", "metrics",
+        "audio", "protocols", "http", "sessions", "service", "api", "app", "client", "commands", "cli",
     ),
 }  # fmt: skip
 """The folders of each package and the files at its door, in order: each may import those before it."""
