@@ -67,7 +67,7 @@ def _fail(reason: str, code: int) -> int:
 def _parser(*, with_models: bool) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="voxlane",
-        description="A real-time voice service: one inference engine, with a lane for those who must be heard at once.",
+        description="A real-time voice service: one inference engine, with a lane for urgent requests.",
         epilog="Start here:\n"
         "  voxlane chat                        talk to the default model in the terminal\n"
         '  voxlane chat "Why is the sky blue?"  one question, one answer\n'
@@ -106,7 +106,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     if not api_key and not config.server.open and not is_loopback(config.server.host):
         raise ConfigError(
             f"server.host: {config.server.host} can be reached by others: set {API_KEY_VARIABLE}, "
-            "or open = true under [server] in the file of --config to serve everybody"
+            "or open = true under [server] in the file of --config to serve every client"
         )
     log.set_up(config.server.log_level)
     import uvloop

@@ -1,7 +1,4 @@
-"""Frozen dataclasses to plain lists and back, checked by their type hints.
-
-It knows shapes and types; which messages there are is api's business.
-"""
+"""Frozen dataclasses to plain lists and back, checked by their type hints. The messages are defined in messages.py."""
 
 from __future__ import annotations
 
@@ -19,17 +16,17 @@ class UndecodableMessage(ValueError):
 
 
 def flatten(value: Any) -> tuple[Any, ...]:
-    """Return a dataclass's fields in order; msgpack writes them, and asks again for a dataclass among them."""
+    """Return a dataclass's fields in order; msgpack calls this again for each dataclass among them."""
     cls = type(value)
     found = _FIELDS.get(cls)
     if found is None:
-        names = [field.name for field in dataclasses.fields(cls)]  # raises TypeError for what is none
+        names = [field.name for field in dataclasses.fields(cls)]  # raises TypeError for another class
         found = _FIELDS[cls] = operator.attrgetter(*names) if len(names) > 1 else _few(names)
     flat: tuple[Any, ...] = found(value)
     return flat
 
 
-_FIELDS: dict[type, Callable[[Any], Any]] = {}  # a step of 256 rows asks 256 times
+_FIELDS: dict[type, Callable[[Any], Any]] = {}  # kept, because a step of 256 rows needs it 256 times
 
 
 def _few(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
@@ -37,11 +34,11 @@ def _few(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def build(cls: Any, values: Any) -> Any:
-    """Return a `cls` from its fields in order, or raise BadMessage."""
+    """Return a `cls` from its fields in order, or raise UndecodableMessage."""
     builders = _builders(cls)
     if not isinstance(values, tuple) or len(values) != len(builders):
         raise UndecodableMessage(f"{cls.__name__} has {len(builders)} fields")
-    # Thousands of pieces of text and of sound come in a second: plain fields whose types were right once are so again.
+    # Thousands of messages arrive in a second: types of plain fields that were right once are not checked again.
     lean = _LEAN[cls]
     if lean is None or (lean.lists is not None and lean.lists(values) != lean.empty):
         return cls(*[make(value) for make, value in zip(builders, values, strict=True)])
@@ -55,11 +52,11 @@ def build(cls: Any, values: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Lean:
-    """A class of plain fields, and of lists that are mostly empty."""
+    """How to check a class that has only plain fields, and lists that are mostly empty."""
 
-    lists: operator.itemgetter[Any] | None
-    empty: Any  # what that finds if they are
-    known: set[tuple[type, ...]] = dataclasses.field(default_factory=set)  # types of plain fields that are right
+    lists: operator.itemgetter[Any] | None  # takes the lists from the values
+    empty: Any  # its result if all lists are empty
+    known: set[tuple[type, ...]] = dataclasses.field(default_factory=set)  # the types that have passed the check
 
 
 _BUILDERS: dict[Any, tuple[Any, ...]] = {}
@@ -83,13 +80,13 @@ def _is_list(hint: Any) -> bool:
 
 
 def _is_plain(hint: Any) -> bool:
-    """Return whether a value is right if its type is."""
+    """Return whether checking a value's type is enough."""
     members = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
     return all(member in (str, bytes, int, float, bool, types.NoneType) for member in members)
 
 
 def _builder(hint: Any, name: str) -> Any:
-    """Return a function that turns a plain msgpack value into a `hint`, or raises BadMessage."""
+    """Return a function that turns a plain msgpack value into a `hint`, or raises UndecodableMessage."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint):
         return lambda value: build(hint, value)

@@ -37,7 +37,7 @@ class SpeechBody(Body):
         ]
         | None
     ) = None
-    voice: Annotated[str | OwnVoice | None, Meta(description="Who says it; the default voice if absent.")] = None
+    voice: Annotated[str | OwnVoice | None, Meta(description="The voice; the default one if absent.")] = None
     speed: Annotated[float, Meta(ge=limits.SPEEDS[0], le=limits.SPEEDS[1], description="1 is the voice's own.")] = 1.0
     response_format: (
         Annotated[SpeechFormat, Meta(description="What the sound is packed in; `pcm` is 16 bit, 24 kHz.")] | None

@@ -49,7 +49,16 @@ async def test_a_voice_is_made_listed_heard_and_forgotten(run: Run, serving: Any
     async with serving(api_key="secret") as server:
         asked = ("--url", server.url)
         made = await run(
-            *("voices", "add", "Ada L.", "--from", clip, "--consent", "--transcript", "Hello?", "--language", "en"),
+            "voices",
+            "add",
+            "Ada L.",
+            "--from",
+            clip,
+            "--consent",
+            "--transcript",
+            "Hello?",
+            "--language",
+            "en",
             *asked,
             key="secret",
         )
