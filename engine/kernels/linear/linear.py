@@ -165,7 +165,8 @@ class _LargePages:
 
     def take(self, size: int) -> Tensor:
         """Return so many bytes of zeros, on a border of 64."""
-        with self._lock:
+        # A tensor made in inference mode could not be written outside of it later, and the rest of a chunk is kept.
+        with self._lock, torch.inference_mode(False):
             if len(self._free) < size:
                 pages = mmap.mmap(-1, max(size, _CHUNK), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
                 with contextlib.suppress(OSError):  # a kernel built without them

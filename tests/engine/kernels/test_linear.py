@@ -215,3 +215,10 @@ def test_embed_refuses_ids_outside_the_table(bad: int, random: torch.Generator) 
         embed(torch.tensor([3, bad]), pack(blocks("4m", 50, 96, random)))
     with pytest.raises(ValueError, match="int64"):
         embed(torch.zeros(3, dtype=torch.int32), pack(blocks("4m", 50, 96, random)))
+
+
+def test_weights_packed_in_inference_mode_leave_room_for_others(random: torch.Generator) -> None:
+    blocks = quantise(torch.randn((64, 64), generator=random))
+    with torch.inference_mode():
+        first = pack(blocks)
+    assert torch.equal(pack(blocks).dequantise(), first.dequantise())
