@@ -33,7 +33,7 @@ from voxlane.engine.api.values import (
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """The first message on the socket: what to load, and how much to log of it, by Python's numbers."""
+    """The first message on the socket: the configuration, and the log level as a number of Python's logging."""
 
     config: EngineConfig
     log_level: int = 20
@@ -44,9 +44,9 @@ class Submit:
     """Start a request.
 
     `chat` renders messages with the model's template; `complete` and `score` take text as it is. `probe` takes messages
-    whose last is the user's and may not be finished, and asks whether it is. `asr` and `tts` take their input by
-    Append, as much as there is and when there is some, until EndInput. `voice` takes a recording that way; `text` is
-    what is said there, if the voice shall speak in that manner too, and VoiceMade is the answer.
+    whose last is the user's and may be unfinished, and asks whether it is finished. `asr` and `tts` take their input in
+    any number of Appends until EndInput. `voice` takes a recording in the same way and answers with VoiceMade; `text`
+    holds the words of the recording, if the voice should imitate its manner too.
     """
 
     request_id: str
@@ -70,8 +70,8 @@ class Submit:
 class Append:
     """Give a running request more input. An unknown id is not an error: it may just have ended.
 
-    `asr`: 16-bit little-endian samples at LISTEN_RATE, one channel. `voice`: the same at CLIP_RATE. `tts`: one clause;
-    what it says is one unit of work, so the first of a reply should be short. A voice that reads words takes as little.
+    `asr`: 16-bit little-endian samples at LISTEN_RATE, one channel. `voice`: the same at CLIP_RATE. `tts`: one clause,
+    which is one unit of work, so the first clause of a reply should be short; Ready.reads_words allows single words.
     """
 
     request_id: str
@@ -81,7 +81,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class EndInput:
-    """Say that a request's input is complete: what is left to hear or say is finished, then the request."""
+    """End a request's input. The request ends when all of its input is transcribed or spoken."""
 
     request_id: str
 
@@ -99,7 +99,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Let a paused request go on with the token it would have produced."""
+    """Let a paused request continue with the token that it would have produced."""
 
     request_id: str
 
@@ -113,11 +113,11 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """Say a reply again from a sample on, whether it speaks, is paused or waits for text. Rewound is the answer.
+    """Speak a reply again from a sample on, whether it runs, is paused or waits for text. The answer is Rewound.
 
-    A voice of codec frames goes back to the frame that holds the sample, one of clauses to the sample itself. Text that
-    has come stays; with the same seed it sounds the same. A sample that was not sent yet changes nothing, and neither
-    does the id of a request that has ended: whoever wants to hear that again has kept it.
+    A voice of codec frames goes back to the frame that holds the sample, a voice of clauses to the sample itself. The
+    appended text stays; with the same seed it sounds the same. A sample that was not sent yet changes nothing, and
+    neither does the id of a request that has ended: the server keeps the sound of those.
     """
 
     request_id: str
@@ -126,7 +126,7 @@ class Rewind:
 
 @dataclass(frozen=True, slots=True)
 class KeepVoice:
-    """Let a voice that VoiceMade brought, of this engine or one like it, be known by a name from now on."""
+    """Give a voice that VoiceMade returned, from this engine or one like it, a name."""
 
     name: str
     profile: bytes
@@ -134,7 +134,7 @@ class KeepVoice:
 
 @dataclass(frozen=True, slots=True)
 class ForgetVoice:
-    """Let a name mean nobody. What is being said with the voice is said to its end; an unknown name is no error."""
+    """Remove the name of a voice. Running requests keep the voice; an unknown name is not an error."""
 
     name: str
 
@@ -146,7 +146,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """Finish nothing more; close the trace and exit."""
+    """Exit at once; only the trace is closed."""
 
 
 # ---- engine to server
@@ -154,7 +154,7 @@ class Shutdown:
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """Start-up progress, for a person who waits: what is happening, and how far along (0 to 1)."""
+    """Progress of the start, for a person who waits: the current stage, and its share that is done (0 to 1)."""
 
     what: str
     done: float
@@ -179,15 +179,15 @@ class Ready:
     tts_model: str = ""  # "": this engine does not speak
     speak_rate: int = 0  # samples a second of Samples.pcm
     voices: tuple[str, ...] = ()  # the default one first
-    speak_languages: tuple[str, ...] = ()  # that can be asked for
+    speak_languages: tuple[str, ...] = ()  # the languages that a request may name
     instructed: bool = False  # whether SpeakParams.instructions are followed
     one_pace: bool = False  # whether SpeakParams.speed must be 1
-    reads_words: bool = False  # whether text should come as soon as a word is certain: clauses need not be whole
+    reads_words: bool = False  # whether text should come word by word, not in whole clauses
     clones: bool = False  # whether voices can be made from recordings
-    chosen: str = ""  # why engine.model = "auto" is this model; "": the configuration names the model
+    chosen: str = ""  # why engine.model = "auto" chose this model; "": the configuration names the model
     missed: str = ""  # why a better model could not be fetched; "": none was missed
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)  # of the chat model
-    adapter: str = ""  # what was merged into the chat model; "": nothing
+    adapter: str = ""  # the adapter merged into the chat model; "": none
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class StartFailed:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The request left the queue. One that has nothing to hear or to say ends without it."""
+    """The request left the queue. A request without any input to transcribe or speak ends without this message."""
 
     request_id: str
     epoch: int
@@ -215,19 +215,19 @@ class Text:
     epoch: int
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
-    tokens: int = 0  # of the output so far; 0: not counted
+    tokens: int = 0  # tokens of the output so far; 0: not counted
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """More of a transcript. The whole of it so far is every `settled` joined as they are, then `tail`."""
+    """More of a transcript. The transcript so far is all `settled` texts joined, then the newest `tail`."""
 
     request_id: str
     epoch: int
-    settled: str  # new; it will never change
-    tail: str  # may change: it replaces the tail before
-    heard_s: float  # audio up to here has been dealt with, speech or not
-    segments: tuple[Segment, ...] = ()  # just completed; their text is all settled
+    settled: str  # new text that will not change
+    tail: str  # text that may change; it replaces the tail before
+    heard_s: float  # audio up to here has been processed, speech or not
+    segments: tuple[Segment, ...] = ()  # newly completed; all of their text is settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,32 +238,34 @@ class Samples:
     epoch: int
     offset: int
     pcm: bytes  # 16-bit little-endian, one channel, at Ready.speak_rate
-    words: tuple[SpokenWord, ...]  # those that end with it, in order; the first may begin in samples before
+    words: tuple[
+        SpokenWord, ...
+    ]  # the words that end in these samples, in order; the first may begin in earlier samples
 
 
 @dataclass(frozen=True, slots=True)
 class Rewound:
-    """Whatever was told of a reply from this sample on is void, words that end after it too: it is told again now."""
+    """All samples of a reply from this one on are void, and the words that end after it; they are sent again."""
 
     request_id: str
     epoch: int
-    sample: int  # the next Samples begin here
+    sample: int  # the offset of the next Samples
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """The model calls a declared tool. What it wrote to do so is not sent as Text."""
+    """The model calls a declared tool. The text of the call is not sent as Text."""
 
     request_id: str
     epoch: int
-    call_id: str  # unique, and the same again if the same request is run again
+    call_id: str  # unique; the same if the same request runs again
     name: str
     arguments: str  # a JSON object
 
 
 @dataclass(frozen=True, slots=True)
 class Probability:
-    """The answer to a probe: how likely it is, from 0 to 1, that the user's turn ends here. From 0.5 on it does."""
+    """The answer to a probe: the probability, 0 to 1, that the user's turn ends here. From 0.5 on it does."""
 
     request_id: str
     epoch: int
@@ -272,7 +274,7 @@ class Probability:
 
 @dataclass(frozen=True, slots=True)
 class VoiceMade:
-    """The voice in a recording, to be kept as it is: the engine keeps it only under a name."""
+    """The voice of a recording as bytes. The engine keeps it only if KeepVoice gives it a name."""
 
     request_id: str
     epoch: int
@@ -291,7 +293,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The request never ran. `detail` is fit for the person who sent it: it holds numbers and names, no content."""
+    """The request never ran. `detail` may be shown to its sender: it holds numbers and names, no content."""
 
     request_id: str
     epoch: int
@@ -301,18 +303,18 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class StepStats:
-    """What the engine has been doing, sent about once a second while it works and once when it falls idle."""
+    """Figures of the engine's steps, sent about once a second while it works and once when it becomes idle."""
 
-    steps: int  # since the last StepStats, as is everything that adds up
-    rows: int  # requests in those steps, so rows / steps is the mean batch
+    steps: int  # since the last StepStats, like all other sums here
+    rows: int  # sum of the requests in these steps: rows / steps is the mean batch
     prefill_tokens: int
     decode_tokens: int
     busy_s: float
     longest_step_s: float
-    schedule_s: float  # phases of busy_s: planning,
-    move_s: float  # block copies and swaps,
-    forward_s: float  # the model,
-    sample_s: float  # logits and choices
+    schedule_s: float  # the part of busy_s for planning
+    move_s: float  # the part of busy_s for block copies and swaps
+    forward_s: float  # the part of busy_s for the model
+    sample_s: float  # the part of busy_s for logits and sampling
     lookup_proposed: int
     lookup_accepted: int
     running: int
@@ -327,7 +329,7 @@ class StepStats:
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """The engine's loop goes round."""
+    """The answer to Ping: the engine's loop runs."""
 
 
 ToEngine = (
@@ -363,7 +365,7 @@ FromEngine = (
 )
 Message = ToEngine | FromEngine
 
-# The position in this tuple is the code on the wire; server and engine always run the same version.
+# The position in this tuple is the code in a packet; server and engine always run the same version.
 _TYPES: tuple[type[Any], ...] = (*typing.get_args(ToEngine), *typing.get_args(FromEngine))
 _CODES = {cls: code for code, cls in enumerate(_TYPES)}
 
@@ -375,12 +377,12 @@ def encode(message: Message) -> bytes:
 
 
 def parts_of(message: Message) -> tuple[Any, ...]:
-    """Return a message's code and its fields, as msgpack takes them with `flatten` for what is inside."""
+    """Return a message's code and its fields, as msgpack takes them with `flatten` for nested values."""
     return (_CODES[type(message)], *flatten(message))
 
 
 def decode(data: bytes) -> Message:
-    """Return the message in `data`, or raise BadMessage."""
+    """Return the message in `data`, or raise UndecodableMessage."""
     try:
         parts = msgpack.unpackb(data, use_list=False)
     except (ValueError, msgpack.UnpackException) as error:
@@ -389,7 +391,7 @@ def decode(data: bytes) -> Message:
 
 
 def message_of(parts: Any) -> Message:
-    """Return the message that a code and fields stand for, or raise BadMessage."""
+    """Return the message with this code and these fields, or raise UndecodableMessage."""
     if not isinstance(parts, tuple) or not parts or not isinstance(parts[0], int) or not 0 <= parts[0] < len(_TYPES):
         raise UndecodableMessage("not a message of this set")
     message: Message = build(_TYPES[parts[0]], parts[1:])

@@ -1,4 +1,4 @@
-"""What messages are made of: limits, parameters, and what is said of a request. Values only."""
+"""The values in messages: limits, parameters, statistics and transcripts."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 LISTEN_RATE = 16_000
-"""Samples a second of the audio an engine hears."""
+"""Samples a second of the audio to transcribe."""
 
 MAX_UNHEARD_S = 120.0
-"""Audio a request may have appended beyond `Words.heard_s`; who sends more loses the request."""
+"""Seconds of audio that a request may be ahead of `Words.heard_s`; a request with more is ended."""
 
 MAX_UNSAID_CHARS = 200_000
-"""Text a request may have appended that is not yet spoken; who sends more loses the request."""
+"""Characters that a request may have waiting to be spoken; a request with more is ended."""
 
 CLIP_RATE = 24_000
 """Samples a second of the recordings that voices are made from."""
 
 CLIP_SECONDS = (1.0, 30.0)
-"""Shortest and longest of them: less is no voice, and more of it makes every prompt longer, not the voice better."""
+"""Shortest and longest recording: less shows no voice, and more lengthens every prompt without a better voice."""
 
 CLIP_TEXT_CHARS = 1000
-"""What can be said in the longest of them, and as much again."""
+"""Characters of a recording's text: twice of what fits into the longest recording."""
 
 MAX_VOICES = 64
-"""Voices made from recordings that have a name at one time: some 300 KB each, with half a minute's frames."""
+"""Named voices from recordings at one time: about 300 KB each, with half a minute of frames."""
 
 MAX_PROFILE_BYTES = 64 * 1024
-"""A voice as bytes: an embedding, half a minute of frames, and the tokens of what is said in it."""
+"""Bytes of a voice: an embedding, half a minute of frames, and the tokens of their text."""
 
 AUTO_MODEL = "auto"
 """As EngineConfig.model: the engine chooses a chat model by the machine's speed and memory."""
@@ -45,7 +45,7 @@ RefusalCode = Literal["too_long", "overloaded", "bad_request", "duplicate_id", "
 
 
 class Priority(IntEnum):
-    """How a request ranks before its deadline is looked at. CRITICAL is the interrupt lane."""
+    """The rank of a request; deadlines decide within a rank. CRITICAL is the interrupt lane."""
 
     NORMAL = 0
     HIGH = 1
@@ -54,7 +54,7 @@ class Priority(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """How one engine is set up. Zero or "auto" means: chosen from the model and the machine."""
+    """The configuration of an engine. Zero or "auto" is chosen from the model and the machine."""
 
     model: Annotated[
         str,
@@ -196,13 +196,13 @@ class SamplingParams:
     max_tokens: int = 256
     logprobs: int = -1  # -1: none; 0: the chosen token's; n: and the n most likely
     ignore_eos: bool = False  # for benchmarks and tests: run to max_tokens
-    # A JSON schema, or "json" for any object: the output is JSON of it and ends when that is complete; only max_tokens
-    # or a stop string can cut it. Log-probabilities are those among the tokens the schema allows.
+    # A JSON schema, or "json" for any object. The output follows it and ends when it is complete; only max_tokens or a
+    # stop string can cut it. Log-probabilities are over the tokens that the schema allows.
     schema: str = ""
-    # End an output that has said the same over and over for so many tokens, its repeats cut; 0: never. What must follow
-    # a schema, be a call or run to max_tokens is not ended.
+    # End an output that repeats itself for so many tokens, and cut its repeats; 0: never. An output with a schema, a
+    # required tool call or ignore_eos is not ended.
     loop_tokens: int = 0
-    # Names among MODEL_DECIDES whose values here say nothing: the engine takes the model's own.
+    # Names among MODEL_DECIDES that the request leaves open: the engine takes the model's own values.
     unset: tuple[str, ...] = ()
 
     @property
@@ -223,7 +223,7 @@ def sampling_of(
     min_p: float | None = None,
     repetition_penalty: float | None = None,
 ) -> SamplingParams:
-    """Return sampling parameters in which every one that is None is left to the model."""
+    """Return sampling parameters; each that is None is left to the model."""
     values = dict(zip(MODEL_DECIDES, (temperature, top_k, top_p, min_p, repetition_penalty), strict=True))
     given: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
     return SamplingParams(**given, unset=tuple(name for name in values if name not in given))
@@ -231,7 +231,7 @@ def sampling_of(
 
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
-    """What the engine takes for the parameters that a chat request leaves to the model."""
+    """The values for parameters that a chat request leaves to the model."""
 
     temperature: float = 0.0
     top_k: int = 0
@@ -243,32 +243,31 @@ class SamplingDefaults:
 
 @dataclass(frozen=True, slots=True)
 class ListenParams:
-    """How a stream of audio is heard."""
+    """How a stream of audio is transcribed."""
 
     language: str = ""  # as in ISO 639-1; "": the model decides
-    partials: bool = True  # say what was understood so far while audio still comes
+    partials: bool = True  # send the transcript so far while audio still comes
     word_times: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SpeakParams:
-    """How a text is said."""
+    """How a text is spoken."""
 
     voice: str = ""  # one of Ready.voices; "": the model's default
     speed: float = 1.0  # 0.5 to 2
-    seed: int = 0  # of the breath in it, or of how it is said: same text, same seed, same samples
-    # What only codec language models know what to do with; others speak English, and in their own manner.
-    language: str = ""  # one of Ready.speak_languages; "": the model finds out
-    instructions: str = ""  # how to say it, in plain words, for a model that takes them
-    live: bool = False  # its text is still being made: say the first of it at once, be it less well
+    seed: int = 0  # the same text and seed give the same samples
+    language: str = ""  # one of Ready.speak_languages; "": the model decides. Codec language models only
+    instructions: str = ""  # how to speak, in plain words. Codec language models only
+    live: bool = False  # the text is still being written: speak its beginning at once. Codec language models only
 
 
 @dataclass(frozen=True, slots=True)
 class CloneParams:
     """How a voice is made from a recording."""
 
-    consent: bool = False  # whoever is heard in it has agreed that this is done
-    language: str = ""  # what the voice speaks, by the checkpoint's names of languages; "": as the text has it
+    consent: bool = False  # the person in the recording has agreed
+    language: str = ""  # the voice's language, by the checkpoint's name; "": that of the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,17 +290,17 @@ class ToolUse:
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One turn of a conversation as the chat template sees it."""
+    """One message of a conversation for the chat template."""
 
     role: str
     content: str
     tool_calls: tuple[ToolUse, ...] = ()  # role "assistant"
-    call_id: str = ""  # role "tool": the call this is the result of
+    call_id: str = ""  # role "tool": the call that this message answers
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token that came out, its log-probability, and the likeliest alternatives as (bytes, log-probability).
+    """A token of the output, its log-probability, and the likeliest alternatives as (bytes, log-probability).
 
     Bytes, because a token may hold half a character.
     """
@@ -313,7 +312,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class RequestStats:
-    """What one request cost. Times are seconds on the engine's clock."""
+    """The cost of one request. Times are seconds on the engine's clock."""
 
     prompt_tokens: int
     output_tokens: int
@@ -327,12 +326,12 @@ class RequestStats:
     lookup_accepted: int = 0
     logprob_sum: float = 0.0  # tasks "score" and "asr" only: the sum over scored_tokens
     scored_tokens: int = 0
-    audio_s: float = 0.0  # heard or spoken
+    audio_s: float = 0.0  # seconds transcribed or spoken
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word that was heard, and when."""
+    """A word of a transcript with its times."""
 
     text: str
     start_s: float
@@ -348,14 +347,14 @@ class Segment:
     end_s: float
     logprob: float  # mean over its tokens
     tokens: int
-    no_speech: float  # how probable it is that nobody speaks in it
+    no_speech: float  # the probability that nobody speaks in it
     language: str
     words: tuple[Word, ...] = ()  # if word times were asked for
 
 
 @dataclass(frozen=True, slots=True)
 class SpokenWord:
-    """The text's [start:end], characters counted over the whole request, sounds from one sample up to another."""
+    """The samples of a word: text[start:end] of the whole request sounds from start_sample to end_sample."""
 
     start: int
     end: int
