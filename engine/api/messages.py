@@ -238,9 +238,7 @@ class Samples:
     epoch: int
     offset: int
     pcm: bytes  # 16-bit little-endian, one channel, at Ready.speak_rate
-    words: tuple[
-        SpokenWord, ...
-    ]  # the words that end in these samples, in order; the first may begin in earlier samples
+    words: tuple[SpokenWord, ...]  # the words that end in these samples; the first may begin in earlier ones
 
 
 @dataclass(frozen=True, slots=True)
