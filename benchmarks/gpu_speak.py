@@ -35,7 +35,7 @@ from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.models.hibari.model import Hibari
 from voxlane.engine.models.synthesis import SynthesisedClause
 from voxlane.engine.runners.clause_tts import ClausePayload
-from voxlane.engine.runners.cuda.clause_tts import CudaVoice
+from voxlane.engine.runners.cuda.clause_tts import CudaClauseTTS
 from voxlane.engine.schedule.plan import ModelBatch, Row
 from voxlane.engine.schedule.request import Request
 
@@ -58,7 +58,7 @@ def load_of(clauses: Sequence[ClausePayload]) -> ModelBatch:
     return ModelBatch(rows)
 
 
-def say(voice: CudaVoice, clauses: Sequence[ClausePayload]) -> list[SynthesisedClause]:
+def say(voice: CudaClauseTTS, clauses: Sequence[ClausePayload]) -> list[SynthesisedClause]:
     """Return what one step says."""
     return [outcome.speech for outcome in voice.collect(voice.launch(load_of(clauses)))]
 
@@ -72,7 +72,7 @@ def difference(one: SynthesisedClause, other: SynthesisedClause) -> str:
     return f"most {error.max():.1e} of full scale, {share:.1e} of the sound"
 
 
-def check(model: Hibari, voice: CudaVoice, cpu: CudaVoice, say_line: Callable[[str], None]) -> None:
+def check(model: Hibari, voice: CudaClauseTTS, cpu: CudaClauseTTS, say_line: Callable[[str], None]) -> None:
     """Compare the device with the CPU, and a clause alone with one in a batch."""
     clauses = [
         ClausePayload(model.prepare(text), model.default_voice, speed, seed)
@@ -88,7 +88,7 @@ def check(model: Hibari, voice: CudaVoice, cpu: CudaVoice, say_line: Callable[[s
         )
 
 
-def measure(model: Hibari, voice: CudaVoice, text: str, batch: int, times: int) -> dict[str, float]:
+def measure(model: Hibari, voice: CudaClauseTTS, text: str, batch: int, times: int) -> dict[str, float]:
     """Return medians of a step with `batch` clauses, in milliseconds."""
     prepared = model.prepare(text)
     load = load_of([ClausePayload(prepared, model.default_voice, 1.0, seed) for seed in range(batch)])
@@ -139,7 +139,7 @@ def main() -> int:
     model = Hibari(threads=1)
     model.warm_up_reading()
     begin = time.perf_counter()
-    voice, cpu = CudaVoice(model, device), CudaVoice(model, torch.device("cpu"))
+    voice, cpu = CudaClauseTTS(model, device), CudaClauseTTS(model, torch.device("cpu"))
     if not dry:
         voice.capture()
         reserved = torch.cuda.memory_reserved() / 2**20

@@ -12,7 +12,7 @@ import torch
 
 from voxlane.codecs.voicing import Voicing
 from voxlane.engine.api import LISTEN_RATE, EngineConfig
-from voxlane.engine.build.model_part import ModelPart, Progress, build_station, check_task, make_cache, rehearse
+from voxlane.engine.build.model_part import ModelPart, Progress, build_resources, check_task, make_cache, rehearse
 from voxlane.engine.build.qwen3_tts import is_talker, talking_part
 from voxlane.engine.errors import EngineConfigError
 from voxlane.engine.jobs.speak_clauses import SpeakClausesJobFactory
@@ -26,9 +26,9 @@ from voxlane.engine.models.loading import Mode
 from voxlane.engine.models.qwen3_asr.config import Qwen3ASRConfig
 from voxlane.engine.models.registry import Recognition, load_recogniser
 from voxlane.engine.models.synthesis import Synthesiser
-from voxlane.engine.runners.clause_tts import ClausePayload, ClauseTTS, VoiceBeside
+from voxlane.engine.runners.clause_tts import ClausePayload, ClauseTTS, ConcurrentClauseTTS
 from voxlane.engine.runners.cuda.recogniser import CudaRecogniser
-from voxlane.engine.runners.cuda.vad import DeviceEars
+from voxlane.engine.runners.cuda.vad import DeviceVad
 from voxlane.engine.runners.recogniser import Recogniser, TranscriptionPayload
 from voxlane.engine.schedule.cost import CostModel
 from voxlane.engine.schedule.plan import ModelResources
@@ -65,22 +65,22 @@ def listening_part(config: EngineConfig, device: torch.device, progress: Progres
     # Independent of the chat model's pages: these hold seconds, and rounding can cost a word.
     pages = "bfloat16" if model.dtype is torch.bfloat16 else "float32"
     cache = make_cache(config, model, "asr_memory_mib", pages, host_mib=0, least_tokens=window, device=device)
-    station = build_station(cache, prefix_cache=False, encoder=CostModel())
+    resources = build_resources(cache, prefix_cache=False, encoder=CostModel())
     part = ModelPart(
-        station,
+        resources,
         _listening_engine(config, model, cache, device, progress),
         # A GPU serves so many streams that their voice activity detection would keep the host busy.
-        TranscribeJobFactory(model, station.pool, Voicing if device.type == "cpu" else _device_ears(device).open),
+        TranscribeJobFactory(model, resources.pool, Voicing if device.type == "cpu" else _device_ears(device).open),
         {"asr_model": config.asr_model, "asr_languages": model.languages},
     )
     progress("warming up", 0.0)
-    rehearse("asr", part, [_clip(model, station.pool, seconds) for seconds in WARM_UP_CLIPS_S], WARM_UP_STEPS)
+    rehearse("asr", part, [_clip(model, resources.pool, seconds) for seconds in WARM_UP_CLIPS_S], WARM_UP_STEPS)
     progress("warming up", 1.0)
     return part
 
 
-def _device_ears(device: torch.device) -> DeviceEars:
-    ears = DeviceEars(device)
+def _device_ears(device: torch.device) -> DeviceVad:
+    ears = DeviceVad(device)
     ears.capture()
     return ears
 
@@ -141,17 +141,17 @@ def speaking_part(config: EngineConfig, device: torch.device, progress: Progress
             return talking_part(config, path, device, progress)
         model, engine = _kokoro(path, threads, device)
     progress("warming up", 0.0)
-    station = ModelResources(BlockPool(0, 1, prefix_cache=False), BlockPool(0, 1, prefix_cache=False), CostModel())
+    resources = ModelResources(BlockPool(0, 1, prefix_cache=False), BlockPool(0, 1, prefix_cache=False), CostModel())
     voices = (model.default_voice, *(voice for voice in model.voices if voice != model.default_voice))
-    beside = engine if isinstance(engine, VoiceBeside) else None
+    beside = engine if isinstance(engine, ConcurrentClauseTTS) else None
     part = ModelPart(
-        station,
+        resources,
         engine,
-        SpeakClausesJobFactory(model, station.pool, beside.thread if beside is not None else None),
+        SpeakClausesJobFactory(model, resources.pool, beside.thread if beside is not None else None),
         {"tts_model": config.tts_model, "speak_rate": model.sample_rate, "voices": voices},
         close=beside.close if beside is not None else None,
     )
-    rehearse("tts", part, _clauses(model, station.pool, WARM_UP_CLAUSES), 1)
+    rehearse("tts", part, _clauses(model, resources.pool, WARM_UP_CLAUSES), 1)
     progress("warming up", 1.0)
     return part
 
@@ -161,11 +161,11 @@ def _hibari(threads: int, device: torch.device, progress: Progress) -> tuple[Syn
     if device.type == "cpu":
         model.warm_up()
         return model, ClauseTTS(model)
-    from voxlane.engine.runners.cuda.clause_tts import CudaVoice
+    from voxlane.engine.runners.cuda.clause_tts import CudaClauseTTS
     from voxlane.engine.runners.cuda.selfcheck import KernelError
 
     model.warm_up_reading()
-    engine = CudaVoice(model, device)
+    engine = CudaClauseTTS(model, device)
     engine.capture(lambda done: progress("capturing the voice", done))
     if not (found := engine.check()).good:
         raise KernelError(found)
@@ -178,7 +178,7 @@ def _kokoro(path: Path, threads: int, device: torch.device) -> tuple[Synthesiser
     if device.type == "cpu":
         return model, ClauseTTS(model)
     log.warning("tts=%s device=cpu: Kokoro has no CUDA path, it speaks in a thread beside the steps", path.name)
-    return model, VoiceBeside(model)
+    return model, ConcurrentClauseTTS(model)
 
 
 def _clauses(model: Synthesiser, pool: BlockPool, texts: Sequence[str]) -> list[Request]:

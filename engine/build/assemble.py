@@ -19,7 +19,7 @@ from voxlane.engine.api import AUTO_MODEL, EngineConfig, Priority, Ready
 from voxlane.engine.build.defaults import pages_of, settle_adapter, weights_of
 from voxlane.engine.build.device import choose_device, describe, device_cache, make_runner, settle_for, trial
 from voxlane.engine.build.model_choice import choose_model
-from voxlane.engine.build.model_part import ModelPart, Progress, build_station, check_task, make_cache, rehearse
+from voxlane.engine.build.model_part import ModelPart, Progress, build_resources, check_task, make_cache, rehearse
 from voxlane.engine.errors import EngineConfigError
 from voxlane.engine.jobs.admission import Intake
 from voxlane.engine.jobs.chat import ChatJobFactory
@@ -123,9 +123,9 @@ def assemble(config: EngineConfig, progress: Progress = lambda what, done: None)
     trace = Trace(Path(config.trace)) if config.trace else None
     cloning = next((part.cloning for part in parts.values() if part.cloning is not None), None)
     core = Core(
-        Scheduler({name: part.station for name, part in parts.items()}, limits),
+        Scheduler({name: part.resources for name, part in parts.items()}, limits),
         {name: part.engine for name, part in parts.items()},
-        {name: part.desk for name, part in parts.items()},
+        {name: part.factory for name, part in parts.items()},
         clock=time.monotonic,
         max_waiting=config.max_waiting,
         trace=trace,
@@ -225,12 +225,12 @@ def _chat_part(config: EngineConfig, device: torch.device, progress: Progress) -
     )
     tokenizer = Tokenizer.from_weights(weights)
     cache, runner = _engine(config, model, device, progress)
-    station = build_station(cache, prefix_cache=config.prefix_cache, abilities=TEXT)
+    resources = build_resources(cache, prefix_cache=config.prefix_cache, abilities=TEXT)
     sampling = defaults_of(weights, model.parameters)
     log.info("sampling=%s", sampling)
     intake = Intake(
         tokenizer,
-        station.pool,
+        resources.pool,
         vocabulary=model.vocab_size,
         context_tokens=model.context_tokens,
         draw_seed=lambda: secrets.randbits(63),
@@ -240,9 +240,9 @@ def _chat_part(config: EngineConfig, device: torch.device, progress: Progress) -
     grammars = Grammars(tokenizer, model.vocab_size)
     beside = tuple(Priority) if runner.overlaps else ()
     readers = {priority: ThreadPoolExecutor(1, "prompts") for priority in beside}
-    desk = ChatJobFactory(intake, tokenizer, grammars, readers)
+    factory = ChatJobFactory(intake, tokenizer, grammars, readers)
     ready = _chat_ready(config, weights.config, model, cache) | {"sampling": sampling}
-    part = ModelPart(station, runner, desk, ready, close=desk.close)
+    part = ModelPart(resources, runner, factory, ready, close=factory.close)
     _warm_up(part, model, config.max_batch)
     grammars.warm_up()
     progress("warming up", 1.0)
@@ -278,7 +278,7 @@ def _chat_ready(
 
 def _warm_up(part: ModelPart, model: ChatModel, max_batch: int) -> None:
     """Run a growing batch of prompts and decodes: kernels are compiled and costs measured before the first request."""
-    pool = part.station.pool
+    pool = part.resources.pool
     crowd = part.engine.overlaps
     lengths = (WARM_UP_CROWD if crowd else WARM_UP_PROMPTS)[:max_batch]
     limit = min(model.context_tokens, pool.num_blocks * pool.block_tokens // len(lengths))

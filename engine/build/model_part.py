@@ -36,9 +36,9 @@ CPU = torch.device("cpu")
 class ModelPart:
     """One model of an engine."""
 
-    station: ModelResources
+    resources: ModelResources
     engine: Engine
-    desk: JobFactory
+    factory: JobFactory
     ready: dict[str, object] = field(default_factory=dict)  # its fields of Ready
     cloning: Cloning | None = None  # makes voices from recordings, if the model can speak with them
     close: Callable[[], object] | None = None  # ends its threads beside the steps, if it has any
@@ -88,7 +88,7 @@ def make_cache(
         raise EngineConfigError(f"engine.{key}: {memory_mib} MiB are not free on {device}") from error
 
 
-def build_station(
+def build_resources(
     cache: KVCache, *, prefix_cache: bool, encoder: CostModel | None = None, abilities: Abilities = PLAIN
 ) -> ModelResources:
     """Return the resources of a model with this cache; its costs are not measured yet."""
@@ -119,8 +119,8 @@ def rehearse(
 
     `take` gives a request its outcome of a step.
     """
-    station, engine = part.station, part.engine
-    trial = Scheduler({name: station}, Limits(max_batch=len(requests) or 1, max_step_tokens=1 << 20, policy="fcfs"))
+    resources, engine = part.resources, part.engine
+    trial = Scheduler({name: resources}, Limits(max_batch=len(requests) or 1, max_step_tokens=1 << 20, policy="fcfs"))
     coming = iter(requests)
     for count in together or [1] * len(requests):
         for request in itertools.islice(coming, count):
@@ -131,16 +131,16 @@ def rehearse(
             load = trial.schedule(0.0).loads[name]
             begin = time.monotonic()
             outcomes = engine.run(load)
-            observe(station, load, engine.phases, time.monotonic() - begin)
+            observe(resources, load, engine.phases, time.monotonic() - begin)
             for row, outcome in zip(load.rows, outcomes, strict=True):
                 take(row, outcome)
                 if row.request.unit or len(row.request.tokens) >= row.request.limit:
                     trial.remove(row.request)
     for request in list(trial.requests.values()):
         trial.remove(request)
-    station.cost.anchor()
-    if station.encoder is not None:
-        station.encoder.anchor()
+    resources.cost.anchor()
+    if resources.encoder is not None:
+        resources.encoder.anchor()
 
 
 def _swap_block_s(cache: KVCache) -> float:

@@ -9,10 +9,10 @@ import torch
 
 from voxlane.engine.api import EngineConfig
 from voxlane.engine.build.defaults import weights_of
-from voxlane.engine.build.model_part import ModelPart, Progress, build_station, make_cache, rehearse
+from voxlane.engine.build.model_part import ModelPart, Progress, build_resources, make_cache, rehearse
 from voxlane.engine.errors import ModelConfigError
 from voxlane.engine.jobs.clone_voice import CloneVoiceJobFactory
-from voxlane.engine.jobs.speak_codec import SpeakCodecJobFactory, TalkerFacts
+from voxlane.engine.jobs.speak_codec import CodecVoiceFacts, SpeakCodecJobFactory
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.models.qwen3_tts.codec import Qwen3TTSCodec
@@ -21,7 +21,7 @@ from voxlane.engine.models.qwen3_tts.encoder import Qwen3TTSEncoder
 from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.models.qwen3_tts.prompt import Clone, open_utterance
 from voxlane.engine.models.registry import QWEN3_TTS
-from voxlane.engine.runners.codec_tts import FrameOutcome, Talker, UtteranceStream, stream_of
+from voxlane.engine.runners.codec_tts import CodecTTS, FrameOutcome, UtteranceStream, stream_of
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.schedule.plan import SPEECH_FRAMES, Row
 from voxlane.engine.schedule.request import Request
@@ -59,8 +59,8 @@ def talking_part(config: EngineConfig, path: Path, device: torch.device, progres
     codec = _codec(model.config, codec_weights, model.talker.dtype, device)
     engine = _engine(config, model, codec, device, progress)
     cache = engine.cache
-    station = build_station(cache, prefix_cache=False, abilities=SPEECH_FRAMES)
-    facts = TalkerFacts(
+    resources = build_resources(cache, prefix_cache=False, abilities=SPEECH_FRAMES)
+    facts = CodecVoiceFacts(
         end_code=model.end_code,
         frame_samples=codec.frame_samples,
         sample_rate=codec.sample_rate,
@@ -80,7 +80,7 @@ def talking_part(config: EngineConfig, path: Path, device: torch.device, progres
         "reads_words": True,
         "clones": cloning is not None,
     }
-    part = ModelPart(station, engine, SpeakCodecJobFactory(facts, station.pool, manners.of), ready, cloning)
+    part = ModelPart(resources, engine, SpeakCodecJobFactory(facts, resources.pool, manners.of), ready, cloning)
     progress("warming up", 0.0)
     _warm_up(part, engine, model)
     progress("warming up", 1.0)
@@ -112,13 +112,13 @@ def _sampling(path: Path, end: int) -> SpeechSampling:
 
 def _engine(
     config: EngineConfig, model: Qwen3TTS, codec: Qwen3TTSCodec, device: torch.device, progress: Progress
-) -> Talker:
+) -> CodecTTS:
     cache, rows = _pages(config, model, device), config.max_batch
     if device.type == "cpu":
-        return Talker(model, codec, cache, slots=rows, max_rows=rows)
-    from voxlane.engine.runners.cuda.codec_tts import CudaTalker
+        return CodecTTS(model, codec, cache, slots=rows, max_rows=rows)
+    from voxlane.engine.runners.cuda.codec_tts import CudaCodecTTS
 
-    engine = CudaTalker(model, codec, cache, device, slots=rows, max_rows=rows, max_tokens=config.max_step_tokens)
+    engine = CudaCodecTTS(model, codec, cache, device, slots=rows, max_rows=rows, max_tokens=config.max_step_tokens)
     progress("capturing the voice", 0.0)
     engine.capture(lambda done: progress("capturing the voice", done))
     return engine
@@ -151,7 +151,7 @@ def _cloning(
     )
 
 
-def _warm_up(part: ModelPart, engine: Talker, model: Qwen3TTS) -> None:
+def _warm_up(part: ModelPart, engine: CodecTTS, model: Qwen3TTS) -> None:
     """Run a few utterances, so that kernels are warm and costs known before the first request."""
     together = WARM_UP_CROWD if engine.overlaps else WARM_UP_TOGETHER
     slots = [engine.slots.take() for _ in range(min(sum(together), engine.slots.count))]
@@ -165,7 +165,7 @@ def _warm_up(part: ModelPart, engine: Talker, model: Qwen3TTS) -> None:
             stream.decoded += len(outcome.samples) // engine.codec.frame_samples
         row.request.tokens = [0] * stream.utterance.available
 
-    requests = [_utterance(model, part.station.pool, slot) for slot in slots]
+    requests = [_utterance(model, part.resources.pool, slot) for slot in slots]
     rehearse("tts", part, requests, WARM_UP_STEPS, together, take)
     for slot in slots:
         engine.slots.release(slot)

@@ -45,9 +45,9 @@ class CloneVoiceJobFactory:
         self._cloner = cloner
         self._voices = voices
         self._thread = ThreadPoolExecutor(1, "clone", _give_way)
-        self._open: dict[str, CloneJob] = {}
+        self._open: dict[str, CloneVoiceJob] = {}
 
-    def open(self, submit: Submit, now: float) -> CloneJob:
+    def open(self, submit: Submit, now: float) -> CloneVoiceJob:
         """Return the job that serves `submit`, or raise Refusal."""
         if not submit.clone.consent:
             raise Refusal("bad_request", "a voice is made only with the consent of whom it belongs to")
@@ -58,7 +58,7 @@ class CloneVoiceJobFactory:
             raise Refusal("bad_request", f"the languages are {', '.join(sorted(self._cloner.languages))}")
         if len(self._open) >= MAX_CLIPS:
             raise Refusal("overloaded", f"{len(self._open)} voices are being made")
-        self._open[submit.request_id] = job = CloneJob(submit, now, self)
+        self._open[submit.request_id] = job = CloneVoiceJob(submit, now, self)
         return job
 
     def rename(self, command: KeepVoice | ForgetVoice) -> None:
@@ -92,12 +92,12 @@ class CloneVoiceJobFactory:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-class CloneJob(Job):
+class CloneVoiceJob(Job):
     """One recording."""
 
-    def __init__(self, submit: Submit, now: float, desk: CloneVoiceJobFactory) -> None:
+    def __init__(self, submit: Submit, now: float, factory: CloneVoiceJobFactory) -> None:
         super().__init__(submit, now)
-        self._desk = desk
+        self._factory = factory
         self._clip = bytearray()
         self._heard_s = 0.0
         self._voice: Future[ClonedVoice] | None = None
@@ -130,7 +130,7 @@ class CloneJob(Job):
             return self._refuse(Refusal("bad_request", f"the recording is shorter than {CLIP_SECONDS[0]:g} s"))
         self._heard_s = self._seconds
         whole = len(self._clip) // _SAMPLE_BYTES * _SAMPLE_BYTES
-        self._voice = self._desk.begin(bytes(self._clip[:whole]), self.submit, self._given_up)
+        self._voice = self._factory.begin(bytes(self._clip[:whole]), self.submit, self._given_up)
         self._clip.clear()
         return Change()
 
@@ -150,7 +150,7 @@ class CloneJob(Job):
 
     def close(self) -> None:
         """Cancel the thread's work on this recording."""
-        self._desk.leave(self.submit.request_id)
+        self._factory.leave(self.submit.request_id)
         self._given_up.set()
         if self._voice is not None:
             self._voice.cancel()
@@ -174,7 +174,7 @@ class CloneJob(Job):
         return len(self._clip) / _SAMPLE_BYTES / CLIP_RATE
 
     def _refuse(self, refusal: Refusal) -> Change:
-        self._desk.leave(self.submit.request_id)
+        self._factory.leave(self.submit.request_id)
         return Change(refusal=refusal)
 
 

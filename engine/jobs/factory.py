@@ -43,11 +43,11 @@ class Cloning(JobFactory, Protocol):
         """Stop making voices."""
 
 
-class Desks:
+class JobFactories:
     """The job factories of all models."""
 
-    def __init__(self, desks: Mapping[ModelName, JobFactory], cloning: Cloning | None, max_waiting: int) -> None:
-        self._desks = desks
+    def __init__(self, factories: Mapping[ModelName, JobFactory], cloning: Cloning | None, max_waiting: int) -> None:
+        self._factories = factories
         self._cloning = cloning
         self._max_waiting = max_waiting
 
@@ -58,11 +58,11 @@ class Desks:
         most = self._max_waiting * (CRITICAL_QUEUE_FACTOR if submit.priority is Priority.CRITICAL else 1)
         if len(jobs) >= most and (waiting := sum(1 for job in jobs.values() if job.waits)) >= most:
             raise Refusal("overloaded", f"{waiting} requests are waiting")
-        desk = self._cloning if submit.task == "voice" else self._desks.get(MODEL_OF[submit.task])
-        if desk is None:
+        factory = self._cloning if submit.task == "voice" else self._factories.get(MODEL_OF[submit.task])
+        if factory is None:
             missing = CANNOT_CLONE if submit.task == "voice" else f"this engine has no model for {submit.task}"
             raise Refusal("no_model", missing)
-        return desk.open(submit, now)
+        return factory.open(submit, now)
 
     def rename(self, command: KeepVoice | ForgetVoice) -> None:
         """Give a voice a name or forget the name, if this engine can make voices."""

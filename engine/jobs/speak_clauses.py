@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from voxlane.engine.api import SpokenWord, Started, Submit
 from voxlane.engine.errors import Refusal, describe_fault
 from voxlane.engine.jobs.job import Change, Job
-from voxlane.engine.jobs.speech import MAX_CLAUSE_CHARS, Saying, TextPiece, check_length, halves
+from voxlane.engine.jobs.speech import MAX_CLAUSE_CHARS, SpeechJob, TextPiece, check_length, halves
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.models.synthesis import (
     ClauseTooLong,
@@ -67,10 +67,10 @@ class SpeakClausesJobFactory:
             check_speed(speak.speed)
         except SynthesisError as error:
             raise Refusal("bad_request", str(error)) from error
-        return SpeakJob(submit, self._model, self._pool, voice, now, self._beside)
+        return SpeakClausesJob(submit, self._model, self._pool, voice, now, self._beside)
 
 
-class SpeakJob(Saying):
+class SpeakClausesJob(SpeechJob):
     """One reply."""
 
     def __init__(

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from voxlane.engine.api import RequestStats, SpokenWord, Submit
 from voxlane.engine.errors import REQUEST_FAULTS, Refusal, describe_fault
 from voxlane.engine.jobs.job import Change, Job
-from voxlane.engine.jobs.speech import MAX_CLAUSE_CHARS, Saying, check_length, halves
+from voxlane.engine.jobs.speech import MAX_CLAUSE_CHARS, SpeechJob, check_length, halves
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
-from voxlane.engine.memory.state_rows import IDLE, Slots
+from voxlane.engine.memory.state_rows import IDLE, StateRows
 from voxlane.engine.models.qwen3_tts.config import MIN_FRAMES
 from voxlane.engine.models.qwen3_tts.prompt import PromptError
 from voxlane.engine.runners.codec_tts import MAX_CHUNK, FrameOutcome, UtteranceStream
@@ -48,14 +48,14 @@ LEAST_LETTERS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class TalkerFacts:
+class CodecVoiceFacts:
     """What jobs need to know of a talker."""
 
     end_code: int
     frame_samples: int
     sample_rate: int
     limit: int  # positions that an utterance may have
-    slots: Slots
+    slots: StateRows
 
     @property
     def frame_s(self) -> float:
@@ -77,7 +77,7 @@ class UtterancePart:
 class SpeakCodecJobFactory:
     """Opens jobs for a talker; `manner` returns a submission's voice prompt, or raises PromptError."""
 
-    def __init__(self, facts: TalkerFacts, pool: BlockPool, manner: Callable[[Submit], VoicePrompt]) -> None:
+    def __init__(self, facts: CodecVoiceFacts, pool: BlockPool, manner: Callable[[Submit], VoicePrompt]) -> None:
         self._facts = facts
         self._pool = pool
         self._manner = manner
@@ -97,13 +97,15 @@ class SpeakCodecJobFactory:
         if utterance.opening >= self._facts.limit:
             limit = self._facts.limit
             raise Refusal("too_long", f"voice and instructions take {utterance.opening} of {limit} positions")
-        return UtterJob(submit, now, self._facts, self._pool, manner)
+        return SpeakCodecJob(submit, now, self._facts, self._pool, manner)
 
 
-class UtterJob(Saying):
+class SpeakCodecJob(SpeechJob):
     """One reply."""
 
-    def __init__(self, submit: Submit, now: float, facts: TalkerFacts, pool: BlockPool, manner: VoicePrompt) -> None:
+    def __init__(
+        self, submit: Submit, now: float, facts: CodecVoiceFacts, pool: BlockPool, manner: VoicePrompt
+    ) -> None:
         super().__init__(submit, now, facts.sample_rate)
         self._facts = facts
         self._pool = pool

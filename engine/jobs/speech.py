@@ -34,7 +34,7 @@ def check_length(submit: Submit) -> None:
         raise Refusal("too_long", f"the text has {len(submit.text)} characters; {MAX_UNSAID_CHARS} may wait")
 
 
-class Saying(Job):
+class SpeechJob(Job):
     """One spoken reply."""
 
     def __init__(self, submit: Submit, now: float, sample_rate: int) -> None:

@@ -119,10 +119,10 @@ class TranscribeJobFactory:
             policy=WINDOW_POLICY if self._model.fixed_window else DEFAULT_POLICY,
         )
         ear = detector if isinstance(detector, VadStream) else None
-        return ListenJob(submit, self._model, self._pool, listener, now, ear)
+        return TranscribeJob(submit, self._model, self._pool, listener, now, ear)
 
 
-class ListenJob(Job):
+class TranscribeJob(Job):
     """Transcribes one stream."""
 
     def __init__(

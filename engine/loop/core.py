@@ -27,7 +27,7 @@ from voxlane.engine.api import (
     Submit,
     ToEngine,
 )
-from voxlane.engine.jobs.factory import Cloning, Desks, JobFactory
+from voxlane.engine.jobs.factory import Cloning, JobFactories, JobFactory
 from voxlane.engine.loop.command_queue import Receive
 from voxlane.engine.loop.critical_lane import CriticalLane
 from voxlane.engine.loop.delivery import Delivery, Outbox, Send, row_outcomes
@@ -62,7 +62,7 @@ class Core:
         self,
         scheduler: Scheduler,
         engines: Mapping[ModelName, Engine],
-        desks: Mapping[ModelName, JobFactory],
+        factories: Mapping[ModelName, JobFactory],
         *,
         clock: Callable[[], float],
         max_waiting: int = 256,
@@ -74,10 +74,10 @@ class Core:
         together = [[name] for name in engines] if self._engines.overlap else [list(engines)]
         self._groups = [StepGroup(frozenset(names)) for names in together]
         self._lane = CriticalLane(engines, scheduler, clock)
-        self._desks = Desks(desks, cloning, max_waiting)
+        self._factories = JobFactories(factories, cloning, max_waiting)
         self._clock = clock
         self._telemetry = Telemetry(clock, trace)
-        self._jobs = JobTable(scheduler, self._lane, self._desks, self._telemetry, clock)
+        self._jobs = JobTable(scheduler, self._lane, self._factories, self._telemetry, clock)
         self._delivery = Delivery(self._engines, self._jobs, self._telemetry)
         self._outbox = Outbox()
         self._preemption = Preemption(self._jobs.session_of, self._apply, self._serve_lane, self._outbox, clock)
@@ -308,7 +308,7 @@ class Core:
             case Resume(request_id):
                 self._jobs.resume(request_id)
             case KeepVoice() | ForgetVoice():
-                self._desks.rename(command)
+                self._factories.rename(command)
             case _:
                 raise AssertionError(f"{type(command).__name__} is for the process, not the core")
         return []
@@ -317,7 +317,7 @@ class Core:
         """Deliver the prompts that were read beside the steps, and launch those that wait."""
         while (step := self._lane.ended()) is not None:
             for row in step.plan.rows:
-                if row.request.state is RequestState.EXPRESS:
+                if row.request.state is RequestState.CONCURRENT:
                     paused = self._jobs.owner(row.request).paused
                     row.request.state = RequestState.PAUSED if paused else RequestState.RUNNING
             for outcome in row_outcomes(step, self._lane.engines):

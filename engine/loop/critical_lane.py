@@ -22,7 +22,9 @@ class CriticalLane:
     """A few launches under way, each of all requests that waited when it began."""
 
     def __init__(self, engines: Mapping[ModelName, Engine], scheduler: Scheduler, clock: Callable[[], float]) -> None:
-        prefills = {name: engine.express for name, engine in engines.items() if engine.express is not None}
+        prefills = {
+            name: engine.concurrent_prefill for name, engine in engines.items() if engine.concurrent_prefill is not None
+        }
         assert len(prefills) <= 1, "one model at most reads prompts beside its steps"
         # The model whose prompts go this way; None: no engine can do that.
         self.model: ModelName | None = next(iter(prefills), None)
@@ -94,6 +96,6 @@ class CriticalLane:
 
     def leave(self, request: Request) -> None:
         """Wait for a request that is under way and about to end: it writes to blocks that others will get."""
-        if request.state is RequestState.EXPRESS:
+        if request.state is RequestState.CONCURRENT:
             for step in self._running:
                 self.engines.wait(step)

@@ -51,7 +51,7 @@ class Engine(Protocol):
         """Make ready what `launch` of this load will need, while a step is under way; the launch may never come."""
 
     @property
-    def express(self) -> ConcurrentPrefill | None:
+    def concurrent_prefill(self) -> ConcurrentPrefill | None:
         """The engine that runs prompts of the same model beside a step under way, if there is one."""
 
 

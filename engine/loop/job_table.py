@@ -18,7 +18,7 @@ from voxlane.engine.api import (
     Submit,
 )
 from voxlane.engine.errors import REQUEST_FAULTS, Refusal, describe_fault
-from voxlane.engine.jobs.factory import Desks
+from voxlane.engine.jobs.factory import JobFactories
 from voxlane.engine.jobs.job import Change, Job
 from voxlane.engine.loop.critical_lane import CriticalLane
 from voxlane.engine.loop.telemetry import Telemetry
@@ -39,13 +39,13 @@ class JobTable:
         self,
         scheduler: Scheduler,
         lane: CriticalLane,
-        desks: Desks,
+        factories: JobFactories,
         telemetry: Telemetry,
         clock: Callable[[], float],
     ) -> None:
         self._scheduler = scheduler
         self._lane = lane
-        self._desks = desks
+        self._factories = factories
         self._telemetry = telemetry
         self._clock = clock
         self.jobs: dict[str, Job] = {}
@@ -70,7 +70,7 @@ class JobTable:
         """Open a job, or refuse it."""
         now = self._clock()
         try:
-            job = self._desks.open(submit, self.jobs, now)
+            job = self._factories.open(submit, self.jobs, now)
         except Refusal as refusal:
             return [Refused(submit.request_id, submit.epoch, refusal.code, refusal.detail)]
         except REQUEST_FAULTS as fault:

@@ -77,7 +77,7 @@ class Meter:
             **{f"{name}_s": seconds for name, seconds in self._phases.items()},
             lookup_proposed=self._proposed,
             lookup_accepted=self._accepted,
-            running=scheduler.count(RequestState.RUNNING) + scheduler.count(RequestState.EXPRESS),
+            running=scheduler.count(RequestState.RUNNING) + scheduler.count(RequestState.CONCURRENT),
             waiting=scheduler.count(RequestState.WAITING),
             paused=scheduler.count(RequestState.PAUSED),
             blocks_free=sum(pool.free for pool in pools),

@@ -47,17 +47,17 @@ class BlockPool:
         self._digest_of: dict[int, Digest] = {}
         self._block_of: dict[Digest, int] = {}
         # Registered and unreferenced blocks, least recently used first.
-        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._cached: OrderedDict[int, None] = OrderedDict()
 
     @property
     def available(self) -> int:
         """How many blocks can be taken, cached ones included."""
-        return len(self._free) + len(self._idle) + len(self._warm)
+        return len(self._free) + len(self._cached) + len(self._warm)
 
     @property
     def untouched(self) -> int:
         """How many blocks can be taken that a step under way neither writes to nor reads, if it moves no blocks."""
-        return len(self._free) + len(self._idle)
+        return len(self._free) + len(self._cached)
 
     @property
     def free(self) -> int:
@@ -67,7 +67,7 @@ class BlockPool:
     @property
     def cached(self) -> int:
         """How many unreferenced blocks hold content that a later request may find."""
-        return len(self._idle)
+        return len(self._cached)
 
     @property
     def used(self) -> int:
@@ -83,7 +83,7 @@ class BlockPool:
     def retain(self, block: int) -> None:
         """Add a reference to a used or cached block."""
         if self._references[block] == 0:
-            del self._idle[block]
+            del self._cached[block]
         self._references[block] += 1
 
     def release(self, block: int) -> None:
@@ -93,7 +93,7 @@ class BlockPool:
         self._references[block] = references - 1
         if references == 1:
             if block in self._digest_of:
-                self._idle[block] = None
+                self._cached[block] = None
             else:
                 self._warm.append(block)
 
@@ -160,7 +160,7 @@ class BlockPool:
             assert self._digest_of.keys().isdisjoint(blocks), "a free block is registered"
             self._note_unowned(blocks, seen)
             yield
-        for blocks in _pieces(self._idle):
+        for blocks in _pieces(self._cached):
             assert self._digest_of.keys() >= set(blocks), "a cached block is not registered"
             self._note_unowned(blocks, seen)
             yield
@@ -184,8 +184,8 @@ class BlockPool:
     def _take(self) -> int:
         if self._free:
             block = self._free.pop()
-        elif self._idle:
-            block, _ = self._idle.popitem(last=False)
+        elif self._cached:
+            block, _ = self._cached.popitem(last=False)
             self.forget(block)
         else:
             block = self._warm.pop()

@@ -3,8 +3,8 @@
 A stream needs a state row to speak. If none is free, the first waiting stream takes the row of the stream that has been
 idle longest, paused or without text. If none is idle, it takes one from a lower class: from the lowest class, and there
 from the stream that is farthest ahead of its listener. Streams of one class wait in order of arrival: a stream that
-loses its row has to run its frames again in another, and on a CPU that takes longer than they last. What a row holds,
-the engine knows.
+loses its row has to run its frames again in another, and on a CPU that takes longer than they last. The
+tensors behind the rows belong to runners/codec_tts.py.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Owner(Protocol):
         """Take a row if it can have one."""
 
 
-class Slots:
+class StateRows:
     """The rows of one state."""
 
     def __init__(self, count: int) -> None:

@@ -121,7 +121,7 @@ class DecoderConfig:
 
     @classmethod
     def from_dict(cls, config: dict[str, object]) -> DecoderConfig:
-        """Return the configuration in `config` (Hugging Face's keys), or raise ConfigError naming the key."""
+        """Return the configuration in `config` (Hugging Face's keys), or raise ModelConfigError naming the key."""
         return cls.from_settings(*_text_model(Settings(config)))
 
     @classmethod

@@ -80,7 +80,7 @@ class MoonshineConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, object]) -> MoonshineConfig:
-        """Read Hugging Face's config.json, or raise ConfigError that names the key."""
+        """Read Hugging Face's config.json, or raise ModelConfigError that names the key."""
         settings = Settings(values)
         hidden = settings.integer("hidden_size", 288, maximum=1 << 16)
         heads = settings.integer("decoder_num_attention_heads", 8, maximum=256)

@@ -1,4 +1,7 @@
-"""Every architecture there is, and the class that runs it. A new one is named here and nowhere else."""
+"""Every architecture and the class that runs it. A new architecture is added here.
+
+Its GGUF names, if it has any, are in weights/gguf_names.py; a variant of Llama is a few flags in decoder_config.py.
+"""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Rope:
 
 
 def parse_rope(scaling: Settings, theta: float, context_tokens: int, original_context: int) -> Rope:
-    """Return the rotation that one `rope_scaling` or `rope_parameters` dictionary describes, or raise ConfigError.
+    """Return the rotation that one `rope_scaling` or `rope_parameters` dictionary describes, or raise ModelConfigError.
 
     `theta` and `original_context` are used where the dictionary has none.
     """

@@ -34,7 +34,7 @@ class Settings:
     def known_only(
         self, used: Collection[str], unused: Collection[str] = (), only: Mapping[str, tuple[object, ...]] | None = None
     ) -> None:
-        """Raise ConfigError for an unknown key, or for a key of `only` with a value that is not listed there."""
+        """Raise ModelConfigError for an unknown key, or for a key of `only` with a value that is not listed there."""
         for key in self.names():
             if key in used or key in unused:
                 continue

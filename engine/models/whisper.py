@@ -56,7 +56,7 @@ class WhisperTokens:
 
     @classmethod
     def of(cls, vocab_size: int) -> WhisperTokens:
-        """Return the tokens of a vocabulary of this size, or raise ConfigError."""
+        """Return the tokens of a vocabulary of this size, or raise ModelConfigError."""
         multilingual = vocab_size > _ENGLISH_VOCABULARY
         languages = 99 + max(0, vocab_size - _ENGLISH_VOCABULARY - 1)
         end = 50_256 + multilingual
@@ -105,7 +105,7 @@ class WhisperConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, object]) -> WhisperConfig:
-        """Read Hugging Face's config.json, generation_config.json's keys among it, or raise ConfigError."""
+        """Read Hugging Face's config.json, generation_config.json's keys among it, or raise ModelConfigError."""
         settings = Settings(values)
         hidden = settings.integer("d_model", maximum=1 << 16)
         heads = settings.integer("decoder_attention_heads", maximum=256)

@@ -63,7 +63,7 @@ class ClauseTTS(Immediate):
         return ClauseOutcome(speech)
 
 
-class VoiceBeside(ClauseTTS):
+class ConcurrentClauseTTS(ClauseTTS):
     """A synthesiser on the CPU beside models on a device: jobs run it in `thread`, not in steps.
 
     ONNX Runtime releases Python's lock while it works. Steps with clauses still work: the rehearsal uses them.

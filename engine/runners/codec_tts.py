@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from voxlane.engine.memory.pages import KVCache
-from voxlane.engine.memory.state_rows import Slots
+from voxlane.engine.memory.state_rows import StateRows
 from voxlane.engine.models.qwen3_tts.choice import Choices
 from voxlane.engine.models.qwen3_tts.codec import Qwen3TTSCodec
 from voxlane.engine.models.qwen3_tts.config import SpeechSampling
@@ -117,7 +117,7 @@ class FrameOutcome(Outcome):
     samples: NDArray[np.float32] = field(default_factory=lambda: NO_SAMPLES)
 
 
-class Talker(PagedRunner):
+class CodecTTS(PagedRunner):
     """Runs a talker and its codec on the host."""
 
     hears = MAX_CHUNK
@@ -127,7 +127,7 @@ class Talker(PagedRunner):
         super().__init__(cache)
         self.model = model
         self.codec = codec
-        self.slots = Slots(slots)
+        self.slots = StateRows(slots)
         # After the slots come the rows of clips. No stream owns the last row: padding of a batch uses it.
         self.state = codec.state(slots + LEADS + 1, MAX_CHUNK)
         self._leads: OrderedDict[bytes, int] = OrderedDict()  # rows of clips by digest; the last was used last

@@ -63,7 +63,7 @@ class ScoreOutcome(Outcome):
 class Immediate:
     """A runner on the host: a step is done when its launch returns."""
 
-    express: Any = None  # runs prompts of the same model beside a step under way
+    concurrent_prefill: Any = None  # runs prompts of the same model beside a step under way
     overlaps = False  # whether a launch returns before its work is done
 
     def run(self, load: ModelBatch) -> Sequence[Outcome]:

@@ -15,7 +15,7 @@ from voxlane.engine.schedule.plan import Plan
 from voxlane.engine.schedule.request import Request, RequestState
 from voxlane.engine.schedule.scheduler import CACHED_TASKS, Scheduler
 
-EXPRESS_TOKENS, EXPRESS_ROWS = 512, 8
+CONCURRENT_TOKENS, CONCURRENT_ROWS = 512, 8
 """Most tokens and prompts in one launch. A question and the turns since the last one are a few dozen tokens; the
 conversation before them is in the prefix cache."""
 
@@ -24,20 +24,20 @@ def plan_concurrent_prefill(
     scheduler: Scheduler, requests: Iterable[Request], now: float, takes: Callable[[Request], bool]
 ) -> Plan | None:
     """Return a plan of the requests that can run now, their blocks taken; None if there are none."""
-    plan, left = Plan(), EXPRESS_TOKENS
+    plan, left = Plan(), CONCURRENT_TOKENS
     time = StepTime(scheduler.resources, math.inf, lane_in_use=True)
 
     def room(request: Request, count: int) -> bool:
         return request.table.needed(count) <= scheduler.resources[request.model].pool.untouched
 
     for request in requests:
-        if len(plan.rows) == EXPRESS_ROWS:
+        if len(plan.rows) == CONCURRENT_ROWS:
             break
         waits = request.state is RequestState.WAITING and not request.host_blocks
         if not waits or request.task not in CACHED_TASKS or not takes(request):
             continue
         if (row := scheduler.place_prompt(request, plan, time, left, room, whole=True)) is not None:
             left -= row.tokens
-            request.state, request.progress_s = RequestState.EXPRESS, now
+            request.state, request.progress_s = RequestState.CONCURRENT, now
     plan.predicted_s = plan.seconds(scheduler.resources)
     return plan if plan.rows else None

@@ -20,13 +20,15 @@ class RequestState(enum.Enum):
     """Where a request stands.
 
     WAITING ──admitted──▶ RUNNING ──Pause──▶ PAUSED ──Resume──▶ RUNNING or WAITING
-       ▲ └──▶ EXPRESS ─────▶ │
+       ▲ └──▶ CONCURRENT ──▶ │
        └─swapped or dropped──┘          any ──▶ FINISHED
     """
 
     WAITING = "waiting"  # holds no device blocks; `host_blocks` if it was swapped out
     RUNNING = "running"  # holds blocks; the scheduler decides step by step whether it is in the batch
-    EXPRESS = "express"  # critical: its prompt is read beside the step under way, and its blocks cannot be taken
+    CONCURRENT = (
+        "concurrent"  # critical: its prompt is prefilled beside the step under way, and its blocks cannot be taken
+    )
     PAUSED = "paused"  # out of the batch until resumed; keeps its blocks unless another request needs them
     FINISHED = "finished"
 

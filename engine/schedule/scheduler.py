@@ -302,7 +302,7 @@ class Scheduler:
             and other.model == request.model
             and other.id not in placed
             and other is not request
-            and other.state is not RequestState.EXPRESS
+            and other.state is not RequestState.CONCURRENT
         ]
         idle = [other for other in holders if other.id not in self._contenders]
         rank = self._rank(request)

@@ -1,6 +1,6 @@
-"""Barge-in: a voice puts a reply on hold, and the reply then ends there or goes on.
+"""Carries out a barge-in: a voice puts a reply on hold, and the reply then ends there or goes on.
 
-turns.py judges whether the voice takes the floor. Pure: the clock is an argument.
+`judge` in turns.py decides whether the voice takes the floor; floor.py asks it. Pure: the clock is an argument.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What all dialects share: the `Dialect` description, and the values they read and write beside conversation events.
 
 A `Dialect` says which side speaks first and how its opening is read, what its clients may send, and how to make a codec
-that lives as long as the conversation. Each dialect defines its own bytes.
+that lives as long as the conversation. Each dialect is a module or a package beside this file and defines its own
+bytes; server/app.py gives it a route.
 """
 
 from __future__ import annotations

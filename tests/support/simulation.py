@@ -259,21 +259,21 @@ class LateEngine(PretendEngine):
 
 
 @dataclass
-class LateExpress(LateEngine):
+class LateConcurrentPrefill(LateEngine):
     """Runs prompts beside the device's steps, on the same pages; it ends before or after the step."""
 
-    place = RequestState.EXPRESS
+    place = RequestState.CONCURRENT
     flights: int = 2
     launched: int = 0
     together: list[Launched] = field(default_factory=list)
 
     @classmethod
-    def of(cls, engine: LateEngine, *, eager: bool, slow: int) -> LateExpress:
-        """Return an express on an engine's pages."""
+    def of(cls, engine: LateEngine, *, eager: bool, slow: int) -> LateConcurrentPrefill:
+        """Return an concurrent_prefill on an engine's pages."""
         lane = cls(engine.clock, engine.block_tokens, eager=eager, slow=slow)
         lane.device, lane.host, lane.tenants = engine.device, engine.host, engine.tenants
         lane.prefixes = engine.prefixes
-        engine.express = lane
+        engine.concurrent_prefill = lane
         return lane
 
     def takes(self, request: Request) -> bool:

@@ -18,10 +18,10 @@ from simulation import Clock, PretendEngine, Simulation
 
 from voxlane.engine.api import Rewound, Samples, Submit
 from voxlane.engine.jobs.chat import ChatJobFactory
-from voxlane.engine.jobs.speak_codec import SpeakCodecJobFactory, TalkerFacts
+from voxlane.engine.jobs.speak_codec import CodecVoiceFacts, SpeakCodecJobFactory
 from voxlane.engine.loop.core import Core
 from voxlane.engine.memory.blocks import BlockPool
-from voxlane.engine.memory.state_rows import Slots
+from voxlane.engine.memory.state_rows import StateRows
 from voxlane.engine.models.qwen3_tts.config import Qwen3TTSConfig, SpeechSampling
 from voxlane.engine.models.qwen3_tts.prompt import Clone, Codes, Utterance, open_utterance
 from voxlane.engine.runners.codec_tts import FrameOutcome, UtteranceStream, stream_of
@@ -143,7 +143,7 @@ class PretendTalker(PretendEngine):
 
     def __init__(self, clock: Clock, block_tokens: int, slots: int) -> None:
         super().__init__(clock, block_tokens)
-        self.slots = Slots(slots)
+        self.slots = StateRows(slots)
         self.heard: dict[int, list[Codes]] = {}
         self.caught: dict[tuple[int, int], int] = {}  # frames decoded again, by stream and slot
         self.chunks: list[int] = []
@@ -218,16 +218,16 @@ class TalkerSimulation(Simulation):
         super().__init__(blocks=40, host_blocks=0, **settings)  # type: ignore[arg-type]
         size = self.pool.block_tokens
         self.tts_pool = BlockPool(tts_blocks, size, prefix_cache=False)
-        station = ModelResources(
+        resources = ModelResources(
             self.tts_pool, BlockPool(tts_host, size, prefix_cache=False), CostModel(), abilities=SPEECH_FRAMES
         )
         limits = self.scheduler.limits
         assert isinstance(limits, Limits)
-        self.scheduler = Scheduler({**self.scheduler.resources, "tts": station}, limits)
+        self.scheduler = Scheduler({**self.scheduler.resources, "tts": resources}, limits)
         self.talker = (LateTalker if late else PretendTalker)(self.clock, size, slots)
         self.engine.overlaps = late
         limit = min(LIMIT, tts_blocks * size)
-        facts = TalkerFacts(END, FRAME_SAMPLES, RATE, limit, self.talker.slots)
+        facts = CodecVoiceFacts(END, FRAME_SAMPLES, RATE, limit, self.talker.slots)
         self.core = Core(
             self.scheduler,
             {"chat": self.engine, "tts": self.talker},

@@ -19,7 +19,7 @@ assert stand_ins.MISSING is not None  # imported first: voxlane needs the packag
 from support.random_models import RandomWeights  # noqa: E402
 
 from voxlane.engine.api import Finished, Policy, SamplingParams, Submit, Text  # noqa: E402
-from voxlane.engine.build.model_part import build_station  # noqa: E402
+from voxlane.engine.build.model_part import build_resources  # noqa: E402
 from voxlane.engine.jobs.chat import TextJob  # noqa: E402
 from voxlane.engine.loop.core import Core  # noqa: E402
 from voxlane.engine.memory.blocks import BlockTable  # noqa: E402
@@ -58,7 +58,7 @@ class Bench:
 
     model: Decoder
     cache: KVCache
-    station: ModelResources
+    resources: ModelResources
     runner: CudaRunner
     device: torch.device
     start_s: float = 0.0  # seconds for compiling and graph capture
@@ -66,7 +66,7 @@ class Bench:
     def request(self, name: str, tokens: list[int], sampling: SamplingParams) -> Request:
         """Return a request for a prompt of tokens."""
         limit = self.model.context_tokens
-        table = BlockTable(self.station.pool)
+        table = BlockTable(self.resources.pool)
         return Request(name, "complete", tokens, len(tokens), table, sampling=sampling, limit=limit, seed=7)
 
 
@@ -105,7 +105,7 @@ def make_bench(
     return Bench(
         model,
         cache,
-        build_station(cache, prefix_cache=False, abilities=TEXT),
+        build_resources(cache, prefix_cache=False, abilities=TEXT),
         runner,
         device,
         start_s=time.monotonic() - begin,
@@ -261,13 +261,13 @@ def run_workload(
     overlap: Overlap = "ahead",
 ) -> Run:
     """Send all work to a core at once and step until it is done."""
-    desk, runner = Desk(bench, work), bench.runner
+    factory, runner = Desk(bench, work), bench.runner
     runner.overlaps = overlap != "apart"
     limits = Limits(max_batch=max_batch, max_step_tokens=STEP_TOKENS, step_budget_s=STEP_BUDGET_S, policy=policy)
     core = Core(
-        Scheduler({"chat": bench.station}, limits),
+        Scheduler({"chat": bench.resources}, limits),
         {"chat": runner},
-        {"chat": desk},
+        {"chat": factory},
         clock=time.monotonic,
         max_waiting=len(work) + 1,
     )
@@ -275,7 +275,7 @@ def run_workload(
     if overlap != "ahead":
         runner.samples_on_device = lambda request: False  # type: ignore[method-assign]
     begin = time.monotonic()
-    core.handle(desk.submits)
+    core.handle(factory.submits)
     spans: dict[str, list[float]] = {name: [] for name in ("device", "prompts")}
     letters, ended, prefilled = 0, 0, 0
     while core.busy:
@@ -294,7 +294,7 @@ def run_workload(
     core.idle()
     wanted = sum(count for _, count in work)
     assert (letters, ended) == (wanted, len(work)), f"{letters} of {wanted} tokens, {ended} of {len(work)} requests"
-    outputs = zlib.crc32(repr([request.tokens for request in desk.requests]).encode())
+    outputs = zlib.crc32(repr([request.tokens for request in factory.requests]).encode())
     return Run(
         *(seconds, wanted, len(spans["device"]), sum(spans["device"]), plan_s),
         *(sum(spans["prompts"]), max(spans["device"]), outputs),

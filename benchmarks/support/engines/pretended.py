@@ -135,7 +135,7 @@ class Voice(Pretended):
         return ClauseOutcome(SynthesisedClause(sound, tuple(words)))
 
 
-class Ears(vad.DeviceEars):
+class Ears(vad.DeviceVad):
     """A voice activity detector that takes loud audio for speech."""
 
     def _run(self, shape: vad.Shape) -> None:

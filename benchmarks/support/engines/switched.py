@@ -46,9 +46,9 @@ def _switch(scheduler: Scheduler, policy: Policy) -> Callable[[int, FrameType | 
     def switch(number: int, frame: FrameType | None) -> None:
         assert not scheduler.requests, "only an idle engine can change its policy"
         scheduler.limits = replace(scheduler.limits, policy=policy)
-        for station in scheduler.resources.values():
-            for block in station.pool.take(station.pool.available):
-                station.pool.release(block)
+        for resources in scheduler.resources.values():
+            for block in resources.pool.take(resources.pool.available):
+                resources.pool.release(block)
         print(f"policy: {policy}", flush=True)
 
     return switch

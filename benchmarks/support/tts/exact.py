@@ -28,9 +28,9 @@ from voxlane.engine.models.qwen3_tts.config import SpeechSampling
 from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.models.qwen3_tts.prompt import NOTHING, Clone, Codes, Utterance, open_utterance
 from voxlane.engine.models.qwen3_tts.prompt import SPEAKER as VOICE
-from voxlane.engine.runners.codec_tts import FrameOutcome, Talker, UtteranceStream
+from voxlane.engine.runners.codec_tts import CodecTTS, FrameOutcome, UtteranceStream
 from voxlane.engine.runners.cuda import codec_graphs, codec_tts_graphs
-from voxlane.engine.runners.cuda.codec_tts import CudaTalker
+from voxlane.engine.runners.cuda.codec_tts import CudaCodecTTS
 from voxlane.engine.schedule.plan import ModelBatch, Row
 from voxlane.engine.schedule.request import Request
 
@@ -97,7 +97,7 @@ class Speaker:
         self.pieces = [self.sound[: self.stream.decoded * frame_samples]]
 
 
-def enter(engine: Talker, pool: BlockPool, number: int) -> Speaker:
+def enter(engine: CodecTTS, pool: BlockPool, number: int) -> Speaker:
     """Return the request of this number; each is of another kind."""
     own, config = random.Random(number), engine.model.config
     utterance = open_utterance(config, [1, 2, 3], language=LANGUAGE, speaker=SPEAKER)
@@ -115,7 +115,7 @@ def enter(engine: Talker, pool: BlockPool, number: int) -> Speaker:
     return Speaker(number, request, stream)
 
 
-def speak(engine: Talker, numbers: Sequence[int]) -> list[Speaker]:
+def speak(engine: CodecTTS, numbers: Sequence[int]) -> list[Speaker]:
     """Run the requests to their end, two joining at each of the first steps."""
     pool = BlockPool(BLOCKS, BLOCK, prefix_cache=False)
     waiting, speakers = list(numbers), list[Speaker]()
@@ -159,7 +159,7 @@ def _difference(expected: Sequence[Codes], got: Sequence[Codes]) -> str:
     return "" if len(expected) == len(got) else "in length"
 
 
-def talker(device: torch.device, *, graphs: bool, off: float = 0.0) -> Talker:
+def talker(device: torch.device, *, graphs: bool, off: float = 0.0) -> CodecTTS:
     """Return a talker: the host's on a CPU, unless `graphs` asks for the device's."""
     shape = SHAPES["small"]
     model = Qwen3TTS.load(Unwritten("small", off), "float32", device=device)
@@ -167,8 +167,8 @@ def talker(device: torch.device, *, graphs: bool, off: float = 0.0) -> Talker:
     codec, layers = codec_decoder.build(config, torch.float32, device), model.talker
     cache = KVCache(layers.spec.pages, BLOCKS, BLOCK, torch.float32, device=device)
     if device.type == "cpu" and not graphs:
-        return Talker(model, codec, cache, slots=REQUESTS, max_rows=REQUESTS)
-    return CudaTalker(model, codec, cache, device, slots=REQUESTS, max_rows=REQUESTS, max_tokens=TOKENS)
+        return CodecTTS(model, codec, cache, slots=REQUESTS, max_rows=REQUESTS)
+    return CudaCodecTTS(model, codec, cache, device, slots=REQUESTS, max_rows=REQUESTS, max_tokens=TOKENS)
 
 
 def check_frames(device: torch.device, offs: Sequence[float]) -> bool:
@@ -186,7 +186,7 @@ def check_frames(device: torch.device, offs: Sequence[float]) -> bool:
         launched = speak(engine, numbers)
         good = compare("launched", wanted, launched)
         print(f"after {time.monotonic() - began:.0f} s", flush=True)
-        if isinstance(engine, CudaTalker) and device.type == "cuda":
+        if isinstance(engine, CudaCodecTTS) and device.type == "cuda":
             engine.capture()
     together = speak(engine, numbers)
     good = compare("graphs", wanted, together) and good

@@ -100,7 +100,7 @@ class Qwen3ASRConfig:
 
     @classmethod
     def from_dict(cls, config: dict[str, object]) -> Qwen3ASRConfig:
-        """Return the configuration in `config`, or raise ConfigError naming the key."""
+        """Return the configuration in `config`, or raise ModelConfigError naming the key."""
         whole = Settings(config)
         settings = whole.section("thinker_config") if "thinker_config" in whole else whole
         for place in (whole, settings):
@@ -121,13 +121,13 @@ class Qwen3ASRConfig:
 
 
 def check_generation(config: Mapping[str, object]) -> None:
-    """Raise ConfigError if generation_config.json asks for more than greedy text and its end."""
+    """Raise ModelConfigError if generation_config.json asks for more than greedy text and its end."""
     settings = Settings(config, "generation_config.")
     settings.known_only({"eos_token_id"}, NOTES | _GENERATION_UNUSED, {**NEUTRAL, "do_sample": (False,)})
 
 
 def _check_parts(whole: Settings, parts: Settings) -> None:
-    """Raise ConfigError for a key that is not one of those around the two networks' own."""
+    """Raise ModelConfigError for a key that is not one of those around the two networks' own."""
     unused = NOTES | CHOOSING | _PARTS_UNUSED
     if parts is whole:
         whole.known_only({*_PARTS_KEYS, "support_languages"}, unused, NEUTRAL)

@@ -63,7 +63,7 @@ class CodecConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, object]) -> CodecConfig:
-        """Read Hugging Face's config.json, or raise ConfigError that names the key."""
+        """Read Hugging Face's config.json, or raise ModelConfigError that names the key."""
         top = Settings(values)
         if top.text("model_type") != MODEL_TYPE:
             raise top.refuse("model_type", f"{top.text('model_type')!r:.60} is not {MODEL_TYPE}")

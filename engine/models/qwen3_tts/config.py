@@ -110,7 +110,7 @@ class Qwen3TTSConfig:
 
     @classmethod
     def from_dict(cls, config: dict[str, object]) -> Qwen3TTSConfig:
-        """Return the configuration in `config`, or raise ConfigError naming the key."""
+        """Return the configuration in `config`, or raise ModelConfigError naming the key."""
         settings = Settings(config)
         for key in ("quantization_config", "quantization"):
             if key in settings:
@@ -170,7 +170,7 @@ class SpeechSampling:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, object], end: int | None = None) -> SpeechSampling:
-        """Return the defaults a checkpoint's generation_config.json names, or raise ConfigError naming the key.
+        """Return the defaults a checkpoint's generation_config.json names, or raise ModelConfigError naming the key.
 
         `end` is the talker's end of speech: the file may repeat it.
         """

@@ -76,7 +76,7 @@ class EncoderConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, object]) -> EncoderConfig:
-        """Read a tokenizer's config.json, or raise ConfigError that names the key."""
+        """Read a tokenizer's config.json, or raise ModelConfigError that names the key."""
         top = Settings(values)
         section = top.section("encoder_config")
         section.known_only(_USED_KEYS, _UNUSED_KEYS, _FIXED)
@@ -113,7 +113,7 @@ class EncoderConfig:
 
 
 def _check(top: Settings, section: Settings, config: EncoderConfig) -> None:
-    """Raise ConfigError where two keys contradict each other."""
+    """Raise ModelConfigError where two keys contradict each other."""
     if config.filters < config.compress:
         raise section.refuse("compress", f"{config.compress} leaves nothing of num_filters {config.filters}")
     if section.integer("vector_quantization_hidden_dimension", 256, maximum=_MAX_SIZE) != config.codebook_dim:

@@ -197,7 +197,7 @@ class ClauseStep:
     phases: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
-class CudaVoice(Immediate):
+class CudaClauseTTS(Immediate):
     """Runs hibari's voices on a device; they have no KV cache."""
 
     overlaps = True
@@ -228,7 +228,7 @@ class CudaVoice(Immediate):
     def check(self) -> Agreement:
         """Synthesise a clause here and on the CPU; return how far apart the results are."""
         clause = ClausePayload(self.model.prepare(_CHECKED), self.model.default_voice, 1.0, 0)
-        reference = CudaVoice(self.model, torch.device("cpu"), places=(64,), beats=(128,))
+        reference = CudaClauseTTS(self.model, torch.device("cpu"), places=(64,), beats=(128,))
         got, expected = (voice.collect(voice._begin([clause]))[0].speech for voice in (self, reference))
         if got.words != expected.words or len(got.samples) != len(expected.samples):
             return Agreement("voice", 0.0, _TOLERANCE, "the words are not where they are on the CPU")

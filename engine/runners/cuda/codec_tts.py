@@ -26,7 +26,7 @@ from voxlane.engine.models.qwen3_tts.choice import packet_rows
 from voxlane.engine.models.qwen3_tts.codec import Qwen3TTSCodec
 from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.models.qwen3_tts.prompt import SPEAKER, Codes
-from voxlane.engine.runners.codec_tts import LEADS, NO_SAMPLES, Talker, UtteranceStream, stream_of
+from voxlane.engine.runners.codec_tts import LEADS, NO_SAMPLES, CodecTTS, UtteranceStream, stream_of
 from voxlane.engine.runners.cuda.codec_graphs import CodecGraphs, FramePiece
 from voxlane.engine.runners.cuda.codec_tts_graphs import RING, FrameGraphs, Size, Streams
 from voxlane.engine.runners.cuda.device import Stopwatch, watched
@@ -63,7 +63,7 @@ class CodecStep:
     phases: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
-class CudaTalker(Talker):
+class CudaCodecTTS(CodecTTS):
     """Runs a talker and its codec on one device."""
 
     overlaps = True

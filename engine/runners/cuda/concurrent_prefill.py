@@ -21,7 +21,7 @@ from voxlane.engine.runners.cuda.prompt_graphs import PromptGraphs
 from voxlane.engine.runners.cuda.prompts import PromptRunner, PromptTicket
 from voxlane.engine.runners.cuda.rows import is_penalised, needs_host
 from voxlane.engine.runners.decoder import DecoderModel, Immediate, Outcome
-from voxlane.engine.schedule.concurrent_prefill import EXPRESS_ROWS, EXPRESS_TOKENS
+from voxlane.engine.schedule.concurrent_prefill import CONCURRENT_ROWS, CONCURRENT_TOKENS
 from voxlane.engine.schedule.plan import ModelBatch
 from voxlane.engine.schedule.request import Request
 
@@ -35,9 +35,9 @@ class _Side:
     def __init__(
         self, model: DecoderModel, cache: KVCache, device: torch.device, asks: Tensor, context_tokens: int
     ) -> None:
-        beside = torch.zeros((2, EXPRESS_ROWS), dtype=torch.int32, device=device)
+        beside = torch.zeros((2, CONCURRENT_ROWS), dtype=torch.int32, device=device)
         self.graphs = PromptGraphs(
-            model, cache, device, beside, max_rows=EXPRESS_ROWS, context_tokens=context_tokens, asks=asks
+            model, cache, device, beside, max_rows=CONCURRENT_ROWS, context_tokens=context_tokens, asks=asks
         )
         self.prompts = PromptRunner(model, cache, device, beside, self.graphs)
         self.watch = Stopwatch(device)
@@ -75,7 +75,7 @@ def _over_if_it_fails(ticket: PrefillStep) -> Iterator[None]:
         raise
 
 
-class CudaExpress(Immediate):
+class CudaConcurrentPrefill(Immediate):
     """Runs a language model on prompts beside its steps, a few launches at a time."""
 
     overlaps = True
@@ -96,13 +96,13 @@ class CudaExpress(Immediate):
             with side.entered():
                 # Memory of its own: another graph may run at the same time.
                 pool = torch.cuda.graph_pool_handle()
-                side.graphs.capture(pool, EXPRESS_TOKENS, stream=side.stream)
+                side.graphs.capture(pool, CONCURRENT_TOKENS, stream=side.stream)
                 progress((number + 1) / FLIGHTS)
         torch.cuda.synchronize(self._device)
 
     def takes(self, request: Request) -> bool:
         """Return whether a graph can choose the request's token without the host."""
-        fits = self._sides[0].graphs.shape(EXPRESS_TOKENS, EXPRESS_ROWS, len(request.tokens)) is not None
+        fits = self._sides[0].graphs.shape(CONCURRENT_TOKENS, CONCURRENT_ROWS, len(request.tokens)) is not None
         return fits and not needs_host(request) and not is_penalised(request)
 
     def launch(self, load: ModelBatch) -> PrefillStep:

@@ -20,7 +20,7 @@ from torch import Tensor
 from voxlane.engine.kernels.attention.pages import Layout
 from voxlane.engine.kernels.yield_flag import YieldFlag
 from voxlane.engine.memory.pages import KVCache
-from voxlane.engine.runners.cuda.concurrent_prefill import FLIGHTS, CudaExpress
+from voxlane.engine.runners.cuda.concurrent_prefill import FLIGHTS, CudaConcurrentPrefill
 from voxlane.engine.runners.cuda.decode_graphs import DecodeGraphs
 from voxlane.engine.runners.cuda.device import Stopwatch, watched
 from voxlane.engine.runners.cuda.prompt_graphs import SIZES, PromptGraphs
@@ -105,7 +105,7 @@ class CudaRunner(Runner):
             model, cache, device, self._graphs.beside, max_rows=max_batch, context_tokens=context_tokens, way=way
         )
         self._prompts = PromptRunner(model, cache, device, self._graphs.beside, self._prompt_graphs)
-        self.express = CudaExpress(model, cache, device, way, context_tokens=context_tokens)
+        self.concurrent_prefill = CudaConcurrentPrefill(model, cache, device, way, context_tokens=context_tokens)
         self._watches = itertools.cycle([Stopwatch(device), Stopwatch(device)])  # two steps may be read at once
         self._prepared: DecoderStep | None = None
         self._sound = True  # the last launch has had no fault so far
@@ -115,7 +115,7 @@ class CudaRunner(Runner):
         pool = torch.cuda.graph_pool_handle()  # shared: one graph runs at a time, and results lie elsewhere
         self._prompt_graphs.capture(pool, max_step_tokens, lambda done: progress(done / 2))
         self._graphs.capture(pool, lambda done: progress((1 + done) / 2))
-        self.express.capture()
+        self.concurrent_prefill.capture()
 
     def rehearse(self, max_step_tokens: int, progress: Callable[[float], None] = lambda done: None) -> None:
         """Run a prompt through every kernel there is, to compile them; nothing is written to the cache."""

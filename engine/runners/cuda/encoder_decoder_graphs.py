@@ -44,7 +44,7 @@ CHOICE_ROWS = 256
 """Rows of logits held at once: 256 × 51,866 floats are 53 MB."""
 
 
-class HearingModel(Protocol):
+class EncoderDecoderModel(Protocol):
     """What these steps need of an architecture."""
 
     max_samples: int
@@ -82,7 +82,7 @@ class Step:
 class StepGraphs:
     """Steps over tokens: for each number of tokens a narrow and a wide graph."""
 
-    def __init__(self, model: HearingModel, cache: KVCache, device: torch.device, *, max_rows: int) -> None:
+    def __init__(self, model: EncoderDecoderModel, cache: KVCache, device: torch.device, *, max_rows: int) -> None:
         self._model = model
         self._pages = cache.pages
         self._max_rows = max_rows

@@ -21,7 +21,7 @@ from voxlane.engine.memory.pages import KVCache
 from voxlane.engine.models.recognition import DETECTING, OPENING, WRITING, Cross
 from voxlane.engine.runners.cuda.clips import ClipGraphs, EncoderModel
 from voxlane.engine.runners.cuda.device import Stopwatch, watched
-from voxlane.engine.runners.cuda.encoder_decoder_graphs import HearingModel, Step, StepGraphs
+from voxlane.engine.runners.cuda.encoder_decoder_graphs import EncoderDecoderModel, Step, StepGraphs
 from voxlane.engine.runners.decoder import token_outcome
 from voxlane.engine.runners.recogniser import ListeningModel, Recogniser, TranscriptionOutcome, transcription_of
 from voxlane.engine.runners.sampler import SampledToken
@@ -29,7 +29,7 @@ from voxlane.engine.schedule.plan import ModelBatch, Row
 from voxlane.engine.schedule.request import Request, RequestState
 
 
-class DeviceModel(ListeningModel, HearingModel, EncoderModel, Protocol):
+class DeviceModel(ListeningModel, EncoderDecoderModel, EncoderModel, Protocol):
     """What the recogniser on a device needs of an architecture; moonshine.py says how they are used."""
 
     tells_silence: bool

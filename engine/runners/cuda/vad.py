@@ -84,7 +84,7 @@ class _Together:
         return torch.relu_(torch.addmm(bias, taps, weight))
 
 
-class DeviceEars:
+class DeviceVad:
     """The detectors of all streams; one batch is under way at a time. Probabilities are silero.py's to 1e-5."""
 
     def __init__(self, device: torch.device, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,4 +1,4 @@
-"""OpenAI Realtime's conversation items: reading them, writing them, and the order in which a client knows them."""
+"""The JSON of OpenAI Realtime's conversation items: read, written, and in the order in which a client knows them."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class OpenAIRealtime:
         return [client_events.PlaceItem(item, "" if after == "root" else after, pcm, ref)]
 
     def truncate(self, event: Event, ref: str) -> list[Incoming]:
-        """Read how much of a reply was played."""
+        """Read conversation.item.truncate: where the client stopped playing. conversation/editing.py cuts the item."""
         name = self._item(event)
         number("content_index", event.get("content_index", 0), 0, 0)
         seconds = number("audio_end_ms", event.get("audio_end_ms"), 0, LONGEST_S * 1000) / 1000

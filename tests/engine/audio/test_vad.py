@@ -16,7 +16,7 @@ from voxlane.engine.api import LISTEN_RATE, Append, Submit
 from voxlane.engine.audio.vad import VadStream
 from voxlane.engine.jobs.transcribe import TranscribeJobFactory
 from voxlane.engine.memory.blocks import BlockPool
-from voxlane.engine.runners.cuda.vad import DeviceEars
+from voxlane.engine.runners.cuda.vad import DeviceVad
 
 HOST = torch.device("cpu")
 
@@ -34,7 +34,7 @@ def sounds(count: int) -> list[np.ndarray]:
 @pytest.mark.parametrize("count", [1, 3, 7, 40])
 def test_streams_together_hear_what_each_hears_alone(count: int) -> None:
     """In pieces of any size, said before or not, by streams that come and are asked in any order."""
-    source, together = random.Random(count), DeviceEars(HOST)
+    source, together = random.Random(count), DeviceVad(HOST)
     waiting = {n: (sound, Voicing()(sound)) for n, sound in enumerate(sounds(count))}
     streams: dict[int, VadStream] = {}
     found: dict[int, list[float]] = {n: [] for n in waiting}
@@ -58,7 +58,7 @@ def test_streams_together_hear_what_each_hears_alone(count: int) -> None:
 
 
 def test_a_stream_that_is_gone_is_not_listened_to() -> None:
-    together = DeviceEars(HOST)
+    together = DeviceVad(HOST)
     gone, stays = together.open(), together.open()
     for ear in (gone, stays):
         ear.expect(np.zeros(1024, np.float32))
@@ -72,7 +72,7 @@ def test_a_stream_that_is_gone_is_not_listened_to() -> None:
 def test_who_asks_no_more_than_is_ready_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames of several streams go together, and each stream's own one after the other."""
     now = [1.0]
-    together = DeviceEars(HOST, clock=lambda: now[0])
+    together = DeviceVad(HOST, clock=lambda: now[0])
     monkeypatch.setattr(together, "listen", None)  # the only call that waits
     wanted = [Voicing()(sound) for sound in sounds(3)]
     streams = [together.open() for _ in wanted]
@@ -96,7 +96,7 @@ def test_a_stream_wants_no_work_before_its_answer_is_there_and_the_engine_does_n
 ) -> None:
     """Two hundred streams that wait for a device would be asked for nothing, again and again, and the device too."""
     now, asked, through = [1.0], [0], [False]
-    together = DeviceEars(HOST, clock=lambda: now[0])
+    together = DeviceVad(HOST, clock=lambda: now[0])
 
     def heard() -> bool:
         asked[0] += 1
@@ -104,8 +104,8 @@ def test_a_stream_wants_no_work_before_its_answer_is_there_and_the_engine_does_n
 
     monkeypatch.setattr(together, "_heard", heard)
     monkeypatch.setattr(together, "listen", None)  # the only call that waits
-    desk = TranscribeJobFactory(PretendListeningModel(), BlockPool(8, 4), together.open)
-    jobs = [desk.open(Submit(str(number), "asr"), now[0]) for number in range(50)]
+    factory = TranscribeJobFactory(PretendListeningModel(), BlockPool(8, 4), together.open)
+    jobs = [factory.open(Submit(str(number), "asr"), now[0]) for number in range(50)]
     for job in jobs:
         job.append(Append(job.submit.request_id, audio=bytes(2 * (FRAME_SAMPLES - 1))), now[0])
     assert not any(job.unfinished for job in jobs)

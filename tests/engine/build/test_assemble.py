@@ -106,7 +106,7 @@ def test_a_closed_engine_leaves_no_thread():
     before = set(threading.enumerate())
     engine = assemble(chat_config(context_tokens=40, kv_memory_mib=16, block_tokens=4))
     readers = {priority: ThreadPoolExecutor(1, "prompts") for priority in Priority}  # as with a device
-    engine.core._desks._desks["chat"]._readers = readers
+    engine.core._factories._factories["chat"]._readers = readers
     for reader in readers.values():
         reader.submit(int).result()
     assert len(set(threading.enumerate()) - before) >= len(readers)

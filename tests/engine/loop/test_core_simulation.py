@@ -97,7 +97,7 @@ class EngineLoop(RuleBasedStateMachine):
     def interrupt(self, session):
         self.simulation.send(self.simulation.pause_session(session))
         live = self.simulation.scheduler.requests.values()
-        out = (RequestState.PAUSED, RequestState.EXPRESS)  # a prompt beside the step is paused when it is read
+        out = (RequestState.PAUSED, RequestState.CONCURRENT)  # a prompt beside the step is paused when it is read
         assert all(request.state in out for request in live if request.session == session)
 
     @rule(seconds=st.floats(0, 6))
@@ -219,14 +219,14 @@ def test_a_prompt_that_must_be_read_is_not_read_by_a_thimble(prompts_s, fewest, 
         work = Work().plus(1, 50).plus(count, count)
         cost.observe(work, 5e-3 + 1e-5 * work.prefill_tokens + (prompts_s if work.prompts else 0.0))
     pool = BlockPool(100, 16)
-    stations = {"chat": ModelResources(pool, BlockPool(0, 16), cost, abilities=TEXT)}
+    resources = {"chat": ModelResources(pool, BlockPool(0, 16), cost, abilities=TEXT)}
     plan, decode, prompt = Plan(), request("d", 50, pool), request("p", 2000, pool)
     plan.load("chat").work.add(1, 50)
     plan.rows.append(Row(decode, 49, 1))
-    time = StepTime(stations, 1e-3, lane_in_use=False)
+    time = StepTime(resources, 1e-3, lane_in_use=False)
     assert fewest <= time.chunk(plan, prompt, 4096) <= most
     assert not time.fits_one(plan, decode)
-    assert StepTime(stations, 1e-3, lane_in_use=True).chunk(plan, prompt, 4096) == 0
+    assert StepTime(resources, 1e-3, lane_in_use=True).chunk(plan, prompt, 4096) == 0
 
 
 def request(name: str, tokens: int, pool: BlockPool) -> Request:

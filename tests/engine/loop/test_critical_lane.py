@@ -6,7 +6,16 @@ import itertools
 from typing import Any
 
 import pytest
-from simulation import Clock, LateEngine, LateExpress, Letters, PretendEngine, Simulation, expected_text, reason
+from simulation import (
+    Clock,
+    LateConcurrentPrefill,
+    LateEngine,
+    Letters,
+    PretendEngine,
+    Simulation,
+    expected_text,
+    reason,
+)
 
 from voxlane.engine.api import (
     Cancel,
@@ -99,7 +108,7 @@ def test_a_burst_of_prompts_holds_up_nobody_who_is_being_answered(monkeypatch: p
 def test_who_was_read_beside_the_steps_goes_on_in_the_very_next_one(slow: int) -> None:
     def engine(clock: Clock, block_tokens: int) -> LateEngine:
         made = LateEngine(clock, block_tokens, slow=3)
-        LateExpress.of(made, eager=False, slow=slow)
+        LateConcurrentPrefill.of(made, eager=False, slow=slow)
         return made
 
     simulation = Simulation(make_engine=engine, blocks=64, host_blocks=0, policy="deadline")
@@ -128,8 +137,8 @@ def test_a_step_waits_for_critical_prompts_but_not_for_ever() -> None:
 
     def engine(clock: Clock, block_tokens: int) -> LateEngine:
         made = LateEngine(clock, block_tokens, slow=2, step_s=1e-3, token_s=0.0)
-        express = LateExpress.of(made, eager=False, slow=40)
-        express.step_s = express.token_s = 0.0
+        concurrent_prefill = LateConcurrentPrefill.of(made, eager=False, slow=40)
+        concurrent_prefill.step_s = concurrent_prefill.token_s = 0.0
         return made
 
     simulation = Simulation(make_engine=engine, blocks=4096, host_blocks=0, policy="deadline")
@@ -160,7 +169,7 @@ def test_a_step_waits_for_critical_prompts_but_not_for_ever() -> None:
 def test_a_step_gives_way_after_critical_prompts_that_no_step_waited_for() -> None:
     def engine(clock: Clock, block_tokens: int) -> LateEngine:
         made = LateEngine(clock, block_tokens)
-        LateExpress.of(made, eager=False, slow=12)
+        LateConcurrentPrefill.of(made, eager=False, slow=12)
         return made
 
     simulation = Simulation(make_engine=engine, blocks=400, host_blocks=0, policy="deadline")
@@ -200,7 +209,7 @@ class Worker(Job):
 def test_a_step_that_gave_way_waits_for_no_more_work_than_one_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     def engine(clock: Clock, block_tokens: int) -> LateEngine:
         made = LateEngine(clock, block_tokens, slow=0)
-        LateExpress.of(made, eager=False, slow=6)
+        LateConcurrentPrefill.of(made, eager=False, slow=6)
         return made
 
     monkeypatch.setattr(core, "WORK_BUDGET_S", 1.0)
@@ -241,7 +250,7 @@ def answering(*, device: bool) -> tuple[Simulation, SlowLetters]:
 
     def late(clock: Clock, block_tokens: int) -> LateEngine:
         made = LateEngine(clock, block_tokens, slow=3)
-        LateExpress.of(made, eager=False, slow=3)
+        LateConcurrentPrefill.of(made, eager=False, slow=3)
         return made
 
     engine = late if device else PretendEngine

@@ -38,14 +38,14 @@ def restore(engine: Assembly):
     """Give every test the same limits and an empty prefix cache, and see that it leaves nothing behind."""
     scheduler = engine.core.scheduler
     before = scheduler.limits
-    station = scheduler.resources["chat"]
-    station.swap_block_s = 1e-9
-    empty_prefix_cache(station.pool)
+    resources = scheduler.resources["chat"]
+    resources.swap_block_s = 1e-9
+    empty_prefix_cache(resources.pool)
     yield
     scheduler.limits = before
     scheduler.check()
     assert not scheduler.requests
-    assert station.pool.used == 0
+    assert resources.pool.used == 0
 
 
 def limit(engine: Assembly, **changes: object) -> None:

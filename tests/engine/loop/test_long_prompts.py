@@ -47,7 +47,7 @@ def simulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulation]:
     letters = made.intake._tokenizer = Gated()
     with ThreadPoolExecutor(1) as normal, ThreadPoolExecutor(1) as high, ThreadPoolExecutor(1) as critical:
         readers = {Priority.NORMAL: normal, Priority.HIGH: high, Priority.CRITICAL: critical}
-        made.core._desks._desks = {"chat": ChatJobFactory(made.intake, letters, readers=readers)}
+        made.core._factories._factories = {"chat": ChatJobFactory(made.intake, letters, readers=readers)}
         yield made
         letters.gate.set()
 
@@ -83,12 +83,12 @@ def test_who_was_cancelled_before_being_read_ends_once_and_is_in_no_step(simulat
 
 
 def test_who_is_refused_leaves_nothing_to_be_read(simulation: Simulation) -> None:
-    desk = simulation.core._desks._desks["chat"]
+    factory = simulation.core._factories._factories["chat"]
     wish = replace(greedy("wish"), sampling=SamplingParams(max_tokens=5, schema='{"type": "object"}'))
     for _ in range(3):
-        with pytest.raises(Refusal, match="cannot constrain"):  # this desk has no grammars
-            desk.open(wish, 0.0)
-    reader = desk._readers[Priority.NORMAL]
+        with pytest.raises(Refusal, match="cannot constrain"):  # this factory has no grammars
+            factory.open(wish, 0.0)
+    reader = factory._readers[Priority.NORMAL]
     waiting = reader._work_queue.qsize()
     assert sum(not reader._work_queue.get().future.cancelled() for _ in range(waiting)) == 0
 
@@ -125,7 +125,7 @@ def test_what_reading_shows_to_be_too_long_is_refused_then_and_a_bad_request_at_
 
 
 def test_those_being_read_count_as_waiting(simulation: Simulation) -> None:
-    simulation.core._desks._max_waiting = 2
+    simulation.core._factories._max_waiting = 2
     simulation.send(greedy("a"), greedy("b"), greedy("c"))
     assert simulation.ends["c"].code == "overloaded"
 
@@ -133,11 +133,11 @@ def test_those_being_read_count_as_waiting(simulation: Simulation) -> None:
 def test_who_is_being_read_when_the_desk_closes_is_the_last(simulation: Simulation) -> None:
     before, letters = set(threading.enumerate()), simulation.intake._tokenizer
     readers = {Priority.NORMAL: ThreadPoolExecutor(1)}
-    desk = ChatJobFactory(simulation.intake, letters, Grammars(letters, letters.vocab_size), readers)
-    jobs = [desk.open(greedy(name), 0.0) for name in "abc"]
-    desk._grammars.warm_up()
+    factory = ChatJobFactory(simulation.intake, letters, Grammars(letters, letters.vocab_size), readers)
+    jobs = [factory.open(greedy(name), 0.0) for name in "abc"]
+    factory._grammars.warm_up()
     open_gate(simulation)
-    desk.close()
+    factory.close()
     assert set(threading.enumerate()) == before
     assert all(job.awaited.done() for job in jobs), "a job would wait for ever"
 

@@ -17,7 +17,7 @@ import torch
 from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import initialize, precondition, rule
-from simulation import Clock, LateEngine, LateExpress, Simulation, expected_text, next_token, reason
+from simulation import Clock, LateConcurrentPrefill, LateEngine, Simulation, expected_text, next_token, reason
 
 from voxlane.engine.api import (
     Cancel,
@@ -46,14 +46,14 @@ def greedy(name: str, text: str, tokens: int, **settings: object) -> Submit:
 
 
 def late(
-    *, eager: bool = False, slow: int = 0, express: tuple[bool, int] | None = None, **settings: object
+    *, eager: bool = False, slow: int = 0, concurrent_prefill: tuple[bool, int] | None = None, **settings: object
 ) -> Simulation:
-    """Return a simulation on a device that is late; `express` says whether what runs beside it is eager, how slow."""
+    """Return a simulation on a device that is late; `concurrent_prefill`: whether prompts beside it are eager, and how slow."""
 
     def engine(clock: Clock, block_tokens: int) -> LateEngine:
         made = LateEngine(clock, block_tokens, eager=eager, slow=slow)
-        if express is not None:
-            LateExpress.of(made, eager=express[0], slow=express[1])
+        if concurrent_prefill is not None:
+            LateConcurrentPrefill.of(made, eager=concurrent_prefill[0], slow=concurrent_prefill[1])
         return made
 
     return Simulation(make_engine=engine, **{"blocks": 60, "host_blocks": 8, **settings})  # type: ignore[arg-type]
@@ -73,12 +73,13 @@ class LateLoop(EngineLoop):
         cache=st.booleans(),
         eager=st.booleans(),
         slow=st.sampled_from([0, 2]),
-        express=st.sampled_from([None, (True, 0), (True, 3), (False, 0), (False, 5)]),
+        concurrent_prefill=st.sampled_from([None, (True, 0), (True, 3), (False, 0), (False, 5)]),
     )
-    def start(self, policy, blocks, host, batch, tokens, lookup, budget, cache, eager, slow, express):
+    def start(self, policy, blocks, host, batch, tokens, lookup, budget, cache, eager, slow, concurrent_prefill):
         self.simulation = late(
             blocks=blocks, host_blocks=host, prefix_cache=cache, policy=policy, max_batch=batch,
-            max_step_tokens=tokens, lookup_tokens=lookup, step_budget_s=budget, eager=eager, slow=slow, express=express,
+            max_step_tokens=tokens, lookup_tokens=lookup, step_budget_s=budget, eager=eager, slow=slow,
+            concurrent_prefill=concurrent_prefill,
         )  # fmt: skip
         self.sent = {}
         self.cancelled = set()
@@ -193,12 +194,12 @@ def test_an_urgent_request_is_in_the_next_step(where: str) -> None:
 
 @pytest.mark.parametrize("beside", [False, True])
 def test_a_step_that_never_ends_is_noticed_by_the_loop_that_asks_for_it(monkeypatch, *, beside: bool) -> None:
-    simulation = late(express=(False, 0), policy="deadline")
+    simulation = late(concurrent_prefill=(False, 0), policy="deadline")
     monkeypatch.setattr(torch.cuda, "Event", lambda *, enable_timing: SimpleNamespace(record=str, query=bool))
     watch = Stopwatch(torch.device("cuda"), simulation.clock)
     simulation.send(greedy("a", "ABC", 40))
     simulation.step()
-    hung = simulation.engine.express if beside else simulation.engine
+    hung = simulation.engine.concurrent_prefill if beside else simulation.engine
     monkeypatch.setattr(hung, "done", lambda ticket: watch.done())
     watch.stop()
     asked = 0
@@ -380,12 +381,12 @@ def test_time_that_overlaps_is_not_counted_twice() -> None:
 
 
 def test_a_critical_prompt_is_read_beside_the_step_and_told_before_it_is_over() -> None:
-    simulation = late(slow=20, express=(False, 3), max_batch=8)
+    simulation = late(slow=20, concurrent_prefill=(False, 3), max_batch=8)
     for name in "ab":
         simulation.send(greedy(name, "ABC", 40, session="s"))
     for _ in range(4):
         simulation.step()
-    lane, told, early = simulation.engine.express, [], []
+    lane, told, early = simulation.engine.concurrent_prefill, [], []
     coming = [Pause(("a", "b")), greedy("d", "DCBA", 3, session="s", priority=Priority.CRITICAL)]
 
     def receive() -> list[ToEngine]:
@@ -447,15 +448,15 @@ def test_who_is_stopped_while_a_step_is_handed_out_writes_only_the_token_under_w
     assert {simulation.texts[name] for name in names} == {expected_text("ABC", 12)}
 
 
-@pytest.mark.parametrize("express", [(True, 9), (False, 9)])
+@pytest.mark.parametrize("concurrent_prefill", [(True, 9), (False, 9)])
 @pytest.mark.parametrize("command", [Cancel("d"), Pause(("d",))])
-def test_who_is_read_beside_the_step_can_be_stopped(express: tuple[bool, int], command: ToEngine) -> None:
-    simulation = late(express=express, blocks=12, max_batch=8)
+def test_who_is_read_beside_the_step_can_be_stopped(concurrent_prefill: tuple[bool, int], command: ToEngine) -> None:
+    simulation = late(concurrent_prefill=concurrent_prefill, blocks=12, max_batch=8)
     simulation.send(greedy("a", "ABC", 20))
     simulation.step()
     simulation.step(greedy("d", "DCBA", 3, session="t", priority=Priority.CRITICAL))
     simulation.step()
-    assert simulation.scheduler.requests["d"].state is RequestState.EXPRESS
+    assert simulation.scheduler.requests["d"].state is RequestState.CONCURRENT
     simulation.send(command, greedy("e", "EEEEEEEE", 3))  # which may have its blocks
     for _ in range(8):
         simulation.step()
@@ -468,10 +469,10 @@ def test_who_is_read_beside_the_step_can_be_stopped(express: tuple[bool, int], c
 
 
 def test_a_fault_beside_the_step_ends_nobody_else() -> None:
-    simulation = late(express=(False, 0), max_batch=8)
+    simulation = late(concurrent_prefill=(False, 0), max_batch=8)
     simulation.send(greedy("a", "ABC", 20))
     simulation.step()
-    simulation.engine.express.fail_next = True
+    simulation.engine.concurrent_prefill.fail_next = True
     simulation.step(greedy("d", "DCBA", 3, priority=Priority.CRITICAL))
     simulation.run(most=100)
     assert reason(simulation.ends["d"]) == "failed"
@@ -481,13 +482,13 @@ def test_a_fault_beside_the_step_ends_nobody_else() -> None:
 
 def test_nobody_is_read_beside_a_step_that_moves_blocks() -> None:
     """What it swaps out counts as free when it is planned, and is read when the device comes to it."""
-    simulation = late(express=(True, 0), slow=6, blocks=14, host_blocks=40, max_batch=8, prefix_cache=False)
+    simulation = late(concurrent_prefill=(True, 0), slow=6, blocks=14, host_blocks=40, max_batch=8, prefix_cache=False)
     simulation.scheduler.resources["chat"].swap_block_s = 1e-9
     prompts = {"a": "ABCDEFGHIJKLMNOPQRST", "b": "TSRQPONMLKJIHGFEDCBA"}
     simulation.send(*(greedy(name, prompt, 30) for name, prompt in prompts.items()))
     while simulation.texts.keys() != prompts.keys():
         simulation.step()
-    lane = simulation.engine.express
+    lane = simulation.engine.concurrent_prefill
     lane.takes = lambda request: request.id == "lane"  # the other wants something that the host has to choose
     simulation.send(greedy("big", "ZZZZZYYYYYXXXXXWWWWW", 2, priority=Priority.CRITICAL))
     while not any(flight.plan.loads["chat"].moves for flight in simulation.core._running_steps):
@@ -500,7 +501,7 @@ def test_nobody_is_read_beside_a_step_that_moves_blocks() -> None:
 
 
 def test_prompts_beside_a_step_may_hold_the_last_blocks() -> None:
-    simulation = late(blocks=5, host_blocks=0, express=(False, 40), max_batch=8)
+    simulation = late(blocks=5, host_blocks=0, concurrent_prefill=(False, 40), max_batch=8)
     simulation.send(greedy("r", "ABC", 16))
     while len(simulation.texts.get("r", "")) < 8:
         simulation.step()
@@ -510,7 +511,7 @@ def test_prompts_beside_a_step_may_hold_the_last_blocks() -> None:
 
 
 def test_who_was_cancelled_in_a_step_may_find_its_cached_blocks_taken() -> None:
-    simulation = late(express=(True, 0), blocks=5, host_blocks=0, max_batch=4)
+    simulation = late(concurrent_prefill=(True, 0), blocks=5, host_blocks=0, max_batch=4)
     simulation.send(greedy("a", "ABCDEFGHI", 8))
     while len(simulation.texts.get("a", "")) < 4:
         simulation.step()
@@ -520,14 +521,14 @@ def test_who_was_cancelled_in_a_step_may_find_its_cached_blocks_taken() -> None:
 
 
 def test_who_comes_while_a_prompt_is_read_goes_too_and_the_third_waits_for_that_and_not_for_a_step() -> None:
-    simulation = late(slow=0, express=(False, 12), max_batch=8)
+    simulation = late(slow=0, concurrent_prefill=(False, 12), max_batch=8)
     simulation.send(greedy("a", "ABC", 40))
     simulation.step()
     simulation.step()
     simulation.step(greedy("d", "DCBA", 1, priority=Priority.CRITICAL))
     simulation.step(greedy("e", "EEDD", 1, priority=Priority.CRITICAL))
     simulation.step(greedy("f", "FFDD", 1, priority=Priority.CRITICAL))
-    lane = simulation.engine.express
+    lane = simulation.engine.concurrent_prefill
     assert lane.launched == len(lane.together) == 2
     seen: set[str] = set()
     while simulation.core.busy:

@@ -32,7 +32,7 @@ from voxlane.engine.api import (
     Words,
 )
 from voxlane.engine.build.assemble import assemble
-from voxlane.engine.build.model_part import build_station
+from voxlane.engine.build.model_part import build_resources
 from voxlane.engine.jobs.transcribe import TranscribeJobFactory
 from voxlane.engine.loop.core import Core
 from voxlane.engine.memory.pages import KVCache
@@ -87,12 +87,12 @@ class Ears:
 
     def __init__(self, model: Qwen3ASR, blocks: int = 200, *, device: bool = False) -> None:
         self.cache = KVCache(model.spec.pages, blocks, 8, torch.float32)
-        self.station = build_station(self.cache, prefix_cache=False, encoder=CostModel())
+        self.resources = build_resources(self.cache, prefix_cache=False, encoder=CostModel())
         runner = CudaRecogniser(model, self.cache, CPU, max_rows=6) if device else Recogniser(model, self.cache)
         self.core = Core(
-            Scheduler({"asr": self.station}, Limits(max_batch=6)),
+            Scheduler({"asr": self.resources}, Limits(max_batch=6)),
             {"asr": runner},
-            {"asr": TranscribeJobFactory(model, self.station.pool, PretendVoicing)},
+            {"asr": TranscribeJobFactory(model, self.resources.pool, PretendVoicing)},
             clock=time.monotonic,
             max_waiting=100,
         )
@@ -105,7 +105,7 @@ class Ears:
         while self.core.busy:
             self.messages += self.core.step()
         self.messages += self.core.idle()
-        assert self.station.pool.used == 0
+        assert self.resources.pool.used == 0
 
     @property
     def segments(self) -> dict[str, list[Segment]]:

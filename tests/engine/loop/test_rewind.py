@@ -29,7 +29,7 @@ from voxlane.engine.api import (
     Submit,
     ToEngine,
 )
-from voxlane.engine.jobs.speak_codec import SpeakCodecJobFactory, TalkerFacts
+from voxlane.engine.jobs.speak_codec import CodecVoiceFacts, SpeakCodecJobFactory
 from voxlane.engine.loop.core import Core
 from voxlane.engine.memory.blocks import BlockPool
 from voxlane.engine.memory.pages import KVCache
@@ -38,8 +38,8 @@ from voxlane.engine.models.qwen3_tts.config import SpeechSampling
 from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.models.qwen3_tts.prompt import open_utterance
 from voxlane.engine.models.synthesis import Prepared, SynthesisedClause, TimedWord
-from voxlane.engine.runners.codec_tts import Talker
-from voxlane.engine.runners.cuda.codec_tts import CudaTalker
+from voxlane.engine.runners.codec_tts import CodecTTS
+from voxlane.engine.runners.cuda.codec_tts import CudaCodecTTS
 from voxlane.engine.schedule.cost import CostModel
 from voxlane.engine.schedule.plan import SPEECH_FRAMES, Limits, ModelResources
 from voxlane.engine.schedule.scheduler import Scheduler
@@ -150,24 +150,24 @@ class Listener:
                     self.end = message
 
 
-def core_of(talker: type[Talker], model: Qwen3TTS, codec: Qwen3TTSCodec) -> Core:
+def core_of(talker: type[CodecTTS], model: Qwen3TTS, codec: Qwen3TTSCodec) -> Core:
     """Return an engine of random weights; on the device's talker a step is under way whenever commands come."""
     size, blocks, sizes = 8, 64, model.talker
     cache = KVCache(sizes.spec.pages, blocks, size, torch.float32)
     pool = BlockPool(blocks, size, prefix_cache=False)
-    station = ModelResources(pool, BlockPool(0, size, prefix_cache=False), CostModel(), abilities=SPEECH_FRAMES)
+    resources = ModelResources(pool, BlockPool(0, size, prefix_cache=False), CostModel(), abilities=SPEECH_FRAMES)
     more: dict[str, Any] = {"slots": 2, "max_rows": 2}
-    if talker is CudaTalker:
+    if talker is CudaCodecTTS:
         more |= {"device": torch.device("cpu"), "max_tokens": 256}
     engine = talker(model, codec, cache, **more)
-    facts = TalkerFacts(model.end_code, codec.frame_samples, codec.sample_rate, 256, engine.slots)
+    facts = CodecVoiceFacts(model.end_code, codec.frame_samples, codec.sample_rate, 256, engine.slots)
 
     def manner(submit: Submit) -> VoicePrompt:
         opening = partial(open_utterance, model.config, [1, 2, 3], language="english")
         reader = Reader(lambda text: [5 + ord(letter) % 120 for letter in text], "english")
         return VoicePrompt(opening, None, SpeechSampling(max_frames=16), submit.speak.seed, reader)
 
-    scheduler = Scheduler({"tts": station}, Limits(max_batch=2, step_budget_s=10.0))
+    scheduler = Scheduler({"tts": resources}, Limits(max_batch=2, step_budget_s=10.0))
     return Core(scheduler, {"tts": engine}, {"tts": SpeakCodecJobFactory(facts, pool, manner)}, clock=Clock())
 
 
@@ -190,7 +190,7 @@ def spoken_on(core: Core, random: Random | None) -> Listener:
 def test_on_real_pages_and_a_real_codec() -> None:
     """What goes back on the device's talker is what never did on the host's."""
     models = noise_talker(), noise_codec()
-    once, often = spoken_on(core_of(Talker, *models), None), spoken_on(core_of(CudaTalker, *models), Random(3))
+    once, often = spoken_on(core_of(CodecTTS, *models), None), spoken_on(core_of(CudaCodecTTS, *models), Random(3))
     sound, again = (np.frombuffer(listener.pcm, "<i2").astype(np.int32) for listener in (once, often))
     assert len(sound) == len(again) > 48 * 16
     assert np.abs(sound - again).max() <= 2  # steps of 16-bit samples: chunks are cut otherwise

@@ -14,7 +14,7 @@ from voxlane.engine.audio.torchaudio_import import functional
 from voxlane.engine.build import asr_tts
 from voxlane.engine.build.assemble import Assembly, assemble
 from voxlane.engine.models.hibari.model import Hibari
-from voxlane.engine.runners.cuda.clause_tts import CudaVoice
+from voxlane.engine.runners.cuda.clause_tts import CudaClauseTTS
 
 pytestmark = pytest.mark.weights
 
@@ -60,7 +60,7 @@ def test_the_devices_voice_is_heard_too(monkeypatch):
 
     def on_device(threads, device, progress):
         model = Hibari(threads)
-        return model, CudaVoice(model, device)
+        return model, CudaClauseTTS(model, device)
 
     monkeypatch.setattr(asr_tts, "_hibari", on_device)
     engine = assemble(EngineConfig(model="", asr_model="moonshine-tiny-en"))

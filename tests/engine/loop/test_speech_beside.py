@@ -44,9 +44,9 @@ class Later(Executor):
 
 
 def build(model: PretendSynthesiser, beside: Executor | None) -> Core:
-    station = ModelResources(NOTHING, BlockPool(0, 1, prefix_cache=False), CostModel())
-    desks = {"tts": SpeakClausesJobFactory(model, NOTHING, beside)}
-    return Core(Scheduler({"tts": station}, Limits()), {"tts": ClauseTTS(model)}, desks, clock=Clock())
+    resources = ModelResources(NOTHING, BlockPool(0, 1, prefix_cache=False), CostModel())
+    factories = {"tts": SpeakClausesJobFactory(model, NOTHING, beside)}
+    return Core(Scheduler({"tts": resources}, Limits()), {"tts": ClauseTTS(model)}, factories, clock=Clock())
 
 
 def begin(core: Core, name: str = "t") -> list[Any]:

@@ -35,7 +35,7 @@ from voxlane.engine.api import (
 from voxlane.engine.jobs.chat import ChatJobFactory
 from voxlane.engine.jobs.speak_clauses import SpeakClausesJobFactory
 from voxlane.engine.jobs.speech import MAX_CLAUSE_CHARS
-from voxlane.engine.jobs.transcribe import ListenJob, TranscribeJobFactory
+from voxlane.engine.jobs.transcribe import TranscribeJob, TranscribeJobFactory
 from voxlane.engine.loop.core import WORK_BUDGET_S, Core
 from voxlane.engine.loop.trace import Trace
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
@@ -158,9 +158,9 @@ def downloaded(tmp_path, monkeypatch):
 
 
 def voice_core(model: Hibari) -> Core:
-    station = ModelResources(NOTHING, BlockPool(0, 1, prefix_cache=False), CostModel())
-    desks = {"tts": SpeakClausesJobFactory(model, NOTHING)}
-    return Core(Scheduler({"tts": station}, Limits()), {"tts": ClauseTTS(model)}, desks, clock=Clock())
+    resources = ModelResources(NOTHING, BlockPool(0, 1, prefix_cache=False), CostModel())
+    factories = {"tts": SpeakClausesJobFactory(model, NOTHING)}
+    return Core(Scheduler({"tts": resources}, Limits()), {"tts": ClauseTTS(model)}, factories, clock=Clock())
 
 
 def test_a_voice_whose_file_is_not_whole_is_refused(downloaded):
@@ -246,7 +246,7 @@ def test_between_jobs_that_work_somebody_looks_up_as_often_as_it_takes(monkeypat
     simulation = SpeechSimulation(blocks=8, host_blocks=0)
     for number in range(20):
         simulation.send(Submit(f"a{number}", "asr"), Append(f"a{number}", audio=bytes(2 * FRAME)))
-    work, looks = ListenJob.work, [0]
+    work, looks = TranscribeJob.work, [0]
 
     def slowly(job, now):
         simulation.clock.now += work_s
@@ -256,7 +256,7 @@ def test_between_jobs_that_work_somebody_looks_up_as_often_as_it_takes(monkeypat
         looks[0] += 1
         return []
 
-    monkeypatch.setattr(ListenJob, "work", slowly)
+    monkeypatch.setattr(TranscribeJob, "work", slowly)
     simulation.core.step(receive)
     assert fewest <= looks[0] <= most
 
@@ -304,7 +304,7 @@ def test_a_reply_that_was_held_for_a_minute_is_not_a_minute_late():
 # ---- the scheduler
 
 
-def station(*, encoder: bool = False) -> ModelResources:
+def new_resources(*, encoder: bool = False) -> ModelResources:
     pool, host = BlockPool(1000, 16, prefix_cache=False), BlockPool(0, 16, prefix_cache=False)
     return ModelResources(
         pool, host, CostModel(), CostModel() if encoder else None, abilities=PLAIN if encoder else TEXT
@@ -320,7 +320,7 @@ def work(*rows: int) -> Work:
 
 
 def test_rows_beside_an_encoder_fit_the_budget():
-    asr, budget_s = station(encoder=True), 0.06
+    asr, budget_s = new_resources(encoder=True), 0.06
     for _ in range(200):
         asr.encoder.observe(work(200), 0.055)
         asr.encoder.observe(work(100), 0.03)
@@ -344,7 +344,7 @@ def test_rows_beside_an_encoder_fit_the_budget():
 
 
 def test_a_prompt_is_read_beside_clauses_that_fill_every_step():
-    chat, tts = station(), ModelResources(NOTHING, BlockPool(0, 1, prefix_cache=False), CostModel())
+    chat, tts = new_resources(), ModelResources(NOTHING, BlockPool(0, 1, prefix_cache=False), CostModel())
     for _ in range(100):
         chat.cost.observe(work(16), 0.02)
         chat.cost.observe(work(64), 0.05)

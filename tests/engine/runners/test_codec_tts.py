@@ -30,7 +30,7 @@ from voxlane.engine.api import (
 )
 from voxlane.engine.build.assemble import assemble
 from voxlane.engine.errors import ModelError
-from voxlane.engine.jobs.speak_codec import SpeakCodecJobFactory, TalkerFacts
+from voxlane.engine.jobs.speak_codec import CodecVoiceFacts, SpeakCodecJobFactory
 from voxlane.engine.loop.core import Core
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.memory.pages import KVCache
@@ -39,7 +39,7 @@ from voxlane.engine.models.qwen3_tts.config import SpeechSampling
 from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.models.qwen3_tts.prompt import PromptError
 from voxlane.engine.runners import codec_tts
-from voxlane.engine.runners.codec_tts import MAX_CHUNK, FrameOutcome, Talker, UtteranceStream
+from voxlane.engine.runners.codec_tts import MAX_CHUNK, CodecTTS, FrameOutcome, UtteranceStream
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.schedule.cost import CostModel
 from voxlane.engine.schedule.plan import SPEECH_FRAMES, Limits, ModelBatch, ModelResources, Row
@@ -103,16 +103,16 @@ class House:
         sizes, size = model.talker, 8
         cache = KVCache(sizes.spec.pages, blocks, size, torch.float32, host_blocks=host)
         self.pool = BlockPool(blocks, size, prefix_cache=False)
-        station = ModelResources(
+        resources = ModelResources(
             self.pool,
             BlockPool(host, size, prefix_cache=False),
             CostModel(),
             swap_block_s=1e-9,
             abilities=SPEECH_FRAMES,
         )
-        self.scheduler = Scheduler({"tts": station}, Limits(max_batch=max_batch, step_budget_s=10.0))
-        self.talker = Talker(model, codec, cache, slots=8, max_rows=8)
-        facts = TalkerFacts(model.end_code, codec.frame_samples, codec.sample_rate, limit, self.talker.slots)
+        self.scheduler = Scheduler({"tts": resources}, Limits(max_batch=max_batch, step_budget_s=10.0))
+        self.talker = CodecTTS(model, codec, cache, slots=8, max_rows=8)
+        facts = CodecVoiceFacts(model.end_code, codec.frame_samples, codec.sample_rate, limit, self.talker.slots)
         self.clock = Clock()
         self.core = Core(
             self.scheduler,

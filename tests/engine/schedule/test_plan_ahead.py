@@ -10,7 +10,7 @@ import pytest
 from examples import examples
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from simulation import Clock, LateEngine, LateExpress, Simulation, expected_text
+from simulation import Clock, LateConcurrentPrefill, LateEngine, Simulation, expected_text
 
 from voxlane.engine.api import (
     Cancel,
@@ -85,8 +85,8 @@ def test_what_is_added_is_what_a_plan_from_the_start_would_hold(
     cost = CostModel()
     for count in range(1, 60):
         cost.observe(Work().plus(count, count), 5e-3 + 5e-4 * count)
-    station = ModelResources(BlockPool(blocks, SIZE, key=b"t"), BlockPool(0, SIZE), cost, abilities=TEXT)
-    scheduler = Scheduler({"chat": station}, Limits(batch, tokens, budget, policy))
+    resources = ModelResources(BlockPool(blocks, SIZE, key=b"t"), BlockPool(0, SIZE), cost, abilities=TEXT)
+    scheduler = Scheduler({"chat": resources}, Limits(batch, tokens, budget, policy))
     now, under_way, made = 0.0, Plan(), 0
     for prompts in arrivals:
         now += 0.01
@@ -173,7 +173,7 @@ def planned_anew(*args: object) -> Plan:
 def test_a_critical_answer_has_its_place_in_a_full_step_that_was_planned_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     def engine(clock: Clock, block_tokens: int) -> LateEngine:
         made = LateEngine(clock, block_tokens, slow=6)
-        LateExpress.of(made, eager=False, slow=1)
+        LateConcurrentPrefill.of(made, eager=False, slow=1)
         return made
 
     simulation = Simulation(make_engine=engine, blocks=400, host_blocks=0, max_batch=4, policy="deadline")
@@ -258,7 +258,7 @@ def test_a_step_that_gave_way_goes_on_with_what_was_planned_ahead(monkeypatch: p
 
     def engine(clock: Clock, block_tokens: int) -> LateEngine:
         made = LateEngine(clock, block_tokens)
-        LateExpress.of(made, eager=False, slow=6)
+        LateConcurrentPrefill.of(made, eager=False, slow=6)
         return made
 
     simulation = Simulation(make_engine=engine, blocks=400, host_blocks=0, policy="deadline")
@@ -298,7 +298,7 @@ def test_whatever_comes_at_any_look_nobody_is_in_a_step_who_was_stopped(seed: in
 
     def engine(clock: Clock, block_tokens: int) -> LateEngine:
         made = LateEngine(clock, block_tokens, slow=chance.choice([0, 3, 8]), step_s=1e-3, token_s=1e-5)
-        LateExpress.of(made, eager=False, slow=chance.choice([0, 4]))
+        LateConcurrentPrefill.of(made, eager=False, slow=chance.choice([0, 4]))
         return made
 
     simulation = Simulation(make_engine=engine, blocks=60, host_blocks=0, max_batch=6, policy="deadline")

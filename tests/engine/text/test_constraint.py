@@ -185,8 +185,8 @@ def test_others_run_while_a_grammar_is_compiled() -> None:
             return super().token_bytes(token)
 
     simulation = Simulation(blocks=32, host_blocks=0)
-    desk = ChatJobFactory(simulation.intake, simulation.letters, Grammars(Slow(), Letters.vocab_size))
-    simulation.core._desks._desks = {"chat": desk}
+    factory = ChatJobFactory(simulation.intake, simulation.letters, Grammars(Slow(), Letters.vocab_size))
+    simulation.core._factories._factories = {"chat": factory}
     free = SamplingParams(max_tokens=5, ignore_eos=True)
     simulation.send(
         Submit("bound", "complete", text="AB", sampling=SamplingParams(schema='{"type": "integer"}')),

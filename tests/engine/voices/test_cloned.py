@@ -203,8 +203,8 @@ class House:
     def __init__(self, cloner: Cloner) -> None:
         self.cloner = SlowCloner(cloner)
         self.voices = Voices(BASE, CPU)
-        self.desk = CloneVoiceJobFactory(self.cloner, self.voices)
-        self.simulation = Simulation(blocks=64, host_blocks=0, cloning=self.desk)
+        self.factory = CloneVoiceJobFactory(self.cloner, self.voices)
+        self.simulation = Simulation(blocks=64, host_blocks=0, cloning=self.factory)
         self.core = self.simulation.core
 
     def ask(self, name: str, pcm: bytes, **fields: Any) -> list[FromEngine]:
@@ -335,7 +335,7 @@ def test_an_engine_that_leaves_waits_for_no_voice(house: House) -> None:
     house.ask("v2", clip(1.5), text="Hi")
     assert house.cloner.begun.wait(60)
     (thread,) = set(threading.enumerate()) - before
-    house.desk.close()
+    house.factory.close()
     house.cloner.go.set()
     thread.join(60)
     assert not thread.is_alive()

@@ -17,7 +17,7 @@ from voxlane.engine.models.hibari.sound import HOP, LAG, N_FFT, Sound
 from voxlane.engine.models.synthesis import NOTHING, SynthesisedClause, finish, open_session
 from voxlane.engine.runners.clause_tts import ClausePayload
 from voxlane.engine.runners.cuda import clause_tts as cuda_voice
-from voxlane.engine.runners.cuda.clause_tts import CudaVoice
+from voxlane.engine.runners.cuda.clause_tts import CudaClauseTTS
 from voxlane.engine.schedule.plan import ModelBatch, Row
 from voxlane.engine.schedule.request import Request
 
@@ -36,8 +36,8 @@ def network(model: Hibari) -> net.HibariNetwork:
 
 
 @pytest.fixture(scope="module")
-def voice(model: Hibari) -> CudaVoice:
-    return CudaVoice(model, CPU, places=(64, 128), beats=(64, 128, 256))
+def voice(model: Hibari) -> CudaClauseTTS:
+    return CudaClauseTTS(model, CPU, places=(64, 128), beats=(64, 128, 256))
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def clause(model: Hibari, text: str, *, speed: float = 1.0, seed: int = 0) -> Cl
     return ClausePayload(model.prepare(text), model.default_voice, speed, seed)
 
 
-def say(voice: CudaVoice, *clauses: ClausePayload) -> list[SynthesisedClause]:
+def say(voice: CudaClauseTTS, *clauses: ClausePayload) -> list[SynthesisedClause]:
     table = BlockTable(BlockPool(0, 1, prefix_cache=False))
     requests = [
         Request(id=str(number), task="tts", tokens=[], prompt_tokens=0, table=table, model="tts", payload=one, unit=1)
@@ -161,13 +161,13 @@ def test_a_clause_longer_than_guessed(model, voice, monkeypatch):
     expected = say(voice, clause(model, TEXTS[2]))[0]
     monkeypatch.setattr(cuda_voice, "guess_beats", lambda utterances: 10)
     same(say(voice, clause(model, TEXTS[2]))[0], expected)
-    small = CudaVoice(model, CPU, places=(64, 128), beats=(64,))  # and longer than there is room for
+    small = CudaClauseTTS(model, CPU, places=(64, 128), beats=(64,))  # and longer than there is room for
     same(say(small, clause(model, TEXTS[2]))[0], expected)
 
 
 def test_a_voice_that_is_wrong_says_so(model, voice, monkeypatch):
     assert voice.check().good
-    other = CudaVoice(model, CPU, places=(64,), beats=(128,))
+    other = CudaClauseTTS(model, CPU, places=(64,), beats=(128,))
     network = other._speakers[model.default_voice]._network
     monkeypatch.setattr(network, "_sound_blocks", network._sound_blocks[:-1])
     assert not other.check().good

@@ -17,10 +17,10 @@ from voxlane.engine.models.qwen3_tts.codec import Qwen3TTSCodec
 from voxlane.engine.models.qwen3_tts.config import SpeechSampling
 from voxlane.engine.models.qwen3_tts.model import Qwen3TTS
 from voxlane.engine.models.qwen3_tts.prompt import NOTHING, SPEAKER, Clone, Codes, Utterance, open_utterance
-from voxlane.engine.runners.codec_tts import FrameOutcome, Talker, UtteranceStream
+from voxlane.engine.runners.codec_tts import CodecTTS, FrameOutcome, UtteranceStream
 from voxlane.engine.runners.cuda import codec_graphs
 from voxlane.engine.runners.cuda.codec_graphs import CodecGraphs, FramePiece
-from voxlane.engine.runners.cuda.codec_tts import CudaTalker
+from voxlane.engine.runners.cuda.codec_tts import CudaCodecTTS
 from voxlane.engine.runners.cuda.codec_tts_graphs import RING, FrameGraphs, Size, Streams
 from voxlane.engine.schedule.plan import ModelBatch, Row
 from voxlane.engine.schedule.request import Request
@@ -56,7 +56,7 @@ class Speaker:
 class Stage:
     """An engine, requests and a plan for each step: who comes when, in which chunks, is drawn from a seed."""
 
-    def __init__(self, engine: Talker, seed: int, chunks: tuple[int, ...] = (3, 100)) -> None:
+    def __init__(self, engine: CodecTTS, seed: int, chunks: tuple[int, ...] = (3, 100)) -> None:
         self.engine = engine
         self.chunks = chunks
         self.pool = BlockPool(BLOCKS, BLOCK, prefix_cache=False)
@@ -112,19 +112,19 @@ class Stage:
                 one.stream.utterance.add(spoken.frame)
 
 
-def talkers(model: Qwen3TTS, codec: Qwen3TTSCodec) -> tuple[Talker, CudaTalker]:
+def talkers(model: Qwen3TTS, codec: Qwen3TTSCodec) -> tuple[CodecTTS, CudaCodecTTS]:
     def cache() -> KVCache:
         talker = model.talker
         return KVCache(talker.spec.pages, BLOCKS, BLOCK, torch.float32)
 
     device = torch.device("cpu")
     return (
-        Talker(model, codec, cache(), slots=SLOTS, max_rows=ROWS),
-        CudaTalker(model, codec, cache(), device, slots=SLOTS, max_rows=ROWS, max_tokens=TOKENS),
+        CodecTTS(model, codec, cache(), slots=SLOTS, max_rows=ROWS),
+        CudaCodecTTS(model, codec, cache(), device, slots=SLOTS, max_rows=ROWS, max_tokens=TOKENS),
     )
 
 
-def play(engine: Talker, seed: int, steps: int) -> Stage:
+def play(engine: CodecTTS, seed: int, steps: int) -> Stage:
     """Let streams come and speak; every fourth step one of them is rewound."""
     stage = Stage(engine, seed)
     for number in range(3):
@@ -150,7 +150,7 @@ def test_frames_and_samples_are_the_hosts(
     model: Qwen3TTS, codec: Qwen3TTSCodec, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Prompts in chunks, mixed with frames; chunks of any size; rewound streams; voices and frames out of clips."""
-    monkeypatch.setattr(CudaTalker, "hears", Talker.hears)
+    monkeypatch.setattr(CudaCodecTTS, "hears", CodecTTS.hears)
     expected, got = (play(engine, seed, 30) for engine in talkers(model, codec))
     assert any(one.over for one in expected.speakers)
     for one, other in zip(expected.speakers, got.speakers, strict=True):
@@ -229,7 +229,7 @@ def test_many_who_lost_their_places_are_caught_up_together_and_no_step_hears_mor
 ) -> None:
     """After a fault nobody's place holds what it should: each step hears so many frames again, of several in a call."""
     host, engine = talkers(model, codec)
-    monkeypatch.setattr(CudaTalker, "hears", 24)
+    monkeypatch.setattr(CudaCodecTTS, "hears", 24)
     launch, heard = engine._calls.launch, [0]
 
     def counted(pieces: list[FramePiece]) -> list[list[torch.Tensor]]:

@@ -434,9 +434,9 @@ def a_core(
             return TextJob(submit, [made[int(submit.request_id)]], Letters(), now)  # type: ignore[arg-type]
 
     both.cuda.overlaps = overlaps
-    station = ModelResources(pool, BlockPool(0, BLOCK_TOKENS), CostModel(), abilities=TEXT)
+    resources = ModelResources(pool, BlockPool(0, BLOCK_TOKENS), CostModel(), abilities=TEXT)
     limits = Limits(policy="fcfs", max_batch=6, max_step_tokens=12)
-    core = Core(Scheduler({"chat": station}, limits), {"chat": both.cuda}, {"chat": Desk()}, clock=time.monotonic)
+    core = Core(Scheduler({"chat": resources}, limits), {"chat": both.cuda}, {"chat": Desk()}, clock=time.monotonic)
     core.handle([Submit(one.id, "complete", sampling=one.sampling) for one in made])
     return core, both.cuda, pool, made
 
@@ -570,15 +570,15 @@ def test_a_prompt_read_beside_a_step_goes_on_in_the_next_as_if_it_had_been_there
     both = pair(model)
     alone, beside = (request("a", list(PROMPTS[0]), pool, logprobs=0) for pool in both.pools)
     other = request("b", list(PROMPTS[1]), both.pools[1])
-    express = both.cuda.express
-    assert express.takes(beside)
-    assert not express.takes(request("c", [1], both.pools[1], logprobs=2))  # the host has to choose
-    assert not express.takes(request("d", [1], both.pools[1], repetition_penalty=1.5))
+    concurrent_prefill = both.cuda.concurrent_prefill
+    assert concurrent_prefill.takes(beside)
+    assert not concurrent_prefill.takes(request("c", [1], both.pools[1], logprobs=2))  # the host has to choose
+    assert not concurrent_prefill.takes(request("d", [1], both.pools[1], repetition_penalty=1.5))
     for one in (other, beside):
         one.table.append(len(one.tokens))
     under_way = both.cuda.launch(ModelBatch([Row(other, 0, len(other.tokens))]))
-    ticket = express.launch(ModelBatch([Row(beside, 0, len(beside.tokens))]))
-    (outcome,) = express.collect(ticket)
+    ticket = concurrent_prefill.launch(ModelBatch([Row(beside, 0, len(beside.tokens))]))
+    (outcome,) = concurrent_prefill.collect(ticket)
     both.cuda.collect(under_way)
     (expected,) = run_step(both.plain, [alone], 100)
     assert outcome.choices[0].logprob == pytest.approx(expected.choices[0].logprob, abs=1e-4)
@@ -595,8 +595,8 @@ def test_two_prompts_are_read_beside_a_step_and_each_has_its_own_choice(model: D
     tickets = []
     for one in beside:
         one.table.append(len(one.tokens))
-        tickets.append(both.cuda.express.launch(ModelBatch([Row(one, 0, len(one.tokens))])))
-    got = [both.cuda.express.collect(ticket)[0].choices[0].token for ticket in reversed(tickets)]
+        tickets.append(both.cuda.concurrent_prefill.launch(ModelBatch([Row(one, 0, len(one.tokens))])))
+    got = [both.cuda.concurrent_prefill.collect(ticket)[0].choices[0].token for ticket in reversed(tickets)]
     expected = [run_step(both.plain, [one], 100)[0].choices[0].token for one in reversed(alone)]
     assert got == expected
 
@@ -606,7 +606,7 @@ def test_a_fault_beside_a_step_leaves_the_lane_to_others(
     model: Decoder, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = pair(model)
-    express = both.cuda.express
+    concurrent_prefill = both.cuda.concurrent_prefill
     one = request("a", list(PROMPTS[0]), both.pools[1])
     one.table.append(len(one.tokens))
     load = ModelBatch([Row(one, 0, len(one.tokens))])
@@ -615,14 +615,14 @@ def test_a_fault_beside_a_step_leaves_the_lane_to_others(
         raise RuntimeError("pretended fault")
 
     def served() -> object:
-        return getattr(express, fault)(load if fault == "launch" else express.launch(load))
+        return getattr(concurrent_prefill, fault)(load if fault == "launch" else concurrent_prefill.launch(load))
 
-    for _ in range(3 * express.flights):
+    for _ in range(3 * concurrent_prefill.flights):
         with monkeypatch.context() as patch:
             patch.setattr(Stopwatch, "stop" if fault == "launch" else fault, fail)
             with pytest.raises(RuntimeError, match="pretended"):
                 served()
-    (outcome,) = express.run(load)
+    (outcome,) = concurrent_prefill.run(load)
     assert not outcome.failed
 
 
@@ -640,7 +640,7 @@ def test_steps_of_many_rows_give_way_and_prompts_beside_them_do_not(
     firsts.clear()
     other = request("b", list(PROMPTS[1]), both.pools[1])
     other.table.append(len(other.tokens))
-    both.cuda.express.run(ModelBatch([Row(other, 0, len(other.tokens))]))
+    both.cuda.concurrent_prefill.run(ModelBatch([Row(other, 0, len(other.tokens))]))
     assert not firsts
 
 
