@@ -48,7 +48,7 @@ def greedy(name: str, text: str, tokens: int, **settings: object) -> Submit:
 def late(
     *, eager: bool = False, slow: int = 0, concurrent_prefill: tuple[bool, int] | None = None, **settings: object
 ) -> Simulation:
-    """Return a simulation on a device that is late; `concurrent_prefill`: whether prompts beside it are eager, and how slow."""
+    """Return a simulation on a late device; `concurrent_prefill`: whether prompts beside it are eager, how slow."""
 
     def engine(clock: Clock, block_tokens: int) -> LateEngine:
         made = LateEngine(clock, block_tokens, eager=eager, slow=slow)
