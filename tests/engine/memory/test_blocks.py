@@ -61,7 +61,7 @@ class Pool(RuleBasedStateMachine):
 
     def sets(self):
         """Return the free blocks, the cached and the warm ones in the order they became so."""
-        return list(self.pool._free), list(self.pool._idle), list(self.pool._warm)
+        return list(self.pool._free), list(self.pool._cached), list(self.pool._warm)
 
     def digest(self, salt, held):
         """Return what a block is known by that ends with these tokens."""
@@ -255,7 +255,7 @@ BREAKAGES: dict[str, tuple[bool, Callable[[BlockPool, BlockTable], object]]] = {
     "is torn": (True, lambda pool, table: pool._block_of.update({b"x": 0})),
     "is twice": (False, lambda pool, table: pool._free.__setitem__(0, pool._free[1])),
     "and owned": (False, lambda pool, table: pool._free.__setitem__(0, table.blocks[4])),
-    "is not registered": (False, lambda pool, table: _rename(pool._idle, next(iter(pool._idle)), pool._free[0])),
+    "is not registered": (False, lambda pool, table: _rename(pool._cached, next(iter(pool._cached)), pool._free[0])),
     "is registered": (False, lambda pool, table: _rename(pool._digest_of, table.blocks[0], pool._free[0])),
     "index is torn": (False, lambda pool, table: _exchange(pool._block_of)),
     "match the tables": (False, lambda pool, table: table.blocks.__setitem__(0, table.blocks[1])),
