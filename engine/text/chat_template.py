@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import string
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,7 +43,9 @@ FALLBACK_SOURCE = (
 
 _WIDE = re.compile(r"[0-9]{6}")
 """A field width in a format string that no chat needs."""
-_READING = frozenset({"length", "count", "first", "last", "default", "d"})
+_READING = frozenset(
+    {"length", "count", "first", "last", "default", "d", "map", "select", "reject", "selectattr", "rejectattr"}
+)
 """Filters that write no text. Templates use them on the whole conversation in each round of a loop."""
 
 
@@ -122,7 +125,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         self.globals.pop("lipsum", None)
         self.filters["tojson"] = _to_json
         self.filters = {name: self._limited(name, function) for name, function in self.filters.items()}
-        self.filters["timed"] = self._timed
+        self.filters |= {"timed": self._timed, "concatenated": self._concatenated}
 
     def begin(self) -> None:
         """Start the limits of a rendering."""
@@ -141,9 +144,10 @@ class _Environment(ImmutableSandboxedEnvironment):
     def check_growth(self, *operands: object) -> None:
         """Raise _OverLimit if an operation could write too much. No result is longer than the product of two operands.
 
-        A number counts as a length: it may be a width or a count.
+        A number among the operands counts as a length: it may be a width or a count.
         """
-        largest, second, *_ = sorted([1, 1, *map(self.weigh, operands)], reverse=True)
+        sizes = [abs(one) if isinstance(one, int) else self.weigh(one) for one in operands]
+        largest, second, *_ = sorted([1, 1, *sizes], reverse=True)
         self.check_size(largest * second)
 
     def weigh(self, value: object) -> int:
@@ -152,7 +156,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             case str():
                 return len(value)
             case int():
-                return abs(value)
+                return value.bit_length() // 3 + 1  # at least its digits
             case list() | tuple():
                 self.check_time()
                 return sum(map(self.weigh, value)) + len(value)
@@ -169,6 +173,15 @@ class _Environment(ImmutableSandboxedEnvironment):
             self.check_size(size)
             self._characters_left -= size
         return value
+
+    def _concatenated(self, items: Sequence[Any]) -> str:
+        """Return `a ~ b`. Only the shorter parts count as written: a template may add to one text in each round."""
+        self.check_time()
+        sizes = [self.weigh(item) for item in items]
+        self.check_size(sum(sizes))
+        text = "".join(map(str, items))
+        self._characters_left -= sum(sizes) - max(sizes)
+        return text
 
     def concat(self, parts: Iterable[str]) -> str:
         """Join the output of a macro or a block; Jinja calls this."""
@@ -187,9 +200,18 @@ class _Environment(ImmutableSandboxedEnvironment):
     def wrap_str_format(self, value: Any) -> Any:
         """Return str.format made safe, or None for anything else."""
         wrapped = super().wrap_str_format(value)
-        if wrapped is not None:
-            _check_format(value.__self__)
-        return wrapped
+        if wrapped is None:
+            return None
+        text = value.__self__
+        _check_format(text)
+        if any(spec and "{" in spec for _, _, spec, _ in string.Formatter().parse(text)):
+            raise _OverLimit("a format string with a computed width is not allowed in a chat template")
+
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            self.check_growth(text, *args, *kwargs.values())
+            return wrapped(*args, **kwargs)
+
+        return checked
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Compute `left operator right`, unless the result would be huge."""
@@ -197,6 +219,8 @@ class _Environment(ImmutableSandboxedEnvironment):
             raise _OverLimit(f"{operator} is not allowed here in a chat template")
         if operator == "*":
             self.check_growth(left, right)
+        if operator == "+" and isinstance(left, str) and isinstance(right, str):
+            return self._concatenated([left, right])
         return self.made(super().call_binop(context, operator, left, right))
 
     def _timed(self, items: Iterable[Any]) -> Iterator[Any]:
@@ -211,7 +235,9 @@ class _Environment(ImmutableSandboxedEnvironment):
         def limited(*args: Any, **kwargs: Any) -> Any:
             self.check_time()
             if name not in _READING:
-                self.check_growth(*args, *kwargs.values())
+                # Jinja gives some filters its context, with all variables, as their first argument.
+                operands = args[1:] if hasattr(function, "jinja_pass_arg") else args
+                self.check_growth(*operands, *kwargs.values())
             if name == "format":
                 _check_format(str(args[0]))
             return self.made(function(*args, **kwargs))
@@ -229,9 +255,9 @@ class _Limits(NodeTransformer):
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
-        """Return `a ~ b` as `[a, b] | join`."""
+        """Return `a ~ b` as `[a, b] | concatenated`."""
         self.generic_visit(node)
-        return nodes.Filter(nodes.List(node.nodes), "join", [], [], None, None, lineno=node.lineno)
+        return nodes.Filter(nodes.List(node.nodes), "concatenated", [], [], None, None, lineno=node.lineno)
 
 
 class _Generation(Extension):

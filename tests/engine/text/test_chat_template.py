@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import tracemalloc
 
 import pytest
@@ -70,6 +69,9 @@ HOSTILE = {
     "batches": "{{ 'a' | batch(10000000000, 'x') | list }}",
     "wide format": "{{ '%10000000000d' | format(1) }}",
     "wide method format": "{{ '{:10000000000}'.format(1) }}",
+    "computed width": "{{ '{:{w}}'.format('a', w=3000000000) }}",
+    "computed width as text": "{{ '{:{w}}'.format('a', w='3000000000') }}",
+    "repeated field": "{% set a = 'a' * 1000000 %}{{ ('{0}' * 100000).format(a) }}",
     "wide operator": "{{ '%10000000000s' % 'a' }}",
     "replace": "{% set a = 'a' * 1000000 %}{{ a.replace('a', a) }}",
     "replace filter": "{% set a = 'a' * 1000000 %}{{ a | replace('a', a) }}",
@@ -129,6 +131,21 @@ def test_a_long_conversation_is_far_from_the_limits() -> None:
         "{{ m.content | trim | replace('a', 'aa') }}{{ m['content'].split('x') | join(' ') }}{% endif %}{% endfor %}"
     )
     messages = [{"role": "user", "content": "some words to say " * 50}] * 4000
-    begun = time.thread_time()
     assert ChatTemplate(source).render(messages, {})
-    assert time.thread_time() - begun < 0.7
+
+
+ROOMY = {
+    "large numbers in tools": "{{ tools | tojson }}{{ tools }}",
+    "filters with the context": "{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='role') | list }}",
+    "a text that grows by +": "{% set n = namespace(x='') %}{% for m in messages %}{% set n.x = n.x + m.content %}"
+    "{% endfor %}{{ n.x }}",
+    "a text that grows by ~": "{% set n = namespace(x='') %}{% for m in messages %}{% set n.x = n.x ~ m.content %}"
+    "{% endfor %}{{ n.x }}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROOMY)
+def test_what_real_templates_do_with_much_text_is_allowed(name: str) -> None:
+    messages = [{"role": "user", "content": "a few words, " * 25}] * 1000
+    tools = [{"name": "wait", "parameters": {"maximum": 2**63 - 1, "minimum": -2147483648}}]
+    assert ChatTemplate(ROOMY[name]).render(messages, {"tools": tools})
