@@ -46,6 +46,8 @@ def fetch_hub(source: HubSource, cache: Path, progress: Progress = lambda done: 
 
     One process at a time may fetch a repository into a cache. A thread calls `progress`.
     """
+    import httpx2  # here, like the library: only a pull needs it
+
     with _one_line_errors(source, "check your network, or give a path"):
         if local:
             return _cached(source, cache)
@@ -53,7 +55,7 @@ def fetch_hub(source: HubSource, cache: Path, progress: Progress = lambda done: 
         _remove_unfinished(blobs)
         try:
             files = _ask(lambda: _list_files(source))
-        except (OSError, ValueError, _Unreachable) as error:
+        except (OSError, ValueError, RuntimeError, httpx2.HTTPError, _Unreachable) as error:
             try:
                 path = _cached(source, cache)
             except (OSError, FetchError):
@@ -82,12 +84,13 @@ def fetch_hub_file(source: HubSource, file: ModelFile, downloads: Path, target: 
     with _one_line_errors(source, f"check your network, or copy the file to {target}"):
         hub = _library()
         url = hub.hf_hub_url(source.repo, source.file, revision=source.revision)
-        metadata = _ask(lambda: hub.get_hf_file_metadata(url, timeout=ANSWER_S))
+        # Without the person's token: the file is public, and the hub refuses even those with a token that has expired.
+        metadata = _ask(lambda: hub.get_hf_file_metadata(url, timeout=ANSWER_S, token=False))
         # For a large file the hub tells the hash before the download. A file that was replaced is not fetched.
         if re.fullmatch(r"[0-9a-f]{64}", metadata.etag or "") and metadata.etag != file.sha256:
             raise FetchError(f"{source.repo} now has another {source.file}, with sha256 {metadata.etag}")
         with _watched(lambda: sum(map(_size, folder.rglob("*.incomplete"))) / file.size, progress):
-            hub.hf_hub_download(source.repo, source.file, revision=source.revision, local_dir=folder)
+            hub.hf_hub_download(source.repo, source.file, revision=source.revision, local_dir=folder, token=False)
     return path
 
 
