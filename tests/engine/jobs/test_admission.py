@@ -96,7 +96,7 @@ def test_an_id_in_use_is_refused_and_the_first_goes_on(simulation):
 
 
 def test_a_full_queue_refuses_but_the_lane_stays_open(simulation):
-    simulation.core._desks._max_waiting = 2
+    simulation.core._factories._max_waiting = 2
     simulation.send(submit("a", "A"), submit("b", "B"), submit("c", "C"))
     assert simulation.ends["c"].code == "overloaded"
     simulation.send(submit("d", "D", priority=Priority.CRITICAL))
