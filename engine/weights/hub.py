@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fnmatch
 import glob
+import os
 import re
 import shutil
 import threading
@@ -84,13 +85,15 @@ def fetch_hub_file(source: HubSource, file: ModelFile, downloads: Path, target: 
     with _one_line_errors(source, f"check your network, or copy the file to {target}"):
         hub = _library()
         url = hub.hf_hub_url(source.repo, source.file, revision=source.revision)
-        # Without the person's token: the file is public, and the hub refuses even those with a token that has expired.
-        metadata = _ask(lambda: hub.get_hf_file_metadata(url, timeout=ANSWER_S, token=False))
+        # Without the person's token, unless the hub is another one: the file is public, and Hugging Face refuses even
+        # public files to a token that has expired.
+        token = None if os.environ.get("HF_ENDPOINT") else False
+        metadata = _ask(lambda: hub.get_hf_file_metadata(url, timeout=ANSWER_S, token=token))
         # For a large file the hub tells the hash before the download. A file that was replaced is not fetched.
         if re.fullmatch(r"[0-9a-f]{64}", metadata.etag or "") and metadata.etag != file.sha256:
             raise FetchError(f"{source.repo} now has another {source.file}, with sha256 {metadata.etag}")
         with _watched(lambda: sum(map(_size, folder.rglob("*.incomplete"))) / file.size, progress):
-            hub.hf_hub_download(source.repo, source.file, revision=source.revision, local_dir=folder, token=False)
+            hub.hf_hub_download(source.repo, source.file, revision=source.revision, local_dir=folder, token=token)
     return path
 
 
