@@ -101,7 +101,7 @@ def pull(
     with the reason whenever a mirror is tried; without `mirrors` none is. Files and archives that an interrupted pull
     finished are used again.
     """
-    progress = _rising(progress)
+    progress = _never_falling(progress)
     if name.startswith("hf:"):
         source = _hub_source(name)
         with _filesystem_errors(name), _lock(_hub_lock(source)):
@@ -245,13 +245,16 @@ def _size(target: Path) -> int | None:
     return target.stat().st_size if target.is_file() else None
 
 
-def _rising(progress: Progress) -> Progress:
-    """Return a callback that passes on rising values only: a download may start again."""
+def _never_falling(progress: Progress) -> Progress:
+    """Return a callback that passes on values that do not fall: a download may start again.
+
+    Equal values pass: a caller that wants to stop a pull that has stalled is asked again.
+    """
     highest = -1.0
 
     def report(done: float) -> None:
         nonlocal highest
-        if done > highest:
+        if done >= highest:
             highest = done
             progress(done)
 
