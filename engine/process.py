@@ -88,7 +88,7 @@ class Link:
             message = self._assembler.feed(packet)
             if isinstance(message, Shutdown):
                 raise Gone
-            if isinstance(message, Ping):  # that it was read is the answer: nobody else need know
+            if isinstance(message, Ping):  # answered here: reading it shows that the loop runs
                 self.send([Pong()])
             elif message is not None:
                 commands.append(message)  # type: ignore[arg-type]  # the server sends ToEngine only

@@ -235,7 +235,7 @@ UNACKNOWLEDGED_MS = 30_000
 """Time that bytes may stay unacknowledged before the kernel drops a connection: a peer that never reads is gone."""
 
 REMOTE_CONNECT_SECONDS = 5.0
-"""Time to connect to a remote chat server: longer than any handshake, short enough for a person who waits."""
+"""Time to connect to a remote chat server: longer than any handshake, and short for a waiting person."""
 
 REMOTE_READ_SECONDS = 60.0
 """Time between two chunks of a remote server's answer: it may be loading a model."""

@@ -154,7 +154,7 @@ class Shutdown:
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """Progress of the start, for a person who waits: the current stage, and its share that is done (0 to 1)."""
+    """Progress of the start: the current stage, and its share that is done (0 to 1)."""
 
     what: str
     done: float

@@ -347,7 +347,7 @@ class Segment:
     end_s: float
     logprob: float  # mean over its tokens
     tokens: int
-    no_speech: float  # the probability that nobody speaks in it
+    no_speech: float  # the probability that it holds no speech
     language: str
     words: tuple[Word, ...] = ()  # if word times were asked for
 

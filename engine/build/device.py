@@ -47,7 +47,7 @@ def choose_device(config: EngineConfig) -> torch.device:
     missing = "" if config.device == "cpu" else without_cuda()
     if config.device == "cuda" and missing:
         raise EngineConfigError(f"engine.device: {missing}")
-    if missing and torch.cuda.is_available():  # a person who has a GPU will want to know
+    if missing and torch.cuda.is_available():  # there is a GPU, so the reason for not using it is worth a log line
         log.warning("device=cpu reason=%s", missing)
     if config.device == "cpu" or missing:
         return torch.device("cpu")

@@ -37,7 +37,7 @@ class TranscriptionPayload(Payload):
 class TranscriptionOutcome(TokenOutcome):
     """The tokens of a transcript, and what is known of its clip."""
 
-    no_speech: float = 0.0  # how probable it is that nobody speaks in the clip, if the step encoded it
+    no_speech: float = 0.0  # the probability that the clip holds no speech, if the step encoded it
     attention: Tensor | None = None  # at the end, if wanted: [heads, tokens, encoder states]
 
 
@@ -62,7 +62,7 @@ class ListeningModel(TokenModel, Protocol):
         """Set the logits of forbidden tokens to -inf."""
 
     def no_speech(self, hidden: Tensor) -> list[float]:
-        """Return the probability that nobody speaks, from hidden states of the prompt's first token."""
+        """Return the probability that a clip holds no speech, from hidden states of the prompt's first token."""
 
     def cross_weights(
         self, tokens: Tensor, layout: Layout, cross: Cross, pages: list[Pages], heads: Sequence[tuple[int, int]]

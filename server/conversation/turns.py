@@ -65,7 +65,7 @@ class Phrasebook:
     backchannels: frozenset[str] = frozenset()  # phrases that leave the floor to the assistant
     murmur: re.Pattern[str] | None = None  # backchannels without a fixed spelling
     claims: frozenset[str] = frozenset()  # words that take the floor even alone
-    open: frozenset[str] = frozenset()  # last words of an unfinished sentence or of a person who is thinking
+    open: frozenset[str] = frozenset()  # last words of an unfinished sentence, and words that mark thinking
     closed: frozenset[str] = frozenset()  # endings that are complete although their last word is in `open`
 
 

@@ -38,7 +38,7 @@ class DeviceModel(ListeningModel, EncoderDecoderModel, EncoderModel, Protocol):
         """Reserve room for the rows of a step's clips, for a model with inline clips."""
 
     def silence(self, hidden: Tensor) -> Tensor:
-        """Return the probabilities that nobody speaks, without waiting for them."""
+        """Return the probabilities that clips hold no speech, without waiting for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class RecogniserStep:
     starts: list[int]  # where the tokens of each row begin
     tables: dict[int, _Tables]  # by row index: of rows that want attention weights
     fresh: list[int]  # indices of rows whose clip was encoded
-    silence: Tensor | None  # of those clips: the probability that nobody speaks, in pinned memory
+    silence: Tensor | None  # for each of those clips the probability that it holds no speech, in pinned memory
     phases: dict[str, tuple[float, float]]
     choices: tuple[list[int], list[float]] | None = None  # tokens and logprobs at every place, once it is done
 
@@ -211,7 +211,7 @@ class CudaRecogniser(Recogniser):
         return step, starts
 
     def _launch_silence(self, step: Step, places: list[int]) -> Tensor | None:
-        """Queue the probability that nobody speaks, at the first tokens of prompts."""
+        """Queue the probability that a clip holds no speech, at the first tokens of prompts."""
         if not places or not self.model.tells_silence:
             return None
         found = self.model.silence(step.hidden[torch.tensor(places).to(self._device, non_blocking=True)])

@@ -155,8 +155,13 @@ def test_any_damage_to_a_gguf_header_is_a_weights_error(edits: list[tuple[int, b
     end = data.index(b"blk.1.ffn_down.weight") + 64
     damaged = path.with_name("damaged.gguf")
     damaged.write_bytes(edited(data, edits, end))
-    with contextlib.suppress(WeightsError):
+    reason = ""
+    try:
         use(damaged)
+    except WeightsError as error:
+        reason = str(error)
+    assert not reason or reason.startswith(f"{damaged}: ")
+    assert "\n" not in reason
 
 
 # ---- safetensors
