@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from voxlane.engine.text.normalise.markup import Plain, plain
+from voxlane.engine.text.normalise.pronunciations import NO_PRONUNCIATIONS, Pronunciations
 from voxlane.engine.text.normalise.reader import words_of
 
 MAX_HELD_CHARS = 400
@@ -68,10 +69,13 @@ class Said:
 
 
 class Reader:
-    """Reads one request's text. `language` is the model's name for it, "auto" to detect it."""
+    """Reads one request's text. `language` is the model's name for it, "auto" to detect it; `names` are respelled."""
 
-    def __init__(self, encode: Callable[[str], Sequence[int]], language: str) -> None:
+    def __init__(
+        self, encode: Callable[[str], Sequence[int]], language: str, names: Pronunciations = NO_PRONUNCIATIONS
+    ) -> None:
         self._encode = encode
+        self._names = names
         self._english = None if language == "auto" else language == "english"  # None: not yet known
         self._rest = ""
         self._start = 0  # place of `_rest` in the whole text
@@ -98,7 +102,9 @@ class Reader:
         page, said = plain(text), []
         spaced = self._spaced or text[:1].isspace()
         for first, last, english in self._stretches(page.text):
-            found = _english(page, first, last) if english else _as_it_stands(page, first, last, spaced=spaced)
+            part = Plain(page.text[first:last], page.origin[first:last])
+            before = page.text[first - 1].isspace() if first else spaced
+            found = _english(part, self._names) if english else _as_it_stands(part, self._names, spaced=before)
             said += [self._said(spoken, start + begin, start + end) for spoken, begin, end in found]
         self._spaced = text[-1:].isspace() if text else self._spaced
         return said
@@ -141,19 +147,28 @@ def _full_runs(text: str) -> int:
     return run.start() + full * WIDE_RUN if run and full else 0
 
 
-def _english(page: Plain, first: int, last: int) -> list[tuple[str, int, int]]:
+def _english(page: Plain, names: Pronunciations) -> list[tuple[str, int, int]]:
     """Return spoken words with their places, a space before each; words of one written expression are joined."""
-    part = Plain(page.text[first:last], page.origin[first:last])
-    groups = itertools.groupby(words_of(part), key=lambda word: word.start)
+    groups = itertools.groupby(words_of(page, names), key=lambda word: word.start)
     found = ((start, list(group)) for start, group in groups)
     return [("".join(f" {word.text}" for word in words), start, words[-1].end) for start, words in found]
 
 
-def _as_it_stands(page: Plain, first: int, last: int, *, spaced: bool) -> list[tuple[str, int, int]]:
-    """Return the words of a part of a text with their places. A word keeps the space before it; `spaced`: the first."""
+def _as_it_stands(page: Plain, names: Pronunciations, *, spaced: bool) -> list[tuple[str, int, int]]:
+    """Return the words of a text with their places. A word keeps the space before it; `spaced`: the first has one."""
     words: list[tuple[str, int, int]] = []
-    for found in _AS_IT_STANDS.finditer(page.text, first, last):
+    for found in _AS_IT_STANDS.finditer(page.text):
         before = page.text[found.start() - 1].isspace() if found.start() else spaced
         place = page.origin[found.start()], page.origin[found.end() - 1] + 1
-        words.append((f" {found[0]}" if before else found[0], *place))
+        word = _respelled(found[0], names)
+        words.append((f" {word}" if before else word, *place))
     return words
+
+
+def _respelled(word: str, names: Pronunciations) -> str:
+    """Return a word between spaces with the names in it respelled."""
+    parts, at = [], 0
+    for start, reading in names.find(word):
+        parts += [word[at:start], " ".join(reading.words)]
+        at = reading.end
+    return "".join([*parts, word[at:]])

@@ -6,11 +6,12 @@ is ten ordinary characters. vocabularies/ knows the file formats, chat_template.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec import structs
 
 from voxlane.engine.api import ChatMessage, Tool
 from voxlane.engine.errors import WeightsError
@@ -122,7 +123,7 @@ class Tokenizer:
         last token or two, the prompt is a prefix of what `encode_chat` returns for the same messages.
         """
         mark = self._unused(messages, tools)
-        last = dataclasses.replace(messages[-1], content=messages[-1].content.rstrip(_OPEN_ENDS) + mark)
+        last = structs.replace(messages[-1], content=messages[-1].content.rstrip(_OPEN_ENDS) + mark)
         rendered, guard = self._render([*messages[:-1], last], tools, add_generation_prompt=False)
         head, found, tail = rendered.rpartition(mark)
         if not found:

@@ -18,6 +18,7 @@ _MONTH = (
 _HALF = r"(?P<half>[AaPp])(?:\.[Mm]\.?|[Mm])(?![A-Za-z0-9])"
 _ISO = re.compile(r"(?P<y>[12][0-9]{3})(?P<gap>[-/.])(?P<m>[0-9]{1,2})(?P=gap)(?P<d>[0-9]{1,2})(?![0-9])")
 _SLASH = re.compile(r"(?P<a>[0-9]{1,2})/(?P<b>[0-9]{1,2})/(?P<y>[0-9]{4}|[0-9]{2})(?![0-9/])")
+_POINTS = re.compile(r"(?P<d>[0-9]{1,2})\.(?P<m>[0-9]{1,2})\.(?P<y>[12][0-9]{3})(?![0-9]|[.,][0-9])")
 _DAY_MONTH = re.compile(
     rf"(?P<d>[0-9]{{1,2}})(?:st|nd|rd|th)?\s(?:of\s)?(?P<month>{_MONTH})(?![A-Za-z])(?:\.(?=\s[a-z0-9]))?"
     r"(?:,?\s(?P<y>[12][0-9]{3})(?![0-9]|[.,][0-9]))?"
@@ -74,12 +75,22 @@ def _read_slash(text: str, at: int) -> Reading | None:
     return Reading(found.end(), words) if words else None
 
 
+def _read_points(text: str, at: int) -> Reading | None:
+    """Read the day first, as Europeans write it with points."""
+    if not (found := _POINTS.match(text, at)) or not (1 <= int(found["d"]) <= 31 and 1 <= int(found["m"]) <= 12):
+        return None
+    return _day_of_month(text, at, found.end(), found["d"], int(found["m"]), found["y"])
+
+
+def _day_of_month(text: str, at: int, end: int, day: str, month: int, y: str | None) -> Reading:
+    article = [] if text[max(0, at - 4) : at].lower() == "the " else ["the"]
+    return Reading(end, _with_year([*article, *ordinal(int(day)), "of", MONTHS[month - 1]], y))
+
+
 def _read_day_month(text: str, at: int) -> Reading | None:
     if not (found := _DAY_MONTH.match(text, at)) or not 1 <= int(found["d"]) <= 31:
         return None
-    article = [] if text[max(0, at - 4) : at].lower() == "the " else ["the"]
-    words = [*article, *ordinal(int(found["d"])), "of", MONTHS[_month(found["month"]) - 1]]
-    return Reading(found.end(), _with_year(words, found["y"]))
+    return _day_of_month(text, at, found.end(), found["d"], _month(found["month"]), found["y"])
 
 
 def read_month_day(text: str, at: int) -> Reading | None:
@@ -116,11 +127,17 @@ def sentence_stop(text: str, end: int) -> str:
 def _read_clock(text: str, at: int) -> Reading | None:
     if not (found := _CLOCK.match(text, at)):
         return None
-    words, end = _clock(found), found.end()
-    if (gap := _TO.match(text, end)) and (until := _CLOCK.match(text, gap.end())):
+    return _until(text, found.end(), _clock(found))
+
+
+def _until(text: str, end: int, words: list[str]) -> Reading:
+    """Return a time that ends at `end`, with the time that follows after a dash: "9am-5pm"."""
+    gap = _TO.match(text, end)
+    if gap and (until := _CLOCK.match(text, gap.end())):
         words, end = [*words, "to", *_clock(until)], until.end()
-    words[-1] += sentence_stop(text, end)
-    return Reading(end, words)
+    elif gap and (until := _HOUR.match(text, gap.end())) and not until["h2"]:
+        words, end = [*words, "to", *cardinal(int(until["h"])), f"{until['half'].upper()}M"], until.end()
+    return Reading(end, [*words[:-1], words[-1] + sentence_stop(text, end)])
 
 
 def _read_hour(text: str, at: int) -> Reading | None:
@@ -129,8 +146,8 @@ def _read_hour(text: str, at: int) -> Reading | None:
     words = cardinal(int(found["h"]))
     if found["h2"]:
         words += ["to", *cardinal(int(found["h2"]))]
-    return Reading(found.end(), [*words, f"{found['half'].upper()}M" + sentence_stop(text, found.end())])
+    return _until(text, found.end(), [*words, f"{found['half'].upper()}M"])
 
 
-DATE_READERS: tuple[Reader, ...] = (_read_iso, _read_slash, _read_clock, _read_hour, _read_day_month)
+DATE_READERS: tuple[Reader, ...] = (_read_iso, _read_slash, _read_points, _read_clock, _read_hour, _read_day_month)
 """The readers for a digit, in the order to try them."""

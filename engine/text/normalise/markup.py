@@ -10,6 +10,8 @@ import html
 import re
 from dataclasses import dataclass
 
+from voxlane.engine.text.normalise.addresses import UNDERSCORED, WINDOWS
+
 SOFT_WRAP_CHARS = 50
 """A line of at least this length without final punctuation is taken to continue in the next line."""
 
@@ -21,6 +23,7 @@ _STRUCTURE = re.compile(
 _INLINE = re.compile(
     r"(?P<code>(?<!`)(?P<ticks>`{1,2})(?!`)(?P<codetext>[^`\n]{1,500}+)(?P=ticks)(?!`))"
     r"|(?P<address>(?:https?://|www\.)[^\s<>()\[\]`|*]++|(?<![A-Za-z0-9._+-])[A-Za-z0-9._+-]{1,64}+@[A-Za-z0-9.-]{1,255}+)"
+    rf"|(?P<path>(?<![A-Za-z0-9]){WINDOWS}|{UNDERSCORED})"
     r"|(?P<image>!?\[(?P<label>[^\[\]\n]{0,500}+)\]"
     r"(?:\((?:[^()\s]++|\([^()\s]*+\)){0,200}+(?:[ \t]+\"[^\"\n]{0,200}\")?\)|\[[^\[\]\n]{0,100}+\]))"
     r"|(?P<note>\[\^[^\[\]\s]{1,40}+\]:?)"
@@ -115,7 +118,7 @@ def _inline(sink: _Sink, line: str, match: re.Match[str], start: int) -> None:
     match match.lastgroup:
         case "code":
             sink.put(match["codetext"], start + match.start("codetext"))
-        case "address":
+        case "address" | "path":
             sink.put(match[0], at)
         case "image":
             for index, char in enumerate(match["label"], match.start("label")):

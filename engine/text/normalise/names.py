@@ -1,4 +1,4 @@
-"""Readers for expressions that start with a letter: addresses, abbreviations, Roman numerals, acronyms, words.
+"""Readers for expressions that start with a letter: abbreviations, Roman numerals, acronyms, words.
 
 A reader looks at one position in plain text and returns the end of its expression and the words for it, or None.
 Capitals left in a reading are for the voice's lexicon: it says the words it knows ("NASA") and spells the rest ("API").
@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import re
 
+from voxlane.engine.text.normalise.addresses import ADDRESS_READERS, read_file
+from voxlane.engine.text.normalise.codes import LETTER_CODE_READERS
+from voxlane.engine.text.normalise.context import LOOK_BACK
 from voxlane.engine.text.normalise.dates import read_month_day, sentence_stop
-from voxlane.engine.text.normalise.numbers import Reader, Reading, cardinal, decimal, digits, ordinal
-from voxlane.engine.text.normalise.quantities import read_money
+from voxlane.engine.text.normalise.money import read_money
+from voxlane.engine.text.normalise.numbers import Reader, Reading, cardinal, ordinal
 from voxlane.engine.text.normalise.tables import (
     ABBREVIATIONS,
     BARE_ABBREVIATIONS,
+    BARE_STREETS,
     BARE_TITLES,
     GREEK,
     MAY_END_SENTENCE,
@@ -26,28 +30,16 @@ from voxlane.engine.text.normalise.tables import (
     TITLES,
 )
 
-_EMAIL = re.compile(r"(?P<user>[A-Za-z0-9._+-]{1,64}+)@(?P<host>[A-Za-z0-9-]{1,63}+(?:\.[A-Za-z0-9-]{1,63}+)++)")
-_URL = re.compile(r"(?:https?://|www\.)(?P<rest>[^\s<>\"“”`]++)", re.IGNORECASE)
-_DOMAIN = re.compile(
-    r"(?P<rest>[A-Za-z0-9-]{1,63}+(?:\.[A-Za-z0-9-]{1,63}+){0,8}?\.(?:com|org|net|edu|gov|io|co|uk|de|fr|info|dev|app|ai|eu)"
-    r"(?![A-Za-z0-9-])(?:/[^\s<>\"“”`]*+)?)"
-)
-_FILE = re.compile(r"(?P<stem>[A-Za-z][A-Za-z0-9-]{0,40}+)\.(?P<suffix>[a-z][a-z0-9]{0,4})(?!\.?[A-Za-z0-9])")
-_PIECE = re.compile(r"[A-Za-z]+|[0-9]+|[./:_~@+-]")
-_PIECE_NAMES = {
-    ".": "dot",
-    "/": "slash",
-    ":": "colon",
-    "_": "underscore",
-    "~": "tilde",
-    "@": "at",
-    "+": "plus",
-    "-": "dash",
-}
-_URL_TAIL = ".,;:!?)]}'\"*_’"
 _INITIALS = re.compile(r"(?:[A-Za-z]\.){2,8}+(?:[A-Za-z](?![A-Za-z]))?")
 _DOTTED = re.compile(r"(?P<stem>[A-Za-z]{1,7}(?:\.[A-Za-z]){0,2})\.(?![A-Za-z0-9])")
 _VERSIONED = re.compile(r"[vV](?=[0-9]+(?:\.[0-9]|(?![A-Za-z0-9])))|ver\.?\s(?=[0-9])")
+_STREET_NAME = re.compile(r"(?:[A-Z][a-z'’-]{1,20}|[0-9](?:st|nd|rd|th))\s\Z")
+_DAY = r"(?:Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Sun)"
+_WEEKDAYS = re.compile(rf"(?P<a>{_DAY})\.?\s?[-–]\s?(?P<b>{_DAY})(?![A-Za-z])")
+_RULER = re.compile(
+    r"\b(?:King|Queen|Pope|Emperor|Empress|Tsar|Czar|Kaiser|Sultan|Pharaoh|Prince|Saint)\s(?:[A-Z][a-z]+\s){1,2}\Z"
+)
+_REIGNS = re.compile(r"\s(?:of|reigned|ruled|became|died)\b")
 _ROMAN = re.compile(r"(?=[IVXLC])(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})(?![A-Za-z0-9]|['’.-][A-Za-z0-9])")
 _ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 _LAST_WORD = re.compile(r"([A-Za-z]+)\s\Z")
@@ -56,50 +48,6 @@ _WITH_READINGS = {"w/o": "without", "w/": "with", "b/c": "because"}
 _LETTER = r"[^\W\d_⁰-₟]"  # no superscripts or subscripts; some scripts have numbers that are letters, see _match_word
 _WORD = re.compile(rf"{_LETTER}++(?:['’‑-]{_LETTER}++)*+")
 _SIMPLE = re.compile(r"[a-z]{1,30}+(?:'[a-z]{1,3}+)?(?=[ \n,;!?)]|\Z)")
-_TWO_LETTER_WORDS = {"me", "co", "so", "go", "py", "to"}
-
-
-def _spell_out(text: str) -> list[str]:
-    """Return an address piece by piece, punctuation by name; runs of more than two digits are read digit by digit."""
-    words: list[str] = []
-    for piece in _PIECE.findall(text):
-        if piece in _PIECE_NAMES:
-            words.append(_PIECE_NAMES[piece])
-        elif piece[0].isdigit():
-            words += digits(piece) if len(piece) > 2 else decimal(piece)
-        elif len(piece) == 2 and piece.islower() and piece not in _TWO_LETTER_WORDS:
-            words.append(piece.upper())
-        else:
-            words.append(piece)
-    return words
-
-
-def _read_email(text: str, at: int) -> Reading | None:
-    found = _EMAIL.match(text, at)
-    if not found:
-        return None
-    host = found["host"].rstrip("-")
-    return Reading(found.end() - len(found["host"]) + len(host), [*_spell_out(found["user"]), "at", *_spell_out(host)])
-
-
-def _read_url(text: str, at: int) -> Reading | None:
-    """Read host and path; a scheme, a "www", a query and a fragment are left out: they tell a listener nothing."""
-    found = _URL.match(text, at) or _DOMAIN.match(text, at)
-    if not found:
-        return None
-    rest = found["rest"].rstrip(_URL_TAIL)
-    end = found.end() - len(found["rest"]) + len(rest)
-    heard = re.split(r"[?#]", rest, maxsplit=1)[0].rstrip("/")
-    if heard.lower().startswith("www."):
-        heard = heard[4:]
-    return Reading(end, _spell_out(heard))
-
-
-def _read_file(text: str, at: int) -> Reading | None:
-    found = _FILE.match(text, at)
-    if not found or (f"{found['stem']}.{found['suffix']}".lower() in ABBREVIATIONS):
-        return None
-    return Reading(found.end(), [*_spell_out(found["stem"]), "dot", *_spell_out(found["suffix"])])
 
 
 def _read_initials(text: str, at: int) -> Reading | None:
@@ -144,7 +92,17 @@ def _read_bare_abbreviation(text: str, at: int) -> Reading | None:
         return Reading(end, [TITLES[word.lower()]])
     if word in BARE_ABBREVIATIONS:
         return Reading(end, BARE_ABBREVIATIONS[word].split())
+    if word in BARE_STREETS and _STREET_NAME.search(text, max(0, at - LOOK_BACK), at):
+        return Reading(end, [BARE_STREETS[word]])
     return None
+
+
+def _read_weekdays(text: str, at: int) -> Reading | None:
+    """Read "Mon-Fri": Monday to Friday."""
+    if not (found := _WEEKDAYS.match(text, at)):
+        return None
+    first, last = (ABBREVIATIONS.get(name.lower(), "Sunday") for name in (found["a"], found["b"]))
+    return Reading(found.end(), [first, "to", last])
 
 
 def _read_versioned(text: str, at: int) -> Reading | None:
@@ -159,13 +117,24 @@ def _read_roman(text: str, at: int) -> Reading | None:
     if not found or not found[0] or not before:
         return None
     value, cue = _roman_value(found[0]), before[1].lower()
-    if cue in ROMAN_NAMES and before[1][0].isupper() and len(found[0]) > 1:
+    ruler = _RULER.search(text, max(0, at - LOOK_BACK), at) is not None
+    if (ruler or cue in ROMAN_NAMES) and before[1][0].isupper() and _is_rank(text, found, ruler=ruler):
         return Reading(found.end(), ["the", *ordinal(value)])
     if (cue in ROMAN_CUES and before[1][0].isupper() and found[0] not in {"C", "L"}) or (
         len(found[0]) > 1 and value < 40 and before[1].istitle() and found[0] not in {"XX", "XXX"}
     ):
         return Reading(found.end(), cardinal(value))
     return None
+
+
+def _is_rank(text: str, found: re.Match[str], *, ruler: bool) -> bool:
+    """Return whether a numeral after a ruler's name is one: "I", "C" and "L" alone may be something else."""
+    numeral = found[0]
+    return (
+        len(numeral) > 1
+        or numeral in "VX"
+        or (numeral == "I" and (ruler or _REIGNS.match(text, found.end()) is not None))
+    )
 
 
 def _roman_value(numeral: str) -> int:
@@ -209,10 +178,7 @@ def _acronym(word: str) -> str:
 
 
 NAME_READERS: tuple[Reader, ...] = (
-    _read_simple, read_money, _read_email, _read_url, read_month_day, _read_versioned, _read_initials,
-    _read_abbreviation, _read_file, _read_bare_abbreviation, _read_roman, _read_word,
+    _read_simple, read_money, *ADDRESS_READERS, *LETTER_CODE_READERS, read_month_day, _read_versioned, _read_initials,
+    _read_abbreviation, read_file, _read_bare_abbreviation, _read_weekdays, _read_roman, _read_word,
 )  # fmt: skip
 """The readers for a letter, in the order to try them. The last one reads any word."""
-
-ADDRESS_READERS: tuple[Reader, ...] = (_read_email, _read_url)
-"""The readers for a digit: addresses may start with one."""

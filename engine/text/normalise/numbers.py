@@ -5,7 +5,8 @@ It does not see the text around a number. The caller decides what the number is:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 
@@ -14,13 +15,24 @@ class Reading(NamedTuple):
 
     end: int
     words: list[str]
+    spelled: bool = False  # its single letters are names of letters: "A" is not the article
+    phonemes: str = ""  # of its only word, if a person gave them
 
 
 Reader = Callable[[str, int], Reading | None]
 """Looks at one position of a text; returns None if its kind of expression is not there."""
 
-NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,9}+(?![0-9])|[0-9]++)(?:\.[0-9]++)?+"
-"""An unsigned number for `decimal`. Possessive: after a failure the pattern does not try shorter numbers."""
+NUMBER = (
+    r"(?>[0-9]{1,3}(?:\.[0-9]{3}){1,9}+,[0-9]{1,9}+(?![0-9]|[.,][0-9])"  # 1.150,50
+    r"|[0-9]{1,3}(?:\.[0-9]{3}){2,9}+(?![0-9]|[.,][0-9])"  # 1.150.000
+    r"|[1-9][0-9]{0,2}(?:['’\u00a0\u202f][0-9]{3}){1,9}+(?![0-9])"  # 1'150
+    r"|[1-9][0-9]{0,2}(?: [0-9]{3}){0,7}? 000(?![0-9]| [0-9]|[.,][0-9])"  # 1 150 000
+    r"|(?:[0-9]{1,3}(?:,[0-9]{3}){1,9}+(?![0-9])|[0-9]++)(?:\.[0-9]++)?+)"
+)
+"""An unsigned number for `decimal`. Atomic: after a failure the pattern does not try shorter numbers."""
+
+_GAPS = re.compile("['’ \u00a0\u202f]")
+_EUROPEAN = re.compile(r"[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]+|[0-9]{1,3}(?:\.[0-9]{3}){2,}|[0-9]+,[0-9]{1,2}")
 
 _ONES = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
@@ -88,14 +100,58 @@ def digits(text: str) -> list[str]:
     return [_ONES[ord(char) - 48] for char in text if "0" <= char <= "9"]
 
 
+def canonical(text: str) -> str:
+    """Return a number that NUMBER matches with a decimal point and without marks between its thousands.
+
+    A point and a comma in European order are exchanged; so is a comma before one or two last digits.
+    """
+    text = _GAPS.sub("", text)
+    if _EUROPEAN.fullmatch(text):
+        return text.replace(".", "").replace(",", ".")
+    return text.replace(",", "")
+
+
 def decimal(text: str) -> list[str]:
     """Return the words of an unsigned number as written: "1,234.50" keeps its last zero, "007" its first ones."""
-    whole, _, fraction = text.replace(",", "").partition(".")
+    whole, _, fraction = canonical(text).partition(".")
     if len(whole) > MAX_CARDINAL_DIGITS or (len(whole) > 1 and whole[0] == "0"):
         words = digits(whole)
     else:
         words = cardinal(int(whole or "0"))
     return [*words, "point", *digits(fraction)] if fraction else words
+
+
+def in_groups(groups: Iterable[str]) -> list[str]:
+    """Return the digits of each group, with a comma, which is a short pause, between two groups."""
+    words: list[str] = []
+    for group in groups:
+        if words:
+            words[-1] += ","
+        words += digits(group)
+    return words
+
+
+def cut_digits(run: str) -> list[str]:
+    """Return a run of digits in groups of three or four, as people say it; five and fewer stay together."""
+    if len(run) <= 5:
+        return [run]
+    size = 4 if len(run) in (8, 16) else 3
+    groups = [run[start : start + size] for start in range(0, len(run), size)]
+    if len(groups[-1]) == 1:
+        last = groups.pop()
+        groups[-1] += last
+    return groups
+
+
+def in_pairs(run: str) -> list[str]:
+    """Return the number of a house or a room: 221 "two twenty-one", 204 "two oh four", 1408 "fourteen oh eight"."""
+    if run[0] == "0" or len(run) > 4:
+        return in_groups(cut_digits(run))
+    head, rest = divmod(int(run), 100)
+    if not head or (rest == 0 and head % 10 == 0):
+        return cardinal(int(run))
+    tail = ["hundred"] if rest == 0 else [*(["oh"] if rest < 10 else []), *cardinal(rest)]
+    return [*cardinal(head), *tail]
 
 
 def pluralise(word: str) -> str:

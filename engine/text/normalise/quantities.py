@@ -1,4 +1,4 @@
-"""Readers for quantities: numbers, money, measures, ranges, fractions, telephone numbers, versions.
+"""Readers for quantities: numbers, measures, ranges, fractions, ratios, versions.
 
 A reader looks at one position in plain text and returns the end of its expression and the words for it, or None. All
 patterns are possessive or bounded, so the cost of a failure is linear in the digits.
@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from voxlane.engine.text.normalise.context import LOOK_BACK, counts_something
+from voxlane.engine.text.normalise.money import MONEY_READERS, SCALE, per, scaled
 from voxlane.engine.text.normalise.numbers import (
     NUMBER,
     Reader,
     Reading,
+    canonical,
     cardinal,
     decimal,
     digits,
@@ -20,33 +23,24 @@ from voxlane.engine.text.normalise.numbers import (
     pluralise,
     year,
 )
-from voxlane.engine.text.normalise.tables import COUNTED, CURRENCIES, NOT_PLURALS, PER_READINGS, SCALES, SYMBOLS, UNITS
+from voxlane.engine.text.normalise.tables import SYMBOLS, UNITS, VERSIONED
 
 
 def _any_of(words: Iterable[str]) -> str:
     return "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
 
 
-_CODE = r"(?:USD|EUR|GBP|JPY|INR|CAD|AUD|CHF|CNY)"
-_SIGN = r"[$£€¥₹₩]"
-_SCALE = r"(?:\s?(?P<scale>hundred|thousand|million|billion|trillion|bn|mn)|(?P<letter>[kKmMbBT]))(?![A-Za-z0-9])"
-_PER = r"(?:/(?P<per>[A-Za-z]{1,6})(?![A-Za-z/]))?"
-_MONEY = re.compile(
-    rf"(?P<sign>US\$|A\$|C\$|{_SIGN}|{_CODE}(?=\s))\s?(?P<a>{NUMBER})(?:\s?[-–]\s?{_SIGN}?(?P<b>{NUMBER}))?"
-    rf"(?:{_SCALE})?{_PER}"
-)
-_MONEY_AFTER = re.compile(
-    rf"(?P<a>[0-9]++,[0-9]{{2}}(?=\s?€)|{NUMBER})(?P<b>)(?:{_SCALE})?\s?(?P<sign>[€£]|{_CODE}(?![A-Za-z])){_PER}"
-)
-_CENTS = re.compile(r"(?P<a>[0-9]{1,3})\s?¢")
-_PHONE = re.compile(
-    r"(?:\+[0-9]{1,3}[ .-]?(?:\([0-9]{1,4}\)[ .-]?)?[0-9]{1,4}(?:[ .-][0-9]{2,4}){1,4}|\+[0-9]{8,15}"
-    r"|(?:1[ .-])?\([0-9]{3}\) ?[0-9]{3}[ .-][0-9]{4}|(?:1[.-])?[0-9]{3}[.-][0-9]{3}[.-][0-9]{4}|[0-9]{3}-[0-9]{4}"
-    r"|[0-9]{3}-[0-9]{2}-[0-9]{4}|[0-9]{4}[ -][0-9]{4}[ -][0-9]{4}[ -][0-9]{4})(?![0-9]|[-.][0-9])"
-)
 _FEET = re.compile(r"(?P<feet>[0-9]{1,2})['′’]\s?(?P<inches>[0-9]{1,2})(?:[\"″”]|''|′′)")
 _PRIME = re.compile(rf"(?P<a>{NUMBER})(?P<mark>[′″])")
-_VERSION = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){2,9}(?![0-9])")
+_VERSION = re.compile(
+    r"(?P<numbers>[0-9]{1,9}(?:\.[0-9]{1,9}){2,9})(?![0-9])"
+    r"(?::(?P<port>[0-9]{1,5})(?![0-9:])|/(?P<bits>[0-9]{1,2})(?![0-9/])|-?(?P<tag>rc|alpha|beta|dev|a|b)[.-]?(?P<try>[0-9]{1,3})?"
+    r"(?![A-Za-z0-9]))?"
+)
+_TAGS = {"rc": "RC", "a": "alpha", "b": "beta"}
+_THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){2,}")
+_TWO_PARTS = re.compile(r"(?P<a>[0-9]{1,3})\.(?P<b>[0-9]{1,3})(?![A-Za-z0-9%]|[.,][0-9])")
+_WORD_BEFORE = re.compile(r"\b([A-Za-z]{2,12})\s\Z")
 _SCIENTIFIC = re.compile(r"(?P<a>[0-9]{1,15}(?:\.[0-9]{1,15})?)[eE](?P<sign>[-+]?)(?P<b>[0-9]{1,3})(?![A-Za-z0-9])")
 _POWER = re.compile(r"(?P<a>[0-9]{1,15})\^(?P<sign>-?)(?P<b>[0-9]{1,4})")
 _RANGE = re.compile(rf"(?P<a>{NUMBER})(?P<gap>\s?[-–—]\s?)(?P<b>{NUMBER})(?![-–/][0-9])")
@@ -58,60 +52,13 @@ _ORDINAL = re.compile(r"(?P<a>[0-9]{1,3}(?:,[0-9]{3}){1,4}+|[0-9]{1,12})(?:st|nd
 _DECADE = re.compile(r"(?P<a>[0-9]{3}0|[0-9]0)(?P<mark>['’]?)s(?![A-Za-z0-9])")
 _BEFORE_DECADE = re.compile(r"(?:the |mid-|early |late |his |her |their |my |your |['’])\Z", re.IGNORECASE)
 _MEASURE = re.compile(
-    rf"(?P<a>{NUMBER})(?P<gap>[\s-]?)(?P<unit>{_any_of(UNITS)})(?P<power>[²³])?"
+    rf"(?P<a>(?>[0-9]{{1,4}},[0-9]{{1,2}}(?![0-9,.])|{NUMBER}))(?P<gap>[\s-]?)(?P<unit>{_any_of(UNITS)})(?P<power>[²³])?"
     r"(?:/(?P<per>[A-Za-z]{1,6}))?(?![A-Za-z0-9²³])"
 )
-_SCALED = re.compile(rf"(?P<a>{NUMBER})(?:{_SCALE})")
+_SCALED = re.compile(rf"(?P<a>{NUMBER})(?:{SCALE})")
 _TIMES = re.compile(rf"(?P<a>{NUMBER})[x×](?![A-Za-z0-9])")
 _BY = re.compile(rf"(?P<a>{NUMBER})(?:x|\sx\s)(?=[0-9])")
 _PLAIN = re.compile(NUMBER)
-_NEXT_WORD = re.compile(r"[ ]([A-Za-z]+)")
-
-
-def _scaled(found: re.Match[str], amount: list[str]) -> list[str]:
-    scale = found["scale"] or found["letter"]
-    return [*amount, SCALES[scale]] if scale else amount
-
-
-def _per(name: str | None) -> list[str]:
-    if not name:
-        return []
-    return ["per", *PER_READINGS.get(name, UNITS.get(name, (name,))[0]).split()]
-
-
-def read_money(text: str, at: int) -> Reading | None:
-    """Read an amount with a currency's sign or code before or behind it."""
-    found = _MONEY.match(text, at) or _MONEY_AFTER.match(text, at)
-    if not found:
-        return None
-    one, more, coin, coins = CURRENCIES[found["sign"]]
-    amount, scaled = found["a"], bool(found["scale"] or found["letter"])
-    if found["sign"] == "€" and re.fullmatch(r"[0-9]+,[0-9]{2}", amount):
-        amount = amount.replace(",", ".")
-    whole, _, small = amount.replace(",", "").partition(".")
-    if found["b"]:
-        words = [*decimal(amount), "to", *_scaled(found, decimal(found["b"])), *more.split()]
-    elif scaled or len(small) not in (0, 2):
-        words = [*_scaled(found, decimal(amount)), *more.split()]
-    else:
-        big = [*decimal(whole), *(one if whole == "1" else more).split()]
-        cents = [*cardinal(int(small)), *(coin if int(small) == 1 else coins).split()] if int(small or "0") else []
-        # "$0.99" is read as cents only; "$0.00" keeps its dollars.
-        words = cents if cents and int(whole) == 0 else [*big, *(["and", *cents] if cents else [])]
-    return Reading(found.end(), [*words, *_per(found["per"])])
-
-
-def _read_cents(text: str, at: int) -> Reading | None:
-    found = _CENTS.match(text, at)
-    return found and Reading(found.end(), [*decimal(found["a"]), "cent" if found["a"] == "1" else "cents"])
-
-
-def _read_phone(text: str, at: int) -> Reading | None:
-    if not (found := _PHONE.match(text, at)):
-        return None
-    groups = [" ".join(digits(group)) for group in re.findall(r"[0-9]+", found[0])]
-    words = ", ".join(groups).split(" ")
-    return Reading(found.end(), ["plus", *words] if found[0][0] == "+" else words)
 
 
 def _read_feet(text: str, at: int) -> Reading | None:
@@ -128,13 +75,30 @@ def _read_feet(text: str, at: int) -> Reading | None:
 def _read_version(text: str, at: int) -> Reading | None:
     """Read three or more numbers with points between them; four that fit a byte each are an internet address."""
     if not (found := _VERSION.match(text, at)):
-        return None
-    parts = found[0].split(".")
+        return _read_two_part_version(text, at)
+    parts = found["numbers"].split(".")
     address = len(parts) == 4 and all(int(part) < 256 for part in parts)
+    if not address and _THOUSANDS.fullmatch(found["numbers"]):
+        return None
     words: list[str] = []
     for index, part in enumerate(parts):
         words += [*(["dot" if address else "point"] if index else []), *(digits(part) if address else decimal(part))]
+    if found["port"]:
+        words += ["colon", *digits(found["port"])]
+    elif found["bits"]:
+        words += ["slash", *cardinal(int(found["bits"]))]
+    elif found["tag"]:
+        words += [_TAGS.get(found["tag"], found["tag"]), *(decimal(found["try"]) if found["try"] else [])]
     return Reading(found.end(), words)
+
+
+def _read_two_part_version(text: str, at: int) -> Reading | None:
+    """Read "3.12" after the name of a program: three point twelve."""
+    found = _TWO_PARTS.match(text, at)
+    before = _WORD_BEFORE.search(text, max(0, at - LOOK_BACK), at)
+    if not found or not before or before[1].lower() not in VERSIONED:
+        return None
+    return Reading(found.end(), [*decimal(found["a"]), "point", *decimal(found["b"])])
 
 
 def _read_power(text: str, at: int) -> Reading | None:
@@ -153,7 +117,7 @@ def _read_range(text: str, at: int) -> Reading | None:
         return None
     rest = read_quantity(text, found.start("b"))
     assert rest is not None  # the caller has seen a number here
-    falls = float(found["a"].replace(",", "")) >= float(found["b"].replace(",", ""))
+    falls = float(canonical(found["a"])) >= float(canonical(found["b"]))
     spaced, equation = found["gap"] != found["gap"].strip(), text[rest.end : rest.end + 3].lstrip()[:1] == "="
     link = "minus" if equation or (spaced and falls) else "to"
     return Reading(rest.end, [*_bare(text, found["a"], found.end()), link, *rest.words])
@@ -212,14 +176,14 @@ def _read_measure(text: str, at: int) -> Reading | None:
     one, more = UNITS[unit]
     name = one if found["a"] == "1" or gap == "-" else more
     power = {"²": ["square"], "³": ["cubic"], None: []}[found["power"]]
-    return Reading(found.end(), [*decimal(found["a"]), *power, *name.split(), *_per(found["per"])])
+    return Reading(found.end(), [*decimal(found["a"]), *power, *name.split(), *per(found["per"])])
 
 
 def _read_scaled(text: str, at: int) -> Reading | None:
     found = _SCALED.match(text, at)
     if not found or (found["letter"] == "K" and len(found["a"]) == 1):
         return None  # "4K" is a screen and "5K" a race: the letter is said
-    return Reading(found.end(), _scaled(found, decimal(found["a"])))
+    return Reading(found.end(), scaled(found, decimal(found["a"])))
 
 
 def _read_times(text: str, at: int) -> Reading | None:
@@ -237,21 +201,18 @@ def _read_plain(text: str, at: int) -> Reading | None:
 def _bare(text: str, number: str, end: int) -> list[str]:
     """Read a number without a unit: four digits are a year unless they seem to count something."""
     if len(number) == 4 and number.isdigit() and 1010 <= int(number) <= 2099:
-        following = _NEXT_WORD.match(text, end)
-        word = following[1] if following else ""
-        counts = word in COUNTED or (word.islower() and word.endswith("s") and word not in NOT_PLURALS)
-        return cardinal(int(number)) if counts else year(int(number))
+        return cardinal(int(number)) if counts_something(text, end) else year(int(number))
     return decimal(number)
 
 
 _UNIT_READERS: tuple[Reader, ...] = (
-    read_money, _read_cents, _read_power, _read_fraction, _read_decade, _read_measure, _read_times, _read_scaled,
+    *MONEY_READERS, _read_power, _read_fraction, _read_decade, _read_measure, _read_times, _read_scaled,
     _read_ordinal, _read_ratio, _read_plain,
 )  # fmt: skip
 JOINED_READERS: tuple[Reader, ...] = (_read_version, _read_ordinal, _read_plain)
 """The readers for digits right after a letter ("B2B", "MP3"): no unit follows them."""
 
-QUANTITY_READERS: tuple[Reader, ...] = (_read_phone, _read_feet, _read_version, *_UNIT_READERS[:3], _read_range)
+QUANTITY_READERS: tuple[Reader, ...] = (_read_feet, _read_version, *_UNIT_READERS[:3], _read_range)
 """The readers for a number or a currency sign, in the order to try them; read_quantity comes last."""
 
 

@@ -2,24 +2,32 @@
 
 Numbers, dates, money, addresses, abbreviations and symbols become words; Markdown, code blocks, HTML and emoji are not
 read. The result holds only letters and prosodic punctuation, so that a voice's own text rules have nothing to change.
-It does not know phonemes, voices or audio.
+It does not know voices or audio, and no phonemes but those of the letter A and those that a person gives for a name.
 
     markup                      source -> plain text, and the place of each character in the source
-    dates, quantities, names    readers: a position in plain text -> the end of an expression, and its words
-    numbers, tables             number words; the tables of the readers
+    addresses, codes, dates,    readers: a position in plain text -> the end of an expression, and its words
+    money, names, quantities,
+    telephone
+    pronunciations              how a person wants names to be said
+    context, numbers, tables    what stands beside an expression; number words; the tables of the readers
 """
 
 from __future__ import annotations
 
 import unicodedata
+from collections import deque
 from dataclasses import dataclass
 
+from voxlane.engine.text.normalise.addresses import ADDRESS_READERS, read_file, read_path
+from voxlane.engine.text.normalise.codes import DIGIT_CODE_READERS, EARLY_DIGIT_CODE_READERS, read_hash
 from voxlane.engine.text.normalise.dates import DATE_READERS
 from voxlane.engine.text.normalise.markup import Plain, plain
-from voxlane.engine.text.normalise.names import ADDRESS_READERS, NAME_READERS
+from voxlane.engine.text.normalise.names import NAME_READERS
 from voxlane.engine.text.normalise.numbers import Reader, Reading, cardinal, digits
+from voxlane.engine.text.normalise.pronunciations import NO_PRONUNCIATIONS, Pronunciations
 from voxlane.engine.text.normalise.quantities import JOINED_READERS, QUANTITY_READERS, read_quantity
 from voxlane.engine.text.normalise.tables import SYMBOLS
+from voxlane.engine.text.normalise.telephone import TELEPHONE_READERS
 
 _STOPS = {
     ".": ".",
@@ -34,16 +42,25 @@ _STOPS = {
     "！": "!",
     "？": "?",
 }
+_LETTER_A = "ˈA"
+"""The phonemes of the name of the letter. Without them a lexicon takes "A" for the article."""
+
 _STRENGTH = {"": 0, "—": 1, ",": 1, ":": 2, ";": 2, "…": 3, ".": 3, "!": 4, "?": 4}
 _DASHES = "-–—―‒−"
 _SIGNS = "$£€¥₹₩"
 _SIGN_STARTS = f"{_SIGNS}+("
-_NUMBER_READERS: tuple[Reader, ...] = (*DATE_READERS, *ADDRESS_READERS, *QUANTITY_READERS, read_quantity)
+_NUMBER_READERS: tuple[Reader, ...] = (
+    *DATE_READERS, *EARLY_DIGIT_CODE_READERS, *ADDRESS_READERS, *TELEPHONE_READERS, *DIGIT_CODE_READERS, read_file,
+    *QUANTITY_READERS, read_quantity,
+)  # fmt: skip
+_SIGNED_READERS: tuple[Reader, ...] = (*TELEPHONE_READERS, *QUANTITY_READERS)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadWord:
     """One spoken word with its punctuation; `source[start:end]` is its written form.
+
+    `phonemes`, if there are any, are its sound; the punctuation in `text` stays.
 
     Words of one expression have the same start, and the last may end later, with punctuation. Otherwise spans are in
     order and do not overlap. `text` holds no space.
@@ -52,18 +69,19 @@ class ReadWord:
     text: str
     start: int
     end: int
+    phonemes: str = ""
 
 
-def spoken_words(text: str) -> list[ReadWord]:
+def spoken_words(text: str, names: Pronunciations = NO_PRONUNCIATIONS) -> list[ReadWord]:
     """Return the words to say, in order; none for a text that is only emoji, symbols or code."""
-    return words_of(plain(text))
+    return words_of(plain(text), names)
 
 
-def words_of(page: Plain) -> list[ReadWord]:
+def words_of(page: Plain, names: Pronunciations = NO_PRONUNCIATIONS) -> list[ReadWord]:
     """Return the words to say of a text without markup, or of a part of one."""
     if not any(char.isalnum() for char in page.text):
         return []
-    return _Scan(page).run()
+    return _Scan(page, names).run()
 
 
 def speakable(text: str) -> str:
@@ -74,18 +92,22 @@ def speakable(text: str) -> str:
 class _Scan:
     """One pass over plain text."""
 
-    def __init__(self, page: Plain) -> None:
+    def __init__(self, page: Plain, names: Pronunciations) -> None:
         self._text = page.text
+        self._names = deque(names.find(page.text))  # those at or after `_at`
         self._origin = page.origin
         self._at = 0
         self._opening = ""  # an opening bracket, to be put before the next word
         self._words: list[str] = []
         self._spans: list[tuple[int, int]] = []
+        self._phonemes: list[str] = []
 
     def run(self) -> list[ReadWord]:
         while self._at < len(self._text):
             char = self._text[self._at]
-            if char == "\n":
+            if (name := self._name_here()) is not None:
+                self._say(name)
+            elif char == "\n":
                 self._stop(".", only_if_none=True)
                 self._at += 1
             elif char.isspace():
@@ -97,20 +119,40 @@ class _Scan:
                 self._ask(NAME_READERS)
             else:
                 self._symbol(char)
-        return [ReadWord(word, start, end) for word, (start, end) in zip(self._words, self._spans, strict=True)]
+        found = zip(self._words, self._spans, self._phonemes, strict=True)
+        return [ReadWord(word, start, end, phonemes) for word, (start, end), phonemes in found]
+
+    def _name_here(self) -> Reading | None:
+        """Return the reading of a name that begins here, if it is not the beginning of an address."""
+        while self._names and self._names[0][0] < self._at:
+            self._names.popleft()
+        if not self._names or self._names[0][0] > self._at:
+            return None
+        _, reading = self._names.popleft()
+        address = next(filter(None, (reader(self._text, self._at) for reader in (*ADDRESS_READERS, read_file))), None)
+        return address if address and address.end > reading.end else reading
 
     def _ask(self, readers: tuple[Reader, ...]) -> None:
         for reader in readers:
             if reading := reader(self._text, self._at):
-                self._say(reading)
+                self._say(self._before_name(reader, reading))
                 return
         raise AssertionError(f"no reader for U+{ord(self._text[self._at]):04X}")
+
+    def _before_name(self, reader: Reader, reading: Reading) -> Reading:
+        """Return a reading that ends before the hyphen before a name: "Anne-Siobhan" is two words then."""
+        start = self._names[0][0] if self._names else len(self._text)
+        if start < reading.end and self._text[start - 1] in "-‑" and start - 1 > self._at:
+            return reader(self._text[: start - 1], self._at) or reading
+        return reading
 
     def _say(self, reading: Reading) -> None:
         span = (self._origin[self._at], self._origin[reading.end - 1] + 1)
         for word in reading.words:
+            letter = _LETTER_A if reading.spelled and word.rstrip(",").upper() == "A" else ""
             self._words.append(self._opening + word)
             self._spans.append(span)
+            self._phonemes.append(reading.phonemes or letter)
             self._opening = ""
         self._at = reading.end
 
@@ -121,11 +163,13 @@ class _Scan:
     def _starts_number(self, char: str) -> bool:
         if _is_digit(char):
             return True
-        return char in _SIGN_STARTS and any(reader(self._text, self._at) for reader in QUANTITY_READERS)
+        return char in _SIGN_STARTS and any(reader(self._text, self._at) for reader in _SIGNED_READERS)
 
     def _symbol(self, char: str) -> None:
         following, before = self._peek(1), self._peek(-1)
-        if char in _DASHES:
+        if char in "#/~.\\" and (reading := read_hash(self._text, self._at) or read_path(self._text, self._at)):
+            self._say(reading)
+        elif char in _DASHES:
             self._dash(char)
         elif char == "." and _is_digit(following) and not before.isalnum():
             self._say(Reading(self._at + 1, ["point"]))
@@ -148,7 +192,7 @@ class _Scan:
 
     def _symbol_words(self, char: str, before: str, following: str) -> list[str]:
         if char == "#":
-            return _hash_words(before, following)
+            return ["sharp"] if before in ("C", "F") else ["hashtag"] if following.isalpha() else []
         if char == "~":
             return ["about"] if _is_digit(following) else []
         if char == "/":
@@ -205,14 +249,6 @@ class _Scan:
         if self._text[self._at] != "\n":
             start, _ = self._spans[-1]
             self._spans[-1] = (start, self._origin[self._at] + 1)
-
-
-def _hash_words(before: str, following: str) -> list[str]:
-    if before in ("C", "F"):
-        return ["sharp"]
-    if _is_digit(following):
-        return ["number"]
-    return ["hashtag"] if following.isalpha() else []
 
 
 def _is_digit(char: str) -> bool:

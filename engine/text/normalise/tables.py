@@ -43,7 +43,8 @@ UNITS: dict[str, tuple[str, str]] = {
     "kmh": ("kilometer per hour", "kilometers per hour"), "fps": ("frame per second", "frames per second"),
     "rpm": ("revolution per minute", "revolutions per minute"),
     "px": ("pixel", "pixels"), "MP": ("megapixel", "megapixels"), "°C": ("degree Celsius", "degrees Celsius"),
-    "°F": ("degree Fahrenheit", "degrees Fahrenheit"), "°": ("degree", "degrees"),
+    "°F": ("degree Fahrenheit", "degrees Fahrenheit"), "° C": ("degree Celsius", "degrees Celsius"),
+    "° F": ("degree Fahrenheit", "degrees Fahrenheit"), "°": ("degree", "degrees"),
     "ºC": ("degree Celsius", "degrees Celsius"), "º": ("degree", "degrees"), "%": ("percent", "percent"),
     "mol": ("mole", "moles"), "tok": ("token", "tokens"),
 }  # fmt: skip
@@ -69,7 +70,7 @@ CURRENCIES: dict[str, tuple[str, str, str, str]] = {
     "CAD": ("Canadian dollar", "Canadian dollars", "cent", "cents"),
     "AUD": ("Australian dollar", "Australian dollars", "cent", "cents"),
     "CHF": ("Swiss franc", "Swiss francs", "centime", "centimes"),
-    "CNY": ("Chinese yuan", "Chinese yuan", "fen", "fen"),
+    "CNY": ("Chinese yuan", "Chinese yuan", "fen", "fen"), "Fr.": ("franc", "francs", "centime", "centimes"),
 }  # fmt: skip
 """Sign or code -> (one, more, one of the small coin, more of it)."""
 
@@ -179,4 +180,28 @@ GREEK = {
 }  # fmt: skip
 
 COUNTED = {"people", "men", "women", "children", "tokens", "percent"}
-NOT_PLURALS = {"is", "was", "has", "as", "its", "this", "us", "always", "across", "does", "versus", "plus"}
+NOT_PLURALS = {
+    "is", "was", "has", "as", "its", "this", "us", "always", "across", "does", "versus", "plus", "unless", "perhaps",
+    "sometimes", "afterwards", "besides", "regardless", "less", "thus", "yes", "towards", "connects", "works", "gives",
+    "gets", "means", "says", "comes", "stands", "starts", "ends", "puts", "takes", "reaches", "answers", "rings",
+}  # fmt: skip
+
+STREETS = (
+    "Street", "St", "Road", "Rd", "Avenue", "Ave", "Lane", "Ln", "Drive", "Dr", "Boulevard", "Blvd", "Terrace", "Court",
+    "Ct", "Place", "Pl", "Square", "Sq", "Way", "Highway", "Hwy", "Close", "Crescent", "Gardens", "Row", "Mews",
+    "Parkway", "Pkwy", "Straße", "Strasse", "Quay", "Hill",
+)  # fmt: skip
+"""The last words of the names of streets."""
+
+BARE_STREETS = {
+    "St": "Street", "Rd": "Road", "Ave": "Avenue", "Ln": "Lane", "Blvd": "Boulevard", "Hwy": "Highway",
+    "Pkwy": "Parkway", "Sq": "Square",
+}  # fmt: skip
+"""The abbreviated ones that people write without a full stop."""
+
+VERSIONED = {
+    "version", "versions", "python", "node", "java", "ubuntu", "debian", "ios", "ipados", "macos", "android", "php",
+    "ruby", "go", "rust", "perl", "django", "postgres", "postgresql", "mysql", "kubernetes", "kernel", "firefox",
+    "chrome", "release",
+}  # fmt: skip
+"""Words before a version: "Python 3.12" is three point twelve."""

@@ -9,6 +9,7 @@ from small_talker import write_talker
 
 from voxlane.engine.api import SpokenWord
 from voxlane.engine.text.incremental import MAX_HELD_CHARS, Reader, Said
+from voxlane.engine.text.normalise.pronunciations import pronunciations_of
 from voxlane.engine.text.normalise.reader import speakable
 from voxlane.engine.text.tokenizer import Tokenizer
 from voxlane.engine.voices.word_timing import WordTimer
@@ -42,6 +43,15 @@ def test_where_it_is_cut_is_not_to_be_heard(words: list[str], data: st.DataObjec
     letters = Reader(lambda word: [ord(letter) for letter in word], "english")
     whole = Reader(lambda word: [ord(letter) for letter in word], "english")
     assert read(letters, *pieces) == read(whole, text)
+
+
+@pytest.mark.parametrize(("language", "three"), [("english", " three"), ("german", " 3"), ("auto", " 3")])
+def test_names_are_respelled_in_every_language(language: str, three: str) -> None:
+    text = "Siobhan's, **SIOBHAN** 3 "
+    reader = Reader(lambda word: list(map(ord, word)), language, pronunciations_of(("Siobhan = shiv awn",)))
+    words = read(reader, text)
+    assert ["".join(map(chr, said.tokens)) for said in words] == ["shiv awn's,", " shiv awn", three]
+    assert [text[said.start : said.end] for said in words] == ["Siobhan's,", "SIOBHAN", "3"]
 
 
 def test_other_languages_are_taken_as_they_stand() -> None:

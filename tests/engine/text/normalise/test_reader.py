@@ -27,7 +27,7 @@ TABLES: dict[str, list[tuple[str, str]]] = {
         ("-5 and −3", "minus five and minus three"),
         ("it is (-5)", "it is (minus five)"),
         ("007", "zero zero seven"),
-        ("1234567890123456", "one two three four five six seven eight nine zero one two three four five six"),
+        ("1234567890123456", "one two three four, five six seven eight, nine zero one two, three four five six"),
         ("10, 20, 30", "ten, twenty, thirty"),
         ("I have 5. Then", "I have five. Then"),
         ("3 million people", "three million people"),
@@ -154,7 +154,7 @@ TABLES: dict[str, list[tuple[str, str]]] = {
         ("1-800-555-0199", "one, eight zero zero, five five five, zero one nine nine"),
         ("555-1234", "five five five, one two three four"),
         ("+44 20 7946 0958", "plus four four, two zero, seven nine four six, zero nine five eight"),
-        ("+15551234567", "plus one five five five one two three four five six seven"),
+        ("+15551234567", "plus one, five five five, one two three, four five six seven"),
     ],
     "addresses": [
         ("example.com/docs", "example dot com slash docs"),
@@ -227,7 +227,7 @@ TABLES: dict[str, list[tuple[str, str]]] = {
         ("v1.2.3", "version one point two point three"),
         ("1.2.3", "one point two point three"),
         ("v2", "version two"),
-        ("Python 3.11", "Python three point one one"),
+        ("Python 3.11", "Python three point eleven"),
     ],
     "roman numerals": [
         ("World War II", "World War two"),
