@@ -8,7 +8,7 @@ what can be asked of an engine and what an engine can answer.
 # ruff: noqa: F401
 # mypy: implicit-reexport
 
-from voxlane.engine.api.codec import UndecodableMessage
+from voxlane.engine.api.codec import UndecodableMessage, decode, encode
 from voxlane.engine.api.messages import (
     Append,
     Cancel,
@@ -40,8 +40,6 @@ from voxlane.engine.api.messages import (
     ToolCall,
     VoiceMade,
     Words,
-    decode,
-    encode,
 )
 from voxlane.engine.api.packets import (
     BUNDLE,
@@ -50,6 +48,13 @@ from voxlane.engine.api.packets import (
     Assembler,
     bundle,
     fragments,
+)
+from voxlane.engine.api.pronunciations import (
+    MAX_PRONUNCIATIONS,
+    BadPronunciation,
+    Pronunciation,
+    has_phonemes,
+    read_pronunciations,
 )
 from voxlane.engine.api.values import (
     AUTO_ADAPTER,

@@ -1,14 +1,7 @@
-"""The messages between server and engine: a closed set, each one msgpack array."""
+"""The messages between server and engine: a closed set. codec.py turns them into bytes and back."""
 
 from __future__ import annotations
 
-import typing
-from dataclasses import dataclass, field
-from typing import Any
-
-import msgpack
-
-from voxlane.engine.api.codec import UndecodableMessage, build, flatten
 from voxlane.engine.api.values import (
     ChatMessage,
     CloneParams,
@@ -26,21 +19,25 @@ from voxlane.engine.api.values import (
     Task,
     TokenLogprob,
     Tool,
+    Value,
 )
+
+
+class _Message(Value, frozen=True, tag=True):
+    """A value that travels alone: its class name comes before its fields."""
+
 
 # ---- server to engine
 
 
-@dataclass(frozen=True, slots=True)
-class Configure:
+class Configure(_Message, frozen=True):
     """The first message on the socket: the configuration, and the log level as a number of Python's logging."""
 
     config: EngineConfig
     log_level: int = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Submit:
+class Submit(_Message, frozen=True):
     """Start a request.
 
     `chat` renders messages with the model's template; `complete` and `score` take text as it is. `probe` takes messages
@@ -53,9 +50,9 @@ class Submit:
     task: Task
     messages: tuple[ChatMessage, ...] = ()
     text: str = ""
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-    listen: ListenParams = field(default_factory=ListenParams)
-    speak: SpeakParams = field(default_factory=SpeakParams)
+    sampling: SamplingParams = SamplingParams()
+    listen: ListenParams = ListenParams()
+    speak: SpeakParams = SpeakParams()
     priority: Priority = Priority.NORMAL
     deadline_s: float | None = None  # seconds from arrival until the first token is due
     tenant: str = ""  # salts the prefix cache: tenants cannot see each other's timing
@@ -63,11 +60,10 @@ class Submit:
     epoch: int = 0
     tools: tuple[Tool, ...] = ()  # tasks "chat" and "probe"
     tool_choice: str = "auto"  # or "none"; "required": one well-formed call and nothing else; a name: of that tool
-    clone: CloneParams = field(default_factory=CloneParams)  # task "voice"
+    clone: CloneParams = CloneParams()  # task "voice"
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(_Message, frozen=True):
     """Give a running request more input. An unknown id is not an error: it may just have ended.
 
     `asr`: 16-bit little-endian samples at LISTEN_RATE, one channel. `voice`: the same at CLIP_RATE. `tts`: one clause,
@@ -79,15 +75,13 @@ class Append:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class EndInput:
+class EndInput(_Message, frozen=True):
     """End a request's input. The request ends when all of its input is transcribed or spoken."""
 
     request_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(_Message, frozen=True):
     """Take requests out of the batch at the next step; they keep their blocks. An unknown id is not an error.
 
     The engine applies it before any other command that waits, except earlier commands about these requests or their
@@ -97,22 +91,19 @@ class Pause:
     request_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(_Message, frozen=True):
     """Let a paused request continue with the token that it would have produced."""
 
     request_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(_Message, frozen=True):
     """End a request at the next step and free its blocks in that step. An unknown id is not an error."""
 
     request_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Rewind:
+class Rewind(_Message, frozen=True):
     """Speak a reply again from a sample on, whether it runs, is paused or waits for text. The answer is Rewound.
 
     A voice of codec frames goes back to the frame that holds the sample, a voice of clauses to the sample itself. The
@@ -124,44 +115,38 @@ class Rewind:
     sample: int
 
 
-@dataclass(frozen=True, slots=True)
-class KeepVoice:
+class KeepVoice(_Message, frozen=True):
     """Give a voice that VoiceMade returned, from this engine or one like it, a name."""
 
     name: str
     profile: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetVoice:
+class ForgetVoice(_Message, frozen=True):
     """Remove the name of a voice. Running requests keep the voice; an unknown name is not an error."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ping:
+class Ping(_Message, frozen=True):
     """Answer with Pong as soon as commands are read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shutdown:
+class Shutdown(_Message, frozen=True):
     """Exit at once; only the trace is closed."""
 
 
 # ---- engine to server
 
 
-@dataclass(frozen=True, slots=True)
-class Loading:
+class Loading(_Message, frozen=True):
     """Progress of the start: the current stage, and its share that is done (0 to 1)."""
 
     what: str
     done: float
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(_Message, frozen=True):
     """The models are loaded and warm. Without a chat model, its fields are empty and zero."""
 
     model: str
@@ -182,23 +167,24 @@ class Ready:
     speak_languages: tuple[str, ...] = ()  # the languages that a request may name
     instructed: bool = False  # whether SpeakParams.instructions are followed
     one_pace: bool = False  # whether SpeakParams.speed must be 1
+    respells_only: bool = False  # whether SpeakParams.pronunciations must not give phonemes
     reads_words: bool = False  # whether text should come word by word, not in whole clauses
     clones: bool = False  # whether voices can be made from recordings
     chosen: str = ""  # why engine.model = "auto" chose this model; "": the configuration names the model
     missed: str = ""  # why a better model could not be fetched; "": none was missed
-    sampling: SamplingDefaults = field(default_factory=SamplingDefaults)  # of the chat model
+    asr_chosen: str = ""  # why engine.asr_model = "auto" chose this model; "": the configuration names the model
+    asr_missed: str = ""  # why a better model that listens could not be fetched; "": none was missed
+    sampling: SamplingDefaults = SamplingDefaults()  # of the chat model
     adapter: str = ""  # the adapter merged into the chat model; "": none
 
 
-@dataclass(frozen=True, slots=True)
-class StartFailed:
+class StartFailed(_Message, frozen=True):
     """The engine cannot start; `reason` is one line a person can act on."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(_Message, frozen=True):
     """The request left the queue. A request without any input to transcribe or speak ends without this message."""
 
     request_id: str
@@ -207,8 +193,7 @@ class Started:
     cached_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(_Message, frozen=True):
     """More output: whole characters only."""
 
     request_id: str
@@ -218,8 +203,7 @@ class Text:
     tokens: int = 0  # tokens of the output so far; 0: not counted
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(_Message, frozen=True):
     """More of a transcript. The transcript so far is all `settled` texts joined, then the newest `tail`."""
 
     request_id: str
@@ -228,10 +212,10 @@ class Words:
     tail: str  # text that may change; it replaces the tail before
     heard_s: float  # audio up to here has been processed, speech or not
     segments: tuple[Segment, ...] = ()  # newly completed; all of their text is settled
+    covered_s: float = 0.0  # the words, tail included, are those of the audio up to here
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
+class Samples(_Message, frozen=True):
     """More speech: a clause, or a few frames. Offsets count from the start of the reply and leave no gap."""
 
     request_id: str
@@ -241,8 +225,7 @@ class Samples:
     words: tuple[SpokenWord, ...]  # the words that end in these samples; the first may begin in earlier ones
 
 
-@dataclass(frozen=True, slots=True)
-class Rewound:
+class Rewound(_Message, frozen=True):
     """All samples of a reply from this one on are void, and the words that end after it; they are sent again."""
 
     request_id: str
@@ -250,8 +233,7 @@ class Rewound:
     sample: int  # the offset of the next Samples
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(_Message, frozen=True):
     """The model calls a declared tool. The text of the call is not sent as Text."""
 
     request_id: str
@@ -261,8 +243,7 @@ class ToolCall:
     arguments: str  # a JSON object
 
 
-@dataclass(frozen=True, slots=True)
-class Probability:
+class Probability(_Message, frozen=True):
     """The answer to a probe: the probability, 0 to 1, that the user's turn ends here. From 0.5 on it does."""
 
     request_id: str
@@ -270,8 +251,7 @@ class Probability:
     value: float
 
 
-@dataclass(frozen=True, slots=True)
-class VoiceMade:
+class VoiceMade(_Message, frozen=True):
     """The voice of a recording as bytes. The engine keeps it only if KeepVoice gives it a name."""
 
     request_id: str
@@ -279,8 +259,7 @@ class VoiceMade:
     profile: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(_Message, frozen=True):
     """The request's last message, unless it was refused."""
 
     request_id: str
@@ -289,8 +268,7 @@ class Finished:
     stats: RequestStats
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(_Message, frozen=True):
     """The request never ran. `detail` may be shown to its sender: it holds numbers and names, no content."""
 
     request_id: str
@@ -299,8 +277,7 @@ class Refused:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class StepStats:
+class StepStats(_Message, frozen=True):
     """Figures of the engine's steps, sent about once a second while it works and once when it becomes idle."""
 
     steps: int  # since the last StepStats, like all other sums here
@@ -325,8 +302,7 @@ class StepStats:
     lane_wait_s: float  # longest wait of a critical request for its first step
 
 
-@dataclass(frozen=True, slots=True)
-class Pong:
+class Pong(_Message, frozen=True):
     """The answer to Ping: the engine's loop runs."""
 
 
@@ -362,35 +338,3 @@ FromEngine = (
     | Pong
 )
 Message = ToEngine | FromEngine
-
-# The position in this tuple is the code in a packet; server and engine always run the same version.
-_TYPES: tuple[type[Any], ...] = (*typing.get_args(ToEngine), *typing.get_args(FromEngine))
-_CODES = {cls: code for code, cls in enumerate(_TYPES)}
-
-
-def encode(message: Message) -> bytes:
-    """Return the message as one msgpack array: its code, then its fields in order."""
-    packed: bytes = msgpack.packb(parts_of(message), default=flatten)
-    return packed
-
-
-def parts_of(message: Message) -> tuple[Any, ...]:
-    """Return a message's code and its fields, as msgpack takes them with `flatten` for nested values."""
-    return (_CODES[type(message)], *flatten(message))
-
-
-def decode(data: bytes) -> Message:
-    """Return the message in `data`, or raise UndecodableMessage."""
-    try:
-        parts = msgpack.unpackb(data, use_list=False)
-    except (ValueError, msgpack.UnpackException) as error:
-        raise UndecodableMessage(f"not msgpack: {error}") from error
-    return message_of(parts)
-
-
-def message_of(parts: Any) -> Message:
-    """Return the message with this code and these fields, or raise UndecodableMessage."""
-    if not isinstance(parts, tuple) or not parts or not isinstance(parts[0], int) or not 0 <= parts[0] < len(_TYPES):
-        raise UndecodableMessage("not a message of this set")
-    message: Message = build(_TYPES[parts[0]], parts[1:])
-    return message

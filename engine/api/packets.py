@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
-import msgpack
-
-from voxlane.engine.api.codec import UndecodableMessage, flatten
-from voxlane.engine.api.messages import Message, Text, decode, encode, message_of, parts_of
+from voxlane.engine.api.codec import UndecodableMessage, decode, decode_several, encode
+from voxlane.engine.api.messages import Message, Text
 
 FRAGMENT_BYTES = 64 * 1024
 """Largest packet on the socket. A SEQPACKET message must fit the kernel's send buffer (208 KiB by default)."""
@@ -32,8 +30,7 @@ def bundle(messages: Iterable[Message]) -> list[bytes]:
 
 def _share(messages: Sequence[Message]) -> list[bytes]:
     if len(messages) > 1:
-        parts = [parts_of(message) for message in messages]
-        data: bytes = msgpack.packb(parts, default=flatten)
+        data = encode(messages)
         if len(data) < FRAGMENT_BYTES:
             return [_SEVERAL + data]
     return [packet for message in messages for packet in fragments(encode(message))]
@@ -65,13 +62,7 @@ class Assembler:
         if self._pieces or not packet.startswith(_SEVERAL):
             message = self.feed(packet)
             return () if message is None else (message,)
-        try:
-            several = msgpack.unpackb(memoryview(packet)[1:], use_list=False)
-        except (ValueError, msgpack.UnpackException) as error:
-            raise UndecodableMessage(f"not msgpack: {error}") from error
-        if not isinstance(several, tuple):
-            raise UndecodableMessage("not a list of messages")
-        return [message_of(parts) for parts in several]
+        return decode_several(memoryview(packet)[1:])
 
     def feed(self, packet: bytes) -> Message | None:
         """Take one packet of one message; return the message it completes, or None while more is to come."""

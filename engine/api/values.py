@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 LISTEN_RATE = 16_000
 """Samples a second of the audio to transcribe."""
@@ -33,7 +33,7 @@ MAX_PROFILE_BYTES = 64 * 1024
 """Bytes of a voice: an embedding, half a minute of frames, and the tokens of their text."""
 
 AUTO_MODEL = "auto"
-"""As EngineConfig.model: the engine chooses a chat model by the machine's speed and memory."""
+"""As EngineConfig.model or asr_model: the engine chooses a model by the machine's speed and memory."""
 
 AUTO_ADAPTER = "auto"
 """As EngineConfig.adapter: the adapter that comes with voxlane for the chat model, if there is one."""
@@ -63,9 +63,13 @@ class EngineConfig:
             ' "auto" chooses by the speed and memory of this machine, "" is none.'
         ),
     ] = AUTO_MODEL
-    asr_model: Annotated[str, Meta(description='The model that listens, named in the same way; "" for none.')] = (
-        "moonshine-tiny-en"
-    )
+    asr_model: Annotated[
+        str,
+        Meta(
+            description="The model that listens, named in the same way;"
+            ' "auto" chooses by the speed of this machine, "" is none.'
+        ),
+    ] = AUTO_MODEL
     tts_model: Annotated[str, Meta(description='The model that speaks, named in the same way; "" for none.')] = "hibari"
     adapter: Annotated[
         str,
@@ -179,8 +183,11 @@ class EngineConfig:
     mirrors: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
+class Value(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A part of a message: an array of its fields in order. Values hold only values, so they can form no cycle."""
+
+
+class SamplingParams(Value, frozen=True):
     """How tokens are chosen and when to stop. The defaults are greedy."""
 
     temperature: float = 0.0  # 0 is greedy
@@ -229,8 +236,7 @@ def sampling_of(
     return SamplingParams(**given, unset=tuple(name for name in values if name not in given))
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingDefaults:
+class SamplingDefaults(Value, frozen=True):
     """The values for parameters that a chat request leaves to the model."""
 
     temperature: float = 0.0
@@ -241,17 +247,16 @@ class SamplingDefaults:
     source: str = ""  # where they were found; "": only the model's size was known
 
 
-@dataclass(frozen=True, slots=True)
-class ListenParams:
+class ListenParams(Value, frozen=True):
     """How a stream of audio is transcribed."""
 
     language: str = ""  # as in ISO 639-1; "": the model decides
     partials: bool = True  # send the transcript so far while audio still comes
     word_times: bool = False
+    hot_words: tuple[str, ...] = ()  # names and rare words to expect, the most important first; Whisper only
 
 
-@dataclass(frozen=True, slots=True)
-class SpeakParams:
+class SpeakParams(Value, frozen=True):
     """How a text is spoken."""
 
     voice: str = ""  # one of Ready.voices; "": the model's default
@@ -260,18 +265,17 @@ class SpeakParams:
     language: str = ""  # one of Ready.speak_languages; "": the model decides. Codec language models only
     instructions: str = ""  # how to speak, in plain words. Codec language models only
     live: bool = False  # the text is still being written: speak its beginning at once. Codec language models only
+    pronunciations: tuple[str, ...] = ()  # how names are said, as api/pronunciations.py reads them
 
 
-@dataclass(frozen=True, slots=True)
-class CloneParams:
+class CloneParams(Value, frozen=True):
     """How a voice is made from a recording."""
 
     consent: bool = False  # the person in the recording has agreed
     language: str = ""  # the voice's language, by the checkpoint's name; "": that of the text
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
+class Tool(Value, frozen=True):
     """A function the model may call."""
 
     name: str  # letters, digits, "_", "-" and ".", at most 64
@@ -279,8 +283,7 @@ class Tool:
     parameters: str = ""  # a JSON schema of an object; "": it takes no arguments
 
 
-@dataclass(frozen=True, slots=True)
-class ToolUse:
+class ToolUse(Value, frozen=True):
     """A call the assistant made, as part of a conversation."""
 
     call_id: str
@@ -288,8 +291,7 @@ class ToolUse:
     arguments: str  # a JSON object
 
 
-@dataclass(frozen=True, slots=True)
-class ChatMessage:
+class ChatMessage(Value, frozen=True):
     """One message of a conversation for the chat template."""
 
     role: str
@@ -298,8 +300,7 @@ class ChatMessage:
     call_id: str = ""  # role "tool": the call that this message answers
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
+class TokenLogprob(Value, frozen=True):
     """A token of the output, its log-probability, and the likeliest alternatives as (bytes, log-probability).
 
     Bytes, because a token may hold half a character.
@@ -310,8 +311,7 @@ class TokenLogprob:
     top: tuple[tuple[bytes, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RequestStats:
+class RequestStats(Value, frozen=True):
     """The cost of one request. Times are seconds on the engine's clock."""
 
     prompt_tokens: int
@@ -329,8 +329,7 @@ class RequestStats:
     audio_s: float = 0.0  # seconds transcribed or spoken
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(Value, frozen=True):
     """A word of a transcript with its times."""
 
     text: str
@@ -338,8 +337,7 @@ class Word:
     end_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Value, frozen=True):
     """A stretch of speech whose transcript is final."""
 
     text: str
@@ -352,8 +350,7 @@ class Segment:
     words: tuple[Word, ...] = ()  # if word times were asked for
 
 
-@dataclass(frozen=True, slots=True)
-class SpokenWord:
+class SpokenWord(Value, frozen=True):
     """The samples of a word: text[start:end] of the whole request sounds from start_sample to end_sample."""
 
     start: int

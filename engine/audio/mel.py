@@ -49,22 +49,23 @@ def _constants(bins: int, device: torch.device) -> tuple[Tensor, Tensor]:
     return torch.hann_window(WINDOW, device=device), mel_filters(bins).T.contiguous().to(device)
 
 
-def log_mel(samples: Tensor, bins: int) -> Tensor:
-    """Return the spectrogram [3000, bins] of at most 30 s of 16 kHz sound, padded with silence.
+def log_mel(samples: Tensor, bins: int, frames: int = FRAMES) -> Tensor:
+    """Return the spectrogram [frames, bins] of 16 kHz sound that fits into so many frames, padded with silence.
 
     Frames that see only padding are not computed: for a short turn that is most of them.
     """
-    if samples.ndim != 1 or len(samples) > WINDOW_SAMPLES:
-        raise ValueError(f"samples {tuple(samples.shape)}: one dimension of at most {WINDOW_SAMPLES} is needed")
+    room = frames * HOP
+    if samples.ndim != 1 or len(samples) > room:
+        raise ValueError(f"samples {tuple(samples.shape)}: one dimension of at most {room} is needed")
     half = WINDOW // 2
-    whole = len(samples) > WINDOW_SAMPLES - WINDOW
-    heard = F.pad(samples.to(torch.float32), (0, WINDOW_SAMPLES - len(samples) if whole else WINDOW))
-    # Both ends are mirrored. Unless the sound reaches the end of the 30 s, only silence is mirrored there.
+    whole = len(samples) > room - WINDOW
+    heard = F.pad(samples.to(torch.float32), (0, room - len(samples) if whole else WINDOW))
+    # Both ends are mirrored. Unless the sound reaches the end of the window, only silence is mirrored there.
     padded = F.pad(heard[None, None], (half, half), mode="reflect")[0, 0]
     window = torch.hann_window(WINDOW, device=samples.device)
-    spectrum = torch.stft(padded, WINDOW, HOP, window=window, center=False, return_complex=True)[:, :FRAMES]
+    spectrum = torch.stft(padded, WINDOW, HOP, window=window, center=False, return_complex=True)[:, :frames]
     power = spectrum.real.square() + spectrum.imag.square()  # [201, frames]
-    mel = torch.full((FRAMES, bins), _FLOOR, device=samples.device)
+    mel = torch.full((frames, bins), _FLOOR, device=samples.device)
     mel[: power.shape[1]] = (power.T @ mel_filters(bins).T.to(samples.device)).clamp_(min=_FLOOR)
     mel = mel.log10_()
     return mel.clamp_(min=float(mel.max()) - _RANGE).add_(4.0).div_(4.0)

@@ -34,7 +34,7 @@ class ListenPolicy:
     voiced_off: float = 0.35  # after a voiced frame, this probability is enough
     min_voiced_s: float = 0.16  # a segment with less voice is dropped: clicks have less; "I", said alone, has 0.26
     before_s: float = 0.2  # kept before the first voiced frame: the detector is late on soft consonants
-    after_s: float = 0.25  # kept after the last voiced frame; at most `short_pause_s`
+    after_s: float = 0.19  # kept after the last voiced frame; at most `short_pause_s`
     long_pause_s: float = 1.5  # a pause that closes a segment of up to `short_segment_s`
     short_pause_s: float = 0.3  # a pause that closes a segment of `max_segment_s`; linear between the two lengths
     short_segment_s: float = 5.0

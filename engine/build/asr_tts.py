@@ -26,6 +26,7 @@ from voxlane.engine.models.loading import Mode
 from voxlane.engine.models.qwen3_asr.config import Qwen3ASRConfig
 from voxlane.engine.models.registry import Recognition, load_recogniser
 from voxlane.engine.models.synthesis import Synthesiser
+from voxlane.engine.models.whisper import Whisper
 from voxlane.engine.runners.clause_tts import ClausePayload, ClauseTTS, ConcurrentClauseTTS
 from voxlane.engine.runners.cuda.recogniser import CudaRecogniser
 from voxlane.engine.runners.cuda.vad import DeviceVad
@@ -61,6 +62,8 @@ def listening_part(config: EngineConfig, device: torch.device, progress: Progres
     weights = open_weights(path)
     mode = listening_mode(config, weights.config, device)
     model = load_recogniser(weights, mode, lambda done: progress("loading the listening model", done), device)
+    if isinstance(model, Whisper) and device.type == "cpu":
+        model.use_short_windows()
     window = model.context_tokens + (0 if model.inline else model.states(model.max_samples))
     # Independent of the chat model's pages: these hold seconds, and rounding can cost a word.
     pages = "bfloat16" if model.dtype is torch.bfloat16 else "float32"
@@ -123,7 +126,7 @@ def _clip(model: Recognition, pool: BlockPool, seconds: float) -> Request:
         limit=model.context_tokens,
         model="asr",
         payload=TranscriptionPayload(samples),
-        clip=ClipStates(states, None if model.inline else BlockTable(pool)),
+        clip=ClipStates(states, None if model.inline else BlockTable(pool), model.window(len(samples))),
     )
 
 

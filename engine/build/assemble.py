@@ -14,10 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from msgspec import structs
 
 from voxlane.engine.api import AUTO_MODEL, EngineConfig, Priority, Ready
 from voxlane.engine.build.defaults import pages_of, settle_adapter, weights_of
 from voxlane.engine.build.device import choose_device, describe, device_cache, make_runner, settle_for, trial
+from voxlane.engine.build.listener_choice import choose_listener
 from voxlane.engine.build.model_choice import choose_model
 from voxlane.engine.build.model_part import ModelPart, Progress, build_resources, check_task, make_cache, rehearse
 from voxlane.engine.errors import EngineConfigError
@@ -103,6 +105,9 @@ def assemble(config: EngineConfig, progress: Progress = lambda what, done: None)
     chosen = choose_model(config, device, stages) if config.model == AUTO_MODEL else None
     if chosen is not None:
         config = replace(config, model=chosen.model)
+    ears = choose_listener(config, device, stages) if config.asr_model == AUTO_MODEL else None
+    if ears is not None:
+        config = replace(config, asr_model=ears.model)
     config = settle_adapter(config)
     try:
         if device.type == "cuda":
@@ -134,7 +139,9 @@ def assemble(config: EngineConfig, progress: Progress = lambda what, done: None)
     closers = [cloning.close if cloning is not None else None, *(part.close for part in parts.values())]
     ready = _ready(parts, _describe(config, device))
     if chosen is not None:
-        ready = replace(ready, chosen=chosen.reason, missed=chosen.missed)
+        ready = structs.replace(ready, chosen=chosen.reason, missed=chosen.missed)
+    if ears is not None:
+        ready = structs.replace(ready, asr_chosen=ears.reason, asr_missed=ears.missed)
     return Assembly(core, ready, trace, tuple(filter(None, closers)))
 
 

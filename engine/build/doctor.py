@@ -32,6 +32,7 @@ from voxlane.engine.build.device import (
     trial,
     without_cuda,
 )
+from voxlane.engine.build.listener_choice import rank_listeners
 from voxlane.engine.build.model_choice import rank_models
 from voxlane.engine.build.model_part import MEBIBYTE, check_task
 from voxlane.engine.build.qwen3_tts import is_talker
@@ -84,6 +85,10 @@ def examine(config: EngineConfig) -> Iterator[Finding]:
         models, reason = rank_models(settled, device)
         settled = replace(settled, model=models[0].name)
         yield Finding("models", "auto", "good", f"{settled.model}: {reason}", "engine.model names another")
+    if config.asr_model == AUTO_MODEL:
+        names, reason = rank_listeners(settled, device)
+        settled = replace(settled, asr_model=names[0])
+        yield Finding("models", "auto asr", "good", f"{names[0]}: {reason}", "engine.asr_model names another")
     settled = settle_adapter(settled)
     spec: ModelSpec | None = None
     for finding, found in itertools.chain(_models(settled), _adapter(settled)):

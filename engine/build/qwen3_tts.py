@@ -77,6 +77,7 @@ def talking_part(config: EngineConfig, path: Path, device: torch.device, progres
         "speak_languages": tuple(model.config.languages),
         "instructed": model.config.takes_instructions,
         "one_pace": True,
+        "respells_only": True,
         "reads_words": True,
         "clones": cloning is not None,
     }

@@ -8,8 +8,9 @@ import logging
 import math
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import replace
 from typing import Any
+
+from msgspec import structs
 
 from voxlane.engine.api import (
     FinishReason,
@@ -268,7 +269,7 @@ class TextJob(Job):
         """Return what it has cost so far."""
         if self._last is None:
             return RequestStats(0, 0, 0, self.queue_s(now), 0.0, 0.0, now - self.arrival_s, 0)
-        return replace(
+        return structs.replace(
             self._last.stats(now),
             prompt_tokens=self._prompt_tokens,
             lookup_proposed=self._lookup_proposed,
@@ -326,7 +327,7 @@ class ScoreJob(TextJob):
 
     def stats(self, now: float) -> RequestStats:
         """Return what it has cost so far."""
-        return replace(super().stats(now), logprob_sum=self._sum, scored_tokens=self._scored)
+        return structs.replace(super().stats(now), logprob_sum=self._sum, scored_tokens=self._scored)
 
 
 class ProbeJob(TextJob):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from voxlane.engine.api import SpokenWord, Started, Submit
 from voxlane.engine.errors import Refusal, describe_fault
 from voxlane.engine.jobs.job import Change, Job
-from voxlane.engine.jobs.speech import MAX_CLAUSE_CHARS, SpeechJob, TextPiece, check_length, halves
+from voxlane.engine.jobs.speech import MAX_CLAUSE_CHARS, SpeechJob, TextPiece, check_length, halves, names_of
 from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.models.synthesis import (
     ClauseTooLong,
@@ -29,6 +29,7 @@ from voxlane.engine.runners.clause_tts import CLAUSE_FAULTS, ClauseOutcome, Clau
 from voxlane.engine.runners.decoder import Outcome
 from voxlane.engine.schedule.plan import Row
 from voxlane.engine.schedule.request import Request
+from voxlane.engine.text.normalise.pronunciations import NO_PRONUNCIATIONS, Pronunciations
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class SpeakClausesJobFactory:
             check_speed(speak.speed)
         except SynthesisError as error:
             raise Refusal("bad_request", str(error)) from error
-        return SpeakClausesJob(submit, self._model, self._pool, voice, now, self._beside)
+        return SpeakClausesJob(submit, self._model, self._pool, voice, now, self._beside, names_of(submit))
 
 
 class SpeakClausesJob(SpeechJob):
@@ -81,6 +82,7 @@ class SpeakClausesJob(SpeechJob):
         voice: str,
         now: float,
         beside: Executor | None = None,
+        names: Pronunciations = NO_PRONUNCIATIONS,
     ) -> None:
         super().__init__(submit, now, model.sample_rate)
         self._beside = beside
@@ -88,6 +90,7 @@ class SpeakClausesJob(SpeechJob):
         self._model = model
         self._pool = pool  # has no blocks
         self._voice = voice
+        self._names = names
         self._unit: TextPiece | None = None  # in the scheduler
         self._told: list[Told] = []
         self._skip = 0  # samples of the next clause that are not sent again
@@ -176,7 +179,7 @@ class SpeakClausesJob(SpeechJob):
         prepared, long = None, len(piece.text) > MAX_CLAUSE_CHARS
         if not long:
             try:
-                prepared = self._model.prepare(piece.text, voice=self._voice)
+                prepared = self._model.prepare(piece.text, voice=self._voice, names=self._names)
                 long = prepared.phonemes > MAX_UNIT
             except ClauseTooLong:
                 long = True

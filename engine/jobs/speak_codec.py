@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from voxlane.engine.api import RequestStats, SpokenWord, Submit
@@ -187,7 +188,7 @@ class SpeakCodecJob(SpeechJob):
 
     def stats(self, now: float) -> RequestStats:
         """Return what it has cost so far."""
-        return replace(super().stats(now), preemptions=self._preemptions + self._request.preemptions)
+        return structs.replace(super().stats(now), preemptions=self._preemptions + self._request.preemptions)
 
     # ---- text
 

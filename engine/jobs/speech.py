@@ -12,9 +12,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from voxlane.engine.api import MAX_UNSAID_CHARS, Append, RequestStats, Rewound, Samples, SpokenWord, Submit
+from voxlane.engine.api import (
+    MAX_UNSAID_CHARS,
+    Append,
+    BadPronunciation,
+    RequestStats,
+    Rewound,
+    Samples,
+    SpokenWord,
+    Submit,
+)
 from voxlane.engine.errors import Refusal
 from voxlane.engine.jobs.job import Change, Job
+from voxlane.engine.text.normalise.pronunciations import Pronunciations, pronunciations_of
 
 MAX_CLAUSE_CHARS = 400
 """Longer text is cut before it becomes phonemes: 4,000 characters of unknown words took half a second."""
@@ -32,6 +42,14 @@ def check_length(submit: Submit) -> None:
     """Raise Refusal if a submission has more text than may wait."""
     if len(submit.text) > MAX_UNSAID_CHARS:
         raise Refusal("too_long", f"the text has {len(submit.text)} characters; {MAX_UNSAID_CHARS} may wait")
+
+
+def names_of(submit: Submit) -> Pronunciations:
+    """Return how names are said in a submission, or raise Refusal."""
+    try:
+        return pronunciations_of(submit.speak.pronunciations)
+    except BadPronunciation as error:
+        raise Refusal("bad_request", f"pronunciations: {error}") from error
 
 
 class SpeechJob(Job):

@@ -24,9 +24,10 @@ from voxlane.engine.api import (
     Word,
     Words,
 )
-from voxlane.engine.audio.segmenter import FRAME_SAMPLES
+from voxlane.engine.audio.segmenter import FRAME_SAMPLES, ListenPolicy
 from voxlane.engine.audio.transcriber import (
     DEFAULT_POLICY,
+    LONG_POLICY,
     WINDOW_POLICY,
     Closed,
     DecodeRequest,
@@ -64,6 +65,7 @@ class SpellingModel(Protocol):
     languages: tuple[str, ...]
     detects_language: bool
     fixed_window: bool  # a short clip costs as much as a long one
+    long_segments: bool  # it hears better what is cut into fewer and longer clips
     inline: bool  # a clip's encoder states lie among the tokens
     nobody: int  # the token that it writes instead of a language where there is no speech; -1: it has none
     max_samples: int
@@ -73,8 +75,14 @@ class SpellingModel(Protocol):
     def states(self, samples: int) -> int:
         """Return the number of encoder states of a clip of `samples`."""
 
+    def window(self, samples: int) -> int:
+        """Return how many of these states the encoder computes."""
+
     def prompt_tokens(self, language: str, states: int) -> list[int]:
         """Return the prompt for a clip of `states` encoder states; with the language "" the model detects it."""
+
+    def expecting(self, words: Sequence[str]) -> list[int]:
+        """Return tokens that go before the prompt so that the model expects these words."""
 
     def after_language(self, token: int) -> list[int]:
         """Return the prompt's tokens after the token of a language."""
@@ -116,7 +124,7 @@ class TranscribeJobFactory:
             self._model.starts_word,
             max_samples=self._model.max_samples,
             partials=submit.listen.partials,
-            policy=WINDOW_POLICY if self._model.fixed_window else DEFAULT_POLICY,
+            policy=_policy_of(self._model),
         )
         ear = detector if isinstance(detector, VadStream) else None
         return TranscribeJob(submit, self._model, self._pool, listener, now, ear)
@@ -140,6 +148,7 @@ class TranscribeJob(Job):
         self._pool = pool
         self._listener = listener
         self._language = submit.listen.language or ("" if model.detects_language else model.languages[0])
+        self._expecting = model.expecting(submit.listen.hot_words)
         self._guess = ""  # the language that the current look detected; kept once a segment has words
         self._unheard = bytearray()  # audio that has not gone to the listener
         self._ear = ear
@@ -285,7 +294,7 @@ class TranscribeJob(Job):
         # A detected language is kept while settled tokens depend on it; otherwise the look detects it again.
         language = self._language or (self._guess if look.forced else "")
         states = self._model.states(len(clip))
-        prompt = self._model.prompt_tokens(language, states)
+        prompt = [*self._expecting, *self._model.prompt_tokens(language, states)]
         start, logprobs = self._before
         self._logprobs = logprobs[: len(look.forced)] if start == look.start else []
         self._looks += 1
@@ -303,9 +312,14 @@ class TranscribeJob(Job):
             limit=self._model.context_tokens,
             model="asr",
             payload=TranscriptionPayload(
-                clip, detects_language=not language, wants_attention=self.submit.listen.word_times
+                clip,
+                detects_language=not language,
+                wants_attention=self.submit.listen.word_times,
+                before=len(self._expecting),
             ),
-            clip=ClipStates(states, None if self._model.inline else BlockTable(self._pool)),
+            clip=ClipStates(
+                states, None if self._model.inline else BlockTable(self._pool), self._model.window(len(clip))
+            ),
             drafts=list(look.drafts) if language else [],
         )
 
@@ -378,7 +392,15 @@ class TranscribeJob(Job):
     def _publish(self, settled: str, change: Change, segments: tuple[Segment, ...] = ()) -> None:
         self._reported = self._total if change.end else self._listener.heard
         heard_s = self._reported / LISTEN_RATE
-        change.messages.append(Words(self.submit.request_id, self.submit.epoch, settled, self._tail, heard_s, segments))
+        covered_s = max(self._reported, self._listener.covered) / LISTEN_RATE
+        name, epoch = self.submit.request_id, self.submit.epoch
+        change.messages.append(Words(name, epoch, settled, self._tail, heard_s, segments, covered_s))
+
+
+def _policy_of(model: SpellingModel) -> ListenPolicy:
+    if model.fixed_window:
+        return WINDOW_POLICY
+    return LONG_POLICY if model.long_segments else DEFAULT_POLICY
 
 
 def _floats(pcm: bytearray) -> NDArray[np.float32]:

@@ -72,7 +72,7 @@ class CriticalLane:
 
         None is launched while a step moves blocks: the blocks it swaps out are free already, and not read yet.
         """
-        if self._prefill is None or not self._waiting or len(self._running) == self._prefill.flights:
+        if self._prefill is None or not self._waiting or len(self._running) == self._prefill.most_launches:
             return None
         begin = self._clock()
         waiting, self._waiting = self._waiting, []

@@ -59,7 +59,7 @@ class ConcurrentPrefill(Engine, Protocol):
     """Runs prompts beside an engine's step: on the same pages, and on nothing else that the other writes to."""
 
     # How many launches may be under way at the same time.
-    flights: int
+    most_launches: int
 
     def takes(self, request: Request) -> bool:
         """Return whether it can run this request's prompt, if that is short enough."""

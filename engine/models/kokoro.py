@@ -21,6 +21,7 @@ from voxlane.engine.models.synthesis import (
     finish,
     open_session,
 )
+from voxlane.engine.text.normalise.pronunciations import NO_PRONUNCIATIONS, Pronunciations
 
 MODEL_FILE, VOICES_FILE = "kokoro-v1.0.int8.onnx", "voices.bin"
 
@@ -71,9 +72,9 @@ class Kokoro:
         self._phonemiser.warm_up()
         self.synthesise(self.prepare("Ready."))
 
-    def prepare(self, text: str, *, voice: str | None = None) -> Prepared:
+    def prepare(self, text: str, *, voice: str | None = None, names: Pronunciations = NO_PRONUNCIATIONS) -> Prepared:
         """Return the clause as phonemes; see Synthesiser."""
-        return self._phonemiser.prepare(text, MAX_PHONEMES, british=self._known(voice).startswith("b"))
+        return self._phonemiser.prepare(text, MAX_PHONEMES, british=self._known(voice).startswith("b"), names=names)
 
     def synthesise(
         self, prepared: Prepared, *, voice: str | None = None, speed: float = 1.0, seed: int = 0

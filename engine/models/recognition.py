@@ -41,6 +41,7 @@ class SpeechModel:
     samples_per_state: float
     max_samples: int  # in one clip
     fixed_window = False  # whether every clip costs as much as one of `max_samples`
+    long_segments = False  # whether it hears better what is cut into fewer and longer clips
     inline = False  # whether an encoded clip takes positions of its request, and no table of its own
     clip_start = 0  # inline: how many tokens of the prompt come before the clip
     eos_ids: frozenset[int]
@@ -58,6 +59,10 @@ class SpeechModel:
         """Return how many encoder states a clip of `samples` becomes."""
         raise NotImplementedError
 
+    def window(self, samples: int) -> int:
+        """Return how many of a clip's states the encoder computes; the others are the same for every clip."""
+        return self.states(samples)
+
     def pieces(self, states: Sequence[int]) -> list[int]:
         """Return how many rows attend to each other in the encoder, for clips of so many states: those of a clip."""
         return list(states)
@@ -68,6 +73,10 @@ class SpeechModel:
         With inline clips it holds a token for each of the clip's `states`.
         """
         raise NotImplementedError
+
+    def expecting(self, words: Sequence[str]) -> list[int]:
+        """Return tokens that go before the prompt so that the model expects these words; none if it cannot."""
+        return []
 
     def reserve(self, slots: int) -> None:
         """Reserve room for the rows of a step's inline clips."""

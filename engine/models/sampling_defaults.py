@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec import structs
 
 from voxlane.engine.api import SamplingDefaults, SamplingParams
 from voxlane.engine.weights.files import OpenedWeights
@@ -64,7 +65,7 @@ def filled(sampling: SamplingParams, defaults: SamplingDefaults) -> SamplingPara
         return sampling
     greedy = sampling.temperature == 0 and "temperature" not in sampling.unset
     own: dict[str, Any] = {} if greedy else {name: getattr(defaults, name) for name in sampling.unset}
-    return replace(sampling, **own, unset=())
+    return structs.replace(sampling, **own, unset=())
 
 
 def _said(weights: OpenedWeights) -> tuple[str, dict[str, Any]]:

@@ -17,6 +17,7 @@ class Spelling:
 
     pieces: Sequence[bytes]  # what each token adds to a text; control tokens add nothing
     names: Sequence[str]  # of tokens that stand for something else: "<|en|>"; "" for the rest
+    tokenizer: Tokenizer | None = None  # None: texts cannot be turned into tokens
 
     @classmethod
     def open(cls, weights: HasPath, vocab_size: int) -> Spelling:
@@ -35,7 +36,11 @@ class Spelling:
         pieces = [tokenizer.token_bytes(token) for token in known]
         names = [tokenizer.token_name(token) if token in tokenizer.special_ids else "" for token in known]
         more = vocab_size - len(known)
-        return cls([*pieces, *[b""] * more], [*names, *[""] * more])
+        return cls([*pieces, *[b""] * more], [*names, *[""] * more], tokenizer)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text; none if the vocabulary has no tokenizer."""
+        return [] if self.tokenizer is None else self.tokenizer.encode(text)
 
     def text(self, tokens: Sequence[int]) -> str:
         """Return what tokens spell, with the space before the first; half a character at the end is left out."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime_errors
 
 from voxlane.engine.errors import WeightsError
+from voxlane.engine.text.normalise.pronunciations import NO_PRONUNCIATIONS, Pronunciations
 from voxlane.engine.text.normalise.reader import ReadWord, spoken_words
 
 Samples = NDArray[np.float32]
@@ -49,6 +51,7 @@ _AHEAD_S = 0.05
 words' predicted times when these are moved forward by 40 to 60 ms, at speeds from 0.7 to 1.5."""
 
 _AUDIBLE = 10 ** (-45 / 20)  # of the loudest 10 ms: consonants are some 35 dB below, what surrounds the words 55
+_LETTER_AND_STOP = re.compile(r"\(?[A-Za-z]\.")
 _SILENT_PHONEMES = frozenset(' ;:,.!?—…"“”()')
 _PAD = 0
 RUN_ERRORS = (
@@ -139,8 +142,8 @@ class Synthesiser(Protocol):
     def warm_up(self) -> None:
         """Load everything that is loaded lazily."""
 
-    def prepare(self, text: str, *, voice: str | None = None) -> Prepared:
-        """Return the clause as phonemes, in the accent of `voice`; without running the network.
+    def prepare(self, text: str, *, voice: str | None = None, names: Pronunciations = NO_PRONUNCIATIONS) -> Prepared:
+        """Return the clause as phonemes, in the accent of `voice`, names as asked; without running the network.
 
         SynthesisError for an unknown voice, ClauseTooLong for a clause to be cut first.
         """
@@ -163,11 +166,13 @@ class Phonemiser:
         """Load an accent's lexicon and its reader of unknown words, 0.6 s."""
         self._reader(british).oov("voxlane")
 
-    def prepare(self, text: str, limit: int, *, british: bool = False) -> Prepared:
+    def prepare(
+        self, text: str, limit: int, *, british: bool = False, names: Pronunciations = NO_PRONUNCIATIONS
+    ) -> Prepared:
         """Return at most `limit` phonemes, or raise ClauseTooLong."""
         if len(text) > MAX_SOURCE_CHARS:
             raise ClauseTooLong(f"a clause of {len(text)} characters is too long to be said at once")
-        words = spoken_words(text)
+        words = spoken_words(text, names)
         if not words:
             return NOTHING
         readings = self._readings(words, british)
@@ -189,13 +194,17 @@ class Phonemiser:
         """Return each word's phonemes; they depend on the words around it."""
         reader = self._reader(british)
         readings, reading = [], ""
+        tokens = reader.tokenize(" ".join(word.text for word in words))
+        _give_phonemes(tokens, words, british)
         # Words hold no space, so a token followed by one, and the last, ends a word.
-        for token in reader.phonemize_tokens(reader.tokenize(" ".join(word.text for word in words))):
+        for token in reader.phonemize_tokens(tokens):
             reading += token.phonemes or ""
             if token.whitespace:
                 readings.append(reading)
                 reading = ""
         readings.append(reading)
+        if _LETTER_AND_STOP.fullmatch(words[-1].text) and not readings[-1].endswith("."):
+            readings[-1] += "."  # the library takes "B." for an initial
         return ["".join(phoneme for phoneme in one if phoneme in self._ids) for one in readings]
 
     def _reader(self, british: bool) -> Any:
@@ -204,6 +213,25 @@ class Phonemiser:
             unknown_words = hibari.g2p.oov.OOV(str(path), open_session(path.read_bytes(), path, threads=1))
             self._readers[british] = hibari.g2p.G2P(oov=unknown_words, british=british)
         return self._readers[british]
+
+
+def _give_phonemes(tokens: Sequence[Any], words: Sequence[ReadWord], british: bool) -> None:
+    """Set the phonemes of words that have some, before the reader looks for them; punctuation stays the reader's."""
+    place, said = 0, False
+    for token in tokens:
+        given = words[place].phonemes
+        if given and (said or any(map(str.isalnum, token.text))) and not _SILENT_PHONEMES.issuperset(token.text):
+            stop = token.text[len(token.text.rstrip(".,;:!?…—")) :]  # "A." is one token
+            token.phonemes, token.rating, said = ("" if said else _in_accent(given, british)) + stop, 5, True
+        if token.whitespace:
+            place, said = place + 1, False
+
+
+def _in_accent(phonemes: str, british: bool) -> str:
+    """Return phonemes as an accent has them: American English knows no length, no "ɒ" and no "əʊ"."""
+    if british:
+        return phonemes.replace("O", "Q")
+    return phonemes.replace("ː", "").replace("ɒ", "ɑ").replace("Q", "O")
 
 
 def open_session(

@@ -2,10 +2,16 @@
 
 A log-mel spectrogram goes through two convolutions and a transformer (50 states a second, always 1500 of them); a
 decoder writes words, or words and times. A runner uses it as moonshine.py describes.
+
+A CPU uses short windows: the encoder sees the clip and a second of silence. Whisper was trained with 30 s, and after a
+short window alone its decoder often does not find the end: it begins again from the first word, in 3 of 12 turns. So
+the states of an empty window, which are the same for every clip and encoded once, follow those of the short one up to
+the usual 1500th, every fourth of them. No turn was repeated then, and a turn of 3 s takes a tenth of the time.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +34,7 @@ from voxlane.engine.models.encoder_decoder import (
     Projection,
 )
 from voxlane.engine.models.loading import Mode, Progress, TensorReader
-from voxlane.engine.models.recognition import DETECTING, OPENING, WRITING
+from voxlane.engine.models.recognition import DETECTING, OPENING, WRITING, Encoded
 from voxlane.engine.models.settings import Settings
 from voxlane.engine.models.spelling import Spelling
 from voxlane.engine.weights.json_files import read_json
@@ -36,6 +42,21 @@ from voxlane.engine.weights.safetensors import SafetensorsDirectory
 from voxlane.engine.weights.tensors import Blocks, WeightFile
 
 STATES = FRAMES // 2
+STATE_SAMPLES = 2 * HOP
+
+MARGIN_SAMPLES = SAMPLE_RATE
+"""Silence that is encoded after a clip."""
+
+QUIET_EVERY = 4
+"""Of the silence after that up to 30 s, one state of so many stands for its neighbours."""
+
+BRIEF_STATES = 125
+"""After a window of at most so many states, which is a clip of 1.5 s, all states of the silence follow: with fewer,
+"Okay." and "Stop!" lose their full stop. Longer clips kept theirs."""
+
+EXPECTED_TOKENS = 64
+"""The most tokens of expected words: about 20 names. Each look reads them again."""
+
 _ENGLISH_VOCABULARY = 51_864
 """The English models' vocabulary; a multilingual one has one more token, and one for every language beyond 99."""
 
@@ -164,9 +185,10 @@ class Whisper(EncoderDecoder):
     """A loaded Whisper."""
 
     sample_rate = SAMPLE_RATE
-    samples_per_state = 2 * HOP
+    samples_per_state = STATE_SAMPLES
     max_samples = WINDOW_SAMPLES
     fixed_window = True
+    long_segments = True
     tells_silence = True
 
     def __init__(
@@ -199,6 +221,7 @@ class Whisper(EncoderDecoder):
         self.restrictions = _restrictions(config, self.tokens).to(self.device)
         self._convolutions = convolutions
         self._encoder_positions = encoder_positions
+        self._quiet: Tensor | None = None  # the states of an empty window; None: every window has 30 s
 
     @classmethod
     def load(
@@ -223,19 +246,44 @@ class Whisper(EncoderDecoder):
         reader.finish(ignored=["proj_out.weight"])
         return cls(config, mode, transformer, convolutions, positions, spelling, reader.parameters)
 
+    def use_short_windows(self) -> None:
+        """Encode only a clip and a margin of its 30 s from now on."""
+        with torch.inference_mode():
+            self._quiet = self.encode([torch.zeros(0)]).states
+        self.fixed_window = False
+
+    def window(self, samples: int) -> int:
+        """Return how many states the encoder makes of a clip of `samples` and the silence after it."""
+        if self._quiet is None:
+            return STATES
+        return min(STATES, -(-(samples + MARGIN_SAMPLES) // STATE_SAMPLES))
+
     def states(self, samples: int) -> int:
-        """Return how many encoder states a clip of `samples` becomes: always those of 30 s."""
-        return STATES
+        """Return how many states a decoder sees of a clip of `samples`: those of the silence after it included."""
+        window = self.window(samples)
+        return window + len(quiet_places(window))
+
+    def encode(self, clips: Sequence[Tensor]) -> Encoded:
+        """Return the states of clips: of a short window, then those of an empty one up to 30 s."""
+        encoded = super().encode(clips)
+        if self._quiet is None:
+            return encoded
+        parts: list[Tensor] = []
+        ends = itertools.accumulate(encoded.lengths, initial=0)
+        for first, last in itertools.pairwise(ends):
+            rest = quiet_places(last - first)
+            parts += [encoded.states[first:last], self._quiet[rest.start : rest.stop : rest.step]]
+        return Encoded(torch.cat(parts), [self.states(len(clip)) for clip in clips])
 
     def stem(self, clips: Sequence[Tensor]) -> list[Tensor]:
-        """Return the input of the encoder's layers for each clip, [1500, hidden] float32."""
+        """Return the input of the encoder's layers for each clip, [window, hidden] float32."""
         if not clips:
             raise ValueError("there is no clip to encode")
         first, second = self._convolutions
-        spectrograms = [log_mel(clip, self.config.mel_bins) for clip in clips]
+        spectrograms = [log_mel(clip, self.config.mel_bins, 2 * self.window(len(clip))) for clip in clips]
         rows = [gelu(clip) for clip in conv(spectrograms, first.weight, first.bias, 3, 1, 1)]
         rows = [gelu(clip) for clip in conv(rows, second.weight, second.bias, 3, 2, 1)]
-        return [clip + self._encoder_positions for clip in rows]
+        return [clip + self._encoder_positions[: len(clip)] for clip in rows]
 
     def join(self, samples: Sequence[int]) -> JoinedSound:
         """Return how clips are joined: each in a window of its own."""
@@ -265,6 +313,15 @@ class Whisper(EncoderDecoder):
         named = [token for token, name in self._languages.items() if name == language]
         return self.tokens.prompt(language=named[0]) if language else [self.tokens.start]
 
+    def expecting(self, words: Sequence[str]) -> list[int]:
+        """Return the words as the text before the transcript: Whisper spells names as that text does."""
+        tokens: list[int] = []
+        for word in words:
+            more = self._spelling.encode(f", {word}" if tokens else f" {word}")
+            if len(tokens) + len(more) < EXPECTED_TOKENS:
+                tokens += more
+        return [self.tokens.previous, *tokens, *self._spelling.encode(".")] if tokens else []
+
     def after_language(self, token: int) -> list[int]:
         """Return what follows the token of a language that was detected."""
         return self.tokens.prompt(language=token)[2:]
@@ -272,6 +329,11 @@ class Whisper(EncoderDecoder):
     def language_of(self, token: int) -> str:
         """Return the language, as in ISO 639-1, that a token names."""
         return self._languages.get(token, "")
+
+
+def quiet_places(window: int) -> range:
+    """Return which states of an empty window follow a short window of so many states."""
+    return range(window, STATES, 1 if window <= BRIEF_STATES else QUIET_EVERY)
 
 
 def _restrictions(config: WhisperConfig, tokens: WhisperTokens) -> Tensor:

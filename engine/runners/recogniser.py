@@ -31,6 +31,7 @@ class TranscriptionPayload(Payload):
     clip: NDArray[np.float32]
     detects_language: bool = False  # the first token it writes names a language
     wants_attention: bool = False  # at the end, for the times of words
+    before: int = 0  # tokens before the prompt's own first one
 
 
 @dataclass(slots=True)
@@ -137,7 +138,11 @@ class Recogniser(TokenRunner):
     def _judge(self, rows: list[Row], hidden: Tensor, outcomes: list[TranscriptionOutcome]) -> None:
         """Set `no_speech` of every row whose clip was encoded in this step."""
         starts = itertools.accumulate((row.count + len(row.drafts) for row in rows), initial=0)
-        fresh = [(index, start) for index, (row, start) in enumerate(zip(rows, starts, strict=False)) if row.encode]
+        fresh = [
+            (index, start + transcription_of(row.request).before)
+            for index, (row, start) in enumerate(zip(rows, starts, strict=False))
+            if row.encode
+        ]
         if fresh:
             found = self.model.no_speech(hidden[torch.tensor([start for _, start in fresh])])
             for (index, _), probability in zip(fresh, found, strict=True):

@@ -86,5 +86,5 @@ def seconds_with(resources: ModelResources, load: ModelBatch, request: Request, 
     if resources.encoder is None:
         return seconds
     if request.unencoded:
-        return seconds + resources.encoder.predict_with(load.encoding, request.states, request.states)
+        return seconds + resources.encoder.predict_with(load.encoding, request.encoding, request.encoding)
     return seconds + (resources.encoder.predict(load.encoding) if load.encoding.rows else 0.0)

@@ -164,4 +164,6 @@ class Plan:
 def recompute(request: Request) -> ModelBatch:
     """Return the work of computing again all that a request holds."""
     length = request.table.length
-    return ModelBatch(work=Work().plus(max(length, 2), length), encoding=Work().plus(request.states, request.states))
+    return ModelBatch(
+        work=Work().plus(max(length, 2), length), encoding=Work().plus(request.encoding, request.encoding)
+    )

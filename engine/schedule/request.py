@@ -54,6 +54,7 @@ class ClipStates:
 
     count: int
     table: BlockTable | None  # their own blocks; None: they are among the prompt's positions, and read with them
+    encoded: int = 0  # how many of them the encoder computes; 0: all, else the others are known beforehand
 
 
 @dataclass(slots=True, eq=False)
@@ -111,6 +112,11 @@ class Request:
     def states(self) -> int:
         """How many encoder states the clip becomes."""
         return 0 if self.clip is None else self.clip.count
+
+    @property
+    def encoding(self) -> int:
+        """How many encoder states must be computed for the clip."""
+        return self.states if self.clip is None or not self.clip.encoded else self.clip.encoded
 
     @property
     def computed(self) -> int:

@@ -372,7 +372,7 @@ class Scheduler:
         size = count + len(drafts)
         load.work.add(size, request.computed + size)
         if encode:
-            load.encoding.add(request.states, request.states)
+            load.encoding.add(request.encoding, request.encoding)
         if encode and request.cross is not None:
             request.cross.append(request.states)
         load.moves += [Move("copy", source, target) for source, target in request.table.append(row.tokens)]

@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from voxlane.engine.api import Submit
+from voxlane.engine.api import BadPronunciation, Submit, has_phonemes
 from voxlane.engine.errors import ModelConfigError
 from voxlane.engine.models.qwen3_tts.config import Qwen3TTSConfig, SpeechSampling
 from voxlane.engine.models.qwen3_tts.prompt import ROLE_TOKENS, Clone, PromptError, Utterance, open_utterance
 from voxlane.engine.text.incremental import Reader
+from voxlane.engine.text.normalise.pronunciations import Pronunciations, pronunciations_of
 from voxlane.engine.text.tokenizer import Tokenizer
 from voxlane.engine.voices.cloned import Voices
 
@@ -87,7 +88,8 @@ class VoicePrompts:
             clone=clone,
             instructions=self._instructions(speak.instructions),
         )
-        return VoicePrompt(opening, clone, self._sampling, speak.seed, Reader(self._tokenizer.encode, language))
+        reader = Reader(self._tokenizer.encode, language, respellings_of(speak.pronunciations))
+        return VoicePrompt(opening, clone, self._sampling, speak.seed, reader)
 
     def _voice(self, name: str) -> tuple[str, Clone | None, str]:
         """Return the speaker or the cloned voice, and its language."""
@@ -110,6 +112,17 @@ class VoicePrompts:
             return []
         encode, marks = self._tokenizer.encode, self._config.text
         return [marks.start, *encode(f"user\n{text.strip()}"), marks.end, *encode("\n")]
+
+
+def respellings_of(entries: tuple[str, ...]) -> Pronunciations:
+    """Return how names are said, or raise PromptError: a codec voice reads letters, so it takes no phonemes."""
+    try:
+        names = pronunciations_of(entries)
+    except BadPronunciation as error:
+        raise PromptError(f"pronunciations: {error}") from error
+    if has_phonemes(entries):
+        raise PromptError("pronunciations: this voice takes respellings in plain letters, not phonemes")
+    return names
 
 
 def _few(names: Sequence[str]) -> str:

@@ -108,7 +108,7 @@ def test_an_engine_whose_device_is_lost_says_so_and_ends(
         assert serve(Link(child)) == LOST
         assert list(iter(lambda: server.recv(1 << 16), b"")), "it was ready before, and the end of file says it is lost"
     assert core.received == [Cancel("r"), Pause(("s",))]
-    assert core.came, "or it would go through its books while somebody waits"
+    assert core.came, "or it would do its idle work while a command waits"
     assert closed == [True], "or a voice in the making would keep the process; the server knew before"
     assert "device=lost error=an illegal memory access was encountered" in caplog.text
 
@@ -130,7 +130,7 @@ def test_a_fault_that_stays_is_told_from_one_that_passes(monkeypatch: pytest.Mon
 
 
 class Events:
-    """An event on a device: it is over when somebody says so."""
+    """An event on a device: it is over when the test says so."""
 
     def __init__(self) -> None:
         self.over = False

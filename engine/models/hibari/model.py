@@ -30,6 +30,7 @@ from voxlane.engine.models.synthesis import (
     finish,
     open_session,
 )
+from voxlane.engine.text.normalise.pronunciations import NO_PRONUNCIATIONS, Pronunciations
 
 MAX_PHONEMES = 400
 """About 400 characters; hibari cuts there itself. A clause of that length is 18 s of speech and takes 100 MB, at half
@@ -64,10 +65,10 @@ class Hibari:
         """Load the lexicon only, for a runner that has the network elsewhere."""
         self._phonemiser.warm_up()
 
-    def prepare(self, text: str, *, voice: str | None = None) -> Prepared:
+    def prepare(self, text: str, *, voice: str | None = None, names: Pronunciations = NO_PRONUNCIATIONS) -> Prepared:
         """Return the clause as phonemes; see Synthesiser."""
         voice = self._known(voice)
-        return self._phonemiser.prepare(text, MAX_PHONEMES, british=hibari.voices.VOICES[voice]["british"])
+        return self._phonemiser.prepare(text, MAX_PHONEMES, british=hibari.voices.VOICES[voice]["british"], names=names)
 
     def synthesise(
         self, prepared: Prepared, *, voice: str | None = None, speed: float = 1.0, seed: int = 0

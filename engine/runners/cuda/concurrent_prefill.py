@@ -25,7 +25,7 @@ from voxlane.engine.schedule.concurrent_prefill import CONCURRENT_ROWS, CONCURRE
 from voxlane.engine.schedule.plan import ModelBatch
 from voxlane.engine.schedule.request import Request
 
-FLIGHTS = 2
+MOST_LAUNCHES = 2
 """Launches under way at a time. With one, a prompt would wait for the prompt before it, as long as its own takes."""
 
 
@@ -79,14 +79,14 @@ class CudaConcurrentPrefill(Immediate):
     """Runs a language model on prompts beside its steps, a few launches at a time."""
 
     overlaps = True
-    flights = FLIGHTS
+    most_launches = MOST_LAUNCHES
 
     def __init__(
         self, model: DecoderModel, cache: KVCache, device: torch.device, way: YieldFlag, *, context_tokens: int
     ) -> None:
-        """Raise a flag of `way`, which has FLIGHTS of them, while prompts are on the device."""
+        """Raise a flag of `way`, which has MOST_LAUNCHES of them, while prompts are on the device."""
         self._device = device
-        self._sides = [_Side(model, cache, device, way.asked[n : n + 1], context_tokens) for n in range(FLIGHTS)]
+        self._sides = [_Side(model, cache, device, way.asked[n : n + 1], context_tokens) for n in range(MOST_LAUNCHES)]
         self.phases: dict[str, tuple[float, float]] = {}
 
     def capture(self, progress: Callable[[float], None] = lambda done: None) -> None:
@@ -97,7 +97,7 @@ class CudaConcurrentPrefill(Immediate):
                 # Memory of its own: another graph may run at the same time.
                 pool = torch.cuda.graph_pool_handle()
                 side.graphs.capture(pool, CONCURRENT_TOKENS, stream=side.stream)
-                progress((number + 1) / FLIGHTS)
+                progress((number + 1) / MOST_LAUNCHES)
         torch.cuda.synchronize(self._device)
 
     def takes(self, request: Request) -> bool:
@@ -106,7 +106,7 @@ class CudaConcurrentPrefill(Immediate):
         return fits and not needs_host(request) and not is_penalised(request)
 
     def launch(self, load: ModelBatch) -> PrefillStep:
-        """Queue prompts; at most FLIGHTS launches may be under way."""
+        """Queue prompts; at most MOST_LAUNCHES launches may be under way."""
         assert not load.moves, "a concurrent prefill may not move blocks"
         begin = time.monotonic()
         side = next(side for side in self._sides if side.free)

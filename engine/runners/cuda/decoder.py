@@ -20,7 +20,7 @@ from torch import Tensor
 from voxlane.engine.kernels.attention.pages import Layout
 from voxlane.engine.kernels.yield_flag import YieldFlag
 from voxlane.engine.memory.pages import KVCache
-from voxlane.engine.runners.cuda.concurrent_prefill import FLIGHTS, CudaConcurrentPrefill
+from voxlane.engine.runners.cuda.concurrent_prefill import MOST_LAUNCHES, CudaConcurrentPrefill
 from voxlane.engine.runners.cuda.decode_graphs import DecodeGraphs
 from voxlane.engine.runners.cuda.device import Stopwatch, watched
 from voxlane.engine.runners.cuda.prompt_graphs import SIZES, PromptGraphs
@@ -99,7 +99,7 @@ class CudaRunner(Runner):
         super().__init__(model, cache)
         self._device = device
         self._rows = DecodeRows(max_batch, cache.block_tokens, pinned=device.type == "cuda")
-        way = YieldFlag.make(FLIGHTS, device)
+        way = YieldFlag.make(MOST_LAUNCHES, device)
         self._graphs = DecodeGraphs(model, cache, self._rows, context_tokens, device, way)
         self._prompt_graphs = PromptGraphs(
             model, cache, device, self._graphs.beside, max_rows=max_batch, context_tokens=context_tokens, way=way

@@ -108,7 +108,8 @@ class CudaRecogniser(Recogniser):
             self._encode([load.rows[index].request for index in fresh])
             self._encoder.stop()
             step, starts = self._launch_step(load.rows)
-            silence = self._launch_silence(step, [starts[index] for index in fresh])
+            places = [starts[index] + transcription_of(load.rows[index].request).before for index in fresh]
+            silence = self._launch_silence(step, places)
             self._whole.stop()
             marks.append(time.monotonic())
             self._sound = True

@@ -38,7 +38,7 @@ def test_speed_decides() -> None:
 def test_memory_decides() -> None:
     assert name_for(100e9, 16 << 30) == "large"
     assert name_for(100e9, 2800 << 20) == "middle"
-    assert name_for(100e9, 100 << 20) == "small", "somebody has to answer"
+    assert name_for(100e9, 100 << 20) == "small", "the smallest model is the last resort"
 
 
 def test_the_reason_names_the_speed_and_what_was_passed_over() -> None:

@@ -67,7 +67,7 @@ def run(
     decode: AttentionTuning = DECODE,
     prefill: AttentionTuning = PREFILL,
 ) -> Tensor:
-    """Run the kernels; no piece may be left that somebody still waits for."""
+    """Run the kernels, and check that no count of arrived pieces is left for the next launch."""
     arrivals = new_arrivals(torch.device("cpu")) if place.arrivals is None else place.arrivals
     own = replace(place, arrivals=arrivals)
     out = paged_attention_triton(

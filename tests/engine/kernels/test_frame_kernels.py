@@ -29,7 +29,7 @@ def _seed() -> None:
 
 @pytest.mark.parametrize("normed", [True, False])
 def test_short_attention(normed: bool) -> None:
-    """Two tokens a row, then one by one; a block's places that nobody wrote are NaN."""
+    """Two tokens a row, then one by one; a block's unwritten places are NaN."""
     heads, kv_heads, dim, rows = 4, 2, 12, 3
     norms = (torch.rand(dim), torch.rand(dim)) if normed else (None, None)
     own = Heads(heads, kv_heads, dim, torch.randn(16, dim // 2), torch.randn(16, dim // 2), *norms, 1e-6, dim**-0.5)

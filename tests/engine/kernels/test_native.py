@@ -3,68 +3,76 @@
 from __future__ import annotations
 
 import ctypes
-import os
+import logging
 import shutil
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
 from voxlane.engine.kernels import native
-from voxlane.engine.kernels.linear.linear import linear, linear_ref, pack
+from voxlane.engine.kernels.linear.linear import embed, linear, linear_ref, pack
 from voxlane.engine.kernels.norm import rms_norm
 from voxlane.engine.weights.tensors import quantise
 
-PROBE = """
-import logging, torch
-logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-from voxlane.engine.kernels import native
-from voxlane.engine.kernels.linear.linear import embed, linear, linear_ref, pack
-from voxlane.engine.weights.tensors import quantise
-weight = pack(quantise(torch.randn(20, 64)))
-x = torch.randn(3, 64)
-assert torch.equal(linear(x, weight), linear_ref(x, weight))
-assert embed(torch.tensor([1, 19]), weight).shape == (2, 64)
-native.set_threads(2)
-print(native.description())
-"""
+
+@pytest.fixture
+def unloaded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> pytest.MonkeyPatch:
+    """Forget the library until the end of the test, as in a process that has not tried to load it."""
+    caplog.set_level(logging.INFO, native.__name__)
+    for name, value in {"_tried": False, "_library": None, "_reason": "", "_threads": 0}.items():
+        monkeypatch.setattr(native, name, value)
+    return monkeypatch
 
 
-def probe(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, check=True
-    )
+def check_the_references_serve() -> None:
+    """Compute with packed weights, and see that torch did it."""
+    weight = pack(quantise(torch.randn(20, 64)))
+    x = torch.randn(3, 64)
+    assert torch.equal(linear(x, weight), linear_ref(x, weight))
+    assert embed(torch.tensor([1, 19]), weight).shape == (2, 64)
+    native.set_threads(2)
+    assert native.description() == "torch"
 
 
-def test_without_a_compiler_the_references_serve(tmp_path: Path) -> None:
-    done = probe(PROBE, PATH=str(tmp_path), CXX="", VOXLANE_CACHE=str(tmp_path))
-    assert done.stdout.split() == ["torch"]
-    warnings = [line for line in done.stderr.splitlines() if line.startswith("WARNING")]
-    assert len(warnings) == 1
-    assert "install g++" in warnings[0]
+def test_without_a_compiler_the_references_serve(
+    unloaded: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    for name, value in {"PATH": str(tmp_path), "CXX": "", "VOXLANE_CACHE": str(tmp_path)}.items():
+        unloaded.setenv(name, value)
+    check_the_references_serve()
+    (warning,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "install g++" in warning.getMessage()
 
 
-def test_a_failing_compiler_is_named(tmp_path: Path) -> None:
+def test_a_failing_compiler_is_named(
+    unloaded: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
     compiler = tmp_path / "broken"
     compiler.write_text("#!/bin/sh\necho 'x.cpp:1: error: no such luck' >&2\nexit 1\n")
     compiler.chmod(0o755)
-    done = probe(PROBE, CXX=str(compiler), VOXLANE_CACHE=str(tmp_path / "cache"))
-    assert done.stdout.split() == ["torch"]
-    assert "no such luck" in done.stderr
+    unloaded.setenv("CXX", str(compiler))
+    unloaded.setenv("VOXLANE_CACHE", str(tmp_path / "cache"))
+    check_the_references_serve()
+    assert "no such luck" in caplog.text
     assert not list((tmp_path / "cache").rglob("*.so"))
 
 
-def test_it_can_be_switched_off() -> None:
-    done = probe(PROBE, VOXLANE_NATIVE="0")
-    assert done.stdout.split() == ["torch"]
-    assert "WARNING" not in done.stderr
+def test_it_can_be_switched_off(unloaded: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    unloaded.setenv("VOXLANE_NATIVE", "0")
+    check_the_references_serve()
+    assert [record.levelno for record in caplog.records] == [logging.INFO]
 
 
-def test_two_processes_may_build_at_once(tmp_path: Path, library: ctypes.CDLL) -> None:
-    """With a slow compiler, both miss the cache; each must end with a whole library and no rubbish beside it."""
+def test_two_may_build_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: ctypes.CDLL) -> None:
+    """With a slow compiler, both miss the cache; each must end with a whole library and no rubbish beside it.
+
+    Two threads stand for two processes: a build takes no lock and keeps nothing in memory.
+    """
     compiler = tmp_path / "slow"
     compiler.write_text(
         f'#!/bin/sh\nif [ "$1" = --version ]; then echo slow; exit; fi\n'
@@ -74,14 +82,13 @@ def test_two_processes_may_build_at_once(tmp_path: Path, library: ctypes.CDLL) -
         f'cp {library._name} "$2"\n'
     )
     compiler.chmod(0o755)
-    code = "import ctypes; from voxlane.engine.kernels import native; print(native._open(native._build())._name)"
-    environment = {**os.environ, "CXX": str(compiler), "VOXLANE_CACHE": str(tmp_path / "cache")}
-    command = [sys.executable, "-c", code]
-    both = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    paths = {process.communicate(timeout=120)[0].strip() for process in both}
-    assert [process.returncode for process in both] == [0, 0]
-    assert len(paths) == 1
-    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == [Path(paths.pop())]
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("VOXLANE_CACHE", str(tmp_path / "cache"))
+    with ThreadPoolExecutor(2) as pool:
+        paths = {built.result() for built in [pool.submit(native._build) for _ in range(2)]}
+    (path,) = paths
+    assert native._open(path)._name == str(path)
+    assert [found for found in (tmp_path / "cache").rglob("*") if found.is_file()] == [path]
 
 
 def test_a_wrong_result_switches_the_library_off(
@@ -156,7 +163,7 @@ assert torch.equal(linear(x, weight), before)
 
 
 def test_a_forked_child_has_threads_of_its_own(library: ctypes.CDLL) -> None:
-    probe(FORK)
+    subprocess.run([sys.executable, "-c", FORK], check=True)
 
 
 def test_other_types_go_to_the_reference(library: ctypes.CDLL) -> None:

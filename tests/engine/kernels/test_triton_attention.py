@@ -1,4 +1,4 @@
-"""Paged attention in Triton, interpreted on the CPU: against the reference, and to the bit whoever is in the batch."""
+"""Paged attention in Triton, interpreted on the CPU: against the reference, and the same to the bit in any batch."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_a_prefill_that_cuts_nothing(random: torch.Generator) -> None:
 
 @pytest.mark.usefixtures("bare")
 def test_layouts_share_no_counters(random: torch.Generator) -> None:
-    """What another launch has counted by the time a launch runs is nobody else's: each layout has its own, or none."""
+    """A launch does not see what a launch of another layout has counted: each layout has its own counters, or none."""
     q, pages, place = step(SMALL, F32, random)
     under_way = torch.ones_like(new_arrivals(torch.device("cpu")))  # a launch of another layout, half way
     expected = run(q, pages, place)

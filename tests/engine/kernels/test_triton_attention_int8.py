@@ -95,7 +95,7 @@ def test_queries_in_two_parts_keep_what_is_small_and_what_is_not_a_number(random
     [(1e30, 2.5e-31, 0.0), (1e-20, 2.5e19, 3.0), (1e-36, 0.25, 0.0), (0.0, 0.25, 0.0), (0.0, 0.25, 3.0)],
 )
 def test_queries_of_any_size(size: float, scale: float, softcap: float, random: torch.Generator) -> None:
-    """Huge, tiny, too small for any key to matter, or nothing at all; and in each row one whose numbers are equal."""
+    """Huge, tiny, too small for any key to matter, or zero; the first query of each row has equal numbers."""
     q, pages, place = step(PAIR, INT8, random, [(70, 1), (30, 2)])
     q[:, 0] = 1.0
     q[:, 1] = -1.0

@@ -166,7 +166,7 @@ def test_products_of_few_rows(
 
 @pytest.mark.usefixtures("interpreter")
 def test_attention_of_few_rows_is_the_usual_one(random: torch.Generator) -> None:
-    """Rows of several short pieces, of one, and a place without anybody."""
+    """Rows of several short pieces, of one, and a place without a request."""
     shape = Shape(4, 2, 32, 16)
     lengths = [300, 7]
     table, blocks = tables(lengths, shape.block_tokens, random)

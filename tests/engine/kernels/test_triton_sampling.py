@@ -150,7 +150,7 @@ def test_penalties_follow_what_was_fed(monkeypatch: pytest.MonkeyPatch, random: 
     requests = [spoken(penalty, [3, 7, 149, 7]) for penalty in PENALISED]
     kept, same = (sampling.Penalties.empty(5, 150, torch.device("cpu")) for _ in range(2))
     for penalties in (kept, same):
-        penalties.set(0, [11, 12, 13], 1, frequency=5.0, bias=((1, 100.0),))  # somebody who left
+        penalties.set(0, [11, 12, 13], 1, frequency=5.0, bias=((1, 100.0),))  # a request that has left the slot
         for slot, (penalty, request) in enumerate(zip(PENALISED, requests, strict=True)):
             penalties.set(slot, request.tokens, 5, **penalty)
     fed = [9, 7, 7, 3, 0]

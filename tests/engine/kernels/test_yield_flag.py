@@ -1,4 +1,4 @@
-"""A step that gives way on the device, interpreted on the CPU: how long it stands still, and for whom."""
+"""A step that gives way on the device, interpreted on the CPU: how long it stands still, and for which requests."""
 
 from __future__ import annotations
 

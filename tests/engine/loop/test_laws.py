@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 from drive import PROMPTS, Driver, assemble_float32, chat_config, complete, run_all
 from full_pool import empty_prefix_cache, shrink
+from msgspec import structs
 
 from voxlane.engine.api import Cancel, Pause, Priority, Resume, SamplingParams, Submit
 from voxlane.engine.build.assemble import Assembly, assemble
@@ -144,7 +145,7 @@ def test_a_seeded_draw_does_not_depend_on_the_batch(engine):
     alone = [run_all(engine.core, [request("solo", prompt)])[0] for prompt in PROMPTS[:4]]
     together = run_all(engine.core, [request(f"r{index}", prompt) for index, prompt in enumerate(PROMPTS[:4])])
     assert together == alone
-    other = dataclasses.replace(sampling, seed=8)
+    other = structs.replace(sampling, seed=8)
     assert run_all(engine.core, [Submit("x", "complete", text=PROMPTS[0], sampling=other)]) != alone[:1]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from simulation import Letters, Simulation, expected_text, reason
 
 from voxlane.engine.api import Cancel, Pause, Priority, Resume, SamplingParams, Submit
@@ -84,7 +84,7 @@ def test_who_was_cancelled_before_being_read_ends_once_and_is_in_no_step(simulat
 
 def test_who_is_refused_leaves_nothing_to_be_read(simulation: Simulation) -> None:
     factory = simulation.core._factories._factories["chat"]
-    wish = replace(greedy("wish"), sampling=SamplingParams(max_tokens=5, schema='{"type": "object"}'))
+    wish = structs.replace(greedy("wish"), sampling=SamplingParams(max_tokens=5, schema='{"type": "object"}'))
     for _ in range(3):
         with pytest.raises(Refusal, match="cannot constrain"):  # this factory has no grammars
             factory.open(wish, 0.0)

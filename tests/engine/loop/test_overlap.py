@@ -491,7 +491,7 @@ def test_nobody_is_read_beside_a_step_that_moves_blocks() -> None:
     lane = simulation.engine.concurrent_prefill
     lane.takes = lambda request: request.id == "lane"  # the other wants something that the host has to choose
     simulation.send(greedy("big", "ZZZZZYYYYYXXXXXWWWWW", 2, priority=Priority.CRITICAL))
-    while not any(flight.plan.loads["chat"].moves for flight in simulation.core._running_steps):
+    while not any(step.plan.loads["chat"].moves for step in simulation.core._running_steps):
         simulation.step()
     simulation.step(greedy("lane", "MMMMNNNN", 1, priority=Priority.CRITICAL))
     simulation.run(most=600)
@@ -532,7 +532,7 @@ def test_who_comes_while_a_prompt_is_read_goes_too_and_the_third_waits_for_that_
     assert lane.launched == len(lane.together) == 2
     seen: set[str] = set()
     while simulation.core.busy:
-        seen |= {row.request.id for flight in simulation.core._running_steps for row in flight.plan.rows}
+        seen |= {row.request.id for step in simulation.core._running_steps for row in step.plan.rows}
         simulation.step()
     assert lane.launched == 3
     assert seen == {"a"}

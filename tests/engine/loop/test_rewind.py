@@ -107,7 +107,7 @@ def test_going_back_computes_nothing_again_that_is_there():
     (request,) = simulation.scheduler.requests.values()
     assert (request.pending, request.decoding) == (1, True)
     assert computed - request.computed >= frames - 5
-    assert simulation.send(Rewind("t", 10_000), Rewind("nobody", 0)) == [rewound], "nobody has heard so much"
+    assert simulation.send(Rewind("t", 10_000), Rewind("nobody", 0)) == [rewound], "only 5 frames are left"
     simulation.run()
     assert simulation.pcm["t"] == pcm_of(offline(submit, BRIEF)[1])
 

@@ -32,6 +32,7 @@ from voxlane.engine.api import (
     SpeakParams,
     Submit,
 )
+from voxlane.engine.errors import Refusal
 from voxlane.engine.jobs.chat import ChatJobFactory
 from voxlane.engine.jobs.speak_clauses import SpeakClausesJobFactory
 from voxlane.engine.jobs.speech import MAX_CLAUSE_CHARS
@@ -193,7 +194,7 @@ class Reader(PretendSynthesiser):
     def __init__(self) -> None:
         self.lengths: list[int] = []
 
-    def prepare(self, text, *, voice=None):
+    def prepare(self, text, *, voice=None, names=None):
         self.lengths.append(len(text))
         return super().prepare(text, voice=voice)
 
@@ -210,6 +211,12 @@ def test_a_long_text_is_read_in_small_parts():
             break
     assert change.begin
     assert max(model.lengths) <= MAX_CLAUSE_CHARS
+
+
+def test_pronunciations_that_cannot_be_used_are_refused():
+    submit = Submit("t", "tts", speak=SpeakParams(pronunciations=("Ada",)))
+    with pytest.raises(Refusal, match="pronunciations: 'Ada': write it as"):
+        SpeakClausesJobFactory(PretendSynthesiser(), NOTHING).open(submit, 0.0)
 
 
 def test_the_text_of_a_submission_is_bounded_too():

@@ -140,7 +140,7 @@ class TalkerLoop(VoiceLoop):
             assert ledger.heard_text(text) == ""
             ledger.played(len(samples))
             all_told = ledger.heard_text(text).split() == text.split()
-            assert all_told == (ends == "eos"), "a word was never told, or told though nobody said it"
+            assert all_told == (ends == "eos"), "a spoken word was not told, or a word was told that was not spoken"
 
 
 TalkerLoop.TestCase.settings = settings(
@@ -386,7 +386,7 @@ def test_what_one_utterance_has_no_time_for_the_next_one_says():
     ends, samples = offline(submit, text)
     assert reason(simulation.ends["t"]) == ends == "eos"
     assert simulation.pcm["t"] == pcm_of(samples)
-    assert len(samples) / RATE > len(text) / LETTERS_PER_S, "nobody speaks so fast"
+    assert len(samples) / RATE > len(text) / LETTERS_PER_S, "faster than a voice speaks"
     words = [word for packet in simulation.spoken for word in packet.words]
     assert [text[word.start : word.end] for word in words] == text.split()
 

@@ -1,6 +1,6 @@
 """Moonshine's own 8-bit graphs in the installed ONNX Runtime, and what their rounding does to them.
 
-The graphs round the activations before every product, so that a change nobody can hear (half a step of 16 bits) comes
+The graphs round the activations before every product, so that an inaudible change (half a step of 16 bits) comes
 out of the encoder as large as any other error of eight bits. `draw` 0 is a sound as it is; every other draw adds such a
 change. How draws differ from each other is what the graph itself does not know. It knows nothing of our models.
 """

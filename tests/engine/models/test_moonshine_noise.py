@@ -1,7 +1,7 @@
 """Moonshine against the C++ library that comes with its weights: the same words, but where the library guesses.
 
-The library runs 8-bit graphs. Rounding decides for it whenever two tokens are about equally likely: after a change of
-the sound that nobody can hear, the same graphs write the other one. How far rounding reaches is measured here, on the
+The library runs 8-bit graphs. Rounding decides for it whenever two tokens are about equally likely: after an
+inaudible change of the sound the same graphs write the other one. How far rounding reaches is measured here, on the
 graphs, at the token in question. Ours must choose the library's token wherever that cannot explain another. (Measured
 once, on 49 stretches: the graphs in the runtime version the library carries, 1.23.2, write its text letter by letter;
 in 1.31.1 they write another in 5. So nothing but the graphs stands between a stretch's samples and its text.)
@@ -56,7 +56,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Dispute:
-    """A token of the library's in whose place a model of ours would have written another."""
+    """A token of the library's where a model of ours would have written another."""
 
     line: Line
     place: int

@@ -1,4 +1,4 @@
-"""Reading Qwen3-ASR's configurations: both published layouts load whole, and a key nobody knows is refused by name."""
+"""Reading Qwen3-ASR's configurations: both published layouts load whole, and an unknown key is refused by name."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_any_cut_of_any_mixture_is_each_stream_whole(
     codec: Qwen3TTSCodec, expected: tuple[Tensor, Tensor], data: st.DataObject
 ) -> None:
     codes, samples = expected
-    rows = data.draw(st.permutations(range(STREAMS + 2)), label="rows")[:STREAMS]  # two rows nobody uses
+    rows = data.draw(st.permutations(range(STREAMS + 2)), label="rows")[:STREAMS]  # two rows stay unused
     state = codec.state(STREAMS + 2, data.draw(st.integers(1, 12), label="max_frames"))
     made: list[list[Tensor]] = [[] for _ in range(STREAMS)]
     at = [0] * STREAMS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from checkpoints import CONFIGS, write_checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from voxlane.engine.api import MODEL_DECIDES, SamplingDefaults, SamplingParams, sampling_of
 from voxlane.engine.models.sampling_defaults import GENERATION_CONFIG, defaults_of, filled
@@ -102,7 +102,7 @@ MAYBE = st.none() | st.sampled_from([0, 1])
 
 @given(st.tuples(MAYBE, MAYBE, MAYBE, MAYBE, MAYBE))
 def test_what_is_given_stays_and_the_rest_is_the_models(values: tuple[int | None, ...]) -> None:
-    asked = replace(sampling_of(*values), seed=5)
+    asked = structs.replace(sampling_of(*values), seed=5)
     found = filled(asked, OWN)
     assert (found.unset, found.seed) == ((), 5)
     for name, value in zip(MODEL_DECIDES, values, strict=True):

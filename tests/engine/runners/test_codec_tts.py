@@ -242,7 +242,7 @@ def test_cancelling_frees_everything_at_once(
     assert house.pool.used == 0
     assert house.talker.slots.free == house.talker.slots.count
     assert not house.core.busy
-    house.say("next", *EIGHT["r1"])  # in a slot where somebody else was heard
+    house.say("next", *EIGHT["r1"])  # in a slot that another request has used
     house.run()
     assert_alike(house.sound("next"), wanted["r1"])
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import random
-from dataclasses import replace
 
 import pytest
 from examples import examples
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from simulation import Clock, LateConcurrentPrefill, LateEngine, Simulation, expected_text
 
 from voxlane.engine.api import (
@@ -184,7 +184,7 @@ def test_a_critical_answer_has_its_place_in_a_full_step_that_was_planned_ahead(m
     launched = watched(simulation, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(simulation.scheduler, "schedule", planned_anew)
-        simulation.step(replace(ask("z", "CBA"), priority=Priority.CRITICAL))
+        simulation.step(structs.replace(ask("z", "CBA"), priority=Priority.CRITICAL))
         for _ in range(6):
             simulation.step()
     assert launched[0] == {"z", "a", "b", "c"}
@@ -268,7 +268,7 @@ def test_a_step_that_gave_way_goes_on_with_what_was_planned_ahead(monkeypatch: p
     launched = watched(simulation, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(simulation.scheduler, "schedule", planned_anew)
-        simulation.step(replace(ask("z", "CBA"), priority=Priority.CRITICAL))
+        simulation.step(structs.replace(ask("z", "CBA"), priority=Priority.CRITICAL))
         while simulation.core._running_steps:
             simulation.step()
         assert simulation.core._lane.holding, "no step gives way"

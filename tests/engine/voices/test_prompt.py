@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ def manners_of(config: Qwen3TTSConfig, tokenizer: Tokenizer, *names: str) -> Voi
     return VoicePrompts(config, tokenizer, SpeechSampling(), voices)
 
 
-def asked(*, live: bool = False, **speak: str) -> Submit:
+def asked(*, live: bool = False, **speak: Any) -> Submit:
     return Submit("", "tts", speak=SpeakParams(**speak, live=live))
 
 
@@ -67,11 +68,13 @@ def test_a_cloned_voice_speaks_with_the_first_word_of_a_text_that_is_still_made(
         (BASE, ("anna",), {"instructions": "Whisper."}, "instructions: a base checkpoint"),
         (SMALL, (), {"instructions": "Whisper."}, "instructions: .* of size 0b6 takes none"),
         (DESIGN, (), {"voice": "ryan"}, "voice: there is no voice 'ryan'; there are designed"),
+        (CONFIG, (), {"pronunciations": ("Ada = /ɑdə/",)}, "pronunciations: this voice takes respellings"),
+        (CONFIG, (), {"pronunciations": ("Ada",)}, "pronunciations: 'Ada': write it as"),
         (CONFIG, (), {"language": "tlh"}, "language: 'tlh' is not one of auto, english"),
     ],
 )
 def test_what_a_checkpoint_cannot_do_is_named(
-    tokenizer: Tokenizer, config: Qwen3TTSConfig, names: tuple[str, ...], speak: dict[str, str], words: str
+    tokenizer: Tokenizer, config: Qwen3TTSConfig, names: tuple[str, ...], speak: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(PromptError, match=words):
         manners_of(config, tokenizer, *names).of(asked(**speak)).open()

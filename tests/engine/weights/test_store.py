@@ -389,7 +389,7 @@ def test_every_default_model_is_listed_with_what_it_is_for(
         assert (task, licence, here) == (model.task, model.licence, "yes" if model.package else "no")
         assert model.description in below
     usual = {name for name, (_, below) in rows.items() if "The default." in below}
-    assert usual == {EngineConfig().asr_model, EngineConfig().tts_model}  # the chat model is the machine's choice
+    assert usual == {EngineConfig().tts_model}  # the models that chat and listen are the machine's choice
 
 
 def test_a_model_that_a_package_brings_is_neither_pulled_nor_removed(

@@ -54,7 +54,7 @@ class Speaker:
 
 
 class Stage:
-    """An engine, requests and a plan for each step: who comes when, in which chunks, is drawn from a seed."""
+    """An engine, requests and a plan for each step: a seed decides which request comes when, in which chunks."""
 
     def __init__(self, engine: CodecTTS, seed: int, chunks: tuple[int, ...] = (3, 100)) -> None:
         self.engine = engine
@@ -227,7 +227,7 @@ def test_after_a_fault_while_looking_at_what_has_ended_everything_is_told_again(
 def test_many_who_lost_their_places_are_caught_up_together_and_no_step_hears_more_than_it_may(
     model: Qwen3TTS, codec: Qwen3TTSCodec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a fault nobody's place holds what it should: each step hears so many frames again, of several in a call."""
+    """A fault spoils every request's place: each step hears so many frames again, of several requests in a call."""
     host, engine = talkers(model, codec)
     monkeypatch.setattr(CudaCodecTTS, "hears", 24)
     launch, heard = engine._calls.launch, [0]

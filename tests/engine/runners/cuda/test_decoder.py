@@ -125,7 +125,7 @@ def test_a_request_that_was_elsewhere_is_sent_again() -> None:
 
 
 def test_a_step_laid_down_and_not_sent_is_laid_down_again() -> None:
-    """Its tokens were not known; who stayed in its row need not be sent whole, who moved must be."""
+    """The step's tokens were not known. A request that keeps its row need not be sent whole; one that moves must be."""
     pool = BlockPool(64, BLOCK_TOKENS)
     rows = DecodeRows(8, BLOCK_TOKENS)
     some = [request(str(n), [1, 2, 3], pool) for n in range(3)]
@@ -617,7 +617,7 @@ def test_a_fault_beside_a_step_leaves_the_lane_to_others(
     def served() -> object:
         return getattr(concurrent_prefill, fault)(load if fault == "launch" else concurrent_prefill.launch(load))
 
-    for _ in range(3 * concurrent_prefill.flights):
+    for _ in range(3 * concurrent_prefill.most_launches):
         with monkeypatch.context() as patch:
             patch.setattr(Stopwatch, "stop" if fault == "launch" else fault, fail)
             with pytest.raises(RuntimeError, match="pretended"):
