@@ -24,7 +24,8 @@ help: ## show this list
 serve: $(READY) ## set everything up and serve on http://127.0.0.1:8000 (ARGS="--port 9000" for options)
 	@$(BIN)/voxlane serve $(ARGS)
 
-test: $(TESTED) weights check test-client ## set everything up, lint, type-check and test in some ten minutes (ARGS="-k kv" to choose)
+test: $(TESTED) weights $(BROWSER) ## set everything up, lint, type-check and test in some ten minutes (ARGS="-k kv" to choose)
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check test-client
 ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
 else

@@ -14,19 +14,20 @@ const SOFTENING_S = 0.0007;
 /** Smaller corrections are dropped: half a step of 16 bits. */
 const INAUDIBLE = 1 / 65536;
 
-/** The assistant's loudness while the person seems to begin to speak: 12 dB down. */
-const DUCKED = 0.25;
+/** The assistant's loudness while the person seems to begin to speak: 15 dB down, as the server asks for. */
+const DUCKED = 0.178;
 
 /** How fast the loudness gets there and back. */
-const DUCKING_S = 0.02;
+const DUCKING_S = 0.015;
 
-/** How long it stays there if the server hears no voice: the server's verdict comes well before. */
+/** How long it stays there if the server hears no voice: the server lowers or holds the reply well before. */
 const DUCKED_S = 0.6;
 
 /**
  * The page's orders to the loudspeaker.
  * @typedef {{ do: "push", epoch: number, offset: number, samples: Float32Array }
  *   | { do: "finish", epoch: number, offset: number, samples: Float32Array, end: number }
+ *   | { do: "lower", epoch: number, gain: number }
  *   | { do: "hold" | "release" | "interrupt", epoch: number }
  *   | { do: "restart", held: boolean }
  *   | { do: "reset" | "duck" | "position" }} Order
@@ -36,7 +37,8 @@ const DUCKED_S = 0.6;
 export class Playback {
   #rate;
   #gain = 1;
-  #duckedFor = Infinity; // samples since ducking was last asked for
+  #duckedFor = Infinity; // samples since the page has asked for ducking, on a guess
+  #lowered = { epoch: 0, gain: 1 }; // the reply that the server has lowered
   #last = 0; // the last sample played
   #flowing = false; // whether the last sample belonged to a reply
   #edge = false; // whether the next sample does not continue the last one
@@ -56,19 +58,24 @@ export class Playback {
   take(order) {
     const { jitter } = this;
     if (order.do === "interrupt" || order.do === "restart" || order.do === "reset") this.#edge = true;
+    if (order.do === "restart" || order.do === "reset") this.#raise(Infinity);
     switch (order.do) {
       case "push":
         return jitter.push(order.epoch, order.offset, order.samples);
       case "finish": // the end is noted first, so that the last few samples are no underrun
         jitter.finish(order.epoch, order.end);
         return jitter.push(order.epoch, order.offset, order.samples);
+      case "lower":
+        if (order.epoch >= jitter.epoch) this.#lowered = { epoch: order.epoch, gain: Math.min(1, order.gain) };
+        this.#duckedFor = Infinity; // from now on the server decides
+        return undefined;
       case "hold":
         return jitter.hold(order.epoch);
       case "release":
-        this.#duckedFor = Infinity;
+        this.#raise(order.epoch);
         return jitter.release(order.epoch);
       case "interrupt":
-        this.#duckedFor = Infinity;
+        this.#raise(order.epoch);
         return jitter.interrupt(order.epoch);
       case "restart":
         return jitter.restart(order.held);
@@ -100,10 +107,17 @@ export class Playback {
     return filled;
   }
 
+  /** Return to full loudness, unless a later reply is lowered. @param {number} epoch */
+  #raise(epoch) {
+    this.#duckedFor = Infinity;
+    if (epoch >= this.#lowered.epoch) this.#lowered = { epoch: 0, gain: 1 };
+  }
+
   /** @param {Float32Array} block @param {number} filled */
   #duck(block, filled) {
+    const lowered = this.#lowered.epoch === this.jitter.epoch ? this.#lowered.gain : 1;
     for (let place = 0; place < filled; place++) {
-      const goal = this.#duckedFor < DUCKED_S * this.#rate ? DUCKED : 1;
+      const goal = this.#duckedFor < DUCKED_S * this.#rate ? Math.min(DUCKED, lowered) : lowered;
       this.#duckedFor += 1;
       this.#gain += Math.max(-this.#step, Math.min(this.#step, goal - this.#gain));
       block[place] *= this.#gain;

@@ -42,6 +42,7 @@ import { decode, encode } from "./msgpack.js";
  *   | { name: "reply_text", epoch: number, text: string }
  *   | { name: "audio", epoch: number, offset: number, data: Uint8Array, words: SpokenWord[] }
  *   | { name: "audio_done", epoch: number, samples: number }
+ *   | { name: "duck", epoch: number, gain: number }
  *   | { name: "hold", epoch: number }
  *   | { name: "release", epoch: number }
  *   | { name: "interrupted", epoch: number, heard: string, samples: number }
@@ -50,7 +51,9 @@ import { decode, encode } from "./msgpack.js";
  *   | { name: "tool_call", epoch: number, call_id: string, tool: string, arguments: string }
  *   | { name: "latency", turn: number, turn_end_ms: number, words_ms: number, first_token_ms: number,
  *       first_sample_ms: number, first_frame_ms: number }
- *   | { name: "barge_in", epoch: number, hold_ms: number, verdict_ms: number, committed: boolean }
+ *   | { name: "barge_in", epoch: number, hold_ms: number, verdict_ms: number, committed: boolean,
+ *       ducked_ms: number, muted_ms: number }
+ *   | { name: "hard_to_hear" }
  *   | { name: "configured", config: Dictionary }
  *   | { name: "pong", mark: number, audio_s: number }
  *   | { name: "error", code: string, message: string, retryable: boolean, retry_after_s: number }
@@ -110,6 +113,7 @@ const FIELDS = {
   reply_text: [["epoch", "count"], ["text", "text"]],
   audio: [["epoch", "count"], ["offset", "count"], ["data", "bytes"], ["words", "words"]],
   audio_done: [["epoch", "count"], ["samples", "count"]],
+  duck: [["epoch", "count"], ["gain", "number"]],
   hold: [["epoch", "count"]],
   release: [["epoch", "count"]],
   interrupted: [["epoch", "count"], ["heard", "text"], ["samples", "count"]],
@@ -120,7 +124,11 @@ const FIELDS = {
     ["turn", "count"], ["turn_end_ms", "number"], ["words_ms", "number"], ["first_token_ms", "number"],
     ["first_sample_ms", "number"], ["first_frame_ms", "number"],
   ],
-  barge_in: [["epoch", "count"], ["hold_ms", "number"], ["verdict_ms", "number"], ["committed", "flag"]],
+  barge_in: [
+    ["epoch", "count"], ["hold_ms", "number"], ["verdict_ms", "number"], ["committed", "flag"],
+    ["ducked_ms", "number"], ["muted_ms", "number"],
+  ],
+  hard_to_hear: [],
   configured: [["config", "map"]],
   pong: [["mark", "count"], ["audio_s", "number"]],
   error: [["code", "text"], ["message", "text"], ["retryable", "flag"], ["retry_after_s", "number"]],

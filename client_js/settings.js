@@ -16,7 +16,7 @@ import { toolConfig } from "./tools.js";
  * @property {import("./wire.js").CodecChoice} [codec] `auto` by default; `ready` tells the result
  * @property {string | URL} [worklets] the folder of this library's files, with a slash at its end: for bundlers,
  *   which do not see the worklets' imports
- * @property {boolean} [ducking] false: the assistant does not get quieter when the person seems to speak
+ * @property {boolean} [ducking] false: the assistant gets quieter only when the server hears the person
  * @property {import("./connection.js").Environment} [environment] sockets and time, for tests
  * @property {(handlers: import("./audio.js").AudioHandlers, wireRate: number) => AudioLike} [audio] sound, for tests
  */

@@ -319,6 +319,8 @@ class Loudspeaker {
       case "audio_done":
         this.#remember(message.epoch, message.samples * this.#scale);
         return this.#replies.finish(message.epoch, message.samples * this.#scale);
+      case "duck":
+        return this.#order({ do: "lower", epoch: message.epoch, gain: message.gain });
       case "hold":
       case "release":
         return this.#order({ do: message.name, epoch: message.epoch });

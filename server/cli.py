@@ -16,7 +16,7 @@ from voxlane.server import log
 from voxlane.server.auth import is_loopback
 from voxlane.server.commands import arguments as command_line
 from voxlane.server.commands.options import Commands
-from voxlane.server.commands.terminal import write_text
+from voxlane.server.commands.terminal import escape_unknown_characters, write_text
 from voxlane.server.config import API_KEY_VARIABLE, CHAT_KEY_VARIABLE, Config
 from voxlane.server.errors import ConfigError, EngineStartFailed, VoxlaneError
 from voxlane.server.service import VERSION
@@ -36,6 +36,7 @@ Command = Callable[[argparse.Namespace], int]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
+    escape_unknown_characters(sys.stdout)
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = _parser(with_models=given[:1] == ["models"])
     parsed = parser.parse_args(given)
@@ -162,6 +163,8 @@ def _say(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"{useless[0]} is for an engine of one's own: the server of --url has its models already")
     if arguments.list_voices:
         return run_list_voices(_config(arguments).engine)
+    # A server has pronunciations of its own.
+    usual = () if arguments.url else _config(arguments).voice.pronunciations
     options = SayOptions(
         output=arguments.output,
         format=arguments.format,
@@ -170,6 +173,7 @@ def _say(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         language=arguments.language,
         instructions=arguments.instructions,
+        pronunciations=tuple(arguments.pronounce) or usual,
     )
     text = " ".join(arguments.text) if arguments.text else None
     if arguments.url:

@@ -20,7 +20,14 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 from msgspec.inspect import Field
 
-from voxlane.engine.api import AUTO_ADAPTER, AUTO_MODEL, EngineConfig, Priority
+from voxlane.engine.api import (
+    AUTO_ADAPTER,
+    AUTO_MODEL,
+    BadPronunciation,
+    EngineConfig,
+    Priority,
+    read_pronunciations,
+)
 from voxlane.server import limits
 from voxlane.server.conversation.values import INSTRUCTIONS
 from voxlane.server.errors import ConfigError
@@ -135,6 +142,13 @@ class VoiceConfig:
         Meta(description="What the chat model is told to be, unless a client says otherwise; {date} becomes the day."),
     ] = INSTRUCTIONS
     greeting: Annotated[str, Meta(description='What is said when a conversation begins; "" waits for the person.')] = ""
+    pronunciations: Annotated[
+        tuple[str, ...],
+        Meta(
+            description='How names are said, as "Siobhan = shiv-awn" in plain letters or "Siobhan = /ʃɪˈvɔːn/" in'
+            " phonemes; in conversations and in /v1/audio/speech.",
+        ),
+    ] = ()
     origins: Annotated[
         tuple[str, ...], Meta(description="Pages of other addresses that may connect, as https://example.org.")
     ] = ()
@@ -171,6 +185,10 @@ class VoiceConfig:
             description="Tokens of a conversation that the chat model is shown; 0 takes what suits the device.",
         ),
     ] = 0
+    echo_guard: Annotated[
+        Literal["auto", "off"],
+        Meta(description="Whether the assistant's own voice is taken out of the microphone where it is found there."),
+    ] = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +279,10 @@ def _check_together(config: Config, source: str) -> None:
     """Raise ConfigError for values that do not go together."""
     if config.chat.url and (not config.chat.url.startswith(("http://", "https://")) or not config.chat.model):
         raise ConfigError(f"{source}chat.url must begin with http:// or https://, and chat.model must be given with it")
+    try:
+        read_pronunciations(config.voice.pronunciations)
+    except BadPronunciation as error:
+        raise ConfigError(f"{source}voice.pronunciations: {error}") from error
     if not (config.engine.model or config.engine.asr_model or config.engine.tts_model):
         raise ConfigError(
             f"{source}engine.model, engine.asr_model and engine.tts_model are all empty: nothing to serve"

@@ -136,20 +136,32 @@ class Metrics(Observer):
         self.resumed = Counter("voxlane_sessions_resumed_total", "Conversations brought back.", registry=registry)
         self.turns = Counter("voxlane_turns_total", "Turns, by how they ended.", ["end"], registry=registry)
         self.barge_ins = Counter(
-            "voxlane_barge_ins_total", "Replies put on hold by a voice, by verdict.", ["verdict"], registry=registry
+            "voxlane_barge_ins_total",
+            "Replies lowered or put on hold by a voice, by verdict.",
+            ["verdict"],
+            registry=registry,
         )
         self.false_interruptions = Counter(
-            "voxlane_false_interruptions_total", "Replies put on hold by what was no interruption.", registry=registry
+            "voxlane_false_interruptions_total",
+            "Replies lowered or put on hold by what was no interruption.",
+            registry=registry,
         )
         self.barge_in_stop = Histogram(
             "voxlane_barge_in_stop_seconds",
-            "First sound of a voice to the hold of a reply, in audio time.",
+            "First sound of a voice until the reply was lowered or held, in audio time.",
             buckets=_SHORT_SECONDS,
             registry=registry,
         )
         self.barge_in_verdict = Histogram(
             "voxlane_barge_in_verdict_seconds",
-            "First sound of a voice to the verdict on a held reply.",
+            "First sound of a voice to the verdict on the reply that it cuts into.",
+            buckets=_LATENCY_SECONDS,
+            registry=registry,
+        )
+        self.backchannel = Histogram(
+            "voxlane_backchannel_seconds",
+            "How long a voice that took no floor lowered the reply (ducked) or stopped it (muted); 0 if it did not.",
+            ["reply"],
             buckets=_LATENCY_SECONDS,
             registry=registry,
         )
@@ -175,6 +187,8 @@ class Metrics(Observer):
             self.turns.labels(end)
         for verdict in ("commit", "release"):
             self.barge_ins.labels(verdict)
+        for how in ("ducked", "muted"):
+            self.backchannel.labels(how)
 
     def count(self, event: ServerEvent) -> None:
         """Count an event that is sent to a client."""
@@ -186,6 +200,9 @@ class Metrics(Observer):
                 self.false_interruptions.inc(not committed)
                 self.barge_in_stop.observe(event.hold_ms / 1e3)
                 self.barge_in_verdict.observe(event.verdict_ms / 1e3)
+                if not committed:
+                    self.backchannel.labels("ducked").observe(event.ducked_ms / 1e3)
+                    self.backchannel.labels("muted").observe(event.muted_ms / 1e3)
             case Latency():
                 for histogram, value in (
                     (self.reply_first_audio, event.first_frame_ms),

@@ -10,8 +10,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 ACK_S = 0.1
 """Time between acks; an ack is also due at once on hold, on interruption and when the queue runs empty."""
+
+RAMP_S = 0.015
+"""How long the gain takes from 0 to 1 or back: too short to be heard as a fade, slow enough not to click."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,8 @@ class Player:
         self.epoch = 0  # of the reply being played, or of the last one
         self.position = 0  # samples of it that were played
         self.held = False
+        self._lowered = (0, 1.0)  # epoch of the reply that the server has lowered, and its gain
+        self._gain = 1.0  # of the last sample played
         self._queue: deque[_Chunk] = deque()
         self._queued = 0
         self._end = (0, 0)  # epoch and offset after the last received sample
@@ -57,8 +64,10 @@ class Player:
             case "hold" if fields["epoch"] >= self.epoch:
                 self.held = True
                 self._ack()
+            case "duck" if fields["epoch"] >= self.epoch:
+                self._lowered = (fields["epoch"], fields["gain"])
             case "release":
-                self.held = False
+                self.held, self._lowered = False, (0, 1.0)
             case "interrupted":
                 self._drop(fields["epoch"])
             case "ready" if fields["resumed"]:
@@ -66,7 +75,7 @@ class Player:
                 self._queue.clear()
                 self._queued = 0
                 self._end = (self.epoch, self.position)
-                self.held = fields["state"] == "held"
+                self.held, self._lowered = fields["state"] == "held", (0, 1.0)
 
     def pull(self, samples: int) -> bytes:
         """Return the next samples to play, filled up with silence."""
@@ -82,7 +91,7 @@ class Player:
             chunk.offset += count
             if not chunk.pcm:
                 self._queue.popleft()
-            parts.append(part)
+            parts.append(self._scaled(part))
             wanted -= count
             self._queued -= count
             self.position += count
@@ -94,6 +103,18 @@ class Player:
         """Return the acks that are due."""
         due, self._acks = self._acks, []
         return due
+
+    def _scaled(self, pcm: bytes) -> bytes:
+        """Return samples of the reply being played with its gain; a change of the gain takes RAMP_S."""
+        lowered, gain = self._lowered
+        goal = gain if lowered == self.epoch else 1.0
+        if self._gain == goal == 1.0:
+            return pcm
+        samples = np.frombuffer(pcm, "<i2")
+        steps = np.arange(1, len(samples) + 1) / (RAMP_S * self.rate)
+        gains = np.maximum(goal, self._gain - steps) if goal < self._gain else np.minimum(goal, self._gain + steps)
+        self._gain = float(gains[-1])
+        return bytes(np.rint(samples * gains).astype("<i2"))
 
     def _add(self, epoch: int, offset: int, pcm: bytes) -> None:
         if epoch < self._end[0]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import cast
 
+from msgspec import structs
 from starlette.requests import Request
 
 from voxlane.engine.api import Priority, Ready
@@ -57,6 +58,12 @@ class Service:
         return served_name(self.config.engine.model if ready is None else ready.model)
 
     @property
+    def asr_model(self) -> str:
+        """Return the name of the model that listens from the engine, before it is ready from the configuration."""
+        ready = self.engine.ready
+        return served_name(self.config.engine.asr_model if ready is None else ready.asr_model)
+
+    @property
     def model_names(self) -> tuple[str, ...]:
         """Return the names of the chat model, the main one first; none if there is no chat model."""
         if not self.ready.model:
@@ -82,7 +89,7 @@ class Service:
     def fingerprint(self) -> str:
         """Return OpenAI's system_fingerprint: a hash of everything that the output of a seed depends on."""
         # The voices are left out: clients make and delete them while the server runs.
-        ready = None if self.engine.ready is None else replace(self.engine.ready, voices=())
+        ready = None if self.engine.ready is None else structs.replace(self.engine.ready, voices=())
         digest = hashlib.sha256(repr((VERSION, self.config.engine, ready)).encode()).hexdigest()
         return f"fp_{digest[:10]}"
 

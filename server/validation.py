@@ -20,26 +20,34 @@ T = TypeVar("T")
 
 _PLACE = re.compile(r" - at `(?:key` in `)?\$([^`]*)`\Z")
 _MISSING = re.compile(r"Object missing required field `([^`]*)`\Z")
+_GOT = re.compile(r"Expected `[^`]*`, got `([^`]*)`\Z")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`\Z", re.DOTALL)
+
+Mistake = Literal["value", "type", "missing", "unknown", "unsupported"]
+"""Why a value is refused; "missing": a text or a number is absent or null."""
 
 
 class InvalidValue(Exception):
     """A value does not fit its type. The text holds nothing of the sender's but an unknown key, through quote()."""
 
-    def __init__(self, path: str, rule: str, kind: Literal["value", "unknown", "unsupported"] = "value") -> None:
+    def __init__(self, path: str, rule: str, kind: Mistake = "value") -> None:
         super().__init__(f"{path} {rule}".strip())
         self.path = path  # as messages[3].role; "": the whole value
         self.rule = rule
         self.kind = kind
 
 
-def checked(kind: type[T], value: object, *, text: bool = False) -> T:
-    """Return `value` as a `kind`, or raise InvalidValue; with `text`, numbers and flags may come as text."""
+def checked(kind: type[T], value: object, *, at: str = "", text: bool = False) -> T:
+    """Return `value` as a `kind`, or raise InvalidValue, whose path begins with `at`.
+
+    With `text`, numbers and flags may come as text.
+    """
     try:
         return msgspec.convert(value, kind, strict=not text)
     except msgspec.ValidationError as error:
         # msgspec's own message may hold the sender's text: it is no part of ours.
-        raise _explained(kind, str(error)) from None
+        wrong = _explained(kind, str(error))
+    raise InvalidValue(_joined(at, wrong.path), wrong.rule, wrong.kind)
 
 
 @cache
@@ -76,57 +84,82 @@ def _info(kind: type) -> inspect.Type:
 def _explained(kind: type, message: str) -> InvalidValue:
     at = _PLACE.search(message)
     what = message[: at.start()] if at else message
-    path, here = _named_place(_info(kind), at[1] if at else "")
+    path, here, inner = _named_place(_info(kind), at[1] if at else "")
     if (missing := _MISSING.match(what)) is not None:
         inside = _field(here, missing[1])
         if inside is None:  # the field that tells structs apart
             return InvalidValue(path, rule_of(here))
-        return InvalidValue(f"{path}.{missing[1]}".lstrip("."), rule_of(inside.type))
+        return InvalidValue(_joined(path, missing[1]), rule_of(inside.type), _mistake(inside.type, absent=True))
     if (unknown := _UNKNOWN.match(what)) is not None:
-        return InvalidValue(f"{path}.{quote(unknown[1])}".lstrip("."), "is not known", "unknown")
+        known = ", ".join(field.encode_name for field in _fields(here))
+        return InvalidValue(_joined(path, quote(unknown[1])), f"is not known; known are {known}", "unknown")
     if (unsupported := _extra(here).get("unsupported")) is not None:
         return InvalidValue(path, unsupported, "unsupported")
-    return InvalidValue(path, rule_of(here))
+    if what.endswith("multiple of 1.0"):
+        return InvalidValue(path, rule_of(here), "type")
+    got = _GOT.match(what)
+    absent = got is not None and got[1] == "null" and inner is here
+    return InvalidValue(path, rule_of(here), _mistake(inner, absent=absent) if got else "value")
 
 
-def _named_place(here: inspect.Type, path: str) -> tuple[str, inspect.Type]:
-    """Return the last field or object on a path of msgspec's; an item of a plain list goes by the list's name."""
+def _mistake(kind: inspect.Type, *, absent: bool) -> Mistake:
+    """Return what is wrong with a value of another type."""
+    options = list(_options(kind))
+    if all(isinstance(one, inspect.LiteralType) for one in options):
+        return "value"
+    plain = all(isinstance(one, inspect.StrType | inspect.IntType | inspect.FloatType) for one in options)
+    return "missing" if plain and absent else "type"
+
+
+def _named_place(here: inspect.Type, path: str) -> tuple[str, inspect.Type, inspect.Type]:
+    """Return the last field or object on a path of msgspec's, its type, and the type at the path's end.
+
+    An item of a plain list goes by the list's name.
+    """
     walked, name, named = "", "", here
-    while path:
-        if path.startswith("."):
-            found = _field(here, path[1:])
-            if found is None:
-                break
-            step, here = f".{found.encode_name}", found.type
-        else:
-            step, inside = path[: path.index("]") + 1], _item(here)
-            if inside is None:
-                break
-            here = inside
-        walked, path = walked + step, path[len(step) :]
-        if step.startswith(".") or any(isinstance(one, inspect.StructType) for one in _options(here)):
+    while path and (step := _step(here, path)) is not None:
+        taken, shown, here = step
+        walked, path = walked + shown, path[len(taken) :]
+        if shown.startswith(".") or any(isinstance(one, inspect.StructType) for one in _options(here)):
             name, named = walked, here
-    return name.lstrip("."), named
+    return name.lstrip("."), named, here
+
+
+def _step(here: inspect.Type, path: str) -> tuple[str, str, inspect.Type] | None:
+    """Return the first step of a path of msgspec's, how it is shown, and the type there."""
+    if path.startswith("."):
+        found = _field(here, path[1:])
+        return None if found is None else (f".{found.encode_name}", f".{found.encode_name}", found.type)
+    step = path[: path.index("]") + 1]
+    for one in _options(here):
+        match one:
+            case inspect.ListType() | inspect.VarTupleType():
+                return step, step, one.item_type
+            case inspect.DictType():
+                return step, step, one.value_type
+            case inspect.StructType(array_like=True):
+                inside = one.fields[int(step[1:-1])]
+                return step, f".{inside.encode_name}", inside.type
+    return None
 
 
 def _field(kind: inspect.Type, path: str) -> inspect.Field | None:
     """Return the field with which a path begins; the longest name wins."""
-    structs = [one for one in _options(kind) if isinstance(one, inspect.StructType | inspect.DataclassType)]
-    fields = [field for one in structs for field in one.fields if _begins(path, field.encode_name)]
+    fields = [field for field in _fields(kind) if _begins(path, field.encode_name)]
     return max(fields, key=lambda field: len(field.encode_name), default=None)
+
+
+def _fields(kind: inspect.Type) -> list[inspect.Field]:
+    structs = [one for one in _options(kind) if isinstance(one, inspect.StructType | inspect.DataclassType)]
+    return [field for one in structs for field in one.fields]
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path and name else path or name
 
 
 def _begins(path: str, name: str) -> bool:
     return path.startswith(name) and path[len(name) : len(name) + 1] in ("", ".", "[")
-
-
-def _item(kind: inspect.Type) -> inspect.Type | None:
-    for one in _options(kind):
-        if isinstance(one, inspect.ListType | inspect.VarTupleType):
-            return one.item_type
-        if isinstance(one, inspect.DictType):
-            return one.value_type
-    return None
 
 
 def _options(kind: inspect.Type) -> Iterator[inspect.Type]:
@@ -163,6 +196,8 @@ def _noun(kind: inspect.Type) -> str:
             return "true or false"
         case inspect.IntType():
             return f"a whole number{_range(kind.ge, kind.le)}"
+        case inspect.FloatType(multiple_of=1):
+            return f"a whole number{_range(kind.ge, kind.le)}"
         case inspect.FloatType():
             return f"a number{_range(kind.ge, kind.le)}"
         case inspect.StrType():
@@ -174,6 +209,8 @@ def _noun(kind: inspect.Type) -> str:
             return f"a list{_length(kind.min_length, kind.max_length, items) or f' of {items}'}"
         case inspect.DictType():
             return f"an object{_length(kind.min_length, kind.max_length, 'entries')}"
+        case inspect.StructType(array_like=True):
+            return f"a list of {' and '.join(field.encode_name for field in kind.fields)}"
         case inspect.StructType() | inspect.DataclassType():
             needed = [field.encode_name for field in kind.fields if field.required]
             return f"an object with {' and '.join(needed)}" if needed else "an object"

@@ -1,4 +1,4 @@
-"""Who may import whom, read from the source itself.
+"""Which package may import which, read from the source itself.
 
     server → engine.api, codecs     (cli → engine.weights.command, which is mounted as `voxlane models`)
     engine → codecs

@@ -27,7 +27,7 @@ NOTHING = RequestStats(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)
 
 
 class Mouths:
-    """An engine of voices: a frame for everybody every `step_s`, and the end of whom is taken back."""
+    """An engine of voices: a frame for every request each `step_s`; a cancelled request ends."""
 
     def __init__(self, step_s: float) -> None:
         self.ready = SimpleNamespace(speak_rate=RATE)
@@ -117,7 +117,7 @@ def test_the_random_checkpoint_loads_as_a_published_one_does(tmp_path: Path) -> 
 
 
 def test_only_what_was_heard_by_somebody_without_a_gap_counts_as_streams_in_real_time() -> None:
-    """Not a level where nobody was served, nor one above a level that had underruns."""
+    """A level counts if it served requests and neither it nor a lower level had underruns."""
     _, voices, _ = listen(0.02, 8.0, 3)
     good = load.heard(voices.utterances, 2.0, 7.0)
     refused = replace(good, asked=64, unserved=64, listeners=0)

@@ -77,7 +77,7 @@ class ScriptedEngine:
                     self._offset += len(pcm) // 2
                 case EndInput(name):
                     if "/hear" in name:
-                        self._queue.append(Words(name, 0, "hello there", "", 1.0))
+                        self._queue.append(Words(name, 0, "hello there", "", 1.0, covered_s=1e6))
                     self._queue.append(Finished(name, 0, "eos", NOTHING))
                 case _:
                     pass

@@ -50,6 +50,7 @@ const TEXTS = {
     "warning", "microphone", "Use another",
   ],
   microphone_changed: ["The microphone was unplugged, so another one is listening now.", "calm"],
+  hard_to_hear: ["You are hard to hear: speak up, or come closer to the microphone.", "warning"],
   // the server
   invalid_api_key: [
     "This server asks for a key: enter it in the settings, then start again.", "error", "key", "Enter the key",

@@ -255,6 +255,13 @@ test("the engine's loss is passing news; a farewell is said before it comes", as
   assert.equal(all.audio.listening, false);
 });
 
+test("a person who is hard to hear is asked to speak up, for a while", async () => {
+  const all = await begun();
+  all.world.socket.tell("hard_to_hear", 2);
+  assert.equal(all.code(), "hard_to_hear");
+  assert.match(all.notices.current.text, /speak up/);
+});
+
 test("ending lets everything go; another conversation stands under a line", async () => {
   const all = await begun();
   const ending = all.session.end();

@@ -31,7 +31,7 @@ test("what is not a message is refused", () => {
   const refused = [
     null, [], ["state"], [1, 1], ["state", -1, "held"], ["state", 1.5, "held"], ["state", 1, "dancing"], ["state", 1],
     ["audio", 1, 1, 0, "text", []], ["audio", 1, 1, 0, new Uint8Array(2), [[1, 2, 3]]],
-    ["audio", 1, 1, 0, new Uint8Array(2), [[1, 2, 3, -4]]], ["hold", 1, -1], ["error", 1, "x", "y", 1, 0],
+    ["audio", 1, 1, 0, new Uint8Array(2), [[1, 2, 3, -4]]], ["hold", 1, -1], ["duck", 1, 1], ["duck", 1, 1, "low"], ["error", 1, "x", "y", 1, 0],
     ["ready", 1], ["ready", 1, null], ["ready", 1, readyMap({ played: [1] })], ["ready", 1, readyMap({ limits: {} })],
     ["ready", 1, readyMap({ history: [{ role: "user" }] })], ["ready", 1, readyMap({ token: undefined })],
   ];

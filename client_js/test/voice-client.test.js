@@ -72,11 +72,12 @@ test("a reply's sound goes to the loudspeaker, and what it plays is acked in the
   assert.equal(client.state.lines[0].heard, "Hello");
   audio.handlers.acks([{ epoch: 1, samples: 4800, queued: 0 }]);
   assert.deepEqual(world.socket.said("played")[1], ["played", 1, 2400, 0]);
-  world.socket.tell("hold", 6, 1);
-  world.socket.tell("release", 7, 1);
-  world.socket.tell("interrupted", 8, 1, "Hello", 1200);
+  world.socket.tell("duck", 6, 1, 0.178);
+  world.socket.tell("hold", 7, 1);
+  world.socket.tell("release", 8, 1);
+  world.socket.tell("interrupted", 9, 1, "Hello", 1200);
   const orders = ["hold", "release", "interrupt"].map((what) => ({ do: what, epoch: 1 }));
-  assert.deepEqual(audio.orders.slice(2), orders);
+  assert.deepEqual(audio.orders.slice(2), [{ do: "lower", epoch: 1, gain: 0.178 }, ...orders]);
 });
 
 test("without a loudspeaker nothing is acked: the server goes by its clock", async () => {

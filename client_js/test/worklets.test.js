@@ -214,15 +214,79 @@ test("ducking is quick, ends by itself, and by a release", () => {
   };
   assert.equal(level(5), 0.5);
   playback.take({ do: "duck" });
-  assert.equal(level(3), 0.125);
-  assert.equal(level(50), 0.125);
+  assert.equal(level(3), 0.089);
+  assert.equal(level(50), 0.089);
   assert.equal(level(20), 0.5);
   playback.take({ do: "duck" });
-  assert.equal(level(3), 0.125);
+  assert.equal(level(3), 0.089);
   playback.take({ do: "hold", epoch: 1 });
   assert.equal(level(3), 0);
   playback.take({ do: "release", epoch: 1 });
   assert.equal(level(5), 0.5);
+});
+
+test("a reply that the server lowers goes on, every sample of it, until its release", () => {
+  const playback = new Playback(RATE);
+  const samples = Float32Array.from({ length: 2 * RATE }, (_, n) => 0.5 * Math.sin(n / 20));
+  playback.take({ do: "push", epoch: 1, offset: 0, samples: samples.slice() });
+  const play = (blocks) => concatenate(Array.from({ length: blocks }, () => {
+    const block = new Float32Array(480); // 10 ms
+    playback.render(block);
+    return block;
+  }));
+  const before = play(10);
+  playback.take({ do: "lower", epoch: 1, gain: 0.2 });
+  const lowered = play(80); // longer than a guess lasts
+  playback.take({ do: "release", epoch: 1 });
+  const after = play(20);
+  const all = concatenate([before, lowered, after]);
+  assert.deepEqual(before, samples.subarray(0, 4800));
+  const ramp = 0.02 * RATE;
+  for (let n = 4800 + ramp; n < 43200; n++) assert.ok(Math.abs(all[n] - 0.2 * samples[n]) < 1e-6, `${n}`);
+  for (let n = 43200 + ramp; n < all.length; n++) assert.ok(Math.abs(all[n] - samples[n]) < 1e-6, `${n}`);
+  assert.equal(playback.jitter.position, all.length); // what was lowered was heard
+  let steepest = 0;
+  for (let n = 1; n < all.length; n++) steepest = Math.max(steepest, Math.abs(all[n] - all[n - 1]));
+  assert.ok(steepest < 0.03, `${steepest}`);
+});
+
+test("a lowered reply can be held, interrupted and followed by one at full loudness", () => {
+  const playback = new Playback(RATE);
+  const block = new Float32Array(480);
+  const level = (blocks) => {
+    for (let n = 0; n < blocks; n++) playback.render(block);
+    return Math.round(1000 * block[479]) / 1000;
+  };
+  const push = (epoch) => {
+    playback.take({ do: "push", epoch, offset: 0, samples: new Float32Array(RATE / 2).fill(0.5) });
+  };
+  push(1);
+  assert.equal(level(5), 0.5);
+  playback.take({ do: "duck" });
+  playback.take({ do: "lower", epoch: 1, gain: 0.2 });
+  assert.equal(level(3), 0.1);
+  playback.take({ do: "hold", epoch: 1 });
+  assert.equal(level(3), 0);
+  playback.take({ do: "release", epoch: 1 });
+  assert.equal(level(3), 0.5);
+  playback.take({ do: "lower", epoch: 1, gain: 0.2 });
+  assert.equal(level(3), 0.1);
+  playback.take({ do: "interrupt", epoch: 1 });
+  assert.equal(level(3), 0);
+  push(2);
+  assert.equal(level(8), 0.5);
+  playback.take({ do: "lower", epoch: 1, gain: 0.2 }); // late: that reply is over
+  assert.equal(level(3), 0.5);
+  playback.take({ do: "lower", epoch: 2, gain: 0.2 });
+  playback.take({ do: "release", epoch: 1 });
+  assert.equal(level(3), 0.1);
+  push(3);
+  assert.equal(level(50), 0.5); // the next reply was not lowered
+  playback.take({ do: "lower", epoch: 3, gain: 0.2 });
+  assert.equal(level(3), 0.1);
+  playback.take({ do: "restart", held: false });
+  playback.take({ do: "push", epoch: 3, offset: 0, samples: new Float32Array(RATE).fill(0.5) });
+  assert.equal(level(12), 0.5);
 });
 
 test("a break and another conversation", () => {

@@ -6,12 +6,12 @@ Parameters are read by chat_request.py, answers are written by chat_reply.py.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 
+from msgspec import structs
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
@@ -77,7 +77,7 @@ class ChatResponse:
         ask, ready = self._ask, self._service.engine.ready
         assert ready is not None
         seed = ask.sampling.seed
-        sampling: SamplingParams = dataclasses.replace(
+        sampling: SamplingParams = structs.replace(
             ask.sampling,
             # The choices of one seed must differ from each other, and be the same when the request is repeated.
             seed=None if seed is None else (seed + index) & _SEED_MASK,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, field
+from msgspec import Meta, field, structs
 
 from voxlane.engine.api import ChatMessage, Priority, SamplingParams, Tool, sampling_of
 from voxlane.server import limits
@@ -82,7 +82,11 @@ class SentMessage(Body):
         Annotated[list[MadeCall], Meta(max_length=limits.TOOLS)] | None,
         Meta(description="The calls that the assistant made."),
     ] = None
-    tool_call_id: Annotated[Name | None, Meta(description="Which call a tool's message answers.")] = None
+    # Some clients send it empty in every message.
+    tool_call_id: Annotated[
+        Annotated[str, Meta(max_length=limits.NAME_CHARACTERS)] | None,
+        Meta(description="Which call a tool's message answers; empty is as good as absent."),
+    ] = None
     refusal: Empty = None
     annotations: Empty = None
     audio: Empty = None
@@ -253,7 +257,7 @@ def parse(values: Mapping[str, Any]) -> ChatRequest:
 
 
 def _sampling(body: ChatBody) -> SamplingParams:
-    return replace(
+    return structs.replace(
         sampling_of(
             body.temperature,
             None if body.top_k is None else max(body.top_k, 0),  # -1 is vLLM's word for off

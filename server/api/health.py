@@ -20,7 +20,7 @@ async def healthz(request: Request) -> Response:
         "status": state,
         "version": VERSION,
         "model": service.chat_model,
-        "asr_model": served_name(service.config.engine.asr_model),
+        "asr_model": service.asr_model,
         "tts_model": served_name(service.config.engine.tts_model),
         "open_requests": service.engine.open_streams,
     }

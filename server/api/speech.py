@@ -21,7 +21,7 @@ from voxlane.server.api.outgoing import EVENT_STREAM, Outgoing
 from voxlane.server.api.speech_request import SpeechRequest
 from voxlane.server.audio.speaking import speak, whole
 from voxlane.server.audio.speech_file import CONTENT_TYPES, SpeechFile
-from voxlane.server.audio.voices import served_name
+from voxlane.server.audio.voices import sayable, served_name
 from voxlane.server.errors import UnsupportedParameter, VoxlaneError
 from voxlane.server.http.body import read_object
 from voxlane.server.http.reply import error_body, to_json
@@ -43,6 +43,8 @@ async def speech(request: Request) -> SpeechResponse:
         ready.speak_languages,
         instructed=ready.instructed,
         one_pace=ready.one_pace,
+        respells_only=ready.respells_only,
+        pronunciations=sayable(service.config.voice.pronunciations, respells_only=ready.respells_only),
     )
     service.check_priority(ask.priority)
     service.check_model(ask.model, [served_name(ready.tts_model)] if ready.tts_model else (), TTS_ALIASES, "speaks")

@@ -12,7 +12,14 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from voxlane.codecs.encode import SpeechFormat
-from voxlane.engine.api import Priority, SpeakParams
+from voxlane.engine.api import (
+    MAX_PRONUNCIATIONS,
+    BadPronunciation,
+    Priority,
+    SpeakParams,
+    has_phonemes,
+    read_pronunciations,
+)
 from voxlane.server import limits
 from voxlane.server.api.bodies import Body, Deadline, Ignored, Name, PriorityName, read_body, wrong
 from voxlane.server.audio.voices import find_voice, language_named, names
@@ -65,6 +72,17 @@ class SpeechBody(Body):
         ]
         | None
     ) = None
+    pronunciations: (
+        Annotated[
+            tuple[str, ...],
+            Meta(
+                max_length=MAX_PRONUNCIATIONS,
+                description="How names are said, as `Siobhan = shiv-awn` or `Siobhan = /ʃɪˈvɔːn/`; if absent, as the"
+                " server's configuration says.",
+            ),
+        ]
+        | None
+    ) = None
     priority: PriorityName = "normal"
     deadline_ms: Deadline | None = None
     safety_identifier: Ignored = None
@@ -93,11 +111,14 @@ def parse(
     *,
     instructed: bool = False,
     one_pace: bool = False,
+    respells_only: bool = False,
+    pronunciations: tuple[str, ...] = (),
 ) -> SpeechRequest:
     """Return the request in a JSON object, or raise an error that names the parameter.
 
     `most_characters` is the operator's limit. `languages` are those that can be asked for, if any. `instructed`: the
-    voice follows instructions. `one_pace`: the voice has one speed.
+    voice follows instructions. `one_pace`: the voice has one speed. `respells_only`: the voice takes no phonemes.
+    `pronunciations` are those of a request without any.
     """
     body = read_body(SpeechBody, values)
     if len(body.input) > most_characters:
@@ -113,6 +134,7 @@ def parse(
             seed=body.seed,
             language=_language(body.language, languages),
             instructions=(body.instructions or "") if instructed else "",
+            pronunciations=_pronunciations(body.pronunciations, pronunciations, respells_only=respells_only),
         ),
         response_format=_format(body.response_format, formats),
         events=body.stream_format == "sse",
@@ -128,6 +150,18 @@ def _format(asked: SpeechFormat | None, formats: Sequence[SpeechFormat]) -> Spee
     if asked not in formats:
         hint = f"{asked} needs PyAV on the server: pip install -e '.[opus]'. Without it: {', '.join(formats)}."
         raise UnsupportedParameter(hint, param="response_format")
+    return asked
+
+
+def _pronunciations(asked: tuple[str, ...] | None, usual: tuple[str, ...], *, respells_only: bool) -> tuple[str, ...]:
+    if asked is None:
+        return usual
+    try:
+        read_pronunciations(asked)
+    except BadPronunciation as error:
+        raise wrong("pronunciations", f"cannot be used: {error}") from error
+    if respells_only and has_phonemes(asked):
+        raise wrong("pronunciations", "must be respellings in plain letters: this voice takes no phonemes")
     return asked
 
 

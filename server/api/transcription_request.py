@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -60,7 +61,7 @@ class TranscriptionBody(Body):
             Meta(
                 min_length=1,
                 max_length=limits.FORM_FIELD_BYTES,
-                description="Accepted, without effect: our models take no prompt.",
+                description="Names and rare words to expect, with commas between them. Whisper only.",
             ),
         ]
         | None
@@ -86,6 +87,7 @@ class TranscriptionRequest:
     priority: Priority
     deadline_s: float | None
     tenant: str
+    hot_words: tuple[str, ...] = ()
 
 
 def parse(parts: Iterable[tuple[str, str]], languages: Collection[str]) -> TranscriptionRequest:
@@ -104,6 +106,7 @@ def parse(parts: Iterable[tuple[str, str]], languages: Collection[str]) -> Trans
         segments="segment" in times or not times,
         # Subtitles are cut between words, so they need the time of each word.
         words="word" in times or body.response_format in ("srt", "vtt"),
+        hot_words=tuple(filter(None, (part.strip(" .") for part in re.split(r"[,;\n]", body.prompt or "")))),
         priority=PRIORITIES[body.priority],
         deadline_s=None if body.deadline_ms is None else body.deadline_ms / 1000,
         tenant=body.cache_salt or "",

@@ -87,7 +87,7 @@ class TranscriptionResponse:
         submit = Submit(
             request_id=f"transcription-{secrets.token_hex(12)}",
             task="asr",
-            listen=ListenParams(ask.language, partials=ask.stream, word_times=ask.words),
+            listen=ListenParams(ask.language, partials=ask.stream, word_times=ask.words, hot_words=ask.hot_words),
             priority=ask.priority,
             deadline_s=ask.deadline_s,
             tenant=ask.tenant,

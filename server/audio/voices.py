@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePath
 
+from voxlane.engine.api import has_phonemes
+
 OPENAI_VOICES = frozenset(
     {
         "alloy", "ash", "ballad", "cedar", "coral", "echo", "fable", "marin", "nova", "onyx", "sage", "shimmer",
@@ -35,6 +37,11 @@ def find_voice(asked: str, voices: Sequence[str]) -> str | None:
     if asked not in OPENAI_VOICES:
         return None
     return next((voice for voice in voices if voice.endswith(f"_{asked}")), "")
+
+
+def sayable(pronunciations: tuple[str, ...], *, respells_only: bool) -> tuple[str, ...]:
+    """Return the operator's entries that a voice can follow: one that takes respellings only gets no phonemes."""
+    return tuple(entry for entry in pronunciations if not (respells_only and has_phonemes((entry,))))
 
 
 def names(voices: Sequence[str], most: int = 12) -> str:

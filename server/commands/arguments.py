@@ -115,6 +115,7 @@ def add_say(commands: Commands) -> argparse.ArgumentParser:
         "  voxlane say 'It costs $4.50.' -o price.wav --speed 1.2\n"
         "  voxlane say -o chapter.mp3 < chapter.txt         # MP3 and others need PyAV\n"
         "  voxlane chat 'Tell me a story.' | voxlane say    # spoken while it is written\n"
+        "  voxlane say 'Siobhan is here.' --pronounce 'Siobhan = shiv-awn'\n"
         "  voxlane say --model kokoro-82m --list-voices\n"
         "  voxlane say Bonjour. --model ./Qwen3-TTS-12Hz-1.7B-CustomVoice --language fr --instructions 'Whisper.'\n"
         f"  voxlane say Hello. --voice ada --url {SERVER_URL}   # a running server's voice",
@@ -128,6 +129,14 @@ def add_say(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument("--language", metavar="NAME", default="", help="as en, for models that speak several")
     parser.add_argument(
         "--instructions", metavar="TEXT", default="", help="how to say it, for models that listen to it"
+    )
+    parser.add_argument(
+        "--pronounce",
+        metavar="NAME=SOUND",
+        action="append",
+        default=[],
+        help="how a name is said: 'Siobhan = shiv-awn', or 'Siobhan = /ʃɪˈvɔːn/' in phonemes; may be repeated"
+        " (default: voice.pronunciations)",
     )
     parser.add_argument("--list-voices", action="store_true", help="print the voices and leave")
     parser.add_argument(

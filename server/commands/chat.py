@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import platformdirs
+from msgspec import structs
 
 from voxlane.engine.api import (
     ChatMessage,
@@ -300,7 +301,7 @@ class Chat:
             request_id=secrets.token_hex(8),
             task="chat",
             messages=self._conversation.messages(),
-            sampling=replace(
+            sampling=structs.replace(
                 sampling_of(options.temperature),
                 seed=options.seed,
                 max_tokens=most,

@@ -39,7 +39,9 @@ MODEL_OPTIONS = (
     Option("--trace", "engine.trace", "FILE", str, "write a Chrome/Perfetto trace of the engine's steps"),
 )
 THREADS_OPTION = Option("--threads", "engine.threads", "N", int, "compute threads; 0: every core")
-LISTENER_OPTION = Option("--asr-model", "engine.asr_model", "MODEL", str, 'the model that listens; "": none')
+LISTENER_OPTION = Option(
+    "--asr-model", "engine.asr_model", "MODEL", str, 'the model that listens; auto: by the machine; "": none'
+)
 SPEAKER_OPTION = Option("--tts-model", "engine.tts_model", "MODEL", str, 'the model that speaks; "": none')
 SERVER_OPTIONS = (
     Option("--host", "server.host", "HOST", str, "address to listen on"),

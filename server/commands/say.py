@@ -17,7 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxlane.codecs.encode import SpeechFormat, formats
-from voxlane.engine.api import EngineConfig, Priority, Ready, Samples, SpeakParams, Submit
+from voxlane.engine.api import (
+    BadPronunciation,
+    EngineConfig,
+    Priority,
+    Ready,
+    Samples,
+    SpeakParams,
+    Submit,
+    read_pronunciations,
+)
 from voxlane.server import limits
 from voxlane.server.audio.speaking import speak, whole
 from voxlane.server.audio.speech_file import SpeechFile
@@ -53,8 +62,13 @@ class SayOptions:
     seed: int = 0
     language: str = ""
     instructions: str = ""
+    pronunciations: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        try:
+            read_pronunciations(self.pronunciations)
+        except BadPronunciation as error:
+            raise ConfigError(f"--pronounce: {error}") from error
         least, most = limits.SPEEDS
         if not (math.isfinite(self.speed) and least <= self.speed <= most):
             raise ConfigError(f"--speed must be between {least:g} and {most:g}")
@@ -121,6 +135,8 @@ async def _say_there(remote: Remote, options: SayOptions, text: str | None, open
         text = "".join([piece async for piece in _from_stdin()])
     body: dict[str, object] = {"input": text, "response_format": options.kind, "speed": options.speed}
     wishes = {"voice": options.voice, "language": options.language, "instructions": options.instructions}
+    if options.pronunciations:
+        body["pronunciations"] = list(options.pronunciations)
     body |= {"seed": options.seed} | {name: wish for name, wish in wishes.items() if wish}
     async with remote.stream("POST", "/v1/audio/speech", json=body) as answer:
         if not answer.headers.get("content-type", "").startswith("audio/"):
@@ -169,6 +185,7 @@ async def _speak(
             language=language_named(options.language),
             instructions=options.instructions,
             live=text is None,
+            pronunciations=options.pronunciations,
         ),
         priority=Priority.HIGH,
     )

@@ -221,6 +221,12 @@ def why_this_model(ready: Ready) -> list[str]:
     return [*told, "to change it: voxlane serve --model NAME (`voxlane models` lists names)"] if told else []
 
 
+def why_this_listener(ready: Ready) -> list[str]:
+    """Return why `auto` chose the model that listens; nothing if it was named."""
+    told = [f"chosen because {ready.asr_chosen}"] if ready.asr_chosen else []
+    return [*told, ready.asr_missed] if ready.asr_missed else told
+
+
 def banner(ready: Ready, listener: socket.socket, *, with_key: bool) -> str:
     """Return the lines that tell a person how to use this server."""
     host, port = listener.getsockname()[:2]
@@ -252,6 +258,7 @@ def banner(ready: Ready, listener: socket.socket, *, with_key: bool) -> str:
         message = '{"input": "Hello!", "response_format": "wav"}'
         tries.append(f"    curl {url}/v1/audio/speech{as_json}{key} \\\n    -d '{message}' -o {recording}")
     if ready.asr_model:
-        lines.append(f"  listens with {served_name(ready.asr_model)}: {', '.join(ready.asr_languages)}")
+        lines.append(f"  listens with {served_name(ready.asr_model)}: {names(ready.asr_languages, 8)}")
+        lines += [f"    {told}" for told in why_this_listener(ready)]
         tries.append(f"    curl {url}/v1/audio/transcriptions{key} -F file=@{recording}")
     return "\n".join([*lines, "  try it:", *tries, "  stop it: Ctrl-C"])

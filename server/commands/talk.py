@@ -250,6 +250,8 @@ class Screen:
                 self.note(_latency(event))
             case "barge_in" if not event["committed"]:
                 self.note(f"  [went on after {event['verdict_ms']:.0f} ms]")
+            case "hard_to_hear":
+                self.note("  [you are hard to hear: speak up, or come closer to the microphone]")
             case "tool_call":
                 self.note(f"  [wants {event['name']}: there are no tools here]")
             case "error":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import select
 import sys
@@ -16,6 +17,12 @@ from voxlane.server.engine_client.engine_process import EngineProcess
 
 PIPE_BYTES = 64 * 1024
 """Bytes taken from a pipe at once: all that it holds."""
+
+
+def escape_unknown_characters(stream: TextIO) -> None:
+    """Let a stream write a character that its encoding lacks as an escape such as \\u2192; by default it raises."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
 
 
 def write_text(stream: TextIO, text: str) -> None:

@@ -58,6 +58,7 @@ class Answers:
         self._broken = False  # the engine sends no more of the reply
         self.asides: dict[int, Reply] = {}
         self.reply_ended_s: float | None = None  # when the last reply ended; None: no reply yet, or another has begun
+        self.asked = False  # the last reply ended with a question
         self.open_calls: set[str] = set()  # ids of tool calls sent to the client, without a result so far
         self._results = 0
         self._spoken: dict[str, SpokenReply] = {}  # by item, oldest first
@@ -305,7 +306,7 @@ class Answers:
 
     def _put_down(self, reply: Reply, heard: str, now: float, *, whole: bool) -> None:
         """Write a reply into the history with the words that were heard."""
-        self.reply_ended_s = now
+        self.reply_ended_s, self.asked = now, whole and heard.rstrip(" \"'”’").endswith("?")
         self.history.fill(reply.item, heard.strip(), whole=whole)
         if reply.speaks:
             self._spoken[reply.item] = SpokenReply(reply.text, reply.ledger)

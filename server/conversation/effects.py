@@ -16,13 +16,13 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class SendToEngine:
     """Send a message to the engine."""
 
     message: ToEngine
 
 
-Effect = Send | Tell
+Effect = Send | SendToEngine
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,26 @@ from voxlane.engine.api import (
 )
 from voxlane.server.conversation import interruption
 from voxlane.server.conversation.answers import Answers, fault_of
+from voxlane.server.conversation.audibility import Audibility
 from voxlane.server.conversation.ear import Confirmed, Dropped, Ear, Onset, Silent, Voiced
-from voxlane.server.conversation.effects import Effect, Send, Tell
+from voxlane.server.conversation.echo_guard import EchoGuard
+from voxlane.server.conversation.effects import Effect, Send, SendToEngine
+from voxlane.server.conversation.end_of_turn import (
+    Habits,
+    PauseEvidence,
+    SentenceEnding,
+    end_wait_s,
+    ending,
+    worth_preparing,
+)
 from voxlane.server.conversation.history import turn_item
+from voxlane.server.conversation.overlap import Overlap, VoiceSoFar, playing
 from voxlane.server.conversation.pending_turns import PendingTurns
+from voxlane.server.conversation.phrases import spell
 from voxlane.server.conversation.probes import Probes
 from voxlane.server.conversation.server_events import (
     Fault,
+    HardToHear,
     InputCleared,
     SpeechStarted,
     SpeechStopped,
@@ -54,22 +67,34 @@ class Floor:
     """The turn that the person is speaking, and the turns before it that wait for words or answers."""
 
     def __init__(
-        self, name: str, config: SessionConfig, ear: Ear, answers: Answers, *, listens: bool, probes: bool
+        self,
+        name: str,
+        config: SessionConfig,
+        ear: Ear,
+        answers: Answers,
+        *,
+        listens: bool,
+        probes: bool,
+        echo: EchoGuard | None = None,
     ) -> None:
         self.config = config
         self._name = name
         self._ear = ear
         self._answers = answers
+        self._echo = echo
         self._listens = listens
         self._probes = Probes(name, enabled=probes)
         self._turn: UserSpeech | None = None  # the turn being spoken
         self.pending = PendingTurns(name, self, answers)  # turns that are over and not yet answered
+        self.audibility = Audibility()
         self._turns = 0
         self.lull = Lull()  # time since sound last came
         self._ignored = False  # the ear hears a voice that opened no turn
         self._failed = False  # the engine could not transcribe that voice; it opens no turn before it pauses
         self._muted = False  # the turn is silent only because no sound comes
         self._gathered = 0  # samples in buffer mode, which the ear never hears
+        self._habits = Habits()
+        self._paused_at = 0  # sample at which the last pause in a turn began
 
     @property
     def hearing(self) -> bool:
@@ -80,6 +105,11 @@ class Floor:
     def suspected(self) -> bool:
         """Whether the person may be speaking."""
         return self._turn is not None
+
+    @property
+    def undecided(self) -> bool:
+        """Whether a voice cuts into a reply and has not taken the floor."""
+        return self._turn is not None and self._turn.held
 
     def next_turn(self) -> int:
         """Return the number of a new turn."""
@@ -109,11 +139,11 @@ class Floor:
         if turn is not None and not turn.silent and not turn.manual:
             rests = [max(0.0, MUTE_S - self.lull.seconds)]
         if turn is not None and turn.silent and not turn.manual:
-            silence, waits = self._silence_s(), turning_points(turn, self._ear.heard, self.config)
+            silence, waits = self._silence_s(), turning_points(self._end_wait_s(turn), self.config)
             rests = [wait - silence for wait in waits if silence < wait < longest]
         times = [now + min(LOOK_S, rest + ROUNDING_S) for rest in rests]
-        if (idle_s := self.pending.idle_at()) is not None:
-            times.append(max(now, idle_s) + ROUNDING_S)
+        later = (self.pending.idle_at(), self.pending.answer_at())
+        times += [max(now, at) + ROUNDING_S for at in later if at is not None]
         return min(times, default=None)
 
     # ---- the person's voice
@@ -132,22 +162,27 @@ class Floor:
             self._ear.rest()  # a voice that goes on is a new onset, with its pre-roll
         if self._turn is not None and self._muted:
             self._muted, self._turn.silent = False, False
+        if self._echo is not None:
+            pcm = self._echo.hear(pcm, self._answers.reply, now)
         for event in self._ear.feed(pcm):
             match event:
                 case Onset(at=at):
                     effects += self._onset(at, now)
                 case Confirmed():
                     effects += self._confirm(now)
-                case Dropped() if self._turn is not None and not self._turn.manual:
+                case Dropped(faint=faint) if self._turn is not None and not self._turn.manual:
                     effects += self._drop_turn(now)
+                    if faint and self.audibility.miss(now):
+                        effects.append(Send(HardToHear()))
                 case Silent() | Dropped() if self._turn is None:
                     self._failed = False
-                case Silent() if self._turn is not None:
-                    self._turn.silent = True
+                case Silent(since=since) if self._turn is not None:
+                    self._turn.silent, self._paused_at = True, since
                 case Voiced() if self._turn is not None and self._turn.asked:
                     effects += self._end_turn(now)  # the voice goes on, so it was meant; the rest is a turn of its own
-                case Voiced() if self._turn is not None:
+                case Voiced(at=at) if self._turn is not None:
                     self._turn.silent = False
+                    self._habits.paused((at - self._paused_at) / RATE)
                     effects += self._answers.withdraw()
                 case _:
                     pass
@@ -162,7 +197,7 @@ class Floor:
         assert turn is not None
         turn.gathered += len(pcm) // 2
         self._gathered += len(pcm) // 2
-        return effects if turn.failed else [*effects, Tell(Append(turn.asr_id, audio=pcm))]
+        return effects if turn.failed else [*effects, SendToEngine(Append(turn.asr_id, audio=pcm))]
 
     def _pass_on(self) -> list[Effect]:
         """Send the engine the sound of the turn that it does not have."""
@@ -171,7 +206,7 @@ class Floor:
             return []
         audio = self._ear.since(turn.fed)
         turn.fed = self._ear.heard
-        return [Tell(Append(turn.asr_id, audio=audio))]
+        return [SendToEngine(Append(turn.asr_id, audio=audio))]
 
     def _onset(self, at: int, now: float) -> list[Effect]:
         reply, talks = self._answers.reply, self._answers.talking
@@ -181,8 +216,17 @@ class Floor:
         if not (talks and self.config.interruptible) or reply is None:
             beside = not self.config.interruptible and (talks or self._answers.thinking)
             return self._open_turn(at, now, Priority.HIGH, beside=beside)
-        effects = interruption.hold(reply, now)
-        return [*effects, *self._open_turn(at, now, Priority.CRITICAL, held=True)]
+        opened = self._open_turn(at, now, Priority.CRITICAL, over=reply.epoch)
+        return [*self._follow(now), *opened]
+
+    def _follow(self, now: float) -> list[Effect]:
+        """Lower, hold or release the reply that a voice cuts into, by what is known of the voice so far."""
+        turn, ear, reply = self._turn, self._ear, self._answers.reply
+        if turn is None or not turn.held:
+            return []
+        voice = VoiceSoFar(ear.strong_for / RATE, ear.faded_for / RATE, ear.excess_db, turn.text)
+        wanted = playing(voice, self.config.barge_in, held=reply is not None and reply.stage == "held")
+        return interruption.follow(turn, self._answers, wanted, now)
 
     @property
     def _heeds_voices(self) -> bool:
@@ -195,7 +239,7 @@ class Floor:
         now: float,
         priority: Priority,
         *,
-        held: bool = False,
+        over: int | None = None,
         manual: bool = False,
         quiet: bool = False,
         beside: bool = False,
@@ -203,8 +247,10 @@ class Floor:
         number, late_s = self.next_turn(), (self._ear.heard - at) / RATE
         name, item = f"{self._name}/hear{number}", turn_item(self._name, number)
         turn = UserSpeech(number, item, name, at, max(0, at - int(self.config.turns.pre_roll_s * RATE)))
-        turn.held, turn.manual, turn.quiet, turn.beside = held, manual, quiet, beside
-        turn.onset_s, turn.hold_ms = now - late_s, late_s * 1e3
+        turn.first = turn.fed
+        turn.manual, turn.quiet, turn.beside = manual, quiet, beside
+        if over is not None:
+            turn.held, turn.overlap = True, Overlap(over, late_s * 1e3, now - late_s)
         self._turn = turn
         return [self.pending.listen(turn, priority)]
 
@@ -219,6 +265,7 @@ class Floor:
         # The turn before counts as unanswered: the person goes on before they hear a word of the answer, or began to
         # speak before its first sound.
         self.pending.owed = self.pending.owed or (self.config.replies and self._answers.reply is not None)
+        self._habits.cut_off()
         return effects + self._answers.cut(now)
 
     def _commit(self, turn: UserSpeech, now: float) -> list[Effect]:
@@ -230,7 +277,12 @@ class Floor:
         turn, self._turn = self._turn, None
         if turn is None:
             return []
-        effects: list[Effect] = [Tell(Cancel(turn.asr_id)), *self._probes.cancel(turn), *self._answers.withdraw()]
+        turn.faint = self._ear.faint
+        effects: list[Effect] = [
+            SendToEngine(Cancel(turn.asr_id)),
+            *self._probes.cancel(turn),
+            *self._answers.withdraw(),
+        ]
         if turn.held:
             effects += interruption.release(turn, self._answers, now)
         return effects + self.pending.end_wordless(turn, now) if turn.confirmed else effects
@@ -243,6 +295,7 @@ class Floor:
             turn.manual, turn.beside = True, False
             return self._commit(turn, now) if turn.held else [*self._confirm(now), *self._answers.cut(now)]
         effects = self._answers.cut(now)
+        self._ear.rest()  # a voice before the button, and its gain, are no part of the turn
         effects += self._open_turn(self._ear.heard, now, Priority.CRITICAL, manual=True)
         return [*effects, *self._confirm(now), *self._pass_on()]
 
@@ -266,6 +319,16 @@ class Floor:
             return 0.0
         return self._ear.silence(self._ear.heard) / RATE + self.lull.seconds
 
+    def _evidence(self, turn: UserSpeech) -> PauseEvidence:
+        """Return what is known about the pause in a turn."""
+        heard, policy = self._ear.heard, self.config.turns
+        asks = not turn.held and policy.min_wait_s < policy.max_wait_s  # else nothing depends on the voice's end
+        return turn.evidence(heard - self._ear.silence(heard), heard, self._ear.p_finished if asks else None)
+
+    def _end_wait_s(self, turn: UserSpeech) -> float:
+        """Return how long a silence ends the turn."""
+        return end_wait_s(self._evidence(turn), self.config.turns, self._habits.patience)
+
     def consider(self, now: float) -> list[Effect]:
         """Act on the sound so far: an interruption, the end of the turn, or time to prepare an answer."""
         turn, config, heard = self._turn, self.config, self._ear.heard
@@ -280,24 +343,28 @@ class Floor:
                 self._ear.rest()
                 return self._drop_turn(now)
             self._muted = turn.silent = True
+        if turn.held and turn.confirmed and self._answers.asked and not self._answers.busy:
+            return self._commit(turn, now)  # an answer to the question that the reply ended with
         silence = self._silence_s()
-        match meaning(turn, silence, self._ear.voiced_for / RATE, heard, config):
+        evidence, strong_s = self._evidence(turn), self._ear.strong_for / RATE
+        match meaning(turn, silence, self._ear.voiced_for / RATE, self._end_wait_s(turn), config, strong_s):
             case Meaning.MEANT if turn.asked:
                 return [*self._end_turn(now), *self.pending.close_understood(now)]
             case Meaning.MEANT:
                 return self._commit(turn, now)
             case Meaning.WANTS_WORDS:
-                return interruption.ask_last_words(turn)
+                return [*self._follow(now), *interruption.ask_last_words(turn)]
             case Meaning.NOTHING:
                 self._ear.rest()
                 return self._drop_turn(now)
             case Meaning.END:
+                turn.ended_words, turn.p_sound = turn.text, evidence.p_sound
                 return self._end_turn(now)
             case Meaning.PAUSE:
-                effects = self._probes.ask(turn, turn.text, self._answers.history, config)
-                eager = config.replies and silence >= turn.eager_wait(config.turns, heard)
-                return [*effects, *self._answers.prepare(turn, config)] if turn.text and eager else effects
-        return []
+                effects = self._probes.ask(turn, turn.text, self._answers.history, config) if evidence.fresh else []
+                eager = config.replies and turn.text and worth_preparing(evidence, config.turns)
+                return [*effects, *self._answers.prepare(turn, config)] if eager else effects
+        return self._follow(now)
 
     def _end_turn(self, now: float) -> list[Effect]:
         """End the turn; its last words are still to come."""
@@ -306,10 +373,10 @@ class Floor:
         if turn.failed:
             self._turn = None
             return [self.pending.remember(turn), Send(TurnDone(turn.number, "failed"))]
-        turn.ended_s = now
+        turn.ended_s, turn.faint = now, self._ear.faint
         turn.stopped_s = now - (0.0 if turn.manual else self._silence_s())
         effects: list[Effect] = [] if turn.quiet else self._confirm(now)
-        effects += [*self._probes.cancel(turn), Tell(EndInput(turn.asr_id))]
+        effects += [*self._probes.cancel(turn), SendToEngine(EndInput(turn.asr_id))]
         if not turn.quiet:
             last = self._ear.heard - (0 if turn.manual else self._ear.silence(self._ear.heard))
             effects.append(Send(SpeechStopped(turn.number, (last + self._gathered) / RATE)))
@@ -362,7 +429,8 @@ class Floor:
 
     def _understand(self, turn: UserSpeech, message: FromEngine, now: float) -> list[Effect]:
         match message:
-            case Words(settled=settled, tail=tail):
+            case Words(settled=settled, tail=tail, covered_s=covered_s):
+                turn.covered = turn.first + round(covered_s * RATE)
                 changed = turn.understand(settled, tail)
                 effects = self._answers.withdraw(unless=turn.text) if changed else []
                 if turn.confirmed and not turn.held and (settled or changed):
@@ -377,8 +445,19 @@ class Floor:
                 turn.understood, turn.tail = True, ""
             case Finished() if turn in self.pending:
                 turn.understood, turn.tail = True, ""
+                self._reconsider(turn)
                 return self.pending.close_understood(now)
         return []
+
+    def _reconsider(self, turn: UserSpeech) -> None:
+        """Take back the end of a turn whose last words are others than those it was ended on, and sound unfinished."""
+        policy = self.config.turns
+        if policy.mode != "auto" or not self.config.replies or turn.ended_words is None or self.pending.asked:
+            return
+        unfinished = ending(turn.text, policy.language) in (SentenceEnding.OPEN, SentenceEnding.NUMBER)
+        if unfinished and spell(turn.text) != spell(turn.ended_words):
+            evidence = PauseEvidence(turn.text, p_sound=turn.p_sound)
+            turn.answer_at_s = turn.stopped_s + end_wait_s(evidence, policy, self._habits.patience)
 
     def _fail_turn(self, turn: UserSpeech, now: float) -> list[Effect]:
         effects: list[Effect] = [*self._probes.cancel(turn), *self._answers.withdraw()]
@@ -398,6 +477,6 @@ class Floor:
         self._probes.forget()
         effects: list[Effect] = []
         for turn in (self._turn, *self.pending):
-            if turn is not None:
+            if turn is not None and not turn.understood:
                 effects += self._fail_turn(turn, now)
         return [effect for effect in effects if isinstance(effect, Send)]  # a lost engine needs no commands

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from msgspec import structs
+
 from voxlane.engine.api import ChatMessage, Tool, ToolUse
 from voxlane.server.conversation.memory import RememberedFacts
 from voxlane.server.conversation.values import Item
@@ -280,9 +282,9 @@ def as_messages(items: Iterable[Item]) -> tuple[ChatMessage, ...]:
                 if result is not None:  # call ids from other chat servers are not always unique
                     results.remove(result)
                     found.append(ChatMessage("tool", result.text, call_id=call.call_id))
-                groups[-1] = (replace(message, tool_calls=(*message.tool_calls, call)), found)
+                groups[-1] = (structs.replace(message, tool_calls=(*message.tool_calls, call)), found)
             case kind if last is not None and last.role == kind and not last.tool_calls:
-                groups[-1] = (replace(last, content=f"{last.content} {item.text.strip()}"), groups[-1][1])
+                groups[-1] = (structs.replace(last, content=f"{last.content} {item.text.strip()}"), groups[-1][1])
             case kind:
                 groups.append((ChatMessage(kind, item.text.strip() if kind != "system" else item.text), []))
     return tuple(message for first, found in groups for message in (first, *found))

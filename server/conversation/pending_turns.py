@@ -12,11 +12,20 @@ from typing import Protocol
 
 from voxlane.engine.api import Append, EndInput, ListenParams, Priority, Submit
 from voxlane.server.conversation.answers import Answers
+from voxlane.server.conversation.audibility import Audibility
 from voxlane.server.conversation.client_events import Respond
-from voxlane.server.conversation.effects import Effect, Send, Tell
+from voxlane.server.conversation.effects import Effect, Send, SendToEngine
 from voxlane.server.conversation.history import turn_item
-from voxlane.server.conversation.server_events import Fault, IdleTimeout, InputCommitted, TurnDone, UserTurn
-from voxlane.server.conversation.turns import leaves_floor
+from voxlane.server.conversation.hot_words import hot_words
+from voxlane.server.conversation.phrases import leaves_floor
+from voxlane.server.conversation.server_events import (
+    Fault,
+    HardToHear,
+    IdleTimeout,
+    InputCommitted,
+    TurnDone,
+    UserTurn,
+)
 from voxlane.server.conversation.user_turn import RATE, UserSpeech
 from voxlane.server.conversation.values import Item, SessionConfig
 
@@ -31,6 +40,7 @@ class PersonSpeaking(Protocol):
     """What PendingTurns needs to know about the person's side of the conversation."""
 
     config: SessionConfig
+    audibility: Audibility
 
     @property
     def hearing(self) -> bool:
@@ -73,8 +83,9 @@ class PendingTurns:
 
     def listen(self, turn: UserSpeech, priority: Priority) -> Effect:
         """Return the command that makes the engine transcribe a turn."""
-        listen = ListenParams(language=self._speaker.config.language)
-        return Tell(Submit(turn.asr_id, "asr", listen=listen, priority=priority, session=self._name))
+        config = self._speaker.config
+        listen = ListenParams(config.language, hot_words=hot_words(config, self._answers.history.shown))
+        return SendToEngine(Submit(turn.asr_id, "asr", listen=listen, priority=priority, session=self._name))
 
     @property
     def clips(self) -> int:
@@ -86,21 +97,32 @@ class PendingTurns:
         number = self._speaker.next_turn()
         clip = UserSpeech(number, item, f"{self._name}/hear{number}", 0, 0, clip=True)
         self._turns.append(clip)
-        pieces = [Tell(Append(clip.asr_id, audio=pcm[at : at + CLIP_BYTES])) for at in range(0, len(pcm), CLIP_BYTES)]
-        return [self.listen(clip, Priority.HIGH), *pieces, Tell(EndInput(clip.asr_id))]
+        pieces = [
+            SendToEngine(Append(clip.asr_id, audio=pcm[at : at + CLIP_BYTES])) for at in range(0, len(pcm), CLIP_BYTES)
+        ]
+        return [self.listen(clip, Priority.HIGH), *pieces, SendToEngine(EndInput(clip.asr_id))]
 
     def respond(self, asked: Respond, now: float) -> list[Effect]:
         """Reply because the client asks for it: at once, or when everything said so far is transcribed."""
+        for turn in self._turns:
+            turn.answer_at_s = 0.0  # the client does not wait for what may follow
+        effects = self.close_understood(now)
         remembers = asked.input is None or any(isinstance(one, str) for one in asked.input)
         reply = self._answers.reply  # once a reply was sent to its end, its client cannot see that it is on hold
         unheard = not asked.aside and reply is not None and reply.all_sent and reply.stage == "held"
         if not (self._turns and remembers) and not unheard:
-            return self._respond(asked, now)
+            return [*effects, *self._respond(asked, now)]
         if len(self._asked) >= MOST_ASKED or (not asked.aside and self._replies_soon):
             reason = "a response to what was said last is under way"
-            return [Send(Fault("conversation_already_has_active_response", reason, retryable=False, ref=asked.ref))]
+            fault = Fault("conversation_already_has_active_response", reason, retryable=False, ref=asked.ref)
+            return [*effects, Send(fault)]
         self._asked.append(asked)
-        return []
+        return effects
+
+    @property
+    def asked(self) -> bool:
+        """Whether the client has asked for replies that wait here."""
+        return bool(self._asked)
 
     @property
     def _replies_soon(self) -> bool:
@@ -124,10 +146,10 @@ class PendingTurns:
 
     def catch_up(self, now: float) -> list[Effect]:
         """Begin the replies and answers that had to wait, if nothing is left to wait for."""
+        effects = self.close_understood(now)
         reply = self._answers.reply
         if self._turns or self._speaker.hearing or (reply is not None and reply.stage == "held"):
-            return []
-        effects: list[Effect] = []
+            return effects
         while self._asked:
             effects += self._respond(self._asked.popleft(), now)
         if self._answers.busy or self._speaker.suspected or not (self._waiting or self.owed):
@@ -147,7 +169,9 @@ class PendingTurns:
         self.owed = False
         self._asked.clear()
         for turn in self._turns:
-            turn.dismissed = True
+            turn.dismissed, turn.answer_at_s = True, 0.0
+            if turn.understood:
+                self._answers.history.fill(turn.item, turn.text)
         return self._give_up_waiting()
 
     def _give_up_waiting(self) -> list[Effect]:
@@ -156,9 +180,11 @@ class PendingTurns:
         return effects
 
     def close_understood(self, now: float) -> list[Effect]:
-        """Answer the turns whose last word is known."""
+        """Answer the turns whose last word is known; a turn that may go on waits, and is answered with what follows."""
         effects: list[Effect] = []
         while self._turns and self._turns[0].understood:
+            if now < self._turns[0].answer_at_s and not self._speaker.hearing:
+                break
             turn = self._turns.popleft()
             self._answers.history.fill(turn.item, turn.text)
             if turn.clip:
@@ -171,6 +197,11 @@ class PendingTurns:
             else:
                 effects += [*self._answers.withdraw(), *self.end_wordless(turn, now)]
         return effects
+
+    def answer_at(self) -> float | None:
+        """Return when a turn that may go on is answered after all; None if there is none."""
+        turn = self._turns[0] if self._turns else None
+        return turn.answer_at_s if turn is not None and turn.understood else None
 
     def fail(self, turn: UserSpeech) -> list[Effect]:
         """Give up a turn that the engine could not transcribe."""
@@ -200,7 +231,9 @@ class PendingTurns:
         """End a turn that needs no answer."""
         if self._answers.reply_ended_s is not None:
             self._answers.reply_ended_s = now
-        return [Send(TurnDone(turn.number, "done"))]
+        done = Send(TurnDone(turn.number, "done"))
+        missed = turn.faint and not turn.text and self._speaker.audibility.miss(now)
+        return [done, Send(HardToHear())] if missed else [done]
 
     def answer_typed(self, text: str, now: float) -> list[Effect]:
         """Remember and answer a turn that was typed."""

@@ -7,7 +7,7 @@ everything before the person's next words.
 from __future__ import annotations
 
 from voxlane.engine.api import Cancel, ChatMessage, Priority, Submit
-from voxlane.server.conversation.effects import Effect, Tell
+from voxlane.server.conversation.effects import Effect, SendToEngine
 from voxlane.server.conversation.history import History
 from voxlane.server.conversation.user_turn import UserSpeech
 from voxlane.server.conversation.values import SessionConfig
@@ -32,7 +32,7 @@ class Probes:
         effects = self.cancel(turn)
         submit = self._question(history.prompt(config.instructions, words), config, Priority.HIGH)
         turn.probe_id, turn.probed, turn.p_end = submit.request_id, words, None
-        return [*effects, Tell(submit)]
+        return [*effects, SendToEngine(submit)]
 
     def read_ahead(self, history: History, config: SessionConfig) -> list[Effect]:
         """Prefill the instructions and the history while the conversation is quiet, unless that was done already.
@@ -43,7 +43,7 @@ class Probes:
         if not self._enabled or not config.replies or messages == self._read:
             return []
         self._read = messages
-        return [Tell(self._question(messages, config, Priority.NORMAL))]
+        return [SendToEngine(self._question(messages, config, Priority.NORMAL))]
 
     def forget(self) -> None:
         """Forget what was read ahead: the engine's cache is gone."""
@@ -64,4 +64,4 @@ class Probes:
     def cancel(self, turn: UserSpeech) -> list[Effect]:
         """Cancel a turn's probe."""
         probe_id, turn.probe_id = turn.probe_id, ""
-        return [Tell(Cancel(probe_id))] if probe_id else []
+        return [SendToEngine(Cancel(probe_id))] if probe_id else []

@@ -7,8 +7,9 @@ heard. Pure: the clock is an argument, and methods return effects. floor.py deci
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from typing import Literal
+
+from msgspec import structs
 
 from voxlane.engine.api import (
     Append,
@@ -27,10 +28,12 @@ from voxlane.engine.api import (
 )
 from voxlane.server import limits
 from voxlane.server.conversation.cleaning import ReplyCleaner
-from voxlane.server.conversation.effects import Effect, Send, Tell
+from voxlane.server.conversation.effects import Effect, Send, SendToEngine
 from voxlane.server.conversation.history import characters_of
 from voxlane.server.conversation.ledger import Ledger
+from voxlane.server.conversation.overlap import DUCK_GAIN, Playing
 from voxlane.server.conversation.server_events import (
+    Duck,
     Hold,
     Interrupted,
     Release,
@@ -73,6 +76,7 @@ class Reply:
         self.chat_id = f"{session}/chat{epoch}"
         self.tts_id = f"{session}/say{epoch}"
         self.stage: Stage = "tentative" if tentative else "live"
+        self.ducked = False  # it is live, and its client plays it with a lower gain
         self.text = ""
         self.calls: list[ToolUse] = []
         self.thought: Thought | None = None  # set when the chat model is done
@@ -104,7 +108,7 @@ class Reply:
         """Ask the chat model."""
         config = self._config
         self.prompt_characters = characters_of(messages, config.tools)
-        sampling = replace(
+        sampling = structs.replace(
             sampling_of(config.temperature),
             max_tokens=config.max_tokens,
             seed=config.seed,
@@ -123,7 +127,7 @@ class Reply:
             tool_choice=config.tool_choice,
         )
         opening: list[Effect] = [] if self.stage == "tentative" else [self._started()]
-        return [*opening, Tell(submit)]
+        return [*opening, SendToEngine(submit)]
 
     def begin_with(self, text: str, now: float) -> list[Effect]:
         """Say a given text, without the chat model."""
@@ -156,7 +160,7 @@ class Reply:
 
     def _end_early(self) -> list[Effect]:
         """End the reply's text and cancel the chat request: what the model writes now is not the reply."""
-        return [Tell(Cancel(self.chat_id)), *self._end_with(Thought(self.epoch, "stop", *self._cost))]
+        return [SendToEngine(Cancel(self.chat_id)), *self._end_with(Thought(self.epoch, "stop", *self._cost))]
 
     def end_thought(self, reason: str, stats: RequestStats) -> list[Effect]:
         """Note that the chat model is done, and how."""
@@ -176,7 +180,7 @@ class Reply:
         for clause in self._cutter.finish():
             effects += self._say(clause.text)
         if self._saying:
-            effects.append(Tell(EndInput(self.tts_id)))
+            effects.append(SendToEngine(EndInput(self.tts_id)))
         else:
             self._sound_done = True
         return effects
@@ -204,19 +208,35 @@ class Reply:
             effects.append(Send(ReplyText(self.epoch, self.text)))
         return [*effects, Send(self.thought)] if self.thought is not None else effects
 
+    @property
+    def playing(self) -> Playing:
+        """How the client plays it."""
+        if self.stage == "held":
+            return Playing.HELD
+        return Playing.DUCKED if self.ducked else Playing.FULL
+
+    def duck(self) -> list[Effect]:
+        """Go on with a lower gain."""
+        assert self.stage == "live"
+        self.ducked = True
+        return [Send(Duck(self.epoch, DUCK_GAIN))]
+
     def hold(self, now: float) -> list[Effect]:
         """Stop where it is, and keep everything; the caller pauses the requests that are `running`."""
         assert self.stage == "live"
         self._anchor = (self.position(now), None)
-        self.stage = "held"
+        self.stage, self.ducked = "held", False
         return [Send(Hold(self.epoch))]
 
     def release(self, now: float) -> list[Effect]:
-        """Go on with the very next sample and token."""
+        """Go on with the very next sample and token, at full loudness."""
+        if self.ducked:
+            self.ducked = False
+            return [Send(Release(self.epoch))]
         assert self.stage == "held"
         self.stage = "live"
         self._anchor = (self._anchor[0], now if self._sent else None)
-        return [Send(Release(self.epoch)), *(Tell(Resume(request_id)) for request_id in self.running)]
+        return [Send(Release(self.epoch)), *(SendToEngine(Resume(request_id)) for request_id in self.running)]
 
     def interrupt(self, now: float) -> list[Effect]:
         """End it here; the client discards what it has queued."""
@@ -344,9 +364,9 @@ class Reply:
             self._saying = True
             config = self._config
             how = (config.voice, config.speed, config.seed or 0, config.voice_language, config.voice_instructions)
-            speak = SpeakParams(*how, live=True)
+            speak = SpeakParams(*how, live=True, pronunciations=config.pronunciations)
             effects.append(
-                Tell(
+                SendToEngine(
                     Submit(
                         self.tts_id,
                         "tts",
@@ -357,7 +377,7 @@ class Reply:
                     )
                 )
             )
-        return [*effects, Tell(Append(self.tts_id, text=clause))]
+        return [*effects, SendToEngine(Append(self.tts_id, text=clause))]
 
     @property
     def running(self) -> tuple[str, ...]:
@@ -368,4 +388,4 @@ class Reply:
     def _cancel(self) -> list[Effect]:
         """Return a cancel for every request that it ever began."""
         requests = [self.chat_id, self.tts_id] if self._saying else [self.chat_id]
-        return [Tell(Cancel(request_id)) for request_id in requests]
+        return [SendToEngine(Cancel(request_id)) for request_id in requests]

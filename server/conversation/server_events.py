@@ -88,6 +88,14 @@ class SpeechDone:
 
 
 @dataclass(frozen=True, slots=True)
+class Duck:
+    """A voice may have begun that is probably no interruption: go on playing, with this gain."""
+
+    epoch: int
+    gain: float
+
+
+@dataclass(frozen=True, slots=True)
 class Hold:
     """A voice may have begun: stop playing, keep the queued sound."""
 
@@ -96,7 +104,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The voice did not take the floor: go on with the very next sample."""
+    """The voice has not taken the floor: go on with the very next sample, at full loudness."""
 
     epoch: int
 
@@ -154,9 +162,16 @@ class BargeIn:
     """How a barge-in went."""
 
     epoch: int
-    hold_ms: float  # milliseconds of audio from the first sound to the hold
+    hold_ms: float  # milliseconds of audio from the first sound to the first duck or hold
     verdict_ms: float  # milliseconds from the first sound to commit or release
     committed: bool
+    ducked_ms: float = 0.0  # milliseconds for which the reply was lowered
+    muted_ms: float = 0.0  # milliseconds for which the reply stood still
+
+
+@dataclass(frozen=True, slots=True)
+class HardToHear:
+    """The person is too faint to be understood. Sent at most once in a conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +260,7 @@ class Configured:
 
 ServerEvent = (
     FloorState | SpeechStarted | SpeechStopped | UserWords | UserTurn | ReplyStarted | ReplyText | Speech | SpeechDone
-    | Hold | Release | Interrupted | ReplyDone | TurnDone | ToolCalled | Latency | BargeIn | Fault | Configured
+    | Duck | Hold | Release | Interrupted | ReplyDone | TurnDone | ToolCalled | Latency | BargeIn | Fault | Configured
     | InputCommitted | InputCleared | IdleTimeout | ItemPlaced | ItemDropped | ItemShown | ItemCut | Thought
+    | HardToHear
 )  # fmt: skip

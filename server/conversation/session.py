@@ -12,6 +12,7 @@ dropped in `Floor` and `Answers` as they come in, and nowhere else.
 
 from __future__ import annotations
 
+from voxlane.codecs.limits import LOWEST_RATE
 from voxlane.engine.api import (
     Finished,
     FromEngine,
@@ -44,6 +45,7 @@ from voxlane.server.conversation.client_events import (
     ToolResult,
 )
 from voxlane.server.conversation.ear import Ear
+from voxlane.server.conversation.echo_guard import EchoGuard
 from voxlane.server.conversation.editing import edit
 from voxlane.server.conversation.effects import Effect, RequestsLost, Send, Tick
 from voxlane.server.conversation.floor import Floor
@@ -69,10 +71,13 @@ class Session:
         listens: bool = True,
         probes: bool = True,
         history: History | None = None,
+        echo_guard: bool = True,
     ) -> None:
         self.name = name
         self.answers = Answers(name, speak_rate, reads_words=reads_words, history=history)
-        self._floor = Floor(name, config, ear, self.answers, listens=listens, probes=probes)
+        plays = listens and speak_rate >= LOWEST_RATE  # the rate is 0 without a voice
+        self._echo = EchoGuard(speak_rate) if echo_guard and plays else None
+        self._floor = Floor(name, config, ear, self.answers, listens=listens, probes=probes, echo=self._echo)
         self._state: StateName = "listening"
 
     @property
@@ -164,6 +169,8 @@ class Session:
     def _conclude(self, effects: list[Effect], now: float) -> list[Effect]:
         """Add what follows from an event: the state of the floor, frames to send, replies that end or begin."""
         effects = [*effects, *self._floor.consider(now), *self.answers.advance(self.config, now)]
+        if self._echo is not None:
+            self._echo.note(effects, self.answers.reply)
         effects += self._floor.pending.catch_up(now)
         state = self._name_state()
         if state != self._state:
@@ -177,7 +184,7 @@ class Session:
         reply = self.answers.reply
         if reply is not None and reply.stage == "held":
             return "held"
-        if self._floor.hearing:
+        if self._floor.hearing and not (self._floor.undecided and self.answers.talking):
             return "hearing"
         if self.answers.talking:
             return "speaking"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from voxlane.server.conversation.turns import Verdict, judge
+from voxlane.server.conversation.barge_in import Verdict, judge
 from voxlane.server.conversation.user_turn import UserSpeech
 from voxlane.server.conversation.values import SessionConfig
 
@@ -47,10 +47,20 @@ class Meaning(Enum):
     NOTHING = auto()  # the voice does not take the floor
 
 
-def meaning(turn: UserSpeech, silence_s: float, spoken_s: float, heard: int, config: SessionConfig) -> Meaning:
-    """Return what `silence_s` means in a turn with `spoken_s` of voice, at sample `heard`."""
+def meaning(
+    turn: UserSpeech,
+    silence_s: float,
+    spoken_s: float,
+    end_wait_s: float,
+    config: SessionConfig,
+    strong_s: float | None = None,
+) -> Meaning:
+    """Return what `silence_s` means in a turn with `spoken_s` of voice, `strong_s` of it strong.
+
+    A silence of `end_wait_s` ends the turn.
+    """
     if turn.held:
-        verdict = judge(turn.text, turn.confirmed, spoken_s, silence_s, False, config.barge_in)
+        verdict = judge(turn.text, turn.confirmed, spoken_s, silence_s, False, config.barge_in, strong_s)
         if verdict is not Verdict.RELEASE:
             return Meaning.MEANT if verdict is Verdict.COMMIT else Meaning.UNDECIDED
         wordless = turn.confirmed and not turn.text and not turn.understood
@@ -58,11 +68,10 @@ def meaning(turn: UserSpeech, silence_s: float, spoken_s: float, heard: int, con
         return Meaning.WANTS_WORDS if wants_words else Meaning.NOTHING
     if not turn.confirmed or not turn.silent:
         return Meaning.UNDECIDED
-    return Meaning.END if silence_s >= turn.end_wait(config.turns, heard) else Meaning.PAUSE
+    return Meaning.END if silence_s >= end_wait_s else Meaning.PAUSE
 
 
-def turning_points(turn: UserSpeech, heard: int, config: SessionConfig) -> tuple[float, ...]:
-    """Return the silences, in seconds, at which the meaning may change or an answer may be prepared."""
+def turning_points(end_wait_s: float, config: SessionConfig) -> tuple[float, ...]:
+    """Return the silences, in seconds, at which the meaning may change; a silence of `end_wait_s` ends the turn."""
     barge = config.barge_in
-    ends = (turn.end_wait(config.turns, heard), turn.eager_wait(config.turns, heard))
-    return (*ends, barge.release_s, barge.backchannel_release_s, barge.wordless_release_s, LAST_WORDS_S)
+    return (end_wait_s, barge.release_s, barge.backchannel_release_s, barge.wordless_release_s, LAST_WORDS_S)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from voxlane.server.conversation.turns import TurnPolicy, eager_wait_s, end_wait_s
+from voxlane.server.conversation.end_of_turn import PauseEvidence
+from voxlane.server.conversation.overlap import Overlap
 
 RATE = 16_000
 
@@ -18,6 +19,7 @@ class UserSpeech:
     asr_id: str
     onset: int  # sample
     fed: int  # samples before this one went to the engine
+    first: int = 0  # the first sample that went to the engine
     gathered: int = 0  # samples of a quiet turn
     confirmed: bool = False  # it is speech
     manual: bool = False  # begun and ended by a button
@@ -25,6 +27,7 @@ class UserSpeech:
     beside: bool = False  # said during a reply that cannot be interrupted; answered after it
     failed: bool = False  # the engine could not transcribe it
     clip: bool = False  # sound that the client put into the conversation, not a turn
+    covered: int = 0  # sample up to which the words are those of the sound
     settled: str = ""
     tail: str = ""
     silent: bool = False
@@ -34,9 +37,12 @@ class UserSpeech:
     probe_id: str = ""
     probed: str = ""
     asked: bool = False  # its last words were asked for, before a reply on hold goes on
-    held: bool = False  # it has put a reply on hold, and there is no verdict yet
-    hold_ms: float = 0.0  # from its first sound to the hold
-    onset_s: float = 0.0
+    faint: bool = False  # the voice was very soft
+    held: bool = False  # it cuts into a reply, and there is no verdict yet
+    overlap: Overlap | None = None  # what it has done to that reply so far
+    ended_words: str | None = None  # the words that a silence ended it on; None: it was ended otherwise
+    p_sound: float | None = None  # the probability, when it was ended, that the voice sounded finished
+    answer_at_s: float = 0.0  # not answered before: its last words say that it may go on
     stopped_s: float = 0.0  # when its last sound was
     ended_s: float = 0.0  # when it was taken as over
     words_s: float = 0.0  # when its last word was known
@@ -52,14 +58,12 @@ class UserSpeech:
         self.settled, self.tail = self.settled + settled, tail
         return self.text != before
 
-    def end_wait(self, policy: TurnPolicy, heard: int) -> float:
-        """Return the seconds of silence that end the turn, at sample `heard`."""
-        return end_wait_s(self._p_end, policy, self.text, (heard - self.onset) / RATE)
+    def evidence(self, paused_at: int, heard: int, p_sound: float | None) -> PauseEvidence:
+        """Return what is known at sample `heard`, in a pause that began at `paused_at`."""
+        fresh = self.covered >= paused_at - int(_NEARLY_S * RATE)
+        p_words = self.p_end if self.probed == self.text else None
+        return PauseEvidence(self.text, fresh, p_words, p_sound, (heard - self.onset) / RATE)
 
-    def eager_wait(self, policy: TurnPolicy, heard: int) -> float:
-        """Return the seconds of silence after which an answer may be prepared, at sample `heard`."""
-        return eager_wait_s(self._p_end, policy, self.text, (heard - self.onset) / RATE)
 
-    @property
-    def _p_end(self) -> float | None:
-        return self.p_end if self.probed == self.text else None
+_NEARLY_S = 0.05
+"""Words cover the sound before a pause if at most so much of it came after them: two detectors differ by that."""

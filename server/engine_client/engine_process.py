@@ -362,6 +362,8 @@ class EngineProcess:
                 self._ready = message
                 if self._config.model == AUTO_MODEL:  # a restarted engine loads the same model: clients know its name
                     self._config = replace(self._config, model=message.model)
+                if self._config.asr_model == AUTO_MODEL:
+                    self._config = replace(self._config, asr_model=message.asr_model)
                 if self._pipe is not None:
                     self._pipe.watch()  # not before: a loading engine does not read
                 for voice in self.voices.commands():  # before the first request

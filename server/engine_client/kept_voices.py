@@ -6,7 +6,9 @@ is sent all of them before the first request.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from voxlane.engine.api import MAX_VOICES, ForgetVoice, KeepVoice, Ready
 
@@ -59,4 +61,4 @@ class KeptVoices:
 
     def offered(self, ready: Ready) -> Ready:
         """Return the engine's description with these voices after its own."""
-        return replace(ready, voices=(*ready.voices, *self._voices)) if self._voices else ready
+        return structs.replace(ready, voices=(*ready.voices, *self._voices)) if self._voices else ready

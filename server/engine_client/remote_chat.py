@@ -134,7 +134,7 @@ class RemoteChannel:
 
     _remote: RemoteChat
     _receive: Receive
-    line: Channel | None = None
+    engine: Channel | None = None
     _requests: dict[str, _Request] = field(default_factory=dict)
 
     def receive(self, message: FromEngine | RequestsLost) -> None:
@@ -145,7 +145,7 @@ class RemoteChannel:
 
     def tell(self, message: ToEngine) -> FromEngine | None:
         """Send a command to the remote server or to the engine."""
-        assert self.line is not None
+        assert self.engine is not None
         match message:
             case Submit(task="chat"):
                 goes_on = asyncio.Event()
@@ -160,17 +160,17 @@ class RemoteChannel:
                 for request_id in self._requests.keys() & set(request_ids):
                     self._requests[request_id].goes_on.clear()
                 others = tuple(request_id for request_id in request_ids if request_id not in self._requests)
-                return self.line.tell(Pause(others)) if others else None
+                return self.engine.tell(Pause(others)) if others else None
             case Resume(request_id) if request_id in self._requests:
                 self._requests[request_id].goes_on.set()
                 return None
-        return self.line.tell(message)
+        return self.engine.tell(message)
 
     def close(self) -> None:
         """Cancel all requests, at the remote server and in the engine."""
         self._cancel_all()
-        if self.line is not None:
-            self.line.close()
+        if self.engine is not None:
+            self.engine.close()
 
     def _cancel_all(self) -> None:
         requests = list(self._requests.values())

@@ -20,7 +20,7 @@ CodecName = Literal["pcm16", "mulaw", "alaw", "opus"]
 
 
 class BadMessage(ValueError):
-    """The message is not valid in the dialect; the text says what is wrong and quotes nothing from the message."""
+    """The message is not valid in the dialect; of the message, the text holds unknown keys only, quoted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,7 @@ class Capabilities:
     one_pace: bool = False  # the voices have one speed only
     voice_languages: tuple[str, ...] = ()  # languages that a client can choose for the voices
     instructed: bool = False  # the voices follow `voice_instructions`
+    phonemes: bool = True  # `pronunciations` may give phonemes
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgpack
+from msgspec import UNSET, Meta, Struct, UnsetType, field, structs
 
 from voxlane.engine.api import SpokenWord
 from voxlane.server import limits
 from voxlane.server.conversation import client_events, server_events
-from voxlane.server.conversation.values import SessionConfig
+from voxlane.server.conversation.values import SessionConfig, TypedText
 from voxlane.server.limits import RETRY_AFTER_SECONDS
 from voxlane.server.limits import VOICE_FRAME_BYTES as FRAME_BYTES
 from voxlane.server.protocols import dialect
@@ -29,8 +30,9 @@ from voxlane.server.protocols.dialect import (
     Packet,
     RateLimits,
 )
-from voxlane.server.protocols.settings import TEXT_CHARACTERS, as_map, configured, number, text
+from voxlane.server.protocols.settings import as_map, configured
 from voxlane.server.protocols.sound import LatePacket, Loudspeaker, Microphone, SoundPiece, check_format
+from voxlane.server.validation import InvalidValue, checked
 
 SUBPROTOCOL = "voxlane.v1"
 
@@ -43,8 +45,56 @@ LARGEST = (1 << 53) - 1
 MOST_FORMATS = 4
 """Formats that a client may offer for each direction."""
 
-_OUTPUT_CHARACTERS = 32_000
-_SECRET_CHARACTERS = 512
+Count = Annotated[int, Meta(ge=0, le=LARGEST)]
+Secret = Annotated[str, Meta(max_length=512)]
+
+
+class _Format(Struct, forbid_unknown_fields=True):
+    codec: Annotated[str, Meta(max_length=16)] | UnsetType = UNSET
+    rate: Annotated[int, Meta(ge=1, le=192_000)] | UnsetType = UNSET
+
+
+Offer = _Format | Annotated[tuple[_Format, ...], Meta(min_length=1, max_length=MOST_FORMATS)]
+
+
+class _Position(Struct, array_like=True, forbid_unknown_fields=True):
+    epoch: Count
+    samples: Count
+
+
+class _Played(_Position):
+    queued: Count
+
+
+class _Hello(Struct, forbid_unknown_fields=True):
+    input: Offer | None = None
+    output: Offer | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    key: Secret = ""
+    resume: Secret = ""
+    last_seq: Count | None = None
+    played: _Position | None = None
+
+
+class _Text(Struct, array_like=True):
+    text: TypedText
+
+
+class _Config(Struct, array_like=True):
+    config: Any
+
+
+class _ToolResult(Struct, array_like=True):
+    call_id: Annotated[str, Meta(max_length=256)]
+    output: Annotated[str, Meta(max_length=32_000)]
+
+
+class _Ping(Struct, array_like=True):
+    mark: Count
+
+
+class _Bare(Struct, array_like=True):
+    pass
 
 
 def unpack(message: bytes | str) -> tuple[str, tuple[Any, ...]]:
@@ -75,33 +125,30 @@ def read_hello(message: bytes | str, defaults: SessionConfig) -> Hello:
     if name != "hello":
         raise BadMessage("the first message is hello")
     _count(name, fields, 1)
-    values = fields[0]
-    if not isinstance(values, dict):
-        raise BadMessage("hello: not a map")
-    known = ("input", "output", "config", "key", "resume", "last_seq", "played")
-    if not values.keys() <= set(known):
-        raise BadMessage(f"hello: unknown key; known are {', '.join(known)}")
-    hello = Hello()
+    try:
+        given = checked(_Hello, fields[0], at="hello")
+        config = configured(defaults, given.config)
+    except InvalidValue as error:
+        raise BadMessage(str(error)) from error
     return Hello(
-        input=_format("input", values.get("input"), hello.input),
-        output=_format("output", values.get("output"), hello.output),
-        config=configured(defaults, values.get("config", {})),
-        key=text("key", values.get("key", ""), _SECRET_CHARACTERS),
-        resume=text("resume", values.get("resume", ""), _SECRET_CHARACTERS),
-        last_seq=None if values.get("last_seq") is None else number("last_seq", values["last_seq"], 0, LARGEST),
-        played=None if values.get("played") is None else _position(values["played"]),
+        input=_format("input", given.input),
+        output=_format("output", given.output),
+        config=config,
+        key=given.key,
+        resume=given.resume,
+        last_seq=given.last_seq,
+        played=None if given.played is None else client_events.Played(given.played.epoch, given.played.samples),
     )
 
 
-def _format(key: str, value: object, usual: AudioFormat) -> AudioFormat:
+def _format(key: Literal["input", "output"], offer: Offer | None) -> AudioFormat:
     """Return the first of the client's formats that this server has."""
-    if value is None:
+    usual: AudioFormat = getattr(Hello(), key)
+    if offer is None:
         return usual
-    offered = value if isinstance(value, tuple) else (value,)
-    if not 1 <= len(offered) <= MOST_FORMATS:
-        raise BadMessage(f"{key}: a map, or a list of 1 to {MOST_FORMATS} maps")
-    # All are read before one is chosen: whether a list is valid must not depend on what the server has.
-    for form in [_read_format(key, one, usual) for one in offered]:
+    for one in (offer,) if isinstance(offer, _Format) else offer:
+        given = {name: value for name, value in structs.asdict(one).items() if value is not UNSET}
+        form = replace(usual, **given)
         try:
             check_format(form, incoming=key == "input")
         except BadMessage as error:
@@ -109,19 +156,6 @@ def _format(key: str, value: object, usual: AudioFormat) -> AudioFormat:
         else:
             return form
     raise refusal
-
-
-def _read_format(key: str, value: object, usual: AudioFormat) -> AudioFormat:
-    if not isinstance(value, dict) or not value.keys() <= {"codec", "rate"}:
-        raise BadMessage(f"{key}: a map of codec and rate")
-    codec: Any = text(f"{key}.codec", value.get("codec", usual.codec), 16)
-    return AudioFormat(codec, number(f"{key}.rate", value.get("rate", usual.rate), 1, 192_000))
-
-
-def _position(value: object) -> client_events.Played:
-    if not isinstance(value, tuple) or len(value) != 2:
-        raise BadMessage("played: a list of an epoch and a number of samples")
-    return client_events.Played(number("epoch", value[0], 0, LARGEST), number("samples", value[1], 0, LARGEST))
 
 
 def _count(name: str, fields: tuple[Any, ...], wanted: int) -> None:
@@ -157,16 +191,19 @@ class Native:
             return [client_events.Audio(pcm)] if pcm else []
         if name not in _READERS:
             raise BadMessage("there is no message of this name")
-        count, read = _READERS[name]
-        _count(name, fields, count)
-        return read(self, *fields)
+        kind, read = _READERS[name]
+        _count(name, fields, len(kind.__struct_fields__))
+        try:
+            return read(self, checked(kind, fields))
+        except InvalidValue as error:
+            raise BadMessage(str(error)) from error
 
-    def configure(self, values: object) -> list[Incoming]:
+    def configure(self, message: _Config) -> list[Incoming]:
         """Return a configuration update; settings that are not in it stay."""
-        self._config = configured(self._config, values)
+        self._config = configured(self._config, message.config)
         return [client_events.ConfigureSession(self._config)]
 
-    def respond(self) -> list[Incoming]:
+    def respond(self, _: _Bare) -> list[Incoming]:
         """Return a request for a reply."""
         return [client_events.Respond(self._config)]
 
@@ -225,33 +262,28 @@ def _word(word: SpokenWord) -> list[int]:
     return [word.start, word.end, word.start_sample, word.end_sample]
 
 
-def _played(_: Native, epoch: object, samples: object, queued: object) -> list[Incoming]:
-    position = _position((epoch, samples))
-    starved = number("queued", queued, 0, LARGEST) == 0
-    return [position, *([dialect.Starved(position.epoch)] if starved else [])]
+def _played(_: Native, message: _Played) -> list[Incoming]:
+    starved = [] if message.queued else [dialect.Starved(message.epoch)]
+    return [client_events.Played(message.epoch, message.samples), *starved]
 
 
 def _error(code: str, message: str, retryable: bool) -> tuple[object, ...]:
     return code, message, retryable, RETRY_AFTER_SECONDS if retryable else 0
 
 
-def _tool_result(_: Native, call_id: object, output: object) -> list[Incoming]:
-    return [client_events.ToolResult(text("call_id", call_id, 256), text("output", output, _OUTPUT_CHARACTERS))]
-
-
-_READERS: dict[str, tuple[int, Callable[..., list[Incoming]]]] = {
-    "text": (1, lambda _, said: [client_events.TextTurn(text("text", said, TEXT_CHARACTERS))]),
-    "start": (0, lambda _: [client_events.StartTurn()]),
-    "end": (0, lambda _: [client_events.EndTurn()]),
-    "played": (3, _played),
-    "stop": (0, lambda _: [client_events.Stop()]),
-    "respond": (0, Native.respond),
-    "config": (1, Native.configure),
-    "tool_result": (2, _tool_result),
-    "ping": (1, lambda _, mark: [dialect.ClientPing(number("mark", mark, 0, LARGEST))]),
-    "bye": (0, lambda _: [dialect.Bye()]),
+_READERS: dict[str, tuple[type[Struct], Callable[[Native, Any], list[Incoming]]]] = {
+    "text": (_Text, lambda _, message: [client_events.TextTurn(message.text)]),
+    "start": (_Bare, lambda _, __: [client_events.StartTurn()]),
+    "end": (_Bare, lambda _, __: [client_events.EndTurn()]),
+    "played": (_Played, _played),
+    "stop": (_Bare, lambda _, __: [client_events.Stop()]),
+    "respond": (_Bare, Native.respond),
+    "config": (_Config, Native.configure),
+    "tool_result": (_ToolResult, lambda _, said: [client_events.ToolResult(said.call_id, said.output)]),
+    "ping": (_Ping, lambda _, message: [dialect.ClientPing(message.mark)]),
+    "bye": (_Bare, lambda _, __: [dialect.Bye()]),
 }
-"""Client message -> its number of fields, and the function that makes events of them."""
+"""Client message -> the type of its fields, and the function that makes events of them."""
 
 _WRITERS: dict[type, tuple[str, Callable[[Any], tuple[object, ...]]]] = {
     server_events.FloorState: ("state", lambda e: (e.name,)),
@@ -261,6 +293,7 @@ _WRITERS: dict[type, tuple[str, Callable[[Any], tuple[object, ...]]]] = {
     server_events.UserTurn: ("user_turn", lambda e: (e.turn, e.text)),
     server_events.ReplyStarted: ("reply", lambda e: (e.epoch, e.turn)),
     server_events.ReplyText: ("reply_text", lambda e: (e.epoch, e.text)),
+    server_events.Duck: ("duck", lambda e: (e.epoch, e.gain)),
     server_events.Hold: ("hold", lambda e: (e.epoch,)),
     server_events.Release: ("release", lambda e: (e.epoch,)),
     server_events.ReplyDone: ("reply_done", lambda e: (e.epoch, e.text)),
@@ -270,7 +303,11 @@ _WRITERS: dict[type, tuple[str, Callable[[Any], tuple[object, ...]]]] = {
         "latency",
         lambda e: (e.turn, e.turn_end_ms, e.words_ms, e.first_token_ms, e.first_sample_ms, e.first_frame_ms),
     ),
-    server_events.BargeIn: ("barge_in", lambda e: (e.epoch, e.hold_ms, e.verdict_ms, e.committed)),
+    server_events.BargeIn: (
+        "barge_in",
+        lambda e: (e.epoch, e.hold_ms, e.verdict_ms, e.committed, e.ducked_ms, e.muted_ms),
+    ),
+    server_events.HardToHear: ("hard_to_hear", lambda e: ()),
     server_events.Fault: ("error", lambda e: _error(e.code, e.message, e.retryable)),
     dialect.ConnectionEnd: ("error", lambda e: _error(e.code, e.message, e.retryable)),
     dialect.Complaint: ("error", lambda e: _error(e.code, e.message, False)),

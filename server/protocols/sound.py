@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
 import numpy as np
+from msgspec import structs
 
 from voxlane.codecs.errors import AudioError
 from voxlane.codecs.g711 import decode_alaw, decode_mulaw, encode_alaw, encode_mulaw
@@ -206,4 +207,4 @@ class Loudspeaker:
 
     def _converted(self, word: SpokenWord) -> SpokenWord:
         start, end = self.client_samples(word.start_sample), self.client_samples(word.end_sample)
-        return replace(word, start_sample=start, end_sample=end)
+        return structs.replace(word, start_sample=start, end_sample=end)

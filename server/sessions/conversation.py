@@ -12,12 +12,14 @@ from typing import Protocol
 
 from voxlane.engine.api import FromEngine, ToEngine
 from voxlane.server.conversation.client_events import ClientEvent, Played
-from voxlane.server.conversation.effects import RequestsLost, Send, Tell, Tick
+from voxlane.server.conversation.effects import RequestsLost, Send, SendToEngine, Tick
 from voxlane.server.conversation.server_events import (
     Configured,
+    Duck,
     FloorState,
     Hold,
     Interrupted,
+    Release,
     ReplyDone,
     ReplyStarted,
     ServerEvent,
@@ -142,7 +144,7 @@ class Conversation:
                     case Send(event=sent):
                         self._observe(sent)
                         self.send(sent)
-                    case Tell(message=message):
+                    case SendToEngine(message=message):
                         self._tell_engine(message)
         except Exception as error:
             # No error crosses this boundary: other conversations and the engine go on.
@@ -173,8 +175,8 @@ class Conversation:
     def _post(self, event: Outgoing) -> None:
         packets = self.codec.encode(event)
         match event:
-            case Hold(epoch):
-                for packet in packets:  # a hold overtakes the sound that it stops
+            case Duck(epoch) | Hold(epoch) | Release(epoch):
+                for packet in packets:  # it overtakes the sound that it is about
                     self.outbound.put_before_sound(packet, epoch)
             case Interrupted(epoch):
                 self.outbound.drop_sound(epoch)

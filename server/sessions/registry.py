@@ -12,8 +12,9 @@ from dataclasses import replace
 from datetime import date
 
 from voxlane.engine.api import Ready as EngineReady
+from voxlane.engine.api import has_phonemes
 from voxlane.server import limits
-from voxlane.server.audio.voices import find_voice, language_named, names, served_name
+from voxlane.server.audio.voices import find_voice, language_named, names, sayable, served_name
 from voxlane.server.config import Config
 from voxlane.server.conversation.client_events import ConfigureSession
 from voxlane.server.conversation.ear import Ear
@@ -73,7 +74,16 @@ class SessionRegistry:
     @property
     def defaults(self) -> SessionConfig:
         """Return the default configuration of a conversation."""
-        return SessionConfig(instructions=dated(self.config.instructions, self._today()), greeting=self.config.greeting)
+        return SessionConfig(
+            instructions=dated(self.config.instructions, self._today()),
+            greeting=self.config.greeting,
+            pronunciations=self._sayable,
+        )
+
+    @property
+    def _sayable(self) -> tuple[str, ...]:
+        ready = self._engine.ready
+        return sayable(self.config.pronunciations, respells_only=ready is not None and ready.respells_only)
 
     @property
     def bounds(self) -> Bounds:
@@ -103,6 +113,7 @@ class SessionRegistry:
             one_pace=ready.one_pace,
             voice_languages=ready.speak_languages,
             instructed=ready.instructed,
+            phonemes=not ready.respells_only,
         )
 
     @property
@@ -153,6 +164,7 @@ class SessionRegistry:
             listens=bool(ready.asr_model),
             probes=self._remote is None,
             history=self._new_history(ready),
+            echo_guard=self.config.echo_guard == "auto",
         )
         codec = dialect.make(replace(hello, config=config), ready.speak_rate)
         conversation = Conversation(session, codec, address, self._metrics)
@@ -160,7 +172,7 @@ class SessionRegistry:
             conversation.channel = self._engine.channel(conversation.name, conversation.feed)
         else:
             conversation.channel = remote = self._remote.open(conversation.feed)
-            remote.line = self._engine.channel(conversation.name, remote.receive)
+            remote.engine = self._engine.channel(conversation.name, remote.receive)
         self._conversations[conversation.name] = conversation
         self._metrics.sessions.inc()
         self._empty.clear()
@@ -195,6 +207,9 @@ class SessionRegistry:
         if config.voice_instructions and not ready.instructed:
             reason = "voice_instructions: this server's voice cannot be told how to speak."
             raise InvalidRequest(reason, param="voice_instructions")
+        if ready.respells_only and has_phonemes(config.pronunciations):
+            reason = "pronunciations: this server's voice takes respellings in plain letters, not phonemes."
+            raise InvalidRequest(reason, param="pronunciations")
         speaks = config.speaks and bool(ready.tts_model)
         return replace(config, voice=voice, voice_language=language, speaks=speaks)
 

@@ -15,18 +15,15 @@ from voice_server import Samples, VoiceServer
 
 
 class Visit(Protocol):
-    """Let somebody visit: each thing said into the microphone comes at its second after that was opened."""
+    """Open the page as a visitor; `said` holds texts for the microphone, each with its second after the opening."""
 
     def __call__(self, *said: tuple[float, str], allowed: bool = True, **options: Any) -> Visitor: ...
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VoiceServer]:
+def server(voice_server: VoiceServer) -> VoiceServer:
     """The server that most tests share."""
-    shared = VoiceServer(tmp_path_factory.mktemp("server") / "log", "--kv-memory-mib", "256")
-    yield shared
-    assert shared.stop() == 0
-    assert "Traceback" not in shared.log.read_text()
+    return voice_server
 
 
 @pytest.fixture

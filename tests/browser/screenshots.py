@@ -3,7 +3,7 @@
     python tests/browser/screenshots.py [FOLDER]           # build/portraits, unless one is named
 
 States that last a moment are held by keeping the server's next messages back while the pictures are taken. It takes
-pictures and compares nothing: somebody must look at them. docs/img has those that documents show, copied from there.
+pictures and compares nothing: a person must look at them. docs/img holds copies of those that documents show.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@
     if (message?.do === "release") note("released", {}); // before it is asked for: the page may be told much later
     post.call(this, message, ...rest);
     if (message?.do !== "hold") return;
-    // Who says where it stands has held before: from then on all is silent.
+    // The player answers after it has held: from that position on all is silent.
     this.addEventListener("message", ({ data }) => data.position && note("stopped", data.position));
     post.call(this, { do: "position" });
   };

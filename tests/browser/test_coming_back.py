@@ -1,4 +1,4 @@
-"""Whoever reloads the page or loses the line finds the conversation as it was."""
+"""After a reload of the page or a lost connection the conversation is as it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page without a mouse, and the page as somebody left it: keys, the focus, and what a reload keeps."""
+"""The page without a mouse, and the page after a reload: keys, the focus, and what is kept."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_keys_the_focus_and_a_reload(server: VoiceServer, visit: Any) -> None:
     (cut,) = visitor.await_lines("assistant", "interrupted")
     until(lambda: not can_interrupt(visitor), "there is nothing left to interrupt")
     assert f"You: {STORY}" in announced(visitor)
-    assert cut.heard.strip() not in announced(visitor), "it was heard: nobody shall talk over it"
+    assert cut.heard.strip() not in announced(visitor), "it was heard: a screen reader must not talk over it"
 
     page.click("#ptt")
     assert pressed(visitor, "#ptt")

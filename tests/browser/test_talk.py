@@ -89,7 +89,7 @@ def test_who_cuts_in_is_heard(server: VoiceServer, visit: Any) -> None:
 def test_a_murmur_holds_and_nothing_is_lost(server: VoiceServer, visit: Any) -> None:
     visitor = visit((1.0, "Mhm."))
     visitor.page.add_init_script("tap.ducking = false")  # its levels would not be the reply's
-    visitor.open(server.url, **STEADY, max_tokens=40)
+    visitor.open(server.url, **STEADY, max_tokens=40, barge_in={"hold": "pause"})
     visitor.type(STORY)
     visitor.await_partly_heard()
     visitor.page.click("#mute")
@@ -110,4 +110,27 @@ def test_a_murmur_holds_and_nothing_is_lost(server: VoiceServer, visit: Any) -> 
         Account(np.delete(reply, np.abs(reply).argmax()), heard.rate).explain(heard.samples)
     print(f"\nheld for {1000 * silence / heard.rate:.0f} ms, and every sample of {len(reply)} was played once")
     assert answer.text.strip()
+    visitor.check()
+
+
+def test_a_murmur_lowers_the_reply_and_the_reply_goes_on(server: VoiceServer, visit: Any) -> None:
+    visitor = visit((1.0, "Mhm."))
+    visitor.page.add_init_script("tap.ducking = false")  # only the server lowers it
+    visitor.open(server.url, **STEADY, max_tokens=40)
+    visitor.type(STORY)
+    visitor.await_partly_heard()
+    visitor.page.click("#mute")
+    visitor.await_message("release")
+    (answer,) = visitor.await_lines("assistant", "done")
+    visitor.await_state("listening")
+    assert answer.text.strip()
+    assert not visitor.messages("interrupted")
+    duck, release = visitor.messages("duck")[0], visitor.messages("release")[0]
+    heard = visitor.sound("output")
+    ramp = heard.rate // 20
+    lowered = heard.samples[duck.frame - heard.frame + ramp : release.frame - heard.frame]
+    others = heard.samples[np.abs(heard.samples) > 1e-3]
+    assert lowered.any(), "it was to go on"
+    assert np.sqrt(np.mean(lowered**2)) < 0.5 * np.sqrt(np.mean(others**2))
+    print(f"\nlowered for {1000 * (release.frame - duck.frame) / heard.rate:.0f} ms")
     visitor.check()

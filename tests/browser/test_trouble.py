@@ -45,7 +45,7 @@ def test_a_sound_that_falls_asleep_is_woken(server: VoiceServer, visit: Any) -> 
     states = "contexts[0].addEventListener('statechange', () => states.push(contexts[0].state))"
     visitor.page.evaluate(f"() => {{ window.states = []; {states}; return contexts[0].suspend(); }}")
     until(lambda: visitor.page.evaluate("states.slice(-2).join()") == "suspended,running", "it is awake again")
-    until(lambda: not visitor.banner, "nobody is asked for a click any more")
+    until(lambda: not visitor.banner, "the banner that asks for a click is gone")
 
 
 def test_a_wrong_key_and_a_server_that_is_restarted(visit: Any, serve: Any) -> None:

@@ -76,7 +76,7 @@ def test_a_recording_in_every_format(server: Any, beckett: bytes) -> None:
 
 def test_a_stream_ends_with_the_text_of_the_whole(server: Any) -> None:
     samples, rate = decode_wav((resolve("speech-samples") / "two_cities.wav").read_bytes())
-    file = encode_wav(samples[: 16 * rate], rate)
+    file = encode_wav(samples[: 40 * rate], rate)
     whole = transcribe(server, file).text
     *deltas, done = transcribe(server, file, stream=True)
     assert len(deltas) > 1

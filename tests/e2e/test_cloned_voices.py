@@ -14,11 +14,10 @@ import numpy as np
 import openai
 import pytest
 from base_talker import write_base_talker
+from voice_server import START_S, VoiceServer
 from waiting import until
 
 from voxlane.codecs.wav import encode_wav
-
-from .conftest import START_S, Server
 
 ROUNDING = 8
 """Of 32,768: a step in time of one frame changes nearly all of it."""
@@ -27,11 +26,11 @@ TEXT = "Good morning to all of you."
 
 
 @pytest.fixture(scope="module")
-def talker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def talker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VoiceServer]:
     folder = tmp_path_factory.mktemp("base")
     write_base_talker(folder / "tiny-base")
     models = ("--model", "", "--asr-model", "", "--tts-model", str(folder / "tiny-base"), "--device", "cpu")
-    server = Server(folder / "log", *models)
+    server = VoiceServer(folder / "log", *models)
     yield server
     assert server.stop() == 0
 
@@ -42,12 +41,12 @@ def clip(pitch: float, seconds: float = 2.0) -> bytes:
     return encode_wav((0.3 * np.sin(2 * np.pi * pitch * times) + noise).astype(np.float32), 44_100)
 
 
-def make(server: Server, name: str, pitch: float, **ours: str) -> Any:
+def make(server: VoiceServer, name: str, pitch: float, **ours: str) -> Any:
     sample = ("clip.wav", clip(pitch))
     return server.client.audio.voices.create(name=name, audio_sample=sample, consent="true", extra_body=ours)
 
 
-def say(server: Server, voice: Any, text: str = TEXT, **parameters: Any) -> bytes:
+def say(server: VoiceServer, voice: Any, text: str = TEXT, **parameters: Any) -> bytes:
     body = {"input": text, "voice": voice, "response_format": "pcm", "seed": 7, **parameters}
     answer = httpx.post(f"{server.url}/v1/audio/speech", json=body, timeout=120)
     assert answer.status_code == 200, answer.text
@@ -62,7 +61,7 @@ def alike(first: bytes, second: bytes) -> bool:
     return bool(np.abs(apart).max() <= ROUNDING)
 
 
-def test_a_voice_that_is_deleted_while_it_speaks_speaks_to_its_end(talker: Server) -> None:
+def test_a_voice_that_is_deleted_while_it_speaks_speaks_to_its_end(talker: VoiceServer) -> None:
     make(talker, "ada", 220, text="What is said in it.")
     text = " ".join([TEXT] * 6)
     whole = say(talker, "ada", text)
@@ -80,7 +79,7 @@ def test_a_voice_that_is_deleted_while_it_speaks_speaks_to_its_end(talker: Serve
     assert not any(word in log for word in ("ada", "What is said", "Good morning"))
 
 
-def test_a_voice_is_made_and_speaks_and_outlives_the_engine(talker: Server) -> None:
+def test_a_voice_is_made_and_speaks_and_outlives_the_engine(talker: VoiceServer) -> None:
     for voice, why in (("ada", "none has been made yet"), ("alloy", "none has been made from a recording")):
         with pytest.raises(openai.BadRequestError, match=why):
             talker.client.audio.speech.create(model="tts-1", voice=voice, input=TEXT)

@@ -54,7 +54,7 @@ def test_a_conversation_with_an_interruption(terminal: Any) -> None:
     chat.type(f"{FRANCE}\r")
     chat.until("Paris")
     chat.until("tokens/s")
-    chat.until("> ")  # a Ctrl-D before the prompt belongs to nobody
+    chat.until("> ")  # a Ctrl-D before the prompt would be lost
     chat.type("\x04")
     assert chat.exit_status() == 0
 

@@ -149,7 +149,9 @@ def test_leaving_cancels_in_the_engine(server: Any) -> None:
 
 
 def test_models(server: Any) -> None:
-    assert [model.id for model in server.client.models.list()] == [MODEL, "moonshine-tiny-en", "hibari"]
+    chat, listener, voice = (model.id for model in server.client.models.list())
+    assert (chat, voice) == (MODEL, "hibari")
+    assert listener in ("whisper-tiny-en", "moonshine-tiny-en")  # the machine's choice
     assert server.client.models.retrieve(MODEL).owned_by == "voxlane"
 
 

@@ -79,7 +79,7 @@ def tap(server: Any) -> Iterator[Wiretap]:
 
 
 class Player:
-    """Knows how much of a reply a person has heard who plays each as it comes, after the one before it."""
+    """Plays each reply as it comes, after the one before it, and knows how much of it has been heard."""
 
     def __init__(self) -> None:
         self._item = ""

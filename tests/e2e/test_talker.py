@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from openai import BadRequestError
 from small_talker import write_talker
+from voice_server import VoiceServer
 
 from voxlane.codecs.wav import decode_wav
 
-from .conftest import Server
 from .test_conversation import Caller, calling, cough, interrupt, reply_to, say
 
 pytestmark = pytest.mark.weights
@@ -35,10 +35,9 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def noisy(noise: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def noisy(noise: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VoiceServer]:
     """A server that speaks with it."""
-    server = Server(tmp_path_factory.mktemp("server") / "log", "--tts-model", str(noise), "--kv-memory-mib", "256")
-    server.wait_ready()
+    server = VoiceServer(tmp_path_factory.mktemp("server") / "log", "--tts-model", str(noise), "--kv-memory-mib", "256")
     yield server
     assert server.stop() == 0
     assert "Traceback" not in server.log.read_text()
@@ -63,7 +62,7 @@ def alike(found: bytes, expected: bytes) -> bool:
     return len(one) == len(other) > 0 and int(np.abs(one - other).max()) <= 4
 
 
-async def test_a_conversation_in_codec_frames(server: Any, noisy: Server) -> None:
+async def test_a_conversation_in_codec_frames(server: Any, noisy: VoiceServer) -> None:
     """Noise answers; a cough holds it, and it goes on at the same sample; a question ends it."""
     sky, name = (say(server, text) for text in ("Why is the sky blue?", "Wait, what is your name?"))
     async with calling(noisy.url, **MANNER) as caller:
@@ -82,7 +81,7 @@ async def test_a_conversation_in_codec_frames(server: Any, noisy: Server) -> Non
         pass
 
 
-def test_a_file_of_it(noisy: Server) -> None:
+def test_a_file_of_it(noisy: VoiceServer) -> None:
     def speech(text: str, **settings: Any) -> bytes:
         content: bytes = noisy.client.audio.speech.create(
             model="tts-1", voice="alloy", input=text, response_format="wav", **settings

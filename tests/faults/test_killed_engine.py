@@ -1,4 +1,4 @@
-"""The engine dies again and again under conversations: nobody is cut off, every turn ends once, nothing is left."""
+"""The engine dies again and again under conversations: no socket closes, every turn ends once, nothing is left."""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 
 import pytest
@@ -12,11 +13,18 @@ from house import ENGINE_COMMAND, Running, start
 from voxlane.codecs.pcm import decode_pcm16
 from voxlane.codecs.wav import encode_wav
 from voxlane.engine.api import LISTEN_RATE
+from voxlane.server.log import LineFormatter
 
 
 @pytest.fixture(autouse=True)
-def _clean(no_leaks: None) -> None:
-    """Every test here is checked for leaks."""
+def _clean(no_leaks: None) -> Iterator[None]:
+    """Check every test here for leaks, and undo what a command has set for the logs of its process."""
+    root, ours = logging.getLogger(), logging.getLogger("voxlane")
+    levels = root.level, ours.level
+    yield
+    root.handlers[:] = [handler for handler in root.handlers if not isinstance(handler.formatter, LineFormatter)]
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
 
 
 @pytest.fixture

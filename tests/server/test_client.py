@@ -89,6 +89,34 @@ def test_hold_keeps_the_sample_and_release_goes_on_with_it() -> None:
     assert player.pull(100) == pcm(300, 100)
 
 
+def test_a_lowered_reply_goes_on_and_comes_back() -> None:
+    player = Player(RATE)
+    loud = np.full(RATE, 10_000, "<i2")
+    for epoch in (1, 2):
+        player.handle("audio", {"epoch": epoch, "offset": 0, "data": loud.tobytes()})
+
+    def play(seconds: float) -> np.ndarray:
+        return np.frombuffer(player.pull(round(seconds * RATE)), "<i2")
+
+    assert (play(0.1) == 10_000).all()
+    player.handle("duck", {"epoch": 1, "gain": 0.2})
+    lowered = play(0.3)
+    assert (lowered[round(0.015 * RATE) :] == 2000).all()
+    assert np.abs(np.diff(lowered.astype(int))).max() < 50
+    assert player.position == round(0.4 * RATE)
+    player.handle("release", {"epoch": 1})
+    raised = play(0.1)
+    assert raised[0] < 2100
+    assert (raised[round(0.015 * RATE) :] == 10_000).all()
+    player.handle("duck", {"epoch": 1, "gain": 0.2})
+    play(0.5)
+    assert player.epoch == 1
+    assert (play(0.2)[round(0.015 * RATE) :] == 10_000).all()  # the next reply is not lowered
+    assert player.epoch == 2
+    player.handle("duck", {"epoch": 1, "gain": 0.2})  # late
+    assert (play(0.1) == 10_000).all()
+
+
 def test_an_interruption_empties_the_queue_and_its_late_sound_is_ignored() -> None:
     player = Player(RATE)
     player.handle(*audio(1, 0, 1000))

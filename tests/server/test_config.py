@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import re
 import tomllib
 import typing
 from pathlib import Path
@@ -133,6 +134,21 @@ def test_the_engine_is_told_whether_mirrors_may_be_used(tmp_path: Path) -> None:
         configuration.load(write(tmp_path, '[weights]\nmirrors = "no"\n'))
 
 
+@pytest.mark.parametrize(
+    ("entries", "reason"),
+    [
+        ('["Siobhan"]', "'Siobhan': write it as 'Siobhan = shiv-awn' or"),
+        ('["Siobhan = /ʃɪˈvɔːn"]', "'Siobhan': phonemes stand between two slashes"),
+        ('["Siobhan = sh1v"]', "'Siobhan': a respelling has letters"),
+        ('["A = ay", "a = ah"]', "two entries for 'a'"),
+    ],
+)
+def test_a_pronunciation_that_cannot_be_used_is_refused(tmp_path: Path, entries: str, reason: str) -> None:
+    path = write(tmp_path, f"[voice]\npronunciations = {entries}\n")
+    with pytest.raises(ConfigError, match=re.escape(f"{path}: voice.pronunciations: {reason}")):
+        configuration.load(path)
+
+
 def test_every_number_has_a_range_that_holds_its_default() -> None:
     for key, hint in leaves():
         if hint in (int, float):
@@ -149,6 +165,8 @@ def value_for(key: str, hint: object) -> st.SearchStrategy[object]:
     texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).filter(str.isprintable)
     if key in ("chat.url", "engine.adapter"):
         return st.just("")  # they need a model with them
+    if key == "voice.pronunciations":
+        return st.lists(st.sampled_from(["Siobhan = shiv-awn", "Niamh = /niːv/", "SQL=sequel"]), unique=True)
     if hint is str:
         return texts
     if hint == tuple[str, ...]:

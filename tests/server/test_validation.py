@@ -29,6 +29,11 @@ class Second(msgspec.Struct, tag_field="type", tag="second"):
     leaf: Leaf
 
 
+class Spot(msgspec.Struct, array_like=True):
+    row: int
+    leaf: Leaf
+
+
 class Tree(msgspec.Struct, forbid_unknown_fields=True):
     level: Annotated[float, Meta(ge=0, le=2.5, description="How much.")] | None = None
     count: Annotated[int, Meta(ge=1, le=8)] = 1
@@ -38,47 +43,63 @@ class Tree(msgspec.Struct, forbid_unknown_fields=True):
     pairs: Annotated[dict[Annotated[str, Meta(pattern="^x")], int], Meta(max_length=2)] | None = None
     either: First | Second | None = None
     colours: list[Literal["red", "blue"]] = msgspec.field(name="colours[]", default_factory=list)
+    whole: Annotated[float, Meta(ge=0, le=9, multiple_of=1)] = 0
+    spot: Spot | None = None
     own: Annotated[str, Meta(max_length=1, extra={"rule": "must be one letter"})] = ""
 
 
 @pytest.mark.parametrize(
-    ("value", "path", "rule"),
+    ("value", "path", "rule", "kind"),
     [
-        (3, "", "must be an object"),
-        ({"level": 3}, "level", "must be a number from 0 to 2.5"),
-        ({"level": "SECRET"}, "level", "must be a number from 0 to 2.5"),
-        ({"count": 1.5}, "count", "must be a whole number from 1 to 8"),
-        ({"count": True}, "count", "must be a whole number from 1 to 8"),
-        ({"on": "SECRET"}, "on", "must be true or false"),
-        ({"leaves": []}, "leaves", "must be a list of 1 to 4 objects"),
-        ({"leaves": [{"name": "n"}, "SECRET"]}, "leaves[1]", "must be an object with name"),
-        ({"leaves": [{}]}, "leaves[0].name", "must be a string of 1 to 3 characters"),
-        ({"leaves": [{"name": "SECRET"}]}, "leaves[0].name", "must be a string of 1 to 3 characters"),
+        (3, "", "must be an object", "type"),
+        ({"level": 3}, "level", "must be a number from 0 to 2.5", "value"),
+        ({"level": "SECRET"}, "level", "must be a number from 0 to 2.5", "type"),
+        ({"count": 1.5}, "count", "must be a whole number from 1 to 8", "type"),
+        ({"count": True}, "count", "must be a whole number from 1 to 8", "type"),
+        ({"on": "SECRET"}, "on", "must be true or false", "type"),
+        ({"leaves": []}, "leaves", "must be a list of 1 to 4 objects", "value"),
+        ({"leaves": [{"name": "n"}, "SECRET"]}, "leaves[1]", "must be an object with name", "type"),
+        ({"leaves": [{}]}, "leaves[0].name", "must be a string of 1 to 3 characters", "missing"),
+        ({"leaves": [{"name": "SECRET"}]}, "leaves[0].name", "must be a string of 1 to 3 characters", "value"),
         (
             {"words": ["a", "SECRET"]},
             "words",
             "must be a string of 1 to 3 characters or a list of up to 2 strings of 1 to 3 characters",
+            "value",
         ),
-        ({"pairs": {"SECRET": 1}}, "pairs", "must be an object of up to 2 entries"),
-        ({"pairs": {"x": "SECRET"}}, "pairs", "must be an object of up to 2 entries"),
-        ({"either": {}}, "either", "must be an object whose type is first or second"),
-        ({"either": {"type": "SECRET"}}, "either", "must be an object whose type is first or second"),
-        ({"either": {"type": "second"}}, "either.leaf", "must be an object with name"),
+        ({"pairs": {"SECRET": 1}}, "pairs", "must be an object of up to 2 entries", "value"),
+        ({"pairs": {"x": "SECRET"}}, "pairs", "must be an object of up to 2 entries", "type"),
+        ({"either": {}}, "either", "must be an object whose type is first or second", "value"),
+        ({"either": {"type": "SECRET"}}, "either", "must be an object whose type is first or second", "value"),
+        ({"either": {"type": "second"}}, "either.leaf", "must be an object with name", "type"),
         (
             {"either": {"type": "second", "leaf": {"name": ""}}},
             "either.leaf.name",
             "must be a string of 1 to 3 characters",
+            "value",
         ),
-        ({"colours[]": ["red", "SECRET"]}, "colours[]", "must be a list of blue or red"),
-        ({"own": "SECRET"}, "own", "must be one letter"),
+        ({"colours[]": ["red", "SECRET"]}, "colours[]", "must be a list of blue or red", "value"),
+        ({"own": "SECRET"}, "own", "must be one letter", "value"),
+        ({"leaves": [{"name": None}]}, "leaves[0].name", "must be a string of 1 to 3 characters", "missing"),
+        ({"leaves": [{"name": "n", "kind": 5}]}, "leaves[0].kind", "only a is supported", "unsupported"),
+        ({"colours[]": ["red", 5]}, "colours[]", "must be a list of blue or red", "value"),
+        ({"whole": 2.5}, "whole", "must be a whole number from 0 to 9", "type"),
+        ({"whole": 10}, "whole", "must be a whole number from 0 to 9", "value"),
+        ({"spot": ["SECRET", 1]}, "spot.row", "must be a whole number", "type"),
+        ({"spot": [1, {"name": "SECRET"}]}, "spot.leaf.name", "must be a string of 1 to 3 characters", "value"),
+        ({"spot": [1]}, "spot", "must be a list of row and leaf", "value"),
+        ({"spot": "SECRET"}, "spot", "must be a list of row and leaf", "type"),
     ],
 )
-def test_the_place_and_the_rule_are_named(value: object, path: str, rule: str) -> None:
+def test_the_place_the_rule_and_the_mistake_are_named(value: object, path: str, rule: str, kind: str) -> None:
     with pytest.raises(InvalidValue) as caught:
         checked(Tree, value)
-    assert (caught.value.path, caught.value.rule, caught.value.kind) == (path, rule, "value")
+    assert (caught.value.path, caught.value.rule, caught.value.kind) == (path, rule, kind)
     assert "SECRET" not in str(caught.value)
-    assert caught.value.__cause__ is None
+    assert caught.value.__cause__ is caught.value.__context__ is None
+    with pytest.raises(InvalidValue) as below:
+        checked(Tree, value, at="here")
+    assert below.value.path == (f"here.{path}" if path else "here")
 
 
 def test_what_is_unknown_or_unsupported_is_told_apart() -> None:
@@ -90,6 +111,7 @@ def test_what_is_unknown_or_unsupported_is_told_apart() -> None:
         with pytest.raises(InvalidValue) as caught:
             checked(Tree, {"leaves": [{"name": "n", key: 1}]})
         assert (caught.value.path, caught.value.kind) == (f"leaves[0].{shown}", "unknown")
+        assert caught.value.rule == "is not known; known are name, kind"
 
 
 def test_values_that_fit() -> None:

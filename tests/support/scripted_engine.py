@@ -175,7 +175,8 @@ class ScriptedEngine:
         chat = (config.model, "scripted", 1_000_000, context, "none", "none", 8, 16, 4, "cpu")
         voices = VOICES if config.tts_model else ()
         rate, clones = SPEAK_RATE if voices else 0, bool(voices) and config.tts_model != "fixed-voices"
-        talker = {"adapter": config.adapter, "clones": clones, "one_pace": config.tts_model == "one-pace"}
+        codec = config.tts_model == "one-pace"
+        talker = {"adapter": config.adapter, "clones": clones, "one_pace": codec, "respells_only": codec}
         if config.tts_model == "instructed":
             talker |= {"speak_languages": ("english", "german"), "instructed": True}
         self._send(Ready(*chat, config.asr_model, ("en", "de"), config.tts_model, rate, voices, **talker))
@@ -265,7 +266,8 @@ class ScriptedEngine:
             settled, _, tail = tail.rpartition(" ")
             speech.told += len(settled)
             tail = speech.text[speech.told :]
-        self._send(Words(speech.submit.request_id, speech.submit.epoch, settled, tail, speech.seconds))
+        name, epoch = speech.submit.request_id, speech.submit.epoch
+        self._send(Words(name, epoch, settled, tail, speech.seconds, covered_s=speech.seconds))
 
     def _end_hearing(self, speech: Speech) -> None:
         submit = speech.submit
@@ -284,7 +286,7 @@ class ScriptedEngine:
             language = submit.listen.language or "en"
             segments = (Segment(speech.text, 0.0, words[-1].end_s, -0.25, len(words), 0.01, language, asked),)
         settled = speech.text[speech.told :]
-        self._send(Words(submit.request_id, submit.epoch, settled, "", speech.seconds, segments))
+        self._send(Words(submit.request_id, submit.epoch, settled, "", speech.seconds, segments, speech.seconds))
         self._finish(submit, "eos", len(words))
 
     def _make_voice(self, speech: Speech) -> None:

@@ -28,8 +28,8 @@ from voxlane.engine.api import (
     Words,
 )
 from voxlane.server.conversation.ear import Confirmed, Dropped, Onset, Silent, Voiced
-from voxlane.server.conversation.effects import Send, Tell
-from voxlane.server.conversation.server_events import Interrupted, Speech
+from voxlane.server.conversation.effects import Send, SendToEngine
+from voxlane.server.conversation.server_events import Duck, Interrupted, Speech
 
 FRAME = 320  # samples of a frame of the ear
 SPEAK_RATE = 1000
@@ -43,11 +43,16 @@ def sound(kind: str, frames: int) -> bytes:
     return bytes([ord(kind), 0] * FRAME) * frames
 
 
+COVERED_S = 1e6
+"""The scripted recogniser's words are always those of all the sound."""
+
+
 class ScriptedEar:
     """Hears what the bytes say: an onset after two frames, confirmed after four."""
 
     def __init__(self) -> None:
         self.guarded = False
+        self.faint = False
         self._sound = bytearray()
         self._frames = 0
         self._run = 0  # frames of voice or noise since the onset
@@ -55,6 +60,9 @@ class ScriptedEar:
         self._onset = 0
         self._voiced = 0
         self._last = 0  # sample at which the voice stopped
+        self._loud = 0  # sample at which the last voice or noise ended
+        self._strong = 0  # frames of voice or noise since the onset
+        self.excess_db = 0.0
 
     @property
     def heard(self) -> int:
@@ -63,6 +71,18 @@ class ScriptedEar:
     @property
     def voiced_for(self) -> int:
         return self._voiced * FRAME if self._state in ("voiced", "paused") else 0
+
+    @property
+    def p_finished(self) -> float | None:
+        return 0.5 if self._state == "paused" else None
+
+    @property
+    def faded_for(self) -> int:
+        return self._frames * FRAME - self._loud
+
+    @property
+    def strong_for(self) -> int:
+        return self._strong * FRAME
 
     def silence(self, samples: int) -> int:
         return samples - self._last if self._state == "paused" else 0
@@ -79,14 +99,18 @@ class ScriptedEar:
         while (self._frames + 1) * FRAME <= self.heard:
             kind = chr(self._sound[self._frames * FRAME * 2])
             self._frames += 1
-            events += self._frame(kind, self._frames * FRAME)
+            found = self._frame(kind, self._frames * FRAME)
+            if kind != "s":
+                self._loud = self._frames * FRAME
+                self._strong = 2 if any(isinstance(event, Onset) for event in found) else self._strong + 1
+            events += found
         return events
 
     def _frame(self, kind: str, at: int) -> list:
         if self._state in ("quiet", "suspected"):
             if kind == "s":
                 suspected, self._state, self._run = self._state == "suspected", "quiet", 0
-                return [Dropped(self._onset, at)] if suspected else []
+                return [Dropped(self._onset, at, faint=self.faint)] if suspected else []
             self._run += 1
             if self._run == 2:
                 self._state, self._onset = "suspected", at - 2 * FRAME
@@ -193,10 +217,10 @@ class ScriptedEngine:
         transcript = self.transcripts[0]
         if not work.told:
             work.told = 1
-            return Words(name, 0, "", transcript, 0.0)
+            return Words(name, 0, "", transcript, 0.0, covered_s=COVERED_S)
         if work.told == 1:
             work.told = 2
-            return Words(name, 0, transcript, "", 0.0)
+            return Words(name, 0, transcript, "", 0.0, covered_s=COVERED_S)
         del self.work[name]
         return Finished(name, 0, "eos", STATS)
 
@@ -226,12 +250,13 @@ class Client:
         self.dead: set[int] = set()
         self.samples: dict[int, int] = {}
         self.held: int | None = None
+        self.ducked: int | None = None
 
     def apply(self, effects: list, engine: ScriptedEngine) -> list:
         """Apply effects to the client or the engine; return the client's events."""
         events = []
         for effect in effects:
-            if isinstance(effect, Tell):
+            if isinstance(effect, SendToEngine):
                 engine.receive(effect.message)
                 continue
             assert isinstance(effect, Send)
@@ -253,8 +278,16 @@ class Client:
             case Interrupted(epoch):
                 self.dead.add(epoch)
                 self.held = None if self.held == epoch else self.held
+                self.ducked = None if self.ducked == epoch else self.ducked
+            case Duck(epoch, gain):
+                assert 0.0 < gain < 1.0
+                assert epoch in self.samples, "a reply is lowered that is not heard"
+                assert epoch not in (self.held, self.ducked), "lowered twice, or while held"
+                self.ducked = epoch
             case _ if kind == "Hold":
+                assert self.held != epoch, "held twice"
                 self.held = epoch
+                self.ducked = None if self.ducked == epoch else self.ducked
             case _ if kind == "Release":
-                assert self.held == epoch
-                self.held = None
+                assert epoch in (self.held, self.ducked), "released, but neither held nor lowered"
+                self.held = self.ducked = None

@@ -6,19 +6,24 @@ from session_simulation import SPEAK_RATE, Client, ScriptedEar, ScriptedEngine, 
 
 from voxlane.engine.api import Submit
 from voxlane.server.conversation.client_events import Audio, TextTurn
-from voxlane.server.conversation.effects import Tell, Tick
+from voxlane.server.conversation.effects import SendToEngine, Tick
 from voxlane.server.conversation.server_events import ReplyStarted
 from voxlane.server.conversation.session import Session
+from voxlane.server.conversation.turns import BargePolicy
 from voxlane.server.conversation.values import SessionConfig
 
 FRAME_S = 0.02
+
+PAUSES = SessionConfig(barge_in=BargePolicy(hold="pause"))
+"""Every voice puts the reply on hold."""
 
 
 class Table:
     """A session, its client, its engine and a clock, driven one event at a time."""
 
     def __init__(self, config: SessionConfig | None = None, **engine) -> None:
-        self.session = Session("s", config or SessionConfig(), ScriptedEar(), speak_rate=SPEAK_RATE)
+        self.ear = ScriptedEar()
+        self.session = Session("s", config or SessionConfig(), self.ear, speak_rate=SPEAK_RATE)
         self.engine = ScriptedEngine(**engine)
         self.client = Client()
         self.now = 100.0
@@ -88,5 +93,5 @@ def hear_no_engine(table: Table, kind: str, frames: int) -> None:
 
 def submits(table: Table, task: str) -> list[Submit]:
     """Return the requests of a task that the session has sent so far."""
-    told = [effect.message for effect in table.log if isinstance(effect, Tell)]
+    told = [effect.message for effect in table.log if isinstance(effect, SendToEngine)]
     return [message for message in told if isinstance(message, Submit) and message.task == task]

@@ -263,7 +263,7 @@ class LateConcurrentPrefill(LateEngine):
     """Runs prompts beside the device's steps, on the same pages; it ends before or after the step."""
 
     place = RequestState.CONCURRENT
-    flights: int = 2
+    most_launches: int = 2
     launched: int = 0
     together: list[Launched] = field(default_factory=list)
 
@@ -281,7 +281,7 @@ class LateConcurrentPrefill(LateEngine):
 
     def launch(self, load: ModelBatch) -> Launched:
         assert not load.moves
-        assert len(self.together) < self.flights, "too many under way"
+        assert len(self.together) < self.most_launches, "too many under way"
         self.launched += 1
         ticket = super().launch(load)
         self.under_way = None

@@ -28,6 +28,7 @@ from voxlane.engine.schedule.cost import CostModel
 from voxlane.engine.schedule.plan import Limits, ModelBatch, ModelResources, Row
 from voxlane.engine.schedule.scheduler import Scheduler
 from voxlane.engine.schedule.speculation import accepted
+from voxlane.engine.text.normalise.pronunciations import NO_PRONUNCIATIONS, Pronunciations
 
 START, END = 0, 1
 SAMPLES_PER_STATE = 4000
@@ -79,6 +80,7 @@ class PretendListeningModel:
     languages = ("en",)
     detects_language = False
     fixed_window = False
+    long_segments = False
     inline = False
     nobody = -1
     max_samples = 30 * 16_000
@@ -88,8 +90,14 @@ class PretendListeningModel:
     def states(self, samples: int) -> int:
         return samples // SAMPLES_PER_STATE + 1
 
+    def window(self, samples: int) -> int:
+        return self.states(samples)
+
     def prompt_tokens(self, language: str, states: int = 0) -> list[int]:
         return [START]
+
+    def expecting(self, words: Sequence[str]) -> list[int]:
+        return []
 
     def text_of(self, tokens: Sequence[int]) -> str:
         return "".join((" " if self.starts_word(token) else "") + chr(95 + token) for token in tokens)
@@ -138,7 +146,7 @@ class PretendSynthesiser:
 
     def warm_up(self) -> None: ...
 
-    def prepare(self, text: str, *, voice: str | None = None) -> Prepared:
+    def prepare(self, text: str, *, voice: str | None = None, names: Pronunciations = NO_PRONUNCIATIONS) -> Prepared:
         said = text.strip()
         return Prepared((0, *map(ord, said), 0) if said else (), (), 0.0)
 

@@ -1,4 +1,4 @@
-"""`voxlane serve` in its own process, and its speech models as tools for a test."""
+"""`voxlane serve` in its own process, with the real engine and weights; its models serve as tools for a test."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from pathlib import Path
 import httpx
 import numpy as np
 from numpy.typing import NDArray
+from openai import OpenAI
+from prometheus_client.parser import text_string_to_metric_families
 from small_model import with_small_model
 from waiting import until
 
@@ -22,7 +24,7 @@ from voxlane.codecs.wav import decode_wav, encode_wav
 RATE = 48_000
 """Rate of microphone sound: browsers and their devices use it."""
 
-START_S = 300.0
+START_S, ANSWER_S = 300.0, 120.0
 
 Samples = NDArray[np.float32]
 
@@ -41,19 +43,44 @@ class VoiceServer:
         command = [sys.executable, "-m", "voxlane.server.cli", "serve", *options]
         environment = {**os.environ, "VOXLANE_API_KEY": key}
         with log.open("a") as errors:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._http = httpx.Client(headers=headers, timeout=120)
+        self._opened = contextlib.ExitStack()
+        self._http = self._opened.enter_context(httpx.Client(headers=headers, timeout=ANSWER_S))
         with contextlib.ExitStack() as failed:
             failed.callback(self.kill)
-            assert self._process.stdout is not None
-            first = self._process.stdout.readline()
+            assert self.process.stdout is not None
+            first = self.process.stdout.readline()
             assert first.startswith("voxlane "), f"the server did not start: {log.read_text()}"
             self.url = first.split()[-1]
             self.port = int(self.url.rpartition(":")[2])
             self._http.base_url = httpx.URL(self.url)
-            until(lambda: self._http.get("/healthz").status_code == httpx.codes.OK, "the engine is ready", START_S)
+            # The openai client repeats what is retryable; a test of errors wants to see each of them.
+            client = OpenAI(base_url=f"{self.url}/v1", api_key=key or "none", max_retries=0, timeout=ANSWER_S)
+            self.client = self._opened.enter_context(client)
+            self.wait_ready()
             failed.pop_all()
+
+    def wait_ready(self) -> None:
+        """Poll until the server is healthy."""
+        until(lambda: self._http.get("/healthz").status_code == httpx.codes.OK, "the engine is ready", START_S)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Return one metric's value now."""
+        for family in text_string_to_metric_families(self._http.get("/metrics").text):
+            for sample in family.samples:
+                if sample.name == name and sample.labels == labels:
+                    return float(sample.value)
+        raise AssertionError(f"no metric {name} {labels}")
+
+    def wait_metric(self, value: float, name: str, **labels: str) -> None:
+        """Poll until one metric has a value."""
+        until(lambda: self.metric(name, **labels) == value, f"{name} {labels} is {value:g}")
+
+    def engine_pid(self) -> int:
+        """Return the engine's process number."""
+        (line,) = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return int(line)
 
     def say(self, text: str) -> Samples:
         """Return a text spoken by the server's voice, without silence around it."""
@@ -81,8 +108,9 @@ class VoiceServer:
         self._end(signal.SIGKILL)
 
     def _end(self, how: signal.Signals) -> int:
-        self._http.close()
-        if self._process.returncode is None:
-            self._process.send_signal(how)
-            self._process.communicate(timeout=60)
-        return int(self._process.returncode)
+        self._opened.close()
+        assert self.process.stdout is not None
+        if not self.process.stdout.closed:  # it is not the second end
+            self.process.send_signal(how)  # nothing happens where the process has ended
+            self.process.communicate(timeout=60)
+        return int(self.process.returncode)

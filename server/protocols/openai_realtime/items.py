@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from voxlane.server.conversation.values import Item
+from msgspec import Meta, Struct
+
+from voxlane.server.conversation.values import TEXT_CHARACTERS, Item, TypedText
 from voxlane.server.protocols.dialect import AudioFormat, BadMessage
-from voxlane.server.protocols.openai_realtime.values import Wrong, choice, listing, mapping, object_text, sound, text
-from voxlane.server.protocols.settings import TEXT_CHARACTERS
+from voxlane.server.protocols.openai_realtime.values import FunctionName, ItemName, Wrong, object_text, read, sound
 from voxlane.server.protocols.sound import Microphone
-
-CONTENT_PARTS = 64
-OUTPUT_CHARACTERS = 32_000
-"""Of a tool's output."""
-
-INPUT_ITEMS = 256
-"""Items in a response's own input."""
 
 KNOWN_ITEMS = 2000
 """Items whose order is kept: twice what a conversation remembers."""
@@ -33,46 +27,67 @@ _SOUNDS = {"user": ("input_audio",), "assistant": ("output_audio", "audio")}
 # ---- reading
 
 
+class _AnyItem(Struct):
+    type: Any = None
+    id: ItemName | None = None
+
+
+class _Part(Struct):
+    type: Any = None
+    text: TypedText | None = None
+    audio: str | None = None
+    transcript: TypedText | None = None
+
+
+class _Message(Struct):
+    role: Literal["user", "system", "assistant"]
+    content: Annotated[list[_Part], Meta(max_length=64)]
+
+
+class _Call(Struct):
+    name: FunctionName
+    arguments: TypedText
+    call_id: ItemName | None = None
+
+
+class _Result(Struct):
+    call_id: ItemName
+    output: Annotated[str, Meta(max_length=32_000)]
+
+
 def read_item(param: str, value: object, usual_id: str, form: AudioFormat) -> tuple[Item, bytes]:
     """Return an item, and its sound at 16 kHz if it must be transcribed; raise Wrong if it is not valid."""
-    given = mapping(param, value)
-    name = usual_id if given.get("id") is None else text(f"{param}.id", given["id"], least=1)
-    match given.get("type"):
+    given = read(_AnyItem, value, param)
+    name = usual_id if given.id is None else given.id
+    match given.type:
         case "message":
-            return _message(param, given, name, form)
+            return _message(param, read(_Message, value, param), name, form)
         case "function_call":
-            called = text(f"{param}.name", given.get("name"), 64, least=1)
-            arguments = object_text(f"{param}.arguments", given.get("arguments"), TEXT_CHARACTERS)
-            call_id = name if given.get("call_id") is None else text(f"{param}.call_id", given["call_id"], least=1)
-            return Item(name, "call", arguments, called, call_id), b""
+            call = read(_Call, value, param)
+            arguments = object_text(f"{param}.arguments", call.arguments)
+            return Item(name, "call", arguments, call.name, name if call.call_id is None else call.call_id), b""
         case "function_call_output":
-            call_id = text(f"{param}.call_id", given.get("call_id"), least=1)
-            output = text(f"{param}.output", given.get("output"), OUTPUT_CHARACTERS)
-            return Item(name, "result", output, call_id=call_id), b""
+            result = read(_Result, value, param)
+            return Item(name, "result", result.output, call_id=result.call_id), b""
         case None:
             raise Wrong(f"{param}.type", "is missing", "missing_required_parameter")
         case _:
             raise Wrong(f"{param}.type", "must be message, function_call or function_call_output")
 
 
-def _message(param: str, given: Any, name: str, form: AudioFormat) -> tuple[Item, bytes]:
-    role = choice(f"{param}.role", given.get("role"), _TEXTS)
+def _message(param: str, given: _Message, name: str, form: AudioFormat) -> tuple[Item, bytes]:
+    role = given.role
     written, said, pcm = [], [], b""
-    for place, value in enumerate(listing(f"{param}.content", given.get("content"), CONTENT_PARTS)):
+    for place, part in enumerate(given.content):
         at = f"{param}.content[{place}]"
-        part = mapping(at, value)
-        kind = part.get("type")
-        if kind in _TEXTS[role]:
-            written.append(text(f"{at}.text", part.get("text"), TEXT_CHARACTERS))
-        elif kind not in _SOUNDS.get(role, ()):
+        if part.type in _TEXTS[role]:
+            written.append(_needed(f"{at}.text", part.text))
+        elif part.type not in _SOUNDS.get(role, ()):
             raise Wrong(f"{at}.type", f"must be {_TEXTS[role][0]} or {_SOUNDS.get(role, _TEXTS[role])[0]}")
-        elif part.get("audio") is not None and role == "user":
-            pcm += _heard(f"{at}.audio", part["audio"], form)
-        elif part.get("transcript") is not None:
-            said.append(text(f"{at}.transcript", part["transcript"], TEXT_CHARACTERS))
+        elif part.audio is not None and role == "user":
+            pcm += _heard(f"{at}.audio", part.audio, form)
         else:
-            wanted = "audio" if role == "user" else "transcript"
-            raise Wrong(f"{at}.{wanted}", "is missing", "missing_required_parameter")
+            said.append(_needed(f"{at}.{'audio' if role == 'user' else 'transcript'}", part.transcript))
     if pcm and (written or said):
         raise Wrong(f"{param}.content", "must be text or audio, not both", "unsupported_parameter")
     words = "\n".join([*written, *said])
@@ -82,7 +97,13 @@ def _message(param: str, given: Any, name: str, form: AudioFormat) -> tuple[Item
     return Item(name, role, words, spoken=spoken, whole=not pcm), pcm
 
 
-def _heard(param: str, value: object, form: AudioFormat) -> bytes:
+def _needed(param: str, value: str | None) -> str:
+    if value is None:
+        raise Wrong(param, "is missing", "missing_required_parameter")
+    return value
+
+
+def _heard(param: str, value: str, form: AudioFormat) -> bytes:
     try:
         return Microphone(form).push(sound(param, value))
     except BadMessage as error:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from voxlane.server import limits
 from voxlane.server.conversation import client_events, server_events
@@ -28,7 +30,7 @@ from voxlane.server.protocols.dialect import (
     RateLimits,
 )
 from voxlane.server.protocols.openai_realtime.exchange import Exchange
-from voxlane.server.protocols.openai_realtime.items import INPUT_ITEMS, KnownItems, read_item, shown_item
+from voxlane.server.protocols.openai_realtime.items import KnownItems, read_item, shown_item
 from voxlane.server.protocols.openai_realtime.listening import PersonTurns
 from voxlane.server.protocols.openai_realtime.packets import Event, packet
 from voxlane.server.protocols.openai_realtime.responses import ResponseSettings
@@ -40,18 +42,8 @@ from voxlane.server.protocols.openai_realtime.session import (
     transcribes,
     usual_session,
 )
-from voxlane.server.protocols.openai_realtime.update import overridden, updated
-from voxlane.server.protocols.openai_realtime.values import (
-    Wrong,
-    choice,
-    listing,
-    mapping,
-    metadata,
-    number,
-    parse,
-    sound,
-    text,
-)
+from voxlane.server.protocols.openai_realtime.update import ResponseOptions, overridden, updated
+from voxlane.server.protocols.openai_realtime.values import ItemName, Name, Wrong, parse, read, sound
 from voxlane.server.protocols.sound import Microphone
 
 SUBPROTOCOL = "realtime"
@@ -62,8 +54,15 @@ PIECE_BYTES = 24_000
 LONGEST_S = 86_400.0
 """Longer than any reply: a truncation beyond the end cuts nothing."""
 
+EventId = Annotated[str, Meta(max_length=512)]
+
 _REF = "="
 """Prefix of the client's event_id: a fault with a ref comes from a client event, even one without an id."""
+
+
+class _Truncation(Struct):
+    audio_end_ms: Annotated[float, Meta(ge=0, le=LONGEST_S * 1000)]
+    content_index: Annotated[float, Meta(ge=0, le=0)] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ def opening(handshake: Handshake, defaults: SessionConfig) -> Hello:
     """Return the Hello of a client from its query and the session of its client secret."""
     capabilities = handshake.capabilities
     try:
-        model = text("model", handshake.query.get("model", ""))
+        model = read(Name, handshake.query.get("model", ""), "model")
         session = usual = usual_session(defaults, capabilities, model)
         if handshake.query.get("intent") == "transcription":
             session = updated(session, {"type": "transcription"}, usual)
@@ -135,9 +134,8 @@ class OpenAIRealtime:
         event_id = ""
         try:
             event = parse(message)
-            if event.get("event_id") is not None:
-                event_id = text("event_id", event["event_id"], 512)
-            kind = text("type", event.get("type"))
+            event_id = read(EventId | None, event.get("event_id"), "event_id") or ""
+            kind = read(Name, event.get("type"), "type")
             if kind not in _READERS:
                 raise Wrong("type", "is not that of a client event")
             return _READERS[kind](self, event, _REF + event_id)
@@ -157,7 +155,7 @@ class OpenAIRealtime:
 
     def append(self, event: Event, _: str) -> Iterable[Incoming]:
         """Yield the sound as Audio events, converted lazily piece by piece."""
-        data = sound("audio", event.get("audio"))
+        data = sound("audio", read(str, event.get("audio"), "audio"))
         if len(data) % 2 and self._session.input_format == "audio/pcm":
             raise Wrong("audio", "has an odd number of bytes, of 16-bit samples")
         return (
@@ -169,39 +167,36 @@ class OpenAIRealtime:
     def place(self, event: Event, ref: str) -> list[Incoming]:
         """Read an item to be placed."""
         item, pcm = read_item("item", event.get("item"), self._new_id("item"), FORMATS[self._session.input_format])
-        after = event.get("previous_item_id")
-        if after is not None:
-            after = text("previous_item_id", after)
+        after = read(Name | None, event.get("previous_item_id"), "previous_item_id")
         return [client_events.PlaceItem(item, "" if after == "root" else after, pcm, ref)]
 
     def truncate(self, event: Event, ref: str) -> list[Incoming]:
         """Read conversation.item.truncate: where the client stopped playing. conversation/editing.py cuts the item."""
         name = self._item(event)
-        number("content_index", event.get("content_index", 0), 0, 0)
-        seconds = number("audio_end_ms", event.get("audio_end_ms"), 0, LONGEST_S * 1000) / 1000
+        cut = read(_Truncation, event, "")
         self._responses.truncate(name)
-        return [client_events.CutItem(name, seconds, ref)]
+        return [client_events.CutItem(name, cut.audio_end_ms / 1000, ref)]
 
     def respond(self, event: Event, ref: str) -> list[Incoming]:
         """Read a request for a response."""
         if self._session.type != "realtime":
             raise Wrong("", "A session of type transcription has no responses")
-        given = {} if event.get("response") is None else mapping("response", event["response"])
-        session = overridden(self._session, given, self._usual)
+        asked = event.get("response")
+        options = read(ResponseOptions, {} if asked is None else asked, "response")
+        session = overridden(self._session, options, self._usual)
         config = configuration(session, self._base, self._capabilities, "response")
-        aside = choice("response.conversation", given.get("conversation") or "auto", ("auto", "none")) == "none"
-        about = metadata("response.metadata", given.get("metadata"))
-        entries = None if given.get("input") is None else self._input(given["input"])
+        aside = options.conversation == "none"
+        entries = None if options.input is None else self._input(options.input)
         tag = self._new_id("tag")
-        self._responses.ask(tag, ResponseSettings(session, config.speaks, about, aside))
+        self._responses.ask(tag, ResponseSettings(session, config.speaks, options.metadata, aside))
         return [client_events.Respond(config, tag, aside, entries, ref)]
 
-    def _input(self, value: object) -> tuple[Item | str, ...]:
+    def _input(self, given: list[Any]) -> tuple[Item | str, ...]:
         entries: list[Item | str] = []
-        for place, entry in enumerate(listing("response.input", value, INPUT_ITEMS)):
+        for place, entry in enumerate(given):
             at = f"response.input[{place}]"
             if isinstance(entry, dict) and entry.get("type") == "item_reference":
-                entries.append(text(f"{at}.id", entry.get("id"), least=1))
+                entries.append(read(ItemName, entry.get("id"), f"{at}.id"))
                 continue
             item, pcm = read_item(at, entry, self._new_id("item"), FORMATS[self._session.input_format])
             if pcm:
@@ -211,9 +206,10 @@ class OpenAIRealtime:
 
     def cancel(self, event: Event, ref: str) -> list[Incoming]:
         """Read a cancel of a response."""
-        if event.get("response_id") is None:
+        name = read(Name | None, event.get("response_id"), "response_id")
+        if name is None:
             return [client_events.CancelReply(None, ref)] if self._responses.cancel_any() else []
-        return [client_events.CancelReply(self._responses.cancel(text("response_id", event["response_id"])), ref)]
+        return [client_events.CancelReply(self._responses.cancel(name), ref)]
 
     def show(self, event: Event, ref: str) -> list[Incoming]:
         """Read a request to show an item."""
@@ -224,7 +220,7 @@ class OpenAIRealtime:
         return [client_events.DropItem(self._item(event), ref)]
 
     def _item(self, event: Event) -> str:
-        name = text("item_id", event.get("item_id"))
+        name: str = read(Name, event.get("item_id"), "item_id")
         if name not in self._known:  # a reply's item is known from its first word on
             what = event["type"].rpartition(".")[2]
             raise Wrong("item_id", "is not that of an item", f"item_{what}_invalid_item_id")

@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from voxlane.server import limits
-from voxlane.server.conversation.turns import Eagerness
+from voxlane.server.conversation.turns import PHRASE_CHARACTERS, PHRASES, Eagerness
 from voxlane.server.conversation.values import SessionConfig
-from voxlane.server.protocols.dialect import AudioFormat, BadMessage, Capabilities
+from voxlane.server.protocols.dialect import AudioFormat, Capabilities
 from voxlane.server.protocols.openai_realtime.values import Wrong
 from voxlane.server.protocols.settings import configured
+from voxlane.server.validation import InvalidValue
 
 FORMATS: Mapping[str, AudioFormat] = {
     "audio/pcm": AudioFormat("pcm16", 24_000),
@@ -104,6 +105,7 @@ def configuration(
         "voice": session.voice,
         "speed": min(max(session.speed, limits.SPEEDS[0]), limits.SPEEDS[1]),
         "language": _language(session.transcription or {}, capabilities.languages),
+        "hot_words": _keywords(session.transcription or {}),
         "max_tokens": MOST_TOKENS if session.max_output_tokens == "inf" else session.max_output_tokens,
         "tools": tuple(_declared(tool) for tool in session.tools),
         "tool_choice": chosen if session.tools else "auto",
@@ -113,15 +115,15 @@ def configuration(
         "interruptible": detection is None or detection.interrupt_response,
         "speaks": talks and "audio" in session.output_modalities and bool(capabilities.tts_model),
         "turns": _turns(detection),
-        "barge_in": {"at_once": detection is not None and detection.type == "server_vad"},
+        # Its clients cannot lower what they have queued, and have more than a second of it.
+        "barge_in": {"at_once": detection is not None and detection.type == "server_vad", "hold": "pause"},
     }
     if session.temperature is not None:
         values["temperature"] = session.temperature
     try:
-        return configured(base, values)
-    except BadMessage as error:
-        name, _, rule = str(error).partition(": ")
-        raise Wrong(f"{param}.{name}", f"cannot be used ({rule})") from error
+        return configured(base, values, param)
+    except InvalidValue as error:
+        raise Wrong(error.path, error.rule) from error
 
 
 def _declared(tool: Mapping[str, Any]) -> dict[str, str]:
@@ -134,6 +136,11 @@ def _language(transcription: Mapping[str, Any], known: tuple[str, ...]) -> str:
     """Return the language that was asked for as the listening model calls it; "" if it does not know it."""
     asked = transcription.get("language") or next(iter(transcription.get("languages") or ()), "")
     return next((name for name in known if name == asked.lower().replace("_", "-").partition("-")[0]), "")
+
+
+def _keywords(transcription: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the words to expect; OpenAI lets them be longer than we do."""
+    return tuple(word[:PHRASE_CHARACTERS] for word in (transcription.get("keywords") or ())[:PHRASES])
 
 
 def _turns(detection: TurnDetection | None) -> dict[str, Any]:

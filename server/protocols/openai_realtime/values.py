@@ -1,4 +1,4 @@
-"""Checks of single values in OpenAI Realtime's client events: types and ranges."""
+"""OpenAI Realtime's client events as JSON, the values in them, and the errors about them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Collection, Mapping
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn, TypeVar, overload
 
-NAME_CHARACTERS = 256
-"""Length of an id or a name."""
+from msgspec import Meta
+
+from voxlane.server.validation import InvalidValue, checked
+
+T = TypeVar("T")
 
 MOST_DEPTH = 64
 """Nesting of an event: a tool's schema is the deepest thing in one, and few go beyond ten."""
@@ -21,12 +23,30 @@ MOST_VALUES = 20_000
 ARGUMENTS_DEPTH = 32
 """Nesting of a call's arguments: the engine takes a little more."""
 
-METADATA_PAIRS, METADATA_KEY_CHARACTERS, METADATA_CHARACTERS = 16, 64, 512
+Name = Annotated[str, Meta(max_length=256)]
+ItemName = Annotated[str, Meta(min_length=1, max_length=256)]
+FunctionName = Annotated[str, Meta(min_length=1, max_length=64)]
+
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
+    Meta(
+        max_length=16,
+        extra={"rule": "must be an object of up to 16 entries: names of up to 64 characters, strings of up to 512"},
+    ),
+]
 """As OpenAI has it."""
+
+_CODES = {
+    "value": "invalid_value",
+    "type": "invalid_type",
+    "missing": "missing_required_parameter",
+    "unknown": "unknown_parameter",
+    "unsupported": "unsupported_parameter",
+}
 
 
 class Wrong(Exception):
-    """A client event breaks a rule; the text holds our own words and numbers only."""
+    """A client event breaks a rule; of the event, the text holds unknown keys only, quoted."""
 
     def __init__(self, param: str, rule: str, code: str = "invalid_value") -> None:
         super().__init__(f"{param} {rule}." if param else f"{rule}.")
@@ -72,101 +92,38 @@ def _shallow(value: object, levels: int) -> bool:
     return True
 
 
-def mapping(param: str, value: object, known: Collection[str] | None = None) -> Mapping[str, Any]:
-    """Return an object, or raise; with `known`, raise for any other key."""
-    if not isinstance(value, dict):
-        raise Wrong(param, "must be an object", "invalid_type")
-    for key in value if known is not None else ():
-        if known is not None and key not in known:
-            raise Wrong(f"{param}.{key[:64]}" if key.isidentifier() else param, "is not known", "unknown_parameter")
-    return value
+@overload
+def read(kind: type[T], value: object, param: str) -> T: ...
 
 
-def listing(param: str, value: object, most: int) -> list[Any]:
-    """Return a list of at most `most` entries, or raise."""
-    if not isinstance(value, list):
-        raise Wrong(param, "must be a list", "invalid_type")
-    if len(value) > most:
-        raise Wrong(param, f"must have at most {most} entries")
-    return value
+@overload
+def read(kind: object, value: object, param: str) -> Any: ...  # an annotated type
 
 
-def text(param: str, value: object, most: int = NAME_CHARACTERS, *, least: int = 0) -> str:
-    """Return a string of that length, or raise."""
-    if value is None:
-        raise Wrong(param, "is missing", "missing_required_parameter")
-    if not isinstance(value, str):
-        raise Wrong(param, "must be a string", "invalid_type")
-    if not least <= len(value) <= most:
-        raise Wrong(param, f"must have {least} to {most} characters")
-    return value
-
-
-def object_text(param: str, value: object, most: int) -> str:
-    """Return a string that holds a JSON object, or raise; an empty one holds an empty object."""
-    given = text(param, value, most)
+def read(kind: Any, value: object, param: str) -> Any:
+    """Return a value as a `kind`, or raise."""
     try:
-        shallow = _shallow(parse(given or "{}"), ARGUMENTS_DEPTH)
+        return checked(kind, value, at=param)
+    except InvalidValue as error:
+        rule = f"is missing: it {error.rule}" if error.kind == "missing" else error.rule
+        raise Wrong(error.path, rule, _CODES[error.kind]) from error
+
+
+def object_text(param: str, value: str) -> str:
+    """Return a string that holds a JSON object, or raise; an empty one holds an empty object."""
+    given = value or "{}"
+    try:
+        shallow = _shallow(parse(given), ARGUMENTS_DEPTH)
     except Wrong as wrong:
         raise Wrong(param, "must be a JSON object") from wrong
     if not shallow:
         raise Wrong(param, f"must be nested at most {ARGUMENTS_DEPTH} deep")
-    return given or "{}"
+    return given
 
 
-def flag(param: str, value: object) -> bool:
-    """Return true or false, or raise."""
-    if not isinstance(value, bool):
-        raise Wrong(param, "must be true or false", "invalid_type")
-    return value
-
-
-def choice(param: str, value: object, choices: Collection[str]) -> Any:
-    """Return one of the choices, or raise."""
-    if not isinstance(value, str) or value not in choices:
-        raise Wrong(param, f"must be one of {', '.join(sorted(choices))}")
-    return value
-
-
-def number(param: str, value: object, least: float, most: float) -> float:
-    """Return a number of that range, or raise."""
-    if value is None:
-        raise Wrong(param, "is missing", "missing_required_parameter")
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Wrong(param, "must be a number", "invalid_type")
-    if not least <= value <= most:
-        raise Wrong(param, f"must be from {least:g} to {most:g}")
-    return value
-
-
-def whole(param: str, value: object, least: int, most: int) -> int:
-    """Return a whole number of that range, or raise; some clients write 300 as 300.0."""
-    given = number(param, value, least, most)
-    if given != int(given):
-        raise Wrong(param, "must be a whole number", "invalid_type")
-    return int(given)
-
-
-def sound(param: str, value: object) -> bytes:
+def sound(param: str, value: str) -> bytes:
     """Return the bytes of a base64 string, or raise."""
-    if value is None:
-        raise Wrong(param, "is missing", "missing_required_parameter")
-    if not isinstance(value, str):
-        raise Wrong(param, "must be a string", "invalid_type")
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError) as error:
         raise Wrong(param, "must be base64") from error
-
-
-def metadata(param: str, value: object) -> dict[str, str] | None:
-    """Return a response's metadata, or raise."""
-    if value is None:
-        return None
-    pairs = mapping(param, value)
-    if len(pairs) > METADATA_PAIRS:
-        raise Wrong(param, f"must have at most {METADATA_PAIRS} pairs")
-    return {
-        text(param, key, METADATA_KEY_CHARACTERS): text(param, worth, METADATA_CHARACTERS)
-        for key, worth in pairs.items()
-    }

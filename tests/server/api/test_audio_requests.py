@@ -11,7 +11,7 @@ from voxlane.engine.api import Priority, SpeakParams
 from voxlane.server.api import speech_request, transcription_request
 from voxlane.server.api.speech_request import SpeechRequest
 from voxlane.server.api.transcription_request import TranscriptionRequest
-from voxlane.server.audio.voices import OPENAI_VOICES, find_voice, names
+from voxlane.server.audio.voices import OPENAI_VOICES, find_voice, names, sayable
 from voxlane.server.errors import InvalidRequest, VoxlaneError
 
 ALL: tuple[SpeechFormat, ...] = ("wav", "pcm", "mp3", "opus", "flac", "aac")
@@ -32,12 +32,15 @@ def test_an_upload_without_parameters() -> None:
 
 def test_an_upload_with_all_of_them() -> None:
     ask = listen(
-        ("model", "whisper-1"), ("language", "de-AT"), ("prompt", "ZyntriQix"), ("temperature", "0.2"),
+        ("model", "whisper-1"), ("language", "de-AT"), ("prompt", "ZyntriQix, Digique Plus."), ("temperature", "0.2"),
         ("response_format", "verbose_json"), ("stream", "False"), ("timestamp_granularities[]", "word"),
         ("timestamp_granularities[]", "segment"), ("chunking_strategy", "auto"), ("user", "u"),
         ("priority", "high"), ("deadline_ms", "250"), ("cache_salt", "s"),
     )  # fmt: skip
-    assert ask == TranscriptionRequest("whisper-1", "de", "verbose_json", False, True, True, Priority.HIGH, 0.25, "s")
+    hot_words = ("ZyntriQix", "Digique Plus")
+    assert ask == TranscriptionRequest(
+        "whisper-1", "de", "verbose_json", False, True, True, Priority.HIGH, 0.25, "s", hot_words
+    )
 
 
 def test_subtitles_ask_for_the_times_of_words() -> None:
@@ -97,9 +100,26 @@ def test_a_voice_of_several_languages_that_can_be_told_how() -> None:
         speech_request.parse(body | {"language": "fr"}, 20, (), ("wav",), ("english", "german"))
 
 
+def test_names_are_said_as_the_request_wants_or_else_the_operator() -> None:
+    usual = ("Niamh = /niːv/",)
+    body = {"input": "Hello."}
+    assert speech_request.parse(body, 20, (), ("wav",), pronunciations=usual).speak.pronunciations == usual
+    for wanted in ([], ["Siobhan = shiv-awn"]):
+        asked = body | {"pronunciations": wanted}
+        ask = speech_request.parse(asked, 20, (), ("wav",), pronunciations=usual, respells_only=True)
+        assert ask.speak.pronunciations == tuple(wanted)
+    with pytest.raises(InvalidRequest, match="this voice takes no phonemes"):
+        speech_request.parse(body | {"pronunciations": list(usual)}, 20, (), ("wav",), respells_only=True)
+    assert sayable((*usual, "a = b"), respells_only=True) == ("a = b",)
+    assert sayable(usual, respells_only=False) == usual
+
+
 @pytest.mark.parametrize(
     ("body", "param", "says"),
     [
+        ({"pronunciations": ["Siobhan"]}, "pronunciations", "cannot be used: 'Siobhan': write it as"),
+        ({"pronunciations": ["a = b"] * 101}, "pronunciations", "up to 100"),
+        ({"pronunciations": "a = b"}, "pronunciations", "a list"),
         ({"input": None}, "input", "must be a string"),
         ({"input": ""}, "input", "must be a string"),
         ({"input": "x" * 21}, "input", "1 to 20 characters"),

@@ -58,6 +58,12 @@ def test_roles_and_parts() -> None:
     assert [(message.role, message.content) for message in request.messages] == expected
 
 
+@pytest.mark.parametrize("role", ["system", "user", "assistant", "tool"])
+def test_an_empty_tool_call_id_is_as_good_as_none(role: str) -> None:
+    absent, empty = ({"role": role, "content": "x", **given} for given in ({}, {"tool_call_id": ""}))
+    assert parse({"messages": [empty]}) == parse({"messages": [absent]})
+
+
 def test_an_assistants_message_may_be_without_content() -> None:
     request = parse({"messages": [*HELLO, {"role": "assistant", "content": None}, {"role": "assistant"}, *HELLO]})
     assert [message.content for message in request.messages] == ["hello", "", "", "hello"]

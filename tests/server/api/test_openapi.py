@@ -210,6 +210,8 @@ def test_what_is_described_is_what_is_accepted(name: str, base: dict[str, Any], 
     for key, described in schema["properties"].items():
         if (name, key) in {("SpeechRequest", "voice"), ("SpeechRequest", "language")}:  # the engine knows which
             continue
+        if key == "pronunciations":  # its entries have a grammar that a schema cannot express
+            continue
         for value in (*probes(described), *SPECIAL.get(key, ())):
             body = {**base, **NEEDED.get(key, {}), key: value}
             accepted = accepts(parse, body)

@@ -51,7 +51,7 @@ def test_a_piped_question_with_stats(code: Any) -> None:
 
 def test_options_reach_the_engine(code: Any) -> None:
     done = run(code("sampling", "temperature=0, seed=5, max_tokens=9"))
-    assert "temperature=0," in done.stdout
+    assert "temperature=0.0," in done.stdout
     assert "seed=5" in done.stdout
     assert "max_tokens=9" in done.stdout
     done = run(code("sampling"))
@@ -110,7 +110,7 @@ def test_a_conversation(code: Any, terminal: Any, tmp_path: Path) -> None:
     chat.until("no such command")
     chat.type("/help\r")
     chat.until("stop the reply")
-    chat.until("\n> ")  # a Ctrl-D before the prompt belongs to nobody
+    chat.until("\n> ")  # a Ctrl-D before the prompt would be lost
     chat.type("\x04")
     assert chat.exit_status() == 0
     history = tmp_path / "voxlane" / "chat_history"

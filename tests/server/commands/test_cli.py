@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import socket
 import subprocess
 import sys
@@ -138,6 +139,15 @@ def test_a_reader_that_leaves_is_no_traceback() -> None:
     command = f"{sys.executable} -m voxlane.server.cli check-config | true"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert done.stderr == ""
+
+
+def test_a_terminal_without_a_character_gets_an_escape(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "voxlane.toml"
+    path.write_text('[engine]\nmodel = "./größe→.gguf"\n', encoding="utf-8")
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="latin-1", write_through=True))
+    assert cli.main(["check-config", "--config", str(path)]) == 0
+    assert "größe\\u2192.gguf" in shown.getvalue().decode("latin-1")
 
 
 def test_perplexity_of_a_file(

@@ -62,7 +62,7 @@ async def test_a_silent_port_does_not_hold_up_the_banner(monkeypatch: pytest.Mon
     monkeypatch.setattr(neighbours, "TIMEOUT_S", 0.05)
     async with answering(b"", silent=True) as port:
         assert await find_neighbours(1, {port: "vLLM"}) == []
-    assert await find_neighbours(1, {port: "vLLM"}) == [], "nobody listens there any more"
+    assert await find_neighbours(1, {port: "vLLM"}) == [], "the port is closed by now"
 
 
 def test_the_advice_is_configuration_that_can_be_used() -> None:

@@ -238,7 +238,7 @@ def test_who_never_ends_is_not_waited_for_longer_than_is_promised(
     rounding_s = 1e-3
     least_s = limits.STOP_SECONDS - limits.EXIT_SECONDS - rounding_s
     assert least_s <= killed[0] - began_s <= limits.STOP_SECONDS == 15
-    assert limits.DRAIN_SECONDS > limits.STOP_SECONDS / 2, "most of it is for those who are being answered"
+    assert limits.DRAIN_SECONDS > limits.STOP_SECONDS / 2, "most of the time is for running replies"
     assert limits.VOICE_CLOSE_SECONDS <= limits.GOODBYE_SECONDS
 
 
@@ -246,7 +246,7 @@ async def test_an_answer_is_ended_while_a_conversation_still_says_goodbye(
     serving: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("GOODBYE_SECONDS", "VOICE_CLOSE_SECONDS"):
-        monkeypatch.setattr(limits, name, 3600.0)  # all that ends here ends because somebody leaves
+        monkeypatch.setattr(limits, name, 3600.0)  # no deadline ends anything here: a client leaves
     body = {"messages": [{"role": "user", "content": "wait"}], "stream": True}
     async with serving(server=ServerConfig(drain_s=0)) as server, asyncio.timeout(60):
         async with server.client.stream("POST", "/v1/chat/completions", json=body) as answer:

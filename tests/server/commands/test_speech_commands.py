@@ -186,8 +186,11 @@ def test_say_in_the_format_of_the_name(voxlane: Run, tmp_path: Path, suffix: str
 
 def test_say_parameters(voxlane: Run) -> None:
     arguments = ["--voice", "two", "--speed", "1.5", "--seed", "7", "--format", "wav"]
-    done = voxlane("say", "params", "-o", "-", *arguments)
-    told = "SpeakParams(voice='two', speed=1.5, seed=7, language='', instructions='', live=False)"
+    done = voxlane("say", "params", "-o", "-", *arguments, "--pronounce", "Ada = ay-da")
+    told = (
+        "SpeakParams(voice='two', speed=1.5, seed=7, language='', instructions='', live=False,"
+        " pronunciations=('Ada = ay-da',))"
+    )
     assert spoken(done.stdout) == told
 
 
@@ -251,6 +254,7 @@ def test_a_file_that_could_not_be_completed_is_removed(voxlane: Run, tmp_path: P
         (["Hi.", "-o", "a.wav", "--speed", "3"], "--speed must be between 0.5 and 2"),
         (["Hi.", "-o", "a.wav", "--speed", "nan"], "--speed must be between 0.5 and 2"),
         (["Hi.", "-o", "a.wav", "--seed", "-1"], "--seed must be between"),
+        (["Hi.", "-o", "a.wav", "--pronounce", "Ada"], "--pronounce: 'Ada': write it as"),
         (["Hi.", "-o", "a.wav", "--voice", "nobody"], "--voice must be one of one, two, af_alloy"),
         (["Hi.", "-o", "none/a.wav"], "none/a.wav: No such file or directory"),
         (["Hi.", "-o", "a.wav", "--model", ""], "engine.tts_model is empty"),

@@ -13,7 +13,7 @@ from session_table import Table
 from voxlane.engine.api import Cancel, Finished
 from voxlane.server.conversation.cleaning import LEAST_REPEATED_WORDS, RepeatFilter, ReplyCleaner, TagFilter
 from voxlane.server.conversation.client_events import TextTurn
-from voxlane.server.conversation.effects import Tell
+from voxlane.server.conversation.effects import SendToEngine
 from voxlane.server.conversation.server_events import Fault, ReplyText, Speech, Thought, TurnDone
 from voxlane.server.conversation.values import SessionConfig
 
@@ -168,7 +168,7 @@ def test_a_model_that_goes_on_with_our_turn_is_stopped() -> None:
     table = talked("It is noon. <|im_end|> <|im_start|>user And now? " + "More of it. " * 50)
     assert captions(table) == "It is noon. "
     assert [event.reason for event in table.of(Thought)] == ["stop"]
-    assert Cancel("s/chat1") in [effect.message for effect in table.log if isinstance(effect, Tell)]
+    assert Cancel("s/chat1") in [effect.message for effect in table.log if isinstance(effect, SendToEngine)]
     assert not table.of(Fault)
     table.feed(Finished("s/chat1", 1, "cancelled", STATS))  # as the engine answers that Cancel
     assert not table.of(Fault)

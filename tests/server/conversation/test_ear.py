@@ -102,6 +102,38 @@ def test_a_pause_inside_speech_is_no_end(say: Callable[[str], Floats]) -> None:
     assert ms(abs(ear.voiced_for - len(first) - len(second))) < 400
 
 
+def test_the_end_of_a_voice_shows_in_its_strong_sound(say: Callable[[str], Floats]) -> None:
+    word = loud(say("Yeah."), -25)
+    pcm, ear = stream(quiet(1.0), word, quiet(1.0)), Ear()
+    end = LEAD + len(word)
+    faded = None
+    for start in range(0, len(pcm), 320):
+        ear.feed(pcm[start : start + 320])
+        if faded is None and ear.hearing is not Hearing.QUIET and ear.faded_for >= 0.08 * RATE:
+            faded = ear.heard
+    assert faded is not None
+    assert ms(abs(faded - end - round(0.08 * RATE))) < 100
+    assert 0.5 * len(word) < ear.strong_for <= len(word) + 0.05 * RATE
+    assert ear.faded_for > 0.9 * RATE
+
+
+def test_a_shout_is_louder_than_usual(say: Callable[[str], Floats]) -> None:
+    sentence, excess = say("The old lighthouse had stood on the cliff for a hundred years."), []
+    for level in (-30, -8):
+        ear = Ear()
+        ear.feed(stream(quiet(1.0), loud(sentence, -30), loud(sentence, -30), quiet(3.0)))
+        ear.rest()
+        ear.guarded = True
+        ear.feed(stream(loud(sentence, level))[:RATE])  # half a second
+        excess.append(ear.excess_db)
+    assert excess[1] == pytest.approx(excess[0] + 22, abs=4)
+    stranger = Ear()
+    stranger.guarded = True
+    stranger.feed(stream(quiet(1.0), loud(sentence, -8))[: 3 * RATE])
+    assert stranger.hearing is not Hearing.QUIET
+    assert stranger.excess_db == 0.0  # nothing is usual yet
+
+
 def test_after_rest_a_voice_is_an_onset_again(say: Callable[[str], Floats]) -> None:
     speech = loud(say("This sentence goes on and on and on."), -25)
     half = len(speech) // 2
@@ -220,13 +252,123 @@ def test_the_last_sound_is_kept() -> None:
     assert ear.since(ear.heard + 5) == b""
 
 
+# ---- the person among other voices
+
+
+def other(sound: Floats) -> Floats:
+    """Return a voice as another, smaller person has it."""
+    return np.asarray(resample(sound.astype(np.float32), 20_000, RATE), np.float64)
+
+
+def heard(ear: Ear, *sounds: Floats) -> list[EarEvent]:
+    """Feed an ear in pieces, and end a turn after 0.6 s of silence as a conversation does."""
+    data, events = stream(*sounds), list[EarEvent]()
+    for at in range(0, len(data), 640):
+        events += ear.feed(data[at : at + 640])
+        if ear.silence(ear.heard) > 0.6 * RATE:
+            ear.rest()
+    return events
+
+
+@pytest.fixture
+def acquainted(say: Callable[[str], Floats]) -> Ear:
+    """Return an ear that knows a person of -22 dB."""
+    ear = Ear()
+    person = loud(say("I would like to know when the next train to the coast leaves, and how long it takes."), -22)
+    assert only(heard(ear, quiet(1), person, quiet(1)), Confirmed)
+    return ear
+
+
+@pytest.fixture(scope="module")
+def chatter(say: Callable[[str], Floats]) -> Floats:
+    """Return 16 s of somebody else who never stops."""
+    text = "The city council voted to close the bridge, and buses will take the northern route until next month."
+    speech = other(say(text))
+    return np.resize(np.concatenate([speech, quiet(0.2)]), 16 * RATE)
+
+
+def test_a_faint_person_is_heard_and_amplified_and_a_loud_one_is_left_alone(say: Callable[[str], Floats]) -> None:
+    speech = say("Can you hear me over there?")
+    for level, gain in ((-60, 20), (-25, 0)):
+        ear, data = Ear(), stream(quiet(1), loud(speech, level), quiet(0.2))
+        onset, confirmed = ear.feed(data)[:2]
+        assert isinstance(onset, Onset)
+        assert isinstance(confirmed, Confirmed)
+        assert abs(ms(onset.at - LEAD)) <= 150
+        assert ear.faint is (level == -60)
+        sent = np.frombuffer(ear.since(onset.at), "<i2").astype(np.float64)
+        came = np.frombuffer(data[2 * onset.at :], "<i2").astype(np.float64)
+        times = np.sqrt(np.mean(sent**2) / np.mean(came**2))
+        assert (sent == came).all() if gain == 0 else 5 <= 20 * np.log10(times) <= 30
+        assert np.abs(sent).max() < 32767
+
+
+def test_a_voice_that_goes_on_behind_the_person_opens_no_turn_and_holds_nothing(
+    acquainted: Ear, chatter: Floats, say: Callable[[str], Floats]
+) -> None:
+    television = loud(chatter, -40)
+    assert not only(heard(acquainted, television), Confirmed)
+    acquainted.guarded = True
+    assert not heard(acquainted, television)
+    acquainted.guarded = False
+    speech = loud(say("What is the weather like?"), -22)
+    mixed = television.copy()
+    mixed[2 * RATE : 2 * RATE + len(speech)] += speech
+    began = acquainted.heard + 2 * RATE
+    events = heard(acquainted, mixed)
+    (confirmed,) = only(events, Confirmed)
+    assert isinstance(confirmed, Confirmed)
+    assert abs(confirmed.at - began) < 0.3 * RATE
+    silent = [event for event in only(events, Silent) if isinstance(event, Silent)][-1]
+    assert abs(silent.since - began - len(speech)) < 0.4 * RATE
+
+
+@pytest.mark.parametrize("softer", [6, 10])
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_person_who_leans_back_is_heard(
+    acquainted: Ear, say: Callable[[str], Floats], softer: float, guarded: bool
+) -> None:
+    acquainted.guarded = guarded
+    for text in ("And how long does it take?", "No, stop!", "I would rather go by bus."):
+        began = acquainted.heard + RATE
+        confirmed, *_ = only(heard(acquainted, quiet(1), loud(say(text), -22 - softer), quiet(1)), Confirmed)
+        assert isinstance(confirmed, Confirmed)
+        assert abs(confirmed.at - began) < 0.3 * RATE
+
+
+def test_a_second_person_is_heard_when_they_wait_for_an_answer(acquainted: Ear, say: Callable[[str], Floats]) -> None:
+    speech = loud(other(say("May I ask something, too, before you go on?")), -42)
+    began = acquainted.heard + RATE
+    whole = stream(quiet(1), speech, quiet(1.5))
+    came, events = 0, list[EarEvent]()
+    while not only(events, Confirmed):
+        events += acquainted.feed(whole[came : came + 640])
+        came += 640
+        assert came <= len(whole)
+    confirmed, silent = events[-2:]
+    assert isinstance(confirmed, Confirmed)
+    assert isinstance(silent, Silent)
+    assert abs(confirmed.at - began) < 0.3 * RATE
+    assert abs(silent.since - began - len(speech)) < 0.3 * RATE
+    assert len(acquainted.since(confirmed.at)) == 2 * (acquainted.heard - confirmed.at)
+    acquainted.rest()
+    # From now on this voice takes part.
+    heard(acquainted, quiet(1.5))
+    again = acquainted.heard + RATE
+    first, *_ = only(heard(acquainted, quiet(1), speech, quiet(1)), Confirmed)
+    assert isinstance(first, Confirmed)
+    assert first.heard - again < RATE
+
+
 # ---- laws
 
 
 @pytest.fixture(scope="module")
 def medley(say: Callable[[str], Floats]) -> bytes:
     speech = loud(say("Well, stop. What is this?"), -25)
-    return stream(quiet(0.5), loud(cough(), -25), quiet(0.4), speech, quiet(0.5), loud(knock(), -20), quiet(0.3))
+    parts = quiet(0.5), loud(cough(), -25), quiet(0.4), speech, quiet(0.5), loud(knock(), -20), quiet(0.3)
+    softly = loud(other(say("Is this another voice that waits?")), -42)
+    return stream(*parts, speech, quiet(0.4), softly, quiet(1.0), loud(softly, -62), quiet(0.3))
 
 
 @settings(max_examples=examples(12), deadline=None)

@@ -7,7 +7,7 @@ from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from session_simulation import SPEAK_RATE
-from session_table import Table, ask, begin_reply
+from session_table import PAUSES, Table, ask, begin_reply
 
 from voxlane.engine.api import Submit, Words
 from voxlane.server.conversation.client_events import (
@@ -94,7 +94,7 @@ def test_a_real_interruption_cuts_the_history_to_what_was_heard():
 
 
 def test_a_backchannel_holds_and_releases_without_a_gap():
-    table = Table()
+    table = Table(PAUSES)
     reply = begin_reply(table)
     table.engine.transcripts[0] = "mhm"
     table.speak("v", 20)
@@ -109,7 +109,7 @@ def test_a_backchannel_holds_and_releases_without_a_gap():
 
 
 def test_noise_releases_too_and_leaves_no_turn():
-    table = Table()
+    table = Table(PAUSES)
     begin_reply(table)
     table.speak("n", 5)
     table.speak("s", 10)
@@ -118,7 +118,7 @@ def test_noise_releases_too_and_leaves_no_turn():
 
 
 def test_while_held_nothing_runs_in_the_engine_for_the_reply():
-    table = Table()
+    table = Table(PAUSES)
     table.feed(TextTurn("hello"))
     for _ in range(12):
         table.feed(table.engine.bring(table.engine.ready()[0]))
@@ -156,7 +156,7 @@ def test_an_eager_reply_that_is_taken_back_leaves_no_trace():
 def test_settled_words_are_read_by_the_chat_model_while_the_person_speaks():
     table = Table()
     table.speak("v", 30)
-    table.feed(Words("s/hear1", 0, "the ship that sails around the world", " is", 1.0))
+    table.feed(Words("s/hear1", 0, "the ship that sails around the world", " is", 1.0, covered_s=1e6))
     table.speak("v", 5)
     probes = [e.message for e in table.log if isinstance(getattr(e, "message", None), Submit)][1:]
     assert {message.tenant for message in probes} == {table.session.name}  # others cannot tell by what is cached
@@ -247,6 +247,16 @@ class Conversation(RuleBasedStateMachine):
     def sound(self, kind, frames):
         self._both(lambda table: table.speak(kind, frames))
 
+    @rule(bursts=st.lists(st.tuples(st.integers(2, 20), st.integers(1, 12)), max_size=4))
+    def murmurs(self, bursts):
+        for voiced, silent in bursts:
+            self._both(lambda table, count=voiced: table.speak("v", count))
+            self._both(lambda table, count=silent: table.speak("s", count))
+
+    @rule(excess_db=st.sampled_from([-10.0, 0.0, 20.0]))
+    def loudness(self, excess_db):
+        self._both(lambda table: setattr(table.ear, "excess_db", excess_db))
+
     @rule(words=st.sampled_from(["mhm", "stop", "tell me more", "", "yeah and another thing"]))
     def next_words(self, words):
         self._both(lambda table: table.engine.transcripts.__setitem__(0, words))
@@ -301,9 +311,10 @@ class Conversation(RuleBasedStateMachine):
         at_once=st.booleans(),
         replies=st.sampled_from([True, True, False]),
         chains=st.booleans(),
+        hold=st.sampled_from(["duck", "pause"]),
     )
-    def configure(self, mode, idle, at_once, replies, chains):
-        policy, barge = TurnPolicy(mode=mode, idle_s=idle), BargePolicy(at_once=at_once)
+    def configure(self, mode, idle, at_once, replies, chains, hold):
+        policy, barge = TurnPolicy(mode=mode, idle_s=idle), BargePolicy(at_once=at_once, hold=hold)
         config = SessionConfig(turns=policy, barge_in=barge, replies=replies, chains_tools=chains)
         self._both(lambda table: table.feed(ConfigureSession(config)))
 
@@ -357,6 +368,17 @@ class Conversation(RuleBasedStateMachine):
         assert len(turns) == len(set(turns)), "a turn ended twice"
         begun = {event.turn for event in first.of(*BEGINNINGS)}
         assert set(turns) <= begun - {ASIDE}, "a turn ended that had not begun"
+        self._played(first)
+
+    def _played(self, table: Table) -> None:
+        """A reply is played as the session believes; only a voice without a verdict lowers it or holds it."""
+        reply, client = table.session.answers.reply, table.client
+        running = reply.epoch if reply is not None else None
+        assert (client.held == running is not None) == (reply is not None and reply.stage == "held")
+        assert (client.ducked == running is not None) == (reply is not None and reply.ducked)
+        if reply is not None and (reply.ducked or reply.stage == "held"):
+            assert table.session._floor.undecided, "lowered or held for no voice"
+            assert not (reply.ducked and reply.stage != "live")
 
     def teardown(self):
         if not hasattr(self, "tables"):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
+import pytest
 from session_simulation import SPEAK_RATE, STATS, sound
-from session_table import Table, ask, begin_reply, hear_no_engine, submits
+from session_table import PAUSES, Table, ask, begin_reply, hear_no_engine, submits
 
 from voxlane.engine.api import (
     Cancel,
@@ -29,9 +30,10 @@ from voxlane.server.conversation.client_events import (
     TextTurn,
     ToolResult,
 )
-from voxlane.server.conversation.effects import Send, Tell, Tick
+from voxlane.server.conversation.effects import RequestsLost, Send, SendToEngine, Tick
 from voxlane.server.conversation.reply import Reply
 from voxlane.server.conversation.server_events import (
+    Duck,
     Fault,
     FloorState,
     Hold,
@@ -54,16 +56,17 @@ MOST_EVENTS = 500  # that may come of one; more than that is a loop
 
 
 def test_a_reply_is_said_as_the_conversation_wants_it() -> None:
-    config = SessionConfig(voice="ryan", seed=5, voice_language="german", voice_instructions="Whisper.")
+    names = ("Siobhan = shiv-awn",)
+    config = SessionConfig("", "ryan", "german", "Whisper.", names, seed=5)
     table = Table(config)
     begin_reply(table)
     (submit,) = submits(table, "tts")
-    assert submit.speak == SpeakParams("ryan", 1.0, 5, "german", "Whisper.", live=True)
+    assert submit.speak == SpeakParams("ryan", 1.0, 5, "german", "Whisper.", live=True, pronunciations=names)
 
 
 def told(table: Table) -> list:
     """Return what the session told the engine."""
-    return [effect.message for effect in table.log if isinstance(effect, Tell)]
+    return [effect.message for effect in table.log if isinstance(effect, SendToEngine)]
 
 
 def turns(table: Table) -> list[str]:
@@ -79,7 +82,7 @@ def feed_refusing(table: Table, event, task: str) -> int:
         fed += 1
         table.log += effects
         for effect in effects:
-            message = effect.message if isinstance(effect, Tell) else None
+            message = effect.message if isinstance(effect, SendToEngine) else None
             if isinstance(message, Submit) and message.task == task:
                 waiting.append(Refused(message.request_id, message.epoch, "overloaded", "too much to do"))
             else:
@@ -194,11 +197,12 @@ def test_a_microphone_that_goes_mute_in_mid_word_ends_the_turn():
     assert turns(table) == ["tell me a story"]
 
 
-def test_a_microphone_that_goes_mute_after_a_click_lets_the_reply_go_on():
-    table = Table()
+@pytest.mark.parametrize("config", [PAUSES, SessionConfig()])
+def test_a_microphone_that_goes_mute_after_a_click_lets_the_reply_go_on(config):
+    table = Table(config)
     begin_reply(table)
     table.speak("v", 2)
-    assert table.of(Hold)
+    assert table.of(Hold, Duck)
     table.wait(600)
     assert table.of(Release)
 
@@ -214,11 +218,12 @@ def test_noise_taken_for_speech_does_not_cost_the_answer():
     assert [message.role for message in table.session.history.messages] == ["user", "assistant"]
 
 
-def test_a_text_typed_during_a_cough_is_answered():
-    table = Table()
+@pytest.mark.parametrize("config", [PAUSES, SessionConfig()])
+def test_a_text_typed_during_a_cough_is_answered(config):
+    table = Table(config)
     begin_reply(table)
     hear_no_engine(table, "n", 2)
-    assert table.of(Hold)
+    assert table.of(Hold, Duck)
     table.feed(TextTurn("and then?"))
     hear_no_engine(table, "n", 2)
     table.speak("s", 200)
@@ -329,16 +334,16 @@ def test_a_prepared_reply_that_does_not_know_the_turn_before_is_not_used():
     table = Table()
     hear_no_engine(table, "v", 40)
     hear_no_engine(table, "s", 3)
-    table.feed(Words("s/hear1", 0, "", "my name is Ada", 0.0))
+    table.feed(Words("s/hear1", 0, "", "my name is Ada", 0.0, covered_s=1e6))
     table.feed(EndTurn())  # the last words of the first are slow
     hear_no_engine(table, "v", 40)
-    table.feed(Words("s/hear2", 0, "what is my name?", "", 0.0))
+    table.feed(Words("s/hear2", 0, "what is my name?", "", 0.0, covered_s=1e6))
     while not submits(table, "chat"):
         hear_no_engine(table, "s", 1)
     while EndInput("s/hear2") not in told(table):
         hear_no_engine(table, "s", 1)
     table.feed(Finished("s/hear2", 0, "eos", STATS))
-    table.feed(Words("s/hear1", 0, "my name is Ada", "", 0.0))
+    table.feed(Words("s/hear1", 0, "my name is Ada", "", 0.0, covered_s=1e6))
     table.feed(Finished("s/hear1", 0, "eos", STATS))
     live = table.of(ReplyStarted)[-1]
     prompt = next(submit for submit in submits(table, "chat") if submit.epoch == live.epoch).messages
@@ -404,3 +409,50 @@ def test_a_refused_ear_does_not_shout():
         table.now += 0.02
         feed_refusing(table, Audio(sound("v", 1)), "asr")
     assert 1 <= len(table.of(Fault)) <= 2
+
+
+def half_a_sentence() -> Table:
+    """Return a table at which a turn was ended on "by her" although the person said "by" and stopped to think."""
+    table = Table()
+    hear_no_engine(table, "v", 40)
+    hear_no_engine(table, "s", 3)
+    table.feed(Words("s/hear1", 0, "", "the one was by her", 0.0, covered_s=1e6))
+    while EndInput("s/hear1") not in told(table):
+        hear_no_engine(table, "s", 1)
+    table.feed(Words("s/hear1", 0, "the one was by", "", 0.0, covered_s=1e6))
+    table.feed(Finished("s/hear1", 0, "eos", STATS))
+    assert not table.of(UserTurn, ReplyStarted)
+    return table
+
+
+def test_an_end_on_words_that_change_to_half_a_sentence_is_taken_back() -> None:
+    table = half_a_sentence()
+    hear_no_engine(table, "v", 20)
+    table.feed(Words("s/hear2", 0, "my sister", "", 0.0, covered_s=1e6))
+    while EndInput("s/hear2") not in told(table):
+        hear_no_engine(table, "s", 1)
+    table.feed(Finished("s/hear2", 0, "eos", STATS))
+    assert [turn.text for turn in table.of(UserTurn)] == ["the one was by", "my sister"]
+    assert [(done.turn, done.how) for done in table.of(TurnDone)] == [(1, "interrupted")]
+    assert [reply.turn for reply in table.of(ReplyStarted)] == [2], "both turns get one answer"
+
+
+def test_an_end_on_words_that_change_is_answered_if_the_silence_goes_on() -> None:
+    table = half_a_sentence()
+    table.wait(3.0)
+    assert [turn.text for turn in table.of(UserTurn)] == ["the one was by"]
+    assert len(table.of(ReplyStarted)) == 1
+
+
+def test_typing_while_half_a_sentence_waits_keeps_its_words() -> None:
+    table = half_a_sentence()
+    table.feed(TextTurn("Who was it?"))
+    prompt = submits(table, "chat")[-1].messages
+    assert "the one was by" in " ".join(message.content for message in prompt)
+
+
+def test_a_turn_whose_words_are_known_outlives_the_engine() -> None:
+    table = half_a_sentence()
+    table.feed(RequestsLost())
+    table.wait(3.0)
+    assert [turn.text for turn in table.of(UserTurn)] == ["the one was by"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from session_simulation import SAMPLES_PER_CHAR, SPEAK_RATE, STATS, sound
-from session_table import Table, ask, hear_no_engine, submits
+from session_table import PAUSES, Table, ask, hear_no_engine, submits
 
 from voxlane.engine.api import Finished, Refused, Started, Text, Words
 from voxlane.server.conversation.client_events import (
@@ -24,6 +26,7 @@ from voxlane.server.conversation.effects import RequestsLost
 from voxlane.server.conversation.history import MAX_CHARS, History
 from voxlane.server.conversation.pending_turns import MOST_CLIPS
 from voxlane.server.conversation.server_events import (
+    Duck,
     Fault,
     Hold,
     IdleTimeout,
@@ -414,7 +417,7 @@ def talking(config: SessionConfig, answer: str = "Well, that is easy. It was a s
 
 
 def test_a_reply_asked_for_during_a_hold_follows_the_release():
-    table = talking(SessionConfig(chains_tools=False))
+    table = talking(replace(PAUSES, chains_tools=False))
     while not table.of(SpeechDone):
         table.wait(0.1)
     hear_no_engine(table, "n", 3)
@@ -477,7 +480,7 @@ def test_a_turn_that_fails_does_not_take_the_answer_to_the_one_before_it():
     hear_no_engine(table, "v", 40)
     table.feed(EndTurn())
     first, second = submits(table, "asr")
-    table.feed(Words(first.request_id, 0, "tell me a story", "", 0.0))
+    table.feed(Words(first.request_id, 0, "tell me a story", "", 0.0, covered_s=1e6))
     table.feed(Finished(first.request_id, 0, "eos", STATS))
     table.feed(Refused(second.request_id, 0, "overloaded", "busy"))
     assert submits(table, "chat")
@@ -497,7 +500,7 @@ def test_a_voice_is_ended_when_the_client_takes_over():
     for frames, ended in ((3, 0), (40, 1)):
         table = talking(SessionConfig())
         hear_no_engine(table, "v", frames)
-        assert table.of(Hold)
+        assert table.of(Hold if ended else Duck)
         table.feed(ConfigureSession(BUFFER))
         assert len(table.of(Interrupted)) == len(table.of(SpeechStopped)) == ended
         assert len(table.of(Release)) == 1 - ended

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from voxlane.server.conversation.silence import LAST_WORDS_S, Meaning, meaning, turning_points
-from voxlane.server.conversation.user_turn import RATE, UserSpeech
+from voxlane.server.conversation.user_turn import UserSpeech
 from voxlane.server.conversation.values import SessionConfig
 
 CONFIG = SessionConfig()
@@ -23,13 +23,13 @@ def spoken(text: str, *, held: bool, confirmed: bool = True, understood: bool = 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("held", [False, True])
 def test_nothing_changes_between_the_turning_points(text: str, held: bool) -> None:
-    heard = 5 * RATE
-    changed = set()
+    changed, end_wait_s = set(), 1.1
     for confirmed, understood, voice_s in itertools.product((False, True), (False, True), (0.3, 0.7, 1.2)):
         turn = spoken(text, held=held, confirmed=confirmed, understood=understood)
-        points = turning_points(turn, heard, CONFIG)
+        points = turning_points(end_wait_s, CONFIG)
         for earlier, later in itertools.pairwise(step / 20 for step in range(80)):
-            same = meaning(turn, earlier, voice_s, heard, CONFIG) is meaning(turn, later, voice_s, heard, CONFIG)
+            first = meaning(turn, earlier, voice_s, end_wait_s, CONFIG)
+            same = first is meaning(turn, later, voice_s, end_wait_s, CONFIG)
             assert same or any(earlier < point <= later for point in points)
             changed.add(same)
     assert False in changed or text in ("Stop.", "No, wait.")
@@ -49,4 +49,4 @@ def test_nothing_changes_between_the_turning_points(text: str, held: bool) -> No
     ],
 )
 def test_each_meaning(text: str, held: bool, silence_s: float, voice_s: float, what: Meaning) -> None:
-    assert meaning(spoken(text, held=held), silence_s, voice_s, 5 * RATE, CONFIG) is what
+    assert meaning(spoken(text, held=held), silence_s, voice_s, 1.1, CONFIG) is what

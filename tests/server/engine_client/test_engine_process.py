@@ -113,9 +113,14 @@ async def test_too_much_waiting_is_refused_and_cancels_still_pass(
     monkeypatch.setattr(limits, "OUTBOX_BYTES", 4_000_000)
     async with EngineProcess(EngineConfig("m"), command=engine_command) as link:
         await link.wait_ready()
-        async with link.submit(ask("y" * 3_900_000)):
-            with pytest.raises(Overloaded):
-                link.submit(ask("y" * 3_900_000, "second"))
+        assert link.pid is not None
+        os.kill(link.pid, signal.SIGSTOP)  # else it may have read the first before the second comes
+        try:
+            async with link.submit(ask("y" * 3_900_000)):
+                with pytest.raises(Overloaded):
+                    link.submit(ask("y" * 3_900_000, "second"))
+        finally:
+            os.kill(link.pid, signal.SIGCONT)
         assert link.open_streams == 0
 
 

@@ -1,4 +1,4 @@
-"""The server's end of the engine's socket against one played by the test: whether it notices who is there."""
+"""The server's end of the engine's socket against one played by the test: it notices whether the other end is there."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_who_answers_is_kept(sockets: tuple[socket.socket, socket.socket],
     pipe.close()
     other.leave()
     assert not lost
-    assert set(received) == ({answer} if answer != Pong() else set())  # a pong is for nobody else
+    assert set(received) == ({answer} if answer != Pong() else set())  # a pong is not passed on
 
 
 async def test_nobody_is_asked_before_there_is_somebody_who_reads(

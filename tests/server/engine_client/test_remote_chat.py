@@ -1,4 +1,4 @@
-"""Conversations whose thinking is done by another server: ours again, or one that answers badly."""
+"""Conversations with the chat model of another server: ours again, or one that answers badly."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ async def test_a_pause_stops_the_answer_there_and_the_sound_here() -> None:
     async with stranger(stream('{"choices": [{"delta": {"content": "One."}}]}', "[DONE]")) as url:
         chat = RemoteChat(ChatConfig(url, "x"), "")
         channel = chat.open(told.append)
-        channel.line = SimpleNamespace(tell=here.append, close=lambda: None)  # type: ignore[assignment]
+        channel.engine = SimpleNamespace(tell=here.append, close=lambda: None)  # type: ignore[assignment]
         channel.tell(Submit("s/chat1", "chat"))
         channel.tell(Pause(("s/chat1", "s/say1")))
         await asyncio.sleep(0.2)

@@ -68,5 +68,5 @@ async def test_a_full_server_says_so_as_it_says_everything(serving: Any) -> None
         assert int(refused.headers["retry-after"]) >= 1
         assert refused.headers["connection"] == "close"
         assert refused.headers["x-request-id"]
-        assert (await other.get("/healthz")).json()["status"] == "ready"  # those who look after it still can
+        assert (await other.get("/healthz")).json()["status"] == "ready"  # operators can still look
         assert 'route="/v1/models",status="503"' in (await other.get("/metrics")).text

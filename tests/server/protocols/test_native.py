@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import re
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
 import msgpack
+import msgspec
+import msgspec.inspect
 import numpy as np
 import pytest
 from hypothesis import given
@@ -22,7 +25,7 @@ from voxlane.server import errors
 from voxlane.server.client import FIELDS
 from voxlane.server.conversation import client_events, server_events
 from voxlane.server.conversation.values import SessionConfig
-from voxlane.server.protocols import dialect, native
+from voxlane.server.protocols import dialect, native, settings
 from voxlane.server.protocols.dialect import AudioFormat, BadMessage, Bounds, Capabilities, Hello, Packet, SessionReady
 from voxlane.server.protocols.native import Native, read_hello
 from voxlane.server.protocols.settings import as_map, configured
@@ -128,6 +131,63 @@ def test_bad_messages_are_refused_in_our_words(message: bytes | str) -> None:
     assert str(refused.value).isprintable()
 
 
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (["config", 3], "config must be an object"),
+        (["config", {"speed": 3}], "config.speed must be a number from 0.5 to 2"),
+        (["config", {"turns": {"mode": "loud"}}], "config.turns.mode must be one of auto, buffer, manual"),
+        (["config", {"turns": {"max_wait_s": 0.2}}], "config.turns.max_wait_s is below turns.min_wait_s"),
+        (["config", {"tools": [{"name": "a"}, {}]}], "config.tools[1].name must be 1 to 64 letters, digits"),
+        (["config", {"tools": [{"name": "a\n"}]}], "config.tools[0].name must be 1 to 64 letters, digits"),
+        (["config", {"tools": [{"name": "a", "b": 1}]}], "config.tools[0].b is not known; known are name, desc"),
+        (["config", {"turns": {"sp eed": 1}}], 'config.turns."sp eed" is not known; known are mode, eagerness'),
+        (["played", 1, -1, 0], "samples must be a whole number from 0 to 9007199254740991"),
+        (["text", "x" * 16_001], "text must be a string of up to 16000 characters"),
+        (["ping", 1, 2], "ping has 1 fields"),
+        (["hello", {"key": 5}], "hello.key must be a string of up to 512 characters"),
+        (["hello", {"output": [{"rate": 0}]}], "hello.output[0].rate must be a whole number from 1 to 192000"),
+        (["hello", {"played": [1]}], "hello.played must be a list of epoch and samples"),
+        (["hello", {"config": {"seed": -1}}], "config.seed must be a whole number from 0 to 4294967295"),
+    ],
+)
+def test_an_error_names_the_place_and_the_rule(message: list[Any], told: str) -> None:
+    def read(data: bytes) -> object:
+        return read_hello(data, SessionConfig()) if message[0] == "hello" else codec().decode(data)
+
+    with pytest.raises(BadMessage) as refused:
+        read(msgpack.packb(message))
+    assert str(refused.value).startswith(told)
+
+
+def test_every_number_and_text_of_the_configuration_has_limits() -> None:
+    def unlimited(kind: msgspec.inspect.Type, path: str) -> list[str]:
+        match kind:
+            case msgspec.inspect.Metadata(type=inner):
+                return unlimited(inner, path)
+            case msgspec.inspect.UnionType(types=options):
+                return [one for option in options for one in unlimited(option, path)]
+            case msgspec.inspect.StructType(fields=fields):
+                return [one for field in fields for one in unlimited(field.type, f"{path}.{field.name}")]
+            case msgspec.inspect.VarTupleType(item_type=item, max_length=most):
+                return unlimited(item, f"{path}[]") + ([path] if most is None else [])
+            case msgspec.inspect.IntType(ge=least, le=most) | msgspec.inspect.FloatType(ge=least, le=most):
+                return [path] if least is None or most is None else []
+            case msgspec.inspect.StrType(max_length=most, pattern=pattern):
+                return [path] if most is None and pattern is None else []
+            case msgspec.inspect.BoolType() | msgspec.inspect.LiteralType() | msgspec.inspect.NoneType():
+                return []
+        return [f"{path}: what is {kind}?"]
+
+    assert unlimited(msgspec.inspect.type_info(settings._changes(SessionConfig)), "config") == []
+
+
+def test_what_the_operator_has_set_is_not_judged_by_the_limits_of_clients() -> None:
+    base = SessionConfig(greeting="x" * 5000)
+    assert configured(base, {"voice": "one"}) == replace(base, voice="one")
+    assert configured(base, {"turns": {"threshold": 1}}).turns == replace(base.turns, threshold=1.0)
+
+
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats() | st.text() | st.binary(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(0, 9), inner),
@@ -142,7 +202,7 @@ def test_no_bytes_do_anything_else(data: bytes) -> None:
             read(data)
 
 
-_FIELD = st.sampled_from([*as_map(SessionConfig()), "turns", "barge_in"])
+_FIELD = st.sampled_from([*msgspec.to_builtins(SessionConfig()), "turns", "barge_in"])
 
 
 @given(st.sampled_from([*native._READERS, "audio"]), st.lists(values | st.dictionaries(_FIELD, values), max_size=4))
@@ -258,7 +318,9 @@ EVENTS: list[Any] = [
     server_events.TurnDone(1, "done"),
     server_events.ToolCalled(1, "c", "f", "{}"),
     server_events.Latency(1, 1.0, 2.0, 3.0, 4.0, -1.0),
-    server_events.BargeIn(1, 40.0, 300.0, True),
+    server_events.Duck(1, 0.178),
+    server_events.BargeIn(1, 40.0, 300.0, True, 120.0, 90.0),
+    server_events.HardToHear(),
     server_events.Fault("engine_lost", "sorry", True),
     server_events.Configured(SessionConfig()),
     dialect.ServerPong(1, 2.0),
@@ -404,7 +466,7 @@ def test_the_specification_names_everything() -> None:
     page = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
     named = set(re.findall(r"`(\w+)`", page))
     assert named >= {*FIELDS, *native._READERS, "hello", "ready"}
-    config = as_map(SessionConfig())
+    config = msgspec.to_builtins(SessionConfig())
     assert named >= {*config, *config["turns"], *config["barge_in"]}  # type: ignore[misc]
     (packet,) = codec().encode(ready())
     told: Any = packet.fields[1]

@@ -185,7 +185,7 @@ def test_an_item_that_is_sound_is_heard_at_16_khz() -> None:
         (update({"prompt": {"id": "p"}}), "unsupported_parameter", "session.prompt"),
         (update({"tools": [{"type": "mcp"}]}), "unsupported_parameter", "session.tools[0].type"),
         (update({"tools": [TOOL, TOOL]}), "invalid_value", "session.tools"),
-        (update({"tools": [{**TOOL, "name": "a b"}]}), "invalid_value", "session.tools.name"),
+        (update({"tools": [{**TOOL, "name": "a b"}]}), "invalid_value", "session.tools[0].name"),
         (
             update({"tools": [TOOL], "tool_choice": {"type": "function", "name": "x"}}),
             "invalid_value",
@@ -222,6 +222,48 @@ def test_what_cannot_be_is_told_and_changes_nothing(event: dict[str, Any], code:
     assert told["error"]["event_id"] == (None if event.get("event_id") == 5 or code == "invalid_json" else "mine")
     (after,) = desk.tell(server_events.Configured(desk.hello.config))
     assert after["session"] == desk.created["session"]
+
+
+@pytest.mark.parametrize(
+    ("event", "told"),
+    [
+        (update({"audio": {"output": {"speed": 3}}}), "session.audio.output.speed must be a number from 0.25 to 2."),
+        (place({"type": "function_call"}), "item.name is missing: it must be a string of 1 to 64 characters."),
+        (place({"type": "message", "role": "user"}), "item.content must be a list of up to 64 objects."),
+        (update({"reasoning": {"hard": 1}}), "session.reasoning.hard is not known; known are effort."),
+        (update({"prompt": {"id": "p"}}), "session.prompt names a stored prompt, and this server has none."),
+        (update({"tools": [{"type": "mcp"}]}), "session.tools[0].type must be function: others are not supported."),
+        (update({"tools": [TOOL, TOOL]}), "session.tools must have different names."),
+        (
+            update({"max_output_tokens": 1.5}),
+            "session.max_output_tokens must be a whole number from 1 to 4096 or inf.",
+        ),
+        (
+            update({"audio": {"input": {"turn_detection": {"idle_timeout_ms": 5}}}}),
+            "session.audio.input.turn_detection.idle_timeout_ms must be a whole number from 1000 to 600000.",
+        ),
+        (
+            create({"metadata": {"a": None}}),
+            "response.metadata must be an object of up to 16 entries: names of up to 64 characters, strings of up to"
+            " 512.",
+        ),
+        ({"type": "response.cancel", "response_id": 5}, "response_id must be a string of up to 256 characters."),
+    ],
+)
+def test_a_complaint_names_the_place_and_the_rule(event: dict[str, Any], told: str) -> None:
+    (complaint,) = Desk().codec.decode(json.dumps(event))
+    assert isinstance(complaint, Complaint)
+    assert complaint.message == told
+    assert told.startswith(f"{complaint.param} ")
+
+
+def test_a_whole_number_may_be_written_with_a_point() -> None:
+    desk = Desk()
+    heard = {"turn_detection": {"type": "server_vad", "silence_duration_ms": 300.0}}
+    config = desk.update(max_output_tokens=50.0, audio={"input": heard})
+    assert (config.max_tokens, config.turns.min_wait_s) == (50, 0.3)
+    assert isinstance(desk.session["max_output_tokens"], int)
+    assert isinstance(desk.session["audio"]["input"]["turn_detection"]["silence_duration_ms"], int)
 
 
 def test_a_voice_of_one_pace_is_not_hurried() -> None:
@@ -288,6 +330,7 @@ def test_a_session_that_nobody_set_up() -> None:
     config = desk.hello.config
     assert (config.replies, config.chains_tools, config.speaks, config.interruptible) == (True, False, True, True)
     assert config.barge_in.at_once
+    assert config.barge_in.hold == "pause"
     assert (config.turns.mode, config.turns.min_wait_s, config.turns.max_wait_s) == ("auto", 0.5, 0.5)
 
 
@@ -326,6 +369,7 @@ def test_another_kind_of_detection_begins_afresh() -> None:
     config = desk.update(audio={"input": {"turn_detection": {"type": "semantic_vad", "eagerness": "low"}}})
     assert config.replies
     assert not config.barge_in.at_once
+    assert config.barge_in.hold == "pause"
     assert (config.turns.eagerness, config.turns.idle_s) == ("low", None)
     assert desk.session["audio"]["input"]["turn_detection"] == {
         "type": "semantic_vad",
@@ -369,6 +413,8 @@ def test_names_of_any_kind_are_kept() -> None:
     assert desk.session["audio"]["input"]["transcription"]["model"] == "whisper-9"
     assert desk.update(audio={"output": {"voice": "alloy"}}).voice == "alloy"
     assert desk.update(audio={"output": {"voice": {"id": "two"}}}).voice == "two"
+    config = desk.update(audio={"input": {"transcription": {"keywords": ["Siobhan", "x" * 200]}}})
+    assert config.hot_words == ("Siobhan", "x" * 100)
     assert desk.update(audio={"input": {"transcription": {"language": "de"}}}).language == ""
 
 

@@ -107,7 +107,7 @@ async def test_who_says_nothing_is_closed(serving: Any, monkeypatch: pytest.Monk
             hasty.setattr(limits, "VOICE_HELLO_SECONDS", 0.05)
             silent = await Peer.open(running.url)
             assert await silent.closed() == 4408
-        idle = await Peer.open(running.url, MANUAL)  # whose hello may take its time
+        idle = await Peer.open(running.url, MANUAL)  # no limit on its hello
         assert await idle.closed() == 4408
         assert idle.seen[-1][2] == "timed_out"
 
@@ -138,7 +138,7 @@ async def test_a_slow_reader_is_closed(serving: Any, monkeypatch: pytest.MonkeyP
         peer.drop()
 
 
-# ---- who may come in
+# ---- admission
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,24 @@ async def test_a_voice_of_one_pace_is_not_hurried(serving: Any) -> None:
         assert "speed must be 1" in peer.of("error")[-1][3]
 
 
+async def test_names_are_said_as_a_client_or_the_operator_wants(serving: Any) -> None:
+    names = ["Siobhan = shiv-awn", "Niamh = /niːv/"]
+    async with serving() as running:
+        peer = await Peer.open(running.url, {"config": {"pronunciations": names}})
+        assert (peer.ready["config"]["pronunciations"], peer.ready["capabilities"]["phonemes"]) == (names, True)
+        await peer.send("config", {"pronunciations": []})
+        assert (await peer.until("configured"))[2]["pronunciations"] == []
+        await peer.send("config", {"pronunciations": ["Siobhan"]})
+        assert await peer.closed() == 4400
+        assert "config.pronunciations 'Siobhan': write it as" in peer.of("error")[-1][3]
+    async with serving(tts_model="one-pace") as running:
+        peer = await Peer.open(running.url, {"config": {"pronunciations": names[:1]}})
+        assert peer.ready["capabilities"]["phonemes"] is False
+        await peer.send("config", {"pronunciations": names})
+        assert await peer.closed() == 4400
+        assert "pronunciations: this server's voice takes respellings" in peer.of("error")[-1][3]
+
+
 async def test_a_voice_is_told_which_language_to_speak_and_how(serving: Any) -> None:
     wishes = {"voice_language": "de-AT", "voice_instructions": "Whisper."}
     async with serving(tts_model="instructed") as running:

@@ -1,4 +1,4 @@
-"""OpenAI's dialect over real sockets, with the scripted engine: who may come in, what is too much, and how it ends."""
+"""OpenAI's dialect over real sockets, with the scripted engine: admission, limits, and the end of a session."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_an_open_server_takes_any_key_but_no_dead_secret(serving: Any) -> 
             client = await Client.open(running.url, key)
             await client.until("session.created")
             await client.socket.close()
-        with pytest.raises(InvalidStatus) as caught:  # whoever has one expects what it stands for
+        with pytest.raises(InvalidStatus) as caught:  # a client with a secret expects the session it stands for
             await Client.open(running.url, "ek_anything")
         assert b"client secret is unknown or has expired" in (caught.value.response.body or b"")
 

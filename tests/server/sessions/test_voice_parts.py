@@ -1,4 +1,4 @@
-"""The small parts of a conversation's body: outbound messages, buckets, tokens, the channel, who may come in."""
+"""The small parts of a conversation's body: outbound messages, buckets, tokens, the channel, admission."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from voxlane.engine.api import (
 )
 from voxlane.server.auth import is_loopback, key_matches, offered_key, origin_allowed
 from voxlane.server.conversation.effects import RequestsLost
+from voxlane.server.conversation.server_events import BargeIn
 from voxlane.server.engine_client import channel as channels
 from voxlane.server.engine_client.channel import GATHERED_BYTES, Channel
 from voxlane.server.errors import Overloaded
@@ -216,7 +217,7 @@ def test_a_token_stays_good_until_the_next_has_arrived() -> None:
     second = tokens.issue("a")
     assert tokens.redeem(first) == "a", "the line broke before the second came"
     third = tokens.issue("a")
-    assert tokens.redeem(second) is None, "who had it would not have used the first"
+    assert tokens.redeem(second) is None, "a client that had received it would not have used the first"
     assert tokens.redeem(third) == "a", "it came, and the line broke before its client said anything"
     assert tokens.redeem(first) is None
     fourth = tokens.issue("a")
@@ -371,7 +372,7 @@ def test_an_engine_that_takes_no_more_and_one_that_never_comes() -> None:
     ends.channel.close()
 
 
-# ---- who may come in
+# ---- admission
 
 
 @pytest.mark.parametrize(
@@ -408,6 +409,20 @@ def test_keys() -> None:
     assert [is_loopback(host) for host in ("localhost", "127.0.0.9", "[::1]", "0.0.0.0", "example.org")] == [
         True, True, True, False, False,
     ]  # fmt: skip
+
+
+# ---- metrics
+
+
+def test_a_backchannels_cost_is_counted_and_an_interruptions_is_not() -> None:
+    metrics = Metrics()
+    metrics.count(BargeIn(1, 40.0, 700.0, False, 380.0, 20.0))
+    metrics.count(BargeIn(2, 40.0, 700.0, True, 350.0, 300.0))
+    read = metrics.registry.get_sample_value
+    for how, seconds in (("ducked", 0.38), ("muted", 0.02)):
+        assert read("voxlane_backchannel_seconds_sum", {"reply": how}) == pytest.approx(seconds)
+        assert read("voxlane_backchannel_seconds_count", {"reply": how}) == 1
+    assert read("voxlane_barge_ins_total", {"verdict": "commit"}) == 1
 
 
 # ---- the dashboard

@@ -1,29 +1,14 @@
-"""Who has the floor: utterances that take it and those that leave it, and how long a silence is an end."""
+"""Who has the floor: utterances that take it and utterances that leave it."""
 
 from __future__ import annotations
-
-from math import inf
-from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxlane.server.conversation.turns import (
-    PHRASEBOOKS,
-    BargePolicy,
-    Eagerness,
-    SentenceEnding,
-    TurnPolicy,
-    Verdict,
-    eager_wait_s,
-    end_wait_s,
-    ending,
-    judge,
-    leaves_floor,
-    spell,
-    stops,
-)
+from voxlane.server.conversation.barge_in import Verdict, judge, stops
+from voxlane.server.conversation.phrases import PHRASEBOOKS, leaves_floor, spell
+from voxlane.server.conversation.turns import BargePolicy
 
 POLICY = BargePolicy()
 
@@ -90,9 +75,16 @@ def test_some_words_take_it_alone(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["Her.", "Tell me.", "I dunno.", "Ma'am.", "Of her.", "If I,", "Eh-hoi!", "The man."])
 def test_what_a_recogniser_makes_of_a_hum_does_not_take_it(text: str) -> None:
-    assert judged(text, speech=0.5) is Verdict.WAIT
-    assert judged(text, speech=0.5, silence=POLICY.release_s) is Verdict.RELEASE
+    assert judged(text, speech=0.45) is Verdict.WAIT
+    assert judged(text, speech=0.45, silence=POLICY.release_s) is Verdict.RELEASE
     assert judged(text, speech=0.7) is Verdict.COMMIT
+
+
+@pytest.mark.parametrize(("strong_s", "verdict"), [(0.45, Verdict.WAIT), (0.55, Verdict.COMMIT)])
+def test_a_voice_is_brief_by_its_strong_sound(strong_s: float, verdict: Verdict) -> None:
+    assert judge("Her.", True, 0.7, 0.0, False, POLICY, strong_s) is verdict
+    assert judge("No.", True, 0.7, 0.0, False, POLICY, strong_s) is Verdict.COMMIT
+    assert judge("", True, POLICY.lasting_s, 0.0, False, POLICY, strong_s) is Verdict.COMMIT  # lasts, faintly
 
 
 @pytest.mark.parametrize("text", STOPS)
@@ -135,7 +127,6 @@ def test_of_an_unknown_language_all_words_are_words() -> None:
     assert judge("mhm", True, 0.3, 0.0, False, policy) is Verdict.COMMIT
     assert judge("stop", False, 0.3, 0.0, False, policy) is Verdict.WAIT
     assert judge("", True, 0.3, 1.0, False, policy) is Verdict.RELEASE
-    assert ending("this and", "tlh") is SentenceEnding.PLAIN
 
 
 @pytest.mark.parametrize("language", ["en", "EN", "en-GB", "en_US"])
@@ -172,93 +163,9 @@ def test_any_number_of_backchannels_is_one(utterances: list[str], between: str) 
 @given(st.text(max_size=60))
 def test_any_text_is_judged(text: str) -> None:
     assert judged(text) in Verdict
-    assert ending(text) in SentenceEnding
 
 
 @pytest.mark.parametrize("letter", ["m", "h", "a", "ha", "hm", "mh", "he", "ya", "uh"])
 def test_a_long_murmur_is_judged_in_no_time(letter: str) -> None:
     # Catastrophic backtracking would take longer than the universe has.
     assert judged(letter * 5000 + "x", speech=1.0) is Verdict.COMMIT
-
-
-# ---- end of turn
-
-ENDINGS: dict[SentenceEnding, list[str]] = {
-    SentenceEnding.OPEN: [
-        "I would like to book a table and", "So, um,", "I was thinking, uh", "Can you tell me the", "It is because",
-        "First of all,", "I want to go to", "Well, you know...", "My name is…", "and so", "the thing is -",
-        "let me see",
-        "and I'm", "That is for my", "with the, um.",
-    ],
-    SentenceEnding.NUMBER: ["My number is 5 5 5", "Call 0171", "It's 42."],
-    SentenceEnding.QUESTION: [
-        "What time is it?", "Is that what it is for?", 'Did he say "no"?', "And?", "Really? (laughs)",
-    ],
-    SentenceEnding.PLAIN: [
-        "I think so.", "Tell a story.", "yes", "I want that as well.", "Book it for me", "", "...", "[hm]",
-    ],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "how"), [(text, how) for how, texts in ENDINGS.items() for text in texts])
-def test_endings(text: str, how: SentenceEnding) -> None:
-    assert ending(text) is how
-
-
-def test_words_and_probability_decide_together() -> None:
-    policy = TurnPolicy()
-    question, plain, number, half = (
-        end_wait_s(0.6, policy, words)
-        for words in ("What time is it?", "Tell me a story.", "My number is 5 5", "Tell me about the")
-    )
-    assert policy.min_wait_s < question < plain < number < half < policy.max_wait_s
-    assert end_wait_s(None, policy, "Tell me a story.") == plain
-    assert end_wait_s(1.0, policy, "Tell me a story.") == policy.min_wait_s
-    assert end_wait_s(0.0, policy, "Tell me a story.") > 2.0
-
-
-def test_manual_turns_end_when_the_client_says_so_or_are_too_long() -> None:
-    policy = TurnPolicy(mode="manual", max_turn_s=30.0)
-    assert end_wait_s(1.0, policy, "Done.", 29.9) == inf
-    assert eager_wait_s(1.0, policy, "Done.", 29.9) == inf
-    assert end_wait_s(0.0, policy, "and", 30.0) == 0.0
-    assert end_wait_s(0.0, TurnPolicy(max_turn_s=30.0), "and", 31.0) == 0.0
-
-
-def test_only_a_sentence_that_seems_complete_is_answered_eagerly() -> None:
-    policy = TurnPolicy()
-    for words, p_end in (("What time is it?", None), ("Tell me a story.", 0.9)):
-        assert 0 < eager_wait_s(p_end, policy, words) < policy.min_wait_s
-    for words, p_end in (("Tell me a story.", 0.2), ("Tell me about the", 1.0)):
-        assert eager_wait_s(p_end, policy, words) == end_wait_s(p_end, policy, words)
-    careful = TurnPolicy(eagerness="low")
-    assert eager_wait_s(1.0, careful, "Done.") == end_wait_s(1.0, careful, "Done.")
-
-
-policies = st.builds(
-    TurnPolicy,
-    eagerness=st.sampled_from(get_args(Eagerness)),
-    min_wait_s=st.floats(0.1, 0.5),
-    max_wait_s=st.floats(0.5, 4.0),
-)
-utterances = st.sampled_from([text for texts in ENDINGS.values() for text in texts])
-probabilities = st.floats(-0.5, 1.5)
-
-
-@given(policies, utterances, probabilities, probabilities, st.floats(0, 200))
-def test_the_laws_of_waiting(policy: TurnPolicy, words: str, less: float, more: float, turn_s: float) -> None:
-    less, more = sorted((less, more))
-    longer, shorter = (end_wait_s(p_end, policy, words, turn_s) for p_end in (less, more))
-    assert shorter <= longer
-    assert eager_wait_s(more, policy, words, turn_s) <= shorter
-    if turn_s < policy.max_turn_s:
-        assert policy.min_wait_s <= shorter
-        assert longer <= policy.max_wait_s
-    else:
-        assert longer == 0.0
-
-
-@given(utterances, st.none() | st.floats(0, 1))
-def test_the_more_eager_the_sooner(words: str, p_end: float | None) -> None:
-    low, medium, high = (end_wait_s(p_end, TurnPolicy(eagerness=how), words) for how in ("low", "medium", "high"))
-    assert high < medium < low
