@@ -1,10 +1,10 @@
 """Interruptions through a real server in real time: how soon a reply stops, and whether only words stop it.
 
 People let the assistant talk and interrupt it at random moments. The client takes the time from the first sample of the
-interrupting word that it sent until `hold` came, and until `interrupted` came. Then the same people cough, click and
-say "mhm"; a reply that ends for such a sound is a false interruption. The default models; 1, 4 and 8 sessions; 40
-interruptions with each, and 50 other sounds. There is no peer, but there are bars. Writes barge_in.json and
-docs/img/barge-in.svg.
+interrupting word that it sent until `duck` or `hold` came, and until `interrupted` came. Then the same people cough,
+click and say "mhm"; a reply that ends for such a sound is a false interruption. The default models; 1, 4 and 8
+sessions; 40 interruptions with each, and 50 other sounds. There is no peer, but there are bars. Writes barge_in.json
+and docs/img/barge-in.svg.
 
 Time: six minutes, most of it in real time.
 """
@@ -53,7 +53,7 @@ class Attempt:
     """One sound that was made while the assistant talked; -1: did not happen."""
 
     kind: str
-    hold_ms: float
+    hold_ms: float  # until the reply was lowered or held
     commit_ms: float
     release_ms: float
     quiet_ms: float  # until the loudspeaker fell silent
@@ -111,7 +111,8 @@ async def attempt(somebody: Person, kind: str, sound: Sound, delay_s: float) -> 
     # The last moment before the verdict at which anything was heard.
     loud = [at for at, level in somebody.output if begin < at and level > 300 and (ended is None or at < ended[0])]
     quiet = (max(loud, default=begin) - begin) * 1e3
-    result = Attempt(kind, after("hold"), after("interrupted"), after("release"), quiet, stale)
+    acted = min((ms for ms in (after("duck"), after("hold")) if ms >= 0), default=-1.0)
+    result = Attempt(kind, acted, after("interrupted"), after("release"), quiet, stale)
     await somebody.client.stop()
     await asyncio.sleep(0.8)
     return result
@@ -195,6 +196,9 @@ def report_meant(meant: dict[int, list[Attempt]]) -> float:
 
 def report_late(late: list[tuple[int, float]]) -> None:
     """Print how much the engine worked for replies on hold."""
+    if not late:
+        print("  engine: no reply was held")
+        return
     steps, longest = max(count for count, _ in late), max(ms for _, ms in late)
     print(
         f"  engine, {len(late)} holds: at most {steps} steps of the held reply began after the client was told, "

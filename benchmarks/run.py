@@ -7,7 +7,8 @@
 
 The output of each also goes to NAME.txt in the folder that $OUT names, if it is set.
 
-Time: on two cores 18 minutes for all but `partner`, which takes 3 to 25 for each installed chat model; 18 with a GPU.
+Time: on two cores 18 minutes for all but `ears`, which takes an hour, and `partner`, which takes 3 to 25 minutes for
+each installed chat model; 18 minutes with a GPU.
 No script begins after --seconds. Nothing else should run on the machine meanwhile.
 """
 
@@ -36,6 +37,7 @@ ALL = (
     "barge_in",
     "many_sessions",
     "partner",
+    "ears",
     "killed_engine",
 )
 GPU = {

@@ -25,6 +25,7 @@ class Span:
     """The time that is drawn, in seconds of the client's clock."""
 
     onset: float  # the first sound of the interrupting word
+    duck: float  # when the reply was lowered; `hold` if it was not
     hold: float
     cut: float
 
@@ -33,8 +34,10 @@ class Span:
         """Return the time around the first interruption in the events."""
         cut = next(at for at, event in events if event.name == "interrupted")
         hold = max((at for at, event in events if event.name == "hold" and at <= cut), default=cut)
-        report = next(event for at, event in events if event.name == "barge_in" and at >= hold)
-        return cls(hold - report["hold_ms"] / 1e3, hold, cut)
+        told, report = next((at, event) for at, event in events if event.name == "barge_in" and event["committed"])
+        onset = told - report["verdict_ms"] / 1e3
+        duck = min((at for at, event in events if event.name == "duck" and onset <= at <= hold), default=hold)
+        return cls(onset, duck, hold, cut)
 
     @property
     def begin(self) -> float:
@@ -109,7 +112,8 @@ def _end_of(words: str, most: int = 18) -> str:
 
 
 def _moments(span: Span) -> Iterator[str]:
-    for at, name in ((span.onset, ""), (span.hold, "hold"), (span.cut, "interrupted")):
+    moments = [(span.onset, ""), (span.duck, "duck"), (span.hold, "hold"), (span.cut, "interrupted")]
+    for at, name in moments[:1] + moments[1 + (span.duck == span.hold) :]:
         yield f'<path d="M{span.x(at):.1f} 58V352" stroke="{RED}" stroke-dasharray="3 3"/>'
         label = f"{name} {1e3 * (at - span.onset):.0f}" if name else "first sound"
         anchor, nudge = ("start", 4) if name else ("end", -4)
