@@ -43,7 +43,7 @@ test-client: $(BROWSER) ## type-check and test the browser client's modules (the
 
 # Each client in an environment of its own: their requirements quarrel.
 test-clients: $(TESTED) weights $(CLIENTS:%=$(FOREIGN)/%/.ready) ## run the heavier foreign clients of the Realtime API
-	@$(BIN)/python -m pytest tests/clients/foreign_clients.py $(ARGS)
+	@$(BIN)/python -m pytest tests/clients/foreign_clients.py tests/clients/foreign_serializers.py $(ARGS)
 
 check: $(TESTED) types ## formatting, lint and types
 	@$(BIN)/ruff format --check .

@@ -16,7 +16,7 @@ from voxlane.server.conversation.client_events import ClientEvent, Played
 from voxlane.server.conversation.server_events import ServerEvent
 from voxlane.server.conversation.values import SessionConfig, StateName
 
-CodecName = Literal["pcm16", "mulaw", "alaw", "opus"]
+CodecName = Literal["pcm16", "mulaw", "alaw", "opus", "g722"]
 
 
 class BadMessage(ValueError):

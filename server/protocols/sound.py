@@ -14,6 +14,7 @@ from msgspec import structs
 
 from voxlane.codecs.errors import AudioError
 from voxlane.codecs.g711 import decode_alaw, decode_mulaw, encode_alaw, encode_mulaw
+from voxlane.codecs.g722 import G722Decoder
 from voxlane.codecs.opus import DECODED_RATE, OpusDecoder, OpusEncoder
 from voxlane.codecs.pcm import Floats, decode_pcm16, encode_pcm16
 from voxlane.codecs.resample import Resampler
@@ -26,7 +27,7 @@ TELEPHONE_RATE = 8_000
 
 
 def codecs() -> tuple[CodecName, ...]:
-    """Return the codecs of this installation."""
+    """Return the codecs that this installation offers to clients; telephone lines have G.722 as well."""
     return ("pcm16", "mulaw", "alaw", "opus") if find_spec("av") is not None else ("pcm16", "mulaw", "alaw")
 
 
@@ -49,6 +50,7 @@ class Microphone:
     def __init__(self, form: AudioFormat) -> None:
         self._codec = form.codec
         self._opus = OpusDecoder() if form.codec == "opus" else None
+        self._g722 = G722Decoder() if form.codec == "g722" else None
         self._resampler = Resampler(form.rate, LISTEN_RATE)
         self._straight = form == AudioFormat("pcm16", LISTEN_RATE)
         self._heard = 0
@@ -79,6 +81,9 @@ class Microphone:
                 case "opus":
                     assert self._opus is not None
                     return self._opus.decode(data)
+                case "g722":
+                    assert self._g722 is not None
+                    return self._g722.decode(data)
                 case _:
                     return decode_pcm16(data)
         except AudioError as error:

@@ -1,0 +1,119 @@
+"""jambonz's `listen` and `stream` verbs with bidirectional streaming: binary 16-bit sound, JSON for the rest.
+
+The first text is the call, with the verb's own metadata among its fields. `passDtmf` must be set for keys. A mark comes
+back with `playout` when the sound after it begins, or with `cleared`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from voxlane.server.protocols.dialect import AudioFormat, BadMessage
+from voxlane.server.protocols.phone.line_events import CallStarted, LineEvent, LineTraits, MarkReturned, Media, Message
+from voxlane.server.protocols.phone.reading import (
+    Identifier,
+    MarkName,
+    Number,
+    audio_format,
+    call_facts,
+    checked_sound,
+    event_name,
+    json_object,
+    json_text,
+    key_event,
+    read_as,
+    scalars,
+    unknown,
+)
+
+SUBPROTOCOLS = ("audio.jambonz.org", "audio.drachtio.org")
+
+_ADVICE = "set sampleRate to 8000, 16000 or 24000"
+_NOT_PARAMETERS = {
+    "accountSid", "applicationSid", "callId", "callSid", "callStatus", "callTerminationBy", "callerId", "callerName",
+    "direction", "fsPublicIp", "fsSipAddress", "localSipAddress", "mixType", "originatingSipIp",
+    "originatingSipTrunkName", "parentCallSid", "publicIp", "sampleRate", "sbcCallid", "service_url", "sipReason",
+    "sipStatus", "traceId",
+}  # fmt: skip
+
+
+class _Call(Struct, rename="camel"):
+    sample_rate: Number
+    mix_type: Identifier = "mono"
+    call_sid: Identifier = ""
+
+
+class _ReturnAudio(Struct, rename="camel"):
+    sample_rate: Number
+
+
+class _Key(Struct):
+    dtmf: str | int = ""
+
+
+class _Mark(Struct):
+    name: MarkName
+    event: str = "playout"
+
+
+class Jambonz:
+    """The messages of one call on jambonz."""
+
+    traits = LineTraits("jambonz")
+
+    def __init__(self) -> None:
+        self._input: AudioFormat | None = None
+
+    def read(self, message: Message) -> list[LineEvent]:
+        """Return the events of a message; raise BadMessage if it breaks the rules."""
+        if isinstance(message, bytes):
+            if self._input is None:
+                raise BadMessage("sound comes before the call's text")
+            return [Media(checked_sound(message, self._input))] if message else []
+        body = json_object(message)
+        if self._input is None:
+            return self._start(body)
+        name = event_name(body, "event" if "event" in body else "type")
+        if name == "dtmf":
+            return [key_event(read_as(_Key, body).dtmf, name)]
+        if name == "mark":
+            mark = read_as(_Mark, body.get("data"), at="data")
+            return [MarkReturned(mark.name, mark.event != "cleared")]
+        return [unknown(name)]
+
+    def _start(self, body: dict[str, Any]) -> list[LineEvent]:
+        call = read_as(_Call, body)
+        if call.mix_type != "mono":
+            raise BadMessage('only the caller must be heard: set mixType to "mono"')
+        self._input = audio_format("l16", call.sample_rate, _ADVICE)
+        output, back = self._input, body.get("bidirectionalAudio")
+        if isinstance(back, dict) and "sampleRate" in back:
+            rate = read_as(_ReturnAudio, back, at="bidirectionalAudio").sample_rate
+            output = audio_format("l16", rate, _ADVICE)
+        top = {key: value for key, value in scalars(body).items() if key not in _NOT_PARAMETERS}
+        given = {**top, **scalars(body.get("customerData")), **scalars(body.get("metadata"))}
+        facts = call_facts(self.traits.name, call.call_sid, given, caller=body.get("from"), called=body.get("to"))
+        return [CallStarted(facts, self._input, output)]
+
+    def media(self, data: bytes) -> bytes:
+        """Return the message for a piece of sound.
+
+        jambonz marks places in its buffer with the sample -1 and would take such a sample for a mark.
+        """
+        samples = np.frombuffer(data, "<i2")
+        return np.where(samples == -1, np.int16(0), samples).astype("<i2").tobytes()
+
+    def mark(self, name: str) -> str:
+        """Return the message for a mark."""
+        return json_text({"type": "mark", "data": {"name": name}})
+
+    def clear(self) -> str:
+        """Return the message that discards what was not played."""
+        return json_text({"type": "killAudio"})
+
+    def hang_up(self) -> str:
+        """Return the message that ends the verb, and the call if no other verb follows."""
+        return json_text({"type": "disconnect"})
