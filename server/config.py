@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import ipaddress
 import json
+import re
 import textwrap
 import tomllib
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from msgspec import Meta
 from msgspec.inspect import Field
@@ -40,7 +43,27 @@ API_KEY_VARIABLE = "VOXLANE_API_KEY"
 CHAT_KEY_VARIABLE = "VOXLANE_CHAT_KEY"
 """The key for the server at chat.url."""
 
+PHONE_KEY_VARIABLES = {
+    "phone": "VOXLANE_PHONE_KEY",
+    "twilio": "VOXLANE_TWILIO_TOKEN",
+    "telnyx": "VOXLANE_TELNYX_KEY",
+    "plivo": "VOXLANE_PLIVO_TOKEN",
+    "vonage": "VOXLANE_VONAGE_SECRET",
+    "genesys": "VOXLANE_GENESYS_SECRET",
+}
+"""The environment variables of PhoneKeys, by its fields."""
+
 _ENDING_S = limits.STOP_SECONDS - limits.DRAIN_SECONDS
+
+_TARGET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _-]{0,63}")
+_TARGET = re.compile(
+    r"\+?[0-9]{2,15}|sips?:[A-Za-z0-9._+-]{1,64}@[A-Za-z0-9.\[\]:-]{1,255}(?:;[A-Za-z0-9=;.-]{1,128})?"
+)
+
+_URL_PLAIN = re.compile(r"[A-Za-z0-9.:/\[\]_~%-]+")
+_HOST_AND_PORT = re.compile(r"[A-Za-z0-9.:\[\]_-]+:[0-9]+")
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 PRIORITIES = {"normal": Priority.NORMAL, "high": Priority.HIGH, "critical": Priority.CRITICAL}
 """Priorities by their names outside."""
@@ -192,6 +215,102 @@ class VoiceConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class PhoneConfig:
+    """Telephone calls at /v1/phone. The keys of telephone systems are in the environment."""
+
+    public_url: Annotated[
+        str,
+        Meta(
+            description="The address under which telephone systems reach this server, as https://example.org. Their"
+            " signatures are checked against it."
+        ),
+    ] = ""
+    sources: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Addresses and networks that calls may come from, as 203.0.113.0/24; empty: from everywhere."
+            " Behind a reverse proxy every call comes from the proxy's address."
+        ),
+    ] = ()
+    audiosocket: Annotated[
+        str,
+        Meta(description='Where Asterisk\'s AudioSocket is listened for, as 127.0.0.1:19092; "": nowhere.'),
+    ] = ""
+    greeting: Annotated[str, Meta(description='What is said when a call is answered; "" takes voice.greeting.')] = ""
+    instructions: Annotated[
+        str,
+        Meta(
+            description='What the chat model is told to be on the telephone; "" takes voice.instructions. {caller},'
+            " {called} and {parameter.NAME} become what is known about the call."
+        ),
+    ] = ""
+    language: Annotated[str, Meta(description='The language of calls, as de; "" leaves it to the models.')] = ""
+    voice: Annotated[str, Meta(description='The voice of calls; "" takes the first one.')] = ""
+    call_s: Annotated[
+        float, Meta(ge=1, le=86400, description="The longest call, in seconds; then good-bye is said.")
+    ] = 3600.0
+    silence_s: Annotated[
+        float,
+        Meta(
+            ge=0, le=3600, description="Seconds without a word after which the caller is asked; 0 waits without asking."
+        ),
+    ] = 15.0
+    reprompt: Annotated[str, Meta(description="What a silent caller is asked.")] = "Are you still there?"
+    reprompts: Annotated[
+        int, Meta(ge=0, le=100, description="How often a silent caller is asked before the call ends.")
+    ] = 2
+    good_bye: Annotated[
+        str, Meta(description='What is said before the server ends a call; "" ends it without a word.')
+    ] = "Good-bye."
+    digits_s: Annotated[
+        float, Meta(ge=0.1, le=60, description="Seconds after the last key that end a number which the caller presses.")
+    ] = 2.0
+    digits_end: Annotated[Literal["#", "*", "none"], Meta(description="The key that ends such a number at once.")] = "#"
+    hang_up: Annotated[bool, Meta(description="Whether the chat model may end a call.")] = False
+    transfer: Annotated[
+        tuple[str, ...],
+        Meta(
+            description='Where the chat model may connect a caller to, as "sales = +4930123456" or'
+            ' "sales = sip:sales@example.org"; empty: nowhere.'
+        ),
+    ] = ()
+    send_digits: Annotated[bool, Meta(description="Whether the chat model may press keys.")] = False
+    collect_digits: Annotated[
+        bool, Meta(description="Whether the chat model may wait for keys that the caller presses.")
+    ] = False
+    tools: Annotated[
+        str, Meta(description="A JSON file with the tools of calls, in OpenAI's words; needs phone.tools_url.")
+    ] = ""
+    tools_url: Annotated[
+        str,
+        Meta(
+            description="The server that runs these tools: each call of a tool is a POST to it, signed with"
+            " VOXLANE_PHONE_KEY."
+        ),
+    ] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PhoneKeys:
+    """The secrets of telephone systems. They come from the environment and are never shown."""
+
+    phone: str = dataclasses.field(default="", repr=False)  # our own, for systems that do not sign
+    twilio: str = dataclasses.field(default="", repr=False)  # the auth token; of SignalWire the signing key
+    telnyx: str = dataclasses.field(default="", repr=False)  # the public key, base64
+    plivo: str = dataclasses.field(default="", repr=False)  # the auth token
+    vonage: str = dataclasses.field(default="", repr=False)  # the signature secret
+    genesys: str = dataclasses.field(default="", repr=False)  # the client secret, base64
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, name) for name in PHONE_KEY_VARIABLES)
+
+
+def read_phone_keys(read: Callable[[str], str]) -> PhoneKeys:
+    """Return the keys that `read` finds under the names of environment variables."""
+    return PhoneKeys(**{name: read(variable) for name, variable in PHONE_KEY_VARIABLES.items()})
+
+
+@dataclass(frozen=True, slots=True)
 class ChatConfig:
     """Another server that does the thinking in conversations. Its key, if it wants one, is in the environment."""
 
@@ -227,6 +346,7 @@ class Config:
     voice: VoiceConfig = dataclasses.field(default_factory=VoiceConfig)
     chat: ChatConfig = dataclasses.field(default_factory=ChatConfig)
     weights: WeightsConfig = dataclasses.field(default_factory=WeightsConfig)
+    phone: PhoneConfig = dataclasses.field(default_factory=PhoneConfig)
 
 
 DERIVED = {"engine.mirrors": "weights.mirrors"}
@@ -289,6 +409,79 @@ def _check_together(config: Config, source: str) -> None:
         )
     if config.engine.adapter not in ("", AUTO_ADAPTER) and config.engine.model in ("", AUTO_MODEL):
         raise ConfigError(f"{source}engine.adapter is given: engine.model must name the model that it was trained on")
+    _check_phone(config.phone, source)
+
+
+def _check_phone(phone: PhoneConfig, source: str) -> None:
+    """Raise ConfigError for a key of [phone] that cannot be used."""
+    if phone.public_url and (not _is_web_address(phone.public_url) or not _URL_PLAIN.fullmatch(phone.public_url)):
+        raise ConfigError(f"{source}phone.public_url must be an address as https://example.org, without @, ? and #")
+    networks = phone_networks(phone.sources, source)
+    if phone.audiosocket:
+        host, _ = socket_address(phone.audiosocket, f"{source}phone.audiosocket")
+        if not networks and not _is_loopback(host):
+            raise ConfigError(
+                f"{source}phone.audiosocket can be reached by others and knows no keys: phone.sources must be given"
+                " with it"
+            )
+    transfer_targets(phone.transfer, source)
+    if bool(phone.tools) != bool(phone.tools_url):
+        raise ConfigError(f"{source}phone.tools and phone.tools_url must be given together")
+    if phone.tools_url and not _is_web_address(phone.tools_url):
+        raise ConfigError(f"{source}phone.tools_url must be an address that begins with http:// or https://")
+
+
+def phone_networks(sources: Iterable[str], source: str = "") -> tuple[Network, ...]:
+    """Return the networks of phone.sources; an address is a network of one."""
+    try:
+        return tuple(ipaddress.ip_network(one.strip(), strict=False) for one in sources)
+    except ValueError as error:
+        raise ConfigError(
+            f"{source}phone.sources must be addresses and networks, as 203.0.113.7 or 203.0.113.0/24"
+        ) from error
+
+
+def transfer_targets(entries: Iterable[str], source: str = "") -> dict[str, str]:
+    """Return the destinations of phone.transfer by their names."""
+    found: dict[str, str] = {}
+    for entry in entries:
+        name, _, target = (part.strip() for part in entry.partition("="))
+        if not _TARGET_NAME.fullmatch(name) or not _TARGET.fullmatch(target):
+            raise ConfigError(
+                f'{source}phone.transfer: {quote(name)}: write it as "sales = +4930123456" or'
+                ' "sales = sip:sales@example.org"'
+            )
+        if name in found:
+            raise ConfigError(f"{source}phone.transfer has two destinations called {quote(name)}")
+        found[name] = target
+    return found
+
+
+def socket_address(address: str, key: str) -> tuple[str, int]:
+    """Return the host and the port of `host:port`; a ConfigError names the key."""
+    try:
+        split = urlsplit(f"//{address}")
+        host, port = split.hostname, split.port
+    except ValueError:  # unbalanced brackets, or a port that is none
+        host, port = None, None
+    if not host or port is None or not _HOST_AND_PORT.fullmatch(address):
+        raise ConfigError(f"{key} must be an address and a port, as 127.0.0.1:19092")
+    return host, port
+
+
+def _is_web_address(url: str) -> bool:
+    try:
+        split = urlsplit(url)
+        return split.scheme in ("http", "https") and bool(split.hostname) and split.port != 0
+    except ValueError:  # unbalanced brackets, or a port that is none
+        return False
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def keys() -> dict[str, dict[str, Field]]:

@@ -33,6 +33,18 @@ def line(event: str, /, **fields: object) -> str:
     return " ".join([event, *(f"{key}={quote(value)}" for key, value in fields.items() if value is not None)])
 
 
+def masked(number: str) -> str:
+    """Return a telephone number or SIP address for the log: its last two digits; "" if there is none.
+
+    A telephone number is personal data. The dots are ASCII: a record shows them as they are.
+    """
+    if not number:
+        return ""
+    # Of sip:anna@example.org nothing is left, and of a number of up to four digits neither.
+    digits = "".join(char for char in number.partition("@")[0] if char in "0123456789")
+    return f"...{digits[-2:]}" if len(digits) > 4 else "..."
+
+
 class LineFormatter(logging.Formatter):
     """Write every record on one line, tracebacks included."""
 

@@ -23,7 +23,15 @@ logger = logging.getLogger(__name__)
 CLIENT_GONE = 499
 """What the log and the metrics show for a client that left; it is sent to no client."""
 
-_ROUTES = frozenset(
+WEBHOOKS = frozenset(
+    {
+        "/v1/phone/twiml", "/v1/phone/twiml/next", "/v1/phone/texml", "/v1/phone/texml/next",
+        "/v1/phone/plivo", "/v1/phone/plivo/next", "/v1/phone/vonage", "/v1/phone/vonage/next",
+    }
+)  # fmt: skip
+"""Requests of telephone systems, which cannot send our key: api/phone.py checks them."""
+
+_ROUTES = WEBHOOKS | frozenset(
     {
         "/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/v1/models", "/v1/chat/completions",
         "/v1/audio/transcriptions", "/v1/audio/speech", "/v1/audio/voices", "/v1/realtime/client_secrets",
@@ -98,7 +106,8 @@ class _Visit:
         try:
             if self._full and self._scope["path"] not in _LOOKING_AFTER:
                 raise TooManyConnections(detail="limits.connections")
-            if self._scope["path"].startswith("/v1/"):
+            path: str = self._scope["path"]
+            if path.startswith("/v1/") and path not in WEBHOOKS:
                 check_page(self._scope, self._config, self._api_key)
                 check_key(self._scope, self._api_key)
             await self._app(self._scope, receive, send)

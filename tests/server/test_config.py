@@ -149,12 +149,95 @@ def test_a_pronunciation_that_cannot_be_used_is_refused(tmp_path: Path, entries:
         configuration.load(path)
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('public_url = "example.org"', r"phone\.public_url must be an address as https://example\.org"),
+        ('public_url = "wss://example.org"', r"phone\.public_url must be an address"),
+        ('public_url = "https://example.org?a=b"', r"phone\.public_url must be an address"),
+        ('public_url = "https://me:pw@example.org"', r"phone\.public_url must be an address"),
+        ('public_url = "https://example.org:99999"', r"phone\.public_url must be an address"),
+        ('public_url = "https://["', r"phone\.public_url must be an address"),
+        ('sources = ["example.org"]', r"phone\.sources must be addresses and networks"),
+        ('sources = ["10.0.0.0/33"]', r"phone\.sources must be addresses and networks"),
+        ('audiosocket = "127.0.0.1"', r"phone\.audiosocket must be an address and a port"),
+        ('audiosocket = ":19092"', r"phone\.audiosocket must be an address and a port"),
+        ('audiosocket = "127.0.0.1:99999"', r"phone\.audiosocket must be an address and a port"),
+        ('audiosocket = "a:1/b:2"', r"phone\.audiosocket must be an address and a port"),
+        ('audiosocket = "0.0.0.0:19092"', r"phone\.sources must be given with it"),
+        ('audiosocket = "pbx.example:19092"', r"phone\.sources must be given with it"),
+        ('transfer = ["+4930123456"]', r'phone\.transfer: "?\+4930123456"?: write it as "sales = \+4930123456"'),
+        ('transfer = ["sales = example"]', r"phone\.transfer: sales: write it as"),
+        ('transfer = ["sales = sip:a b@example.org"]', r"phone\.transfer: sales: write it as"),
+        ('transfer = ["a = +4930123456", "a=sip:a@b"]', r"phone\.transfer has two destinations called a"),
+        ('tools = "tools.json"', r"phone\.tools and phone\.tools_url must be given together"),
+        ('tools_url = "https://a"', r"phone\.tools and phone\.tools_url must be given together"),
+        ('tools = "tools.json"\ntools_url = "ftp://a"', r"phone\.tools_url must be an address that begins with http"),
+        ("call_s = 0", r"phone\.call_s must be a number from 1 to 86400, not 0"),
+        ('digits_end = "1"', r"phone\.digits_end must be one of #, \*, none, not 1"),
+    ],
+)
+def test_a_mistake_about_telephones_is_named(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        configuration.load(write(tmp_path, f"[phone]\n{text}\n"))
+    assert caught.value.hint.startswith(str(tmp_path / "voxlane.toml"))
+
+
+def test_what_can_be_said_about_telephones(tmp_path: Path) -> None:
+    text = """[phone]
+    public_url = "https://example.org/voice"
+    sources = ["203.0.113.7", "10.1.2.3/8", "2001:db8::/32"]
+    audiosocket = "0.0.0.0:19092"
+    transfer = ["sales = +4930123456", "Night desk = sip:night@example.org;transport=tls"]
+    tools = "tools.json"
+    tools_url = "http://127.0.0.1:9000/tools"
+    """
+    phone = configuration.load(write(tmp_path, text)).phone
+    assert list(map(str, configuration.phone_networks(phone.sources))) == [
+        "203.0.113.7/32",
+        "10.0.0.0/8",
+        "2001:db8::/32",
+    ]
+    assert configuration.socket_address(phone.audiosocket, "") == ("0.0.0.0", 19092)
+    assert configuration.transfer_targets(phone.transfer) == {
+        "sales": "+4930123456",
+        "Night desk": "sip:night@example.org;transport=tls",
+    }
+
+
+def test_telephone_keys_are_read_by_their_names_and_never_shown() -> None:
+    asked: list[str] = []
+
+    def read(variable: str) -> str:
+        asked.append(variable)
+        return f"secret of {variable}"
+
+    found = configuration.read_phone_keys(read)
+    assert found.vonage == "secret of VOXLANE_VONAGE_SECRET"
+    assert asked == list(configuration.PHONE_KEY_VARIABLES.values())
+    assert {field.name for field in dataclasses.fields(found)} == set(configuration.PHONE_KEY_VARIABLES)
+    assert "secret" not in f"{found!r} {found} {[found]}"
+    assert found
+    assert not configuration.PhoneKeys()
+    assert configuration.PhoneKeys(genesys="x")
+
+
 def test_every_number_has_a_range_that_holds_its_default() -> None:
     for key, hint in leaves():
         if hint in (int, float):
             least, most = bounds(key)
             section, name = key.split(".")
             assert least <= getattr(getattr(Config(), section), name) <= most
+
+
+PHONE_VALUES: dict[str, st.SearchStrategy[object]] = {
+    "phone.public_url": st.sampled_from(["", "https://example.org", "https://example.org:8443/voice/"]),
+    "phone.sources": st.lists(st.sampled_from(["203.0.113.7", "10.0.0.0/8", "2001:db8::/32"]), unique=True),
+    "phone.audiosocket": st.sampled_from(["", "127.0.0.1:19092", "localhost:1", "[::1]:19092"]),
+    "phone.transfer": st.lists(st.sampled_from(["sales = +4930123456", "Night desk=sip:a@b.example"]), unique=True),
+    "phone.tools": st.just(""),  # it needs the other one with it
+    "phone.tools_url": st.just(""),
+}
 
 
 def value_for(key: str, hint: object) -> st.SearchStrategy[object]:
@@ -167,6 +250,8 @@ def value_for(key: str, hint: object) -> st.SearchStrategy[object]:
         return st.just("")  # they need a model with them
     if key == "voice.pronunciations":
         return st.lists(st.sampled_from(["Siobhan = shiv-awn", "Niamh = /niːv/", "SQL=sequel"]), unique=True)
+    if key in PHONE_VALUES:
+        return PHONE_VALUES[key]
     if hint is str:
         return texts
     if hint == tuple[str, ...]:

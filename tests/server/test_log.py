@@ -53,3 +53,20 @@ def test_every_record_is_one_line() -> None:
     assert lines[0].endswith("INFO voxlane.x plain a=b")
     assert "forged\\n2026" in lines[1]
     assert "trace=" in lines[2]
+
+
+def test_of_a_telephone_number_two_digits_are_shown() -> None:
+    assert log.masked("+49 171 2345689") == "...89"
+    assert log.masked("sip:4917123@192.168.1.20") == "...23"
+    assert log.masked("sip:anna@192.168.1.20") == "..."
+    assert log.masked("1234") == "..."  # two of four digits would be half of it
+    assert log.masked("anonymous") == "..."
+    assert log.masked("") == ""
+    assert log.line("call open", caller=log.masked("+491712345689")) == "call open caller=...89"
+
+
+@given(st.text())
+def test_whatever_a_number_holds_at_most_two_characters_of_it_are_shown(number: str) -> None:
+    shown = log.masked(number)
+    assert len(shown) <= 5
+    assert shown.removeprefix("...").isdigit() or shown in ("", "...")

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from voxlane.codecs.encode import formats
-from voxlane.server.api.reference import audio, chat, other, voices
+from voxlane.server.api.reference import audio, chat, other, phone, voices
 from voxlane.server.api.reference.parts import JSON, Facts, Schema
 from voxlane.server.http.reply import to_json
 from voxlane.server.service import VERSION, Service, service_of
@@ -20,6 +20,7 @@ from voxlane.server.service import VERSION, Service, service_of
 WEBSOCKETS = {
     "/v1/voice": "Conversations in our own protocol, MessagePack: `docs/protocol.md`.",
     "/v1/realtime": "Conversations in OpenAI's Realtime protocol, JSON: `docs/openai.md`.",
+    "/v1/phone": "Telephone calls, in the protocol of the telephone system that connects them: `docs/telephony.md`.",
 }
 """Endpoints that OpenAPI cannot describe."""
 
@@ -27,6 +28,7 @@ TAGS = {
     "Chat": "Text in, text out.",
     "Audio": "Speech to text and text to speech.",
     "Conversations": "Spoken ones are held over WebSockets; HTTP only hands out the keys.",
+    "Telephone": "Telephone systems ask here what to do with a call.",
     "Models": "What is served.",
     "Health": "For the machines that look after this one.",
     "Description": "This documentation.",
@@ -53,7 +55,7 @@ def facts_of(service: Service) -> Facts:
 
 def document(facts: Facts) -> Schema:
     """Return the whole document."""
-    parts = (chat, audio, voices, other)
+    parts = (chat, audio, voices, phone, other)
     websockets = "\n\n".join(f"WebSocket `{path}`: {text}" for path, text in WEBSOCKETS.items())
     return {
         "openapi": "3.1.0",

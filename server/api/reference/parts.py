@@ -33,6 +33,7 @@ Errors = tuple[type[VoxlaneError], ...]
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
+FORM = "application/x-www-form-urlencoded"
 
 READING: Errors = (InvalidRequest, UnsupportedParameter, RequestTimeout, TooLarge)
 """Errors of a request that has a body."""

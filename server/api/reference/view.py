@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from voxlane.server.api.reference.parts import EVENTS, JSON, Schema
+from voxlane.server.api.reference.parts import EVENTS, FORM, JSON, Schema
 
 LINE_CHARACTERS = 64
 """Width of a command: what a page shows without scrolling."""
@@ -196,9 +196,10 @@ def _sent(operation: Schema, kind: str, value: Schema) -> Iterator[str]:
         yield "-H 'Content-Type: application/json'"
         yield f"-d {shlex.quote(laid_out(value, 2))}"
         return
+    option = "--data-urlencode" if kind == FORM else "-F"
     for name, given in value.items():
         for one in given if isinstance(given, list) else [given]:
-            yield f"-F {shlex.quote(f'{name}={one if isinstance(one, str) else json.dumps(one)}')}"
+            yield f"{option} {shlex.quote(f'{name}={one if isinstance(one, str) else json.dumps(one)}')}"
 
 
 def laid_out(value: Any, indent: int = 0) -> str:

@@ -98,7 +98,7 @@ def read_command(words: list[str]) -> tuple[str, list[str], Any]:
             headers.append(next(rest))
         elif word == "-d":
             sent = json.loads(next(rest))
-        elif word == "-F":
+        elif word in ("-F", "--data-urlencode"):
             name, _, value = next(rest).partition("=")
             value_read: Any = {"true": True}.get(value, value)
             form[name] = [*form.get(name, []), value_read] if name.endswith("[]") else value_read

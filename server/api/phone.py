@@ -1,0 +1,171 @@
+"""POST /v1/phone/twiml, /texml, /plivo and /vonage: what telephone systems are told to do with a call.
+
+A system asks when a call comes in: it is told to connect the call to /v1/phone, with a one-time pass. It asks again at
+`…/next` when our part of the call is over: it is told to transfer the call or to hang up. phone/admission.py checks
+that it is the system, because none of them can send an API key; phone/documents.py writes the answers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from voxlane.server import limits
+from voxlane.server.config import Config
+from voxlane.server.errors import InvalidRequest
+from voxlane.server.http.body import parse_json, pieces_of
+from voxlane.server.http.middleware import check_page
+from voxlane.server.log import line, masked
+from voxlane.server.phone.admission import PHONE_ADDRESS, PhoneAdmission, WebhookRequest
+from voxlane.server.phone.documents import (
+    Document,
+    StreamOrder,
+    ncco,
+    ncco_next,
+    plivo_next,
+    plivo_xml,
+    texml,
+    twiml,
+    twiml_next,
+)
+from voxlane.server.phone.passes import NextStep
+from voxlane.server.phone.signatures import Pairs
+from voxlane.server.protocols.phone.line_events import CallFacts
+
+logger = logging.getLogger(__name__)
+
+BODY_BYTES = 64 * 1024
+"""Largest body: a telephone system sends some thirty short fields."""
+
+FORM = "application/x-www-form-urlencoded"
+FORM_FIELDS = 256
+"""Fields of a form or a query."""
+
+ENDED = frozenset({"completed", "disconnected", "unanswered", "failed", "rejected", "busy", "timeout", "cancelled"})
+"""States in which Vonage's connection to us is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFields:
+    """The names of the fields that say which call it is."""
+
+    call_id: str
+    caller: str
+    called: str
+
+
+@dataclass(frozen=True, slots=True)
+class TelephoneSystem:
+    """A telephone system that asks for documents."""
+
+    name: str
+    path: str
+    fields: AnswerFields
+    answer: Callable[[StreamOrder], Document]
+    follow_up: Callable[[NextStep | None], Document]
+
+
+SYSTEMS = (
+    TelephoneSystem("twilio", f"{PHONE_ADDRESS}/twiml", AnswerFields("CallSid", "From", "To"), twiml, twiml_next),
+    TelephoneSystem("telnyx", f"{PHONE_ADDRESS}/texml", AnswerFields("CallSid", "From", "To"), texml, twiml_next),
+    TelephoneSystem("plivo", f"{PHONE_ADDRESS}/plivo", AnswerFields("CallUUID", "From", "To"), plivo_xml, plivo_next),
+    # Vonage's connection to us is a call of its own: the conversation is what both have in common.
+    TelephoneSystem(
+        "vonage", f"{PHONE_ADDRESS}/vonage", AnswerFields("conversation_uuid", "from", "to"), ncco, ncco_next
+    ),
+)
+
+
+def phone_routes(config: Config, admission: PhoneAdmission) -> list[Route]:
+    """Return the routes of the documents."""
+    routes: list[Route] = []
+    for system in SYSTEMS:
+        endpoint = _Endpoint(config, admission, system)
+        routes.append(Route(system.path, endpoint.answer, methods=["POST"]))
+        routes.append(Route(f"{system.path}/next", endpoint.follow_up, methods=["POST"]))
+        if system.name == "vonage":  # its default is GET
+            routes.append(Route(system.path, endpoint.answer, methods=["GET"]))
+    return routes
+
+
+class _Endpoint:
+    """The two requests of one telephone system."""
+
+    def __init__(self, config: Config, admission: PhoneAdmission, system: TelephoneSystem) -> None:
+        self._config = config
+        self._admission = admission
+        self._system = system
+
+    async def answer(self, request: Request) -> Response:
+        """Answer the request that a call has come in."""
+        webhook, values = await self._read(request)
+        self._admission.check_request(self._system.name, webhook)
+        facts = self._facts(values)
+        order = StreamOrder(
+            self._admission.stream_url(request),
+            self._admission.passes.issue(facts),
+            self._admission.next_url(request, f"{self._system.path}/next", facts.call_id),
+            facts.called,
+        )
+        logger.info(line("call announced", system=facts.system, caller=masked(facts.caller) or None))
+        return _response(self._system.answer(order))
+
+    async def follow_up(self, request: Request) -> Response:
+        """Answer the request what follows after a call."""
+        webhook, values = await self._read(request)
+        facts = self._facts(values)
+        self._admission.check_request(self._system.name, webhook, facts.call_id)
+        if self._system.name == "vonage" and values.get("status") not in ENDED:
+            return Response(status_code=204)  # a document would replace the one that is being followed
+        step = self._admission.next_steps.take(facts.call_id)
+        transferred = None if step is None else masked(step.target)
+        logger.info(line("call follow-up", system=facts.system, transferred=transferred))
+        return _response(self._system.follow_up(step))
+
+    async def _read(self, request: Request) -> tuple[WebhookRequest, Mapping[str, str]]:
+        """Return the request and its fields; one that shows neither signature nor token is refused unread."""
+        self._admission.check_unread(self._system.name, request)
+        if self._admission.is_open(request):
+            check_page(request.scope, self._config, "")
+        pieces = [piece async for piece in pieces_of(request, BODY_BYTES, self._config.limits.body_s)]
+        body = b"".join(pieces)
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        form = _form(body) if body and kind == FORM else ()
+        if request.method == "GET":
+            values = dict(request.query_params)
+        else:
+            values = dict(form) if self._system.name != "vonage" else _object(body)
+        return WebhookRequest(request, request.method, form, body), values
+
+    def _facts(self, values: Mapping[str, str]) -> CallFacts:
+        names = self._system.fields
+        call_id, caller, called = (
+            values.get(name, "")[: limits.NAME_CHARACTERS] for name in (names.call_id, names.caller, names.called)
+        )
+        return CallFacts(self._system.name, call_id, caller, called)
+
+
+def _form(body: bytes) -> Pairs:
+    try:
+        return parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FORM_FIELDS, errors="strict")
+    except ValueError as error:  # not UTF-8, or too many fields
+        raise InvalidRequest("The body is not a form.") from error
+
+
+def _object(body: bytes) -> dict[str, str]:
+    """Return the texts of a JSON object."""
+    value = parse_json(body) if body else {}
+    if not isinstance(value, dict):
+        raise InvalidRequest("The body must be a JSON object.")
+    return {name: one for name, one in value.items() if isinstance(one, str)}
+
+
+def _response(document: Document) -> Response:
+    # A document holds a pass: no cache may keep it.
+    return Response(document.body, headers={"cache-control": "no-store", "content-type": document.kind})
