@@ -23,12 +23,15 @@ from voxlane.server.api import chat, health, models, speech, transcriptions, voi
 from voxlane.server.api.assets import read_assets
 from voxlane.server.api.client_secrets import client_secrets
 from voxlane.server.api.page import PageEndpoints
+from voxlane.server.api.phone import phone_routes
 from voxlane.server.api.reference.docs import docs
 from voxlane.server.api.reference.openapi import openapi
 from voxlane.server.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, VoxlaneError, WebSocketOnly
 from voxlane.server.http.middleware import HttpMiddleware
 from voxlane.server.http.reply import error_response
 from voxlane.server.metrics import Metrics
+from voxlane.server.phone.admission import PHONE_ADDRESS
+from voxlane.server.phone.listening import AudioSocketListener, answer
 from voxlane.server.protocols.native import NATIVE
 from voxlane.server.protocols.openai_realtime.protocol import REALTIME
 from voxlane.server.service import Service
@@ -48,10 +51,11 @@ def make_app(service: Service, open_connections: Callable[[], int] = lambda: 0) 
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with service.engine:
+        async with service.engine, AudioSocketListener(service.phone):
             lag = asyncio.create_task(_measure_lag(service.metrics), name="loop lag")
             yield
             await service.sessions.aclose()
+            await service.phone.aclose()
             lag.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await lag
@@ -61,6 +65,9 @@ def make_app(service: Service, open_connections: Callable[[], int] = lambda: 0) 
 
     async def realtime(websocket: WebSocket) -> None:
         await converse(websocket, REALTIME, service.sessions, service.metrics, service.api_key)
+
+    async def phone(websocket: WebSocket) -> None:
+        await answer(websocket, service.phone, service.metrics)
 
     pages = PageEndpoints(read_assets())
     app = Starlette(
@@ -81,8 +88,10 @@ def make_app(service: Service, open_connections: Callable[[], int] = lambda: 0) 
             Route("/v1/audio/voices", voices.create_voice, methods=["POST"]),
             Route("/v1/audio/voices/{name}", voices.delete_voice, methods=["DELETE"]),
             Route("/v1/realtime/client_secrets", client_secrets, methods=["POST"]),
+            *phone_routes(service.config, service.phone.admission),
             WebSocketRoute(REALTIME_ADDRESS, realtime),
             WebSocketRoute(VOICE_ADDRESS, voice),
+            WebSocketRoute(PHONE_ADDRESS, phone),
         ],
         middleware=[
             Middleware(
@@ -104,7 +113,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     """Return the router's errors in the shape of ours."""
     kinds: dict[int, type[VoxlaneError]] = {404: NotFound, 405: MethodNotAllowed}
     status = cast(HTTPException, error).status_code
-    if status == HTTPStatus.NOT_FOUND and request.url.path in (VOICE_ADDRESS, REALTIME_ADDRESS):
+    if status == HTTPStatus.NOT_FOUND and request.url.path in (VOICE_ADDRESS, REALTIME_ADDRESS, PHONE_ADDRESS):
         return error_response(WebSocketOnly())  # a plain HTTP request to a WebSocket address
     usual = InvalidRequest if status < HTTPStatus.INTERNAL_SERVER_ERROR else InternalError
     return error_response(kinds.get(status, usual)())

@@ -17,7 +17,7 @@ from voxlane.server.auth import is_loopback
 from voxlane.server.commands import arguments as command_line
 from voxlane.server.commands.options import Commands
 from voxlane.server.commands.terminal import escape_unknown_characters, write_text
-from voxlane.server.config import API_KEY_VARIABLE, CHAT_KEY_VARIABLE, Config
+from voxlane.server.config import API_KEY_VARIABLE, CHAT_KEY_VARIABLE, Config, read_phone_keys
 from voxlane.server.errors import ConfigError, EngineStartFailed, VoxlaneError
 from voxlane.server.service import VERSION
 
@@ -113,7 +113,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(config, api_key, chat_key))
+        runner.run(serve(config, api_key, chat_key, read_phone_keys(_key)))
     return 0
 
 

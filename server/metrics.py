@@ -127,6 +127,12 @@ class Metrics(Observer):
 
     def _declare_voice(self, registry: CollectorRegistry) -> None:
         self.sessions = Gauge("voxlane_sessions", "Conversations, parked ones included.", registry=registry)
+        self.calls = Counter(
+            "voxlane_calls_total", "Telephone calls that began, by telephone system.", ["system"], registry=registry
+        )
+        self.calls_ended = Counter(
+            "voxlane_calls_ended_total", "Telephone calls that ended, by reason.", ["reason"], registry=registry
+        )
         self.sockets_closed = Counter(
             "voxlane_sockets_closed_total",
             "WebSockets closed or refused, by close code or HTTP status; other: a code of the client's own.",

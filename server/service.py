@@ -15,12 +15,13 @@ from starlette.requests import Request
 from voxlane.engine.api import Priority, Ready
 from voxlane.server.audio.decoding import AudioDecoder
 from voxlane.server.audio.voices import served_name
-from voxlane.server.config import PRIORITIES, Config
+from voxlane.server.config import PRIORITIES, Config, PhoneKeys
 from voxlane.server.engine_client.engine_process import EngineProcess
 from voxlane.server.errors import EngineNotReady, Forbidden, ModelNotFound
 from voxlane.server.http.request_limit import Allowance, RequestLimit
 from voxlane.server.log import quote
 from voxlane.server.metrics import Metrics
+from voxlane.server.phone.phone_service import PhoneService
 from voxlane.server.sessions.registry import SessionRegistry
 
 VERSION = version("voxlane")
@@ -42,6 +43,7 @@ class Service:
     audio: Allowance
     decoder: AudioDecoder
     sessions: SessionRegistry
+    phone: PhoneService
     api_key: str  # "": the server is open
 
     @property
@@ -99,9 +101,17 @@ def service_of(request: Request) -> Service:
     return cast(Service, request.app.state.service)
 
 
-def make_service(config: Config, engine: EngineProcess, metrics: Metrics, api_key: str, chat_key: str = "") -> Service:
+def make_service(
+    config: Config,
+    engine: EngineProcess,
+    metrics: Metrics,
+    api_key: str,
+    chat_key: str = "",
+    phone_keys: PhoneKeys | None = None,
+) -> Service:
     """Return the parts of a server, sized by its configuration; `chat_key` is the key for the server at chat.url."""
     limits = config.limits
+    sessions = SessionRegistry(config, engine, metrics, f"voxlane {VERSION}", chat_key)
     return Service(
         config,
         engine,
@@ -109,6 +119,7 @@ def make_service(config: Config, engine: EngineProcess, metrics: Metrics, api_ke
         RequestLimit(limits.open_requests),
         Allowance(limits.audio_held_bytes),
         AudioDecoder(limits.audio_s, limits.audio_decoders),
-        SessionRegistry(config, engine, metrics, f"voxlane {VERSION}", chat_key),
+        sessions,
+        PhoneService(config, phone_keys or PhoneKeys(), sessions, metrics, api_key),
         api_key,
     )

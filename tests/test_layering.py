@@ -26,7 +26,10 @@ PURE = {
     "server.api.speech_request", "server.api.tool_request", "server.api.transcription_request",
     "server.api.voice_request",
     "server.audio.clip", "server.audio.transcript", "server.audio.voices",
-    "server.engine_client.channel", "server.sessions.buckets", "server.sessions.outbound",
+    "server.engine_client.channel", "server.phone.call_facts", "server.phone.call_tools", "server.phone.documents",
+    "server.phone.keypad", "server.phone.line_encoder", "server.phone.line_microphone", "server.phone.line_player",
+    "server.phone.patience", "server.phone.phone_codec", "server.phone.signatures", "server.phone.tones",
+    "server.sessions.buckets", "server.sessions.outbound",
     "engine.audio.segmenter", "engine.audio.transcriber", "engine.jobs.admission", "engine.memory.blocks",
     "engine.text.detokenizer",
 }  # fmt: skip
@@ -45,6 +48,7 @@ ASYNC = {
     "server.engine_client.engine_process", "server.engine_client.packets", "server.engine_client.remote_chat",
     "server.engine_client.stream",
     "server.http.body", "server.http.heads", "server.http.middleware", "server.http.request_limit",
+    "server.phone.call", "server.phone.listening", "server.phone.sockets",
     "server.sessions.connection", "server.sessions.conversation", "server.sessions.registry",
 }  # fmt: skip
 """Modules that do I/O or wait for it."""
@@ -56,7 +60,7 @@ ROOMS = {
     ),
     "server": (
         "limits", "errors", "log", "validation", "player", "conversation", "config", "auth", "engine_client", "metrics",
-        "audio", "protocols", "http", "sessions", "service", "api", "app", "client", "commands", "cli",
+        "audio", "protocols", "http", "sessions", "phone", "service", "api", "app", "client", "commands", "cli",
     ),
 }  # fmt: skip
 """The folders of each package and the files at its door, in order: each may import those before it."""

@@ -24,7 +24,7 @@ from voxlane.server.app import make_app
 from voxlane.server.audio.voices import names, served_name
 from voxlane.server.commands.neighbours import Neighbour, advice, find_neighbours
 from voxlane.server.commands.progress import Progress
-from voxlane.server.config import Config
+from voxlane.server.config import Config, PhoneKeys
 from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineProcess
 from voxlane.server.errors import ConfigError, Draining
 from voxlane.server.http.heads import HeadInTime
@@ -79,7 +79,12 @@ class HttpServer:
 
 
 async def serve(
-    config: Config, api_key: str, chat_key: str = "", *, engine_command: Sequence[str] = ENGINE_COMMAND
+    config: Config,
+    api_key: str,
+    chat_key: str = "",
+    phone_keys: PhoneKeys | None = None,
+    *,
+    engine_command: Sequence[str] = ENGINE_COMMAND,
 ) -> None:
     """Serve until SIGTERM or SIGINT; raise when the port is taken or the engine cannot start."""
     listener = listen(config.server.host, config.server.port)
@@ -87,7 +92,7 @@ async def serve(
     with Progress(sys.stderr) as progress:
         metrics = Metrics()
         link = EngineProcess(config.engine, command=engine_command, observers=(metrics, progress))
-        service = make_service(config, link, metrics, api_key, chat_key)
+        service = make_service(config, link, metrics, api_key, chat_key, phone_keys)
         http = HttpServer(service, listener)
         with stop_requests(service) as stop:
             await http.start()

@@ -25,6 +25,13 @@ class TextTurn:
 
 
 @dataclass(frozen=True, slots=True)
+class Say:
+    """Say this text if nobody speaks and nothing is being answered; else it is dropped."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class StartTurn:
     """The person pressed the button: the sound from here on is a turn, whatever the detector says."""
 
@@ -135,6 +142,7 @@ class CancelReply:
 ClientEvent = (
     Audio
     | TextTurn
+    | Say
     | StartTurn
     | EndTurn
     | Played

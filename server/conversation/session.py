@@ -38,6 +38,7 @@ from voxlane.server.conversation.client_events import (
     PlaceItem,
     Played,
     Respond,
+    Say,
     ShowItem,
     StartTurn,
     Stop,
@@ -116,6 +117,9 @@ class Session:
                     reply.played(samples, now)
             case TextTurn(text):
                 effects = floor.typed(text, now)
+            case Say(text):
+                if not (answers.busy or floor.hearing or len(floor.pending)):
+                    effects = [*answers.withdraw(), *answers.greet(text, floor.next_turn(), self.config, now)]
             case StartTurn():
                 effects = floor.press(now)
             case EndTurn():

@@ -13,7 +13,7 @@ import httpx
 
 from voxlane.engine.api import EngineConfig
 from voxlane.server.commands.serve import HttpServer, listen
-from voxlane.server.config import ChatConfig, Config, LimitsConfig, ServerConfig, VoiceConfig
+from voxlane.server.config import ChatConfig, Config, LimitsConfig, PhoneConfig, PhoneKeys, ServerConfig, VoiceConfig
 from voxlane.server.engine_client.engine_process import EngineProcess, RestartBudget
 from voxlane.server.metrics import Metrics
 from voxlane.server.service import Service, make_service
@@ -54,16 +54,18 @@ async def start(
     server: ServerConfig | None = None,
     voice: VoiceConfig | None = None,
     chat: ChatConfig | None = None,
+    phone: PhoneConfig | None = None,
+    phone_keys: PhoneKeys | None = None,
     restarts: RestartBudget | None = None,
     wait: bool = True,
 ) -> AsyncIterator[Running]:
     """Serve as long as the context lasts."""
     engine = EngineConfig(model, asr_model, tts_model, adapter)
     parts = (limits or LimitsConfig(), voice or VoiceConfig(), chat or ChatConfig())
-    config = Config(server or ServerConfig(), engine, *parts)
+    config = Config(server or ServerConfig(), engine, *parts, phone=phone or PhoneConfig())
     metrics = Metrics()
     link = EngineProcess(config.engine, command=ENGINE_COMMAND, observers=(metrics,), restarts=restarts)
-    service = make_service(config, link, metrics, api_key)
+    service = make_service(config, link, metrics, api_key, phone_keys=phone_keys)
     listener = listen("127.0.0.1", 0)
     http = HttpServer(service, listener)
     await http.start()

@@ -1,0 +1,68 @@
+"""What all calls of a server share: the configuration, keys, passes, tools, and what follows after a call."""
+
+from __future__ import annotations
+
+from datetime import date
+
+from voxlane.server.config import Config, PhoneKeys, transfer_targets
+from voxlane.server.errors import VoxlaneError
+from voxlane.server.metrics import Metrics
+from voxlane.server.phone.admission import PhoneAdmission, check_keys
+from voxlane.server.phone.call_tools import CallTools, CustomerTool
+from voxlane.server.phone.passes import NextSteps, Passes
+from voxlane.server.phone.tool_file import read_tools
+from voxlane.server.phone.tool_webhook import FAILED, ToolWebhook
+from voxlane.server.protocols.phone.line_events import CallFacts
+from voxlane.server.sessions.registry import SessionRegistry, dated
+
+
+class PhoneService:
+    """The telephone of one server."""
+
+    def __init__(
+        self, whole: Config, keys: PhoneKeys, registry: SessionRegistry, metrics: Metrics, api_key: str
+    ) -> None:
+        check_keys(whole, keys, api_key)
+        self.config = config = whole.phone
+        self.registry = registry
+        self.next_steps = NextSteps()
+        self.admission = PhoneAdmission(whole, keys, api_key, Passes(), self.next_steps)
+        self.tools = CallTools(
+            hang_up=config.hang_up,
+            send_digits=config.send_digits,
+            collect_digits=config.collect_digits,
+            transfer=transfer_targets(config.transfer),
+            customer=read_tools(config.tools),
+        )
+        self._metrics = metrics
+        self._webhook = ToolWebhook(config.tools_url, keys.phone) if config.tools_url else None
+
+    @property
+    def instructions(self) -> str:
+        """Return the instructions for calls, "" if they are those of all conversations."""
+        return dated(self.config.instructions, date.today())
+
+    def began(self, facts: CallFacts) -> None:
+        """Count a call."""
+        self._metrics.calls.labels(facts.system).inc()
+
+    def ended(self, facts: CallFacts, error: VoxlaneError | None) -> None:
+        """Count the end of a call."""
+        self._metrics.calls_ended.labels("done" if error is None else error.code).inc()
+
+    def transfer(self, facts: CallFacts, destination: str) -> None:
+        """Have the telephone system connect the caller with a destination when the call is over."""
+        self.next_steps.transfer(facts.call_id, destination, facts.called)
+
+    def stay(self, facts: CallFacts) -> None:
+        """Forget what was to follow after a call: the call goes on."""
+        self.next_steps.forget(facts.call_id)
+
+    async def ask(self, tool: CustomerTool, facts: CallFacts) -> str:
+        """Return the output of a customer's tool."""
+        return FAILED if self._webhook is None else await self._webhook.ask(tool, facts)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._webhook is not None:
+            await self._webhook.aclose()
