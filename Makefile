@@ -16,7 +16,7 @@ MODELS := smollm2-135m-instruct qwen2.5-coder-0.5b-instruct moonshine-tiny-en wh
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test soak test-client test-clients check types format bench weights clean
+.PHONY: help serve phone test soak test-client test-clients check types format bench weights clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ endif
 soak: $(TESTED) weights $(BROWSER) ## run the tests that are long by nature, and the property tests with all their examples
 	@VOXLANE_SOAK=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PARALLEL) -m "not alone and (soak or property)"
 	@VOXLANE_SOAK=1 $(BIN)/python -m pytest -q -m "alone and soak"
+
+phone: $(READY) ## ring the server that runs: a soft phone, a telephone exchange, a question (ARGS="--stay" for your own phone)
+	@$(BIN)/python tests/support/phone_exchange.py $(ARGS)
 
 # An old Node on the PATH comes after the one that $(BROWSER) installs.
 test-client: $(BROWSER) ## type-check and test the browser client's modules (the page itself: make test)

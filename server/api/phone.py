@@ -2,7 +2,8 @@
 
 A system asks when a call comes in: it is told to connect the call to /v1/phone, with a one-time pass. It asks again at
 `…/next` when our part of the call is over: it is told to transfer the call or to hang up. phone/admission.py checks
-that it is the system, because none of them can send an API key; phone/documents.py writes the answers.
+that it is the system, because none of them can send an API key; phone/documents.py writes the answers. A dialplan of
+Asterisk asks GET /v1/phone/next, whose answer is a number.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ BODY_BYTES = 64 * 1024
 FORM = "application/x-www-form-urlencoded"
 FORM_FIELDS = 256
 """Fields of a form or a query."""
+
+NEXT_ADDRESS = f"{PHONE_ADDRESS}/next"
+"""Where a dialplan asks what follows after a call."""
 
 ENDED = frozenset({"completed", "disconnected", "unanswered", "failed", "rejected", "busy", "timeout", "cancelled"})
 """States in which Vonage's connection to us is over."""
@@ -91,7 +95,28 @@ def phone_routes(config: Config, admission: PhoneAdmission) -> list[Route]:
         routes.append(Route(f"{system.path}/next", endpoint.follow_up, methods=["POST"]))
         if system.name == "vonage":  # its default is GET
             routes.append(Route(system.path, endpoint.answer, methods=["GET"]))
-    return routes
+    plain = _PlainFollowUp(config, admission)
+    return [*routes, Route(NEXT_ADDRESS, plain.follow_up, methods=["GET"])]
+
+
+class _PlainFollowUp:
+    """What follows after a call, for an exchange whose dialplan asks: Asterisk."""
+
+    def __init__(self, config: Config, admission: PhoneAdmission) -> None:
+        self._config = config
+        self._admission = admission
+
+    async def follow_up(self, request: Request) -> Response:
+        """Answer with the destination as text; with nothing if the call is to be hung up."""
+        self._admission.check_unread("asterisk", request)
+        if self._admission.is_open(request):
+            check_page(request.scope, self._config, "")
+        call_id = request.query_params.get("call", "")[: limits.NAME_CHARACTERS]
+        self._admission.check_request("asterisk", WebhookRequest(request, "GET"), call_id)
+        step = self._admission.next_steps.take(call_id)
+        transferred = None if step is None else masked(step.target)
+        logger.info(line("call follow-up", system="asterisk", transferred=transferred))
+        return _response(Document("text/plain; charset=utf-8", b"" if step is None else step.target.encode()))
 
 
 class _Endpoint:

@@ -26,7 +26,7 @@ CLIENT_GONE = 499
 WEBHOOKS = frozenset(
     {
         "/v1/phone/twiml", "/v1/phone/twiml/next", "/v1/phone/texml", "/v1/phone/texml/next",
-        "/v1/phone/plivo", "/v1/phone/plivo/next", "/v1/phone/vonage", "/v1/phone/vonage/next",
+        "/v1/phone/plivo", "/v1/phone/plivo/next", "/v1/phone/vonage", "/v1/phone/vonage/next", "/v1/phone/next",
     }
 )  # fmt: skip
 """Requests of telephone systems, which cannot send our key: api/phone.py checks them."""

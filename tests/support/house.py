@@ -1,4 +1,4 @@
-"""A server in this process around the scripted engine, and a client that talks to it over TCP."""
+"""A server in this process around the scripted engine, or the real one, and a client that talks to it over TCP."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ async def start(
     phone: PhoneConfig | None = None,
     phone_keys: PhoneKeys | None = None,
     restarts: RestartBudget | None = None,
+    command: tuple[str, ...] = ENGINE_COMMAND,
     wait: bool = True,
 ) -> AsyncIterator[Running]:
     """Serve as long as the context lasts."""
@@ -64,7 +65,7 @@ async def start(
     parts = (limits or LimitsConfig(), voice or VoiceConfig(), chat or ChatConfig())
     config = Config(server or ServerConfig(), engine, *parts, phone=phone or PhoneConfig())
     metrics = Metrics()
-    link = EngineProcess(config.engine, command=ENGINE_COMMAND, observers=(metrics,), restarts=restarts)
+    link = EngineProcess(config.engine, command=command, observers=(metrics,), restarts=restarts)
     service = make_service(config, link, metrics, api_key, phone_keys=phone_keys)
     listener = listen("127.0.0.1", 0)
     http = HttpServer(service, listener)

@@ -38,7 +38,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import httpx
 import numpy as np
@@ -240,7 +240,8 @@ def bundled(tree: Path, program: str) -> list[str]:
 
 MODULES = """
 app_audiosocket app_dial app_echo bridge_simple chan_audiosocket chan_pjsip chan_websocket codec_alaw codec_g722
-codec_resample codec_ulaw func_callerid func_logic func_uri func_uuid pbx_config res_audiosocket res_http_websocket
+codec_resample codec_ulaw func_callerid func_curl func_logic func_strings func_uri func_uuid pbx_config res_audiosocket
+res_curl res_http_websocket
 res_pjproject res_pjsip res_pjsip_authenticator_digest res_pjsip_caller_id res_pjsip_dtmf_info
 res_pjsip_endpoint_identifier_user res_pjsip_nat res_pjsip_pubsub res_pjsip_registrar res_pjsip_sdp_rtp
 res_pjsip_session res_rtp_asterisk res_sorcery_astdb res_sorcery_config res_sorcery_memory res_timing_timerfd
@@ -344,7 +345,7 @@ class Exchange:
         self._write_pjsip()
         clients = {"voxlane": _websocket_client(websocket, token)} if websocket else {}
         self._write("websocket_client", **clients)
-        (self.folder / "etc/extensions.conf").write_text(_dialplan(bool(websocket), audiosocket, uuid))
+        (self.folder / "etc/extensions.conf").write_text(_dialplan(_follow_up(websocket, token), audiosocket, uuid))
 
     def _write_pjsip(self) -> None:
         self._write(
@@ -405,17 +406,29 @@ def _websocket_client(url: str, token: str) -> dict[str, str]:
     return settings | ({"username": "voxlane", "password": token} if token else {})
 
 
-def _dialplan(websocket: bool, audiosocket: tuple[str, int] | None, uuid: str) -> str:
+def _follow_up(websocket: str, token: str) -> str:
+    """Return the address where the server says what follows after a call, up to the name of the call."""
+    if not websocket:
+        return ""
+    parts = urlsplit(websocket)
+    query = urlencode({"token": token} if token else {})
+    scheme = parts.scheme.replace("ws", "http")
+    return urlunsplit((scheme, parts.netloc, f"{parts.path}/next", f"{query}&call=" if query else "call=", ""))
+
+
+def _dialplan(follow_up: str, audiosocket: tuple[str, int] | None, uuid: str) -> str:
     """Return what Asterisk does with each number.
 
-    The server gets caller and callee twice: in the address's query, and as variables in its first message.
+    The server gets caller and callee twice: in the address's query, and as variables in its first message. After a
+    call Asterisk asks it for the number to go on with.
     """
     facts = ["Set(_VOXLANE_FROM=${CALLERID(num)})", "Set(_VOXLANE_TO=${EXTEN})"]
     steps = {ECHO: ["Answer()", "Echo()"]}
-    if websocket:
-        query = "v(from=${URIENCODE(${CALLERID(num)})},to=${URIENCODE(${EXTEN})})"
+    if follow_up:
+        query = "v(from=${URIENCODE(${CALLERID(num)})},to=${URIENCODE(${EXTEN})},call=${UNIQUEID})"
+        after = [f"Set(NEXT=${{CURL({follow_up}${{UNIQUEID}})}})", "GotoIf($[${LEN(${NEXT})}]?calls,${NEXT},1)"]
         for number, codec in ((MULAW, "ulaw"), (SLIN16, "slin16"), (SLIN24, "slin24")):
-            steps[number] = [*facts, f"Dial(WebSocket/voxlane/c({codec})f(json){query},30)"]
+            steps[number] = [*facts, f"Dial(WebSocket/voxlane/c({codec})f(json){query},30,g)", *after]
     if audiosocket:
         where = f"{audiosocket[0]}:{audiosocket[1]}"
         steps[AUDIOSOCKET] = ["Answer()", f"AudioSocket({uuid},{where})"]
@@ -1048,7 +1061,9 @@ def ring(
         else:
             base = urlunsplit((scheme.replace("ws", "http"), parts.netloc, "", "", ""))
             sound = decode_wav(question.read_bytes()) if question else _spoken_question(base, api_key)
-            _ask(exchange, sound, G722 if wideband else PCMU, heard, say)
+            reply = _ask(exchange, sound, G722 if wideband else PCMU, heard, say)
+            if text := _transcript(base, api_key, reply):
+                say(f"the phone has heard: {text}")
 
 
 def _stay(exchange: Exchange, say: Say) -> None:
@@ -1090,8 +1105,20 @@ def _spoken_question(base: str, api_key: str) -> tuple[Floats, int]:
     return decode_wav(answer.content)
 
 
-def _ask(exchange: Exchange, sound: tuple[Floats, int], code: PhoneCode, path: Path, say: Say) -> None:
-    """Ring, wait for a greeting to end, ask, wait for the reply to end, and hang up."""
+def _transcript(base: str, api_key: str, recording: Recording) -> str:
+    """Return the words of a recording, as the server hears them; "" if it cannot."""
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    files = {"file": ("reply.wav", recording.wav())}
+    try:
+        answer = httpx.post(f"{base}/v1/audio/transcriptions", files=files, headers=headers, timeout=60.0)
+        text: str = answer.raise_for_status().json()["text"]
+    except (httpx.HTTPError, ValueError, KeyError):
+        return ""
+    return text
+
+
+def _ask(exchange: Exchange, sound: tuple[Floats, int], code: PhoneCode, path: Path, say: Say) -> Recording:
+    """Ring, wait for a greeting to end, ask, wait for the reply to end, and hang up. Return the reply."""
     with Phone(exchange, code=code) as phone:
         answered = phone.dial(MULAW if code is PCMU else SLIN16)
         say("the server has answered")
@@ -1105,6 +1132,8 @@ def _ask(exchange: Exchange, sound: tuple[Floats, int], code: PhoneCode, path: P
             phone.wait_for_silence(lasting_s=2.0)
             if phone.closed is None:
                 phone.hang_up()
+            heard = phone.heard()
+            return Recording(begun, heard.rate, heard.between(begun, heard.start + len(heard.samples) / heard.rate))
         finally:
             phone.save(path)
             say(f"the call is in {path}: the caller on the left, the server on the right")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from voxlane.server.api.phone import SYSTEMS, TelephoneSystem
+from voxlane.server.api.phone import NEXT_ADDRESS, SYSTEMS, TelephoneSystem
 from voxlane.server.api.reference.parts import (
     FORM,
     JSON,
@@ -30,7 +30,23 @@ _DOCUMENTS = {"twilio": "TwiML", "telnyx": "TeXML", "plivo": "Plivo XML", "vonag
 
 def paths(facts: Facts) -> Schema:
     """Return the endpoints."""
-    return {path: item for system in SYSTEMS for path, item in _paths(system).items()}
+    found = {path: item for system in SYSTEMS for path, item in _paths(system).items()}
+    return found | {NEXT_ADDRESS: {"get": _plain_follow_up()}}
+
+
+def _plain_follow_up() -> Schema:
+    told = "What the dialplan named the call: with `v(call=…)`, or the UUID of AudioSocket."
+    parameter = {"name": "call", "in": "query", "required": True, "schema": string(told), "example": "1794927221.3"}
+    return operation(
+        "followCall",
+        "Telephone",
+        "Says what follows after a call of Asterisk",
+        f"For a dialplan: the answer is the number to dial next, or nothing. {_CHECKED}",
+        {"200": answer("The number, or nothing.", **{"text/plain": media({**string(), "minLength": 0})})},
+        _ERRORS,
+        public=True,
+        parameters=[parameter],
+    )
 
 
 def schemas(facts: Facts) -> dict[str, Schema]:

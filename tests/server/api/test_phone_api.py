@@ -279,13 +279,23 @@ async def test_a_request_that_shows_nothing_is_refused_before_its_body_is_read()
         yield b""
 
     async with desk() as server:
-        for path in sorted(WEBHOOKS):
+        for path in sorted(WEBHOOKS - {"/v1/phone/next"}):
             answer = await server.client.post(path, content=body())
             assert (answer.status_code, answer.json()["error"]["code"]) == (403, "not_allowed")
         assert (await server.client.get("/v1/phone/vonage")).status_code == 403
+        assert (await server.client.get("/v1/phone/next?call=1")).status_code == 403
         # Our API key is not for telephone systems, and Vonage's signature is in the same header.
         answer = await server.client.post("/v1/phone/twiml", data=CALL, headers={"authorization": "Bearer sesame"})
         assert answer.status_code == 403
+
+
+async def test_a_dialplan_is_told_the_next_number_once() -> None:
+    async with desk(PhoneKeys(phone="phone-key")) as server:
+        server.admission.next_steps.transfer("17.3", "+4930111111")
+        assert (await server.client.get("/v1/phone/next?call=17.3&token=wrong")).status_code == 403
+        answers = [await server.client.get("/v1/phone/next?call=17.3&token=phone-key") for _ in range(2)]
+        assert [(answer.status_code, answer.text) for answer in answers] == [(200, "+4930111111"), (200, "")]
+        assert answers[0].headers["content-type"] == "text/plain; charset=utf-8"
 
 
 async def test_the_phone_key_does_for_systems_that_do_not_sign() -> None:
