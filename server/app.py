@@ -92,6 +92,7 @@ def make_app(service: Service, open_connections: Callable[[], int] = lambda: 0) 
             WebSocketRoute(REALTIME_ADDRESS, realtime),
             WebSocketRoute(VOICE_ADDRESS, voice),
             WebSocketRoute(PHONE_ADDRESS, phone),
+            WebSocketRoute(f"{PHONE_ADDRESS}/{{name}}", phone),  # Genesys appends the connector's id
         ],
         middleware=[
             Middleware(

@@ -61,10 +61,15 @@ class LineFormatter(logging.Formatter):
         return " ".join(parts)
 
 
+_HANDSHAKE_DENIED = "ASGI callable returned without completing handshake."
+"""uvicorn logs this as an error for every WebSocket that is refused with an HTTP status, which our own line says."""
+
+
 def set_up(level: str, stream: TextIO | None = None) -> None:
     """Log to `stream` (stderr): our records from `level` up, those of libraries from WARNING up."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(LineFormatter())
+    handler.addFilter(lambda record: record.getMessage() != _HANDSHAKE_DENIED)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

@@ -48,7 +48,7 @@ ASYNC = {
     "server.engine_client.engine_process", "server.engine_client.packets", "server.engine_client.remote_chat",
     "server.engine_client.stream",
     "server.http.body", "server.http.heads", "server.http.middleware", "server.http.request_limit",
-    "server.phone.call", "server.phone.listening", "server.phone.sockets",
+    "server.phone.call", "server.phone.listening", "server.phone.sockets", "server.phone.tool_webhook",
     "server.sessions.connection", "server.sessions.conversation", "server.sessions.registry",
 }  # fmt: skip
 """Modules that do I/O or wait for it."""

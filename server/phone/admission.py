@@ -155,7 +155,7 @@ class PhoneAdmission:
             return False
         if not self._is_phone_key(headers.get("x-api-key", "")):
             raise Unauthorized("The API key of the handshake is wrong: see VOXLANE_PHONE_KEY.")
-        split = urlsplit(self._url(connection, PHONE_ADDRESS))
+        split = urlsplit(self._url(connection, connection.scope["path"]))
         query = _query(connection)
         target = f"{split.path}?{query}" if query else split.path
         nonce = genesys_nonce(self._keys.genesys, headers, target, split.netloc, self._clock())

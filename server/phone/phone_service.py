@@ -15,6 +15,9 @@ from voxlane.server.phone.tool_webhook import FAILED, ToolWebhook
 from voxlane.server.protocols.phone.line_events import CallFacts
 from voxlane.server.sessions.registry import SessionRegistry, dated
 
+TRANSFERRING = frozenset({"twilio", "telnyx", "plivo", "vonage", "asterisk", "audiosocket"})
+"""Telephone systems that ask what follows after a call: by their documents, or by their dialplan."""
+
 
 class PhoneService:
     """The telephone of one server."""
@@ -27,15 +30,24 @@ class PhoneService:
         self.registry = registry
         self.next_steps = NextSteps()
         self.admission = PhoneAdmission(whole, keys, api_key, Passes(), self.next_steps)
-        self.tools = CallTools(
+        self._tools = self._made_tools(transfers=True)
+        self._tools_here = self._made_tools(transfers=False)
+        self._metrics = metrics
+        self._webhook = ToolWebhook(config.tools_url, keys.phone) if config.tools_url else None
+
+    def _made_tools(self, *, transfers: bool) -> CallTools:
+        config = self.config
+        return CallTools(
             hang_up=config.hang_up,
             send_digits=config.send_digits,
             collect_digits=config.collect_digits,
-            transfer=transfer_targets(config.transfer),
+            transfer=transfer_targets(config.transfer) if transfers else {},
             customer=read_tools(config.tools),
         )
-        self._metrics = metrics
-        self._webhook = ToolWebhook(config.tools_url, keys.phone) if config.tools_url else None
+
+    def tools(self, system: str) -> CallTools:
+        """Return the tools of a call: a transfer is offered where the telephone system asks what follows."""
+        return self._tools if system in TRANSFERRING else self._tools_here
 
     @property
     def instructions(self) -> str:

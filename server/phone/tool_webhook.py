@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -47,10 +48,13 @@ class ToolWebhook:
         if self._key:
             headers["x-voxlane-signature"] = "sha256=" + hmac.new(self._key.encode(), body, hashlib.sha256).hexdigest()
         try:
-            async with self._client.stream("POST", self._url, content=body, headers=headers) as answer:
+            async with (
+                asyncio.timeout(ANSWER_SECONDS),
+                self._client.stream("POST", self._url, content=body, headers=headers) as answer,
+            ):
                 answer.raise_for_status()
                 return await _text(answer)
-        except (httpx.HTTPError, UnicodeDecodeError, ValueError) as error:
+        except (httpx.HTTPError, TimeoutError, ValueError) as error:  # UnicodeDecodeError is a ValueError
             logger.warning(line("phone tool failed", error=type(error).__name__))
             return FAILED
 

@@ -21,6 +21,7 @@ WEBSOCKETS = {
     "/v1/voice": "Conversations in our own protocol, MessagePack: `docs/protocol.md`.",
     "/v1/realtime": "Conversations in OpenAI's Realtime protocol, JSON: `docs/openai.md`.",
     "/v1/phone": "Telephone calls, in the protocol of the telephone system that connects them: `docs/telephony.md`.",
+    "/v1/phone/{name}": "The same, for systems that append a name: Genesys.",
 }
 """Endpoints that OpenAPI cannot describe."""
 
