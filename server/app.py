@@ -31,7 +31,7 @@ from voxlane.server.http.middleware import HttpMiddleware
 from voxlane.server.http.reply import error_response
 from voxlane.server.metrics import Metrics
 from voxlane.server.phone.admission import PHONE_ADDRESS
-from voxlane.server.phone.listening import AudioSocketListener, answer
+from voxlane.server.phone.incoming import AudioSocketListener, answer
 from voxlane.server.protocols.native import NATIVE
 from voxlane.server.protocols.openai_realtime.protocol import REALTIME
 from voxlane.server.service import Service

@@ -26,7 +26,8 @@ PURE = {
     "server.api.speech_request", "server.api.tool_request", "server.api.transcription_request",
     "server.api.voice_request",
     "server.audio.clip", "server.audio.transcript", "server.audio.voices",
-    "server.engine_client.channel", "server.phone.call_facts", "server.phone.call_tools", "server.phone.documents",
+    "server.engine_client.channel", "server.phone.call_facts", "server.phone.call_tools", "server.phone.departure",
+    "server.phone.documents",
     "server.phone.keypad", "server.phone.line_encoder", "server.phone.line_microphone", "server.phone.line_player",
     "server.phone.patience", "server.phone.phone_codec", "server.phone.signatures", "server.phone.tones",
     "server.sessions.buckets", "server.sessions.outbound",
@@ -48,7 +49,7 @@ ASYNC = {
     "server.engine_client.engine_process", "server.engine_client.packets", "server.engine_client.remote_chat",
     "server.engine_client.stream",
     "server.http.body", "server.http.heads", "server.http.middleware", "server.http.request_limit",
-    "server.phone.call", "server.phone.listening", "server.phone.sockets", "server.phone.tool_webhook",
+    "server.phone.call", "server.phone.incoming", "server.phone.sockets", "server.phone.tool_webhook",
     "server.sessions.connection", "server.sessions.conversation", "server.sessions.registry",
 }  # fmt: skip
 """Modules that do I/O or wait for it."""

@@ -394,6 +394,8 @@ class Answers:
         if waiting is None or any(call.call_id in self.open_calls for call in waiting.calls):
             return []
         self._awaiting = None
+        if not config.chains_tools:
+            return [Send(TurnDone(waiting.turn, "done"))]
         # The required call was made. Required again, the model would call tools forever and never speak.
         config = replace(config, tool_choice="auto") if config.tool_choice != "none" else config
         return self._reply_to(self._prompt(config), waiting.turn, config)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 
-from voxlane.server.auth import is_loopback, origin_allowed
+from voxlane.server.auth import host_allowed, is_loopback, origin_allowed
 from voxlane.server.config import PHONE_KEY_VARIABLES, Config, PhoneKeys, phone_networks
 from voxlane.server.errors import ConfigError, Forbidden, InvalidRequest, Unauthorized
 from voxlane.server.phone.passes import NextSteps, Passes, SeenSignatures
@@ -258,8 +258,10 @@ class PhoneAdmission:
         """Return whether nothing is asked for: there is no key, and only this machine, or every one, may connect."""
         if self._is_protected:
             return False
-        # With a public address a tunnel or a proxy on this machine may bring requests from anywhere.
-        local = is_loopback(_address(connection)) and not self._config.phone.public_url
+        # A tunnel or a proxy on this machine may bring requests from anywhere: the host that they ask for tells it.
+        host = connection.headers.get("host", "")
+        local = is_loopback(_address(connection)) and host_allowed(host, self._config.voice.origins)
+        local = local and not self._config.phone.public_url
         return local or self._config.server.open
 
     def _is_phone_key(self, token: str) -> bool:

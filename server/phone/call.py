@@ -1,17 +1,19 @@
 """One telephone call: reads the line, drives its player by the clock, and follows the conversation.
 
-The conversation is the same as that of a browser. A line has no player of its own, so this module has it: sound goes
-out just ahead of playback, a hold clears the line, and what the caller has heard is reported as a client reports it.
+The conversation is the same as that of a browser. A line has no player of its own: line_player.py is the player, and
+this module reports what the caller has heard as a client reports it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from voxlane.server import limits
 from voxlane.server.conversation.client_events import Audio, ConfigureSession, Played, Say, Stop, TextTurn, ToolResult
@@ -26,9 +28,12 @@ from voxlane.server.conversation.server_events import (
     ToolCalled,
     UserTurn,
 )
+from voxlane.server.conversation.turns import BargePolicy, TurnPolicy
 from voxlane.server.errors import (
+    Draining,
     InternalError,
     InvalidRequest,
+    SlowReader,
     TimedOut,
     TooFast,
     TooLarge,
@@ -37,6 +42,7 @@ from voxlane.server.errors import (
 from voxlane.server.log import line, masked
 from voxlane.server.phone.call_facts import described
 from voxlane.server.phone.call_tools import CollectKeys, CustomerTool, HangUp, SendKeys, TransferTo, WrongCall
+from voxlane.server.phone.departure import Departure, Reason
 from voxlane.server.phone.keypad import Keypad
 from voxlane.server.phone.line_microphone import LineMicrophone
 from voxlane.server.phone.line_player import TONES, LinePlayer
@@ -44,7 +50,8 @@ from voxlane.server.phone.patience import Patience
 from voxlane.server.phone.phone_codec import PHONE, RATE_LIMITS, PhoneCodec
 from voxlane.server.phone.phone_service import PhoneService
 from voxlane.server.phone.tones import key_tones
-from voxlane.server.protocols.dialect import BadMessage, Hello
+from voxlane.server.phone.tool_webhook import FAILED
+from voxlane.server.protocols.dialect import BadMessage, GoAway, Hello
 from voxlane.server.protocols.phone.line_events import (
     BufferCleared,
     BufferFull,
@@ -66,7 +73,8 @@ from voxlane.server.sessions.conversation import Conversation
 
 logger = logging.getLogger(__name__)
 
-DONE = 1000
+DONE, GOING_AWAY, REFUSED, FAILED_HERE = 1000, 1001, 1008, 1011
+"""WebSocket close codes. Telephone systems know no codes of applications."""
 
 REPORT_S = 0.1
 """How often the conversation is told what the caller has heard."""
@@ -74,17 +82,23 @@ REPORT_S = 0.1
 PROBE_S = 10.0
 """How often the delay of the line is measured while nothing plays."""
 
-LAST_WORDS_S = 15.0
-"""Time to say good-bye before a call that must end is cut."""
+SEND_S = 10.0
+"""Time for the far end to take what it is sent."""
 
-PART_S = 1.0
-"""Time for the far end to take its leave after it was told that the call ends."""
+KEYS_S = 15.0
+"""How long a tool waits for the first key where phone.silence_s is 0."""
+
+FAREWELL_S = 1.0
+"""Time for the far end to close its side after it was told that the call ends."""
 
 MOST_UNKNOWN = 8
 """Kinds of unknown messages of one call that are logged."""
 
 Recogniser = Callable[[Sequence[Message]], LineCodec | None]
 """Returns the codec for the first messages of a call, None if it needs more of them."""
+
+
+Policy = TypeVar("Policy", TurnPolicy, BargePolicy)
 
 
 class LineTransport(Protocol):
@@ -128,12 +142,15 @@ class PhoneCall:
         self._keypad = Keypad(phone.config.digits_s, phone.config.digits_end)
         self._patience = Patience(phone.config.silence_s, phone.config.reprompts)
         self._collecting = ""  # the id of the tool call that waits for keys
+        self._collecting_cut = False  # the reply that asked for keys was interrupted
+        self._collecting_due_s: float | None = None  # the caller presses no key any more
         self._unknown: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._leaves_at_s: float | None = None  # the call ends when everything was said, at the latest then
-        self._says_good_bye = False  # good-bye is still to be said
+        self._unsent: deque[Message] = deque()  # in the order in which the codec has numbered them
+        self._far_end_left = False
+        self._departure = Departure()
         self._reported = (0, 0)  # epoch and sample of the last report
-        self._leaving_epoch = 0  # the reply after which the model ends the call; 0: it does not
+        self._tones: dict[int, bytes] = {}  # the tones that follow a reply, by its epoch
         self._spoken_epoch = 0  # the last reply that had sound
         self._reported_s = self._probed_s = self._began_s
         self._audio_began_s: float | None = None
@@ -162,13 +179,15 @@ class PhoneCall:
         code = DONE if error is None else self._close_code(error)
         with contextlib.suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(limits.VOICE_CLOSE_SECONDS):
-                farewell = self._codec.hang_up() if self._codec is not None else None
+                await self._send_unsent()
+                farewell = self._codec.hang_up() if self._codec is not None and not self._far_end_left else None
                 if farewell is not None:
                     await self._transport.send(farewell)
-                    await self._part()
+                    await self._await_farewell()
                 await self._transport.close(code)
         name = self._conversation.name if self._conversation is not None else None
-        self._phone.ended(self._facts, error)
+        if self._conversation is not None:
+            self._phone.ended(error)
         logger.info(
             line(
                 "call closed",
@@ -182,11 +201,11 @@ class PhoneCall:
             )
         )
 
-    async def _part(self) -> None:
-        """Read on until the far end has taken its leave: some systems want an answer to it."""
+    async def _await_farewell(self) -> None:
+        """Read on until the far end has closed its side: some systems want an answer to that."""
         assert self._codec is not None
         with contextlib.suppress(TimeoutError, BadMessage):
-            async with asyncio.timeout(PART_S):
+            async with asyncio.timeout(FAREWELL_S):
                 while (message := await self._transport.receive()) is not None:
                     for event in self._codec.read(message):
                         if isinstance(event, MustSend):
@@ -195,8 +214,9 @@ class PhoneCall:
                             return
 
     def _close_code(self, error: VoxlaneError) -> int:
-        refused = self._codec.traits.refusal_code if self._codec is not None else 1008
-        return refused if error.http_status < 500 else 1011
+        if isinstance(error, Draining):
+            return GOING_AWAY
+        return REFUSED if error.http_status < 500 else FAILED_HERE
 
     async def _serve(self) -> VoxlaneError | None:
         """Run until the end; return the error that ended the call, None if it ended well."""
@@ -232,6 +252,7 @@ class PhoneCall:
                 if isinstance(event, CallStarted):
                     return event, events[place + 1 :]
                 if isinstance(event, CallEnded):
+                    self._far_end_left = True
                     return None, []
                 if isinstance(event, MustSend):
                     await self._transport.send(event.message)
@@ -244,6 +265,7 @@ class PhoneCall:
         """Begin the conversation."""
         assert self._codec is not None
         self._facts = started.facts
+        self._tools = self._phone.tools(started.facts.system)
         phone, registry = self._phone, self._phone.registry
         defaults = registry.defaults
         config = replace(
@@ -252,7 +274,9 @@ class PhoneCall:
             greeting=phone.config.greeting or defaults.greeting,
             voice=phone.config.voice or defaults.voice,
             language=phone.config.language or defaults.language,
-            tools=phone.tools.tools,
+            turns=_in_language(defaults.turns, phone.config.language),
+            barge_in=_in_language(defaults.barge_in, phone.config.language),
+            tools=self._tools.tools,
         )
         hello = Hello(started.input, started.output, config)
         conversation = registry.open(hello, PHONE, self._address)
@@ -290,6 +314,8 @@ class PhoneCall:
                 task.cancel()
             await asyncio.gather(reader, driver, return_exceptions=True)
 
+    leaves_by_itself = True  # it says good-bye before the server goes down
+
     def notify(self) -> None:
         """Wake the driver: an event waits."""
         self._wake.set()
@@ -304,6 +330,7 @@ class PhoneCall:
     async def _receive(self) -> Message | None:
         message = await self._transport.receive()
         if message is None:
+            self._far_end_left = True
             return None
         now = self._loop.time()
         if len(message) > RATE_LIMITS.frame_bytes:
@@ -318,8 +345,9 @@ class PhoneCall:
             while True:
                 for event in events:
                     if isinstance(event, CallEnded):
+                        self._far_end_left = True
                         return None
-                    await self._handle(event)
+                    self._handle(event)
                 await asyncio.sleep(0)  # messages that came together must not block other tasks
                 message = await self._receive()
                 if message is None:
@@ -330,7 +358,7 @@ class PhoneCall:
         except VoxlaneError as error:
             return error
 
-    async def _handle(self, event: LineEvent) -> None:
+    def _handle(self, event: LineEvent) -> None:
         now = self._loop.time()
         match event:
             case Media():
@@ -346,7 +374,8 @@ class PhoneCall:
                 self._player.set_full(isinstance(event, BufferFull))
                 self.notify()
             case MustSend(message):
-                await self._transport.send(message)
+                self._unsent.append(message)
+                self.notify()
             case UnknownMessage(name) if name not in self._unknown and len(self._unknown) < MOST_UNKNOWN:
                 self._unknown.add(name)
                 logger.info(line("unknown message", system=self._facts.system, name=name))
@@ -372,8 +401,10 @@ class PhoneCall:
         """Note a key: it interrupts the reply, as a word does."""
         assert self._conversation is not None
         self._patience.spoke()
-        if not self._collecting:
+        self._collecting_due_s = None
+        if not self._collecting or self._conversation.state == "speaking":
             self._conversation.feed(Stop())
+        self._stay()
         self._use_keys(self._keypad.press(key, now))
         self.notify()
 
@@ -382,34 +413,66 @@ class PhoneCall:
         assert self._conversation is not None
         if not keys:
             return
-        spelled = " ".join(keys)
-        if self._collecting:
-            call, self._collecting = self._collecting, ""
-            self._conversation.feed(ToolResult(call, f'{{"digits": "{keys}"}}'))
-        else:
-            self._conversation.feed(TextTurn(f"I pressed {spelled} on my telephone."))
+        cut = self._collecting_cut
+        collected = self._end_collecting(keys)
+        if cut or not collected:  # the result of a reply that was interrupted is remembered, not answered
+            self._conversation.feed(TextTurn(f"I pressed {' '.join(keys)} on my telephone."))
+
+    def _end_collecting(self, keys: str, reason: str = "") -> bool:
+        """Give the tool that waits for keys its result; return whether there is such a tool."""
+        assert self._conversation is not None
+        call, self._collecting = self._collecting, ""
+        self._collecting_cut, self._collecting_due_s = False, None
+        if call:
+            found = {"digits": keys} | ({"reason": reason} if reason else {})
+            self._conversation.feed(ToolResult(call, json.dumps(found)))
+        return bool(call)
+
+    def _wait_for_keys(self, now: float) -> None:
+        """End the wait of a tool for keys that do not come."""
+        assert self._conversation is not None
+        if not self._collecting or self._keypad.due_at() is not None or self._conversation.state == "speaking":
+            self._collecting_due_s = None
+        elif self._collecting_due_s is None:
+            self._collecting_due_s = now + (self._phone.config.silence_s or KEYS_S)
+        elif now >= self._collecting_due_s:
+            self._end_collecting("", "The caller has pressed no key.")
 
     # ---- driving
 
     async def _drive(self) -> VoxlaneError | None:
         """Follow the conversation's events and the clock until the call ends."""
+        try:
+            return await self._drive_on()
+        except VoxlaneError as error:
+            return error
+
+    async def _drive_on(self) -> None:
         assert self._conversation is not None
         while True:
             self._wake.clear()
             now = self._loop.time()
-            messages: list[Message] = []
             while (item := self._conversation.outbound.next()) is not None:
-                messages += self._follow(item[0].fields[0], now)
-            messages += self._player.due(now)
-            messages += self._probe(now)
-            for message in messages:
-                await self._transport.send(message)
+                self._unsent += self._follow(item[0].fields[0], now)
+            self._unsent += self._player.due(now)
+            self._unsent += self._probe(now)
+            await self._send_unsent()
             now = self._loop.time()
             self._report(now)
             self._keep_time(now)
             if self._is_over(now):
-                return None
+                return
             await self._wait(now)
+
+    async def _send_unsent(self) -> None:
+        if not self._unsent:
+            return
+        try:
+            async with asyncio.timeout(SEND_S):
+                while self._unsent:
+                    await self._transport.send(self._unsent.popleft())
+        except TimeoutError as error:
+            raise SlowReader from error
 
     def _follow(self, event: object, now: float) -> list[Message]:
         """Act on an event of the conversation; return what the line is sent."""
@@ -419,6 +482,7 @@ class PhoneCall:
                 self._spoken_epoch = epoch
             case SpeechDone(epoch):
                 self._player.finish(epoch)
+                self._add_tones(epoch)
             case Hold():
                 messages = self._player.hold(now)
                 self._report(now, always=True)
@@ -428,9 +492,11 @@ class PhoneCall:
             case Duck(_, gain):
                 return self._player.duck(gain, now)
             case Interrupted(epoch):
-                if epoch == self._leaving_epoch:
-                    self._stay()
-                return self._player.drop(epoch, now)
+                self._stay()
+                self._collecting_cut = bool(self._collecting)
+                messages = self._player.drop(epoch, now)
+                self._add_tones(epoch)
+                return messages
             case FloorState(name):
                 if name == "listening":
                     self._patience.listening(now)
@@ -438,6 +504,10 @@ class PhoneCall:
                     self._patience.busy()
             case UserTurn():
                 self._patience.spoke()
+                self._stay()
+                self._end_collecting("", "The caller has spoken instead.")
+            case GoAway(seconds):
+                self._departure.begin("shutdown", now, within_s=seconds)
             case ToolCalled():
                 self._run_tool(event)
             case _:
@@ -451,12 +521,15 @@ class PhoneCall:
             return
         self._reported_s = now
         for position in self._player.heard(now):
-            if (position.epoch, position.samples) > self._reported:
-                self._reported = position.epoch, position.samples
+            known = position.epoch, position.samples
+            # A position that stands still is told, too, while the line plays something else.
+            if known > self._reported or (known == self._reported and not self._player.finished(now)):
+                self._reported = known
                 self._conversation.played(Played(position.epoch, position.samples))
 
     def _probe(self, now: float) -> list[Message]:
-        if self._conversation is None or self._conversation.state != "listening" or now < self._probed_s:
+        """Return a mark that measures the delay of the line: before the first sound, and now and then."""
+        if now < self._probed_s:
             return []
         self._probed_s = now + PROBE_S
         return self._player.probe(now)
@@ -467,34 +540,31 @@ class PhoneCall:
         while quiet := self._microphone.quiet(now):
             self._hear(quiet)
         self._use_keys(self._keypad.wait(now))
-        if self._leaves_at_s is None and now >= self._began_s + self._phone.config.call_s:
-            self._leave(now, good_bye=True)
-        match self._patience.advise(now):
-            case "ask":
-                self._conversation.feed(Say(self._phone.config.reprompt))
-            case "leave":
-                self._leave(now, good_bye=True)
-            case _:
-                pass
-
-    def _leave(self, now: float, *, good_bye: bool = False) -> None:
-        """End the call when everything was said."""
-        if self._leaves_at_s is None:
-            self._leaves_at_s = now + LAST_WORDS_S
-            self._says_good_bye = good_bye and bool(self._phone.config.good_bye)
-            self._patience.silence_s = 0.0
-        self.notify()
+        self._wait_for_keys(now)
+        if self._departure.reason != "time_limit" and now >= self._began_s + self._phone.config.call_s:
+            self._conversation.feed(Stop())
+            self._departure.begin("time_limit", now)
+        if self._departure.reason is None:
+            match self._patience.advise(now):
+                case "ask":
+                    self._conversation.feed(Say(self._phone.config.reprompt))
+                case "leave":
+                    self._departure.begin("silence", now)
+                case _:
+                    pass
 
     def _is_over(self, now: float) -> bool:
-        if self._leaves_at_s is None or self._conversation is None:
-            return False
+        assert self._conversation is not None
         quiet = self._conversation.state == "listening" and self._player.finished(now)
-        wordless = self._leaving_epoch and self._spoken_epoch != self._leaving_epoch
-        if quiet and (self._says_good_bye or wordless):
-            self._says_good_bye, self._leaving_epoch = False, 0
-            self._conversation.feed(Say(self._phone.config.good_bye or "Good-bye."))
-            return False
-        return quiet or now >= self._leaves_at_s
+        wordless = self._departure.epoch > self._spoken_epoch
+        match self._departure.step(now, quiet=quiet, wordless=wordless):
+            case "say_good_bye" if self._phone.config.good_bye:
+                self._conversation.feed(Say(self._phone.config.good_bye))
+                return False
+            case "wait":
+                return False
+            case _:
+                return True
 
     async def _wait(self, now: float) -> None:
         """Wait for an event, or until the clock has something to do."""
@@ -502,8 +572,9 @@ class PhoneCall:
             self._player.next_at(now),
             self._microphone.quiet_at(),
             self._keypad.due_at(),
-            self._patience.due_at(),
-            self._began_s + self._phone.config.call_s if self._leaves_at_s is None else now + REPORT_S,
+            self._patience.due_at() if self._departure.reason is None else now + REPORT_S,
+            self._collecting_due_s,
+            max(self._began_s + self._phone.config.call_s, now + REPORT_S),
             None if self._player.finished(now) else now + REPORT_S,
         ]
         due_s = min(at for at in times if at is not None)
@@ -516,15 +587,16 @@ class PhoneCall:
     def _run_tool(self, called: ToolCalled) -> None:
         assert self._conversation is not None
         now = self._loop.time()
-        match self._phone.tools.action(called):
+        match self._tools.action(called):
             case HangUp():
-                self._end_by_tool(called, now)
+                self._end_by_tool(called, "hang_up", now)
             case TransferTo(_, destination):
                 self._phone.transfer(self._facts, destination)
-                self._end_by_tool(called, now)
+                self._end_by_tool(called, "transfer", now)
             case SendKeys(keys):
-                self._player.add(TONES, 0, key_tones(keys, self._rate))
-                self._result(called, '{"sent": true}')
+                self._send_keys(called, keys)
+            case CollectKeys() if self._collecting:
+                self._result(called, '{"error": "Keys are already being waited for."}')
             case CollectKeys():
                 self._collecting = called.call_id
             case CustomerTool() as tool:
@@ -534,19 +606,32 @@ class PhoneCall:
             case WrongCall(reason):
                 self._result(called, f'{{"error": "{reason}"}}')
 
-    def _end_by_tool(self, called: ToolCalled, now: float) -> None:
-        """End the call after the reply that has asked for it; the tool's result is not answered."""
+    def _send_keys(self, called: ToolCalled, keys: str) -> None:
+        """Play the tones of keys: after the reply that has asked for them, if its sound is not complete."""
         assert self._conversation is not None
+        reply = self._conversation.session.answers.reply
+        self._tones[called.epoch] = self._tones.get(called.epoch, b"") + key_tones(keys, self._rate)
+        if reply is None or reply.epoch != called.epoch or reply.all_sent:
+            self._add_tones(called.epoch)
+        self._result(called, '{"sent": true}')
+
+    def _add_tones(self, epoch: int) -> None:
+        if tones := self._tones.pop(epoch, b""):
+            self._player.add(TONES, 0, tones)
+            self.notify()
+
+    def _end_by_tool(self, called: ToolCalled, reason: Reason, now: float) -> None:
+        """End the call after the reply that has asked for it; the tool's result is not answered."""
         self._set_chaining(False)
-        self._result(called, '{"done": true}')
-        self._leaving_epoch = called.epoch
-        self._leave(now)
+        self._result(called, '{"result": "The call ends after your words, unless the caller goes on."}')
+        self._departure.begin(reason, now, epoch=called.epoch)
+        self.notify()
 
     def _stay(self) -> None:
-        """Go on with a call: the caller has interrupted the good-bye."""
-        self._leaving_epoch, self._leaves_at_s = 0, None
-        self._phone.stay(self._facts)
-        self._set_chaining(True)
+        """Go on with a call that was to end: the caller speaks, or presses a key."""
+        if self._departure.stay():
+            self._phone.stay(self._facts)
+            self._set_chaining(True)
 
     def _set_chaining(self, chains: bool) -> None:
         """Say whether tool results are answered."""
@@ -555,8 +640,19 @@ class PhoneCall:
         self._conversation.feed(ConfigureSession(replace(config, chains_tools=chains)))
 
     async def _ask(self, called: ToolCalled, tool: CustomerTool) -> None:
-        self._result(called, await self._phone.ask(tool, self._facts))
+        try:
+            output = await self._phone.ask(tool, self._facts)
+        except Exception as bug:
+            # The model must get an answer: without it the caller would wait for ever.
+            logger.exception(line("bug", client=self._address, error=type(bug).__name__))
+            output = FAILED
+        self._result(called, output)
 
     def _result(self, called: ToolCalled, output: str) -> None:
         assert self._conversation is not None
         self._loop.call_soon(self._conversation.feed, ToolResult(called.call_id, output))
+
+
+def _in_language(policy: Policy, language: str) -> Policy:
+    """Return a policy for the language of the calls, unchanged if none is set."""
+    return replace(policy, language=language) if language else policy

@@ -1,8 +1,8 @@
 """Plays replies on a telephone line: sends sound just ahead of playback, and knows which sample the caller hears.
 
 A line plays what it is sent, in order. A hold discards what the line has not played; the sound is kept here and sent
-again from the sample where it stopped. Marks say what was played; between two marks the clock does. All positions are
-those at which a `clear` sent now would take effect: the way there takes as long as the way of the sound, so the delay
+again from the sample where it stopped. Marks say what was played; between two marks the clock does. A position is the
+sample that the line plays when a message sent now arrives there. Sound and messages travel the same way, so the delay
 of the line cancels out. Pure: the clock is an argument, methods return messages to send.
 """
 
@@ -67,12 +67,12 @@ class LinePlayer:
         self._gain = 1.0
         self._held = False
         self._full = False  # the line takes no sound for now
-        self._generation = 0  # marks of earlier generations were discarded with their sound
-        self._marks: dict[str, tuple[int, int]] = {}  # name -> generation and sample
+        self._settled_s = 0.0  # when the last clear has taken effect
+        self._marks: dict[str, int] = {}  # name -> sample; marks that were discarded with their sound are not in it
         self._marked = 0  # the last sample with a mark
         self._names = 0
         self._probes: dict[str, float] = {}  # name -> when it was sent
-        self._round_trip_s = 0.0
+        self._round_trip_s: float | None = None  # None: not known yet
         self._late_s = 0.0  # how long the line waits before it plays the first sound of a stretch
         self._anchor: tuple[int, float] | None = None  # a sample and when it is played; None: nothing plays
 
@@ -139,7 +139,7 @@ class LinePlayer:
         assert cleared is not None
         self._sent = self._marked = position
         self._anchor = None
-        self._generation += 1
+        self._settled_s = now + self._traits.settle_s
         self._marks.clear()
         return [cleared]
 
@@ -153,8 +153,11 @@ class LinePlayer:
         return min(self._sent, max(self._tape_from, sample + int(max(0.0, now - at_s) * self._rate)))
 
     def heard(self, now: float) -> list[LinePosition]:
-        """Return what was heard of each reply that is not over, and forget those that are."""
-        position = self.position(now)
+        """Return what was heard of each reply that is not over, and forget those that are.
+
+        A line that cannot clear plays all that it was sent.
+        """
+        position = self.position(now) if self._traits.clears else self._sent
         found = [
             LinePosition(part.epoch, part.offset + min(position - part.start, part.samples))
             for part in self._parts
@@ -179,6 +182,8 @@ class LinePlayer:
     def due(self, now: float) -> list[Message]:
         """Return the messages to send now."""
         messages: list[Message] = []
+        if now < self._settled_s:
+            return messages
         while not (self._held or self._full) and self._sent - self.position(now) < self._lead:
             size = min(self._piece, self._end - self._sent)
             if size <= 0 or (size < self._piece and not self._whole):
@@ -197,7 +202,8 @@ class LinePlayer:
         if self._held or self._full or self.idle:
             return None
         short = self._end - self._sent < self._piece and not self._whole
-        return None if short else now + max(0.0, (self._sent - self.position(now) - self._lead + 1) / self._rate)
+        wait_s = max(0.0, (self._sent - self.position(now) - self._lead + 1) / self._rate)
+        return None if short else max(self._settled_s, now + wait_s)
 
     def _next_piece(self, size: int, now: float) -> list[Message]:
         if self._anchor is None or self.position(now) >= self._sent:
@@ -226,7 +232,7 @@ class LinePlayer:
         name = f"{self._names}"
         if len(self._marks) >= MOST_PENDING_MARKS:
             del self._marks[next(iter(self._marks))]
-        self._marks[name] = (self._generation, self._sent)
+        self._marks[name] = self._sent
         message = self._codec.mark(name)
         assert message is not None
         return [message]
@@ -244,11 +250,14 @@ class LinePlayer:
     def marked(self, name: str, now: float, *, played: bool = True) -> None:
         """Note that a mark has come back. Marks that were discarded, and those that we never sent, say nothing."""
         if (sent_s := self._probes.pop(name, None)) is not None:
-            self._round_trip_s = now - sent_s if not self._round_trip_s else min(self._round_trip_s, now - sent_s)
+            found_s = now - sent_s
+            self._round_trip_s = found_s if self._round_trip_s is None else min(self._round_trip_s, found_s)
             return
-        generation, sample = self._marks.pop(name, (-1, 0))
-        if generation != self._generation or not played or self._anchor is None:
-            return
+        sample = self._marks.pop(name, None)
+        if sample is None or not played or self._anchor is None or self._round_trip_s is None:
+            return  # without the round trip the clock alone is nearer to the truth
+        if sample <= self._anchor[0]:
+            return  # it belongs to a stretch before this one
         # The mark took a way back, and a message from us takes a way there: the line is a round trip further on.
         start, at_s = self._anchor
         known_at_s = now - self._round_trip_s

@@ -18,7 +18,7 @@ class Patience:
     _since_s: float | None = None  # when it became quiet; None: it is not
 
     def listening(self, now: float) -> None:
-        """Note that the caller may speak and nobody does."""
+        """Note that neither side speaks."""
         if self._since_s is None:
             self._since_s = now
 
@@ -36,7 +36,7 @@ class Patience:
         due_s = self.due_at()
         if due_s is None or now < due_s:
             return None
-        self._since_s = None
+        self._since_s = now
         self._asked += 1
         return "ask" if self._asked <= self.most_asked else "leave"
 

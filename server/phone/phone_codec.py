@@ -14,14 +14,13 @@ from voxlane.server.conversation.server_events import (
     Release,
     Speech,
     SpeechDone,
-    SpeechStarted,
     ToolCalled,
     UserTurn,
 )
 from voxlane.server.protocols.dialect import AudioFormat, Dialect, GoAway, Hello, Incoming, Outgoing, Packet, RateLimits
 from voxlane.server.protocols.sound import Loudspeaker
 
-_FOR_THE_CALL = (Duck, FloorState, GoAway, Hold, Interrupted, Release, SpeechStarted, ToolCalled, UserTurn)
+_FOR_THE_CALL = (Duck, FloorState, GoAway, Hold, Interrupted, Release, ToolCalled, UserTurn)
 
 
 class PhoneCodec:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 from datetime import date
 
-from voxlane.server.config import Config, PhoneKeys, transfer_targets
-from voxlane.server.errors import VoxlaneError
+from voxlane.server.config import Config, PhoneKeys, socket_address, transfer_targets
+from voxlane.server.errors import ConfigError, VoxlaneError
 from voxlane.server.metrics import Metrics
 from voxlane.server.phone.admission import PhoneAdmission, check_keys
 from voxlane.server.phone.call_tools import CallTools, CustomerTool
@@ -30,6 +31,8 @@ class PhoneService:
         self.registry = registry
         self.next_steps = NextSteps()
         self.admission = PhoneAdmission(whole, keys, api_key, Passes(), self.next_steps)
+        self.audiosocket = _listener(config.audiosocket)
+        self._customer_tools = read_tools(config.tools)
         self._tools = self._made_tools(transfers=True)
         self._tools_here = self._made_tools(transfers=False)
         self._metrics = metrics
@@ -42,7 +45,7 @@ class PhoneService:
             send_digits=config.send_digits,
             collect_digits=config.collect_digits,
             transfer=transfer_targets(config.transfer) if transfers else {},
-            customer=read_tools(config.tools),
+            customer=self._customer_tools,
         )
 
     def tools(self, system: str) -> CallTools:
@@ -58,7 +61,7 @@ class PhoneService:
         """Count a call."""
         self._metrics.calls.labels(facts.system).inc()
 
-    def ended(self, facts: CallFacts, error: VoxlaneError | None) -> None:
+    def ended(self, error: VoxlaneError | None) -> None:
         """Count the end of a call."""
         self._metrics.calls_ended.labels("done" if error is None else error.code).inc()
 
@@ -78,3 +81,17 @@ class PhoneService:
         """Close the connections."""
         if self._webhook is not None:
             await self._webhook.aclose()
+
+
+def _listener(address: str) -> socket.socket | None:
+    """Return a socket that listens on phone.audiosocket, None where that is empty; raise ConfigError if it cannot.
+
+    It is opened before the models are loaded: a port in use is told at once.
+    """
+    if not address:
+        return None
+    host, port = socket_address(address, "phone.audiosocket")
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise ConfigError(f"phone.audiosocket: {address}: {error.strerror or error}") from error

@@ -61,17 +61,20 @@ class StreamLine:
         """Return the next bytes, None if the far end is gone."""
         try:
             return await self._reader.read(READ_BYTES) or None
-        except ConnectionError:
+        except OSError:  # the far end is gone, or cannot be reached any more
             return None
 
     async def send(self, message: Message) -> None:
         """Send bytes."""
         assert isinstance(message, bytes)
-        self._writer.write(message)
-        await self._writer.drain()
+        try:
+            self._writer.write(message)
+            await self._writer.drain()
+        except OSError as error:
+            raise ConnectionError from error
 
     async def close(self, code: int) -> None:
         """Close the connection."""
         self._writer.close()
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(OSError):
             await self._writer.wait_closed()

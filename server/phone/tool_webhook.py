@@ -52,6 +52,7 @@ class ToolWebhook:
                 asyncio.timeout(ANSWER_SECONDS),
                 self._client.stream("POST", self._url, content=body, headers=headers) as answer,
             ):
+                self._client.cookies.clear()  # those of one call are not for another
                 answer.raise_for_status()
                 return await _text(answer)
         except (httpx.HTTPError, TimeoutError, ValueError) as error:  # UnicodeDecodeError is a ValueError

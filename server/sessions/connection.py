@@ -84,6 +84,8 @@ async def converse(
 class Connection:
     """One open socket."""
 
+    leaves_by_itself = False
+
     def __init__(
         self,
         websocket: WebSocket,

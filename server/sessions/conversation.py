@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 class ConversationWriter(Protocol):
     """The connection that writes a conversation's messages."""
 
+    leaves_by_itself: bool  # told that the server goes down, it ends the conversation itself
+
     def notify(self) -> None:
         """Note that a message waits."""
 

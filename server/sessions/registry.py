@@ -285,8 +285,9 @@ class SessionRegistry:
 
     def leave_if_idle(self, conversation: Conversation) -> None:
         """End a conversation in which no one speaks while the server drains."""
-        if self.draining and conversation.state == "listening" and conversation.writer is not None:
-            conversation.writer.end(Draining())
+        writer = conversation.writer
+        if self.draining and conversation.state == "listening" and writer is not None and not writer.leaves_by_itself:
+            writer.end(Draining())
 
     async def aclose(self) -> None:
         """End everything."""

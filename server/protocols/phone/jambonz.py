@@ -1,11 +1,15 @@
 """jambonz's `listen` and `stream` verbs with bidirectional streaming: binary 16-bit sound, JSON for the rest.
 
-The first text is the call, with the verb's own metadata among its fields. `passDtmf` must be set for keys. A mark comes
-back with `playout` when the sound after it begins, or with `cleared`.
+The first text is the call, with the verb's own metadata among its fields. `passDtmf` must be set for keys.
+
+jambonz gathers sound before it plays it: messages are so large that none of them waits for the next. It clears its
+buffer 20 ms after it was told so, with all that has come until then. A mark comes back with `playout` when it is
+reached, or with `cleared`; after that jambonz returns marks too late, under the names of earlier ones.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +34,12 @@ from voxlane.server.protocols.phone.reading import (
 )
 
 SUBPROTOCOLS = ("audio.jambonz.org", "audio.drachtio.org")
+
+GATHERED_SAMPLES = 640
+"""Samples that jambonz gathers before it plays them, twice as many at the beginning of a call."""
+
+SETTLE_S = 0.04
+"""Two ticks of jambonz: by then it has cleared its buffer."""
 
 _ADVICE = "set sampleRate to 8000, 16000 or 24000"
 _NOT_PARAMETERS = {
@@ -62,10 +72,13 @@ class _Mark(Struct):
 class Jambonz:
     """The messages of one call on jambonz."""
 
-    traits = LineTraits("jambonz")
+    traits = LineTraits("jambonz", settle_s=SETTLE_S)
 
     def __init__(self) -> None:
         self._input: AudioFormat | None = None
+        self._least_bytes = 0  # of a message
+        self._sent_bytes = 0
+        self._marks_lie = False
 
     def read(self, message: Message) -> list[LineEvent]:
         """Return the events of a message; raise BadMessage if it breaks the rules."""
@@ -81,7 +94,8 @@ class Jambonz:
             return [key_event(read_as(_Key, body).dtmf, name)]
         if name == "mark":
             mark = read_as(_Mark, body.get("data"), at="data")
-            return [MarkReturned(mark.name, mark.event != "cleared")]
+            self._marks_lie |= mark.event == "cleared"
+            return [MarkReturned(mark.name, not self._marks_lie)]
         return [unknown(name)]
 
     def _start(self, body: dict[str, Any]) -> list[LineEvent]:
@@ -93,18 +107,26 @@ class Jambonz:
         if isinstance(back, dict) and "sampleRate" in back:
             rate = read_as(_ReturnAudio, back, at="bidirectionalAudio").sample_rate
             output = audio_format("l16", rate, _ADVICE)
+        # jambonz counts by the rate of the caller's sound, and by a multiple of it where ours is higher.
+        least = GATHERED_SAMPLES * max(1, output.rate // self._input.rate)
+        self._least_bytes = 2 * least
+        self.traits = replace(self.traits, piece_ms=-(-least * 1000 // output.rate))
         top = {key: value for key, value in scalars(body).items() if key not in _NOT_PARAMETERS}
         given = {**top, **scalars(body.get("customerData")), **scalars(body.get("metadata"))}
         facts = call_facts(self.traits.name, call.call_sid, given, caller=body.get("from"), called=body.get("to"))
         return [CallStarted(facts, self._input, output)]
 
     def media(self, data: bytes) -> bytes:
-        """Return the message for a piece of sound.
+        """Return the message for a piece of sound, filled up so that jambonz plays it at once.
 
         jambonz marks places in its buffer with the sample -1 and would take such a sample for a mark.
         """
         samples = np.frombuffer(data, "<i2")
-        return np.where(samples == -1, np.int16(0), samples).astype("<i2").tobytes()
+        sound = np.where(samples == -1, np.int16(0), samples).astype("<i2").tobytes()
+        if len(sound) < self._least_bytes:
+            sound = sound.ljust(max(self._least_bytes, 2 * self._least_bytes - self._sent_bytes), b"\0")
+        self._sent_bytes += len(sound)
+        return sound
 
     def mark(self, name: str) -> str:
         """Return the message for a mark."""

@@ -109,7 +109,7 @@ class LineTraits:
     piece_ms: int = 20  # sound in one message
     clears: bool = True  # sound that was sent and not played can be discarded
     marks: bool = True  # marks come back when they are played
-    refusal_code: int = 1008  # the WebSocket close code for a client that breaks the rules
+    settle_s: float = 0.0  # sound that is sent so soon after a clear would be discarded, too
 
 
 class LineCodec(Protocol):

@@ -91,5 +91,5 @@ def with_query(facts: CallFacts, query: Mapping[str, str]) -> CallFacts:
     mine = {**query, **facts.parameters}
     if facts.token:
         mine["token"] = facts.token
-    call_id = mine.pop("call", "") or facts.call_id  # a dialplan's own name for the call
+    call_id = query.get("call", "") or facts.call_id  # a dialplan's own name for the call
     return call_facts(facts.system, call_id, mine, caller=facts.caller, called=facts.called)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from house import start as start_house
 from peer import eventually
 from phone_caller import STREAM, calling, start
 from websockets.asyncio.client import connect
@@ -16,11 +19,14 @@ from websockets.exceptions import InvalidStatus
 from voxlane.codecs.g711 import encode_mulaw
 from voxlane.codecs.pcm import decode_pcm16
 from voxlane.server.config import PhoneConfig, PhoneKeys
-from voxlane.server.conversation.client_events import TextTurn
-from voxlane.server.conversation.server_events import ToolCalled
+from voxlane.server.conversation.client_events import ConfigureSession, TextTurn
+from voxlane.server.conversation.server_events import ReplyDone, ToolCalled
 from voxlane.server.conversation.values import Item
+from voxlane.server.errors import ConfigError
+from voxlane.server.phone.call_tools import CallTools
 from voxlane.server.phone.tones import key_tones
 
+HANG_UP, COLLECT = CallTools(hang_up=True, collect_digits=True).tools
 QUIET = PhoneConfig(voice="two", digits_s=0.1, silence_s=0)
 
 
@@ -199,3 +205,132 @@ async def test_numbers_are_masked_in_the_log(serving: Any, caplog: pytest.LogCap
         metrics = (await running.client.get("/metrics")).text
         assert 'voxlane_calls_total{system="twilio"} 1.0' in metrics
         assert "30987654" not in metrics
+
+
+CALL_TOOLS = PhoneConfig(
+    voice="two", digits_s=0.1, silence_s=0.5, reprompts=0, good_bye="Bye.", hang_up=True, collect_digits=True
+)
+
+
+async def only_conversation(running: Any) -> Any:
+    (conversation,) = [one async for one in _conversations(running)]
+    return conversation
+
+
+async def test_a_hang_up_without_words_says_good_bye_once(serving: Any) -> None:
+    async with serving(phone=CALL_TOOLS) as running, calling(str(running.client.base_url)) as caller:
+        conversation = await only_conversation(running)
+        said: list[str] = []
+        send = conversation.send
+
+        def watched(event: Any) -> None:
+            if isinstance(event, ReplyDone):
+                said.append(event.text)
+            send(event)
+
+        conversation.send = watched
+        conversation.feed(ConfigureSession(replace(conversation.session.config, tools=(HANG_UP,))))
+        conversation.feed(TextTurn("call"))
+        assert await caller.gone() == 1000
+        assert said == ["", "Bye."]
+
+
+async def test_a_caller_who_speaks_after_good_bye_is_kept(serving: Any) -> None:
+    async with serving(phone=CALL_TOOLS) as running, calling(str(running.client.base_url)) as caller:
+        conversation = await only_conversation(running)
+        await eventually(lambda: caller.played)  # good-bye is being said
+        conversation.feed(TextTurn("sorry I am here"))
+        await eventually(lambda: ("assistant", "sorry I am here") in history(running))
+        await eventually(lambda: len(history(running)) == 4)  # the silence counts anew: another good-bye
+        assert await caller.gone() == 1000
+
+
+async def test_a_tool_that_waits_for_keys_gets_an_answer_in_every_case(serving: Any) -> None:
+    config = replace(CALL_TOOLS, reprompts=100)
+    async with serving(phone=config) as running, calling(str(running.client.base_url)) as caller:
+
+        def results() -> list[str]:
+            return [text for kind, text in history(running) if kind == "result"]
+
+        async def asks(text: str, state: str) -> None:
+            """Have the model speak and call the tool, when the turn before is over."""
+            await eventually(lambda: conversation.state == "listening")
+            calls = sum(kind == "call" for kind, _ in history(running))
+            conversation.feed(TextTurn(f"call {text}"))
+            await eventually(lambda: sum(kind == "call" for kind, _ in history(running)) > calls)
+            await eventually(lambda: conversation.state == "speaking")
+            await eventually(lambda: conversation.state == state)
+
+        conversation = await only_conversation(running)
+        conversation.feed(ConfigureSession(replace(conversation.session.config, tools=(COLLECT,))))
+        await asks("Press now", "thinking")
+        await eventually(lambda: any("no key" in text for text in results()))
+        await asks("Press again", "thinking")
+        await caller.press("12#")
+        await eventually(lambda: json.dumps({"digits": "12"}) in results())
+        await asks("Press a third time please", "speaking")
+        await caller.press("34#")  # the key interrupts, and the number is a turn
+        await eventually(lambda: ("user", "I pressed 3 4 on my telephone.") in history(running))
+        await eventually(lambda: json.dumps({"digits": "34"}) in results())
+        await asks("Press or speak", "thinking")
+        conversation.feed(TextTurn("I would rather speak"))
+        await eventually(lambda: any("spoken instead" in text for text in results()))
+        await eventually(lambda: ("assistant", "I would rather speak") in history(running))
+
+
+async def test_a_long_reply_is_cut_for_good_bye_at_the_time_limit(serving: Any) -> None:
+    config = PhoneConfig(voice="two", call_s=1.5, good_bye="Bye.", silence_s=0, greeting="word " * 200)
+    async with serving(phone=config) as running, calling(str(running.client.base_url)) as caller:
+        assert await caller.gone() == 1000
+        assert caller.clears  # the greeting was cut
+        heard_after = len(caller.played) - caller.clears[-1]
+        assert heard_after == pytest.approx(400 * len("Bye."), abs=200)
+
+
+async def test_calls_say_good_bye_when_the_server_goes_down(serving: Any) -> None:
+    async with serving(phone=replace(CALL_TOOLS, silence_s=0)) as running:
+        url = str(running.client.base_url)
+        async with calling(url) as idle, calling(url) as busy:
+            await busy.press("1#")
+            await eventually(lambda: len(busy.played) > 800)
+            await running.service.sessions.drain(30.0)
+            assert [await idle.gone(), await busy.gone()] == [1000, 1000]
+            assert len(idle.played) == pytest.approx(400 * len("Bye."), abs=200)
+            words = len("I pressed 1 on my telephone.") + len("Bye.")
+            assert len(busy.played) == pytest.approx(400 * words, abs=400)
+
+
+async def test_the_delay_is_measured_before_the_first_sound(serving: Any) -> None:
+    config = PhoneConfig(voice="two", greeting="Hello to you all", silence_s=0)
+    async with serving(phone=config) as running, calling(str(running.client.base_url)) as caller:
+        await eventually(lambda: len(caller.marks) > 2)
+        assert caller.marks[0].startswith("p")
+
+
+async def test_key_tones_follow_the_reply_that_asked_for_them(serving: Any) -> None:
+    config = PhoneConfig(voice="two", digits_s=0.1, silence_s=0, send_digits=True)
+    async with serving(phone=config) as running, calling(str(running.client.base_url)) as caller:
+        conversation = await only_conversation(running)
+        conversation.feed(TextTurn("a few words to say before"))
+        await eventually(lambda: len(caller.played) > 800)
+        epoch = conversation.session.answers.reply.epoch
+        conversation.send(ToolCalled(epoch, "c1", "send_digits", '{"digits": "5"}'))
+        wanted = encode_mulaw(decode_pcm16(key_tones("5", 8000)))
+        spoken = 400 * len("a few words to say before")
+        await eventually(lambda: len(caller.played) >= spoken + len(wanted))
+        assert bytes(caller.played[-len(wanted) :]) == wanted
+
+
+async def test_an_occupied_port_is_one_clear_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=r"phone\.audiosocket"):
+            async with start_house(phone=PhoneConfig(audiosocket=address)):
+                pass
+
+
+async def test_a_tunnel_on_this_machine_does_not_open_the_line(serving: Any) -> None:
+    async with serving(phone=QUIET) as running:
+        address = str(running.client.base_url).replace("http", "ws", 1).rstrip("/") + "/v1/phone?token="
+        with pytest.raises(InvalidStatus):
+            await connect(address, additional_headers={"Host": "abc.tunnel.example"}, compression=None)

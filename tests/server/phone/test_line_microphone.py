@@ -102,3 +102,30 @@ def test_a_line_that_sends_nothing_is_given_silence_by_the_clock() -> None:
 def test_odd_bytes_are_refused() -> None:
     with pytest.raises(BadMessage):
         LineMicrophone(FORM).push(Media(b"abc"), 0.0)
+
+
+@pytest.mark.parametrize("timed", [True, False])
+@pytest.mark.parametrize("jump", [100_000, 10**12, -100_000, -40])
+def test_numbers_that_jump_begin_a_new_count(jump: int, timed: bool) -> None:
+    """No silence is made of the numbers between, and the caller is heard on."""
+    microphone = LineMicrophone(FORM)
+    before = packets(sound(50 * PIECE), first=1_000_000, times=timed)
+    after = packets(sound(60 * PIECE), first=1_000_050 + jump, times=timed)
+    first, second = heard(microphone, before), heard(microphone, after)
+    assert len(first) == 2 * 50 * PIECE
+    lost = MOST_WAITING if jump == -40 else 0
+    assert len(second) == 2 * (60 - lost) * PIECE
+    assert microphone.seconds == pytest.approx((110 - lost) * 0.02)
+
+
+def test_inserted_silence_counts_as_sound() -> None:
+    microphone = LineMicrophone(FORM)
+    heard(microphone, [Media(sound(PIECE), None, place * 4_900) for place in range(5)])
+    assert microphone.seconds == pytest.approx(4 * 4.9 + 0.02)
+
+
+def test_packets_that_wait_for_a_lost_one_are_handed_out_when_nothing_comes() -> None:
+    microphone = LineMicrophone(FORM)
+    sent = packets(sound(6 * PIECE))
+    assert len(heard(microphone, [sent[0], *sent[2:]])) == 2 * PIECE
+    assert len(microphone.quiet(99.0)) >= 2 * 5 * PIECE

@@ -274,4 +274,4 @@ def test_sound_goes_through_byte_for_byte(name: str, data: bytes) -> None:
     rest = wire[len(sound) :]
     silence = b"\xff" if line.form.codec == "mulaw" else b"\0"
     assert rest == silence * len(rest)  # filled up where the system wants whole blocks
-    assert len(rest) < 640
+    assert len(rest) < (2_560 if name == "jambonz" else 640)

@@ -71,7 +71,22 @@ def test_what_is_sent_to_jambonz() -> None:
 def test_no_sample_looks_like_jambonzs_own_marker() -> None:
     samples = np.array([-2, -1, 0, 1, 255, -256], "<i2")
     sent = np.frombuffer(LINES["jambonz"].started().media(samples.tobytes()), "<i2")
-    assert sent.tolist() == [-2, 0, 0, 1, 255, -256]
+    assert sent[:6].tolist() == [-2, 0, 0, 1, 255, -256]
+
+
+def test_no_sound_waits_for_the_next_in_jambonzs_buffer() -> None:
+    codec = LINES["jambonz"].started()
+    rate = LINES["jambonz"].form.rate
+    assert rate * codec.traits.piece_ms // 1000 >= 640  # it gathers so many samples, and twice as many at first
+    assert len(codec.media(b"\1\0")) == 2 * 1280
+    assert codec.media(b"\1\0") == b"\1\0" + bytes(1278)
+    assert len(codec.media(b"\1\0" * 700)) == 1400
+
+
+def test_marks_of_jambonz_say_nothing_after_a_clear() -> None:
+    codec = LINES["jambonz"].started()
+    codec.read('{"type": "mark", "data": {"name":"1", "event": "cleared"}}')
+    assert codec.read('{"type": "mark", "data": {"name":"2", "event": "playout"}}') == [MarkReturned("2", False)]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Sequence
 from types import TracebackType
@@ -11,8 +10,7 @@ from typing import Self
 
 from starlette.websockets import WebSocket
 
-from voxlane.server.config import socket_address
-from voxlane.server.errors import ConfigError, VoxlaneError
+from voxlane.server.errors import VoxlaneError
 from voxlane.server.http.reply import error_response
 from voxlane.server.log import line
 from voxlane.server.metrics import Metrics
@@ -58,15 +56,9 @@ class AudioSocketListener:
         self._calls: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        address = self._phone.config.audiosocket
-        if not address:
-            return self
-        host, port = socket_address(address, "phone.audiosocket")
-        try:
-            self._server = await asyncio.start_server(self._serve, host, port)
-        except OSError as error:
-            raise ConfigError(f"phone.audiosocket: {address}: {error.strerror or error}") from error
-        logger.info(line("audiosocket listens", address=address))
+        if self._phone.audiosocket is not None:
+            self._server = await asyncio.start_server(self._serve, sock=self._phone.audiosocket)
+            logger.info(line("audiosocket listens", address=self._phone.config.audiosocket))
         return self
 
     @property
@@ -102,6 +94,4 @@ class AudioSocketListener:
             logger.info(line("call refused", client=address, code=error.code, detail=error.detail or None))
         finally:
             self._calls.discard(task)
-            writer.close()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
+            writer.transport.abort()  # the call has closed it, or could not
