@@ -249,7 +249,7 @@ class Tokenizer:
         # One call for all texts. Of the library's functions this one releases the GIL, and takes a fifth less time.
         try:
             return [found.ids for found in vocabulary.backend.encode_batch_fast(sound, add_special_tokens=False)]
-        except Exception as error:  # the library raises nothing narrower
+        except Exception as error:  # the library raises `Exception` itself, nothing narrower
             raise ValueError("the model's tokenizer cannot read this text") from error
 
 
