@@ -174,8 +174,7 @@ def voice_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A real server for all tests of a session that talk to one: it takes ten seconds to start."""
     from voice_server import VoiceServer  # only here: most tests need none of its imports
 
-    # Moonshine on every machine: `auto` would choose by the machine's speed, and with it what the chat model is told.
-    options = ("--kv-memory-mib", "256", "--asr-model", "moonshine-tiny-en")
+    options = ("--kv-memory-mib", "256")
     shared = VoiceServer(tmp_path_factory.mktemp("server") / "log", *options)
     yield shared
     assert shared.stop() == 0

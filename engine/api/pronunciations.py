@@ -33,7 +33,7 @@ _WRITTEN = re.compile(r"\w(?:[\w .'’&+-]*[\w.+])?")
 
 
 class BadPronunciation(ValueError):
-    """An entry cannot be used: str() says why in one line."""
+    """An entry cannot be used: str() says which and why in one line, and holds nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,18 @@ def read_pronunciations(entries: Sequence[str]) -> tuple[Pronunciation, ...]:
     """Return the entries' meaning, or raise BadPronunciation."""
     if len(entries) > MAX_PRONUNCIATIONS:
         raise BadPronunciation(f"at most {MAX_PRONUNCIATIONS} entries, not {len(entries)}")
-    found: dict[str, Pronunciation] = {}
-    for entry in entries:
-        one = _read(entry)
+    found = []
+    places: dict[str, int] = {}  # by name: where its entry stands, from 1
+    for place, entry in enumerate(entries, start=1):
+        try:
+            one = _read(entry)
+        except BadPronunciation as error:
+            raise BadPronunciation(f"entry {place}: {error}") from None
         key = " ".join(one.written.casefold().replace("’", "'").split())
-        if key in found:
-            raise BadPronunciation(f"two entries for {one.written!r}")
-        found[key] = one
-    return tuple(found.values())
+        if places.setdefault(key, place) != place:
+            raise BadPronunciation(f"entry {place}: the same name as in entry {places[key]}")
+        found.append(one)
+    return tuple(found)
 
 
 def has_phonemes(entries: Iterable[str]) -> bool:
@@ -67,17 +71,17 @@ def has_phonemes(entries: Iterable[str]) -> bool:
 def _read(entry: str) -> Pronunciation:
     written, equals, said = (part.strip() for part in unicodedata.normalize("NFC", entry).partition("="))
     if not (equals and written and said):
-        raise BadPronunciation(f"{entry!r:.80}: write it as 'Siobhan = shiv-awn' or 'Siobhan = /ʃɪˈvɔːn/'")
+        raise BadPronunciation("write it as 'Siobhan = shiv-awn' or 'Siobhan = /ʃɪˈvɔːn/'")
     if len(written) > MAX_WRITTEN_CHARS or len(said) > MAX_SAID_CHARS:
         limits = f"{MAX_WRITTEN_CHARS} characters before the = and {MAX_SAID_CHARS} after it"
-        raise BadPronunciation(f"{written!r:.80}: at most {limits}")
+        raise BadPronunciation(f"at most {limits}")
     if not _WRITTEN.fullmatch(written):
-        raise BadPronunciation(f"{written!r:.80}: a name begins and ends with a letter or a digit")
+        raise BadPronunciation("a name begins and ends with a letter or a digit")
     if said.startswith("/"):
-        return Pronunciation(written, phonemes=_phonemes(written, said))
+        return Pronunciation(written, phonemes=_phonemes(said))
     words = said.replace("’", "'").split()
     if not all(_RESPELLING.fullmatch(word) for word in words):
-        raise BadPronunciation(f"{written!r:.80}: a respelling has letters, hyphens, apostrophes and spaces only")
+        raise BadPronunciation("a respelling has letters, hyphens, apostrophes and spaces only")
     return Pronunciation(written, " ".join(map(_without_shouting, words)))
 
 
@@ -87,18 +91,18 @@ def _without_shouting(word: str) -> str:
     return "".join(part.lower() if len(part) > 1 and part.isupper() else part for part in parts)
 
 
-def _phonemes(written: str, said: str) -> str:
+def _phonemes(said: str) -> str:
     if len(said) < 3 or not said.endswith("/"):
-        raise BadPronunciation(f"{written!r:.80}: phonemes stand between two slashes, as /ʃɪˈvɔːn/")
+        raise BadPronunciation("phonemes stand between two slashes, as /ʃɪˈvɔːn/")
     sounds = unicodedata.normalize("NFD", said[1:-1].strip())
     for ipa, ours in _IPA:
         sounds = sounds.replace(ipa, ours)
     sounds = " ".join(unicodedata.normalize("NFC", sounds).split())
-    unknown = sorted(set(sounds) - set(PHONEMES))
-    if unknown:
-        raise BadPronunciation(f"{written!r:.80}: the voices have no phoneme {' '.join(unknown)!r:.80}")
+    if unknown := set(sounds) - set(PHONEMES):
+        places = [f"character {place} after the slash" for place, sound in enumerate(said) if sound in unknown]
+        raise BadPronunciation(f"the voices have no phoneme for {places[0] if places else 'one of the characters'}")
     if not any(sound in VOWELS for sound in sounds):
-        raise BadPronunciation(f"{written!r:.80}: phonemes without a vowel cannot be said")
+        raise BadPronunciation("phonemes without a vowel cannot be said")
     return " ".join(map(_stressed, sounds.split()))
 
 

@@ -57,6 +57,14 @@ class TextCodec(Protocol):
     def call_style(self) -> CallStyle:
         """How the model writes a call."""
 
+    @property
+    def call_starts(self) -> frozenset[int]:
+        """The tokens that begin a reply in which a call comes first."""
+
+    @property
+    def result_starts(self) -> frozenset[int]:
+        """The tokens that begin a reply in which an invented result of a tool comes first."""
+
     def encode_chat(self, messages: Sequence[ChatMessage], *, tools: Sequence[Tool], begin: str) -> list[int]:
         """Return the tokens of a conversation; the assistant's reply starts with `begin`."""
 
@@ -140,6 +148,22 @@ class Intake:
             raise schema_refusal(error) from error
         return ""
 
+    def _barred_starts(self, submit: Submit) -> frozenset[int]:
+        """Return the tokens that may not begin the output.
+
+        A model that has seen calls and results in a conversation begins its answers like them. So an answer cannot
+        begin with a result, nor with a call where none is allowed, and after a result it cannot be empty.
+        """
+        shown = any(message.tool_calls or message.role == "tool" for message in submit.messages)
+        if submit.task != "chat" or not shown or must_call(submit) or submit.sampling.schema:
+            return frozenset()
+        codec = self._tokenizer
+        may_call = submit.tools and submit.tool_choice != "none"
+        barred = codec.result_starts - codec.call_starts if may_call else codec.result_starts | codec.call_starts
+        if submit.messages[-1].role == "tool":
+            barred |= codec.eos_ids
+        return frozenset(token for token in barred if token < self._vocabulary)
+
     def _tokens(self, submit: Submit) -> tuple[list[int], frozenset[int]]:
         """Return the prompt's tokens, and for a probe the tokens whose probability is wanted."""
         tools = () if submit.tool_choice == "none" else submit.tools
@@ -188,7 +212,7 @@ class Intake:
             session=submit.session,
             seed=self._draw_seed() if seed is None else seed,
             limit=self._limit,
-            payload=ChatPayload(ends=ends),
+            payload=ChatPayload(ends=ends, barred_starts=self._barred_starts(submit)),
         )
 
 

@@ -56,6 +56,9 @@ def _choose_row(logits: Tensor, request: Request, best: int) -> SampledToken | N
     payload = request.payload
     if isinstance(payload, ChatPayload) and payload.ends:
         return SampledToken(best, float(torch.log_softmax(logits, dim=0)[sorted(payload.ends)].logsumexp(dim=0)))
+    if barred := request.next_barred:
+        logits = logits.index_fill(0, torch.tensor(sorted(barred)), -torch.inf)
+        best = int(logits.argmax())
     if not isinstance(payload, ChatPayload) or payload.constraint is None:
         return _choose_one(logits, request, best)
     allowed = payload.constraint.allowed(request.tokens)

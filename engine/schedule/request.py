@@ -44,6 +44,7 @@ class ChatPayload(Payload):
     """What the chat model needs of a request."""
 
     constraint: Constraint | None = None  # the grammar that the output follows
+    barred_starts: frozenset[int] = frozenset()  # tokens that cannot be the first of the output
     ends: frozenset[int] = frozenset()  # task "probe": the tokens whose probability is wanted
     scored_tokens: int = 0  # task "score": how many tokens have had their log-probability counted
 
@@ -102,6 +103,12 @@ class Request:
     first_token_s: float = 0.0
     last_token_s: float = 0.0
     progress_s: float = 0.0  # when it last was in a step, or arrived
+
+    @property
+    def next_barred(self) -> frozenset[int]:
+        """The tokens that cannot be its next."""
+        payload = self.payload
+        return payload.barred_starts if isinstance(payload, ChatPayload) and not self.output_tokens else frozenset()
 
     @property
     def cross(self) -> BlockTable | None:

@@ -61,5 +61,5 @@ def guess(request: Request, stop: int, tokens_left: int, most: int) -> list[int]
 def _is_plain(request: Request) -> bool:
     """Return whether a token's choice needs nothing but its own logits."""
     payload, sampling = request.payload, request.sampling
-    free = isinstance(payload, ChatPayload) and payload.constraint is None
+    free = isinstance(payload, ChatPayload) and payload.constraint is None and not request.next_barred
     return free and sampling.is_plain_greedy and sampling.logprobs < 0

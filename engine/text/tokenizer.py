@@ -16,7 +16,7 @@ from msgspec import structs
 from voxlane.engine.api import ChatMessage, Tool
 from voxlane.engine.errors import WeightsError
 from voxlane.engine.text.chat_template import FALLBACK_SOURCE, ChatTemplate, ChatTemplateError
-from voxlane.engine.text.tools import CallStyle, called, declarations, entry, spelt_out, strings
+from voxlane.engine.text.tools import CALL, RESULT, CallStyle, called, declarations, entry, spelt_out, strings
 from voxlane.engine.text.vocabularies.gguf import from_gguf
 from voxlane.engine.text.vocabularies.tokenizer_json import from_directory
 from voxlane.engine.text.vocabularies.vocab_merges import has_pair
@@ -50,6 +50,7 @@ class Tokenizer:
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         marks = self._encode_plain(_SENTENCE_ENDS, first=False)
         self._sentence_ends = frozenset(ids[0] for ids in marks if len(ids) == 1)
+        self.call_starts, self.result_starts = self._starts_of(CALL), self._starts_of(RESULT)
 
     @classmethod
     def open(cls, path: str | Path) -> Tokenizer:
@@ -135,6 +136,12 @@ class Tokenizer:
     def call_style(self) -> CallStyle:
         """How this model writes a call."""
         return self._template.call_style
+
+    def _starts_of(self, mark: str) -> frozenset[int]:
+        """Return the tokens that this model begins a reply with if `mark` is the first thing in it."""
+        guard = self._unused((), ())
+        encoded = [self._encode_rendered(space + mark, guard, first=False) for space in ("", " ", "\n", "\n\n")]
+        return frozenset(ids[0] for ids in encoded if ids)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of tokens without the special ones; invalid bytes become U+FFFD."""
@@ -242,7 +249,7 @@ class Tokenizer:
         # One call for all texts. Of the library's functions this one releases the GIL, and takes a fifth less time.
         try:
             return [found.ids for found in vocabulary.backend.encode_batch_fast(sound, add_special_tokens=False)]
-        except Exception as error:  # the library raises nothing narrower
+        except Exception as error:  # the library raises `Exception` itself, nothing narrower
             raise ValueError("the model's tokenizer cannot read this text") from error
 
 

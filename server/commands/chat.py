@@ -119,7 +119,7 @@ async def _start(config: EngineConfig, command: Sequence[str]) -> EngineProcess:
         link.start()
         try:
             await link.wait_ready()
-        except BaseException:
+        except BaseException:  # Ctrl-C too: the engine is a process of its own and would outlive this one
             await link.stop()
             raise
     return link
@@ -258,7 +258,7 @@ class Chat:
         turns.append(ChatMessage("user", message))
         try:
             reply = self._reply()
-        except BaseException:
+        except BaseException:  # Ctrl-C too: a message without a reply would be answered with the next one
             turns.pop()
             raise
         # An interrupted reply stays in the history up to where it was shown: that is what the person has read.

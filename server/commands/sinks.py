@@ -72,7 +72,7 @@ async def _to_path(path: Path, kind: SpeechFormat) -> AsyncIterator[Give]:
                 yield give
             if kind == "wav" and file.seekable():
                 _complete_header(file)
-        except BaseException:
+        except BaseException:  # Ctrl-C too: half a file looks like a whole one
             _discard(path)
             raise
 

@@ -25,6 +25,9 @@ ReplyMessage = Started | Text | Samples | Finished | Refused | ToolCall
 MOST_ASIDES = 8
 """Asides that may run at once: more than any client uses, and a bound on what one client can ask of the engine."""
 
+MOST_TOOL_ROUNDS = 8
+"""Times in a row that a model may call tools instead of speaking; small models call the same one again and again."""
+
 REPLY_TOKENS = 256
 """Tokens left for a reply beside the history; few replies are longer, even where they may be."""
 
@@ -61,6 +64,7 @@ class Answers:
         self.asked = False  # the last reply ended with a question
         self.open_calls: set[str] = set()  # ids of tool calls sent to the client, without a result so far
         self._results = 0
+        self._rounds = 0  # times that results were answered since the person's turn
         self._spoken: dict[str, SpokenReply] = {}  # by item, oldest first
         self._awaiting: Reply | None = None  # a reply heard to its end whose tool results are awaited
 
@@ -107,7 +111,7 @@ class Answers:
 
     def answer(self, turn: UserSpeech, config: SessionConfig) -> list[Effect]:
         """Answer a turn that is in the history; use the prepared reply if it answers the same words."""
-        self._answered, self._failed_words = turn, ""
+        self._answered, self._failed_words, self._rounds = turn, "", 0
         reply = self.reply
         if reply is not None and reply.stage == "tentative" and self._expected == turn.text:
             self._remember(reply)
@@ -396,8 +400,10 @@ class Answers:
         self._awaiting = None
         if not config.chains_tools:
             return [Send(TurnDone(waiting.turn, "done"))]
+        self._rounds += 1
         # The required call was made. Required again, the model would call tools forever and never speak.
-        config = replace(config, tool_choice="auto") if config.tool_choice != "none" else config
+        choice = "none" if config.tool_choice == "none" or self._rounds >= MOST_TOOL_ROUNDS else "auto"
+        config = replace(config, tool_choice=choice)
         return self._reply_to(self._prompt(config), waiting.turn, config)
 
 

@@ -4,6 +4,9 @@ Models write text that no person should hear: `<think>` and its content, calls o
 end-of-turn token and then the user's next turn. Small models repeat sentences. All of it is removed as it comes, before
 the text is shown, spoken or remembered, so that a text position means the same everywhere. Pure. Other tags, `<br>` or
 `a < b`, stay: the engine decides how to read them aloud.
+
+A small model that was given a tool's result may write its whole answer like one, in `<tool_response>`. At the beginning
+of a reply that tag alone is removed.
 """
 
 from __future__ import annotations
@@ -20,10 +23,10 @@ MOST_REPEATED = 2
 
 _LONGEST_MARK = 40
 
-_HIDING = (
-    "think", "thinking", "thought", "reasoning", "scratchpad", "tool_call", "tool_calls", "tool_response",
-    "tool_responses", "tool_result", "tool_results", "tools", "function_call", "function_calls", "function_response",
-)  # fmt: skip
+_THOUGHTS = ("think", "thinking", "thought", "reasoning", "scratchpad")
+_CALLS = ("tool_call", "tool_calls", "tools", "function_call", "function_calls")
+_RESULTS = ("tool_response", "tool_responses", "tool_result", "tool_results", "function_response")
+_HIDING = (*_THOUGHTS, *_CALLS, *_RESULTS)
 """Tags that are removed together with their content."""
 
 _BARE = (
@@ -58,6 +61,7 @@ class TagFilter:
         self._held = ""  # may be the start of a mark
         self._inside = ""  # the tag whose content is being removed
         self._begun = False  # some text was let through
+        self._called = False  # a call was removed: a result after it is invented
         self.over = False  # the model has ended its turn
 
     def push(self, text: str) -> str:
@@ -86,7 +90,9 @@ class TagFilter:
             if name == self._inside and found["closing"]:
                 self._inside = ""
         elif found["hiding"]:
-            self._inside = "" if found["closing"] else name
+            is_reply = name in _RESULTS and not self._begun and not self._called
+            self._inside = "" if found["closing"] or is_reply else name
+            self._called = self._called or name in _CALLS
         elif name in _TURNS and self._begun:
             self.over = True
 

@@ -7,6 +7,7 @@ heard. Pure: the clock is an argument, and methods return effects. floor.py deci
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import Literal
 
 from msgspec import structs
@@ -82,6 +83,7 @@ class Reply:
         self.thought: Thought | None = None  # set when the chat model is done
         self.prompt_characters = 0  # of the prompt, without what the template adds
         self._cost = (0, 0, 0)  # tokens so far: prompt, cached of these, written
+        self._wasted = (0, 0, 0)  # the same of a first answer that came to nothing
         self.ledger = Ledger()
         self.first_token_s: float | None = None
         self.first_sample_s: float | None = None
@@ -90,6 +92,7 @@ class Reply:
         self._config = config
         self._rate = rate
         self._frame = int(FRAME_S * rate)
+        self._messages: tuple[ChatMessage, ...] = ()  # the prompt
         self._cleaner = ReplyCleaner(spoken=config.speaks)
         self._cutter = ClauseCutter(WORD_BY_WORD if reads_words else None)
         self._saying = False  # the engine has a TTS request for it
@@ -106,8 +109,13 @@ class Reply:
 
     def begin(self, messages: tuple[ChatMessage, ...]) -> list[Effect]:
         """Ask the chat model."""
+        self._messages = messages
+        opening: list[Effect] = [] if self.stage == "tentative" else [self._started()]
+        return [*opening, self._ask()]
+
+    def _ask(self) -> Effect:
         config = self._config
-        self.prompt_characters = characters_of(messages, config.tools)
+        self.prompt_characters = characters_of(self._messages, () if config.tool_choice == "none" else config.tools)
         sampling = structs.replace(
             sampling_of(config.temperature),
             max_tokens=config.max_tokens,
@@ -117,7 +125,7 @@ class Reply:
         submit = Submit(
             self.chat_id,
             "chat",
-            messages=messages,
+            messages=self._messages,
             sampling=sampling,
             priority=Priority.HIGH,
             session=self._session,
@@ -126,8 +134,15 @@ class Reply:
             tools=config.tools,
             tool_choice=config.tool_choice,
         )
-        opening: list[Effect] = [] if self.stage == "tentative" else [self._started()]
-        return [*opening, SendToEngine(submit)]
+        return SendToEngine(submit)
+
+    def _ask_again(self) -> Effect:
+        """Ask the chat model once more, now without tools: then it cannot write a call that is none."""
+        self._config = replace(self._config, tool_choice="none")
+        self._wasted, self._cost, self.first_token_s = self._cost, (0, 0, 0), None
+        self._cleaner = ReplyCleaner(spoken=self._config.speaks)
+        self.chat_id += "/again"
+        return self._ask()
 
     def begin_with(self, text: str, now: float) -> list[Effect]:
         """Say a given text, without the chat model."""
@@ -160,13 +175,20 @@ class Reply:
 
     def _end_early(self) -> list[Effect]:
         """End the reply's text and cancel the chat request: what the model writes now is not the reply."""
-        return [SendToEngine(Cancel(self.chat_id)), *self._end_with(Thought(self.epoch, "stop", *self._cost))]
+        return [SendToEngine(Cancel(self.chat_id)), *self._end_with(self._thought("stop"))]
 
     def end_thought(self, reason: str, stats: RequestStats) -> list[Effect]:
-        """Note that the chat model is done, and how."""
-        return self._end_with(
-            Thought(self.epoch, reason, stats.prompt_tokens, stats.cached_tokens, stats.output_tokens)
-        )
+        """Note that the chat model is done, and how; ask it again if all that it wrote was removed."""
+        self._cost = (stats.prompt_tokens, stats.cached_tokens, stats.output_tokens)
+        words = self._add_words(self._cleaner.finish())
+        nothing = not self.text.strip() and not self.calls
+        if nothing and self._config.tools and self._config.tool_choice == "auto":
+            return [*words, self._ask_again()]
+        return [*words, *self._end_with(self._thought(reason))]
+
+    def _thought(self, reason: str) -> Thought:
+        prompt, cached, written = (sum(pair) for pair in zip(self._cost, self._wasted, strict=True))
+        return Thought(self.epoch, reason, prompt, cached, written)
 
     def _end_with(self, thought: Thought) -> list[Effect]:
         words = self._add_words(self._cleaner.finish())
@@ -244,8 +266,8 @@ class Reply:
         position = self.position(now)
         self.stage = "over"
         effects: list[Effect] = [Send(Interrupted(self.epoch, self.heard(position), position)), *self._cancel()]
-        if self.thought is None and any(self._cost):  # the engine's own count would come after the end
-            effects.insert(0, Send(Thought(self.epoch, "cancelled", *self._cost)))
+        if self.thought is None and any(self._cost + self._wasted):  # the engine's own count would come after the end
+            effects.insert(0, Send(self._thought("cancelled")))
         return effects
 
     def withdraw(self) -> list[Effect]:

@@ -186,7 +186,7 @@ class RemoteChannel:
                 await goes_on.wait()
                 reason = self._read_chunk(submit, chunk, calls) or reason
             await goes_on.wait()
-            for call in calls.values():
+            for call in calls.values() if submit.tool_choice != "none" else ():  # some servers call tools all the same
                 self._receive(ToolCall(submit.request_id, submit.epoch, call.call_id, call.name, call.arguments))
         except (RemoteFailed, ValueError, KeyError, TypeError, AttributeError) as error:
             # A malformed answer of the remote server fails that reply only. The text of a Python error may hold words

@@ -116,8 +116,7 @@ class _Visit:
             self._metrics.disconnects.inc()
         except VoxlaneError as error:
             await self._refuse(error, receive, send)
-        except Exception as error:
-            # Any other error: the client gets an answer and the traceback goes to our log.
+        except Exception as error:  # a bug: the client gets an answer and the traceback goes to our log
             logger.exception(line("bug", request=self._request_id, error=type(error).__name__))
             await self._refuse(InternalError(), receive, send)
 

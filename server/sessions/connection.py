@@ -163,8 +163,7 @@ class Connection:
             return await (reader if reader.done() else writer)
         except WebSocketDisconnect:
             raise
-        except Exception as error:
-            # No error crosses this boundary: other connections go on.
+        except Exception as error:  # a bug: it ends this connection, and no other
             logger.exception(line("bug", client=self._address, error=type(error).__name__))
             return InternalError()
         finally:

@@ -148,8 +148,7 @@ class Conversation:
                         self.send(sent)
                     case SendToEngine(message=message):
                         self._tell_engine(message)
-        except Exception as error:
-            # No error crosses this boundary: other conversations and the engine go on.
+        except Exception as error:  # a bug: it ends this conversation; the others and the engine go on
             logger.exception(line("bug", session=self.name, error=type(error).__name__))
             self._fail(InternalError())
         self._set_timer()

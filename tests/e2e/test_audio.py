@@ -185,6 +185,8 @@ def test_leaving_cancels_in_the_engine(server: Any, what: str) -> None:
         stream.close()
     server.wait_metric(before + 1, "voxlane_finished_requests_total", reason="cancelled")
     server.wait_metric(0, "voxlane_engine_requests", state="running")
+    assert server.metric("voxlane_finished_requests_total", reason="cancelled") == before + 1
+    assert server.metric("voxlane_kv_blocks", state="used") == 0
 
 
 def test_seconds_are_counted(server: Any, beckett: bytes) -> None:

@@ -198,6 +198,10 @@ def test_whatever_a_client_says(before: str, steps: list[tuple[tuple[str, str], 
         if happens is not None:
             parlour.happen(*happens)
     parlour.finish()
+    # Desk and Grammar have checked each event; what is said now is answered all the same.
+    before_last = len(parlour.desk.grammar.events)
+    parlour.say("no JSON")
+    assert [event["type"] for event in parlour.desk.grammar.events[before_last:]] == ["error"]
 
 
 @given(st.binary(max_size=20))

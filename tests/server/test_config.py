@@ -137,10 +137,10 @@ def test_the_engine_is_told_whether_mirrors_may_be_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entries", "reason"),
     [
-        ('["Siobhan"]', "'Siobhan': write it as 'Siobhan = shiv-awn' or"),
-        ('["Siobhan = /ʃɪˈvɔːn"]', "'Siobhan': phonemes stand between two slashes"),
-        ('["Siobhan = sh1v"]', "'Siobhan': a respelling has letters"),
-        ('["A = ay", "a = ah"]', "two entries for 'a'"),
+        ('["Siobhan"]', "entry 1: write it as 'Siobhan = shiv-awn' or"),
+        ('["Siobhan = /ʃɪˈvɔːn"]', "entry 1: phonemes stand between two slashes"),
+        ('["Siobhan = sh1v"]', "entry 1: a respelling has letters"),
+        ('["A = ay", "a = ah"]', "entry 2: the same name as in entry 1"),
     ],
 )
 def test_a_pronunciation_that_cannot_be_used_is_refused(tmp_path: Path, entries: str, reason: str) -> None:

@@ -152,6 +152,7 @@ class ScriptedEngine:
 
     def __init__(self, answer: str = "Well, that is easy. It was a sunny day, and we went home.") -> None:
         self.answer = answer
+        self.first_answers: deque[str] = deque()  # these come before it
         self.transcripts = deque(["tell me a story"])
         self.calls: deque[tuple[str, str]] = deque()
         self.work: dict[str, _Work] = {}
@@ -164,7 +165,7 @@ class ScriptedEngine:
                 self.work[message.request_id] = work = _Work(message)
                 name, epoch = message.request_id, message.epoch
                 if message.task == "chat":
-                    words = self.answer.split(" ")
+                    words = (self.first_answers.popleft() if self.first_answers else self.answer).split(" ")
                     work.queue.extend(Text(name, epoch, word + " ") for word in words)
                     if self.calls:
                         tool, arguments = self.calls.popleft()

@@ -76,6 +76,7 @@ class Letters:
         return [ord(letter) - 64 for letter in text]
 
     call_style = CallStyle(opening="")
+    call_starts = result_starts = frozenset[int]()
 
     def encode_chat(self, messages: Sequence[ChatMessage], *, tools: Sequence[Tool], begin: str) -> list[int]:
         return self.encode("".join(message.content for message in messages) + begin)

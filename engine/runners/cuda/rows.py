@@ -41,8 +41,10 @@ def buckets_up_to(capacity: int) -> tuple[int, ...]:
 def needs_host(request: Request) -> bool:
     """Return whether the host must choose the request's tokens, because the device's sampler cannot."""
     payload = request.payload
-    ruled = isinstance(payload, ChatPayload) and bool(payload.ends or payload.constraint is not None)
-    return ruled or request.sampling.logprobs > 0
+    ruled = isinstance(payload, ChatPayload) and (
+        payload.constraint is not None or payload.ends or (payload.barred_starts and request.next_barred)
+    )
+    return bool(ruled) or request.sampling.logprobs > 0
 
 
 def is_penalised(request: Request) -> bool:
@@ -108,7 +110,7 @@ class DecodeRows:
         """
         assert len(rows) <= self.capacity, "more rows than the tables have"
         size = self.bucket(max(len(rows), 1))
-        row_of, expected, preempted = self._row_of, self._next, self._preempted
+        row_of, expected, preempted, on_host = self._row_of, self._next, self._preempted, self.on_host
         places = [row_of.get(row.request, _NOWHERE) for row in rows]
         if len(rows) != len(row_of) or max(places, default=0) >= size:  # else no request came or went
             present = {row.request for row in rows}
@@ -129,6 +131,8 @@ class DecodeRows:
                 joined.append((found, request))
             elif expected[found] != start or preempted[found] != request.preemptions:
                 joined.append((found, request))
+            if on_host[found]:  # it may have been so for the output's first token only
+                on_host[found] = needs_host(request)
             expected[found], preempted[found] = start + 1, request.preemptions
             tokens = request.tokens
             token = tokens[start] if start < len(tokens) else self._chosen_at(request)

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import re
 
-from voxlane.engine.text.normalise.context import LOOK_BACK, counts_something, next_word, street_follows
-from voxlane.engine.text.normalise.numbers import Reader, Reading, cut_digits, digits, in_groups, in_pairs
+from voxlane.engine.text.normalise.context import NUMBER_END, counts_something, next_word, precedes, street_follows
+from voxlane.engine.text.normalise.numbers import Reader, Reading, digits, in_groups, in_pairs, run_of_digits
 
 _END = r"(?![A-Za-z0-9]|[-_.,:/@][A-Za-z0-9])"
 _HYPHENED_END = r"(?![A-Za-z0-9]|[_.,:/@][A-Za-z0-9])"
@@ -58,14 +58,14 @@ _STATE = re.compile(
     r"\b(?:A[KLRZ]|C[AOT]|D[CE]|FL|GA|HI|I[ADLN]|K[SY]|LA|M[ADEINOST]|N[CDEHJMVY]|O[HKR]|PA|RI|S[CD]|T[NX]|UT|V[AT]"
     r"|W[AIVY])\s\Z"
 )
-_ZIP = re.compile(r"(?P<a>[0-9]{5})(?:-(?P<b>[0-9]{4}))?(?![A-Za-z0-9]|[-.,:/][0-9])")
+_ZIP = re.compile(rf"(?P<a>[0-9]{{5}})(?:-(?P<b>[0-9]{{4}}))?{NUMBER_END}")
 _TOWN = re.compile(r" [A-Z][a-z]{2,}")
 _PAIRED = re.compile(
     r"\b(?:room|rooms|suite|apartment|apt\.?|flat|unit|house|studio|cabin|ward|gate|platform|locker|office|flight|bus"
     r"|route|highway|interstate|error|status|http|form|channel)(?:\s(?:number|no\.?|code|#))?\s#?\Z",
     re.IGNORECASE,
 )
-_HOUSE = re.compile(r"(?P<number>[1-9][0-9]{0,3})(?P<letter>[A-Fa-f])(?![A-Za-z0-9]|[-.,:/][0-9])")
+_HOUSE = re.compile(rf"(?P<number>[1-9][0-9]{{0,3}})(?P<letter>[A-Fa-f]){NUMBER_END}")
 _PLAIN = re.compile(r"[1-9][0-9]{2,3}(?![A-Za-z0-9%€£$°]|[.,:/][0-9]|[-–][0-9]|\s?[%°€£$])")
 _AT_A_HOUSE = frozenset({"is", "was", "where", "on", "in", "at"})
 _AT = re.compile(r"\b(?:at|number|no\.)\s\Z", re.IGNORECASE)
@@ -78,7 +78,7 @@ def spell(code: str) -> list[str]:
         if words:
             words[-1] += ","
         for part in re.findall(r"[A-Za-z]|[0-9]+", group):
-            words += in_groups(cut_digits(part)) if part[0].isdigit() else [part.upper()]
+            words += run_of_digits(part) if part[0].isdigit() else [part.upper()]
     return words
 
 
@@ -88,7 +88,7 @@ def _spelled(found: re.Match[str]) -> Reading:
 
 def _named(text: str, at: int) -> bool:
     """Return whether a word like "code" or "order number" announces a code."""
-    cue = _CUE.search(text, max(0, at - LOOK_BACK), at)
+    cue = precedes(_CUE, text, at)
     return cue is not None and (cue["sure"] is not None or cue["number"] != "" or text[at - 1] == "#")
 
 
@@ -150,19 +150,18 @@ def _read_digits(text: str, at: int) -> Reading | None:
     if found := _joined(text, at):
         words = in_groups(re.findall(r"[0-9]+", found[0]))
         return Reading(found.end(), [*_paused(words), "X"] if found[0][-1] == "X" else words)
-    start = max(0, at - LOOK_BACK)
-    if (found := _ZIP.match(text, at)) and (found["b"] or _STATE.search(text, start, at) or _in_address(text, at)):
+    if (found := _ZIP.match(text, at)) and (found["b"] or precedes(_STATE, text, at) or _in_address(text, at)):
         return Reading(found.end(), in_groups([group for group in (found["a"], found["b"]) if group]))
     if (found := _LONG.match(text, at)) and not found[0].endswith("000"):
-        return Reading(found.end(), in_groups(cut_digits(found[0])))
+        return Reading(found.end(), run_of_digits(found[0]))
     found = _DIGITS.match(text, at)
     if not found or counts_something(text, found.end()):
         return None
     named = (len(found[0]) > 3 and _named(text, at)) or (text[at - 1 : at] == "#" and len(found[0]) > 3)
-    if named or _ENDING.search(text, start, at) or _AREA.search(text, start, at):
-        if _PAIRED.search(text, start, at):
+    if named or precedes(_ENDING, text, at) or precedes(_AREA, text, at):
+        if precedes(_PAIRED, text, at):
             return None
-        return Reading(found.end(), in_groups(cut_digits(found[0])))
+        return Reading(found.end(), run_of_digits(found[0]))
     return None
 
 
@@ -183,7 +182,7 @@ def _joined(text: str, at: int) -> re.Match[str] | None:
 
 def _read_house(text: str, at: int) -> Reading | None:
     """Read the number of a house, a flat, a room, a flight: in pairs, a letter after it by its name."""
-    paired = _PAIRED.search(text, max(0, at - LOOK_BACK), at) is not None
+    paired = precedes(_PAIRED, text, at) is not None
     if found := _HOUSE.match(text, at):
         number, letter, end = found["number"], found["letter"], found.end()
         street = street_follows(text, end)
@@ -201,7 +200,7 @@ def _read_house(text: str, at: int) -> Reading | None:
 def _counts_billions(text: str, at: int, end: int) -> bool:
     """Return whether "B" after a number seems to mean billions: "7B parameters", and not "at 221B" or "221B Baker"."""
     word = next_word(text, end)
-    return word.islower() and word not in _AT_A_HOUSE and not _AT.search(text, max(0, at - LOOK_BACK), at)
+    return word.islower() and word not in _AT_A_HOUSE and not precedes(_AT, text, at)
 
 
 def read_hash(text: str, at: int) -> Reading | None:
@@ -229,7 +228,7 @@ def read_letter(text: str, at: int) -> Reading | None:
     opens = before.strip(" \n(\"“'‘*") == "" or before[:1] in ".!?:…" or "\n" in before
     if opens or before[-1:] != " " or (after == " " and text[at + 2 : at + 3].isalpha() and text[at + 2].isupper()):
         return None
-    if _GRADE.search(text, max(0, at - LOOK_BACK), at):
+    if precedes(_GRADE, text, at):
         return Reading(at + 1, ["A"], spelled=True)
     if after == " " and next_word(text, at + 1).islower() and next_word(text, at + 1) not in _AFTER_LETTER:
         return None

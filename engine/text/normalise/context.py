@@ -9,11 +9,19 @@ from voxlane.engine.text.normalise.tables import COUNTED, NOT_PLURALS, STREETS
 LOOK_BACK = 60
 """Characters before an expression that can tell what it is. A constant: the cost of a text stays linear."""
 
+NUMBER_END = r"(?![A-Za-z0-9]|[-.,:/][0-9])"
+"""The end of a number that goes on neither with a letter nor with more digits."""
+
 _NEXT_WORD = re.compile(r"[ \u00a0]([A-Za-z]+)")
 _STREET_AFTER = re.compile(
     rf"\s(?:[A-Z][A-Za-z'’.-]{{1,20}}+|[0-9]{{1,3}}(?:st|nd|rd|th))(?:\s[A-Z][A-Za-z'’.-]{{1,20}}+){{0,2}}?"
     rf"\s(?:{'|'.join(STREETS)})\b"
 )
+
+
+def precedes(pattern: re.Pattern[str], text: str, at: int) -> re.Match[str] | None:
+    """Return the match of a pattern in the text before a position; most patterns end with it."""
+    return pattern.search(text, max(0, at - LOOK_BACK), at)
 
 
 def next_word(text: str, end: int) -> str:

@@ -10,7 +10,7 @@ import re
 
 from voxlane.engine.text.normalise.addresses import ADDRESS_READERS, read_file
 from voxlane.engine.text.normalise.codes import LETTER_CODE_READERS
-from voxlane.engine.text.normalise.context import LOOK_BACK
+from voxlane.engine.text.normalise.context import precedes
 from voxlane.engine.text.normalise.dates import read_month_day, sentence_stop
 from voxlane.engine.text.normalise.money import read_money
 from voxlane.engine.text.normalise.numbers import Reader, Reading, cardinal, ordinal
@@ -92,7 +92,7 @@ def _read_bare_abbreviation(text: str, at: int) -> Reading | None:
         return Reading(end, [TITLES[word.lower()]])
     if word in BARE_ABBREVIATIONS:
         return Reading(end, BARE_ABBREVIATIONS[word].split())
-    if word in BARE_STREETS and _STREET_NAME.search(text, max(0, at - LOOK_BACK), at):
+    if word in BARE_STREETS and precedes(_STREET_NAME, text, at):
         return Reading(end, [BARE_STREETS[word]])
     return None
 
@@ -117,7 +117,7 @@ def _read_roman(text: str, at: int) -> Reading | None:
     if not found or not found[0] or not before:
         return None
     value, cue = _roman_value(found[0]), before[1].lower()
-    ruler = _RULER.search(text, max(0, at - LOOK_BACK), at) is not None
+    ruler = precedes(_RULER, text, at) is not None
     if (ruler or cue in ROMAN_NAMES) and before[1][0].isupper() and _is_rank(text, found, ruler=ruler):
         return Reading(found.end(), ["the", *ordinal(value)])
     if (cue in ROMAN_CUES and before[1][0].isupper() and found[0] not in {"C", "L"}) or (

@@ -143,10 +143,15 @@ def cut_digits(run: str) -> list[str]:
     return groups
 
 
+def run_of_digits(run: str) -> list[str]:
+    """Return a run of digits one by one, in the groups that people say it in."""
+    return in_groups(cut_digits(run))
+
+
 def in_pairs(run: str) -> list[str]:
     """Return the number of a house or a room: 221 "two twenty-one", 204 "two oh four", 1408 "fourteen oh eight"."""
     if run[0] == "0" or len(run) > 4:
-        return in_groups(cut_digits(run))
+        return run_of_digits(run)
     head, rest = divmod(int(run), 100)
     if not head or (rest == 0 and head % 10 == 0):
         return cardinal(int(run))

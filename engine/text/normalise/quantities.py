@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from voxlane.engine.text.normalise.context import LOOK_BACK, counts_something
+from voxlane.engine.text.normalise.context import counts_something, precedes
 from voxlane.engine.text.normalise.money import MONEY_READERS, SCALE, per, scaled
 from voxlane.engine.text.normalise.numbers import (
     NUMBER,
@@ -95,7 +95,7 @@ def _read_version(text: str, at: int) -> Reading | None:
 def _read_two_part_version(text: str, at: int) -> Reading | None:
     """Read "3.12" after the name of a program: three point twelve."""
     found = _TWO_PARTS.match(text, at)
-    before = _WORD_BEFORE.search(text, max(0, at - LOOK_BACK), at)
+    before = precedes(_WORD_BEFORE, text, at)
     if not found or not before or before[1].lower() not in VERSIONED:
         return None
     return Reading(found.end(), [*decimal(found["a"]), "point", *decimal(found["b"])])

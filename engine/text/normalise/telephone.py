@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import re
 
-from voxlane.engine.text.normalise.context import LOOK_BACK, counts_something, stands_alone
-from voxlane.engine.text.normalise.numbers import Reader, Reading, cut_digits, in_groups
+from voxlane.engine.text.normalise.context import NUMBER_END, counts_something, precedes, stands_alone
+from voxlane.engine.text.normalise.numbers import Reader, Reading, cut_digits, in_groups, run_of_digits
 
 _SPACE = r"[ \u00a0\u202f]"
 _GAP = r"(?:[ \u00a0\u202f.‑–-]|\s?/\s?)"
-_END = r"(?![0-9A-Za-z]|[-.,/:][0-9])"
-_ABROAD = re.compile(rf"\+(?P<first>[0-9]{{1,15}}+)(?:{_GAP}?\([0-9]{{1,5}}\))?(?:{_GAP}?[0-9]{{1,9}}+){{0,7}}{_END}")
-_TRUNK = re.compile(rf"\(?(?P<first>0[0-9]{{1,6}}+)\)?(?:{_GAP}{_SPACE}?[0-9]{{2,9}}+){{1,6}}{_END}")
-_TRUNK_RUN = re.compile(rf"0[0-9]{{8,14}}+{_END}")
-_AMERICAN = re.compile(
-    rf"(?:\+?1[ .‑-])?(?:\([1-9][0-9]{{2}}\){_SPACE}?|[1-9][0-9]{{2}}[ .‑-])[0-9]{{3}}[ .‑-][0-9]{{4}}{_END}"
+_ABROAD = re.compile(
+    rf"\+(?P<first>[0-9]{{1,15}}+)(?:{_GAP}?\([0-9]{{1,5}}\))?(?:{_GAP}?[0-9]{{1,9}}+){{0,7}}{NUMBER_END}"
 )
-_LOCAL = re.compile(rf"(?P<a>[0-9]{{3}})[‑-](?P<b>[0-9]{{4}}){_END}")
+_TRUNK = re.compile(rf"\(?(?P<first>0[0-9]{{1,6}}+)\)?(?:{_GAP}{_SPACE}?[0-9]{{2,9}}+){{1,6}}{NUMBER_END}")
+_TRUNK_RUN = re.compile(rf"0[0-9]{{8,14}}+{NUMBER_END}")
+_AMERICAN = re.compile(
+    rf"(?:\+?1[ .‑-])?(?:\([1-9][0-9]{{2}}\){_SPACE}?|[1-9][0-9]{{2}}[ .‑-])[0-9]{{3}}[ .‑-][0-9]{{4}}{NUMBER_END}"
+)
+_LOCAL = re.compile(rf"(?P<a>[0-9]{{3}})[‑-](?P<b>[0-9]{{4}}){NUMBER_END}")
 _VANITY = re.compile(r"1-(?P<free>8[0-9]{2})-(?P<word>[A-Z]{3,9})(?![A-Za-z0-9])")
-_OTHER = re.compile(rf"[0-9]{{3}}-[0-9]{{2}}-[0-9]{{4}}{_END}|[0-9]{{4}}(?:[ -][0-9]{{4}}){{3}}{_END}")
-_RUN = re.compile(rf"[0-9]{{3,15}}+{_END}")
+_OTHER = re.compile(rf"[0-9]{{3}}-[0-9]{{2}}-[0-9]{{4}}{NUMBER_END}|[0-9]{{4}}(?:[ -][0-9]{{4}}){{3}}{NUMBER_END}")
+_RUN = re.compile(rf"[0-9]{{3,15}}+{NUMBER_END}")
 
 _LEAST, _MOST = 7, 16  # digits of a telephone number, with a trunk zero
 
@@ -57,53 +58,13 @@ _PORSCHE = re.compile(r"\bPorsche\s\Z")
 _ON = re.compile(r"\b(?:on|via|dialled|dialed)\s\Z", re.IGNORECASE)
 
 _TWO_DIGIT_CODES = frozenset(
-    [
-        "20",
-        "27",
-        "30",
-        "31",
-        "32",
-        "33",
-        "34",
-        "36",
-        "39",
-        "40",
-        "41",
-        "43",
-        "44",
-        "45",
-        "46",
-        "47",
-        "48",
-        "49",
-        "51",
-        "52",
-        "53",
-        "54",
-        "55",
-        "56",
-        "57",
-        "58",
-        "60",
-        "61",
-        "62",
-        "63",
-        "64",
-        "65",
-        "66",
-        "81",
-        "82",
-        "84",
-        "86",
-        "90",
-        "91",
-        "92",
-        "93",
-        "94",
-        "95",
-        "98",
-    ]
-)
+    {
+        "20", "27", "30", "31", "32", "33", "34", "36", "39", "40", "41", "43", "44", "45", "46", "47", "48", "49",
+        "51", "52", "53", "54", "55", "56", "57", "58", "60", "61", "62", "63", "64", "65", "66", "81", "82", "84",
+        "86", "90", "91", "92", "93", "94", "95", "98",
+    }
+)  # fmt: skip
+"""Country codes of two digits; 1 and 7 have one, all others three."""
 
 
 def _said(text: str, spoken: list[str]) -> list[str]:
@@ -166,24 +127,23 @@ def read_short_number(text: str, at: int) -> Reading | None:
     if not (found := _RUN.match(text, at)):
         return None
     run, end = found[0], found.end()
-    if run == "911" and _PORSCHE.search(text, max(0, at - LOOK_BACK), at):
+    if run == "911" and precedes(_PORSCHE, text, at):
         return Reading(end, ["nine", "eleven"])
     if counts_something(text, end) and not (run in EMERGENCY and _HELP_AFTER.match(text, end)):
         return None
-    if _CALLING.search(text, max(0, at - LOOK_BACK), at) or (run in EMERGENCY and _for_help(text, run, at, end)):
-        return Reading(end, in_groups(cut_digits(run)))
+    if precedes(_CALLING, text, at) or (run in EMERGENCY and _for_help(text, run, at, end)):
+        return Reading(end, run_of_digits(run))
     return None
 
 
 def _for_help(text: str, run: str, at: int, end: int) -> bool:
     """Return whether an emergency number stands for the service here."""
-    start = max(0, at - LOOK_BACK)
-    another = _ANOTHER.search(text, start, at)
+    another = precedes(_ANOTHER, text, at)
     if (another and another["number"] in EMERGENCY) or _HELP_AFTER.match(text, end):
         return True
-    if run in _KNOWN and (stands_alone(text, at, end) or _ON.search(text, start, at)):
+    if run in _KNOWN and (stands_alone(text, at, end) or precedes(_ON, text, at)):
         return True
-    return _HELP_BEFORE.search(text, start, at) is not None
+    return precedes(_HELP_BEFORE, text, at) is not None
 
 
 TELEPHONE_READERS: tuple[Reader, ...] = (read_telephone, read_short_number)

@@ -142,7 +142,7 @@ def _sentencepiece_backend(
 def _bpe(path: Path, vocabulary: dict[str, int], merges: list[tuple[str, str]], **options: Any) -> tokenizers.Tokenizer:
     try:
         return tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges, **options))
-    except Exception as error:  # the library raises nothing narrower
+    except Exception as error:  # the library raises `Exception` itself, nothing narrower
         raise WeightsError(path, f"the vocabulary is damaged: {error}") from error
 
 

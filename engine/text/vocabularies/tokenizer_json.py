@@ -76,7 +76,7 @@ def from_directory(path: Path) -> Vocabulary:
 def _load_backend(file: Path, data: dict[str, Any]) -> tokenizers.Tokenizer:
     try:
         return tokenizers.Tokenizer.from_str(json.dumps(data))
-    except Exception as error:  # the library raises nothing narrower
+    except Exception as error:  # the library raises `Exception` itself, nothing narrower
         raise WeightsError(file, f"not a usable tokenizer: {error}") from error
 
 

@@ -52,14 +52,14 @@ def test_an_entry(entry: str, meaning: Pronunciation) -> None:
         (["Siobhan ="], "write it as"),
         (["Siobhan = //"], "between two slashes"),
         (["Siobhan = /ʃɪv"], "between two slashes"),
-        (["Siobhan = /ʃ8v/"], "no phoneme '8'"),
+        (["Siobhan = /ʃ8v/"], "no phoneme for character 2 after the slash"),
         (["Siobhan = /ʃv/"], "without a vowel"),
         (["Siobhan = shiv awn!"], "letters, hyphens"),
         (["Siobhan = 42"], "letters, hyphens"),
         (["*x* = ex"], "begins and ends with"),
         (["x" * 61 + " = ex"], "at most 60 characters before"),
         (["x = " + "e" * 121], "at most 60 characters before the = and 120"),
-        (["Ada = ayda", "ADA = adda"], "two entries for 'ADA'"),
+        (["Ada = ayda", "ADA = adda"], "entry 2: the same name as in entry 1"),
         ([f"n{number} = x" for number in range(MAX_PRONUNCIATIONS + 1)], "at most 100 entries, not 101"),
     ],
 )
@@ -68,6 +68,23 @@ def test_what_is_refused(entries: list[str], reason: str) -> None:
         read_pronunciations(entries)
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 260
+
+
+def test_a_refusal_names_the_place_and_holds_nothing_of_the_entry() -> None:
+    for bad in (
+        "SECRET",
+        "SECRET = /SECRET",
+        "SECRET = /ʃ8v/",
+        "SECRET = 42",
+        "*SECRET* = ex",
+        "SECRET" * 11 + " = ex",
+    ):
+        with pytest.raises(BadPronunciation, match=r"^entry 3: ") as refused:
+            read_pronunciations(["Ada = ayda", "Niamh = neev", bad, "x"])
+        assert "SECRET" not in str(refused.value)
+    with pytest.raises(BadPronunciation, match=r"^entry 2: ") as refused:
+        read_pronunciations(["SECRET = x", "secret = y"])
+    assert "secret" not in str(refused.value).lower()
 
 
 def test_the_voices_know_every_phoneme() -> None:

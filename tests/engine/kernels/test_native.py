@@ -163,7 +163,8 @@ assert torch.equal(linear(x, weight), before)
 
 
 def test_a_forked_child_has_threads_of_its_own(library: ctypes.CDLL) -> None:
-    subprocess.run([sys.executable, "-c", FORK], check=True)
+    done = subprocess.run([sys.executable, "-c", FORK], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_other_types_go_to_the_reference(library: ctypes.CDLL) -> None:

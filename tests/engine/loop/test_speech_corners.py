@@ -215,7 +215,7 @@ def test_a_long_text_is_read_in_small_parts():
 
 def test_pronunciations_that_cannot_be_used_are_refused():
     submit = Submit("t", "tts", speak=SpeakParams(pronunciations=("Ada",)))
-    with pytest.raises(Refusal, match="pronunciations: 'Ada': write it as"):
+    with pytest.raises(Refusal, match="pronunciations: entry 1: write it as"):
         SpeakClausesJobFactory(PretendSynthesiser(), NOTHING).open(submit, 0.0)
 
 

@@ -191,6 +191,21 @@ def test_log_probabilities_under_a_constraint_are_among_what_it_allows():
     assert {token for token, _ in choice.top} == {1, 2}
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"temperature": 5.0}, {"temperature": 5.0, "top_k": 4}, {"logit_bias": ((0, 50.0),), "logprobs": 4}],
+)
+def test_a_barred_token_cannot_be_the_first_and_may_be_any_other(settings):
+    logits = torch.tensor([[9.0, 8.0, 1.0, 2.0, 3.0]])
+    for seed in range(50):
+        first, second = request(seed=seed, **settings), request(tokens=(0, 3), seed=seed, **settings)
+        first.payload = second.payload = ChatPayload(barred_starts=frozenset({0, 1}))
+        barred, later = choose(logits.repeat(2, 1), [first, second])
+        assert barred.token in (2, 3, 4)
+        assert {token for token, _ in barred.top} <= {2, 3, 4}
+        assert later == choose(logits, [request(tokens=(0, 3), seed=seed, **settings)])[0]
+
+
 def test_a_dead_end_leaves_nothing_to_choose():
     logits = torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 2.0, -torch.inf, 4.0, 5.0], [1.0] * 5])
     dead, unlikely, free = choose(logits, [bound(Only()), bound(Only(2)), request()])

@@ -9,8 +9,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from voxlane.engine.memory.blocks import BlockPool, BlockTable
 from voxlane.engine.schedule.cost import CostModel, Work
-from voxlane.engine.schedule.speculation import WINDOW, accepted, propose
+from voxlane.engine.schedule.request import ChatPayload, Request
+from voxlane.engine.schedule.speculation import WINDOW, accepted, guess, propose
 from voxlane.engine.text.detokenizer import TextStream
 
 counts = st.integers(0, 4096)
@@ -100,6 +102,16 @@ class TestLookup:
 
     def test_the_search_is_bounded(self):
         assert propose([1, 2, 3, *([4] * WINDOW), 1, 2, 3], 2) == []
+
+    def test_nothing_is_guessed_while_tokens_are_barred(self):
+        table = BlockTable(BlockPool(4, 4))
+        request = Request("r", "chat", [1, 2, 3, 7, 1, 2, 3], 7, table)
+        table.append(6)
+        assert guess(request, 7, 8, 2) == [7, 1]
+        request.payload = ChatPayload(barred_starts=frozenset({7}))
+        assert guess(request, 7, 8, 2) == []
+        request.prompt_tokens = 6  # the last is the first of the output
+        assert guess(request, 7, 8, 2) == [7, 1]
 
     @given(st.lists(st.integers(0, 2), max_size=6), st.data())
     def test_what_is_accepted_is_what_greedy_would_have_said(self, drafts, data):

@@ -69,7 +69,7 @@ def test_a_cloned_voice_speaks_with_the_first_word_of_a_text_that_is_still_made(
         (SMALL, (), {"instructions": "Whisper."}, "instructions: .* of size 0b6 takes none"),
         (DESIGN, (), {"voice": "ryan"}, "voice: there is no voice 'ryan'; there are designed"),
         (CONFIG, (), {"pronunciations": ("Ada = /ɑdə/",)}, "pronunciations: this voice takes respellings"),
-        (CONFIG, (), {"pronunciations": ("Ada",)}, "pronunciations: 'Ada': write it as"),
+        (CONFIG, (), {"pronunciations": ("Ada",)}, "pronunciations: entry 1: write it as"),
         (CONFIG, (), {"language": "tlh"}, "language: 'tlh' is not one of auto, english"),
     ],
 )

@@ -117,7 +117,7 @@ def test_names_are_said_as_the_request_wants_or_else_the_operator() -> None:
 @pytest.mark.parametrize(
     ("body", "param", "says"),
     [
-        ({"pronunciations": ["Siobhan"]}, "pronunciations", "cannot be used: 'Siobhan': write it as"),
+        ({"pronunciations": ["Siobhan"]}, "pronunciations", "cannot be used: entry 1: write it as"),
         ({"pronunciations": ["a = b"] * 101}, "pronunciations", "up to 100"),
         ({"pronunciations": "a = b"}, "pronunciations", "a list"),
         ({"input": None}, "input", "must be a string"),

@@ -279,6 +279,9 @@ async def test_leaving_with_several_choices_cancels_them_all(serving: Any) -> No
         async with server.client.stream("POST", "/v1/chat/completions", json=body) as answer:
             await anext(answer.aiter_lines())
         await wait_for_metric(server, 3, "voxlane_finished_requests_total", reason="cancelled")
+        await wait_for_metric(server, 1, "voxlane_client_disconnects_total")
+        assert server.service.engine.open_streams == 0
+        assert server.service.request_limit.inside == 0
 
 
 async def test_a_client_that_does_not_read_is_given_up(serving: Any) -> None:

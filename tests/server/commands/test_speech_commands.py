@@ -254,7 +254,7 @@ def test_a_file_that_could_not_be_completed_is_removed(voxlane: Run, tmp_path: P
         (["Hi.", "-o", "a.wav", "--speed", "3"], "--speed must be between 0.5 and 2"),
         (["Hi.", "-o", "a.wav", "--speed", "nan"], "--speed must be between 0.5 and 2"),
         (["Hi.", "-o", "a.wav", "--seed", "-1"], "--seed must be between"),
-        (["Hi.", "-o", "a.wav", "--pronounce", "Ada"], "--pronounce: 'Ada': write it as"),
+        (["Hi.", "-o", "a.wav", "--pronounce", "Ada"], "--pronounce: entry 1: write it as"),
         (["Hi.", "-o", "a.wav", "--voice", "nobody"], "--voice must be one of one, two, af_alloy"),
         (["Hi.", "-o", "none/a.wav"], "none/a.wav: No such file or directory"),
         (["Hi.", "-o", "a.wav", "--model", ""], "engine.tts_model is empty"),

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from session_simulation import STATS
-from session_table import Table
+from session_table import Table, submits
 
-from voxlane.engine.api import Cancel, Finished
+from voxlane.engine.api import Cancel, Finished, Tool
 from voxlane.server.conversation.cleaning import LEAST_REPEATED_WORDS, RepeatFilter, ReplyCleaner, TagFilter
-from voxlane.server.conversation.client_events import TextTurn
+from voxlane.server.conversation.client_events import Stop, TextTurn
 from voxlane.server.conversation.effects import SendToEngine
 from voxlane.server.conversation.server_events import Fault, ReplyText, Speech, Thought, TurnDone
 from voxlane.server.conversation.values import SessionConfig
@@ -33,6 +35,10 @@ def cleaned(made: Filter, *pieces: str) -> str:
         ("<think>I will never stop", ""),
         ("<tool_call>\n{}\n</tool_call>", ""),
         ("It is <tool_response>18</tool_response>warm.", "It is warm."),
+        ("\n<tool_response>\nIt is raining.\n</tool_response>", "It is raining.\n"),
+        ("<tool_response>It is raining.", "It is raining."),
+        ("<think>Hm.</think><tool_response>Rain.</tool_response> Bye. <tool_result>No.</tool_result>", "Rain. Bye. "),
+        ("<tool_call>{}</tool_call><tool_response>18</tool_response>", ""),
         ("<think>A <tool_call> in it.</tool_call></think>Yes.", "Yes."),
         ("Reasons.</think> Paris.", "Reasons. Paris."),
         ("Paris.<|im_end|>\n<|im_start|>user\nAnd Rome?", "Paris."),
@@ -54,8 +60,9 @@ def test_tags(output: str, reply: str) -> None:
 
 
 PARTS = st.sampled_from(
-    ["<think>", "</think>", "<tool_call>", "</tool_call>", "<|im_end|>", "<|", "|>", "<", "</s>", "<br>", " ", "\n",
-     "a", "The sky is blue. ", "It was so very late! ", "Dr. Who ", "Yes. ", "one two three four five", "e.g. "]
+    ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<|im_end|>", "<|",
+     "|>", "<", "</s>", "<br>", " ", "\n", "a", "The sky is blue. ", "It was so very late! ", "Dr. Who ", "Yes. ",
+     "one two three four five", "e.g. "]
 )  # fmt: skip
 OUTPUTS = st.lists(PARTS, max_size=14).map("".join)
 
@@ -71,7 +78,7 @@ def test_where_it_is_cut_makes_no_difference(output: str, data: st.DataObject) -
 
 @given(OUTPUTS)
 def test_no_mark_is_left(output: str) -> None:
-    assert not re.search(r"</?(think|tool_call|s)>|<\|\w+\|>", cleaned(TagFilter(), output))
+    assert not re.search(r"</?(think|tool_call|tool_response|s)>|<\|\w+\|>", cleaned(TagFilter(), output))
 
 
 @given(st.text("ab <>/|.\n", max_size=60))
@@ -173,6 +180,59 @@ def test_a_model_that_goes_on_with_our_turn_is_stopped() -> None:
     table.feed(Finished("s/chat1", 1, "cancelled", STATS))  # as the engine answers that Cancel
     assert not table.of(Fault)
     assert [event.how for event in table.of(TurnDone)] == ["done"]
+
+
+NO_CALL = '<tool_call> {"name": "who knows"} </tool_call>'
+TOOLS = SessionConfig(tools=(Tool("weather"),))
+
+
+def asked_again() -> Table:
+    """Return a table whose model has written no call, for 30 and 7 tokens, and was asked again."""
+    table = Table(TOOLS, answer="It is noon.")
+    table.engine.first_answers.append(NO_CALL)
+    table.feed(TextTurn("hello"))
+    queue = table.engine.work["s/chat1"].queue
+    queue[-1] = Finished("s/chat1", 1, "eos", structs.replace(STATS, prompt_tokens=30, output_tokens=7))
+    while "s/chat1" in table.engine.work:
+        table.feed(table.engine.bring("s/chat1"))
+    return table
+
+
+def test_a_model_that_writes_a_call_that_is_none_is_asked_again_without_tools() -> None:
+    table = asked_again()
+    name = submits(table, "chat")[-1].request_id
+    queue = table.engine.work[name].queue
+    queue[-1] = Finished(name, 1, "eos", structs.replace(STATS, prompt_tokens=20, output_tokens=3))
+    table.work()
+    table.wait(30)
+    assert [submit.tool_choice for submit in submits(table, "chat")] == ["auto", "none"]
+    first, second = submits(table, "chat")
+    assert first.messages == second.messages
+    assert captions(table).strip() == table.session.history.messages[-1].content == "It is noon."
+    assert table.of(Speech)
+    (thought,) = table.of(Thought)
+    assert (thought.prompt_tokens, thought.output_tokens) == (50, 10), "both are counted"
+    assert [event.how for event in table.of(TurnDone)] == ["done"]
+
+
+@pytest.mark.parametrize(
+    ("config", "asked"),
+    [(TOOLS, ["auto", "none"]), (replace(TOOLS, tool_choice="none"), ["none"]), (SessionConfig(), ["auto"])],
+)
+def test_it_is_asked_again_once_and_only_if_it_had_tools(config: SessionConfig, asked: list[str]) -> None:
+    table = talked(NO_CALL, config)
+    assert [submit.tool_choice for submit in submits(table, "chat")] == asked
+    assert [event.how for event in table.of(TurnDone)] == ["done"]
+
+
+def test_a_reply_that_is_asked_for_again_can_be_cancelled() -> None:
+    table = asked_again()
+    table.feed(Stop())
+    again = submits(table, "chat")[-1].request_id
+    assert Cancel(again) in [effect.message for effect in table.log if isinstance(effect, SendToEngine)]
+    assert again not in table.engine.work
+    assert [(event.prompt_tokens, event.output_tokens) for event in table.of(Thought)] == [(30, 7)]
+    assert [event.how for event in table.of(TurnDone)] == ["interrupted"]
 
 
 def test_thoughts_alone_are_an_empty_reply() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import cycle
 
 import numpy as np
@@ -12,8 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxlane.codecs.echo_filter import BLOCK
-from voxlane.codecs.resample import resample
-from voxlane.engine.models.hibari.model import Hibari
 from voxlane.server.conversation.ear import Confirmed, Ear, Onset
 from voxlane.server.conversation.echo import RATE, EchoCanceller
 
@@ -85,19 +83,6 @@ def test_nothing_comes_out_if_nothing_comes_in() -> None:
     assert canceller.hear(b"", None) == b""
     canceller.hear(pcm(delayed(BURSTS, 1_000, 0.2)), BURSTS)
     assert canceller.hear(b"", np.zeros(0, np.float32)) == b""
-
-
-@pytest.fixture(scope="module")
-def said() -> Callable[[str, float], np.ndarray]:
-    voice = Hibari()
-
-    def said(text: str, db: float) -> np.ndarray:
-        speech = voice.synthesise(voice.prepare(text))
-        sound = np.asarray(resample(speech.samples, voice.sample_rate, RATE))
-        loud = sound[sound**2 > (sound**2).max() * 1e-3]
-        return (sound * 10 ** (db / 20) / np.sqrt((loud**2).mean())).astype(np.float32)
-
-    return said
 
 
 REPLY = (

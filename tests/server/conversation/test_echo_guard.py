@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import pytest
 from session_simulation import STATS
 
-from voxlane.codecs.resample import resample
 from voxlane.engine.api import Append, Finished, Samples, Submit
-from voxlane.engine.models.hibari.model import Hibari
 from voxlane.server.conversation.client_events import Audio, Played
 from voxlane.server.conversation.ear import Ear
 from voxlane.server.conversation.effects import Send, SendToEngine
@@ -24,19 +21,6 @@ STORY = (
     "The train to the coast leaves from platform four, stops at every small station on the way, and arrives a quarter"
     " of an hour after the last ferry has gone. "
 )
-
-
-@pytest.fixture(scope="module")
-def said():
-    voice = Hibari()
-
-    def said(text: str, db: float) -> np.ndarray:
-        speech = voice.synthesise(voice.prepare(text))
-        sound = np.asarray(resample(speech.samples, voice.sample_rate, RATE))
-        loud = sound[sound**2 > (sound**2).max() * 1e-3]
-        return (sound * 10 ** (db / 20) / np.sqrt((loud**2).mean())).astype(np.float32)
-
-    return said
 
 
 @dataclass

@@ -21,6 +21,7 @@ from voxlane.engine.api import (
     Tool,
     Words,
 )
+from voxlane.server.conversation.answers import MOST_TOOL_ROUNDS
 from voxlane.server.conversation.client_events import (
     Audio,
     ConfigureSession,
@@ -278,6 +279,23 @@ def test_a_required_tool_is_required_once():
     (call,) = table.of(ToolCalled)
     table.feed(ToolResult(call.call_id, "rain"))
     assert [submit.tool_choice for submit in submits(table, "chat")] == ["required", "auto"]
+
+
+def test_a_model_that_never_stops_calling_must_speak_at_last():
+    table = Table(SessionConfig(tools=(Tool("weather"),)), answer="")
+    for _ in range(2):
+        before = len(submits(table, "chat"))
+        table.engine.calls.extend([("weather", "{}")] * MOST_TOOL_ROUNDS)
+        table.feed(TextTurn("What is the weather?"))
+        for _ in range(MOST_TOOL_ROUNDS):
+            table.work()
+            table.wait(10)
+            table.feed(ToolResult(table.of(ToolCalled)[-1].call_id, "rain"))
+        choices = [submit.tool_choice for submit in submits(table, "chat")[before:]]
+        assert choices == ["auto"] * MOST_TOOL_ROUNDS + ["none"]
+        table.work()
+        table.wait(10)
+        assert table.of(TurnDone)[-1].how == "done"
 
 
 def test_our_own_cancel_is_no_second_fault():

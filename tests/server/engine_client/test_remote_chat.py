@@ -89,14 +89,17 @@ async def test_our_engine_dies_while_another_thinks(serving: Any) -> None:
 
 
 @asynccontextmanager
-async def stranger(answer: bytes) -> AsyncIterator[str]:
-    """Run a server that always answers the same."""
+async def stranger(*answers: bytes, asked: list[Any] | None = None) -> AsyncIterator[str]:
+    """Run a server that gives these answers in turn, the last one again and again; note what it is `asked`."""
+    left = list(answers)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         length = next(int(one.split(b":")[1]) for one in head.split(b"\r\n") if one.lower().startswith(b"content-len"))
-        json.loads(await reader.readexactly(length))
-        writer.write(answer)
+        body = json.loads(await reader.readexactly(length))
+        if asked is not None:
+            asked.append(body)
+        writer.write(left.pop(0) if len(left) > 1 else left[0])
         writer.close()
         await writer.wait_closed()
 
@@ -132,6 +135,23 @@ async def test_a_server_that_answers_badly_fails_one_turn(serving: Any, answer: 
         assert next(message for message in told if message[0] == "error")[2] == "engine_failed"
         await peer.send("ping", 1)
         await peer.until("pong")
+        await peer.bye()
+
+
+CALL = '{"choices": [{"delta": {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "weather"}}]}}]}'
+
+
+async def test_a_server_that_writes_a_call_that_is_none_is_asked_again_without_tools(serving: Any) -> None:
+    bad = stream('{"choices": [{"delta": {"content": "<tool_call>{</tool_call>"}}]}', "[DONE]")
+    good = stream('{"choices": [{"delta": {"content": "It rains."}}]}', CALL, "[DONE]")
+    asked: list[Any] = []
+    async with stranger(bad, good, asked=asked) as url, serving(model="", chat=ChatConfig(url, "x")) as running:
+        peer = await Peer.open(running.url, {"config": {"tools": TOOLS}})
+        told = await peer.say("hello")
+        assert [body["tool_choice"] for body in asked] == ["auto", "none"]
+        assert told[-1][3] == "done"
+        assert next(message for message in told if message[0] == "reply_done")[3] == "It rains."
+        assert not peer.of("tool_call"), "none was allowed"
         await peer.bye()
 
 

@@ -106,7 +106,7 @@ async def test_names_are_said_as_a_client_or_the_operator_wants(serving: Any) ->
         assert (await peer.until("configured"))[2]["pronunciations"] == []
         await peer.send("config", {"pronunciations": ["Siobhan"]})
         assert await peer.closed() == 4400
-        assert "config.pronunciations 'Siobhan': write it as" in peer.of("error")[-1][3]
+        assert "config.pronunciations entry 1: write it as" in peer.of("error")[-1][3]
     async with serving(tts_model="one-pace") as running:
         peer = await Peer.open(running.url, {"config": {"pronunciations": names[:1]}})
         assert peer.ready["capabilities"]["phonemes"] is False

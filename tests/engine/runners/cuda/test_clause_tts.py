@@ -159,6 +159,7 @@ def test_together_is_alone(model, voice):
 
 def test_a_clause_longer_than_guessed(model, voice, monkeypatch):
     expected = say(voice, clause(model, TEXTS[2]))[0]
+    assert len(expected.samples) > 64 * net.FRAMES_PER_BEAT * HOP, "else it fits"
     monkeypatch.setattr(cuda_voice, "guess_beats", lambda utterances: 10)
     same(say(voice, clause(model, TEXTS[2]))[0], expected)
     small = CudaClauseTTS(model, CPU, places=(64, 128), beats=(64,))  # and longer than there is room for

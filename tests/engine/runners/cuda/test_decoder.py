@@ -39,10 +39,12 @@ CPU = torch.device("cpu")
 BLOCK_TOKENS = 4
 
 
-def request(name: str, tokens: list[int], pool: BlockPool, **sampling: object) -> Request:
-    """Return a request for a prompt."""
-    made = SamplingParams(**sampling)  # type: ignore[arg-type]
-    return Request(name, "complete", tokens, len(tokens), BlockTable(pool), sampling=made, seed=41)
+def request(
+    name: str, tokens: list[int], pool: BlockPool, barred: frozenset[int] = frozenset(), **sampling: object
+) -> Request:
+    """Return a request for a prompt, whose first new token is none of `barred`."""
+    made, payload = SamplingParams(**sampling), ChatPayload(barred_starts=barred)  # type: ignore[arg-type]
+    return Request(name, "complete", tokens, len(tokens), BlockTable(pool), sampling=made, seed=41, payload=payload)
 
 
 class Letters:
@@ -209,6 +211,10 @@ def test_what_the_device_cannot_choose() -> None:
     probe = request("a", [1], pool)
     probe.payload = ChatPayload(ends=frozenset({2}))
     assert needs_host(probe)
+    barred = request("a", [1], pool, barred=frozenset({2}))
+    assert needs_host(barred)
+    barred.tokens.append(3)
+    assert not needs_host(barred)
 
 
 # ---- the runner
@@ -312,6 +318,30 @@ def test_special_requests_get_what_the_host_sampler_gives(
             assert [choice.token for choice in one] == [choice.token for choice in other]
             assert [choice.logprob for choice in one] == pytest.approx([choice.logprob for choice in other], abs=1e-4)
             assert [len(choice.top) for choice in one] == [len(choice.top) for choice in other]
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_the_host_chooses_a_first_token_that_is_not_barred_and_the_device_all_others(
+    model: Decoder, graph: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = pair(model)
+    if not graph:
+        monkeypatch.setattr(both.cuda._prompt_graphs, "shape", lambda *sizes: None)
+    free = [request(str(n), list(prompt), both.pools[0]) for n, prompt in enumerate(PROMPTS)]
+    run_step(both.plain, free, 99)
+    outputs = []
+    for runner, pool in zip((both.plain, both.cuda), both.pools, strict=True):
+        some = [
+            request(f"b{n}", list(prompt), pool, barred=frozenset({one.tokens[-1]}))
+            for n, (prompt, one) in enumerate(zip(PROMPTS, free, strict=True))  # one prompt is a decode from its start
+        ]
+        for _ in range(6):
+            run_step(runner, some, 99)
+        outputs.append([one.tokens for one in some])
+    assert outputs[0] == outputs[1]
+    for tokens, prompt, one in zip(outputs[0], PROMPTS, free, strict=True):
+        assert tokens[len(prompt)] != one.tokens[-1]
+    assert not any(both.cuda._rows.on_host)
 
 
 def test_draws_are_the_same_alone_and_among_others_and_after_a_prefill(model: Decoder) -> None:
@@ -555,6 +585,20 @@ def test_what_the_host_chooses_is_not_planned_ahead(model: Decoder) -> None:
     together, ahead = through_core(model, overlap="ahead", kinds=kinds)
     assert together == apart
     assert 0 < ahead < 7  # once the first is through
+
+
+def test_steps_are_planned_ahead_once_the_first_token_is_chosen(model: Decoder) -> None:
+    every = frozenset(range(60))
+    kinds: list[dict[str, object]] = [
+        {"max_tokens": 12, "barred": every},
+        {"max_tokens": 16, "barred": every, "temperature": 1.0},
+        {"max_tokens": 12, "barred": every, "temperature": 1.0},
+    ]
+    apart, _ = through_core(model, overlap="apart", kinds=kinds)
+    together, ahead = through_core(model, overlap="ahead", kinds=kinds)
+    assert together == apart
+    assert ahead >= 10
+    assert all(tokens[len(prompt)] not in every for tokens, prompt in zip(apart, PROMPTS, strict=False))
 
 
 @pytest.mark.parametrize("step", [4, 5, 6])
