@@ -43,6 +43,10 @@ LONG_POLICY = replace(DEFAULT_POLICY, max_segment_s=28.0, short_segment_s=10.0)
 LOOP_TOKENS = 16
 """A decoder is in a loop if it repeats itself four times or more, over at least this many tokens."""
 
+PHRASE_WORDS = 3
+"""A model with short windows is doubted if its text ends with a phrase of at least this many different words, written
+twice or more: few people say "I love you, I love you", many say "no, no, no" and "thank you, thank you"."""
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeRequest:
@@ -53,6 +57,7 @@ class DecodeRequest:
     final: bool  # its segment is closed: all its tokens will be settled
     forced: tuple[int, ...]  # settled tokens: the decode continues after them
     drafts: tuple[int, ...]  # tokens that the last look found after them: guesses that one pass can verify
+    whole: bool = False  # silence follows the stretch up to the model's longest clip: the last look is in doubt
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,7 @@ class _Segment:
     logprobs: tuple[float, ...] = ()
     no_speech: float = 0.0
     looked: int = -1  # sample at which the newest look ended
+    doubted: bool = False  # the newest look repeated itself, or did not end
     history: deque[tuple[int, tuple[int, ...]]] = field(default_factory=deque)  # (end, tokens) of looks, oldest first
 
 
@@ -99,12 +105,19 @@ class Transcriber:
         max_samples: int,
         partials: bool,
         policy: ListenPolicy = DEFAULT_POLICY,
+        short_windows: bool = False,
     ) -> None:
-        """Begin. `voicing` is a fresh detector: it returns a probability per complete frame and keeps the remainder."""
+        """Begin. `voicing` is a fresh detector: it returns a probability per complete frame and keeps the remainder.
+
+        With `short_windows` the model may repeat itself, and does not if it sees the whole window. Such a look is
+        doubted: only the first round of its repetition is taken, and where the segment pauses or ends a whole look
+        replaces it.
+        """
         self._voicing = voicing
         self._starts_word = starts_word
         self._partials = partials
         self._policy = policy
+        self._short_windows = short_windows
         self._audio = _Audio()
         self._segmenter = Segmenter(policy, max_samples, self._audio.energies)
         self._open: _Segment | None = None
@@ -142,7 +155,8 @@ class Transcriber:
             return None
         tokens, settled = segment.tokens, segment.settled
         stretch = segment.stretch
-        return DecodeRequest(stretch.start, stretch.end, bool(self._closed), tokens[:settled], tokens[settled:])
+        whole = segment.doubted and segment.looked == stretch.end
+        return DecodeRequest(stretch.start, stretch.end, bool(self._closed), tokens[:settled], tokens[settled:], whole)
 
     def clip(self, look: DecodeRequest) -> Samples:
         """Return a look's audio."""
@@ -153,17 +167,22 @@ class Transcriber:
     ) -> Heard:
         """Take a look's result: its tokens without the end token, the forced ones included, and their logprobs."""
         segment = self._closed[0] if self._closed else self._open
-        if segment is None or segment.stretch.start != look.start or look.end == segment.looked:
+        again = segment is not None and segment.doubted and look.whole
+        if segment is None or segment.stretch.start != look.start or (look.end == segment.looked and not again):
             raise ValueError("this is not the look that next_look() returned")
-        count = unlooped(tokens)
+        count, doubted = unlooped(tokens), False
+        if self._short_windows and not look.whole:
+            endless = len(tokens) >= max_tokens(look.end - look.start)
+            kept = unrepeated(tokens, self._starts_word, 1 if endless else PHRASE_WORDS)
+            count, doubted = min(count, kept), endless or kept < len(tokens)
         if not is_speech(logprobs[:count], no_speech):
-            count = 0
+            count, doubted = 0, False
         count = max(count, segment.settled)
         if tuple(tokens[: segment.settled]) != segment.tokens[: segment.settled]:
             raise ValueError("a look must begin with its forced tokens")
         segment.tokens, segment.logprobs = tuple(tokens[:count]), tuple(logprobs[:count])
-        segment.no_speech, segment.looked = no_speech, look.end
-        if self._closed and look.end == segment.stretch.end:
+        segment.no_speech, segment.looked, segment.doubted = no_speech, look.end, doubted
+        if self._closed and look.end == segment.stretch.end and not segment.doubted:
             self._closed.popleft()
             heard = _finished(segment)
             self._forget()
@@ -194,7 +213,9 @@ class Transcriber:
     def _is_due(self, segment: _Segment) -> bool:
         """Return whether an open segment has enough new audio, or has fallen silent since its last look."""
         stretch, policy = segment.stretch, self._policy
-        if not self._partials or stretch.voiced < policy.min_voiced or stretch.end == segment.looked:
+        if not self._partials or stretch.voiced < policy.min_voiced:
+            return False
+        if stretch.end == segment.looked and not segment.doubted:
             return False
         if self._segmenter.paused:
             return True
@@ -209,7 +230,7 @@ class Transcriber:
         segment = self._open
         if segment is not None and segment.stretch is not opened:
             self._open = None
-            if closed is not None and segment.looked == closed.end:
+            if closed is not None and segment.looked == closed.end and not segment.doubted:
                 self._told.append(_finished(segment))
             elif closed is not None:
                 self._closed.append(segment)
@@ -257,12 +278,30 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
 def unlooped(tokens: Sequence[int]) -> int:
     """Return how many tokens of a hypothesis to keep: if it ends in a loop, those up to the end of the first round."""
     for period in range(1, len(tokens) // 4 + 1):
-        same = len(tokens) - period
-        while same > 0 and tokens[same - 1] == tokens[same - 1 + period]:
-            same -= 1
+        same = _periodic(tokens, period)
         if len(tokens) - same >= max(LOOP_TOKENS, 4 * period):
             return same + period
     return len(tokens)
+
+
+def unrepeated(tokens: Sequence[int], starts_word: Callable[[int], bool], words: int) -> int:
+    """Return how many tokens to keep of a text: all, unless it ends with a phrase of `words` different words repeated.
+
+    Then those up to the end of the phrase's first round are kept. The last round may be incomplete.
+    """
+    for period in range(1, len(tokens) // 2 + 1):
+        same = _periodic(tokens, period)
+        if len(tokens) - same >= 2 * period and len(set(filter(starts_word, tokens[same : same + period]))) >= words:
+            return same + period
+    return len(tokens)
+
+
+def _periodic(tokens: Sequence[int], period: int) -> int:
+    """Return where the longest end of a text begins in which each token equals the one `period` later."""
+    same = len(tokens) - period
+    while same > 0 and tokens[same - 1] == tokens[same - 1 + period]:
+        same -= 1
+    return same
 
 
 def max_tokens(samples: int) -> int:

@@ -66,6 +66,7 @@ class SpellingModel(Protocol):
     detects_language: bool
     fixed_window: bool  # a short clip costs as much as a long one
     long_segments: bool  # it hears better what is cut into fewer and longer clips
+    short_windows: bool  # it encodes less than it was trained with, except of clips of `max_samples`
     inline: bool  # a clip's encoder states lie among the tokens
     nobody: int  # the token that it writes instead of a language where there is no speech; -1: it has none
     max_samples: int
@@ -125,6 +126,7 @@ class TranscribeJobFactory:
             max_samples=self._model.max_samples,
             partials=submit.listen.partials,
             policy=_policy_of(self._model),
+            short_windows=self._model.short_windows,
         )
         ear = detector if isinstance(detector, VadStream) else None
         return TranscribeJob(submit, self._model, self._pool, listener, now, ear)
@@ -291,6 +293,9 @@ class TranscribeJob(Job):
 
     def _request(self, look: DecodeRequest, now: float) -> Request:
         clip = self._listener.clip(look)
+        most = max_tokens(len(clip))
+        if look.whole:
+            clip = np.pad(clip, (0, self._model.max_samples - len(clip)))
         # A detected language is kept while settled tokens depend on it; otherwise the look detects it again.
         language = self._language or (self._guess if look.forced else "")
         states = self._model.states(len(clip))
@@ -304,7 +309,7 @@ class TranscribeJob(Job):
             tokens=[*prompt, *look.forced],
             prompt_tokens=len(prompt),
             table=BlockTable(self._pool),
-            sampling=SamplingParams(max_tokens=max_tokens(len(clip)), logprobs=0),
+            sampling=SamplingParams(max_tokens=most, logprobs=0),
             priority=self.submit.priority,
             arrival_s=now,
             due_s=now + (FINAL_TARGET_S if look.final else PARTIAL_TARGET_S),

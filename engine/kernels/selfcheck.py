@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -136,6 +136,7 @@ def _attention(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Compar
     table = torch.arange(10, dtype=torch.int32)[None]
     ends = torch.tensor([0, tokens], dtype=torch.int32)
     layout = Layout(index, index, ends, ends[1:], table)
+    thinned = replace(layout, thinned_from=ends[1:] // 3, thinned=4)
     gain = torch.rand(dim, generator=random)
     for kind in (torch.float32, torch.bfloat16, torch.int8):
         pages = [_pages(kind, (10, kv_heads, block, dim)) for _ in range(2)]
@@ -146,9 +147,9 @@ def _attention(library: ctypes.CDLL, random: torch.Generator) -> Iterator[Compar
             qkv, heads, kv_heads, dim, angles.cos(), angles.sin(), layout, pages[1], gain, gain, 1e-6
         )
         yield q, expected, _CLOSE
-        for window, softcap in ((0, 0.0), (33, 20.0)):
-            got = paged.paged_attention_native(library, expected, pages[1], layout, 0.2, window, True, softcap)
-            wanted = paged.paged_attention_ref(expected, pages[1], layout, 0.2, window, softcap=softcap)
+        for place, window, softcap in ((layout, 0, 0.0), (layout, 33, 20.0), (thinned, 0, 0.0)):
+            got = paged.paged_attention_native(library, expected, pages[1], place, 0.2, window, True, softcap)
+            wanted = paged.paged_attention_ref(expected, pages[1], place, 0.2, window, softcap=softcap)
             yield got, wanted, _CLOSE
         for part in ("k", "v"):
             stored = [paged.gather(page, table[0], tokens, part) for page in pages]

@@ -8,6 +8,7 @@ interface for a runner.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -210,6 +211,8 @@ class EncoderDecoder(SpeechModel):
             for row, (first, last) in enumerate(itertools.pairwise(starts)) if wanted else ():
                 k = gather(pages[layer], cross.block_tables[row], lengths[row], "k")[wanted]  # [wanted, states, D]
                 scores = torch.einsum("thd,hsd->hts", q[first:last, wanted].float(), k) * self._scale
+                if cross.thinned_from is not None:
+                    scores[..., int(cross.thinned_from[row]) :] += math.log(cross.thinned)
                 for head, weights in zip(wanted, torch.softmax(scores, dim=-1), strict=True):
                     found[row][layer, head] = weights
 
@@ -221,7 +224,13 @@ class EncoderDecoder(SpeechModel):
     ) -> Tensor:
         parts = self._parts
         heads, head_dim, scale = parts.heads, parts.head_dim, self._scale
-        cross_layout = replace(layout, context_lengths=cross.lengths, block_tables=cross.block_tables)
+        cross_layout = replace(
+            layout,
+            context_lengths=cross.lengths,
+            block_tables=cross.block_tables,
+            thinned_from=cross.thinned_from,
+            thinned=cross.thinned,
+        )
         residual = embed(tokens, parts.embedding).to(torch.float32)
         if parts.positions is not None:
             residual = residual + parts.positions[layout.positions.long()]

@@ -24,6 +24,8 @@ class Cross:
 
     lengths: Tensor  # [rows], int32: encoder states
     block_tables: Tensor  # [rows, max_blocks], int32, padded with 0
+    thinned_from: Tensor | None = None  # [rows], int32: the first state that stands for several; None: none does
+    thinned: int = 1  # how many equal states such a state stands for
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,10 @@ class SpeechModel:
     max_samples: int  # in one clip
     fixed_window = False  # whether every clip costs as much as one of `max_samples`
     long_segments = False  # whether it hears better what is cut into fewer and longer clips
+    short_windows = False  # whether it encodes less than it was trained with, except of clips of `max_samples`
     inline = False  # whether an encoded clip takes positions of its request, and no table of its own
     clip_start = 0  # inline: how many tokens of the prompt come before the clip
+    thinned = 1  # of a clip's states after its `window`, each stands for so many equal ones
     eos_ids: frozenset[int]
     alignment_heads: tuple[tuple[int, int], ...]  # (layer, head) pairs that attend to where a word sounds
     languages: tuple[str, ...] = ("en",)

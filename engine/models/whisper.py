@@ -48,11 +48,7 @@ MARGIN_SAMPLES = SAMPLE_RATE
 """Silence that is encoded after a clip."""
 
 QUIET_EVERY = 4
-"""Of the silence after that up to 30 s, one state of so many stands for its neighbours."""
-
-BRIEF_STATES = 125
-"""After a window of at most so many states, which is a clip of 1.5 s, all states of the silence follow: with fewer,
-"Okay." and "Stop!" lose their full stop. Longer clips kept theirs."""
+"""Of the silence after that up to 30 s, one state of so many stands for its neighbours, and counts as all of them."""
 
 EXPECTED_TOKENS = 64
 """The most tokens of expected words: about 20 names. Each look reads them again."""
@@ -250,7 +246,8 @@ class Whisper(EncoderDecoder):
         """Encode only a clip and a margin of its 30 s from now on."""
         with torch.inference_mode():
             self._quiet = self.encode([torch.zeros(0)]).states
-        self.fixed_window = False
+        self.fixed_window, self.short_windows = False, True
+        self.thinned = QUIET_EVERY
 
     def window(self, samples: int) -> int:
         """Return how many states the encoder makes of a clip of `samples` and the silence after it."""
@@ -333,7 +330,7 @@ class Whisper(EncoderDecoder):
 
 def quiet_places(window: int) -> range:
     """Return which states of an empty window follow a short window of so many states."""
-    return range(window, STATES, 1 if window <= BRIEF_STATES else QUIET_EVERY)
+    return range(window, STATES, QUIET_EVERY)
 
 
 def _restrictions(config: WhisperConfig, tokens: WhisperTokens) -> Tensor:

@@ -48,6 +48,7 @@ class ListeningModel(TokenModel, Protocol):
     eos_ids: frozenset[int]
     inline: bool  # an encoded clip takes positions among its request's tokens
     clip_start: int  # tokens before an inline clip
+    thinned: int  # how many equal states each state stands for that the encoder does not compute
     alignment_heads: tuple[tuple[int, int], ...]
 
     def encode(self, clips: Sequence[Tensor]) -> Encoded:
@@ -91,7 +92,7 @@ class Recogniser(TokenRunner):
             marks.append(time.monotonic())
             tokens, layout = self._layout(rows)
             self._point_to_clips(rows, tokens)
-            cross = _cross([row.request for row in rows])
+            cross = self._cross([row.request for row in rows])
             hidden = self.model.forward(tokens, layout, cross, self.cache.pages)
             marks.append(time.monotonic())
             outcomes = [
@@ -160,11 +161,22 @@ class Recogniser(TokenRunner):
             return
         again = [row for _, row in ended]
         sequences, layout = self._layout(again)
-        cross = _cross([row.request for row in again])
+        cross = self._cross([row.request for row in again])
         found = self.model.cross_weights(sequences, layout, cross, self.cache.pages, self.model.alignment_heads)
         for (outcome, row), weights in zip(ended, found, strict=True):
             # A token's row attends to the sound of the next token: the prompt's last row belongs to the first word.
             outcome.attention = weights[:, row.request.prompt_tokens - 1 - row.start :]
+
+    def _cross(self, requests: list[Request]) -> Cross:
+        tables = [request.cross.blocks if request.cross is not None else [] for request in requests]
+        padded = torch.zeros(len(tables), max(map(len, tables)), dtype=torch.int32)
+        for row, blocks in enumerate(tables):
+            padded[row, : len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
+        states = torch.tensor([request.states for request in requests], dtype=torch.int32)
+        if self.model.thinned == 1:
+            return Cross(states, padded)
+        encoded = torch.tensor([request.encoding for request in requests], dtype=torch.int32)
+        return Cross(states, padded, encoded, self.model.thinned)
 
     def _again(self, request: Request, written: list[int]) -> Row:
         """Return a row that runs a request's sequence again, without an inline clip."""
@@ -176,11 +188,3 @@ def transcription_of(request: Request) -> TranscriptionPayload:
     """Return what a request of this runner carries."""
     assert isinstance(request.payload, TranscriptionPayload)
     return request.payload
-
-
-def _cross(requests: list[Request]) -> Cross:
-    tables = [request.cross.blocks if request.cross is not None else [] for request in requests]
-    padded = torch.zeros(len(tables), max(map(len, tables)), dtype=torch.int32)
-    for row, blocks in enumerate(tables):
-        padded[row, : len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
-    return Cross(torch.tensor([request.states for request in requests], dtype=torch.int32), padded)

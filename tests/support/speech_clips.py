@@ -46,6 +46,7 @@ class PagedClips:
     ) -> None:
         self.model = model
         states = [model.states(len(one)) for one in clips]
+        self._windows = [model.window(len(one)) for one in clips]
         blocks = sum(-(-count // block_tokens) for count in states) + len(clips) * -(-240 // block_tokens)
         self.cache, self._free = rubbish(model, blocks, block_tokens, dtype)
         with torch.inference_mode():
@@ -114,7 +115,10 @@ class PagedClips:
             _padded([self._tables[row] for row in chunks]),
         )
         cross = Cross(
-            int32([self.encoded.lengths[row] for row in chunks]), _padded([self._cross[row] for row in chunks])
+            int32([self.encoded.lengths[row] for row in chunks]),
+            _padded([self._cross[row] for row in chunks]),
+            int32([self._windows[row] for row in chunks]) if self.model.thinned > 1 else None,
+            self.model.thinned,
         )
         return torch.tensor([token for tokens in chunks.values() for token in tokens]), layout, cross
 

@@ -81,6 +81,7 @@ class PretendListeningModel:
     detects_language = False
     fixed_window = False
     long_segments = False
+    short_windows = False
     inline = False
     nobody = -1
     max_samples = 30 * 16_000

@@ -30,6 +30,8 @@ struct Call {
     float scale;
     int64_t window, causal;
     float softcap;
+    const int32_t *thinned_from;  // per row: the first key that stands for several equal ones; null: none does
+    float thinned_log;            // the logarithm of their number
 
     int64_t group() const { return heads / pages.kv_heads; }
     int64_t tokens_per_unit() const {
@@ -145,6 +147,10 @@ struct Tile {
         int64_t to = call.causal ? std::min<int64_t>(call.positions[t] + 1, length) : length;
         return std::clamp<int64_t>(to - start, 0, TILE);
     }
+    // The first key of this tile that stands for several.
+    int64_t thinned() const {
+        return call.thinned_from ? std::clamp<int64_t>(call.thinned_from[unit.row] - start, 0, TILE) : TILE;
+    }
 };
 
 // Fills the list of keys up to multiples of four at both ends; what comes of the copies is never used.
@@ -208,6 +214,10 @@ State soften(const Tile &tile, int64_t low, int64_t high, float *scores, const S
     }
     state.top = top[0];
     for (int i = 1; i < W; i++) state.top = std::max(state.top, top[i]);
+    for (int64_t j = std::max(low, tile.thinned()); j < high; j++) {
+        scores[j] += call.thinned_log;
+        state.top = std::max(state.top, scores[j]);
+    }
     F<W> sum = {};
     for (int64_t j = begin; j < end; j += W) {
         F<W> weight = exp<W>(load<W>(scores + j) - state.top);
@@ -388,9 +398,10 @@ extern "C" void vox_paged_attention(const float *q, float *out, int64_t heads, i
                                     int64_t type, void *k, void *v, void *k_scale, void *v_scale, int64_t block_tokens,
                                     const int32_t *positions, const int32_t *query_starts, const int32_t *context_lengths,
                                     const int32_t *block_tables, int64_t rows, int64_t table_columns, float scale,
-                                    int64_t window, int64_t causal, float softcap) {
+                                    int64_t window, int64_t causal, float softcap, const int32_t *thinned_from,
+                                    float thinned_log) {
     using namespace vox;
     Pages pages{type, k, v, static_cast<bf16 *>(k_scale), static_cast<bf16 *>(v_scale), kv_heads, block_tokens, head_dim};
     run(Call{q, out, heads, pages, positions, query_starts, context_lengths, block_tables, rows, table_columns, scale, window,
-             causal, softcap});
+             causal, softcap, thinned_from, thinned_log});
 }

@@ -9,6 +9,7 @@ the batch.
 from __future__ import annotations
 
 import ctypes
+import math
 
 import torch
 from torch import Tensor
@@ -49,6 +50,8 @@ def paged_attention_ref(
         hidden = (behind < 0) if causal else torch.zeros_like(behind, dtype=torch.bool)
         if window:
             hidden = hidden | (behind >= window)
+        if layout.thinned_from is not None:
+            scores[..., int(layout.thinned_from[row]) :] += math.log(layout.thinned)
         weights = torch.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1)
         out[first:last] = torch.einsum("htc,hcd->thd", weights, v).to(q.dtype)
     return out.view(tokens, heads * head_dim)
@@ -100,6 +103,8 @@ def paged_attention_native(
         window,
         causal,
         softcap,
+        native.pointer(layout.thinned_from),
+        math.log(layout.thinned),
     )
     return out
 
@@ -117,7 +122,8 @@ def paged_attention(
     """Return attention's output [T, H * D] for `q` [T, H, D].
 
     The query at layout.positions[t] attends to cached positions up to its own (all of them if not `causal`), and with
-    a `window` only to those less than `window` behind it. Other positions contribute exactly nothing.
+    a `window` only to those less than `window` behind it. Other positions contribute exactly nothing. From
+    layout.thinned_from on, each key counts as `layout.thinned` equal ones; CPUs only.
     """
     _, heads, head_dim = q.shape
     kv_heads = pages.k.shape[1]

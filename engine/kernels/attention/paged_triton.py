@@ -58,6 +58,8 @@ def paged_attention_triton(
     tokens, heads, head_dim = q.shape
     if window and not causal:
         raise ValueError("a window needs causal attention")
+    if layout.thinned_from is not None:
+        raise ValueError("keys that stand for several are for CPUs")
     table = layout.block_tables
     if not (pages.k.is_contiguous() and pages.v.is_contiguous() and (table.shape[1] == 1 or table.stride(1) == 1)):
         raise ValueError("pages must be contiguous, and block tables along a row")

@@ -45,6 +45,10 @@ class Layout:
     common_start: int = -1  # the position of every row's first query, where row r has block r and no other; else -1
     way: YieldFlag | None = None  # the flags that the step yields to between layers; None: it does not yield
     arrivals: Tensor | None = None  # new_arrivals(), where the tensors are kept for many steps; None: made every time
+    thinned_from: Tensor | None = (
+        None  # [rows], int32: the first position whose key stands for several; None: none does
+    )
+    thinned: int = 1  # how many equal keys such a key stands for: so often its softmax counts it
 
 
 def new_arrivals(device: torch.device) -> Tensor:

@@ -75,7 +75,7 @@ extern "C" void vox_stack(const Model *model, const Step *step, float *residual,
                        p.k, p.v, p.k_scale, p.v_scale, s.block_tokens, layer.q_norm, layer.k_norm, m.eps);
         vox_paged_attention(q, narrow, m.heads, m.kv_heads, m.head_dim, s.page_type, p.k, p.v, p.k_scale, p.v_scale,
                             s.block_tokens, s.positions, s.query_starts, s.context_lengths, s.block_tables, s.rows,
-                            s.table_columns, m.scale, layer.window, 1, m.softcap);
+                            s.table_columns, m.scale, layer.window, 1, m.softcap, nullptr, 0.0f);
         layer.out.apply(narrow, x, t);
         if (layer.after_attention_norm) vox_rms_norm(x, layer.after_attention_norm, x, t, m.hidden, m.eps);
         vox_add_rms_norm(x, residual, layer.mlp_norm, x, t, m.hidden, m.eps);

@@ -46,7 +46,7 @@ _SIGNATURES = {
     "vox_rope_write": [_POINTER] * 2 + [_INT] * 4 + [_POINTER] * 4 + [_INT] + [_POINTER] * 4 + [_INT]
     + [_POINTER] * 2 + [_FLOAT],
     "vox_paged_attention": [_POINTER] * 2 + [_INT] * 4 + [_POINTER] * 4 + [_INT] + [_POINTER] * 4 + [_INT] * 2
-    + [_FLOAT, _INT, _INT, _FLOAT],
+    + [_FLOAT, _INT, _INT, _FLOAT, _POINTER, _FLOAT],
 }  # fmt: skip
 
 _PAGE_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}  # pages.h

@@ -20,5 +20,6 @@ void vox_rope_write(const float *qkv, float *q, int64_t tokens, int64_t heads, i
 void vox_paged_attention(const float *q, float *out, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t type,
                          void *k, void *v, void *k_scale, void *v_scale, int64_t block_tokens, const int32_t *positions,
                          const int32_t *query_starts, const int32_t *context_lengths, const int32_t *block_tables,
-                         int64_t rows, int64_t table_columns, float scale, int64_t window, int64_t causal, float softcap);
+                         int64_t rows, int64_t table_columns, float scale, int64_t window, int64_t causal, float softcap,
+                         const int32_t *thinned_from, float thinned_log);
 }

@@ -79,6 +79,34 @@ def test_cross_attention_sees_everything(kind: torch.dtype, library: ctypes.CDLL
     assert torch.allclose(got[:3], expected.transpose(0, 1).flatten(1), rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("heads", [1, 12])
+def test_thinned_keys_count_as_several(
+    kind: torch.dtype, heads: int, library: ctypes.CDLL, random: torch.Generator
+) -> None:
+    shape = Shape(heads, heads, 16, 16)
+    table, pages = filled(shape, kind, [300, 40, 7], random)
+    place = Layout(
+        positions=torch.tensor([0, 1, 0, 5], dtype=torch.int32),
+        slots=torch.full((4,), -1, dtype=torch.int32),
+        query_starts=torch.tensor([0, 2, 3, 4], dtype=torch.int32),
+        context_lengths=torch.tensor([300, 40, 7], dtype=torch.int32),
+        block_tables=table,
+        thinned_from=torch.tensor([130, 0, 7], dtype=torch.int32),  # in the middle of a tile; all keys; none
+        thinned=3,
+    )
+    q = torch.randn((4, heads, 16), generator=random)
+    got = paged_attention(q, pages, place, 0.3, causal=False)
+    assert torch.allclose(got, paged_attention_ref(q, pages, place, 0.3, causal=False), rtol=1e-4, atol=2e-5)
+    for row, (length, first, queries) in enumerate([(300, 130, q[:2]), (40, 0, q[2:3]), (7, 7, q[3:])]):
+        parts = [gather(pages, table[row], length, part) for part in ("k", "v")]
+        k, v = (torch.cat([one[:, :first], one[:, first:].repeat(1, 3, 1)], dim=1) for one in parts)
+        expected = F.scaled_dot_product_attention(queries.transpose(0, 1), k, v, scale=0.3)
+        start = int(place.query_starts[row])
+        found = got[start : start + len(queries)]
+        assert torch.allclose(found, expected.transpose(0, 1).flatten(1), rtol=1e-4, atol=2e-5)
+
+
 def test_reference_matches_torch(random: torch.Generator) -> None:
     shape = Shape()
     table, pages = filled(shape, torch.float32, [70], random)

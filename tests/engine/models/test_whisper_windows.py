@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,14 @@ import torch
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from speech_clips import clip, decode
+from speech_clips import PagedClips, clip, decode
 from transformers import WhisperConfig as ReferenceConfig
 from transformers import WhisperForConditionalGeneration
 
-from voxlane.engine.audio.mel import HOP, WINDOW_SAMPLES, log_mel
+from voxlane.engine.audio.mel import HOP, SAMPLE_RATE, WINDOW_SAMPLES, log_mel
+from voxlane.engine.audio.torchaudio_import import functional
+from voxlane.engine.models.hibari.model import Hibari
+from voxlane.engine.models.recognition import Encoded
 from voxlane.engine.models.registry import load_recogniser
 from voxlane.engine.models.spelling import Spelling
 from voxlane.engine.models.whisper import MARGIN_SAMPLES, QUIET_EVERY, STATES, Whisper, quiet_places
@@ -23,6 +27,14 @@ from voxlane.engine.weights.store import resolve
 
 REAL = [("beckett", 0, 10), ("clone-test", 0, 5), ("two_cities", 0, 6), ("two_cities", 20, 26), ("two_cities", 0, 1)]
 """Parts of recordings in seconds. After a window of 6 s alone, the third is heard again and again."""
+
+
+SPOKEN = [
+    ("Paris is the capital of France.", 1.0),
+    ("Paris is the capital of France.", 1.1),
+    ("Paris is the capital of France.", 1.25),
+]
+"""Sentences and speeds of the default voice. If the silence has a quarter of its weight, each is heard without end."""
 
 
 def noise(samples: int, seed: int = 0) -> torch.Tensor:
@@ -49,10 +61,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def load(folder: Path) -> Whisper:
+def load(folder: Path, kind: type[Whisper] = Whisper) -> Whisper:
     names = [""] * 51_865
     names[50_259] = "<|en|>"
-    return Whisper.load(SafetensorsDirectory(folder), Spelling([b""] * len(names), names), "float32")
+    return kind.load(SafetensorsDirectory(folder), Spelling([b""] * len(names), names), "float32")
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +80,7 @@ def test_a_window_holds_the_clip_and_its_margin_or_thirty_seconds(short: Whisper
     window = short.window(samples)
     assert window == STATES or window * 2 * HOP >= samples + MARGIN_SAMPLES
     assert window <= short.states(samples) <= STATES
-    if samples > 2 * WINDOW_SAMPLES // 30:
-        assert short.states(samples) - window == -(-(STATES - window) // QUIET_EVERY)
-    elif samples < WINDOW_SAMPLES // 30:
-        assert short.states(samples) == STATES  # a brief clip is followed by all of the silence
+    assert short.states(samples) - window == -(-(STATES - window) // QUIET_EVERY)
 
 
 def test_a_short_window_is_followed_by_the_states_of_silence(folder: Path, short: Whisper) -> None:
@@ -99,6 +108,47 @@ def test_a_clip_of_thirty_seconds_is_encoded_as_ever(folder: Path, short: Whispe
     long = noise(WINDOW_SAMPLES)
     with torch.inference_mode():
         torch.testing.assert_close(short.encode([long]).states, load(folder).encode([long]).states)
+
+
+def test_a_clip_with_its_silence_is_encoded_as_in_a_full_window(folder: Path, short: Whisper) -> None:
+    sound = noise(40_000, 2)
+    padded = torch.nn.functional.pad(sound, (0, WINDOW_SAMPLES - len(sound)))
+    assert short.window(len(padded)) == short.states(len(padded)) == STATES
+    with torch.inference_mode():
+        torch.testing.assert_close(short.encode([padded]).states, load(folder).encode([sound]).states)
+
+
+def test_thinned_silence_has_the_weight_of_all_of_it(folder: Path, short: Whisper) -> None:
+    class Dense(Whisper):
+        """Has all states of the silence."""
+
+        def states(self, samples: int) -> int:
+            return STATES
+
+        def encode(self, clips: Sequence[torch.Tensor]) -> Encoded:
+            (window,) = (self.window(len(one)) for one in clips)
+            found = short.encode(clips).states
+            rest = found[window:].repeat_interleave(QUIET_EVERY, dim=0)[: STATES - window]
+            return Encoded(torch.cat([found[:window], rest]), [STATES])
+
+    dense = load(folder, Dense)
+    dense.use_short_windows()
+    dense.thinned = 1
+    sound, tokens = noise(WINDOW_SAMPLES // 10, 3), [50_258, 50_259, 50_359, 50_363, 5, 6, 7]
+    assert (STATES - short.window(len(sound))) % QUIET_EVERY == 0
+    (wanted,), (found,) = (PagedClips(model, [sound]).feed({0: tokens}) for model in (dense, short))
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.weights
+@pytest.mark.parametrize(("text", "speed"), SPOKEN)
+def test_short_windows_hear_a_sentence_once(real: tuple[Whisper, Whisper], text: str, speed: float) -> None:
+    voice = Hibari(threads=1)
+    samples = torch.from_numpy(voice.synthesise(voice.prepare(text), speed=speed).samples)
+    heard = functional.resample(samples, voice.sample_rate, SAMPLE_RATE)
+    with torch.inference_mode():
+        tokens, _ = decode(real[1], heard, (), 80)
+    assert plain(real[1].text_of(tokens)) == plain(text)
 
 
 @pytest.mark.weights
