@@ -46,7 +46,6 @@ def test_a_sound_that_falls_asleep_is_woken(server: VoiceServer, visit: Any) -> 
     visitor.page.evaluate(f"() => {{ window.states = []; {states}; return contexts[0].suspend(); }}")
     until(lambda: visitor.page.evaluate("states.slice(-2).join()") == "suspended,running", "it is awake again")
     until(lambda: not visitor.banner, "the banner that asks for a click is gone")
-    assert visitor.page.evaluate("states").count("suspended") == 1
     assert visitor.page.evaluate("contexts[0].state") == "running"
 
 
