@@ -443,9 +443,10 @@ class PhoneCall:
     async def _drive(self) -> VoxlaneError | None:
         """Follow the conversation's events and the clock until the call ends."""
         try:
-            return await self._drive_on()
+            await self._drive_on()
         except VoxlaneError as error:
             return error
+        return None
 
     async def _drive_on(self) -> None:
         assert self._conversation is not None
