@@ -136,8 +136,9 @@ def _results_text(results: Iterable[ChatMessage], names: Mapping[str, str]) -> s
     """Return the results of one or more calls as a message of the user.
 
     No tag is around them. After a result in <tool_response>, SmolLM2-135M wrote that tag around 40 of 144 answers, and
-    what it holds is never said; 27 answers told the result. Worded like this, 66 do. Of 19 wordings tried, several did
-    no worse; after "The result is" the model repeats these words and the JSON.
+    what it holds is never said. This is one of 27 wordings tried on the same prompts: 66 answers told the result, with
+    the tag 40 where the engine bars it. It was not measured on other prompts. After "The result is" the model repeats
+    these words and the JSON.
     """
     return "\n".join(f"Here is what {names.get(one.call_id, 'it')} says:\n{one.content}" for one in results)
 
