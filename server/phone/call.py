@@ -82,6 +82,10 @@ REPORT_S = 0.1
 PROBE_S = 10.0
 """How often the delay of the line is measured while nothing plays."""
 
+FIRST_PROBES, FIRST_PROBE_S = 4, 0.007
+"""The first measurements, and the time between two: a line that works in ticks of 20 ms returns a mark at the next one,
+so the shortest of several round trips is the true one."""
+
 SEND_S = 10.0
 """Time for the far end to take what it is sent."""
 
@@ -153,6 +157,7 @@ class PhoneCall:
         self._tones: dict[int, bytes] = {}  # the tones that follow a reply, by its epoch
         self._spoken_epoch = 0  # the last reply that had sound
         self._reported_s = self._probed_s = self._began_s
+        self._probes = 0
         self._audio_began_s: float | None = None
 
     # ---- life
@@ -193,7 +198,7 @@ class PhoneCall:
                 "call closed",
                 session=name,
                 client=self._address,
-                system=self._facts.system,
+                system=self._facts.system if self._codec is None else self._codec.traits.name,
                 close=code,
                 code=error.code if error is not None else None,
                 detail=str(error) if isinstance(error, InvalidRequest) else None,
@@ -532,7 +537,8 @@ class PhoneCall:
         """Return a mark that measures the delay of the line: before the first sound, and now and then."""
         if now < self._probed_s:
             return []
-        self._probed_s = now + PROBE_S
+        self._probes += 1
+        self._probed_s = now + (PROBE_S if self._probes >= FIRST_PROBES else FIRST_PROBE_S)
         return self._player.probe(now)
 
     def _keep_time(self, now: float) -> None:
@@ -573,6 +579,7 @@ class PhoneCall:
             self._player.next_at(now),
             self._microphone.quiet_at(),
             self._keypad.due_at(),
+            self._probed_s if self._probes < FIRST_PROBES and self._player.finished(now) else None,
             self._patience.due_at() if self._departure.reason is None else now + REPORT_S,
             self._collecting_due_s,
             max(self._began_s + self._phone.config.call_s, now + REPORT_S),

@@ -264,6 +264,9 @@ class VonageCaller(Caller):
     def return_mark(self, name: str) -> None:
         self.post(json.dumps({"event": "websocket:notify", "payload": json.loads(name)}))
 
+    def flood(self, name: str) -> None:
+        self.return_mark(json.dumps({"mark": name}))
+
 
 class GenesysCaller(Caller):
     """Genesys' Audio Connector. It checks every number of every text, and takes five messages a second, or 25 at once.
@@ -405,6 +408,9 @@ class GenesysCaller(Caller):
         if self.state in ("opening", "open"):
             self.state, self.open = "closing", False
             self.post(self.put("close", reason=reason))
+
+    def flood(self, name: str) -> None:
+        self.post(self.put("ping", rtt=name))
 
     async def hang_up(self) -> None:
         self._close("end")
