@@ -6,7 +6,9 @@ decoder writes words, or words and times. A runner uses it as moonshine.py descr
 A CPU uses short windows: the encoder sees the clip and a second of silence. Whisper was trained with 30 s, and after a
 short window alone its decoder often does not find the end: it begins again from the first word, in 3 of 12 turns. So
 the states of an empty window, which are the same for every clip and encoded once, follow those of the short one up to
-the usual 1500th, every fourth of them. No turn was repeated then, and a turn of 3 s takes a tenth of the time.
+the usual 1500th, every fourth of them. In the decoder's attention each counts as four: the silence then has the weight
+that it was trained with. Counted as one, 9 of 1365 short turns were sentences written again and again; counted as four,
+none was. A turn of 3 s takes a tenth of the time. What is still repeated, audio/transcriber.py doubts.
 """
 
 from __future__ import annotations
