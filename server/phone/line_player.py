@@ -75,6 +75,7 @@ class LinePlayer:
         self._round_trip_s: float | None = None  # None: not known yet
         self._late_s = 0.0  # how long the line waits before it plays the first sound of a stretch
         self._anchor: tuple[int, float] | None = None  # a sample and when it is played; None: nothing plays
+        self._begun = (0, 0.0)  # the first sample of the stretch and when it was sent
 
     # ---- sound in
 
@@ -207,7 +208,8 @@ class LinePlayer:
 
     def _next_piece(self, size: int, now: float) -> list[Message]:
         if self._anchor is None or self.position(now) >= self._sent:
-            self._anchor = (self._sent, now + self._late_s)  # a new stretch
+            self._begun = (self._sent, now)  # a new stretch
+            self._anchor = (self._sent, now + self._late_s)
         sound = self._cut(self._sent, self._sent + size)
         self._sent += size
         messages = [self._codec.media(self._encoder.encode(self._lowered(sound)))]
@@ -260,7 +262,9 @@ class LinePlayer:
             return  # it belongs to a stretch before this one
         # The mark took a way back, and a message from us takes a way there: the line is a round trip further on.
         start, at_s = self._anchor
-        known_at_s = now - self._round_trip_s
+        begun, begun_s = self._begun
+        # Nothing is played before it was sent: a round trip that was measured on a busy machine may be too long.
+        known_at_s = max(now - self._round_trip_s, begun_s + (sample - begun) / self._rate)
         self._late_s = min(max(0.0, known_at_s - (at_s - self._late_s) - (sample - start) / self._rate), 0.5)
         self._anchor = (sample, known_at_s)
 

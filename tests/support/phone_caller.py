@@ -28,7 +28,8 @@ Message = str | bytes
 class Wire(Protocol):
     """The connection of a call."""
 
-    close_code: int | None
+    @property
+    def close_code(self) -> int | None: ...
 
     async def send(self, message: Message) -> None: ...
 

@@ -164,6 +164,15 @@ def test_a_full_line_is_sent_nothing() -> None:
     assert bytes(stage.far.heard) == speech(1_600)
 
 
+def test_nothing_counts_as_played_before_it_was_sent() -> None:
+    stage = Stage(LineTraits("a"))
+    (probe,) = stage.player.probe(stage.now)
+    stage.player.marked(str(probe).removeprefix("mark:"), stage.now + 0.3)  # the machine was busy
+    stage.say(1, speech(16_000))
+    stage.run(0.75)
+    assert abs(stage.player.position(stage.now) - len(stage.far.heard) // 2) <= RATE * 0.02
+
+
 def test_marks_that_were_never_sent_move_nothing() -> None:
     stage = Stage(LineTraits("a"), delay_s=0.02)
     stage.warm_up()
