@@ -45,8 +45,8 @@ test-client: $(BROWSER) ## type-check and test the browser client's modules (the
 	@cd client_js && export PATH="$(CURDIR)/$(BIN):$$PATH" && npm run --silent check && npm test --silent
 
 # Each client in an environment of its own: their requirements quarrel.
-test-clients: $(TESTED) weights $(CLIENTS:%=$(FOREIGN)/%/.ready) ## run the heavier foreign clients of the Realtime API
-	@$(BIN)/python -m pytest tests/clients/foreign_clients.py tests/clients/foreign_serializers.py $(ARGS)
+test-clients: $(TESTED) weights $(CLIENTS:%=$(FOREIGN)/%/.ready) ## run the heavier foreign clients, and calls from every telephone system
+	@$(BIN)/python -m pytest tests/clients/foreign_clients.py tests/clients/foreign_serializers.py tests/server/phone/vendor_calls.py $(ARGS)
 
 check: $(TESTED) types ## formatting, lint and types
 	@$(BIN)/ruff format --check .

@@ -35,7 +35,7 @@ PRESS_AGAIN_SECONDS = 10.0
 ALONE = (
     "browser", "faults",
     "e2e/test_conversation.py", "e2e/test_partner.py", "e2e/test_realtime_clients.py", "e2e/test_talker.py",
-    "e2e/test_true_call.py", "e2e/test_voice.py", "server/phone/test_vendor_calls.py",
+    "e2e/test_true_call.py", "e2e/test_voice.py",
 )  # fmt: skip
 """Tests that depend on the clock, most of them because a person speaks: one at a time, after all others."""
 
@@ -44,7 +44,7 @@ SOAK = (
     "browser/test_coming_back.py", "browser/test_opus.py", "browser/test_trouble.py", "faults", "fuzz",
     "e2e/test_audio.py", "e2e/test_cloned_voices.py", "e2e/test_commands.py", "e2e/test_realtime_clients.py",
     "e2e/test_talker.py", "e2e/test_true_call.py", "e2e/test_voice.py",
-    "server/commands/test_speech_commands.py", "server/phone/test_vendor_calls.py",
+    "server/commands/test_speech_commands.py",
     "server/commands/test_doctor.py::test_a_machine_without_a_gpu",
     # whole sweeps against another implementation
     "engine/kernels/test_triton_attention", "engine/kernels/test_triton_sampling.py", "engine/models/test_kokoro.py",
