@@ -20,6 +20,7 @@ class EchoGuard:
     def __init__(self, speak_rate: int) -> None:
         self._clock = PlaybackClock(speak_rate)
         self._canceller = EchoCanceller()
+        self._ducked = False
 
     def note(self, effects: Iterable[Effect], reply: Reply | None) -> None:
         """Note what the client is sent of the reply."""
@@ -35,6 +36,10 @@ class EchoGuard:
         played = self._clock.play(len(pcm) // 2, position)
         if self._clock.jumped:
             self._canceller.begin_anew()
-        if played is not None and reply is not None and reply.ducked:
+        ducked = reply is not None and reply.ducked
+        if ducked != self._ducked:
+            self._ducked = ducked
+            self._canceller.change_loudness()
+        if played is not None and ducked:
             played = played * np.float32(DUCK_GAIN)
         return self._canceller.hear(pcm, played)

@@ -15,6 +15,7 @@ from voxlane.codecs.echo_filter import BLOCK
 from voxlane.server.conversation.ear import Confirmed, Ear, Onset
 from voxlane.server.conversation.echo import RATE, EchoCanceller
 
+STEP = 320
 CHANCE = np.random.default_rng(5)
 BURSTS = (CHANCE.normal(0, 0.1, 3 * RATE) * (np.arange(3 * RATE) // 2400 % 3 > 0)).astype(np.float32)
 """Noise in bursts, as fast as syllables."""
@@ -61,11 +62,34 @@ def test_sound_passes_unchanged_and_at_once_while_nothing_was_played(pieces) -> 
 
 
 def test_with_headphones_sound_passes_unchanged_and_at_once() -> None:
-    canceller, person = EchoCanceller(), pcm(np.roll(BURSTS[::-1], 700) + background(len(BURSTS)))
+    """At once after the first second of playback: until then any voice might be an echo."""
+    person = np.roll(BURSTS[::-1], 700)
+    person[: 3 * RATE // 2] = 0
+    canceller, sound, heard = EchoCanceller(), pcm(person + background(len(person))), b""
     for at in range(0, len(BURSTS), 500):
-        piece = person[2 * at : 2 * at + 1000]
-        assert canceller.hear(piece, BURSTS[at : at + 500]) == piece
+        piece = sound[2 * at : 2 * at + 1000]
+        out = canceller.hear(piece, BURSTS[at : at + 500])
+        assert at < 5 * RATE // 4 or out == piece
+        heard += out
+    assert heard == sound
     assert not canceller.found
+
+
+@pytest.mark.parametrize("delay_s", [0.02, 0.25, 0.6])
+def test_an_ear_hears_no_echo_before_it_is_found(said, delay_s) -> None:
+    """The first second of a conversation: nothing is known of the echo, nor of the person."""
+    played = np.concatenate([said(REPLY, -20), np.zeros(RATE, np.float32)])
+    heard = delayed(played, round(delay_s * RATE), 0.18) + background(len(played))
+    canceller, ear = EchoCanceller(), Ear()
+    ear.guarded = True
+    onsets = [
+        event
+        for at in range(0, len(played) - STEP, STEP)
+        for event in ear.feed(canceller.hear(pcm(heard[at : at + STEP]), played[at : at + STEP]))
+        if isinstance(event, Onset)
+    ]
+    assert canceller.found
+    assert not onsets
 
 
 def test_sound_passes_unchanged_again_when_the_echo_has_faded() -> None:
