@@ -12,16 +12,13 @@ Time: --seconds, 60 by default, and some ten more.
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
-import time
 from collections import Counter
 
 import uvloop
-from support.command_line import command_line, module_environment
+from support.command_line import command_line
 from support.common import machine, table
 from support.crowd.clients import FRAME_S, Caller, microphone, speak
+from support.crowd.process import Report, Server
 from support.speech import recording
 
 from voxlane.codecs.pcm import encode_pcm16
@@ -29,33 +26,6 @@ from voxlane.codecs.pcm import encode_pcm16
 IDLE, LIVE = 200, 50
 FRAME_BYTES = 640  # 20 ms at 16 kHz
 SPREAD = 37  # frames between two clients in the same recording
-
-Report = dict[str, float]
-
-
-class Server:
-    """The server's process."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "support.crowd.server"]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=module_environment()
-        )
-        assert self.process.stdout is not None
-        self.address = ("127.0.0.1", int(self.process.stdout.readline()))
-
-    def report(self) -> Report:
-        """Return the lag since the last report in milliseconds, the memory, and all processor time so far."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write("report\n")
-        self.process.stdin.flush()
-        found: Report = json.loads(self.process.stdout.readline())
-        return {**found, "clients_s": time.process_time()}
-
-    def stop(self) -> None:
-        """End it."""
-        self.process.communicate(timeout=60)
 
 
 async def measure(server: Server, seconds: float) -> list[list[str]]:

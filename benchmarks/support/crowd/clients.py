@@ -35,6 +35,9 @@ def microphone(speech: bytes, frame_bytes: int) -> list[bytes]:
 class Caller:
     """One client."""
 
+    path = "/v1/voice"
+    subprotocol = "voxlane.v1"
+
     def __init__(self, address: tuple[str, int], heard: Counter[str]) -> None:
         self.close_code: int | None = None  # of the server's close frame
         self._address = address
@@ -48,10 +51,11 @@ class Caller:
         self._socket.setblocking(False)
         await loop.sock_connect(self._socket, self._address)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        protocol = f"Sec-WebSocket-Protocol: {self.subprotocol}\r\n" if self.subprotocol else ""
         request = (
-            f"GET /v1/voice HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"GET {self.path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             f"Sec-WebSocket-Key: {b64encode(os.urandom(16)).decode()}\r\nSec-WebSocket-Version: 13\r\n"
-            "Sec-WebSocket-Protocol: voxlane.v1\r\n\r\n"
+            f"{protocol}\r\n"
         )
         await loop.sock_sendall(self._socket, request.encode())
         while b"\r\n\r\n" not in self._data:
@@ -62,8 +66,11 @@ class Caller:
         if not status.startswith(b"HTTP/1.1 101"):
             raise ConnectionError(status.partition(b"\r\n")[0].decode())
         self._data[:] = rest
-        self._socket.send(framed(msgpack.packb(("hello", hello))))
+        self._begin(hello)
         loop.add_reader(self._socket.fileno(), self._on_readable)
+
+    def _begin(self, hello: dict[str, object]) -> None:
+        self._socket.send(framed(msgpack.packb(("hello", hello))))
 
     def send(self, frame: bytes) -> None:
         """Send a frame; raise ConnectionError if the buffer is full because the server does not read."""
@@ -76,7 +83,10 @@ class Caller:
         self._socket.close()
 
     def _on_readable(self) -> None:
-        more = self._socket.recv(READ_BYTES)
+        try:
+            more = self._socket.recv(READ_BYTES)
+        except ConnectionError:
+            more = b""
         if not more:
             self.close_code = self.close_code or 1006
             asyncio.get_running_loop().remove_reader(self._socket.fileno())

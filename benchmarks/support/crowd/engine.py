@@ -80,11 +80,11 @@ class Engine:
         return [*(Text(name, submit.epoch, text) for text in ANSWER), end]
 
 
-def main() -> None:
+def main(engine: Engine) -> None:
     """Answer until the server closes the socket or sends Shutdown."""
     parser = command_line(__doc__)
     parser.add_argument("fd", type=int, metavar="FD", help="the socket to the server")
-    engine, assembler = Engine(), Assembler()
+    assembler = Assembler()
     with socket.socket(fileno=parser.parse_args().fd) as link:
         while packet := link.recv(FRAGMENT_BYTES):
             message = assembler.feed(packet)
@@ -96,4 +96,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(Engine())

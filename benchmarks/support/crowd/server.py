@@ -1,4 +1,4 @@
-"""The server that many_sessions.py measures: the real one with another engine and a probe of its event loop.
+"""The server that many_sessions.py and phone.py measure: the real one with another engine and a probe of its loop.
 
 It prints its port, and for every line of input the figures since the line before. It imports what `voxlane serve`
 imports and no more: torch's objects alone would double the work of the garbage collector.
@@ -23,7 +23,6 @@ from voxlane.server.metrics import Metrics
 from voxlane.server.service import make_service
 
 PROBE_S = 0.005
-ENGINE = (sys.executable, "-m", "support.crowd.engine")
 
 
 def memory_kib() -> int:
@@ -31,8 +30,8 @@ def memory_kib() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4
 
 
-async def serve() -> None:
-    """Serve until the end of input."""
+async def serve(engine: str) -> None:
+    """Serve with a module as the engine until the end of input."""
     lags: list[float] = []
     works: list[float] = []  # of each lag, the time in which this process worked
 
@@ -45,7 +44,7 @@ async def serve() -> None:
 
     config = Config(voice=VoiceConfig(sessions=1000, sessions_per_address=1000))
     metrics = Metrics()
-    link = EngineProcess(config.engine, command=ENGINE, observers=(metrics,))
+    link = EngineProcess(config.engine, command=(sys.executable, "-m", engine), observers=(metrics,))
     listener = listen("127.0.0.1", 0)
     server = HttpServer(make_service(config, link, metrics, ""), listener)
     await server.start()
@@ -69,5 +68,6 @@ async def serve() -> None:
 
 
 if __name__ == "__main__":
-    command_line(__doc__).parse_args()
-    uvloop.run(serve())
+    parser = command_line(__doc__)
+    parser.add_argument("--engine", default="support.crowd.engine", metavar="MODULE", help="%(default)s")
+    uvloop.run(serve(parser.parse_args().engine))

@@ -1,0 +1,39 @@
+"""Telephone lines: fifty at once, a true call beside a WebSocket, the assistant's own echo, words over a line.
+
+One table or two for each part; `support/phone/` holds the parts, and each module's text says how it measures.
+
+    python benchmarks/phone.py                  all parts
+    python benchmarks/phone.py lines words      these
+        lines   50 lines on the real server with a scripted engine: CPU, lag, gaps; beside 50 native clients
+        call    voice to voice and onset to silence, baresip and Asterisk beside a WebSocket; the default models
+        echo    the assistant's voice fed back through mu-law: self-interruptions and missed ones; bars
+        words   words wrong over a line, with noise and lost packets, beside 16 kHz
+
+`call` fetches Asterisk and baresip the first time (tests/support/phone_exchange.py), and says so where it cannot.
+
+Time: lines 2.5 minutes, call 8, echo 25, words 10, on two cores; clips take 15 minutes the first time.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from support.command_line import command_line
+
+PARTS = ("lines", "call", "echo", "words")
+
+
+def main() -> None:
+    """Report the parts that were asked for."""
+    parser = command_line(__doc__)
+    parser.add_argument("part", nargs="*", help=f"one of {', '.join(PARTS)}; none: all")
+    chosen = parser.parse_args().part
+    if unknown := set(chosen) - set(PARTS):
+        parser.error(f"there is no part {', '.join(sorted(unknown))}; parts are {', '.join(PARTS)}")
+    for name in chosen or PARTS:
+        print(f"\n== {name}", flush=True)
+        importlib.import_module(f"support.phone.{name}").report()
+
+
+if __name__ == "__main__":
+    main()

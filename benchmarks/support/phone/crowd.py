@@ -1,0 +1,280 @@
+"""Many telephone lines, and many clients of the native dialect, that talk in turns, in one thread.
+
+Every 20 ms a line sends a packet of the caller's sound and plays 20 ms of what it was sent. It knows how much sound it
+has left when a message comes, and how long it had none in the middle of a reply. The WebSocket code is that of
+support/crowd/; messages are read just as far as the accounts need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64encode
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgpack
+import numpy as np
+from numpy.typing import NDArray
+from support.crowd.clients import BINARY, FRAME_S, Caller, framed
+
+from voxlane.codecs.g711 import encode_mulaw
+from voxlane.codecs.pcm import encode_pcm16
+from voxlane.codecs.resample import resample
+
+TEXT = 1
+LINE_RATE, RATE = 8_000, 16_000
+ACK_FRAMES = 5  # how often a native client says what it has played: as often as a line returns marks
+SAME_REPLY_S = 0.3  # sound that comes so soon after a clear goes on with the reply
+LOST_S = 2.0  # a reply of which nothing comes for so long is over
+END_S = 0.15  # a reply of which no more is missing was heard to its end
+
+Samples = NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class Account:
+    """What all callers of one kind have heard."""
+
+    left_ms: list[float] = field(default_factory=list)  # sound that was left when more of a reply came
+    gaps_ms: list[float] = field(default_factory=list)  # silences in the middle of a reply
+    replies: int = 0  # that began
+    whole: int = 0  # that were heard to the end
+    cleared: int = 0  # messages that discarded sound
+
+
+class TalkingCaller(Caller):
+    """One caller who listens."""
+
+    rate = LINE_RATE  # of what is played
+    account: Account
+
+    def __init__(self, address: tuple[str, int], account: Account, reply_s: float, number: int) -> None:
+        super().__init__(address, Counter())
+        self.account = account
+        self.number = number
+        self._reply = round((reply_s - END_S) * self.rate)
+        self._frames = 0  # packets sent
+        self._left = 0  # samples to play
+        self._played = 0  # samples of the present reply
+        self._empty_s: float | None = None  # since when there is no sound in the middle of a reply
+        self._cleared_s: float | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def tick(self, sound: bytes) -> None:
+        """Send 20 ms of the caller's sound, and play 20 ms."""
+        if self.close_code is not None:
+            return
+        self.send(self._packet(sound))
+        self._frames += 1
+        self._play(min(self._left, self.rate // 50))
+
+    def _packet(self, sound: bytes) -> bytes:
+        raise NotImplementedError
+
+    def _play(self, count: int) -> None:
+        self._left -= count
+        self._played += count
+        if count and not self._left:
+            if self._played >= self._reply:
+                self.account.whole += 1
+            else:
+                self._empty_s = self._loop.time()
+
+    def _receive(self, samples: int) -> None:
+        """Note that sound came."""
+        now, account = self._loop.time(), self.account
+        if self._cleared_s is not None:
+            begins = now - self._cleared_s > SAME_REPLY_S
+        else:
+            begins = not self._played or (not self._left and self._played >= self._reply)
+        begins = begins or (self._empty_s is not None and now - self._empty_s > LOST_S)
+        if begins:
+            self._played = 0
+            account.replies += 1
+        elif self._cleared_s is None:
+            account.left_ms.append(1e3 * self._left / self.rate)
+            if self._empty_s is not None:
+                account.gaps_ms.append(1e3 * (now - self._empty_s))
+        self._cleared_s = self._empty_s = None
+        self._left += samples
+
+    def _clear(self) -> None:
+        """Note that what was not played is discarded."""
+        self.account.cleared += 1
+        self._left, self._empty_s, self._cleared_s = 0, None, self._loop.time()
+
+
+class NativeCaller(TalkingCaller):
+    """A client of the native dialect."""
+
+    rate = 24_000
+    _epoch = 0
+    _held = False
+
+    def _packet(self, sound: bytes) -> bytes:
+        return framed(msgpack.packb(("audio", sound)))
+
+    def tick(self, sound: bytes) -> None:
+        """Send and play 20 ms, and say now and then what was played."""
+        super().tick(sound)
+        if self._left and self._frames % ACK_FRAMES == 0 and self.close_code is None:
+            self.send(framed(msgpack.packb(("played", self._epoch, self._played, self._left))))
+
+    def _play(self, count: int) -> None:
+        super()._play(0 if self._held else count)
+
+    def _take(self, opcode: int, start: int, length: int) -> None:
+        super()._take(opcode, start, length)
+        if opcode != BINARY:
+            return
+        name, _, *values = msgpack.unpackb(self._data[start : start + length])
+        match name:
+            case "audio":
+                self._epoch = values[0]
+                self._receive(len(values[2]) // 2)
+            case "hold":
+                self._held = True
+            case "release":
+                self._held = False
+            case "interrupted":
+                self._held = False
+                self._clear()
+
+
+class LineCaller(TalkingCaller):
+    """A telephone line."""
+
+    path = "/v1/phone"
+
+    def __init__(self, address: tuple[str, int], account: Account, reply_s: float, number: int) -> None:
+        super().__init__(address, account, reply_s, number)
+        self._marks: deque[tuple[int, str]] = deque()  # samples to play before each mark returns
+
+    def _play(self, count: int) -> None:
+        super()._play(count)
+        self._marks = deque((max(0, left - count), name) for left, name in self._marks)
+        self._return_marks()
+
+    def _mark(self, name: str) -> None:
+        self._marks.append((self._left, name))
+        self._return_marks()
+
+    def _return_marks(self) -> None:
+        while self._marks and not self._marks[0][0]:
+            self.send(self._mark_message(self._marks.popleft()[1]))
+
+    def _mark_message(self, name: str) -> bytes:
+        raise NotImplementedError
+
+    def _take(self, opcode: int, start: int, length: int) -> None:
+        if opcode == TEXT:
+            self._read(bytes(self._data[start : start + length]))
+        elif opcode == BINARY:
+            self._receive(length)
+        else:
+            super()._take(opcode, start, length)
+
+    def _read(self, message: bytes) -> None:
+        raise NotImplementedError
+
+
+class TwilioCaller(LineCaller):
+    """A line of Twilio's."""
+
+    subprotocol = ""
+
+    def _begin(self, hello: dict[str, object]) -> None:
+        self._stream = f"MZ{self.number:032x}"
+        media = {"encoding": "audio/x-mulaw", "sampleRate": 8000, "channels": 1}
+        start = {"streamSid": self._stream, "callSid": f"CA{self.number:032x}", "mediaFormat": media}
+        for message in (
+            {"event": "connected", "protocol": "Call", "version": "1.0.0"},
+            {"event": "start", "sequenceNumber": "1", "streamSid": self._stream, "start": start},
+        ):
+            self.send(framed(json.dumps(message).encode(), TEXT))
+
+    def _packet(self, sound: bytes) -> bytes:
+        place = f'"track":"inbound","chunk":"{self._frames + 1}","timestamp":"{20 * self._frames}"'
+        head = f'{{"event":"media","sequenceNumber":"{self._frames + 2}","streamSid":"{self._stream}"'
+        return framed(b'%b,"media":{%b,"payload":"%b"}}' % (head.encode(), place.encode(), sound), TEXT)
+
+    def _mark_message(self, name: str) -> bytes:
+        return framed(f'{{"event":"mark","streamSid":"{self._stream}","mark":{{"name":"{name}"}}}}'.encode(), TEXT)
+
+    def _read(self, message: bytes) -> None:
+        body = json.loads(message)
+        match body["event"]:
+            case "media":
+                payload = body["media"]["payload"]
+                self._receive(len(payload) // 4 * 3 - payload.count("="))
+            case "mark":
+                self._mark(body["mark"]["name"])
+            case "clear":
+                self._clear()
+                self._marks = deque((0, name) for _, name in self._marks)  # Twilio returns them all
+                self._return_marks()
+
+
+class AsteriskCaller(LineCaller):
+    """A channel of Asterisk's."""
+
+    subprotocol = "media"
+
+    def _begin(self, hello: dict[str, object]) -> None:
+        start = {"event": "MEDIA_START", "connection_id": "c", "channel_id": f"{self.number}", "format": "ulaw"}
+        self.send(framed(json.dumps({**start, "optimal_frame_size": 160, "ptime": 20}).encode(), TEXT))
+
+    def _packet(self, sound: bytes) -> bytes:
+        return framed(sound)
+
+    def _mark_message(self, name: str) -> bytes:
+        event = {"event": "MEDIA_MARK_PROCESSED", "channel_id": f"{self.number}", "correlation_id": name}
+        return framed(json.dumps(event).encode(), TEXT)
+
+    def _read(self, message: bytes) -> None:
+        body = json.loads(message)
+        match body["command"]:
+            case "MARK_MEDIA":
+                self._mark(body["correlation_id"])
+            case "FLUSH_MEDIA":
+                self._clear()
+                self._marks.clear()  # they never return
+
+
+def microphones(sound: Samples) -> dict[type[TalkingCaller], list[bytes]]:
+    """Return 16 kHz speech in packets of 20 ms, as each kind of caller sends them."""
+    line = encode_mulaw(resample(sound, RATE, LINE_RATE))
+    coded = [line[at : at + 160] for at in range(0, len(line) - 159, 160)]
+    pcm = encode_pcm16(sound)
+    return {
+        NativeCaller: [pcm[at : at + 640] for at in range(0, len(pcm) - 639, 640)],
+        AsteriskCaller: coded,
+        TwilioCaller: [b64encode(packet) for packet in coded],
+    }
+
+
+async def talk(
+    callers: Sequence[TalkingCaller],
+    sounds: dict[type[TalkingCaller], list[bytes]],
+    spread: int,
+    stop: asyncio.Event,
+) -> float:
+    """Let every caller send and play 20 ms every 20 ms, evenly spread; return how late one was at most.
+
+    Each caller begins `spread` packets after the one before it.
+    """
+    loop = asyncio.get_running_loop()
+    began, done, late = loop.time(), 0, 0.0
+    while not stop.is_set():
+        due = int((loop.time() - began) / FRAME_S * len(callers))
+        late = max(late, (due - done) * FRAME_S / len(callers))
+        while done < due:
+            turn, number = divmod(done, len(callers))
+            caller = callers[number]
+            packets = sounds[type(caller)]
+            caller.tick(packets[(turn + number * spread) % len(packets)])
+            done += 1
+        await asyncio.sleep(0.001)
+    return late
