@@ -10,9 +10,12 @@ import asyncio
 import contextlib
 import json
 import logging
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from voxlane.server import limits
@@ -95,6 +98,12 @@ KEYS_S = 15.0
 FAREWELL_S = 1.0
 """Time for the far end to close its side after it was told that the call ends."""
 
+BAD_INPUT = (InvalidRequest, TooFast, TooLarge)
+"""Errors of a far end that breaks the rules: its side of the end is not waited for."""
+
+CLOSING_ITSELF = frozenset({"genesys"})
+"""Systems that are waited for even then: in Genesys' rules the session ends with its `close`, which we must answer."""
+
 MOST_UNKNOWN = 8
 """Kinds of unknown messages of one call that are logged."""
 
@@ -151,6 +160,7 @@ class PhoneCall:
         self._unknown: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._unsent: deque[Message] = deque()  # in the order in which the codec has numbered them
+        self._begun = False  # the far end has said which call it is
         self._far_end_left = False
         self._departure = Departure()
         self._reported = (0, 0)  # epoch and sample of the last report
@@ -182,14 +192,10 @@ class PhoneCall:
 
     async def _hang_up(self, error: VoxlaneError | None) -> None:
         code = DONE if error is None else self._close_code(error)
-        with contextlib.suppress(TimeoutError, ConnectionError):
-            async with asyncio.timeout(limits.VOICE_CLOSE_SECONDS):
-                await self._send_unsent()
-                farewell = self._codec.hang_up() if self._codec is not None and not self._far_end_left else None
-                if farewell is not None:
-                    await self._transport.send(farewell)
-                    await self._await_farewell()
-                await self._transport.close(code)
+        for step in (partial(self._part, error), partial(self._transport.close, code)):  # a failed one stops no other
+            with contextlib.suppress(TimeoutError, ConnectionError, VoxlaneError):
+                async with asyncio.timeout(limits.VOICE_CLOSE_SECONDS):
+                    await step()
         name = self._conversation.name if self._conversation is not None else None
         if self._conversation is not None:
             self._phone.ended(error)
@@ -206,12 +212,25 @@ class PhoneCall:
             )
         )
 
+    async def _part(self, error: VoxlaneError | None) -> None:
+        """Send what waits, and tell the far end that the call ends; a far end that does not read is sent nothing."""
+        if isinstance(error, SlowReader):
+            return
+        await self._send_unsent()
+        if self._codec is None or not self._begun or self._far_end_left:
+            return
+        farewell = self._codec.hang_up()
+        if farewell is not None:
+            await self._transport.send(farewell)
+            if not isinstance(error, BAD_INPUT) or self._codec.traits.name in CLOSING_ITSELF:
+                await self._await_farewell()
+
     async def _await_farewell(self) -> None:
         """Read on until the far end has closed its side: some systems want an answer to that."""
         assert self._codec is not None
         with contextlib.suppress(TimeoutError, BadMessage):
             async with asyncio.timeout(FAREWELL_S):
-                while (message := await self._transport.receive()) is not None:
+                while (message := await self._receive()) is not None:
                     for event in self._codec.read(message):
                         if isinstance(event, MustSend):
                             await self._transport.send(event.message)
@@ -255,6 +274,7 @@ class PhoneCall:
         while True:
             for place, event in enumerate(events):
                 if isinstance(event, CallStarted):
+                    self._begun = True
                     return event, events[place + 1 :]
                 if isinstance(event, CallEnded):
                     self._far_end_left = True
@@ -650,15 +670,22 @@ class PhoneCall:
     async def _ask(self, called: ToolCalled, tool: CustomerTool) -> None:
         try:
             output = await self._phone.ask(tool, self._facts)
-        except Exception as bug:
-            # The model must get an answer: without it the caller would wait for ever.
-            logger.exception(line("bug", client=self._address, error=type(bug).__name__))
+        except Exception as bug:  # noqa: BLE001
+            # The model must get an answer: without it the caller would wait for ever. The error's own text is not
+            # logged: it may hold the arguments, which are the caller's words.
+            logger.error(line("bug", client=self._address, error=type(bug).__name__, at=_place(bug)))
             output = FAILED
         self._result(called, output)
 
     def _result(self, called: ToolCalled, output: str) -> None:
         assert self._conversation is not None
         self._loop.call_soon(self._conversation.feed, ToolResult(called.call_id, output))
+
+
+def _place(bug: Exception) -> str:
+    """Return where an error was raised, as file and line."""
+    frame = traceback.extract_tb(bug.__traceback__)[-1]
+    return f"{Path(frame.filename).name}:{frame.lineno}"
 
 
 def _in_language(policy: Policy, language: str) -> Policy:

@@ -1,9 +1,11 @@
 """Plays replies on a telephone line: sends sound just ahead of playback, and knows which sample the caller hears.
 
 A line plays what it is sent, in order. A hold discards what the line has not played; the sound is kept here and sent
-again from the sample where it stopped. Marks say what was played; between two marks the clock does. A position is the
-sample that the line plays when a message sent now arrives there. Sound and messages travel the same way, so the delay
-of the line cancels out. Pure: the clock is an argument, methods return messages to send.
+again from the sample where it stopped. Marks say what was played; between two marks the clock does. Genesys'
+`playback_started` and `playback_completed` name neither a sound nor a sample, and do not say whether a clear has ended
+the playback, so they are not used. A position is the sample that the line plays when a message sent now arrives there.
+Sound and messages travel the same way, so the delay of the line cancels out. Pure: the clock is an argument, methods
+return messages to send.
 """
 
 from __future__ import annotations

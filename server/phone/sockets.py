@@ -56,6 +56,8 @@ class StreamLine:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        # Sound that waits in this process would count as played: `send` waits until all of it has left.
+        writer.transport.set_write_buffer_limits(high=0)
 
     async def receive(self) -> Message | None:
         """Return the next bytes, None if the far end is gone."""

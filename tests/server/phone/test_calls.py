@@ -9,6 +9,7 @@ import socket
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from house import start as start_house
 from peer import eventually
@@ -18,6 +19,7 @@ from websockets.exceptions import InvalidStatus
 
 from voxlane.codecs.g711 import encode_mulaw
 from voxlane.codecs.pcm import decode_pcm16
+from voxlane.engine.api import Submit
 from voxlane.server.config import PhoneConfig, PhoneKeys
 from voxlane.server.conversation.client_events import ConfigureSession, TextTurn
 from voxlane.server.conversation.server_events import ReplyDone, ToolCalled
@@ -334,3 +336,29 @@ async def test_a_tunnel_on_this_machine_does_not_open_the_line(serving: Any) -> 
         address = str(running.client.base_url).replace("http", "ws", 1).rstrip("/") + "/v1/phone?token="
         with pytest.raises(InvalidStatus):
             await connect(address, additional_headers={"Host": "abc.tunnel.example"}, compression=None)
+
+
+@pytest.mark.parametrize(("given", "wanted"), [("de", ("de", "de", "de")), ("", ("", "en", "en"))])
+async def test_the_language_of_calls_reaches_the_conversation_and_the_ear(
+    serving: Any, given: str, wanted: tuple[str, str, str]
+) -> None:
+    phone = PhoneConfig(voice="two", silence_s=0, language=given)
+    async with serving(phone=phone) as running, calling(str(running.client.base_url)) as caller:
+        conversation = await only_conversation(running)
+        config = conversation.session.config
+        assert [config.language, config.turns.language, config.barge_in.language] == list(wanted)
+        listened: list[str] = []
+        tell = conversation.channel.tell
+
+        def told(message: Any) -> Any:
+            if isinstance(message, Submit) and message.task == "asr":
+                listened.append(message.listen.language)
+            return tell(message)
+
+        conversation.channel.tell = told
+        time = np.arange(16_000) / 8000
+        hum = sum(np.sin(2 * np.pi * 140 * number * time) / number for number in range(1, 6))
+        sound = encode_mulaw((0.1 * hum).astype(np.float32))
+        caller.speaking.extend(sound[at : at + 160] for at in range(0, len(sound), 160))
+        await eventually(lambda: listened)
+        assert set(listened) == {wanted[0]}
