@@ -1,17 +1,17 @@
-"""Telephone lines: fifty at once, a true call beside a WebSocket, the assistant's own echo, words over a line.
+"""Telephone lines: many at once, a true call beside a WebSocket, the assistant's own echo, words over a line.
 
 One table or two for each part; `support/phone/` holds the parts, and each module's text says how it measures.
 
     python benchmarks/phone.py                  all parts
     python benchmarks/phone.py lines words      these
-        lines   50 lines on the real server with a scripted engine: CPU, lag, gaps; beside 50 native clients
+        lines   20 and 50 lines on the real server with a scripted engine: CPU, lag, gaps; beside native clients
         call    voice to voice and onset to silence, baresip and Asterisk beside a WebSocket; the default models
         echo    the assistant's voice fed back through mu-law: self-interruptions and missed ones; bars
         words   words wrong over a line, with noise and lost packets, beside 16 kHz
 
 `call` fetches Asterisk and baresip the first time (tests/support/phone_exchange.py), and says so where it cannot.
 
-Time: lines 2.5 minutes, call 8, echo 25, words 10, on two cores; clips take 15 minutes the first time.
+Time: lines 3.5 minutes, call 8, echo 25, words 10, on two cores; clips take 15 minutes the first time.
 """
 
 from __future__ import annotations

@@ -58,6 +58,7 @@ class TalkingCaller(Caller):
         self._frames = 0  # packets sent
         self._left = 0  # samples to play
         self._played = 0  # samples of the present reply
+        self._begun = False  # whether sound of it has come
         self._empty_s: float | None = None  # since when there is no sound in the middle of a reply
         self._cleared_s: float | None = None
         self._loop = asyncio.get_running_loop()
@@ -88,10 +89,10 @@ class TalkingCaller(Caller):
         if self._cleared_s is not None:
             begins = now - self._cleared_s > SAME_REPLY_S
         else:
-            begins = not self._played or (not self._left and self._played >= self._reply)
+            begins = not self._begun or (not self._left and self._played >= self._reply)
         begins = begins or (self._empty_s is not None and now - self._empty_s > LOST_S)
         if begins:
-            self._played = 0
+            self._played, self._begun = 0, True
             account.replies += 1
         elif self._cleared_s is None:
             account.left_ms.append(1e3 * self._left / self.rate)

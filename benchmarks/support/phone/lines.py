@@ -1,4 +1,4 @@
-"""Fifty telephone lines, half of them Twilio's and half Asterisk's, beside fifty clients of the native dialect.
+"""Twenty and fifty telephone lines, half Twilio's and half Asterisk's, beside as many clients of the native dialect.
 
 The server is the real one; its engine is a script that computes nothing and says every reply with noise
 (support/crowd/, engine.py). Callers ask, listen for nine seconds, ask again, and interrupt the second answer after
@@ -31,7 +31,7 @@ from support.phone.crowd import (
 from support.phone.engine import REPLY_S
 from support.speech import clip
 
-LINES = 50
+COUNTS = (20, 50)
 SPREAD = 37  # packets between two callers in the same recording
 SETTLES_S = 3.0
 RATE = 16_000
@@ -121,30 +121,34 @@ class Measured:
         ]
 
 
-async def measure(server: Server, seconds: float) -> list[Measured]:
+async def measure(server: Server, seconds: float, count: int) -> list[Measured]:
     """Return both kinds of callers, one after the other."""
     kinds: list[tuple[str, tuple[type[TalkingCaller], ...]]] = [
-        (f"{LINES} native", (NativeCaller,)),
-        (f"{LINES} lines", (TwilioCaller, AsteriskCaller)),
+        (f"{count} native", (NativeCaller,)),
+        (f"{count} lines", (TwilioCaller, AsteriskCaller)),
     ]
     found = []
     for name, some in kinds:
-        found.append(Measured(name, some, LINES))
+        found.append(Measured(name, some, count))
         await found[-1].run(server, seconds)
         print(f"  {name}: callers at most {found[-1].late_s * 1e3:.0f} ms late", flush=True)
     return found
 
 
-def report(seconds: float = 60.0) -> None:
+def report(seconds: float = 45.0) -> None:
     """Measure and print the table."""
-    server = Server("support.phone.engine")
-    try:
-        native, lines = uvloop.run(measure(server, seconds))
-    finally:
-        server.stop()
+    rows, ratios = [], []
+    for count in COUNTS:
+        server = Server("support.phone.engine")
+        try:
+            native, lines = uvloop.run(measure(server, seconds, count))
+        finally:
+            server.stop()
+        rows += [native.row(), lines.row()]
+        ratios.append(f"{lines.share / native.share:.2f} with {count}")
     header = [
         "callers", "CPU", "each", "lag p50", "p99", "max", "p99 own", "left ms p50", "p1", "least", "gaps",
         "whole replies", "failed, no reply", "KiB each",
     ]  # fmt: skip
-    table(f"telephone lines, {machine()}: {seconds:.0f} s each, milliseconds", header, [native.row(), lines.row()])
-    print(f"  a line costs {lines.share / native.share:.2f} times the CPU of a native client")
+    table(f"telephone lines, {machine()}: {seconds:.0f} s each, milliseconds", header, rows)
+    print(f"  a line costs so many times the CPU of a native client: {', '.join(ratios)}")
