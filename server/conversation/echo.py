@@ -160,7 +160,8 @@ class EchoCanceller:
         self._until_look -= BLOCK
         if self._until_look <= 0:
             self._look()
-        suspect = self._suspicion.explains(heard, played)
+        sure = self._filter is not None and not self._young  # then suspicion has nothing to say, and costs time
+        suspect = not sure and self._suspicion.explains(heard, played)
         if self._filter is None:
             left: Floats = heard * np.float32(self._gain(heard, suspect=suspect))
         else:
@@ -229,8 +230,9 @@ class EchoCanceller:
         found = self._finder.look(heard, played)
         self._vain = self._vain + 1 if found is None else 0
         if found is None:
-            if self._vain >= _VAIN and not self._unsettled:
+            if self._vain >= _VAIN and not self._unsettled and self._filter is not None:
                 self._filter = None
+                self._suspicion.forget_played()
             return
         moved = _SHIFTED if self._unsettled else _MOVED
         delay, self._unsettled = max(0, found - _EARLY), 0
