@@ -15,6 +15,7 @@ from voxlane.server import config as configuration
 from voxlane.server import log
 from voxlane.server.auth import is_loopback
 from voxlane.server.commands import arguments as command_line
+from voxlane.server.commands.lab_arguments import add_lab
 from voxlane.server.commands.options import Commands
 from voxlane.server.commands.terminal import escape_unknown_characters, write_text
 from voxlane.server.config import API_KEY_VARIABLE, CHAT_KEY_VARIABLE, Config, read_phone_keys
@@ -77,6 +78,7 @@ def _parser(*, with_models: bool) -> argparse.ArgumentParser:
         "  voxlane serve                       OpenAI-compatible server on http://127.0.0.1:8000\n"
         "  voxlane talk                        converse with that server by voice\n"
         "  voxlane voices                      the voices of that server\n"
+        "  voxlane lab run quick --url URL     test the interruptions of any voice server\n"
         "  voxlane doctor                      what the engine would do here, and whether it can\n\n"
         "`voxlane COMMAND --help` explains each command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -231,6 +233,12 @@ def _perplexity(arguments: argparse.Namespace) -> int:
     return run_perplexity(_config(arguments).engine, arguments.file)
 
 
+def _lab(arguments: argparse.Namespace) -> int:
+    from voxlane.server.commands.lab import run_lab
+
+    return run_lab(arguments)
+
+
 def _doctor(arguments: argparse.Namespace) -> int:
     from voxlane.server.commands.doctor import run_doctor
 
@@ -253,6 +261,7 @@ _COMMANDS: tuple[tuple[Callable[[Commands], argparse.ArgumentParser], Command], 
     (command_line.add_say, _say),
     (command_line.add_voices, _voices),
     (command_line.add_talk, _talk),
+    (add_lab, _lab),
     (command_line.add_models, _models),
     (command_line.add_doctor, _doctor),
     (command_line.add_perplexity, _perplexity),

@@ -28,6 +28,10 @@ PURE = {
     "server.audio.clip", "server.audio.transcript", "server.audio.voices",
     "server.engine_client.channel", "server.phone.call_facts", "server.phone.call_tools", "server.phone.departure",
     "server.phone.documents",
+    "server.lab.attribution", "server.lab.call", "server.lab.compare", "server.lab.definitions", "server.lab.gates",
+    "server.lab.judge", "server.lab.line", "server.lab.loudspeaker", "server.lab.metrics", "server.lab.person",
+    "server.lab.recall", "server.lab.results", "server.lab.scenario", "server.lab.script", "server.lab.summary",
+    "server.lab.values",
     "server.phone.keypad", "server.phone.line_encoder", "server.phone.line_microphone", "server.phone.line_player",
     "server.phone.patience", "server.phone.phone_codec", "server.phone.signatures", "server.phone.tones",
     "server.sessions.buckets", "server.sessions.outbound",
@@ -35,7 +39,8 @@ PURE = {
     "engine.text.detokenizer",
 }  # fmt: skip
 PURE_PREFIXES = (
-    "server.conversation.", "server.protocols.", "codecs.", "engine.api", "engine.schedule.", "engine.text.normalise.",
+    "server.conversation.", "server.lab.dialects.", "server.protocols.", "codecs.", "engine.api", "engine.schedule.",
+    "engine.text.normalise.",
 )  # fmt: skip
 IMPURITIES = {"asyncio", "time", "random", "secrets", "logging", "socket", "threading", "datetime"}
 
@@ -49,6 +54,7 @@ ASYNC = {
     "server.engine_client.engine_process", "server.engine_client.packets", "server.engine_client.remote_chat",
     "server.engine_client.stream",
     "server.http.body", "server.http.heads", "server.http.middleware", "server.http.request_limit",
+    "server.commands.lab", "server.lab.agents.server", "server.lab.holding", "server.lab.runner",
     "server.phone.call", "server.phone.incoming", "server.phone.sockets", "server.phone.tool_webhook",
     "server.sessions.connection", "server.sessions.conversation", "server.sessions.registry",
 }  # fmt: skip
@@ -61,7 +67,7 @@ ROOMS = {
     ),
     "server": (
         "limits", "errors", "log", "validation", "player", "conversation", "config", "auth", "engine_client", "metrics",
-        "audio", "protocols", "http", "sessions", "phone", "service", "api", "app", "client", "commands", "cli",
+        "audio", "protocols", "http", "sessions", "phone", "service", "api", "app", "client", "lab", "commands", "cli",
     ),
 }  # fmt: skip
 """The folders of each package and the files at its door, in order: each may import those before it."""

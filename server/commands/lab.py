@@ -1,0 +1,246 @@
+"""`voxlane lab`: what each of its commands does, and what it prints."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from voxlane.codecs.wav import encode_wav
+from voxlane.server.commands.lab_table import print_differences, print_result
+from voxlane.server.commands.terminal import write_text
+from voxlane.server.errors import ConfigError
+from voxlane.server.lab import results
+from voxlane.server.lab.agents.planted import FAULTS
+from voxlane.server.lab.agents.server import PATHS, agent_server
+from voxlane.server.lab.agents.voice import AgentVoice, spoken_wanted
+from voxlane.server.lab.compare import compare
+from voxlane.server.lab.person import plan
+from voxlane.server.lab.report.again import replay, report_again
+from voxlane.server.lab.results import RunResult
+from voxlane.server.lab.runner import HeldCall, RunOptions, run_scenarios, write_run
+from voxlane.server.lab.scenario_library import GROUPS, load, schema_text, shipped
+from voxlane.server.lab.score import score
+from voxlane.server.lab.sounds.beds import BEDS, bed_wanted
+from voxlane.server.lab.sounds.corpus import SOUNDS, Corpus, sound_wanted
+from voxlane.server.lab.sounds.voices import VOICES
+from voxlane.server.lab.values import USER_RATE
+
+OUT = Path("lab-results")
+RESULT = "result.json"
+MET, MISSED, NOT_MEASURABLE = 0, 1, 2
+WIDE = 100  # columns of a progress line
+
+
+def run_lab(arguments: argparse.Namespace) -> int:
+    """Run the command that was asked for; a mistake in what was asked is not measurable."""
+    return _COMMANDS[arguments.lab](arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    scenarios = load(arguments.scenarios)
+    options = RunOptions(
+        repeat=arguments.repeat,
+        seed=arguments.seed,
+        model=arguments.model,
+        voice=arguments.voice,
+        mapping=_read(arguments.mapping) if arguments.mapping else "",
+        naive=arguments.naive,
+    )
+    out = arguments.out or OUT
+    with ProgressLine() as line:
+        result = run_scenarios(
+            scenarios, url=arguments.url, dialect=arguments.dialect, options=options, out=out, progress=line.tell
+        )
+    return _told(result, arguments, f"report: {out / 'report.html'}")
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    before, after = (_result(path) for path in (arguments.before, arguments.after))
+    comparison = compare(before, after)
+    if arguments.json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(comparison), indent=1).decode() + "\n")
+    else:
+        print_differences(comparison)
+    if all(one.verdict == "too few pairs" for one in comparison.differences):
+        print("not measurable: the runs have too few calls of the same scenarios")
+        return NOT_MEASURABLE
+    return MISSED if comparison.worse else MET
+
+
+def _score(arguments: argparse.Namespace) -> int:
+    labels = _read(arguments.labels) if arguments.labels else None
+    worst = MET
+    for path in arguments.recordings:
+        scored = score(_bytes(path), labels, name=path.stem)
+        note = ""
+        if arguments.out:
+            out = arguments.out if len(arguments.recordings) == 1 else arguments.out / path.stem
+            write_run(out, scored.result, [HeldCall(scored.scenario, scored.recording, "")])
+            note = f"report: {out / 'report.html'}"
+        if scored.guessed and not arguments.json:
+            count = len(scored.guessed)
+            print(f"{path.name}: what {count} utterances mean was guessed; --labels FILE says it")
+        worst = max(worst, _told(scored.result, arguments, note))
+    return worst
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    return _told(replay(arguments.run), arguments, "")
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    print(report_again(arguments.run))
+    return MET
+
+
+def _sounds(arguments: argparse.Namespace) -> int:
+    corpus = Corpus()
+    if arguments.write:
+        return _write_sound(arguments, corpus)
+    if arguments.scenarios:
+        wanted = []
+        for scenario in load(arguments.scenarios):
+            for repeat in range(scenario.repeat):
+                wanted += [one.wanted for one in plan(scenario, repeat) if one.wanted is not None]
+            wanted += bed_wanted(scenario.user.noise.bed) if scenario.user.noise is not None else []
+        with ProgressLine() as line:
+            asyncio.run(corpus.prepare(wanted, line.clips))
+        print(f"{len(dict.fromkeys(wanted))} clips are ready")
+        return MET
+    for title, table in (("sounds", SOUNDS), ("noise beds", BEDS)):
+        print(f"{title}:")
+        for name, sentence in table.items():
+            print(f"  {name:<16} {sentence}")
+    print(f"voices:\n  {', '.join(VOICES)}")
+    return MET
+
+
+def _write_sound(arguments: argparse.Namespace, corpus: Corpus) -> int:
+    if len(arguments.scenarios) != 1:
+        raise ConfigError("--write takes one sound: voxlane lab sounds --write cough.wav cough")
+    name = arguments.scenarios[0]
+    wanted = sound_wanted(name, arguments.seed)
+    with ProgressLine() as line:
+        asyncio.run(corpus.prepare([wanted] if wanted else [], line.clips))
+    clip = corpus.sound(name, arguments.seed)
+    arguments.write.write_bytes(encode_wav(clip.pcm / 32768, USER_RATE))
+    return MET
+
+
+def _agent(arguments: argparse.Namespace) -> int:
+    if arguments.list:
+        for name, sentence in FAULTS.items():
+            print(f"  {name:<16} {sentence}")
+        return MET
+    if arguments.fault not in FAULTS:
+        raise ConfigError(f"there is no fault {arguments.fault}: there are {', '.join(FAULTS)}")
+    corpus = Corpus()
+    spoken = arguments.spoken or arguments.counts
+    if spoken:
+        with ProgressLine() as line:
+            asyncio.run(corpus.prepare(spoken_wanted(), line.clips))
+    voice = AgentVoice.spoken(corpus) if spoken else AgentVoice.synthetic(1)
+    asyncio.run(_serve_agent(arguments, voice))
+    return MET
+
+
+async def _serve_agent(arguments: argparse.Namespace, voice: AgentVoice) -> None:
+    try:
+        async with agent_server(
+            arguments.fault, voice, host=arguments.host, port=arguments.port, counts=arguments.counts
+        ) as server:
+            for dialect in PATHS.values():
+                print(f"  {dialect:<10} {server.url(dialect)}", flush=True)
+            await asyncio.Event().wait()
+    except OSError as error:
+        raise ConfigError(f"cannot listen on port {arguments.port}: {error.strerror}") from None
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    for one in shipped().values():
+        print(f"  {one.name:<26} {one.description}")
+    print("\ngroups:")
+    for name, members in GROUPS.items():
+        print(f"  {name:<26} {', '.join(members)}")
+    print(f"  {'all':<26} every scenario")
+    return MET
+
+
+def _schema(arguments: argparse.Namespace) -> int:
+    sys.stdout.write(schema_text())
+    return MET
+
+
+def _told(result: RunResult, arguments: argparse.Namespace, note: str) -> int:
+    """Print a result; return its exit code."""
+    if arguments.json:
+        sys.stdout.buffer.write(results.encode(result))
+    else:
+        print_result(result)
+        if note:
+            print(note)
+    return results.exit_code(result)
+
+
+def _result(path: Path) -> RunResult:
+    return results.decode(_bytes(path / RESULT if path.is_dir() else path))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+
+
+class ProgressLine:
+    """One line on stderr that says what is going on; none where stderr is no terminal, but for what is new."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._last = ""
+
+    def __enter__(self) -> ProgressLine:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live and self._last:
+            sys.stderr.write("\r" + " " * WIDE + "\r")
+
+    def tell(self, text: str) -> None:
+        """Show a text."""
+        if self._live:
+            write_text(sys.stderr, f"\r{text[:WIDE]:<{WIDE}}")
+        elif text.partition(",")[0] != self._last:
+            self._last = text.partition(",")[0]
+            write_text(sys.stderr, f"{self._last}\n")
+        self._last = self._last or text
+
+    def clips(self, done: int, total: int) -> None:
+        """Show how many clips are made."""
+        self.tell(f"making speech: {done} of {total} clips")
+
+
+_COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "run": _run,
+    "compare": _compare,
+    "score": _score,
+    "replay": _replay,
+    "report": _report,
+    "sounds": _sounds,
+    "agent": _agent,
+    "list": _list,
+    "schema": _schema,
+}

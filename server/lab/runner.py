@@ -1,0 +1,245 @@
+"""Run scenarios: make the sounds, hold the calls, judge them, and write the folder of the run.
+
+A run against an address is held in real time. A run against `planted:FAULT` is held with an agent of this process on
+the virtual clock: a minute of call takes a fraction of a second, and the same seed gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from voxlane.server.errors import ConfigError
+from voxlane.server.lab import results
+from voxlane.server.lab.agents.planted import FAULTS, planted
+from voxlane.server.lab.agents.voice import AgentVoice, spoken_wanted
+from voxlane.server.lab.call import LabCall
+from voxlane.server.lab.dialects.choice import DIALECTS, guess_dialect, make_dialect
+from voxlane.server.lab.dialects.dialect import DialectOptions, LabDialect, LabTool
+from voxlane.server.lab.holding import hold, hold_virtually, shown_url
+from voxlane.server.lab.judge import judged_call, judged_scenario, note_recalled, recall_sounds
+from voxlane.server.lab.person import clips, digest, plan
+from voxlane.server.lab.recording_file import call_folder, save
+from voxlane.server.lab.report.html import write_report
+from voxlane.server.lab.report.junit import write_junit
+from voxlane.server.lab.results import RunResult, ScenarioResult
+from voxlane.server.lab.scenario import Scenario
+from voxlane.server.lab.sounds.beds import bed_wanted
+from voxlane.server.lab.sounds.corpus import Corpus
+from voxlane.server.lab.sounds.speech import Wanted
+from voxlane.server.lab.understanding import understand
+from voxlane.server.lab.values import USER_RATE, Pcm, Recording
+
+PLANTED = "planted:"
+PLANTED_URL = "ws://planted.invalid/"  # a dialect wants an address; nothing is sent there
+BED_S = 60.0  # a bed is repeated after that
+KEY_VARIABLES = {"native": "VOXLANE_API_KEY", "realtime": "OPENAI_API_KEY"}
+KEY_VARIABLE = "VOXLANE_LAB_KEY"
+
+Progress = Callable[[str], None]
+"""Is told what is going on, in a few words, about once a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What a run wants beside its scenarios."""
+
+    repeat: int | None = None
+    seed: int | None = None
+    model: str = ""
+    voice: str = ""
+    mapping: str = ""  # the text of the mapping file of plain PCM
+    naive: bool = False
+    corpus: Corpus | None = None  # None: the user's own
+
+
+@dataclass(slots=True)
+class HeldCall:
+    """A call that was held."""
+
+    scenario: Scenario
+    recording: Recording
+    sent_sha256: str
+
+
+def run_scenarios(
+    scenarios: Sequence[Scenario],
+    *,
+    url: str,
+    dialect: str | None = None,
+    options: RunOptions | None = None,
+    out: Path | None = None,
+    progress: Progress | None = None,
+) -> RunResult:
+    """Hold all calls of the scenarios and return the result; with `out`, write the folder of the run."""
+    runner = LabRunner(scenarios, url, dialect, options or RunOptions(), progress or (lambda text: None))
+    return asyncio.run(runner.run(out))
+
+
+class LabRunner:
+    """One run."""
+
+    def __init__(
+        self, scenarios: Sequence[Scenario], url: str, dialect: str | None, options: RunOptions, tell: Progress
+    ) -> None:
+        self._scenarios = [_adjusted(one, options) for one in scenarios]
+        self._fault = _fault(url)
+        self._url = PLANTED_URL if self._fault else url
+        self._dialect = dialect or _dialect_of(url, planted=bool(self._fault))
+        self._options = options
+        self._tell = tell
+        self._corpus = options.corpus or Corpus()
+        self._voice: AgentVoice | None = None
+        self._make_dialect(self._scenarios[0], 0)  # a wrong address or mapping is an error before any work
+
+    async def run(self, out: Path | None) -> RunResult:
+        """Hold and judge all calls."""
+        await self._prepare()
+        held = []
+        for scenario in self._scenarios:
+            for repeat in range(scenario.repeat):
+                held.append(await self._hold(scenario, repeat))
+                if held[-1].recording.failure:
+                    break  # the next repeat would fail in the same way
+        result = await self._judge(held)
+        if out is not None:
+            write_run(out, result, held)
+        return result
+
+    async def _prepare(self) -> None:
+        """Make all speech that is not here yet."""
+        wanted: list[Wanted] = []
+        for scenario in self._scenarios:
+            for repeat in range(scenario.repeat):
+                wanted += [one.wanted for one in plan(scenario, repeat) if one.wanted is not None]
+            if scenario.user.noise is not None:
+                wanted += bed_wanted(scenario.user.noise.bed)
+        counts = any(step.recalls for scenario in self._scenarios for step in scenario.step)
+        if self._fault and counts:
+            wanted += spoken_wanted()
+        await self._corpus.prepare(wanted, lambda done, total: self._tell(f"making speech: {done} of {total} clips"))
+        if self._fault:  # a recogniser must understand an agent that counts; for all others tones will do
+            self._voice = AgentVoice.spoken(self._corpus) if counts else AgentVoice.synthetic(1)
+
+    async def _hold(self, scenario: Scenario, repeat: int) -> HeldCall:
+        planned = plan(scenario, repeat)
+        sounds = clips(planned, self._corpus)
+        dialect = self._make_dialect(scenario, repeat)
+        call = LabCall(scenario, repeat, dialect, planned, sounds, self._bed(scenario, repeat))
+        what = f"{scenario.name}: call {repeat + 1} of {scenario.repeat}"
+        self._tell(what)
+        if self._fault:
+            assert self._voice is not None
+            counts = any(step.recalls for step in scenario.step)
+            hold_virtually(
+                call, planted(self._fault, self._dialect, self._voice, counts=counts, greets=scenario.greets)
+            )
+        else:
+            await hold(call, dialect.handshake(), lambda now: self._tell(_state(what, now)))
+        return HeldCall(scenario, call.recording(), digest(sounds))
+
+    def _bed(self, scenario: Scenario, repeat: int) -> Pcm | None:
+        noise = scenario.user.noise
+        if noise is None:
+            return None
+        return self._corpus.bed(noise.bed, round(BED_S * USER_RATE), scenario.seed + repeat)
+
+    def _make_dialect(self, scenario: Scenario, repeat: int) -> LabDialect:
+        tools = tuple(LabTool(one.name, one.description, one.result, one.takes_s) for one in scenario.tool)
+        options = DialectOptions(
+            self._url,
+            key=_key(self._dialect) if not self._fault else "",
+            model=self._options.model,
+            voice=self._options.voice,
+            instructions=scenario.instructions,
+            tools=tools,
+            naive=self._options.naive or scenario.client == "naive",
+            mapping=self._options.mapping,
+        )
+        return make_dialect(self._dialect, options, f"{scenario.name} {repeat}")
+
+    async def _judge(self, held: Sequence[HeldCall]) -> RunResult:
+        """Return the figures of all calls; numbers that were counted aloud are written down first."""
+        sounds = [sound for one in held for sound in recall_sounds(one.recording)]
+        if sounds:
+            said = iter(await understand(sounds, self._tell_listening))
+            for one in held:
+                note_recalled(one.recording, said)
+        shown = f"{PLANTED}{self._fault}" if self._fault else shown_url(self._url)
+        return RunResult(
+            scenarios=[_judged(scenario, held) for scenario in self._scenarios],
+            dialect=self._dialect,
+            url=shown,
+            virtual=bool(self._fault),
+        )
+
+    def _tell_listening(self, done: int, total: int) -> None:
+        self._tell(f"writing down what was counted: {done} of {total} sounds")
+
+
+def _judged(scenario: Scenario, held: Sequence[HeldCall]) -> ScenarioResult:
+    calls = [
+        judged_call(one.recording, answer_s=scenario.answer_s, sent_sha256=one.sent_sha256)
+        for one in held
+        if one.scenario is scenario
+    ]
+    return judged_scenario(
+        scenario.name,
+        calls,
+        scenario.gates,
+        description=scenario.description,
+        seed=scenario.seed,
+        answer_s=scenario.answer_s,
+    )
+
+
+def write_run(out: Path, result: RunResult, held: Sequence[HeldCall]) -> None:
+    """Write the folder of a run; calls of an earlier run there are removed."""
+    shutil.rmtree(out / "calls", ignore_errors=True)
+    out.mkdir(parents=True, exist_ok=True)
+    for one in held:
+        save(one.recording, out / "calls" / call_folder(one.scenario.name, one.recording.repeat))
+    (out / "result.json").write_bytes(results.encode(result))
+    write_junit(result, out / "junit.xml")
+    write_report(
+        result, {(one.scenario.name, one.recording.repeat): one.recording for one in held}, out / "report.html"
+    )
+
+
+def _adjusted(scenario: Scenario, options: RunOptions) -> Scenario:
+    changes = {"repeat": options.repeat, "seed": options.seed}
+    return replace(scenario, **{name: value for name, value in changes.items() if value is not None})
+
+
+def _fault(url: str) -> str:
+    """Return the fault of a planted agent; "": the address is a server's."""
+    if not url.startswith(PLANTED):
+        return ""
+    fault = url.removeprefix(PLANTED)
+    if fault not in FAULTS:
+        raise ConfigError(f"there is no planted agent {fault!r}; there are {', '.join(FAULTS)}")
+    return fault
+
+
+def _dialect_of(url: str, *, planted: bool) -> str:
+    if planted:
+        return "native"
+    found = guess_dialect(url)
+    if found is None:
+        raise ConfigError(f"which protocol does the server speak? Give --dialect: {', '.join(DIALECTS)}")
+    return found
+
+
+def _key(dialect: str) -> str:
+    return os.environ.get(KEY_VARIABLE) or os.environ.get(KEY_VARIABLES.get(dialect, ""), "")
+
+
+def _state(what: str, call: LabCall) -> str:
+    done, total = call.progress
+    return f"{what}, step {done} of {total}, {call.now_s:.0f} s"
