@@ -69,7 +69,7 @@ class Script:
 
     def records(self, late_ms: Sequence[float], limit_ms: float) -> list[StepRecord]:
         """Return what became of each step; a step in which the tester was late is not measured."""
-        ends = [*self._begun_at[1:], len(late_ms)]
+        ends = [*self._begun_at[1:], len(late_ms)][: len(self._records)]
         found = []
         for record, begin, end in zip(self._records, self._begun_at, ends, strict=True):
             worst = max(late_ms[begin:end], default=0.0)
