@@ -1,150 +1,136 @@
-"""Interruptions through a real server in real time: how soon a reply stops, and whether only words stop it.
+"""Interruptions through a real server in real time, as `voxlane lab` hears them at the person's loudspeaker.
 
-People let the assistant talk and interrupt it at random moments. The client takes the time from the first sample of the
-interrupting word that it sent until `duck` or `hold` came, and until `interrupted` came. Then the same people cough,
-click and say "mhm"; a reply that ends for such a sound is a false interruption. The default models; 1, 4 and 8
-sessions; 40 interruptions with each, and 50 other sounds. There is no peer, but there are bars. Writes barge_in.json
-and docs/img/barge-in.svg.
+The lab calls the server with the default models over both of its dialects: people stop it, cut into a word, interrupt
+twice, say "mhm", cough and type. One call at a time first; then four and eight callers who stop it at once. The figures
+are the lab's own (docs/lab-metrics.md), and the calls and a report page are kept in `build/barge_in`. There is no peer
+here, but there are bars; other servers are measured with `voxlane lab run`.
 
-Time: six minutes, most of it in real time.
+A last conversation is traced: what the engine still did for a held reply, and docs/img/barge-in.svg.
+
+Time: half an hour with five repeats, most of it in real time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import random
+import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from support.command_line import command_line
+from support.command_line import REPOSITORY, command_line
 from support.common import machine, table
-from support.conversation import RATE, Person, person, server, spoken
-from support.figures import percentile
+from support.conversation import Person, person, server, spoken
 from support.pictures.barge_in import draw
 from support.pictures.lane import Lane, read
 
-from voxlane.codecs.pcm import quantise
+from voxlane.server.lab.results import RunResult, why_not_measurable
+from voxlane.server.lab.runner import LabRunner, RunOptions, run_scenarios
+from voxlane.server.lab.scenario_library import load
+from voxlane.server.lab.summary import FlagShare, summarise
 
 Sound = NDArray[np.int16]
 
-INTERRUPTIONS = (
-    "Stop, that is enough.",
-    "No, I meant something else.",
-    "Wait a moment, please.",
-    "What about the weather tomorrow?",
-    "Sorry, can you repeat that?",
-)
-BACKCHANNELS = ("Mm-hmm.", "Yeah.", "Right.", "Okay.", "Uh-huh.")
+SCENARIOS = ("hard_stop", "stop_in_mid_word", "two_quick_interruptions", "mhm", "short_words", "cough", "typing")
+AT_ONCE = (4, 8)
+DIALECTS = {"native": "/v1/voice", "realtime": "/v1/realtime"}
+NUMBERS = ("duck_ms", "mute_ms", "yield_ms", "talk_over_ms", "response_ms", "stale_ms", "pause_ms", "skipped_ms")
+FLAGS = ("missed", "false_stop", "answered_twice", "unanswered")
+MISSED_BAR, FALSE_BAR, STALE_BAR_MS = 0.02, 0.10, 0.0
+INTERRUPTIONS = ("Stop, that is enough.", "No, I meant something else.", "Wait a moment, please.")
 PROMPT = "Tell me a long story about a ship that sails around the world."
-SESSIONS = (1, 4, 8)
-PER_COUNT = 40  # barge-ins with each number of sessions: about a hundred in all
-FALSE_CLIPS = 50
-HOLD_BAR_MS, MISSED_BAR, FALSE_BAR = 80.0, 0.02, 0.10
-RESULT = Path("barge_in.json")
+OUT = REPOSITORY / "build" / "barge_in"
 PICTURE = Path(__file__).parent.parent / "docs" / "img" / "barge-in.svg"
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """One sound that was made while the assistant talked; -1: did not happen."""
-
-    kind: str
-    hold_ms: float  # until the reply was lowered or held
-    commit_ms: float
-    release_ms: float
-    quiet_ms: float  # until the loudspeaker fell silent
-    stale_frames: int  # audio of the old epoch after `interrupted`
+def address(url: str, dialect: str) -> str:
+    """Return where a dialect of the server is."""
+    return url.replace("http", "ws", 1) + DIALECTS[dialect]
 
 
-def noises() -> dict[str, Sound]:
-    """Return sounds that are not words."""
-    chance = np.random.default_rng(1)
+def tell(text: str) -> None:
+    """Show what is going on."""
+    print(f"\r  {text:<90}", end="", file=sys.stderr, flush=True)
 
-    def burst(seconds: float, decay: float) -> NDArray[np.float64]:
-        time = np.arange(int(seconds * RATE)) / RATE
-        return chance.normal(0, 0.3, len(time)) * np.exp(-time / decay)
 
-    cough = np.convolve(burst(0.25, 0.06), np.ones(6) / 3, "same")
-    made = {
-        "cough": np.concatenate([cough, np.zeros(RATE // 8), cough * 0.7]),
-        "click": burst(0.01, 0.002) * 2,
-        "typing": np.concatenate([np.concatenate([burst(0.012, 0.003) * 1.5, np.zeros(RATE // 9)]) for _ in range(5)]),
-        "knock": np.sin(2 * np.pi * 140 * np.arange(RATE // 8) / RATE) * np.exp(-np.arange(RATE // 8) / 300) * 0.8,
-        "breath": np.convolve(burst(0.6, 0.3), np.ones(12) / 8, "same") * 0.5,
+def row(name: str, results: Sequence[RunResult]) -> list[str]:
+    """Return the figures of runs: p50 (p95) and n of numbers, hits of flags."""
+    steps = [step for run in results for one in run.scenarios for call in one.calls for step in call.steps]
+    summary = summarise(step for step in steps if step.result == "done")
+    cells = [name, f"{len(steps)}, {sum(step.result != 'done' for step in steps)}"]
+    for metric in NUMBERS:
+        found = summary.numbers.get(metric)
+        cells.append(f"{found.p50:.0f} ({found.p95:.0f}), {found.n}" if found else "")
+    for metric in FLAGS:
+        flag = summary.flags.get(metric)
+        cells.append(f"{flag.hits} of {flag.n}" if flag else "")
+    return cells
+
+
+def one_at_a_time(url: str, repeat: int, names: Sequence[str]) -> Iterator[tuple[str, RunResult]]:
+    """Yield the run of each dialect."""
+    for dialect in DIALECTS:
+        options = RunOptions(repeat=repeat)
+        out = OUT / dialect
+        yield dialect, run_scenarios(load(names), url=address(url, dialect), options=options, out=out, progress=tell)
+
+
+async def at_once(url: str, callers: int, repeat: int) -> list[RunResult]:
+    """Return the runs of people who all stop the server in the same minute."""
+    scenarios = load(["hard_stop"])
+    runners = [
+        LabRunner(scenarios, address(url, "native"), "native", RunOptions(repeat=repeat, seed=seed), tell)
+        for seed in range(1, callers + 1)
+    ]
+    for runner in runners:
+        await runner.prepare()
+    return await asyncio.gather(*(runner.run(None) for runner in runners))
+
+
+def report_bars(results: Sequence[RunResult]) -> None:
+    """Print whether each bar is met."""
+    steps = [step for run in results for one in run.scenarios for call in one.calls for step in call.steps]
+    summary = summarise(step for step in steps if step.result == "done")
+    stale = summary.numbers["stale_ms"].max if "stale_ms" in summary.numbers else 0.0
+
+    def share(metric: str) -> float:
+        found: FlagShare | None = summary.flags.get(metric)
+        return found.share if found else 0.0
+
+    bars = {
+        f"missed ≤ {MISSED_BAR:.0%}": share("missed") <= MISSED_BAR,
+        f"false stops ≤ {FALSE_BAR:.0%}": share("false_stop") <= FALSE_BAR,
+        "no stale sound": stale <= STALE_BAR_MS,
     }
-    return {name: quantise(sound) for name, sound in made.items()}
+    print("  bars: " + "; ".join(f"{bar}: {'met' if met else 'missed'}" for bar, met in bars.items()))
+    for run in results:
+        if reason := why_not_measurable(run):
+            print(f"  not measurable ({run.dialect}): {reason}")
 
 
-async def attempt(somebody: Person, kind: str, sound: Sound, delay_s: float) -> Attempt | None:
-    """Make a sound while the assistant talks, and return what happened; None if the reply was over before."""
+async def interrupt(somebody: Person, sound: Sound, delay_s: float) -> None:
+    """Let the assistant talk, and interrupt it."""
     since = len(somebody.events)
     await somebody.client.say(PROMPT)
     assert await somebody.wait("audio", since, 60.0) is not None, "no reply"
     await asyncio.sleep(delay_s)
-    sent_all = any(event.name == "audio_done" for _, event in somebody.events[since:])
     since = len(somebody.events)
-    if sent_all and not somebody.player.queued:  # played to its last sample: there is nothing to interrupt
-        return None
     somebody.speak(sound)
-    meant = kind == "words"
-    ended = await somebody.wait("interrupted" if meant else "release", since, 4.0)
-    await asyncio.sleep(0.4 if meant else 0.8)
-    first = {name: at for at, event in reversed(somebody.events[since:]) if (name := event.name)}
-    begin = somebody.began_s
-
-    def after(name: str) -> float:
-        return (first[name] - begin) * 1e3 if name in first else -1.0
-
-    cut = next(
-        (
-            (place, e["epoch"])
-            for place, (_, e) in enumerate(somebody.events)
-            if e.name == "interrupted" and place >= since
-        ),
-        None,
-    )
-    stale = sum(1 for _, e in somebody.events[cut[0] :] if e.name == "audio" and e["epoch"] <= cut[1]) if cut else 0
-    # The last moment before the verdict at which anything was heard.
-    loud = [at for at, level in somebody.output if begin < at and level > 300 and (ended is None or at < ended[0])]
-    quiet = (max(loud, default=begin) - begin) * 1e3
-    acted = min((ms for ms in (after("duck"), after("hold")) if ms >= 0), default=-1.0)
-    result = Attempt(kind, acted, after("interrupted"), after("release"), quiet, stale)
-    await somebody.client.stop()
-    await asyncio.sleep(0.8)
-    return result
+    await somebody.wait("interrupted", since, 4.0)
+    await asyncio.sleep(0.4)
 
 
-async def sitting(
-    url: str, sounds: list[tuple[str, Sound]], chance: random.Random, people: list[Person]
-) -> list[Attempt]:
-    """Return the attempts of one place, each in a new conversation: a second one in it would get a short reply."""
-    await asyncio.sleep(chance.uniform(0.2, 1.0))
-    found = []
-    for kind, sound in sounds:
-        one = None
-        while one is None:
-            async with person(url, max_tokens=200, temperature=0.0) as somebody:
-                one = await attempt(somebody, kind, sound, chance.uniform(0.3, 1.5))
-            if one is None:
-                print("  a reply was over before it could be interrupted: again")
+async def traced(url: str, sounds: Sequence[Sound]) -> list[Person]:
+    """Return people who interrupt the server once each."""
+    chance, people = random.Random(1), []
+    for sound in sounds:
+        async with person(url, max_tokens=200, temperature=0.0) as somebody:
+            await interrupt(somebody, sound, chance.uniform(0.3, 1.5))
         people.append(somebody)
-        found.append(one)
-    return found
-
-
-async def measure(
-    url: str, sessions: int, sounds: list[tuple[str, Sound]], seed: int
-) -> tuple[list[Attempt], list[Person]]:
-    """Divide the sounds among the sessions; return all attempts, and the people who made them."""
-    chance, people = random.Random(seed), list[Person]()
-    results = await asyncio.gather(
-        *(sitting(url, sounds[place::sessions], chance, people) for place in range(sessions))
-    )
-    return [one for result in results for one in result], people
+    return people
 
 
 def late_work(somebody: Person, lanes: list[Lane]) -> list[tuple[int, float]]:
@@ -164,36 +150,6 @@ def late_work(somebody: Person, lanes: list[Lane]) -> list[tuple[int, float]]:
     return found
 
 
-def percentiles(values: list[float]) -> list[str]:
-    """Return p50, p95 and p99 as text."""
-    return [f"{percentile(values or [float('nan')], share):.0f}" for share in (0.5, 0.95, 0.99)]
-
-
-def measure_meant(words: list[tuple[str, Sound]], url: str, count: int) -> tuple[list[Attempt], list[Person]]:
-    """Interrupt with words in so many sessions."""
-    return asyncio.run(measure(url, count, [words[place % len(words)] for place in range(PER_COUNT)], count))
-
-
-def report_meant(meant: dict[int, list[Attempt]]) -> float:
-    """Print the table of interruptions; return the 95th percentile of holds with one session."""
-    rows = []
-    for count, attempts in meant.items():
-        done = [one for one in attempts if one.commit_ms >= 0]
-        rows.append(
-            [
-                str(count),
-                *percentiles([one.hold_ms for one in attempts if one.hold_ms >= 0]),
-                percentiles([one.quiet_ms for one in done])[1],
-                *percentiles([one.commit_ms for one in done]),
-                f"{len(attempts) - len(done)} of {len(attempts)}",
-                str(sum(one.stale_frames for one in attempts)),
-            ]
-        )
-    header = ["sessions", "hold p50", "p95", "p99", "quiet p95", "commit p50", "p95", "p99", "missed", "stale frames"]
-    table(f"barge-in, {machine()}: milliseconds from the first sample of the interrupting word", header, rows)
-    return float(rows[0][2])
-
-
 def report_late(late: list[tuple[int, float]]) -> None:
     """Print how much the engine worked for replies on hold."""
     if not late:
@@ -206,49 +162,39 @@ def report_late(late: list[tuple[int, float]]) -> None:
     )
 
 
-def report_bars(hold_ms: float, everyone: list[Attempt], false: list[Attempt]) -> None:
-    """Print the false interruptions, and whether each bar is met."""
-    wrong = [one for one in false if one.commit_ms >= 0]
-    by_kind = {kind: sum(1 for one in wrong if one.kind == kind) for kind in {one.kind for one in wrong}}
-    print(f"  false interruptions: {len(wrong)} of {len(false)} {by_kind or ''}")
-    missed = sum(1 for one in everyone if one.commit_ms < 0) / len(everyone)
-    bars = {
-        f"hold p95 ≤ {HOLD_BAR_MS:.0f} ms with one session": hold_ms <= HOLD_BAR_MS,
-        f"missed ≤ {MISSED_BAR:.0%}": missed <= MISSED_BAR,
-        f"false ≤ {FALSE_BAR:.0%}": len(wrong) <= FALSE_BAR * len(false),
-        "no stale frame": not sum(one.stale_frames for one in everyone),
-    }
-    print("  bars: " + "; ".join(f"{bar}: {'met' if met else 'missed'}" for bar, met in bars.items()))
+def report_trace() -> None:
+    """Draw the picture, and print what the engine did for held replies."""
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace.json"
+        with server("--trace", str(trace)) as url:
+            people = asyncio.run(traced(url, [spoken(url, text) for text in INTERRUPTIONS]))
+        lanes = read(trace)
+    last = people[-1]
+    PICTURE.write_text(draw(last.events, last.input, last.output, lanes, machine()), encoding="utf-8")
+    report_late([work for somebody in people for work in late_work(somebody, lanes)])
 
 
 def main() -> None:
     """Measure, print the tables, write the files."""
-    command_line(__doc__).parse_args()
-    meant: dict[int, list[Attempt]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        trace = Path(folder) / "trace.json"
-        with server("--trace", str(trace)) as url:
-            words = [("words", spoken(url, text)) for text in INTERRUPTIONS]
-            meant[1], people = measure_meant(words, url, 1)
-        lanes = read(trace)
-    last = people[-1]
-    PICTURE.write_text(draw(last.events, last.input, last.output, lanes, machine()), encoding="utf-8")
-    late = [work for somebody in people for work in late_work(somebody, lanes)]
+    parser = command_line(__doc__)
+    parser.add_argument("--repeat", type=int, default=5, help="calls of each scenario (%(default)s)")
+    parser.add_argument("--scenarios", nargs="+", default=SCENARIOS, help="scenarios of the lab, or `all`")
+    parser.add_argument("--at-once", nargs="*", type=int, default=AT_ONCE, help="how many callers (%(default)s)")
+    arguments = parser.parse_args()
+    rows, results = [], []
     with server() as url:
-        for count in SESSIONS[1:]:
-            meant[count], _ = measure_meant(words, url, count)
-        nothing = [*noises().items(), *((text, spoken(url, text)) for text in BACKCHANNELS)]
-        clips = [nothing[place % len(nothing)] for place in range(FALSE_CLIPS)]
-        false, _ = asyncio.run(measure(url, 2, clips, 99))
-    hold_ms = report_meant(meant)
-    report_late(late)
-    report_bars(hold_ms, [one for attempts in meant.values() for one in attempts], false)
-    document = {
-        "machine": machine(),
-        "meant": {k: [asdict(o) for o in v] for k, v in meant.items()},
-        "false": [asdict(o) for o in false],
-    }
-    RESULT.write_text(json.dumps(document, indent=1), encoding="utf-8")
+        for dialect, result in one_at_a_time(url, arguments.repeat, arguments.scenarios):
+            rows.append(row(dialect, [result]))
+            results.append(result)
+        for callers in arguments.at_once:
+            found = asyncio.run(at_once(url, callers, arguments.repeat))
+            rows.append(row(f"native, {callers} at once, hard_stop", found))
+            results += found
+    print(file=sys.stderr)
+    header = ["calls", "steps, not measured", *NUMBERS, *FLAGS]
+    table(f"barge-in by the lab, {machine()}: ms, p50 (p95), n", header, rows)
+    report_bars(results)
+    report_trace()
 
 
 if __name__ == "__main__":

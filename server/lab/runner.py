@@ -100,7 +100,7 @@ class LabRunner:
 
     async def run(self, out: Path | None) -> RunResult:
         """Hold and judge all calls."""
-        await self._prepare()
+        await self.prepare()
         held = []
         for scenario in self._scenarios:
             for repeat in range(scenario.repeat):
@@ -112,7 +112,7 @@ class LabRunner:
             write_run(out, result, held)
         return result
 
-    async def _prepare(self) -> None:
+    async def prepare(self) -> None:
         """Make all speech that is not here yet."""
         wanted: list[Wanted] = []
         for scenario in self._scenarios:
