@@ -17,7 +17,7 @@ from voxlane.server.errors import ConfigError
 from voxlane.server.lab import results
 from voxlane.server.lab.agents.planted import FAULTS
 from voxlane.server.lab.agents.server import PATHS, agent_server
-from voxlane.server.lab.agents.voice import AgentVoice, spoken_wanted
+from voxlane.server.lab.agents.voice import AgentVoice, counting_wanted, spoken_wanted
 from voxlane.server.lab.compare import compare
 from voxlane.server.lab.person import plan
 from voxlane.server.lab.report.again import replay, report_again
@@ -140,11 +140,13 @@ def _agent(arguments: argparse.Namespace) -> int:
     if arguments.fault not in FAULTS:
         raise ConfigError(f"there is no fault {arguments.fault}: there are {', '.join(FAULTS)}")
     corpus = Corpus()
-    spoken = arguments.spoken or arguments.counts
-    if spoken:
-        with ProgressLine() as line:
-            asyncio.run(corpus.prepare(spoken_wanted(), line.clips))
-    voice = AgentVoice.spoken(corpus) if spoken else AgentVoice.synthetic(1)
+    wanted = spoken_wanted() if arguments.spoken else counting_wanted() if arguments.counts else ()
+    with ProgressLine() as line:
+        asyncio.run(corpus.prepare(wanted, line.clips))
+    if arguments.spoken:
+        voice = AgentVoice.spoken(corpus)
+    else:
+        voice = AgentVoice.counting(corpus) if arguments.counts else AgentVoice.synthetic(1)
     asyncio.run(_serve_agent(arguments, voice))
     return MET
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from voxlane.server.errors import ConfigError
 from voxlane.server.lab import results
 from voxlane.server.lab.agents.planted import FAULTS, planted
-from voxlane.server.lab.agents.voice import AgentVoice, spoken_wanted
+from voxlane.server.lab.agents.voice import AgentVoice, counting_wanted
 from voxlane.server.lab.call import LabCall
 from voxlane.server.lab.dialects.choice import DIALECTS, guess_dialect, make_dialect
 from voxlane.server.lab.dialects.dialect import DialectOptions, LabDialect, LabTool
@@ -122,10 +122,10 @@ class LabRunner:
                 wanted += bed_wanted(scenario.user.noise.bed)
         counts = any(step.recalls for scenario in self._scenarios for step in scenario.step)
         if self._fault and counts:
-            wanted += spoken_wanted()
+            wanted += counting_wanted()
         await self._corpus.prepare(wanted, lambda done, total: self._tell(f"making speech: {done} of {total} clips"))
         if self._fault:  # a recogniser must understand an agent that counts; for all others tones will do
-            self._voice = AgentVoice.spoken(self._corpus) if counts else AgentVoice.synthetic(1)
+            self._voice = AgentVoice.counting(self._corpus) if counts else AgentVoice.synthetic(1)
 
     async def _hold(self, scenario: Scenario, repeat: int) -> HeldCall:
         planned = plan(scenario, repeat)

@@ -7,7 +7,7 @@ agent falls silent is the moment at which it stopped, and never a pause between 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Self
 
@@ -143,6 +143,13 @@ class AgentVoice:
         )
 
     @classmethod
+    def counting(cls, corpus: Corpus, seed: int = 1) -> Self:
+        """Return a voice of tones that says numbers as Kokoro does; `counting_wanted()` must be prepared."""
+        tones = cls.synthetic(seed)
+        spoken = cls._of([], [], [_spoken(corpus, text) for text in NUMBERS], _spoken(corpus, RECALL), tones.greeting)
+        return replace(tones, count=spoken.count, recalls=spoken.recalls)
+
+    @classmethod
     def _of(
         cls,
         stories: Sequence[AgentClip],
@@ -165,6 +172,11 @@ def spoken_wanted() -> tuple[Wanted, ...]:
     """Return what the corpus must prepare before `AgentVoice.spoken`."""
     sentences = [sentence for story in STORIES for sentence in story]
     return tuple(Wanted((text,), SPEAKER) for text in (*sentences, *ANSWERS, *NUMBERS, RECALL, GREETING))
+
+
+def counting_wanted() -> tuple[Wanted, ...]:
+    """Return what the corpus must prepare before `AgentVoice.counting`."""
+    return tuple(Wanted((text,), SPEAKER) for text in (*NUMBERS, RECALL))
 
 
 # ---- clips
