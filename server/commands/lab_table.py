@@ -24,10 +24,11 @@ def verdict(result: RunResult) -> str:
     if reason := why_not_measurable(result):
         return f"not measurable: {reason}"
     missed = [f"{name}: {gate.metric}.{gate.statistic}" for name, gate in result.gates if gate.verdict == "missed"]
-    judged = sum(gate.verdict != "not_measurable" for _, gate in result.gates)
+    unknown = sum(gate.verdict == "not_measurable" for _, gate in result.gates)
     if missed:
-        return f"{len(missed)} of {judged} gates missed: {', '.join(missed)}"
-    return f"all {judged} gates met"
+        return f"{len(missed)} of {len(result.gates)} gates missed: {', '.join(missed)}"
+    met = f"{len(result.gates) - unknown} of {len(result.gates)} gates met"
+    return f"{met}, {unknown} not measurable" if unknown else f"all {len(result.gates)} gates met"
 
 
 def print_differences(comparison: Comparison) -> None:

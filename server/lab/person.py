@@ -14,6 +14,7 @@ from voxlane.server.lab.sounds.speech import Wanted
 from voxlane.server.lab.sounds.voices import voice_named
 from voxlane.server.lab.values import Clip
 
+NAME_CHARACTERS = 60  # of a step
 CORPUS_DB = -23.0  # the loudness of the corpus's clips, in dB of full scale
 
 TURN = When(agent_silent_s=(0.6, 1.0))
@@ -70,7 +71,11 @@ def _planned(
         wanted, sound = Wanted(_parts(step, words), own), ""
     when = step.when or (TURN if step.means == "turn" else INTERRUPTION)
     gain = float(10 ** ((level_db - CORPUS_DB) / 20))
-    return PlannedStep(step, f"{number + 1} {name}"[:60], _moment(when, chance), wanted, sound, seed, gain)
+    return PlannedStep(step, _shortened(f"{number + 1} {name}"), _moment(when, chance), wanted, sound, seed, gain)
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= NAME_CHARACTERS else f"{name[: NAME_CHARACTERS - 1].rstrip()}…"
 
 
 def _moment(when: When, chance: np.random.Generator) -> TriggerMoment:
