@@ -43,10 +43,14 @@ LAG_INTERVAL_SECONDS = 0.25
 """How often the event loop's lag is measured: often enough to see a stall, at no measurable cost."""
 
 
-def make_app(service: Service, open_connections: Callable[[], int] = lambda: 0) -> Starlette:
+def make_app(
+    service: Service,
+    open_connections: Callable[[], int] = lambda: 0,
+    connections_of: Callable[[str], int] = lambda _: 0,
+) -> Starlette:
     """Return the application; its lifespan starts and stops the engine.
 
-    `open_connections` returns the number of open connections.
+    `open_connections` returns the number of open connections, `connections_of` that of an address's HTTP connections.
     """
 
     @contextlib.asynccontextmanager
@@ -101,6 +105,7 @@ def make_app(service: Service, open_connections: Callable[[], int] = lambda: 0) 
                 metrics=service.metrics,
                 api_key=service.api_key,
                 open_connections=open_connections,
+                connections_of=connections_of,
             )
         ],
         exception_handlers={HTTPException: _http_error},

@@ -131,6 +131,15 @@ class LimitsConfig:
             ge=1, le=1 << 20, description="Open connections of all kinds; HTTP requests on more are refused with 503."
         ),
     ] = limits.CONNECTIONS
+    connections_per_address: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1 << 20,
+            description="Open HTTP connections from one address: behind a reverse proxy, all of them. Requests on more"
+            " are refused with 503.",
+        ),
+    ] = limits.CONNECTIONS_PER_ADDRESS
     audio_body_bytes: Annotated[
         int, Meta(ge=1024, le=1 << 31, description="The largest upload of a recording, in bytes.")
     ] = limits.AUDIO_BODY_BYTES

@@ -27,6 +27,16 @@ first and never sends a request on a connection that the server is closing."""
 CONNECTIONS = 8192
 """Default number of open connections: five thousand idle ones, and room for short ones."""
 
+CONNECTIONS_PER_ADDRESS = 1024
+"""Default number of open HTTP connections from one address: twice the requests at one time, since a reverse proxy is
+one address."""
+
+LINGER_SECONDS = 2.0
+"""Time for the rest of a body to pass that was answered unread: a connection closed under it may lose the answer."""
+
+ENDING_CONNECTIONS = 256
+"""Connections that wait so at one time; more are closed at once."""
+
 MESSAGES = 2048
 """Messages in one chat request: far beyond any context, few enough to check in a millisecond."""
 
@@ -82,10 +92,10 @@ MESSAGES_PER_TURN = 64
 """Messages read from the engine before other tasks run: 2 ms for text, 8 ms if all are clauses of sound."""
 
 RESTARTS = 5
-"""Engine restarts within RESTART_WINDOW_SECONDS before the server gives up and reports itself unhealthy."""
+"""Engine restarts within RESTART_WINDOW_SECONDS before the engine is reported as failed; it is tried on and on."""
 
 RESTART_WINDOW_SECONDS = 60.0
-"""See RESTARTS: a fault at every request shows within seconds; one fault an hour must never add up to giving up."""
+"""See RESTARTS: a fault at every request shows within seconds; one fault an hour must never add up."""
 
 RESTART_DELAY_SECONDS = 0.1
 """Wait before the first restart; it doubles with each restart in the window."""
@@ -173,10 +183,22 @@ SOCKET_FRAME_BYTES = 2 * 1024 * 1024
 """Largest WebSocket message of any dialect: a larger one closes the connection with 1009 before it is read."""
 
 VOICE_FRAMES_PER_SECOND = 200
-"""Messages a second from one client: audio in pieces of 10 ms, with acks and pings among them."""
+"""Frames a second from one client: audio in pieces of 10 ms, with acks and pings among them."""
 
 VOICE_FRAMES_BURST = 600
-"""Messages at once: those of three seconds, after the network has stalled."""
+"""Frames at once: those of three seconds, after the network has stalled."""
+
+FIRST_FRAMES = 16
+"""Frames of a client that has not shown its key: one message, in pieces where a proxy cuts it."""
+
+FRAGMENTS = 1024
+"""Continuation frames of one message: the largest message in pieces of 2 KiB."""
+
+FRAMES_PER_TURN = 32
+"""Frames read from one WebSocket before other tasks run: half a millisecond."""
+
+SOCKET_WRITE_SECONDS = 10.0
+"""Time for which a WebSocket's client may leave a full buffer unread: more sound than any client keeps."""
 
 VOICE_BYTES_PER_SECOND = 192 * 1024
 """Bytes a second from one client: PCM16 at 48 kHz, at twice real time."""

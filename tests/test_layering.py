@@ -34,7 +34,7 @@ PURE = {
     "server.lab.values",
     "server.phone.keypad", "server.phone.line_encoder", "server.phone.line_microphone", "server.phone.line_player",
     "server.phone.patience", "server.phone.phone_codec", "server.phone.signatures", "server.phone.tones",
-    "server.sessions.buckets", "server.sessions.outbound",
+    "server.http.buckets", "server.sessions.outbound",
     "engine.audio.segmenter", "engine.audio.transcriber", "engine.jobs.admission", "engine.memory.blocks",
     "engine.text.detokenizer",
 }  # fmt: skip
@@ -53,7 +53,8 @@ ASYNC = {
     "server.commands.transcribe", "server.commands.voices",
     "server.engine_client.engine_process", "server.engine_client.packets", "server.engine_client.remote_chat",
     "server.engine_client.stream",
-    "server.http.body", "server.http.heads", "server.http.middleware", "server.http.request_limit",
+    "server.http.body", "server.http.frames", "server.http.heads", "server.http.middleware", "server.http.request_limit",
+    "server.http.transports",
     "server.commands.lab", "server.lab.agents.server", "server.lab.holding", "server.lab.runner",
     "server.phone.call", "server.phone.incoming", "server.phone.sockets", "server.phone.tool_webhook",
     "server.sessions.connection", "server.sessions.conversation", "server.sessions.registry",

@@ -15,6 +15,8 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import cast
 
 import uvicorn
 
@@ -27,6 +29,8 @@ from voxlane.server.commands.progress import Progress
 from voxlane.server.config import Config, PhoneKeys
 from voxlane.server.engine_client.engine_process import ENGINE_COMMAND, EngineProcess
 from voxlane.server.errors import ConfigError, Draining
+from voxlane.server.http.connections import OpenConnections
+from voxlane.server.http.frames import CountedFrames
 from voxlane.server.http.heads import HeadInTime
 from voxlane.server.log import line
 from voxlane.server.metrics import Metrics
@@ -45,10 +49,11 @@ class HttpServer:
 
     def __init__(self, service: Service, listener: socket.socket) -> None:
         self._listener = listener
+        self._connections = OpenConnections()
         self._config = uvicorn.Config(
-            make_app(service, lambda: len(self._server.server_state.connections)),
-            http=HeadInTime,
-            ws="websockets-sansio",
+            make_app(service, lambda: len(self._server.server_state.connections), self._connections.of),
+            http=cast(type[asyncio.Protocol], partial(HeadInTime, self._connections)),
+            ws=CountedFrames,
             ws_max_size=limits.SOCKET_FRAME_BYTES,
             ws_per_message_deflate=False,  # a compressed bomb of 200 KiB takes the event loop seconds
             lifespan="on",
@@ -75,6 +80,7 @@ class HttpServer:
 
     async def close(self) -> None:
         """Close open connections and stop the application."""
+        self._connections.end()
         await self._server.shutdown(sockets=[self._listener])
 
 

@@ -97,7 +97,7 @@ class Observer:
 
 
 class RestartBudget:
-    """Decides how long to wait before a restart, and when to give up."""
+    """Decides how long to wait before a restart, and when the engine is reported as failed."""
 
     def __init__(self, most: int = limits.RESTARTS, window_s: float = limits.RESTART_WINDOW_SECONDS) -> None:
         self._most = most
@@ -105,7 +105,7 @@ class RestartBudget:
         self._times: deque[float] = deque()
 
     def next_delay(self, now: float) -> float | None:
-        """Return the seconds to wait before a restart asked for at `now`, None to give up."""
+        """Return the seconds to wait before a restart asked for at `now`, None if there were too many."""
         while self._times and now - self._times[0] > self._window_s:
             self._times.popleft()
         if len(self._times) >= self._most:
@@ -127,7 +127,8 @@ class EngineProcess:
         restarts: RestartBudget | None = None,
     ) -> None:
         self.state: State = "starting"
-        self.failure = ""
+        self.failure = ""  # why there is no engine, while the state is `failed`
+        self._start_failure = ""  # what the last child has said about its start
         self.voices = KeptVoices()
         self._ready: Ready | None = None
         self._config = config
@@ -263,18 +264,25 @@ class EngineProcess:
         self.send(message)
 
     async def _supervise(self) -> None:
+        """Run one child after another; only a failed first start ends this, since it needs a person."""
         while True:
+            self._start_failure, refusal = "", ""
             try:
                 reason = await self._run_child()
-            except OSError as error:
-                return self._give_up(f"cannot run {self._command[0]}: {error.strerror}")
+            except Exception as error:  # noqa: BLE001
+                # Descriptors, memory or processes are used up: that may pass, and nothing else starts an engine.
+                why = error.strerror if isinstance(error, OSError) else type(error).__name__
+                reason = refusal = f"cannot run {self._command[0]}: {why}"
             if self.state == "stopped":
-                return None
-            if self.failure or self.ready is None:
-                return self._give_up(self.failure or f"it died while starting ({reason})")
+                return
+            if self.ready is None:
+                self._fail(self._start_failure or refusal or f"it died while starting ({reason})")
+                return
+            reason = self._start_failure or reason
             delay = self._restarts.next_delay(asyncio.get_running_loop().time())
             if delay is None:
-                return self._give_up(f"it keeps dying ({reason})")
+                delay = limits.RESTART_DELAY_MOST_SECONDS
+                self._fail(f"it keeps dying ({reason})")
             logger.error(line("engine lost", reason=reason, restart_in_s=delay))
             await asyncio.sleep(delay)
 
@@ -299,30 +307,34 @@ class EngineProcess:
                 start_new_session=True,
             )
             theirs.close()
-            self._pipe = PacketPipe(ours, self._receive, lost)
             exited = asyncio.create_task(process.wait(), name="engine exit")
             exited.add_done_callback(lambda _: lost("exited"))
             try:
+                self._pipe = PacketPipe(ours, self._receive, lost)
                 self._pipe.send(Configure(self._config, logger.getEffectiveLevel()))
                 reason = await gone
             finally:
-                self._leave_child()
-                await _end(process)
-                await exited
+                try:
+                    self._leave_child()
+                finally:
+                    ours.close()  # the child sees its end
+                    await _end(process)
+                    await exited
         return f"{reason}, exit status {process.returncode}"
 
     def _leave_child(self) -> None:
         """Close the socket and tell every stream and channel."""
-        assert self._pipe is not None
-        self._pipe.close()
-        self._pipe = None
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
         if self.state == "ready":
             self._set_state("restarting")
         self.abandon(EngineLost)
         for channel in list(self._channels.values()):
             channel.lost()
 
-    def _give_up(self, reason: str) -> None:
+    def _fail(self, reason: str) -> None:
+        """Report that there is no engine; the next one that starts makes the state `ready` again."""
         self.failure = reason
         if self.ready is not None:  # `wait_ready` reports a failed first start
             logger.error(line("engine failed", reason=reason))
@@ -368,11 +380,12 @@ class EngineProcess:
                     self._pipe.watch()  # not before: a loading engine does not read
                 for voice in self.voices.commands():  # before the first request
                     self.send(voice)
+                self.failure = ""
                 self._set_state("ready")
                 for channel in list(self._channels.values()):
                     channel.back()
             case StartFailed():
-                self.failure = message.reason
+                self._start_failure = message.reason
                 if self._pipe is not None:
                     self._pipe.fail("start failed")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from email.utils import formatdate
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,6 +14,7 @@ from voxlane.server.auth import host_allowed, is_loopback, origin_allowed
 from voxlane.server.config import Config
 from voxlane.server.errors import Forbidden, InternalError, TooManyConnections, Unauthorized, VoxlaneError
 from voxlane.server.http.body import ClientGone
+from voxlane.server.http.heads import body_pending
 from voxlane.server.http.reply import error_response
 from voxlane.server.log import line
 from voxlane.server.metrics import Metrics
@@ -22,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 CLIENT_GONE = 499
 """What the log and the metrics show for a client that left; it is sent to no client."""
+
+CLOSE = (b"connection", b"close")
+"""The header of an answer after which the connection is closed."""
 
 WEBHOOKS = frozenset(
     {
@@ -50,30 +54,46 @@ class HttpMiddleware:
     """ASGI middleware around the whole application."""
 
     def __init__(
-        self, app: ASGIApp, config: Config, metrics: Metrics, api_key: str, open_connections: Callable[[], int]
+        self,
+        app: ASGIApp,
+        config: Config,
+        metrics: Metrics,
+        api_key: str,
+        open_connections: Callable[[], int],
+        connections_of: Callable[[str], int] = lambda _: 0,
     ) -> None:
         self._app = app
         self._config = config
         self._metrics = metrics
         self._api_key = api_key
         self._open_connections = open_connections
+        self._connections_of = connections_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let one request through."""
         if scope["type"] == "http":
-            # Counted here, because uvicorn's own limit answers with a bare text. The count includes this connection.
-            full = self._open_connections() > self._config.limits.connections
-            visit = _Visit(self._app, self._config, self._metrics, self._api_key, scope, full=full)
+            visit = _Visit(self._app, self._config, self._metrics, self._api_key, scope, full=self._full(scope))
             await visit.run(receive, send)
         else:
             await self._app(scope, receive, send)
+
+    def _full(self, scope: Scope) -> str:
+        """Return the limit of connections that is reached, "" if none is. Both counts include this connection."""
+        # Counted here, because uvicorn's own limit answers with a bare text.
+        limits = self._config.limits
+        if self._open_connections() > limits.connections:
+            return "limits.connections"
+        client = scope.get("client")
+        if client and self._connections_of(client[0]) > limits.connections_per_address:
+            return "limits.connections_per_address"
+        return ""
 
 
 class _Visit:
     """One request from arrival to its log line."""
 
     def __init__(
-        self, app: ASGIApp, config: Config, metrics: Metrics, api_key: str, scope: Scope, *, full: bool
+        self, app: ASGIApp, config: Config, metrics: Metrics, api_key: str, scope: Scope, *, full: str
     ) -> None:
         self._app = app
         self._config = config
@@ -93,7 +113,7 @@ class _Visit:
         async def stamped(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self._status = message["status"]
-                message = {**message, "headers": [*message["headers"], *self._headers()]}
+                message = {**message, "headers": [*message["headers"], *self._headers(message["headers"])]}
             await send(message)
 
         try:
@@ -105,7 +125,7 @@ class _Visit:
     async def _answer(self, receive: Receive, send: Send) -> None:
         try:
             if self._full and self._scope["path"] not in _LOOKING_AFTER:
-                raise TooManyConnections(detail="limits.connections")
+                raise TooManyConnections(detail=self._full)
             path: str = self._scope["path"]
             if path.startswith("/v1/") and path not in WEBHOOKS:
                 check_page(self._scope, self._config, self._api_key)
@@ -127,8 +147,10 @@ class _Visit:
         if not self._status:
             await error_response(error)(self._scope, receive, send)
 
-    def _headers(self) -> list[tuple[bytes, bytes]]:
-        return [(b"x-request-id", self._request_id.encode()), (b"date", formatdate(usegmt=True).encode())]
+    def _headers(self, given: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        ours = [(b"x-request-id", self._request_id.encode()), (b"date", formatdate(usegmt=True).encode())]
+        # The rest of its body is not waited for.
+        return [*ours, CLOSE] if body_pending(self._scope) and CLOSE not in given else ours
 
     def _record(self, seconds: float) -> None:
         path = self._scope["path"]

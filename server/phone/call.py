@@ -42,6 +42,7 @@ from voxlane.server.errors import (
     TooLarge,
     VoxlaneError,
 )
+from voxlane.server.http.buckets import Bucket
 from voxlane.server.log import line, masked
 from voxlane.server.phone.call_facts import described
 from voxlane.server.phone.call_tools import CollectKeys, CustomerTool, HangUp, SendKeys, TransferTo, WrongCall
@@ -71,7 +72,6 @@ from voxlane.server.protocols.phone.line_events import (
     MustSend,
     UnknownMessage,
 )
-from voxlane.server.sessions.buckets import Bucket
 from voxlane.server.sessions.conversation import Conversation
 
 logger = logging.getLogger(__name__)

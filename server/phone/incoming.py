@@ -11,10 +11,12 @@ from typing import Self
 from starlette.websockets import WebSocket
 
 from voxlane.server.errors import VoxlaneError
+from voxlane.server.http.frames import admit
 from voxlane.server.http.reply import error_response
 from voxlane.server.log import line
 from voxlane.server.metrics import Metrics
 from voxlane.server.phone.call import PhoneCall
+from voxlane.server.phone.phone_codec import RATE_LIMITS
 from voxlane.server.phone.phone_service import PhoneService
 from voxlane.server.phone.sockets import StreamLine, WebSocketLine
 from voxlane.server.protocols.phone.audiosocket import AudioSocket
@@ -36,10 +38,15 @@ async def answer(websocket: WebSocket, phone: PhoneService, metrics: Metrics) ->
         admission = phone.admission.check_handshake(websocket)
 
         def admitted(facts: CallFacts) -> CallFacts:
-            return phone.admission.check_start(admission, with_query(facts, websocket.query_params))
+            checked = phone.admission.check_start(admission, with_query(facts, websocket.query_params))
+            if not admission.keyed:
+                admit(websocket, RATE_LIMITS)
+            return checked
 
         with phone.registry.socket(address):
             await websocket.accept(subprotocol=accepted_subprotocol(offered))
+            if admission.keyed:
+                admit(websocket, RATE_LIMITS)
             await PhoneCall(WebSocketLine(websocket), recognised, phone, address, admitted).run()
     except VoxlaneError as error:
         metrics.sockets_closed.labels(str(error.http_status)).inc()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import cast
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from voxlane.server.errors import VoxlaneError
+from voxlane.server.http.frames import REFUSAL
 from voxlane.server.protocols.phone.line_events import Message
 
 READ_BYTES = 4096
@@ -20,7 +23,7 @@ class WebSocketLine:
         self._websocket = websocket
 
     async def receive(self) -> Message | None:
-        """Return the next message, None if the far end is gone."""
+        """Return the next message, None if the far end is gone; raise the error of one that breaks the limits."""
         if self._websocket.client_state is not WebSocketState.CONNECTED:
             return None
         message = await self._websocket.receive()
@@ -29,6 +32,8 @@ class WebSocketLine:
         data: bytes | None = message.get("bytes")
         if data is not None:
             return data
+        if REFUSAL in message:
+            raise cast(VoxlaneError, message[REFUSAL])
         text: str = message.get("text") or ""
         return text
 

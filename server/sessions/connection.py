@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from typing import cast
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
@@ -27,6 +28,8 @@ from voxlane.server.errors import (
     Unauthorized,
     VoxlaneError,
 )
+from voxlane.server.http.buckets import Bucket
+from voxlane.server.http.frames import REFUSAL, admit
 from voxlane.server.http.reply import error_response
 from voxlane.server.log import line
 from voxlane.server.metrics import Metrics
@@ -47,7 +50,6 @@ from voxlane.server.protocols.dialect import (
     Starved,
 )
 from voxlane.server.sessions.admission import Admission, check_handshake
-from voxlane.server.sessions.buckets import Bucket
 from voxlane.server.sessions.conversation import Conversation
 from voxlane.server.sessions.outbound import TooSlow
 from voxlane.server.sessions.registry import SessionRegistry
@@ -74,6 +76,8 @@ async def converse(
         admission = check_handshake(websocket, dialect, registry, api_key)
         with registry.socket(address):
             await websocket.accept(subprotocol=admission.subprotocol)
+            if admission.keyed:
+                admit(websocket, dialect.rate_limits)
             await Connection(websocket, dialect, registry, metrics, api_key, address, admission).run()
     except VoxlaneError as error:
         metrics.sockets_closed.labels(str(error.http_status)).inc()
@@ -106,7 +110,6 @@ class Connection:
         self._rate_limits = rates = dialect.rate_limits
         self._loop = asyncio.get_running_loop()
         self._began_s = self._read_s = self._loop.time()
-        self._frames = Bucket(rates.frames_per_s, rates.frames_burst, self._began_s)
         self._bytes = Bucket(rates.bytes_per_s, rates.bytes_burst, self._began_s)
         self._audio_began_s: float | None = None
         self._audio_before_s = 0.0  # seconds of audio on earlier connections of the conversation
@@ -197,6 +200,8 @@ class Connection:
     def _greet(self, hello: Hello) -> None:
         if not self._admission.keyed and not key_matches(hello.key, self._api_key):
             raise Unauthorized
+        if not self._admission.keyed:
+            admit(self._websocket, self._rate_limits)
         if hello.resume:
             conversation = self._take_over(hello)
         else:
@@ -242,13 +247,14 @@ class Connection:
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message.get("code", GONE), message.get("reason"))
         data: bytes | str | None = message.get("bytes")
-        data = message.get("text", "") if data is None else data
+        if data is None:
+            if REFUSAL in message:
+                raise cast(VoxlaneError, message[REFUSAL])
+            data = message.get("text", "")
         self._read_s = now = self._loop.time()
         size = len(data or b"")
         if size > self._rate_limits.frame_bytes:
             raise TooLarge(f"A message has at most {self._rate_limits.frame_bytes} bytes.")
-        if not self._frames.spend(1, now):
-            raise TooFast(f"At most {self._rate_limits.frames_per_s} messages a second.")
         if not self._bytes.spend(size, now):
             raise TooFast(f"At most {self._rate_limits.bytes_per_s} bytes a second.")
         return data or b""

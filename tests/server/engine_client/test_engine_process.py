@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from voxlane.engine.api import ChatMessage, EngineConfig, Finished, Loading, Started, StepStats, Submit, Text
 from voxlane.server import limits
+from voxlane.server.engine_client import engine_process
 from voxlane.server.engine_client.engine_process import EngineProcess, Observer, RestartBudget, State
+from voxlane.server.engine_client.packets import PacketPipe
 from voxlane.server.engine_client.stream import RequestStream
 from voxlane.server.errors import (
     ContextTooLong,
@@ -284,7 +288,7 @@ async def test_an_engine_that_stands_still_is_replaced_though_nothing_waits_for_
             assert await text_of(stream) == "back again"
 
 
-async def test_an_engine_that_keeps_dying_is_given_up(engine_command: Sequence[str]) -> None:
+async def test_an_engine_that_keeps_dying_is_reported(engine_command: Sequence[str]) -> None:
     recorder, budget = Recorder(), RestartBudget(2)
     config = EngineConfig("crash-every-time")
     async with EngineProcess(config, command=engine_command, observers=(recorder,), restarts=budget) as link:
@@ -344,3 +348,92 @@ def test_restart_budget_doubles_and_forgets() -> None:
     many = RestartBudget(most=100)
     delays = [many.next_delay(0.0) for _ in range(20)]
     assert max(delay for delay in delays if delay is not None) == limits.RESTART_DELAY_MOST_SECONDS
+
+
+class NoProcesses:
+    """Takes the place of asyncio.create_subprocess_exec: fails a number of times, then starts processes again."""
+
+    def __init__(self, error: Exception, times: int) -> None:
+        self._error = error
+        self.left = times
+        self._start = asyncio.create_subprocess_exec
+
+    async def __call__(self, *command: str, **options: Any) -> asyncio.subprocess.Process:
+        if self.left:
+            self.left -= 1
+            raise self._error
+        return await self._start(*command, **options)
+
+
+@pytest.mark.parametrize(
+    ("error", "times"),
+    [
+        pytest.param(OSError(errno.EMFILE, "Too many open files"), 1, id="no descriptors, once"),
+        pytest.param(OSError(errno.EAGAIN, "Resource temporarily unavailable"), 1, id="no processes"),
+        pytest.param(RuntimeError("can't start new thread"), 1, id="no threads"),
+        pytest.param(OSError(errno.ENOMEM, "Cannot allocate memory"), 7, id="longer than the budget lasts"),
+    ],
+)
+async def test_a_restart_that_is_impossible_is_tried_again(
+    engine_command: Sequence[str], monkeypatch: pytest.MonkeyPatch, error: Exception, times: int
+) -> None:
+    monkeypatch.setattr(limits, "RESTART_DELAY_MOST_SECONDS", 0.01)
+    recorder, budget = Recorder(), RestartBudget(3)
+    async with EngineProcess(EngineConfig("m"), command=engine_command, observers=(recorder,), restarts=budget) as link:
+        await link.wait_ready()
+        broken = NoProcesses(error, times)
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", broken)
+        assert link.pid is not None
+        os.kill(link.pid, signal.SIGKILL)
+        await recorder.until(lambda: recorder.states.count("ready") == 2)
+        assert broken.left == 0
+        assert ("failed" in recorder.states) is (times > 3)
+        assert link.failure == ""
+        await link.wait_ready()
+        async with link.submit(ask("back again")) as stream:
+            assert await text_of(stream) == "back again"
+
+
+async def test_a_socket_that_cannot_be_watched_leaves_no_child(
+    engine_command: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder()
+    async with EngineProcess(EngineConfig("m"), command=engine_command, observers=(recorder,)) as link:
+        await link.wait_ready()
+        assert link.pid is not None
+        seen: list[asyncio.subprocess.Process] = []
+
+        def unwatchable(*_: object) -> PacketPipe:
+            monkeypatch.undo()
+            assert link._process is not None
+            seen.append(link._process)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(engine_process, "PacketPipe", unwatchable)
+        os.kill(link.pid, signal.SIGKILL)
+        await recorder.until(lambda: recorder.states.count("ready") == 2)
+        assert seen[0].returncode is not None
+        assert link.pid != seen[0].pid
+
+
+@pytest.mark.parametrize("model", ["start-failed", "die-at-start"])
+async def test_failed_is_left_as_soon_as_a_start_works(
+    engine_command: Sequence[str], monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    monkeypatch.setattr(limits, "RESTART_DELAY_MOST_SECONDS", 0.01)
+    recorder = Recorder()
+    async with EngineProcess(
+        EngineConfig("m"), command=engine_command, observers=(recorder,), restarts=RestartBudget(1)
+    ) as link:
+        await link.wait_ready()
+        config, link._config = link._config, EngineConfig(model)  # as if its file were gone for a while
+        assert link.pid is not None
+        os.kill(link.pid, signal.SIGKILL)
+        await recorder.until(lambda: "failed" in recorder.states)
+        assert "keeps dying" in link.failure
+        with pytest.raises(EngineNotReady):
+            link.submit(ask("hello"))
+        link._config = config
+        await recorder.until(lambda: recorder.states[-1] == "ready")
+        async with link.submit(ask("back again")) as stream:
+            assert await text_of(stream) == "back again"

@@ -124,6 +124,7 @@ async def test_the_time_limit_is_announced(serving: Any, monkeypatch: pytest.Mon
 
 async def test_a_slow_reader_is_closed(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbound, "WAITING_PACKETS", 64)
+    monkeypatch.setattr(limits, "SOCKET_WRITE_SECONDS", 0.5)
     rates = replace(NATIVE.rate_limits, frames_burst=1 << 20, bytes_burst=1 << 30)
     monkeypatch.setattr(app, "NATIVE", replace(NATIVE, rate_limits=rates))
     async with serving() as running, bystander(running):

@@ -28,9 +28,9 @@ from voxlane.server.conversation.server_events import BargeIn
 from voxlane.server.engine_client import channel as channels
 from voxlane.server.engine_client.channel import GATHERED_BYTES, Channel
 from voxlane.server.errors import Overloaded
+from voxlane.server.http.buckets import Bucket
 from voxlane.server.metrics import Metrics
 from voxlane.server.protocols.dialect import Packet
-from voxlane.server.sessions.buckets import Bucket
 from voxlane.server.sessions.outbound import (
     KEPT_PACKETS,
     KEPT_SOUND_S,
