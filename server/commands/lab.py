@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,19 +15,18 @@ import msgspec
 from voxlane.codecs.wav import encode_wav
 from voxlane.server.commands.lab_table import print_differences, print_result
 from voxlane.server.commands.terminal import write_text
-from voxlane.server.errors import ConfigError
+from voxlane.server.errors import BadAudio, ConfigError, EngineStartFailed
 from voxlane.server.lab import results
 from voxlane.server.lab.agents.planted import FAULTS
 from voxlane.server.lab.agents.server import PATHS, agent_server
 from voxlane.server.lab.agents.voice import AgentVoice, counting_wanted, spoken_wanted
 from voxlane.server.lab.compare import compare
-from voxlane.server.lab.person import plan
 from voxlane.server.lab.report.again import replay, report_again
 from voxlane.server.lab.results import RunResult
-from voxlane.server.lab.runner import HeldCall, RunOptions, run_scenarios, write_run
+from voxlane.server.lab.runner import HeldCall, RunOptions, make_run_folder, run_scenarios, wanted_speech, write_run
 from voxlane.server.lab.scenario_library import GROUPS, load, schema_text, shipped
 from voxlane.server.lab.score import score
-from voxlane.server.lab.sounds.beds import BEDS, bed_wanted
+from voxlane.server.lab.sounds.beds import BEDS
 from voxlane.server.lab.sounds.corpus import SOUNDS, Corpus, sound_wanted
 from voxlane.server.lab.sounds.voices import VOICES
 from voxlane.server.lab.values import USER_RATE
@@ -33,12 +34,17 @@ from voxlane.server.lab.values import USER_RATE
 OUT = Path("lab-results")
 RESULT = "result.json"
 MET, MISSED, NOT_MEASURABLE = 0, 1, 2
-WIDE = 100  # columns of a progress line
+WIDE = 100  # columns of a progress line, at most
 
 
 def run_lab(arguments: argparse.Namespace) -> int:
-    """Run the command that was asked for; a mistake in what was asked is not measurable."""
-    return _COMMANDS[arguments.lab](arguments)
+    """Run the command that was asked for; whatever goes wrong is not measurable, never a missed gate."""
+    try:
+        return _COMMANDS[arguments.lab](arguments)
+    except EngineStartFailed as error:
+        raise ConfigError(f"speech cannot be made: {error.hint}") from None
+    except BadAudio as error:
+        raise ConfigError(error.hint) from None
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -75,6 +81,8 @@ def _compare(arguments: argparse.Namespace) -> int:
 def _score(arguments: argparse.Namespace) -> int:
     labels = _read(arguments.labels) if arguments.labels else None
     worst = MET
+    if arguments.out:
+        make_run_folder(arguments.out)
     for path in arguments.recordings:
         scored = score(_bytes(path), labels, name=path.stem)
         note = ""
@@ -103,11 +111,7 @@ def _sounds(arguments: argparse.Namespace) -> int:
     if arguments.write:
         return _write_sound(arguments, corpus)
     if arguments.scenarios:
-        wanted = []
-        for scenario in load(arguments.scenarios):
-            for repeat in range(scenario.repeat):
-                wanted += [one.wanted for one in plan(scenario, repeat) if one.wanted is not None]
-            wanted += bed_wanted(scenario.user.noise.bed) if scenario.user.noise is not None else []
+        wanted = wanted_speech(load(arguments.scenarios))
         with ProgressLine() as line:
             asyncio.run(corpus.prepare(wanted, line.clips))
         print(f"{len(dict.fromkeys(wanted))} clips are ready")
@@ -128,7 +132,10 @@ def _write_sound(arguments: argparse.Namespace, corpus: Corpus) -> int:
     with ProgressLine() as line:
         asyncio.run(corpus.prepare([wanted] if wanted else [], line.clips))
     clip = corpus.sound(name, arguments.seed)
-    arguments.write.write_bytes(encode_wav(clip.pcm / 32768, USER_RATE))
+    try:
+        arguments.write.write_bytes(encode_wav(clip.pcm / 32768, USER_RATE))
+    except OSError as error:
+        raise ConfigError(f"{arguments.write}: {error.strerror}") from None
     return MET
 
 
@@ -156,16 +163,18 @@ async def _serve_agent(arguments: argparse.Namespace, voice: AgentVoice) -> None
         async with agent_server(
             arguments.fault, voice, host=arguments.host, port=arguments.port, counts=arguments.counts
         ) as server:
-            for dialect in PATHS.values():
+            for dialect in dict.fromkeys(PATHS.values()):
                 print(f"  {dialect:<10} {server.url(dialect)}", flush=True)
             await asyncio.Event().wait()
     except OSError as error:
-        raise ConfigError(f"cannot listen on port {arguments.port}: {error.strerror}") from None
+        # The loop's own words for an address in use are long; those of the system are not.
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        raise ConfigError(f"cannot listen on port {arguments.port}: {reason}") from None
 
 
 def _list(arguments: argparse.Namespace) -> int:
     for one in shipped().values():
-        print(f"  {one.name:<26} {one.description}")
+        print(f"  {one.name:<26} {one.description.partition('. ')[0].rstrip('.')}.")
     print("\ngroups:")
     for name, members in GROUPS.items():
         print(f"  {name:<26} {', '.join(members)}")
@@ -190,7 +199,8 @@ def _told(result: RunResult, arguments: argparse.Namespace, note: str) -> int:
 
 
 def _result(path: Path) -> RunResult:
-    return results.decode(_bytes(path / RESULT if path.is_dir() else path))
+    path = path / RESULT if path.is_dir() else path
+    return results.decode(_bytes(path), name=str(path))
 
 
 def _read(path: Path) -> str:
@@ -212,6 +222,7 @@ class ProgressLine:
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
+        self._wide = min(WIDE, shutil.get_terminal_size().columns - 1)  # a longer line could not be written over
         self._last = ""
 
     def __enter__(self) -> ProgressLine:
@@ -219,16 +230,23 @@ class ProgressLine:
 
     def __exit__(self, *error: object) -> None:
         if self._live and self._last:
-            sys.stderr.write("\r" + " " * WIDE + "\r")
+            self._show("")
+            sys.stderr.write("\r")
+            sys.stderr.flush()
 
     def tell(self, text: str) -> None:
         """Show a text."""
         if self._live:
-            write_text(sys.stderr, f"\r{text[:WIDE]:<{WIDE}}")
+            self._show(text)
         elif text.partition(",")[0] != self._last:
             self._last = text.partition(",")[0]
             write_text(sys.stderr, f"{self._last}\n")
         self._last = self._last or text
+
+    def _show(self, text: str) -> None:
+        """Write over what the line says."""
+        sys.stderr.write("\r")  # write_text would leave it out, as it does with all that moves a cursor
+        write_text(sys.stderr, f"{text[: self._wide]:<{self._wide}}")
 
     def clips(self, done: int, total: int) -> None:
         """Show how many clips are made."""

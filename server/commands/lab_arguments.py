@@ -62,7 +62,7 @@ def _add_run(parts: Commands) -> None:
     )
     parser.add_argument("--dialect", choices=DIALECT_NAMES, help="the protocol; default: guessed from the address")
     parser.add_argument("--repeat", type=_positive, metavar="N", help="repeats instead of the scenario's own")
-    parser.add_argument("--seed", type=int, metavar="N", help="seed instead of the scenario's own")
+    parser.add_argument("--seed", type=_seed, metavar="N", help="seed instead of the scenario's own")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the results; default: lab-results")
     parser.add_argument("--model", default="", help="the model to ask for, where the dialect names one")
     parser.add_argument("--voice", default="", help="the agent's voice to ask for, where the dialect names one")
@@ -119,7 +119,7 @@ def _add_sounds(parts: Commands) -> None:
         "scenarios", nargs="*", metavar="NAME", help="scenarios whose clips to make; a sound with --write"
     )
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the sound of this name as a WAV file")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the sound")
+    parser.add_argument("--seed", type=_seed, default=1, metavar="N", help="seed of the sound")
 
 
 def _add_agent(parts: Commands) -> None:
@@ -133,7 +133,7 @@ def _add_agent(parts: Commands) -> None:
     )
     parser.add_argument("--fault", default="none", metavar="NAME", help="what it does wrong; none: nothing")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    parser.add_argument("--port", type=int, default=8765, help="port to listen on; 0: any free one")
+    parser.add_argument("--port", type=_port, default=8765, help="port to listen on; 0: any free one")
     parser.add_argument("--counts", action="store_true", help="it counts, for the memory scenarios")
     parser.add_argument("--spoken", action="store_true", help="it speaks with words, made once; else in tones")
     parser.add_argument("--list", action="store_true", help="list the faults")
@@ -143,4 +143,18 @@ def _positive(text: str) -> int:
     value = int(text)
     if not 1 <= value <= 1000:
         raise argparse.ArgumentTypeError("must be from 1 to 1000")
+    return value
+
+
+def _seed(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 2**32:
+        raise argparse.ArgumentTypeError("must be from 0 to 4294967295")
+    return value
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 65_535:
+        raise argparse.ArgumentTypeError("must be from 0 to 65535")
     return value

@@ -56,7 +56,8 @@ def _calls(scenario: ScenarioResult) -> str:
     results = [step.result for call in scenario.calls for step in call.steps]
     other = {name: results.count(name) for name in dict.fromkeys(results) if name != "done"}
     told = "".join(f", {count} {name.replace('_', ' ')}" for name, count in other.items())
-    return f"{len(scenario.calls)} calls, {len(results)} steps{told}"
+    calls = "1 call" if len(scenario.calls) == 1 else f"{len(scenario.calls)} calls"
+    return f"{calls}, {len(results)} steps{told}"
 
 
 def _gate(gate: GateResult) -> list[str]:

@@ -32,6 +32,8 @@ from voxlane.server.lab.values import (
 READY_S = 15.0  # a server that is not ready by then is not measured
 AUDIBLE = 10 ** (-50 / 20) * 32768  # the RMS of a frame that is heard
 LATE_MS = 20.0  # a tick that is later makes its step invalid
+MOST_MESSAGES, MESSAGES_A_SECOND = 10_000, 1000  # a server may send so many at once, and so many more each second
+MOST_BYTES, BYTES_A_SECOND = 2**26, 2**20  # the same: more than ten minutes of sound at once
 VOICE_DB = -23.0  # the loudness of the corpus, and of a noise bed
 
 
@@ -61,6 +63,7 @@ class LabCall:
         self._tick = 0
         self._frame: Pcm | None = None  # the microphone's sound of the tick before
         self._closed = ""  # why the server closed the connection
+        self._messages = self._bytes = 0  # what came from the server
         self._finished: list[Occurrence] = []
         self._known_finished: set[str] = set()
         self._agent: list[Pcm] = []
@@ -102,7 +105,13 @@ class LabCall:
         return self._dialect.open(0.0)
 
     def arrive(self, message: Message, at_s: float | None = None) -> None:
-        """Take a message of the server that came at a time, or now."""
+        """Take a message of the server that came at a time, or now; a server that floods ends the call."""
+        self._messages += 1
+        self._bytes += len(message)
+        if self._messages > MOST_MESSAGES + MESSAGES_A_SECOND * self.now_s:
+            self.closed(f"the server floods: {self._messages} messages within {self.now_s:.0f} s")
+        if self._bytes > MOST_BYTES + BYTES_A_SECOND * self.now_s:
+            self.closed(f"the server floods: {self._bytes >> 20} MiB within {self.now_s:.0f} s")
         self._down.put(message, self.now_s if at_s is None else at_s)
 
     def closed(self, reason: str) -> None:

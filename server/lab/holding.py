@@ -6,21 +6,27 @@ The tester watches itself: every tick says how late it came. A tick is never ski
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from typing import Protocol
 from urllib.parse import urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.frames import CloseCode
 
 from voxlane.server.lab.call import LabCall
 from voxlane.server.lab.dialects.dialect import LabHandshake
 from voxlane.server.lab.values import TICK_S, Message
 
 CONNECT_S = 10.0
+STARTS_S = 5.0  # a server that refuses connections for so long does not run
+AGAIN_S = 0.2
 SEND_S = 5.0  # a server that takes nothing for so long does not read
 LONGEST_S = 900.0  # of a call
 LARGEST = 2**24  # bytes of a message
+GOODBYE_S = 2.0  # a server that does not close the connection within this time is left
+BREATH = 100  # messages after which the ticks have their turn: a server that floods must not stop the clock
 
 
 class Agent(Protocol):
@@ -63,14 +69,7 @@ async def hold(call: LabCall, handshake: LabHandshake, tell: Callable[[LabCall],
     """Hold a call with a server in real time; `tell` is called about once a second."""
     try:
         async with asyncio.timeout(CONNECT_S):
-            connection = await connect(
-                handshake.url,
-                additional_headers=dict(handshake.headers),
-                subprotocols=list(handshake.subprotocols) or None,  # type: ignore[arg-type]
-                compression=None,
-                max_size=LARGEST,
-                open_timeout=None,
-            )
+            connection = await _connected(handshake)
     except (OSError, InvalidHandshake, InvalidURI, TimeoutError) as error:
         call.closed(_refusal(handshake.url, error))
         return
@@ -87,6 +86,28 @@ async def hold(call: LabCall, handshake: LabHandshake, tell: Callable[[LabCall],
             call.closed(f"the server did not read for {SEND_S:.0f} s")
         finally:
             reading.cancel()
+
+
+async def _connected(handshake: LabHandshake) -> ClientConnection:
+    """Return a connection; a server that is not there yet is waited for, because it may have just been started."""
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    while True:
+        try:
+            return await connect(
+                handshake.url,
+                additional_headers=dict(handshake.headers),
+                subprotocols=list(handshake.subprotocols) or None,  # type: ignore[arg-type]
+                compression=None,
+                max_size=LARGEST,
+                close_timeout=GOODBYE_S,
+                open_timeout=None,
+            )
+        except OSError as error:
+            # A name with several addresses that all refuse gives an error without a number.
+            if error.errno not in (errno.ECONNREFUSED, None) or loop.time() - start >= STARTS_S:
+                raise
+        await asyncio.sleep(AGAIN_S)
 
 
 async def _ticks(call: LabCall, connection: ClientConnection, start: float, tell: Callable[[LabCall], None]) -> None:
@@ -110,14 +131,23 @@ async def _ticks(call: LabCall, connection: ClientConnection, start: float, tell
 async def _read(call: LabCall, connection: ClientConnection, start: float) -> None:
     loop = asyncio.get_running_loop()
     try:
+        number = 0
         async for message in connection:
             call.arrive(message, loop.time() - start)
+            if call.over:
+                return
+            number += 1
+            if number % BREATH == 0:
+                await asyncio.sleep(0)
     except ConnectionClosed:
         pass
     call.closed(_goodbye(connection))
 
 
 def _goodbye(connection: ClientConnection) -> str:
+    sent = connection.protocol.close_sent
+    if sent is not None and sent.code == CloseCode.MESSAGE_TOO_BIG:
+        return f"the server sent a message of more than {LARGEST >> 20} MiB"
     code = connection.close_code
     return f"the server closed the connection (code {code})" if code else "the connection was lost"
 

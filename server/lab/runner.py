@@ -20,8 +20,9 @@ from voxlane.server.lab import results
 from voxlane.server.lab.agents.planted import FAULTS, planted
 from voxlane.server.lab.agents.voice import AgentVoice, counting_wanted
 from voxlane.server.lab.call import LabCall
-from voxlane.server.lab.dialects.choice import DIALECTS, guess_dialect, make_dialect
+from voxlane.server.lab.dialects.choice import DIALECTS, guess_dialect, make_dialect, websocket_address
 from voxlane.server.lab.dialects.dialect import DialectOptions, LabDialect, LabTool
+from voxlane.server.lab.gates import gate_limits
 from voxlane.server.lab.holding import hold, hold_virtually, shown_url
 from voxlane.server.lab.judge import judged_call, judged_scenario, note_recalled, recall_sounds
 from voxlane.server.lab.person import clips, digest, plan
@@ -91,15 +92,23 @@ class LabRunner:
         self._scenarios = [_adjusted(one, options) for one in scenarios]
         self._fault = _fault(url)
         self._url = PLANTED_URL if self._fault else url
-        self._dialect = dialect or _dialect_of(url, planted=bool(self._fault))
+        self._dialect = dialect or ("pcm" if options.mapping else _dialect_of(url, planted=bool(self._fault)))
+        if options.mapping and self._dialect != "pcm":
+            raise ConfigError(f"a mapping file is for the dialect pcm, and this run speaks {self._dialect}")
         self._options = options
         self._tell = tell
         self._corpus = options.corpus or Corpus()
         self._voice: AgentVoice | None = None
-        self._make_dialect(self._scenarios[0], 0)  # a wrong address or mapping is an error before any work
+        # What is wrong with an address, a mapping or a scenario is said before any work.
+        self._make_dialect(self._scenarios[0], 0)
+        _check_names(self._scenarios)
+        for one in self._scenarios:
+            gate_limits(one.gates, name=one.name)
 
     async def run(self, out: Path | None) -> RunResult:
         """Hold and judge all calls."""
+        if out is not None:
+            make_run_folder(out)
         await self.prepare()
         held = []
         for scenario in self._scenarios:
@@ -107,6 +116,8 @@ class LabRunner:
                 held.append(await self._hold(scenario, repeat))
                 if held[-1].recording.failure:
                     break  # the next repeat would fail in the same way
+            if all(one.recording.failure for one in held):
+                break  # and so would the next scenario, if no call could be held yet
         result = await self._judge(held)
         if out is not None:
             write_run(out, result, held)
@@ -114,12 +125,7 @@ class LabRunner:
 
     async def prepare(self) -> None:
         """Make all speech that is not here yet."""
-        wanted: list[Wanted] = []
-        for scenario in self._scenarios:
-            for repeat in range(scenario.repeat):
-                wanted += [one.wanted for one in plan(scenario, repeat) if one.wanted is not None]
-            if scenario.user.noise is not None:
-                wanted += bed_wanted(scenario.user.noise.bed)
+        wanted = wanted_speech(self._scenarios)
         counts = any(step.recalls for scenario in self._scenarios for step in scenario.step)
         if self._fault and counts:
             wanted += counting_wanted()
@@ -173,7 +179,7 @@ class LabRunner:
                 note_recalled(one.recording, said)
         shown = f"{PLANTED}{self._fault}" if self._fault else shown_url(self._url)
         return RunResult(
-            scenarios=[_judged(scenario, held) for scenario in self._scenarios],
+            scenarios=[_judged(one, held) for one in self._scenarios if any(call.scenario is one for call in held)],
             dialect=self._dialect,
             url=shown,
             virtual=bool(self._fault),
@@ -199,10 +205,36 @@ def _judged(scenario: Scenario, held: Sequence[HeldCall]) -> ScenarioResult:
     )
 
 
+def wanted_speech(scenarios: Sequence[Scenario]) -> list[Wanted]:
+    """Return all that must be spoken for scenarios; raise ConfigError if one names a sound or voice that is not."""
+    wanted: list[Wanted] = []
+    for scenario in scenarios:
+        try:
+            for repeat in range(scenario.repeat):
+                wanted += [one.wanted for one in plan(scenario, repeat) if one.wanted is not None]
+            if scenario.user.noise is not None:
+                wanted += bed_wanted(scenario.user.noise.bed)
+        except ConfigError as error:
+            raise ConfigError(f"{scenario.name}: {error.hint}") from None
+    return wanted
+
+
+def make_run_folder(out: Path) -> None:
+    """Make the folder of a run; raise ConfigError if it cannot be written, or has calls that are not the lab's."""
+    if (out / "calls").exists() and not (out / "result.json").is_file():
+        raise ConfigError(f"{out} has a folder calls that no run of the lab wrote: name another folder with --out")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot write into {out}: {error.strerror}") from None
+    if not os.access(out, os.W_OK | os.X_OK):
+        raise ConfigError(f"cannot write into {out}: Permission denied")
+
+
 def write_run(out: Path, result: RunResult, held: Sequence[HeldCall]) -> None:
     """Write the folder of a run; calls of an earlier run there are removed."""
+    make_run_folder(out)
     shutil.rmtree(out / "calls", ignore_errors=True)
-    out.mkdir(parents=True, exist_ok=True)
     for one in held:
         save(one.recording, out / "calls" / call_folder(one.scenario.name, one.recording.repeat))
     (out / "result.json").write_bytes(results.encode(result))
@@ -215,6 +247,14 @@ def write_run(out: Path, result: RunResult, held: Sequence[HeldCall]) -> None:
 def _adjusted(scenario: Scenario, options: RunOptions) -> Scenario:
     changes = {"repeat": options.repeat, "seed": options.seed}
     return replace(scenario, **{name: value for name, value in changes.items() if value is not None})
+
+
+def _check_names(scenarios: Sequence[Scenario]) -> None:
+    """Raise ConfigError if two scenarios would write their calls into the same folders."""
+    folders = [call_folder(one.name, 0) for one in scenarios]
+    for one, folder in zip(scenarios, folders, strict=True):
+        if folders.count(folder) > 1:
+            raise ConfigError(f"two scenarios have the name {one.name}: give one of them another name")
 
 
 def _fault(url: str) -> str:
@@ -230,6 +270,7 @@ def _fault(url: str) -> str:
 def _dialect_of(url: str, *, planted: bool) -> str:
     if planted:
         return "native"
+    websocket_address(url)
     found = guess_dialect(url)
     if found is None:
         raise ConfigError(f"which protocol does the server speak? Give --dialect: {', '.join(DIALECTS)}")

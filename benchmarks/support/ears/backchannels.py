@@ -57,6 +57,7 @@ INTERRUPTIONS = (
 SPEEDS = (0.9, 1.0, 1.15, 1.3)
 USUAL_DB = -23.0
 MURMUR_DB, INTERRUPTION_DB = (-8.0, 0.0), (-4.0, 4.0)  # against the person's usual loudness
+LISTENERS = ("moonshine-tiny-en", "whisper-tiny-en")
 BEFORE_S = 1.2  # of the reply, until the voice begins
 AFTER_S = 2.0
 FRAME_S = 0.02
@@ -282,9 +283,14 @@ def _print(where: str, soft: list[list[str]], meant: list[list[str]]) -> None:
     table(f"interruptions, {where}: milliseconds from the first sound", header, meant)
 
 
-def report(share: int = 1) -> None:
-    """Print both tables, in simulated time; with every `share`-th voice only."""
-    core = engine(model="", asr_model="moonshine-tiny-en", threads=1).core
+def report(share: int = 1, listeners: tuple[str, ...] = LISTENERS) -> None:
+    """Print both tables for each model that listens, in simulated time; with every `share`-th voice only."""
+    for listener in listeners:
+        _report(listener, share)
+
+
+def _report(listener: str, share: int) -> None:
+    core = engine(model="", asr_model=listener, threads=1).core
     rows: list[list[str]] = []
     words: list[list[str]] = []
     for name, (policy, ear) in (("pause (before)", BEFORE), ("duck (after)", AFTER)):
@@ -295,7 +301,7 @@ def report(share: int = 1) -> None:
         wrong = [one for one in soft if one.commit_ms >= 0] + [one for one in meant if one.commit_ms < 0]
         for one in wrong:
             print(f"  {name}: {one.cut.text} {one.cut.voice}: {'; '.join(one.heard)}")
-    _print("simulated time", rows, words)
+    _print(f"{listener}, simulated time", rows, words)
 
 
 # ---- in real time

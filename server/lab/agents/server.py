@@ -26,12 +26,12 @@ from voxlane.server.protocols.dialect import BadMessage
 PATHS = {
     "/v1/voice": "native",
     "/v1/realtime": "realtime",
+    "/twilio": "twilio",
     "/v1/phone": "twilio",
     "/v1/phone/twilio": "twilio",
-    "/twilio": "twilio",
     "/pcm": "pcm",
 }
-"""Path -> dialect."""
+"""Path -> dialect; the first path of a dialect is the one that is shown."""
 
 SUBPROTOCOLS = ("voxlane.v1", "realtime")
 LARGEST = 1 << 21  # bytes of a message

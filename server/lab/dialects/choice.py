@@ -27,6 +27,7 @@ _SIGNS = {
     "native": ("/v1/voice",),
     "realtime": ("/realtime",),
     "twilio": ("/v1/phone", "twilio", "media-stream", "mediastream"),
+    "pcm": ("/pcm",),
 }
 """What a path holds where the dialect is known by its path."""
 
@@ -36,7 +37,7 @@ def make_dialect(name: str, options: DialectOptions, call: str = "") -> LabDiale
 
     `call` tells calls apart where the client names them: the callSid of Twilio is made of it.
     """
-    options = replace(options, url=urlunsplit(_address(options.url)))
+    options = replace(options, url=urlunsplit(websocket_address(options.url)))
     match name:
         case "native":
             return NativeClient(options)
@@ -52,14 +53,14 @@ def make_dialect(name: str, options: DialectOptions, call: str = "") -> LabDiale
 def guess_dialect(url: str) -> str | None:
     """Return the dialect that an address looks like; None: it looks like none."""
     try:
-        path = _address(url).path.lower()
+        path = websocket_address(url).path.lower()
     except ConfigError:
         return None
     return next((name for name, signs in _SIGNS.items() if any(sign in path for sign in signs)), None)
 
 
-def _address(url: str) -> SplitResult:
-    """Return the parts of a WebSocket address; http and https are taken for ws and wss."""
+def websocket_address(url: str) -> SplitResult:
+    """Return the parts of an address, http taken for ws and https for wss; raise ConfigError if it is no address."""
     try:
         parts = urlsplit(url)
         valid = parts.scheme in _SCHEMES and bool(parts.hostname) and (parts.port is None or parts.port > 0)

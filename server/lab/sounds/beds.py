@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.random import Generator
 
+from voxlane.server.errors import ConfigError
 from voxlane.server.lab.sounds.intervals import CLIP_DB, as_sound, levelled
 from voxlane.server.lab.sounds.shaping import (
     Sound,
@@ -28,6 +29,7 @@ from voxlane.server.lab.sounds.shaping import (
 from voxlane.server.lab.sounds.speech import Wanted
 from voxlane.server.lab.sounds.tunes import tune
 from voxlane.server.lab.values import USER_RATE, Clip, Pcm
+from voxlane.server.log import quote
 
 BEDS: dict[str, str] = {
     "white": "white noise",
@@ -68,7 +70,9 @@ _NEWS: tuple[str | float, ...] = (
 
 
 def bed_wanted(name: str) -> list[Wanted]:
-    """Return the clips of speech that a bed is made of."""
+    """Return the clips of speech that a bed is made of; raise ConfigError if there is no such bed."""
+    if name not in BEDS:
+        raise ConfigError(f"there is no bed {quote(name)}: use one of {', '.join(BEDS)}")
     if name == "cafe":
         return [Wanted((text,), voice) for voice, text in _TABLES]
     if name == "television":

@@ -21,6 +21,9 @@ FLOOR_DB = -40.0
 SPEECH_GAP_S = 0.15
 """Silence in speech that is shorter belongs to the speech: the closure of a "t", a breath of the rhythm."""
 
+SHORTEST_SPEECH_S = 0.03
+"""Speech that stands alone and is shorter is none: a model's breath behind the last word is not the end of a turn."""
+
 NOISE_GAP_S = 0.03
 """The same for noises: the keys of a keyboard are sounds of their own."""
 
@@ -31,6 +34,12 @@ _KNEE = 0.7  # samples below stay as they are
 _FRAME = USER_RATE // 100
 _EXACT_DB = 0.01
 _ROUNDS = 12  # of bringing a clip to its loudness: bending peaks makes it quieter
+
+
+def spoken_intervals(sound: Sound, loudest: float = 0.0) -> tuple[Interval, ...]:
+    """Return where speech is voiced; `loudest` as in voiced_intervals."""
+    found = voiced_intervals(sound, SPEECH_GAP_S, loudest)
+    return tuple(one for one in found if one[1] - one[0] >= SHORTEST_SPEECH_S * USER_RATE)
 
 
 def voiced_intervals(sound: Sound, gap_s: float, loudest: float = 0.0) -> tuple[Interval, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 from voxlane.codecs.resample import resample
 from voxlane.engine.api import SpokenWord
 from voxlane.server.errors import ConfigError
-from voxlane.server.lab.sounds.intervals import SPEECH_GAP_S, levelled, loudest_frame, voiced_intervals
+from voxlane.server.lab.sounds.intervals import levelled, loudest_frame, spoken_intervals
 from voxlane.server.lab.sounds.shaping import Sound, samples_of
 from voxlane.server.lab.values import USER_RATE, Clip, Interval, Pcm
 from voxlane.server.log import quote
@@ -92,7 +92,7 @@ def assembled(wanted: Wanted, spoken: Rendition) -> Clip:
     voiced: list[Interval] = []
     length = 0
     for number, (piece, pause) in enumerate(zip(pieces, wanted.pauses, strict=False)):
-        inside = voiced_intervals(piece, SPEECH_GAP_S, loudest)
+        inside = spoken_intervals(piece, loudest)
         if not inside:
             raise ConfigError(f"there is nothing to hear in {quote(wanted.texts[number])}: write words")
         first, last = inside[0][0], inside[-1][1]

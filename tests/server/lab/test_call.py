@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from lab_voices import humming_corpus
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.server import serve
 
+from voxlane.server.lab import holding
 from voxlane.server.lab.agents.planted import planted
 from voxlane.server.lab.agents.voice import AgentVoice
 from voxlane.server.lab.call import LabCall
 from voxlane.server.lab.dialects.choice import make_dialect
-from voxlane.server.lab.dialects.dialect import DialectOptions
+from voxlane.server.lab.dialects.dialect import DialectOptions, LabHandshake
 from voxlane.server.lab.holding import Agent, hold_virtually
 from voxlane.server.lab.judge import judged_call, judged_scenario
 from voxlane.server.lab.person import clips, plan
 from voxlane.server.lab.results import RunResult, exit_code, why_not_measurable
 from voxlane.server.lab.scenario import Scenario, read_scenario
-from voxlane.server.lab.values import TICK_S, USER_RATE, USER_TICK, Recording
+from voxlane.server.lab.values import TICK_S, USER_RATE, USER_TICK, Message, Recording
 
 SCENARIO = """
 name = "stop"
@@ -146,3 +151,70 @@ def test_a_call_that_is_closed_says_why(tmp_path: Path) -> None:
     assert call.over
     assert call.recording().failure == "the server closed the connection (code 1011)"
     assert [step.result for step in call.recording().steps] == ["not_reached", "not_reached"]
+
+
+class Flooding:
+    """A server that sends much more than a voice needs."""
+
+    def __init__(self, messages: list[Message]) -> None:
+        self._messages = messages
+
+    def receive(self, message: Message) -> list[Message]:
+        return []
+
+    def tick(self) -> list[Message]:
+        return self._messages
+
+
+@pytest.mark.parametrize(
+    ("messages", "says"), [(['{"type": "x"}'] * 2000, "messages within 0 s"), ([bytes(2**24)] * 2, "MiB within 0 s")]
+)
+def test_a_server_that_floods_ends_the_call(tmp_path: Path, messages: list[Message], says: str) -> None:
+    call = a_call(read_scenario(SCENARIO, name="test"), tmp_path, "pcm")
+    hold_virtually(call, Flooding(messages))
+    assert call.failure.startswith("the server floods: ")
+    assert call.failure.endswith(says)
+    assert call.now_s < 1
+
+
+def test_twenty_seconds_of_sound_at_once_are_no_flood(tmp_path: Path) -> None:
+    call = a_call(read_scenario(SCENARIO, name="test"), tmp_path, "pcm")
+    for _ in range(2000):
+        call.arrive(bytes(320))
+    assert not call.failure
+
+
+def test_a_server_that_is_being_started_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = a_call(read_scenario(SCENARIO, name="test"), tmp_path, "pcm")
+    with socket.create_server(("127.0.0.1", 0)) as once:
+        port = once.getsockname()[1]
+
+    async def start_after_a_refusal() -> None:
+        refused = asyncio.Event()
+
+        async def connect_and_tell(*address: Any, **options: Any) -> ClientConnection:
+            try:
+                return await connect(*address, **options)
+            except OSError:
+                refused.set()
+                raise
+
+        monkeypatch.setattr(holding, "connect", connect_and_tell)
+        monkeypatch.setattr(holding, "AGAIN_S", 0.01)
+        monkeypatch.setattr(holding, "STARTS_S", 60.0)
+        held_call = asyncio.create_task(holding.hold(call, LabHandshake(f"ws://127.0.0.1:{port}/"), lambda now: None))
+        await refused.wait()
+        async with serve(lambda connection: asyncio.sleep(0), "127.0.0.1", port):
+            await held_call
+
+    asyncio.run(start_after_a_refusal())
+    assert call.failure == "the server closed the connection (code 1000)"
+
+
+def test_a_server_that_does_not_start_is_not_waited_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = a_call(read_scenario(SCENARIO, name="test"), tmp_path, "pcm")
+    with socket.create_server(("127.0.0.1", 0)) as once:
+        port = once.getsockname()[1]
+    monkeypatch.setattr(holding, "STARTS_S", 0.0)
+    asyncio.run(holding.hold(call, LabHandshake(f"ws://127.0.0.1:{port}/"), lambda now: None))
+    assert call.failure == f"ws://127.0.0.1:{port}/ cannot be reached: does the server run?"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -172,9 +173,68 @@ def test_a_run_is_written_and_judged_again_with_the_same_result(corpus: Corpus, 
     [
         ("planted:nothing", "there is no planted agent"),
         ("ws://127.0.0.1:1/other", "which protocol"),
-        ("not an address", "which protocol"),
+        ("not an address", "the address must be that of a WebSocket"),
     ],
 )
 def test_a_wrong_address_is_one_clear_line(corpus: Corpus, url: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         run_scenarios(SCENARIOS, url=url, options=RunOptions(corpus=corpus))
+
+
+ONE = 'name = "one"\nrepeat = 1\n[[step]]\nsound = "cough"\n'
+
+
+@pytest.mark.parametrize(
+    ("texts", "says"),
+    [
+        ((ONE + "[gates]\nyeild_ms.p95 = 5\n",), "there is no metric yeild_ms"),
+        ((ONE + "[gates]\nyield_ms.p99 = 5\n",), "yield_ms has no p99"),
+        ((ONE, ONE.replace("one", "One!")), "two scenarios have the name"),
+        ((ONE.replace("cough", "couhg"),), "^one: there is no sound couhg"),
+        ((ONE + '[user]\nnoise = { bed = "moon" }\n',), "^one: there is no bed moon"),
+    ],
+)
+def test_a_wrong_scenario_is_refused_before_any_call(corpus: Corpus, texts: tuple[str, ...], says: str) -> None:
+    told: list[str] = []
+    scenarios = [read_scenario(text, name="test") for text in texts]
+    with pytest.raises(ConfigError, match=says):
+        run_scenarios(scenarios, url="planted:none", options=RunOptions(corpus=corpus), progress=told.append)
+    assert told == []
+
+
+@pytest.mark.parametrize("what", ["a file", "calls of others"])
+def test_a_folder_that_is_not_the_labs_is_refused_before_any_call(corpus: Corpus, tmp_path: Path, what: str) -> None:
+    out = tmp_path / "out"
+    if what == "a file":
+        out.write_text("mine")
+    else:
+        (out / "calls").mkdir(parents=True)
+        (out / "calls" / "mine.wav").write_text("mine")
+    told: list[str] = []
+    with pytest.raises(ConfigError, match="out"):
+        run_scenarios(SCENARIOS, url="planted:none", options=RunOptions(corpus=corpus), out=out, progress=told.append)
+    assert told == []
+    assert what == "a file" or (out / "calls" / "mine.wav").is_file()
+
+
+def test_a_server_that_no_call_can_be_held_with_is_not_called_for_every_scenario(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("voxlane.server.lab.holding.STARTS_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as once:
+        port = once.getsockname()[1]
+    told: list[str] = []
+    result = run_scenarios(
+        SCENARIOS, url=f"ws://127.0.0.1:{port}/pcm", options=RunOptions(corpus=corpus), progress=told.append
+    )
+    assert [len(one.calls) for one in result.scenarios] == [1]
+    assert results.exit_code(result) == results.NOT_MEASURABLE
+    assert [text for text in told if "call" in text] == ["mhm: call 1 of 10"]
+
+
+def test_a_mapping_file_means_plain_pcm(corpus: Corpus) -> None:
+    options = RunOptions(corpus=corpus, mapping="[send]\nrate = 16000\n", repeat=1)
+    result = run_scenarios(SCENARIOS[2:], url="planted:none", options=options)
+    assert result.dialect == "pcm"
+    with pytest.raises(ConfigError, match="a mapping file is for the dialect pcm"):
+        run_scenarios(SCENARIOS[2:], url="planted:none", dialect="twilio", options=options)

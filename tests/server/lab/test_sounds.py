@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from voxlane.engine.api import SpokenWord
 from voxlane.server.errors import ConfigError
 from voxlane.server.lab.sounds.beds import BEDS, bed_wanted
-from voxlane.server.lab.sounds.corpus import SOUNDS, SPOKEN, Corpus, check_bed, sound_wanted, standard
+from voxlane.server.lab.sounds.corpus import SOUNDS, SPOKEN, Corpus, sound_wanted, standard
 from voxlane.server.lab.sounds.intervals import CEILING, as_sound, loudness_db, voiced_intervals
 from voxlane.server.lab.sounds.noises import NOISES
 from voxlane.server.lab.sounds.speech import Rendition, Wanted, assembled
@@ -193,7 +193,7 @@ def test_beds_of_speech_are_never_left_out_silently(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no bed"):
         Corpus(tmp_path).bed("forest", 16_000, 1)
     with pytest.raises(ConfigError, match="no bed"):
-        check_bed("forest")
+        bed_wanted("forest")
 
 
 def test_white_is_flat_and_pink_falls() -> None:
@@ -270,6 +270,14 @@ def test_a_pause_too_short_to_be_noticed_is_an_interval_of_its_own() -> None:
 def test_what_cannot_be_said_is_refused(parts: tuple[str | float, ...]) -> None:
     with pytest.raises(ConfigError):
         Wanted(parts, "af_heart")
+
+
+def test_a_breath_of_the_model_behind_the_last_word_does_not_end_the_turn() -> None:
+    words = spoken("one two")
+    breath = np.full(MODEL_RATE // 100, 400, np.int16)
+    with_breath = Rendition(np.concatenate([words.pcm, np.zeros(MODEL_RATE // 3, np.int16), breath]), MODEL_RATE, ())
+    wanted = Wanted(("one two",), "af_heart")
+    assert assembled(wanted, with_breath).voiced == assembled(wanted, words).voiced
 
 
 def test_a_part_that_makes_no_sound_is_refused() -> None:

@@ -30,8 +30,8 @@ def test_noises_are_no_turns(name: str, seed: int) -> None:
 
 
 def test_length_decides() -> None:
-    assert not is_ever_turn(voice_track((0.0, 0.6), seconds=1.5))
-    assert is_ever_turn(voice_track((0.0, 0.7), seconds=1.5))
+    assert not is_ever_turn(voice_track((0.0, 0.75), seconds=1.5))
+    assert is_ever_turn(voice_track((0.0, 0.85), seconds=1.5))
     assert is_ever_turn(voice_track((0.0, 0.4), (0.6, 0.8), seconds=1.5))
     assert not is_ever_turn(voice_track((0.0, 0.4), (1.2, 1.6), seconds=2.5))  # two sounds
 

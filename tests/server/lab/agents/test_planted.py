@@ -16,7 +16,8 @@ ASK = (0.5, 1.7)
 MURMUR = (4.0, 4.4)
 STOP = (7.0, 9.5)
 ANSWER_S = len(VOICE.answers[0].pcm) / 24_000
-BEFORE_TURN_S = 0.64  # a sound that lasts longer is a turn
+BEFORE_TURN_S = 0.78  # a sound that lasts longer is a turn
+STOPPED_S = STOP[0] + BEFORE_TURN_S + 0.02
 
 pytestmark = pytest.mark.parametrize("dialect", sorted(PLACES))
 
@@ -33,7 +34,7 @@ def near(got: list[Span], wanted: list[Span]) -> None:
 
 def test_good_agent(dialect: str) -> None:
     call = asked("none", dialect, MURMUR, STOP, seconds=14)
-    near(call.spans, [(2.7, 7.0 + BEFORE_TURN_S + 0.02), (10.5, 10.5 + ANSWER_S)])
+    near(call.spans, [(2.7, STOPPED_S), (10.5, 10.5 + ANSWER_S)])
 
 
 def test_good_agent_says_nothing_unasked_and_ignores_murmurs(dialect: str) -> None:
@@ -59,14 +60,14 @@ def test_hears_through_noise(dialect: str) -> None:
     call = hold_planted("none", dialect, voice_track(ASK, STOP, seconds=12, noise_db=-45))
     (story, answer) = call.spans
     assert story[0] == pytest.approx(2.7, abs=0.1)
-    assert story[1] == pytest.approx(7.7, abs=0.1)
+    assert story[1] == pytest.approx(STOPPED_S, abs=0.1)
     assert answer[0] == pytest.approx(10.5, abs=0.1)
 
 
 @pytest.mark.parametrize("echo", [Echo(level_db=-12), Echo(level_db=-20, delay_ms=200, room=True)])
 def test_does_not_hear_itself(dialect: str, echo: Echo) -> None:
     (story, answer) = hold_planted("none", dialect, voice_track(ASK, STOP, seconds=12), echo=echo).spans
-    assert story == pytest.approx((2.7, 7.7), abs=0.1)
+    assert story == pytest.approx((2.7, STOPPED_S), abs=0.1)
     assert answer[0] == pytest.approx(10.5, abs=0.1)
 
 
@@ -112,7 +113,7 @@ def test_slow_yield(dialect: str, turn: Span) -> None:
 def test_stale(dialect: str) -> None:
     call = asked("stale", dialect, MURMUR, STOP, seconds=13.5)
     first, second, third, answer = call.spans
-    assert first[1] == pytest.approx(7.7, abs=TICK)
+    assert first[1] == pytest.approx(STOPPED_S + 0.02, abs=TICK)
     assert second[0] - first[1] == pytest.approx(0.3, abs=TICK)
     assert second[1] - second[0] == pytest.approx(0.5, abs=0.001)
     assert second[1] < STOP[1]
@@ -130,18 +131,18 @@ def test_answers_twice(dialect: str) -> None:
     call = asked("answers_twice", dialect, STOP, seconds=18)
     story, first, second = call.spans
     assert second[0] - first[1] == pytest.approx(0.7, abs=0.011)
-    near([story, first], [(2.7, 7.66), (10.5, 10.5 + ANSWER_S)])
+    near([story, first], [(2.7, STOPPED_S), (10.5, 10.5 + ANSWER_S)])
     assert second[1] < 17
 
 
 def test_never_answers(dialect: str) -> None:
     call = asked("never_answers", dialect, MURMUR, STOP, seconds=14)
-    near(call.spans, [(2.7, 7.66)])
+    near(call.spans, [(2.7, STOPPED_S)])
 
 
 def test_cuts_off(dialect: str) -> None:
     call = hold_planted("cuts_off", dialect, voice_track((0.5, 1.5), (2.1, 3.6), seconds=7))
-    near(call.spans, [(1.77, 2.75), (3.87, 3.87 + ANSWER_S)])
+    near(call.spans, [(1.77, 2.1 + BEFORE_TURN_S + 0.01), (3.87, 3.87 + ANSWER_S)])
 
 
 @pytest.mark.parametrize(("fault", "said"), [("none", 5), ("keeps_words", 20), ("forgets_words", 1)])

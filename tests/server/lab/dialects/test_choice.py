@@ -27,6 +27,7 @@ def test_only_native_pauses() -> None:
         ("https://me.openai.azure.com/openai/v1/realtime", "realtime"),
         ("wss://a.example/v1/phone", "twilio"),
         ("wss://a.example/media-stream", "twilio"),
+        ("ws://127.0.0.1:8765/pcm", "pcm"),
         ("ws://127.0.0.1:9/ws", None),
         ("nonsense", None),
     ],

@@ -1,0 +1,101 @@
+"""The lab measures voice servers that we did not write: pipecat and OpenAI's Agents SDK.
+
+The bots are in tests/foreign_agents, and our server has their models. pipecat has an environment of its own, which is
+made once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import socket
+import subprocess
+import sys
+import venv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from voice_server import VoiceServer
+from waiting import until
+
+from voxlane.server.lab import call as lab_call
+from voxlane.server.lab.runner import RunOptions, run_scenarios
+from voxlane.server.lab.scenario_library import load
+
+pytestmark = pytest.mark.soak
+
+ROOT = Path(__file__).parents[2]
+BOTS = ROOT / "tests" / "foreign_agents"
+PIPECAT = ROOT / ".venv-clients" / "pipecat-bot"
+PIPECAT_NEEDS = ("pipecat-ai[openai,silero,websocket]==1.14.0", "fastapi", "uvicorn")
+INSTALL_S, START_S, STOP_S = 900, 120.0, 30
+
+
+def pipecat() -> Path:
+    """Return the Python of pipecat's environment, made when it is first wanted; skip where pip cannot."""
+    python, ready = PIPECAT / "bin" / "python", PIPECAT / ".ready"
+    wanted = "\n".join(PIPECAT_NEEDS)
+    if not ready.exists() or ready.read_text() != wanted:
+        venv.create(PIPECAT, with_pip=True, clear=True)
+        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PIPECAT_NEEDS]
+        done = subprocess.run(pip, capture_output=True, text=True, timeout=INSTALL_S)
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            pytest.skip(f"pip cannot install pipecat: {reason}")
+        ready.write_text(wanted)
+    return python
+
+
+@contextlib.contextmanager
+def bot(python: Path | str, name: str, server: VoiceServer, log: Path) -> Iterator[str]:
+    """Run a bot whose models are a server's; give its address."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with log.open("w") as output:
+        chat_model = next(iter(server.client.models.list())).id
+        command = [python, BOTS / name, str(port), f"{server.url}/v1", chat_model]
+        environment = {**os.environ, "LOGURU_LEVEL": "WARNING"}
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
+    try:
+        until(lambda: process.poll() is not None or answers(port), f"{name} listens", START_S)
+        assert process.poll() is None, log.read_text()
+        yield f"ws://127.0.0.1:{port}"
+    finally:
+        process.kill()  # it holds nothing that must be put away
+        process.wait(STOP_S)
+
+
+def answers(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
+@pytest.fixture
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Call a server, interrupt it, and check that the lab has figures: not what they are."""
+    monkeypatch.setattr(lab_call, "LATE_MS", math.inf)  # no figure is judged here, so that the tester may be late
+
+    def measure(url: str, dialect: str, mapping: str = "") -> None:
+        out, options = tmp_path / "lab", RunOptions(repeat=1, mapping=mapping)
+        result = run_scenarios(load(["stop_and_ask"]), url=url, dialect=dialect, options=options, out=out)
+        (call,) = result.scenarios[0].calls
+        assert call.failure == ""
+        assert [step.result for step in call.steps] == ["done", "done"]
+        assert call.steps[0].values["unanswered"] is not None
+        assert call.steps[1].values["talk_over_ms"] is not None
+        assert (out / "report.html").exists()
+
+    return measure
+
+
+def test_pipecat(server: VoiceServer, tmp_path: Path, measured: Callable[..., None]) -> None:
+    with bot(pipecat(), "pipecat_bot.py", server, tmp_path / "log") as url:
+        measured(f"{url}/twilio", "twilio")
+
+
+def test_the_agents_sdk(server: VoiceServer, tmp_path: Path, measured: Callable[..., None]) -> None:
+    with bot(sys.executable, "agents_sdk_bot.py", server, tmp_path / "log") as url:
+        measured(url, "pcm", (BOTS / "agents_sdk_bot.toml").read_text())
