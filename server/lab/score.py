@@ -18,6 +18,7 @@ from voxlane.codecs.resample import resample
 from voxlane.codecs.wav import decode_wav
 from voxlane.server.errors import BadAudio
 from voxlane.server.lab.attribution import FASTEST_ANSWER_S
+from voxlane.server.lab.gates import gate_limits
 from voxlane.server.lab.judge import RECORDED, judged_call, judged_scenario
 from voxlane.server.lab.labels import Labels, Meant, guessed, is_heard, labelled, read_labels
 from voxlane.server.lab.results import RunResult
@@ -81,6 +82,7 @@ def score(wav: bytes, labels_text: str | None, *, name: str, labels_name: str = 
         answer_s=labels.answer_s if labels else ANSWER_S,
         gates=labels.gates if labels else {},
     )
+    gate_limits(scenario.gates, name=labels_name)  # a gate that names nothing is a mistake in the labels
     call = judged_call(heard.recording, answer_s=scenario.answer_s)
     judged = judged_scenario(name, [call], scenario.gates, answer_s=scenario.answer_s)
     return ScoredCall(heard.recording, scenario, RunResult(scenarios=[judged], dialect=RECORDED), heard.guessed)
