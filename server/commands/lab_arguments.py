@@ -18,7 +18,7 @@ def add_lab(commands: Commands) -> argparse.ArgumentParser:
         "lab",
         "test the interruptions of any voice server",
         "  voxlane lab list                                      the scenarios that ship\n"
-        "  voxlane lab run quick --url planted:none              a good agent in this process: all gates are met\n"
+        "  voxlane lab run hard_stop --url planted:none          a good agent in this process: all gates are met\n"
         "  voxlane lab run mhm --url planted:stops_for_mhm       a bad one: a gate is missed, exit code 1\n"
         "  voxlane lab run quick --url ws://127.0.0.1:8000/v1/voice\n"
         "  OPENAI_API_KEY=… voxlane lab run hard_stop --url 'wss://api.openai.com/v1/realtime?model=gpt-realtime'\n"
