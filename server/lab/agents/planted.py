@@ -31,7 +31,7 @@ FAULTS = {
     "stale": "After it has stopped, 500 ms of the old response follow in the person's turn, and 500 ms after it.",
     "keeps_words": "It believes that all it wanted to say was heard.",
     "forgets_words": "It believes that nothing it said was heard.",
-    "answers_twice": "It answers, waits for 700 ms, and answers again.",
+    "answers_twice": "It answers, waits for a second, and answers again.",
     "never_answers": "It stops for an interruption, and does not answer.",
     "cuts_off": "It answers after 250 ms of silence: in the middle of a sentence, if the person pauses there.",
 }

@@ -130,7 +130,7 @@ def test_stale(dialect: str) -> None:
 def test_answers_twice(dialect: str) -> None:
     call = asked("answers_twice", dialect, STOP, seconds=18)
     story, first, second = call.spans
-    assert second[0] - first[1] == pytest.approx(0.7, abs=0.011)
+    assert second[0] - first[1] == pytest.approx(1.0, abs=0.011)
     near([story, first], [(2.7, STOPPED_S), (10.5, 10.5 + ANSWER_S)])
     assert second[1] < 17
 
