@@ -46,7 +46,7 @@ test-client: $(BROWSER) ## type-check and test the browser client's modules (the
 
 # Each client in an environment of its own: their requirements quarrel.
 test-clients: $(TESTED) weights $(CLIENTS:%=$(FOREIGN)/%/.ready) ## run the heavier foreign clients, and calls from every telephone system
-	@$(BIN)/python -m pytest tests/clients/foreign_clients.py tests/clients/foreign_serializers.py tests/server/phone/vendor_calls.py $(ARGS)
+	@VOXLANE_PEERS=1 $(BIN)/python -m pytest tests/clients/foreign_clients.py tests/clients/foreign_serializers.py tests/server/phone/vendor_calls.py tests/e2e/test_lab_peers.py $(ARGS)
 
 check: $(TESTED) types ## formatting, lint and types
 	@$(BIN)/ruff format --check .

@@ -274,6 +274,8 @@ class Driven:
 
 @pytest.fixture(scope="module")
 def driven(callback: Path, tmp_path_factory: pytest.TempPathFactory) -> Driven:
+    if "VOXLANE_PEERS" not in os.environ:
+        pytest.skip("a peer that calls in real time needs a quiet machine: make test-clients runs it")
     folder = tmp_path_factory.mktemp("driven")
     printed = asyncio.run(drive(callback, folder))
     late_s = max(verdict["late_s"] for verdict in json.loads(printed).values())
