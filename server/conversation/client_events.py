@@ -26,7 +26,7 @@ class TextTurn:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Say this text if nobody speaks and nothing is being answered; else it is dropped."""
+    """Say this text. It is dropped while a person speaks or a reply is on its way."""
 
     text: str
 

@@ -16,7 +16,7 @@ from voxlane.server.lab.values import Pcm, Recording, StepRecord
 RateSound = tuple[Pcm, int]
 
 RECORDED = "recording"
-"""The dialect of a call that somebody else has recorded."""
+"""The dialect of a call that was recorded elsewhere."""
 
 UNKNOWN = frozenset({"mute_ms", "duck_ms", "skipped_ms", "first_byte_ms", "stale_wire_ms", "late_ms"})
 """Figures that such a recording does not hold."""

@@ -5,7 +5,7 @@
     events.jsonl   what happened, one event a line
     call.wav       the call to listen to: stereo at 16 kHz, the person left, the agent right; `load` does not read it
 
-The arrays are read without pickle: a folder from somebody else is data, never code.
+The arrays are read without pickle: a folder from elsewhere is data, never code.
 """
 
 from __future__ import annotations

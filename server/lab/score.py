@@ -182,7 +182,7 @@ def _pcm(track: Floats) -> Pcm:
 
 
 def _runs(voiced: Sequence[Interval]) -> list[Run]:
-    """Return the agent's voice as the loudspeaker's runs: nobody says which response they are."""
+    """Return the agent's voice as the loudspeaker's runs. A recording does not name their responses."""
     runs, offset = [], 0
     for first, end in voiced:
         runs.append(Run(first, "", offset, end - first))

@@ -12,7 +12,7 @@ from voxlane.server.lab.values import Message, Pcm
 
 @dataclass(frozen=True, slots=True)
 class ResponseBegins:
-    """The agent begins to say a clip. Responses count from 1, turns too; turn 0: nobody asked."""
+    """The agent begins to say a clip. Responses and turns count from 1; turn 0: the agent greets, unasked."""
 
     response: int
     turn: int
