@@ -24,21 +24,19 @@ from numpy.typing import NDArray
 from support.command_line import REPOSITORY, command_line
 from support.common import machine, table
 from support.conversation import Person, person, server, spoken
+from support.lab_figures import DIALECTS, HEADER, address, row, summary_of
 from support.pictures.barge_in import draw
 from support.pictures.lane import Lane, read
 
 from voxlane.server.lab.results import RunResult, why_not_measurable
 from voxlane.server.lab.runner import LabRunner, RunOptions, run_scenarios
 from voxlane.server.lab.scenario_library import load
-from voxlane.server.lab.summary import FlagShare, summarise
+from voxlane.server.lab.summary import FlagShare
 
 Sound = NDArray[np.int16]
 
 SCENARIOS = ("hard_stop", "stop_in_mid_word", "two_quick_interruptions", "mhm", "short_words", "cough", "typing")
 AT_ONCE = (4, 8)
-DIALECTS = {"native": "/v1/voice", "realtime": "/v1/realtime"}
-NUMBERS = ("duck_ms", "mute_ms", "yield_ms", "talk_over_ms", "response_ms", "stale_ms", "pause_ms", "skipped_ms")
-FLAGS = ("missed", "false_stop", "answered_twice", "unanswered")
 MISSED_BAR, FALSE_BAR, STALE_BAR_MS = 0.02, 0.10, 0.0
 INTERRUPTIONS = ("Stop, that is enough.", "No, I meant something else.", "Wait a moment, please.")
 PROMPT = "Tell me a long story about a ship that sails around the world."
@@ -46,28 +44,9 @@ OUT = REPOSITORY / "build" / "barge_in"
 PICTURE = Path(__file__).parent.parent / "docs" / "img" / "barge-in.svg"
 
 
-def address(url: str, dialect: str) -> str:
-    """Return where a dialect of the server is."""
-    return url.replace("http", "ws", 1) + DIALECTS[dialect]
-
-
 def tell(text: str) -> None:
     """Show what is going on."""
     print(f"\r  {text:<90}", end="", file=sys.stderr, flush=True)
-
-
-def row(name: str, results: Sequence[RunResult]) -> list[str]:
-    """Return the figures of runs: p50 (p95) and n of numbers, hits of flags."""
-    steps = [step for run in results for one in run.scenarios for call in one.calls for step in call.steps]
-    summary = summarise(step for step in steps if step.result == "done")
-    cells = [name, f"{len(steps)}, {sum(step.result != 'done' for step in steps)}"]
-    for metric in NUMBERS:
-        found = summary.numbers.get(metric)
-        cells.append(f"{found.p50:.0f} ({found.p95:.0f}), {found.n}" if found else "")
-    for metric in FLAGS:
-        flag = summary.flags.get(metric)
-        cells.append(f"{flag.hits} of {flag.n}" if flag else "")
-    return cells
 
 
 def one_at_a_time(url: str, repeat: int, names: Sequence[str]) -> Iterator[tuple[str, RunResult]]:
@@ -92,8 +71,7 @@ async def at_once(url: str, callers: int, repeat: int) -> list[RunResult]:
 
 def report_bars(results: Sequence[RunResult]) -> None:
     """Print whether each bar is met."""
-    steps = [step for run in results for one in run.scenarios for call in one.calls for step in call.steps]
-    summary = summarise(step for step in steps if step.result == "done")
+    summary = summary_of(results)
     stale = summary.numbers["stale_ms"].max if "stale_ms" in summary.numbers else 0.0
 
     def share(metric: str) -> float:
@@ -191,8 +169,7 @@ def main() -> None:
             rows.append(row(f"native, {callers} at once, hard_stop", found))
             results += found
     print(file=sys.stderr)
-    header = ["calls", "steps, not measured", *NUMBERS, *FLAGS]
-    table(f"barge-in by the lab, {machine()}: ms, p50 (p95), n", header, rows)
+    table(f"barge-in by the lab, {machine()}: ms, p50 (p95), n", ["calls", *HEADER], rows)
     report_bars(results)
     report_trace()
 

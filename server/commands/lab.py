@@ -56,6 +56,7 @@ def _run(arguments: argparse.Namespace) -> int:
         voice=arguments.voice,
         mapping=_read(arguments.mapping) if arguments.mapping else "",
         naive=arguments.naive,
+        at_once=arguments.at_once,
     )
     out = arguments.out or OUT
     with ProgressLine() as line:

@@ -63,6 +63,9 @@ def _add_run(parts: Commands) -> None:
     parser.add_argument("--dialect", choices=DIALECT_NAMES, help="the protocol; default: guessed from the address")
     parser.add_argument("--repeat", type=_positive, metavar="N", help="repeats instead of the scenario's own")
     parser.add_argument("--seed", type=_seed, metavar="N", help="seed instead of the scenario's own")
+    parser.add_argument(
+        "--at-once", type=_positive, default=1, metavar="N", help="hold so many calls at the same time (%(default)s)"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the results; default: lab-results")
     parser.add_argument("--model", default="", help="the model to ask for, where the dialect names one")
     parser.add_argument("--voice", default="", help="the agent's voice to ask for, where the dialect names one")

@@ -57,6 +57,7 @@ class RunOptions:
     voice: str = ""
     mapping: str = ""  # the text of the mapping file of plain PCM
     naive: bool = False
+    at_once: int = 1  # calls that are held at the same time
     corpus: Corpus | None = None  # None: the user's own
 
 
@@ -110,14 +111,7 @@ class LabRunner:
         if out is not None:
             make_run_folder(out)
         await self.prepare()
-        held = []
-        for scenario in self._scenarios:
-            for repeat in range(scenario.repeat):
-                held.append(await self._hold(scenario, repeat))
-                if held[-1].recording.failure:
-                    break  # the next repeat would fail in the same way
-            if all(one.recording.failure for one in held):
-                break  # and so would the next scenario, if no call could be held yet
+        held = await self._hold_all()
         result = await self._judge(held)
         if out is not None:
             write_run(out, result, held)
@@ -132,6 +126,29 @@ class LabRunner:
         await self._corpus.prepare(wanted, lambda done, total: self._tell(f"making speech: {done} of {total} clips"))
         if self._fault:  # a recogniser must understand an agent that counts; for all others tones will do
             self._voice = AgentVoice.counting(self._corpus) if counts else AgentVoice.synthetic(1)
+
+    async def _hold_all(self) -> list[HeldCall]:
+        """Hold every call, some at the same time, and return them in the order of the scenarios."""
+        wanted = iter([(place, repeat) for place, one in enumerate(self._scenarios) for repeat in range(one.repeat)])
+        held: dict[tuple[int, int], HeldCall] = {}
+        failed: set[int] = set()
+
+        async def hold_some() -> None:
+            for place, repeat in wanted:
+                if held and all(one.recording.failure for one in held.values()):
+                    return  # no call could be held yet, and the next one would fail in the same way
+                if place in failed:
+                    continue  # and so would the next repeat
+                held[place, repeat] = await self._hold(self._scenarios[place], repeat)
+                if _late(held[place, repeat]):  # once more: the machine was busy for a moment
+                    held[place, repeat] = await self._hold(self._scenarios[place], repeat)
+                if held[place, repeat].recording.failure:
+                    failed.add(place)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._options.at_once):
+                group.create_task(hold_some())
+        return [held[key] for key in sorted(held)]
 
     async def _hold(self, scenario: Scenario, repeat: int) -> HeldCall:
         planned = plan(scenario, repeat)
@@ -187,6 +204,10 @@ class LabRunner:
 
     def _tell_listening(self, done: int, total: int) -> None:
         self._tell(f"writing down what was counted: {done} of {total} sounds")
+
+
+def _late(held: HeldCall) -> bool:
+    return any(step.result == "late" for step in held.recording.steps)
 
 
 def _judged(scenario: Scenario, held: Sequence[HeldCall]) -> ScenarioResult:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,10 @@ from lab_voices import humming_corpus
 
 from voxlane.server.errors import ConfigError
 from voxlane.server.lab import results
+from voxlane.server.lab.agents.planted import planted
+from voxlane.server.lab.agents.voice import AgentVoice
+from voxlane.server.lab.call import LabCall
+from voxlane.server.lab.holding import hold_virtually
 from voxlane.server.lab.judge import judged_again
 from voxlane.server.lab.recording_file import call_folder, load
 from voxlane.server.lab.results import RunResult
@@ -238,3 +244,42 @@ def test_a_mapping_file_means_plain_pcm(corpus: Corpus) -> None:
     assert result.dialect == "pcm"
     with pytest.raises(ConfigError, match="a mapping file is for the dialect pcm"):
         run_scenarios(SCENARIOS[2:], url="planted:none", dialect="twilio", options=options)
+
+
+def test_calls_at_once_give_the_same_result_in_the_same_order(corpus: Corpus) -> None:
+    alone = run(corpus, "slow_yield", "native", repeat=3)
+    assert results.encode(run(corpus, "slow_yield", "native", repeat=3, at_once=4)) == results.encode(alone)
+
+
+def served(late: dict[LabCall, float], meet: asyncio.Barrier | None = None) -> Callable[..., Awaitable[None]]:
+    """Return what holds a call with a planted agent instead of a server; `late` says how late its ticks are."""
+
+    async def hold(call: LabCall, handshake: object, tell: object) -> None:
+        if meet is not None:
+            await meet.wait()
+        begin_tick = call.begin_tick
+        call.begin_tick = lambda late_ms=0.0: begin_tick(late.get(call, 0.0))  # type: ignore[method-assign]
+        hold_virtually(call, planted("none", "pcm", AgentVoice.synthetic(1)))
+
+    return hold
+
+
+def test_calls_are_held_at_the_same_time(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("voxlane.server.lab.runner.hold", served({}, asyncio.Barrier(2)))
+    options = RunOptions(corpus=corpus, repeat=2, at_once=2)
+    result = run_scenarios(SCENARIOS[2:], url="ws://127.0.0.1:1/pcm", dialect="pcm", options=options)
+    assert [call.repeat for call in result.scenarios[0].calls] == [0, 1]
+
+
+def test_a_call_in_which_the_tester_was_late_is_held_once_more(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[LabCall] = []
+
+    async def hold(call: LabCall, handshake: object, tell: object) -> None:
+        held.append(call)
+        await served({held[0]: 500.0})(call, handshake, tell)
+
+    monkeypatch.setattr("voxlane.server.lab.runner.hold", hold)
+    options = RunOptions(corpus=corpus, repeat=2)
+    result = run_scenarios(SCENARIOS[2:], url="ws://127.0.0.1:1/pcm", dialect="pcm", options=options)
+    assert len(held) == 3
+    assert [step.result for call in result.scenarios[0].calls for step in call.steps] == ["done", "done"]
