@@ -50,13 +50,13 @@ _STALE_S = 1.0
 """The least wait while the words of the last sound are not known: they come within half a second."""
 
 # The log-odds that a turn is over: a constant, then what the words and the voice add per unit of their own log-odds.
-# Fitted to the turns of benchmarks/support/ears/turns.py in three voices each, recognised by Moonshine.
-_BIAS, _BY_WORDS, _BY_SOUND = 0.2, 0.6, 0.75
+# Fitted to the turns of benchmarks/support/ears/turns.py: first three voices with Moonshine, then two with Whisper.
+_BIAS, _BY_WORDS, _BY_SOUND = 0.25, 0.58, 0.8
 _MOST = 4.0
 """Log-odds beyond this are no better evidence: both estimates err with confidence at times."""
 
 _ENDING_ODDS = {
-    SentenceEnding.OPEN: -2.5,
+    SentenceEnding.OPEN: -4.0,
     SentenceEnding.NUMBER: -0.7,
     SentenceEnding.PLAIN: 0.0,
     SentenceEnding.QUESTION: 0.5,  # little: recognisers put question marks behind half a sentence, too

@@ -65,7 +65,8 @@ ENGLISH = Phrasebook(
     ),
     leading=_phrases(
         "if, once, although, unless, whenever, even if, even though, as soon as, as long as, before we, before i,"
-        "after we, after i, when i, when we, when the, when my, because of"
+        "after we, after i, when i, when we, when the, when my, because of, it's not that, it isn't that, it is not that,"
+        "not only"
     ),
 )  # fmt: skip
 
