@@ -64,6 +64,10 @@ Detector = Callable[[NDArray[np.float32]], list[float]]
 """Return the speech probability of each 32 ms of a stream that these samples complete."""
 
 
+_STIRRING = 2
+"""In a pause, so many of the last four frames that pass the gate may be a voice."""
+
+
 @dataclass(frozen=True, slots=True)
 class EarPolicy:
     """Thresholds of voice detection. Loudness is in dB of full scale."""
@@ -258,6 +262,11 @@ class Ear:
         """How much louder than usual the person was in the last 50 ms of the voice; 0 before they were first heard."""
         last = list(self._levels)[-_LOUD_FRAMES:]
         return sum(last) / len(last) - self._room.person if last and self._room.knows_person else 0.0
+
+    @property
+    def stirs(self) -> bool:
+        """Whether the last 40 ms of a pause may be the beginning of a voice: the detector says so 50 ms later."""
+        return self._hearing is Hearing.PAUSED and sum(self._recent) >= _STIRRING
 
     def silence(self, samples_so_far: int) -> int:
         """Return for how many samples speech has paused at `samples_so_far`; 0 if there is a voice or was none."""

@@ -26,6 +26,8 @@ class PauseEvidence:
     p_words: float | None = None  # the chat model's probability that the words are complete
     p_sound: float | None = None  # the probability that the voice sounds finished
     turn_s: float = 0.0  # length of the turn so far
+    pauses: int = 0  # pauses inside the turn after which the person went on
+    longest_s: float = 0.0  # the longest of them
 
 
 class SentenceEnding(Enum):
@@ -54,6 +56,9 @@ _STALE_S = 1.0
 _BIAS, _BY_WORDS, _BY_SOUND = 0.25, 0.58, 0.8
 _MOST = 4.0
 """Log-odds beyond this are no better evidence: both estimates err with confidence at times."""
+
+_HALTING, _HALT_FACTOR, _MOST_HALT_S = 2, 1.3, 1.0
+"""A person who has paused so often in a turn searches for words: the next pause may be so much longer than those."""
 
 _ENDING_ODDS = {
     SentenceEnding.OPEN: -4.0,
@@ -123,6 +128,8 @@ def end_wait_s(evidence: PauseEvidence, policy: TurnPolicy, patience: float = 1.
     wait = shortest + (longest - shortest) * doubt**2 * patience
     if not evidence.fresh:
         wait = max(wait, _STALE_S)
+    if evidence.pauses >= _HALTING:
+        wait = max(wait, min(_MOST_HALT_S, evidence.longest_s * _HALT_FACTOR))
     return min(policy.max_wait_s, max(policy.min_wait_s, wait))
 
 

@@ -59,6 +59,9 @@ SHORTEST_S = 0.1
 ROUNDING_S = 0.005
 """How much later than the exact moment to wake, so that rounding causes no useless wake-up."""
 
+STIR_S = 0.15
+"""A turn whose silence is long enough ends at most so much later, if the last sound may be the person going on."""
+
 MUTE_S = 1.0
 """Without any sound for this long the turn counts as silent: the microphone is off, or the line is broken."""
 
@@ -183,6 +186,7 @@ class Floor:
                 case Voiced(at=at) if self._turn is not None:
                     self._turn.silent = False
                     self._habits.paused((at - self._paused_at) / RATE)
+                    self._turn.went_on((at - self._paused_at) / RATE)
                     effects += self._answers.withdraw()
                 case _:
                     pass
@@ -347,7 +351,8 @@ class Floor:
             return self._commit(turn, now)  # an answer to the question that the reply ended with
         silence = self._silence_s()
         evidence, strong_s = self._evidence(turn), self._ear.strong_for / RATE
-        match meaning(turn, silence, self._ear.voiced_for / RATE, self._end_wait_s(turn), config, strong_s):
+        wait_s = self._end_wait_s(turn)
+        match meaning(turn, silence, self._ear.voiced_for / RATE, wait_s, config, strong_s):
             case Meaning.MEANT if turn.asked:
                 return [*self._end_turn(now), *self.pending.close_understood(now)]
             case Meaning.MEANT:
@@ -357,6 +362,8 @@ class Floor:
             case Meaning.NOTHING:
                 self._ear.rest()
                 return self._drop_turn(now)
+            case Meaning.END if self._ear.stirs and silence < wait_s + STIR_S:
+                return []  # the person may just go on
             case Meaning.END:
                 turn.ended_words, turn.p_sound = turn.text, evidence.p_sound
                 return self._end_turn(now)

@@ -36,7 +36,8 @@ ENGLISH = Phrasebook(
         "good, great, nice, cool, wow, whoa, fine, perfect, wonderful, excellent, amazing, awesome, lovely,"
         "good to know, go on, go ahead, keep going, please go on, really, no way, is that so, interesting,"
         "that's interesting, that's good, that's great, that's nice, sounds good, very good, very nice,"
-        "oh dear, oh no, oh my, oh my god, my god, my goodness, oh boy, oh man, damn, jeez, well, so, and, lol"
+        "oh dear, oh no, oh my, oh my god, my god, my goodness, oh boy, oh man, damn, jeez, well, so, and, lol,"
+        "you"  # what recognisers write for a cough
     ),
     # mhm, mm-hmm, hm, uh-huh, uh, um, er, ah, aha, oh, ooh, huh, eh, yeah, yep, yup, ya, ha ha, he he, pff, phew, tsk
     murmur=re.compile(
@@ -44,7 +45,7 @@ ENGLISH = Phrasebook(
         r"|ye+a+h*|ye+p+|yu+p+|ya+h*|b?w?a?(ha)+h*|a?(he)+h*|(hee)+|p+f+t*|phe+w+|tsk|ts+|s+h+|u+gh+|a+rgh+|a+w+"
     ),
     claims=_phrases(
-        "no, nope, nah, not, don't, but, what, why, who, when, where, how, which, sorry, pardon, hello, hey, hi, help,"
+        "no, nope, nah, not, don't, but, what, why, who, when, where, how, which, sorry, pardon, hello, hey, help,"
         "listen, look, next, skip, back, again, repeat, continue, louder, slower, faster, quiet, thanks, thank, bye,"
         "goodbye, please, actually, question, wrong, zero, one, two, three, four, five, six, seven, eight, nine, ten,"
         "twelve, twenty, hundred, today, tomorrow, tonight, monday, tuesday, wednesday, thursday, friday, saturday,"
@@ -65,8 +66,8 @@ ENGLISH = Phrasebook(
     ),
     leading=_phrases(
         "if, once, although, unless, whenever, even if, even though, as soon as, as long as, before we, before i,"
-        "after we, after i, when i, when we, when the, when my, because of, it's not that, it isn't that, it is not that,"
-        "not only"
+        "after we, after i, when i, when we, when the, when my, because of, it's not that,"
+        "it isn't that, it is not that, not only"
     ),
 )  # fmt: skip
 

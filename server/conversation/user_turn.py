@@ -42,6 +42,8 @@ class UserSpeech:
     overlap: Overlap | None = None  # what it has done to that reply so far
     ended_words: str | None = None  # the words that a silence ended it on; None: it was ended otherwise
     p_sound: float | None = None  # the probability, when it was ended, that the voice sounded finished
+    pauses: int = 0  # pauses after which the person went on
+    longest_pause_s: float = 0.0
     answer_at_s: float = 0.0  # not answered before: its last words say that it may go on
     stopped_s: float = 0.0  # when its last sound was
     ended_s: float = 0.0  # when it was taken as over
@@ -62,8 +64,16 @@ class UserSpeech:
         """Return what is known at sample `heard`, in a pause that began at `paused_at`."""
         fresh = self.covered >= paused_at - int(_NEARLY_S * RATE)
         p_words = self.p_end if self.probed == self.text else None
-        return PauseEvidence(self.text, fresh, p_words, p_sound, (heard - self.onset) / RATE)
+        turn_s = (heard - self.onset) / RATE
+        return PauseEvidence(self.text, fresh, p_words, p_sound, turn_s, self.pauses, self.longest_pause_s)
+
+    def went_on(self, pause_s: float) -> None:
+        """Note that the person went on after a pause; short ones are part of speaking."""
+        if pause_s >= _PAUSE_S:
+            self.pauses += 1
+            self.longest_pause_s = max(self.longest_pause_s, pause_s)
 
 
+_PAUSE_S = 0.35
 _NEARLY_S = 0.05
 """Words cover the sound before a pause if at most so much of it came after them: two detectors differ by that."""

@@ -158,3 +158,13 @@ def test_a_person_who_pauses_long_is_given_more_time() -> None:
         quick.paused(0.35)
     assert slow.patience > 1.3
     assert quick.patience <= 1.0
+
+
+def test_a_person_who_searches_for_words_is_given_the_time_of_the_last_pauses() -> None:
+    def wait_s(pauses: int, longest_s: float) -> float:
+        evidence = PauseEvidence("I have a question about the train.", True, 0.99, 0.95, 4.0, pauses, longest_s)
+        return end_wait_s(evidence, TurnPolicy())
+
+    assert wait_s(1, 0.6) == wait_s(0, 0.0) == 0.25
+    assert wait_s(2, 0.6) == pytest.approx(0.78)
+    assert wait_s(5, 3.0) == 1.0

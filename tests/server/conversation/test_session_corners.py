@@ -43,6 +43,7 @@ from voxlane.server.conversation.server_events import (
     ReplyDone,
     ReplyStarted,
     Speech,
+    SpeechStopped,
     SpeechDone,
     SpeechStarted,
     ToolCalled,
@@ -196,6 +197,16 @@ def test_a_microphone_that_goes_mute_in_mid_word_ends_the_turn():
     table.wait(600)
     table.work()
     assert turns(table) == ["tell me a story"]
+
+
+def test_a_turn_does_not_end_while_the_person_may_just_go_on():
+    table = Table(SessionConfig(turns=TurnPolicy(min_wait_s=0.5, max_wait_s=0.5)))
+    table.speak("v", 40)
+    table.ear.stirs = True
+    table.speak("s", 29)  # 0.58 s: long enough, but the last sound may be a voice
+    assert not table.of(SpeechStopped)
+    table.speak("s", 6)  # it was none
+    assert len(table.of(SpeechStopped)) == 1
 
 
 @pytest.mark.parametrize("config", [PAUSES, SessionConfig()])
