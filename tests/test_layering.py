@@ -63,8 +63,8 @@ ASYNC = {
 
 ROOMS = {
     "engine": (
-        "api", "errors", "weights", "kernels", "memory", "text", "audio", "schedule", "models", "runners", "voices",
-        "jobs", "loop", "build", "process",
+        "api", "errors", "progress", "weights", "kernels", "memory", "text", "audio", "schedule", "models", "runners",
+        "voices", "jobs", "loop", "build", "template", "process",
     ),
     "server": (
         "limits", "errors", "log", "validation", "player", "conversation", "config", "auth", "engine_client", "metrics",

@@ -153,6 +153,8 @@ def speaking_part(config: EngineConfig, device: torch.device, progress: Progress
         SpeakClausesJobFactory(model, resources.pool, beside.thread if beside is not None else None),
         {"tts_model": config.tts_model, "speak_rate": model.sample_rate, "voices": voices},
         close=beside.close if beside is not None else None,
+        rest=model.rest,
+        wake=model.wake,
     )
     rehearse("tts", part, _clauses(model, resources.pool, WARM_UP_CLAUSES), 1)
     progress("warming up", 1.0)

@@ -64,6 +64,20 @@ class Assembly:
     ready: Ready
     trace: Trace | None
     closers: tuple[Callable[[], object], ...] = ()
+    parts: tuple[ModelPart, ...] = ()
+    on_device: bool = False
+
+    def rest(self) -> None:
+        """End the threads that a fork would lose."""
+        for part in self.parts:
+            if part.rest is not None:
+                part.rest()
+
+    def wake(self) -> None:
+        """Start again what the first requests need of them."""
+        for part in self.parts:
+            if part.wake is not None:
+                part.wake()
 
     def close(self) -> None:
         """End the threads beside the steps, so that the process can end; the trace first: a slow end is killed."""
@@ -142,7 +156,9 @@ def assemble(config: EngineConfig, progress: Progress = lambda what, done: None)
         ready = structs.replace(ready, chosen=chosen.reason, missed=chosen.missed)
     if ears is not None:
         ready = structs.replace(ready, asr_chosen=ears.reason, asr_missed=ears.missed)
-    return Assembly(core, ready, trace, tuple(filter(None, closers)))
+    return Assembly(
+        core, ready, trace, tuple(filter(None, closers)), tuple(parts.values()), on_device=device.type != "cpu"
+    )
 
 
 def _try_kernels(config: EngineConfig, device: torch.device, progress: Progress) -> None:
@@ -249,7 +265,7 @@ def _chat_part(config: EngineConfig, device: torch.device, progress: Progress) -
     readers = {priority: ThreadPoolExecutor(1, "prompts") for priority in beside}
     factory = ChatJobFactory(intake, tokenizer, grammars, readers)
     ready = _chat_ready(config, weights.config, model, cache) | {"sampling": sampling}
-    part = ModelPart(resources, runner, factory, ready, close=factory.close)
+    part = ModelPart(resources, runner, factory, ready, close=factory.close, rest=grammars.rest)
     _warm_up(part, model, config.max_batch)
     grammars.warm_up()
     progress("warming up", 1.0)

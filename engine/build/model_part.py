@@ -42,6 +42,8 @@ class ModelPart:
     ready: dict[str, object] = field(default_factory=dict)  # its fields of Ready
     cloning: Cloning | None = None  # makes voices from recordings, if the model can speak with them
     close: Callable[[], object] | None = None  # ends its threads beside the steps, if it has any
+    rest: Callable[[], object] | None = None  # ends threads that the next use starts again: a fork would lose them
+    wake: Callable[[], object] | None = None  # starts them after a fork, if the first use should not wait for that
 
 
 class CachedModel(Protocol):

@@ -85,6 +85,14 @@ class Hibari:
         samples = hibari.dsp.synth(*(spectrum[0] for spectrum in spectra), pitch[0], noise)
         return finish(prepared, samples, durations, frame_samples=FRAME_SAMPLES, rate=self.sample_rate, speed=speed)
 
+    def rest(self) -> None:
+        """Close the sessions and so end their threads; the next clause opens them again."""
+        self._sessions.clear()
+
+    def wake(self) -> None:
+        """Open the session of the default voice."""
+        self._session(self._known(None))
+
     def file(self, voice: str | None = None) -> Path:
         """Return the ONNX file of a voice; SynthesisError if there is none, WeightsError if it is another."""
         voice = self._known(voice)
