@@ -51,5 +51,5 @@ class ProgressPage:
 
     def close(self) -> None:
         """Give the memory back."""
-        self._words.release()
+        self._words.release()  # both may be done twice
         self._memory.close()

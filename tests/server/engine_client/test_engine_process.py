@@ -405,8 +405,8 @@ async def test_a_socket_that_cannot_be_watched_leaves_no_child(
 
         def unwatchable(*_: object) -> PacketPipe:
             monkeypatch.undo()
-            assert link._process is not None
-            seen.append(link._process)
+            assert link._child is not None
+            seen.append(link._child._process)
             raise OSError(errno.ENOSPC, "No space left on device")
 
         monkeypatch.setattr(engine_process, "PacketPipe", unwatchable)
@@ -423,7 +423,7 @@ async def test_failed_is_left_as_soon_as_a_start_works(
     monkeypatch.setattr(limits, "RESTART_DELAY_MOST_SECONDS", 0.01)
     recorder = Recorder()
     async with EngineProcess(
-        EngineConfig("m"), command=engine_command, observers=(recorder,), restarts=RestartBudget(1)
+        EngineConfig("m", start_failures=0), command=engine_command, observers=(recorder,), restarts=RestartBudget(1)
     ) as link:
         await link.wait_ready()
         config, link._config = link._config, EngineConfig(model)  # as if its file were gone for a while
