@@ -195,7 +195,7 @@ def serve(link: Link, control: socket.socket | None = None) -> int:
     sys.setswitchinterval(SWITCH_S)
     if control is not None:
         if can_fork(configure.config, assembly):
-            own = fork_engines(control, link.give())
+            own = fork_engines(control, link.give(), assembly.forget)
             if own is None:
                 return 0
             _be_fork(own, assembly, garbage)

@@ -4,6 +4,9 @@ The process that has loaded the models stays as the template. The engine that se
 one, when the server asks for it. A fork shares all memory that neither side writes: weights are never written, so an
 engine and its template take little more than an engine alone.
 
+The pages of the chat model's KV cache are shared for writing: a fork finds the blocks that the last one has filled, and
+need not read every conversation from its beginning.
+
 Only a process without other threads can be forked, so `can_fork` looks for them. The thread pools that remain are of
 libraries that start new ones in the child: our kernels' and OpenBLAS'.
 """
@@ -17,6 +20,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -25,6 +29,9 @@ from voxlane.engine.build.assemble import Assembly
 from voxlane.engine.kernels import native
 
 log = logging.getLogger(__name__)
+
+SHORT_LIFE_S = 10.0
+"""An engine that was lost sooner leaves nothing to the next one: what it has kept may be the reason."""
 
 END_S = 3.0
 """How long an engine may take to end after its server has gone, before it is killed."""
@@ -47,13 +54,15 @@ def can_fork(config: EngineConfig, assembly: Assembly) -> bool:
     return True
 
 
-def fork_engines(control: socket.socket, link: socket.socket) -> socket.socket | None:
+def fork_engines(control: socket.socket, link: socket.socket, forget: Callable[[], None]) -> socket.socket | None:
     """Fork an engine for this link, and another for each that the server sends.
 
-    Return the link in each engine, and None in the template when the server has gone.
+    Return the link in each engine, and None in the template when the server has gone. `forget` drops what an engine
+    leaves to the next.
     """
     current: socket.socket | None = link
     while current is not None:
+        forked_s = time.monotonic()
         pid = os.fork()
         if pid == 0:
             control.send(encode_forked(Forked(os.getpid())))
@@ -61,6 +70,8 @@ def fork_engines(control: socket.socket, link: socket.socket) -> socket.socket |
             return current
         current.close()
         current = _next_link(control, pid)
+        if time.monotonic() - forked_s < SHORT_LIFE_S:
+            forget()
     return None
 
 

@@ -40,8 +40,9 @@ class StepWatch:
         `facts` is None if the thread cannot be looked at. While the engine loads, its count need not grow.
         """
         if count != self._count:
-            self._count, self._cpu_s = count, None
+            self._count, self._cpu_s = count, facts.cpu_s if facts is not None else None
             self._silent_s = self._stopped_s = 0.0
+            return ""
         spent_s = self._spent_s(facts)
         stopped = facts is not None and facts.state in ("T", "t")
         self._stopped_s = self._stopped_s + LOOK_S if stopped else 0.0

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +37,8 @@ from voxlane.engine.api import (
     encode,
     fragments,
 )
+from voxlane.engine.api import Started as Begun
+from voxlane.engine.template import SHORT_LIFE_S
 
 CONFIG = EngineConfig(NAME, "whisper-tiny-en", "hibari", kv_memory_mib=64)
 
@@ -55,6 +58,7 @@ class Started:
         for end in (link, control):
             end.close()
         os.close(page)
+        self.cached = 0  # prompt tokens of the last chat that were found in the cache
         self.send(Configure(config))
         for one in (self.link, self.control):
             one.settimeout(240)
@@ -85,7 +89,9 @@ class Started:
     def chat(self) -> str:
         asked = Submit("r", "chat", (ChatMessage("user", "Count to five."),), sampling=SamplingParams(max_tokens=12))
         self.send(asked)
-        return "".join(one.text for one in self.messages_until("Finished") if isinstance(one, Text))
+        told = self.messages_until("Finished")
+        self.cached = next(one.cached_tokens for one in told if isinstance(one, Begun))
+        return "".join(one.text for one in told if isinstance(one, Text))
 
     def speech(self) -> bytes:
         self.send(Submit("s", "tts"), Append("s", text="Hello there."), EndInput("s"))
@@ -135,6 +141,23 @@ def test_every_fork_answers_alike_and_ends_with_its_server(started: Started) -> 
     started.close()
     assert started.process.returncode == 0
     until(lambda: not lives(pid), "the fork ends with its server")
+
+
+def test_a_long_lived_fork_leaves_its_prefix_cache_to_the_next(started: Started) -> None:
+    started.messages_until("Ready")
+    pid = decode_forked(started.control.recv(256)).pid
+    born_s = time.monotonic()
+    text = started.chat()
+    assert started.cached == 0
+    until(lambda: time.monotonic() - born_s > SHORT_LIFE_S, "it has lived long enough")
+    os.kill(pid, signal.SIGKILL)
+    pid = started.fork()
+    assert started.chat() == text
+    assert started.cached > 0
+    os.kill(pid, signal.SIGKILL)
+    started.fork()
+    assert started.chat() == text
+    assert started.cached == 0, "the last one was lost at once: its cache may be why"
 
 
 def test_a_fork_that_still_runs_is_killed_before_the_next(started: Started) -> None:

@@ -14,7 +14,10 @@ HANG_S = 2.0
 def looks_until_hung(
     watch: StepWatch, facts: list[ThreadFacts | None], *, count: int = 7, allowed_s: float = 0.0, loading: bool = False
 ) -> int | None:
-    """Return after how many looks at these facts, with a count that stands still, the thread counts as hung."""
+    """Return after how many looks at these facts, with a count that stands still, the thread counts as hung.
+
+    The first look only sees the count.
+    """
     for number, fact in enumerate(facts, start=1):
         if watch.look(count, allowed_s, fact, loading=loading):
             return number
@@ -32,11 +35,11 @@ def same(state: str, looks: int) -> list[ThreadFacts | None]:
 
 @pytest.mark.parametrize("state", ["S", "T", "t", "I"])
 def test_a_thread_that_stands_still_hangs(state: str) -> None:
-    assert looks_until_hung(StepWatch(HANG_S), same(state, 100)) == round(HANG_S / LOOK_S)
+    assert looks_until_hung(StepWatch(HANG_S), same(state, 100)) == round(HANG_S / LOOK_S) + 1
 
 
 def test_a_thread_that_cannot_be_looked_at_is_judged_by_its_count() -> None:
-    assert looks_until_hung(StepWatch(HANG_S), [None] * 100) == round(HANG_S / LOOK_S)
+    assert looks_until_hung(StepWatch(HANG_S), [None] * 100) == round(HANG_S / LOOK_S) + 1
 
 
 def test_a_thread_that_runs_without_progress_hangs() -> None:
@@ -62,16 +65,16 @@ def test_a_thread_that_counts_never_hangs(state: str) -> None:
 
 
 def test_an_announced_operation_may_take_as_long_as_it_says() -> None:
-    assert looks_until_hung(StepWatch(HANG_S), same("S", 1000), allowed_s=30.0) == round(30.0 / LOOK_S)
+    assert looks_until_hung(StepWatch(HANG_S), same("S", 1000), allowed_s=30.0) == round(30.0 / LOOK_S) + 1
 
 
 def test_a_stopped_process_has_no_such_allowance() -> None:
-    assert looks_until_hung(StepWatch(HANG_S), same("T", 1000), allowed_s=30.0) == round(HANG_S / LOOK_S)
+    assert looks_until_hung(StepWatch(HANG_S), same("T", 1000), allowed_s=30.0) == round(HANG_S / LOOK_S) + 1
 
 
 def test_a_loading_engine_is_only_given_up_when_it_is_stopped() -> None:
     assert looks_until_hung(StepWatch(HANG_S), same("S", 1000), loading=True) is None
-    assert looks_until_hung(StepWatch(HANG_S), same("T", 1000), loading=True) == round(HANG_S / LOOK_S)
+    assert looks_until_hung(StepWatch(HANG_S), same("T", 1000), loading=True) == round(HANG_S / LOOK_S) + 1
 
 
 def test_a_stop_that_ends_in_time_is_forgotten() -> None:
