@@ -97,7 +97,7 @@ RESTARTS = 5
 RESTART_WINDOW_SECONDS = 60.0
 """See RESTARTS: a fault at every request shows within seconds; one fault an hour must never add up."""
 
-RESTART_DELAY_SECONDS = 0.1
+RESTART_DELAY_SECONDS = 0.05
 """Wait before the first restart; it doubles with each restart in the window."""
 
 RESTART_DELAY_MOST_SECONDS = 2.0

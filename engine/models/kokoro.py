@@ -6,6 +6,7 @@ of its own, so a seed changes nothing. Its phonemes are English: voices of other
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,7 @@ class Kokoro:
         self._styles = np.memmap(table, np.dtype("<f4"), "r", shape=shape)
         self._model, self._threads = model, threads
         self._session: onnxruntime.InferenceSession | None = None
+        self._opening = threading.Lock()
         self.wake()
         self._phonemiser = phonemiser or Phonemiser()
 
@@ -81,9 +83,10 @@ class Kokoro:
 
     def wake(self) -> onnxruntime.InferenceSession:
         """Return the session; open it if it is closed."""
-        if self._session is None:
-            self._session = open_session(self._model.read_bytes(), self._model, self._threads, _DURATIONS)
-        return self._session
+        with self._opening:  # it may run in a thread
+            if self._session is None:
+                self._session = open_session(self._model.read_bytes(), self._model, self._threads, _DURATIONS)
+            return self._session
 
     def prepare(self, text: str, *, voice: str | None = None, names: Pronunciations = NO_PRONUNCIATIONS) -> Prepared:
         """Return the clause as phonemes; see Synthesiser."""

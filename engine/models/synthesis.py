@@ -157,7 +157,7 @@ class Synthesiser(Protocol):
         """End the threads of the network, which a fork would lose; the next clause starts them again."""
 
     def wake(self) -> object:
-        """Start them, so that the next clause need not wait for that."""
+        """Start them, so that the next clause need not wait for that; this may be called in another thread."""
 
 
 class Phonemiser:

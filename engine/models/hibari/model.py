@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from pathlib import Path
 
 import hibari.dsp
@@ -53,6 +54,7 @@ class Hibari:
         self._threads = threads
         self._phonemiser = phonemiser or Phonemiser()
         self._sessions: dict[str, onnxruntime.InferenceSession] = {}
+        self._opening = threading.Lock()
         self.noise = noise_table()
         self.voices = tuple(voice for voice in hibari.voices.VOICES if _is_whole(voice))
 
@@ -111,10 +113,11 @@ class Hibari:
         return voice
 
     def _session(self, voice: str) -> onnxruntime.InferenceSession:
-        if voice not in self._sessions:
-            path = self.file(voice)
-            self._sessions[voice] = open_session(path.read_bytes(), path, self._threads, _DURATIONS)
-        return self._sessions[voice]
+        with self._opening:  # `wake` may run in a thread
+            if voice not in self._sessions:
+                path = self.file(voice)
+                self._sessions[voice] = open_session(path.read_bytes(), path, self._threads, _DURATIONS)
+            return self._sessions[voice]
 
 
 def _is_whole(voice: str) -> bool:

@@ -342,9 +342,9 @@ async def test_stop_fails_what_is_running(engine_command: Sequence[str]) -> None
 
 def test_restart_budget_doubles_and_forgets() -> None:
     budget = RestartBudget(most=3, window_s=60)
-    assert [budget.next_delay(now) for now in (0.0, 1.0, 2.0, 3.0)] == [0.1, 0.2, 0.4, None]
-    assert budget.next_delay(60.5) == 0.4  # the first is forgotten
-    assert budget.next_delay(500.0) == 0.1
+    assert [budget.next_delay(now) for now in (0.0, 1.0, 2.0, 3.0)] == [0.05, 0.1, 0.2, None]
+    assert budget.next_delay(60.5) == 0.2  # the first is forgotten
+    assert budget.next_delay(500.0) == 0.05
     many = RestartBudget(most=100)
     delays = [many.next_delay(0.0) for _ in range(20)]
     assert max(delay for delay in delays if delay is not None) == limits.RESTART_DELAY_MOST_SECONDS
