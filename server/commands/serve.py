@@ -97,7 +97,7 @@ async def serve(
     allow_descriptors(config.limits.connections)
     with Progress(sys.stderr) as progress:
         metrics = Metrics()
-        link = EngineProcess(config.engine, command=engine_command, observers=(metrics, progress))
+        link = EngineProcess(config.engine, command=engine_command, observers=(metrics, progress), standby=True)
         service = make_service(config, link, metrics, api_key, chat_key, phone_keys)
         http = HttpServer(service, listener)
         with stop_requests(service) as stop:

@@ -37,6 +37,7 @@ class EngineChild:
         self._loop = asyncio.get_running_loop()
         self._fork: _Fork | None = None
         self._lost: Callable[[str], None] = lambda _: None
+        self._closing = False
         self._changed = asyncio.Event()  # a fork has come up, or the template is gone
         self._exited = asyncio.create_task(process.wait(), name="engine exit")
         self._exited.add_done_callback(lambda _: self._on_exit())
@@ -155,6 +156,7 @@ class EngineChild:
 
     async def close(self, *, at_once: bool = False) -> None:
         """End everything; `at_once` kills what does not end by itself."""
+        self._closing = True
         if at_once:
             _signal_group(self._process, signal.SIGKILL)
         if self._fork is not None:
@@ -181,7 +183,7 @@ class EngineChild:
     def _on_exit(self) -> None:
         if self._fork is None:
             self._lost("exited")
-        else:
+        elif not self._closing:
             logger.warning(line("template lost", status=self._process.returncode))  # the engine goes on without it
         self._leave_template()
 

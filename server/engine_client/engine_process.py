@@ -168,7 +168,9 @@ class EngineProcess:
         command: Sequence[str] = ENGINE_COMMAND,
         observers: Sequence[Observer] = (),
         restarts: RestartBudget | None = None,
+        standby: bool = False,
     ) -> None:
+        """Run an engine with this configuration; without `standby` its own is ignored: a short command needs none."""
         self.state: State = "starting"
         self.failure = ""  # why there is no engine, while the state is `failed`
         self.given_up = asyncio.Event()  # no engine can be started, and none is tried any more
@@ -182,7 +184,7 @@ class EngineProcess:
         self._load_s, self._fork_s = limits.LOAD_SECONDS, limits.FORK_SECONDS  # how long the last ones took
         self.voices = KeptVoices()
         self._ready: Ready | None = None
-        self._config = config
+        self._config = config if standby else replace(config, standby=False)
         self._command = tuple(command)
         self._observers = tuple(observers)
         self._restarts = restarts or RestartBudget()
