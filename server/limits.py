@@ -106,6 +106,9 @@ RESTART_DELAY_MOST_SECONDS = 2.0
 FORK_SECONDS = 3.0
 """Time for a template to fork an engine, before the template is given up: 0.1 s, and a second on busy cores."""
 
+FORKED_SECONDS = 0.5
+"""How long a fork is expected to take until it is ready, before that was measured."""
+
 LOST_FORKS = 3
 """Forks in a row that end before they are ready, after which their template is given up."""
 

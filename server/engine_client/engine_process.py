@@ -181,7 +181,7 @@ class EngineProcess:
         self._fresh = True  # it has loaded by itself, and is no fork of a template
         self._lost_forks = 0  # forks in a row that were lost before they were ready
         self._began_s = self._lost_s = self._expected_s = 0.0  # start, loss and expected return, on the loop's clock
-        self._load_s, self._fork_s = limits.LOAD_SECONDS, limits.FORK_SECONDS  # how long the last ones took
+        self._load_s, self._fork_s = limits.LOAD_SECONDS, limits.FORKED_SECONDS  # how long the last ones took
         self.voices = KeptVoices()
         self._ready: Ready | None = None
         self._config = config if standby else replace(config, standby=False)
